@@ -1,0 +1,56 @@
+"""The codec seam: float32 vector <-> bytes, pure and stateless objects with explicit state.
+
+The shape follows optax's gradient transformations: a codec is an immutable description; what it must remember from one
+message to the next (error memory, momentum, levels) is a state value that the caller passes in and gets back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from edgegossip.layout import Layout
+from edgegossip.types import Vec
+
+S = TypeVar("S")
+
+MAX_PARAMS_BYTES = 512  # limit of the frame's codec parameter field
+
+
+@dataclass(frozen=True, slots=True)
+class Ctx:
+    """What may differ from one encoding to the next. Same x, state and ctx: same bytes, on every CPU."""
+
+    key: int  # 64-bit key of the counter-based generator; travels in the frame
+    round: int
+    loss: float | None = None  # smoothed training loss, for level rules
+    lr: float = 0.0
+
+
+class Codec(Protocol[S]):
+    """One compression scheme with its parameters fixed."""
+
+    @property
+    def name(self) -> str:
+        """Name in the registry, such as "minmax8"."""
+
+    @property
+    def wire_id(self) -> int:
+        """16-bit number that names the scheme in a frame; never reused. 0 is not a codec."""
+
+    def wire_params(self) -> bytes:
+        """Canonical bytes (at most MAX_PARAMS_BYTES) from which `codecs.from_wire` rebuilds a codec that decodes this one's bodies."""
+
+    def init(self, layout: Layout) -> S:
+        """State before the first message."""
+
+    def encode(self, x: Vec, state: S, ctx: Ctx) -> tuple[bytes, S]:
+        """Encode float32[layout.size]. Raises LocalError that names the tensor when x is not finite, or has the wrong size."""
+
+    def decode(self, body: bytes | memoryview, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        """Decode into a finite float32[layout.size].
+
+        `out` given: write there (and return it); `weight` given too: out += weight * value.
+        Raises DecodeError on any other body, before anything is allocated by a length that the body claims and
+        with `out` untouched. Time and memory are bounded by the layout, never by the body.
+        """

@@ -1,0 +1,151 @@
+"""The gossip seam: decentralised algorithms as state machines without I/O, in the manner of h11 and etcd's raft.
+
+An algorithm never sends, waits or reads a clock. It takes a state and an input and returns the next state and a list of
+actions; whoever drives it (a board's node program, the simulator, a one-process study) carries them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgegossip.codecs.base import Codec
+from edgegossip.frame import Frame
+from edgegossip.layout import Layout
+from edgegossip.types import LocalUpdate, NodeId, Round, Vec
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """One node's edges in one round, as indices into the member list. `weights[j]` is W_ij, the weight at this node i of
+    what j sends; it has this node itself and every in-neighbour as keys. Self-loops are not listed in `in_` or `out`."""
+
+    in_: tuple[int, ...]
+    out: tuple[int, ...]
+    weights: Mapping[int, float]
+
+
+class Topology(Protocol):
+    """Who talks to whom, round by round, for n nodes. Rounds repeat with `period`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def period(self) -> int: ...
+
+    def neighbours(self, node: int, round: Round) -> Neighbours: ...
+
+    def matrix(self, round: Round) -> NDArray[np.float64]:
+        """W, float64[n, n]; W[i, j] is the weight at i of what j sends."""
+
+    def spectral_gap(self) -> float:
+        """1 - |second largest eigenvalue| of W; for a time-varying graph of the product over a period, per round."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What a node knows of the run it takes part in. Every member has the same `members` in the same order."""
+
+    node: NodeId
+    members: tuple[NodeId, ...]
+    topology: Topology
+    layout: Layout
+    codec: Codec[Any]
+    run_id: bytes  # 16 bytes
+    seed: int
+    deadline_s: float  # how long a round waits for a silent neighbour before it goes on without it
+    down: frozenset[NodeId] = field(default_factory=frozenset)  # members known to be gone
+
+    @property
+    def index(self) -> int:
+        return self.members.index(self.node)
+
+    def with_down(self, down: frozenset[NodeId]) -> NodeView:
+        return replace(self, down=down)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A parsed, checked frame and the transport's word on who sent it."""
+
+    sender: NodeId
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    to: NodeId
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Ask for `tick` after this many seconds. An algorithm has one timer: a later SetTimer replaces it, None cancels it."""
+
+    after_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The state is at a point from which it may be restored."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDone:
+    """The node has its model for round + 1."""
+
+    round: Round
+    consensus_distance: float  # root mean square over in-neighbours of ||x_j - x_i||_2; nan without any
+    relative_error: float  # ||decoded - sent|| / ||sent|| of this node's own message; nan when nothing was sent
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """The algorithm went on without `node`. The driver decides whether that node is gone."""
+
+    node: NodeId
+    reason: str
+
+
+Action: TypeAlias = Send | SetTimer | Checkpoint | RoundDone | Suspect
+
+
+class GossipAlgorithm(Protocol[S]):
+    """One decentralised algorithm with its parameters fixed."""
+
+    @property
+    def name(self) -> str: ...
+
+    def init(self, x: Vec, view: NodeView) -> S:
+        """State before round 0. Raises ConfigError when the topology's weights are not of the kind that the algorithm needs."""
+
+    def step(self, s: S, local: LocalUpdate) -> tuple[S, list[Action]]:
+        """Called once a round, after local training at `model(s)`."""
+
+    def receive(self, s: S, m: Message) -> tuple[S, list[Action]]:
+        """Take in a message of this run. Raises PeerError (DecodeError for a bad body) with the state untouched."""
+
+    def tick(self, s: S, now_s: float) -> tuple[S, list[Action]]:
+        """The timer that the algorithm set is due. `now_s` is monotonic."""
+
+    def membership(self, s: S, view: NodeView) -> tuple[S, list[Action]]:
+        """Members went down or came back (`view.down`). May end a round that waited for them."""
+
+    def model(self, s: S) -> Vec:
+        """The model to train and to evaluate, de-biased where the algorithm keeps a weight. Not to be written to."""
+
+    def round(self, s: S) -> Round:
+        """The round in progress."""
+
+    def waiting_for(self, s: S) -> tuple[NodeId, ...]:
+        """Whose messages the round in progress still lacks; empty before `step` and when nothing is missing."""

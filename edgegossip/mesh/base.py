@@ -1,0 +1,73 @@
+"""The transport seam between a node and its peers. Holds no gRPC, so that a simulator can stand in for the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from edgegossip.types import NodeId
+
+Buffers: TypeAlias = Sequence[bytes | memoryview]  # one frame in pieces, sent one after the other without joining them
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A whole frame from a peer, not parsed yet. `sender` is the transport's word, not the frame's."""
+
+    sender: NodeId
+    data: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """A frame that the peer's process has taken in. Times are monotonic seconds (`time.monotonic`)."""
+
+    ticket: int
+    to: NodeId
+    frame_bytes: int  # bytes of the frame
+    message_bytes: int  # bytes handed to the transport for it: the frame and the chunk headers around it
+    start_s: float  # handed over
+    first_byte_s: float  # first chunk written
+    acknowledged_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SendFailed:
+    """A frame that will not be acknowledged any more, because the peer is down."""
+
+    ticket: int
+    to: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerUp:
+    peer: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDown:
+    """A peer that was up has been out of reach for longer than the grace time. May be followed by PeerUp."""
+
+    peer: NodeId
+    reason: str
+
+
+TransportEvent: TypeAlias = Received | SendReceipt | SendFailed | PeerUp | PeerDown
+
+
+class Transport(Protocol):
+    """Frames to and from named peers. Thread-safe; `send` never waits for the network."""
+
+    def send(self, to: NodeId, frame: Buffers) -> int:
+        """Queue one frame; the ticket comes back in its SendReceipt or SendFailed. Frames to one peer arrive in order."""
+
+    def incoming(self, timeout_s: float | None) -> TransportEvent | None:
+        """The next event, or None when none came in time."""
+
+    def close_peer(self, peer: NodeId, reason: str) -> None:
+        """Stop talking to a peer that sent something bad. Nobody else is affected."""
+
+    def close(self) -> None:
+        """Flush what is queued, end every stream and free the port. Idempotent."""

@@ -1,0 +1,41 @@
+"""The workload seam: what a board trains, seen as one flat vector. Holds no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgegossip.layout import Layout
+from edgegossip.types import LocalUpdate, Metrics, Round, Vec
+
+
+class Workload(Protocol):
+    """A model, this board's share of the data and the local optimiser.
+
+    Deterministic: the same seed, x, round and snapshot give the same update.
+    """
+
+    @property
+    def layout(self) -> Layout: ...
+
+    def initial(self, seed: int) -> Vec:
+        """The model that every board starts from, float32[n]."""
+
+    def local_update(self, x: Vec, round: Round) -> LocalUpdate:
+        """Train from x for one round. x is not written to. Raises LocalError when the loss is not finite."""
+
+    def evaluate(self, x: Vec, examples: int | None = None) -> Metrics:
+        """Loss and accuracy of x on the test set, or on its first `examples` examples."""
+
+    def snapshot(self) -> Mapping[str, NDArray[Any]]:
+        """What must be kept beside the model to continue (momentum); names to plain arrays."""
+
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None: ...
+
+
+def size_mb(layout: Layout) -> float:
+    """Size of the model as float32, in megabytes (1e6 bytes)."""
+    return layout.size * np.dtype(np.float32).itemsize / 1e6
