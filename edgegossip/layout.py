@@ -54,7 +54,9 @@ class Layout:
         if any(d < 0 for t in layout.tensors for d in t.shape):
             raise LocalError("tensor dimensions must not be negative")
         if layout.size > MAX_VALUES:
-            raise LocalError(f"a model of {layout.size} values is larger than the {MAX_VALUES} that one vector may hold")
+            raise LocalError(
+                f"a model of {layout.size} values is larger than the {MAX_VALUES} that one vector may hold"
+            )
         return layout
 
     @cached_property

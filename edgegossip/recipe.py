@@ -1,14 +1,24 @@
 """A run as a typed, validated document: TOML in, resolved TOML out.
 
-Each section is a frozen dataclass; each field carries its default, its allowed range or choices and one line of help, and the
-error messages, `edgegossip recipe --keys` and the checks all come from there. Recipes in the package live in `recipes/*.toml`.
+Each section is a frozen dataclass; each field carries its default, its allowed range or choices and one line of help. The
+checks, the error messages and `edgegossip recipe keys` all come from there. The package's recipes live in `recipes/*.toml`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import difflib
+import hashlib
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import tomli_w
+
+from edgegossip.types import ConfigError
 
 MODES = ("gossip", "server")
 
@@ -46,7 +56,9 @@ class DataSection:
 @dataclass(frozen=True, slots=True)
 class ModelSection:
     name: str = _key("mlp", "a model of the package, or module:function")
-    norm: str = _key("evonorm-s0", "normalisation layer", choices=("batchnorm", "groupnorm", "evonorm-s0", "range-evonorm"))
+    norm: str = _key(
+        "evonorm-s0", "normalisation layer", choices=("batchnorm", "groupnorm", "evonorm-s0", "range-evonorm")
+    )
     params: Mapping[str, Any] = _key({}, "keyword arguments of the model, such as hidden = [128, 64]")
 
 
@@ -59,7 +71,9 @@ class TrainingSection:
     nesterov: bool = _key(True, "Nesterov's form of momentum")
     weight_decay: float = _key(1e-4, "L2 penalty on trainable tensors", low=0.0, high=10.0)
     schedule: str = _key("constant", "learning-rate schedule", choices=("constant", "step", "cosine"))
-    milestones: list[float] = _key([0.5, 0.75], "schedule = step: shares of the run after which lr drops", low=0.0, high=1.0)
+    milestones: list[float] = _key(
+        [0.5, 0.75], "schedule = step: shares of the run after which lr drops", low=0.0, high=1.0
+    )
     step_factor: float = _key(0.1, "schedule = step: factor at each milestone", low=1e-6, high=1.0)
     precision: str = _key("fp32", "arithmetic of training", choices=("fp32",))
 
@@ -77,14 +91,18 @@ class GossipSection:
     topology_file: str = _key("", "topology = file: a JSON or edge-list file")
     topology_params: Mapping[str, Any] = _key({}, "parameters of the topology, such as degree = 3")
     params: Mapping[str, Any] = _key({}, "parameters of the algorithm")
-    deadline_s: float = _key(60.0, "a round waits this long for a silent neighbour, then goes on without it", low=0.1, high=86_400.0)
+    deadline_s: float = _key(
+        60.0, "a round waits this long for a silent neighbour, then goes on without it", low=0.1, high=86_400.0
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSection:
     strategy: str = _key("fedavg", "how the coordinator combines updates", choices=("fedavg",))
     min_nodes: int = _key(1, "go on while at least so many boards are up", low=1, high=64)
-    deadline_s: float = _key(60.0, "a round waits this long for a silent board, then goes on without it", low=0.1, high=86_400.0)
+    deadline_s: float = _key(
+        60.0, "a round waits this long for a silent board, then goes on without it", low=0.1, high=86_400.0
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +131,169 @@ class Recipe:
     server: ServerSection = field(default_factory=ServerSection)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
     network: NetworkSection = field(default_factory=NetworkSection)
+
+
+def evaluation_rounds(recipe: Recipe) -> frozenset[int]:
+    """Rounds after which every board evaluates; the last round is always one of them."""
+    every = recipe.evaluation.every or max(1, recipe.run.rounds // 10)
+    return frozenset(range(every - 1, recipe.run.rounds, every)) | {recipe.run.rounds - 1}
+
+
+def names() -> list[str]:
+    """Recipes that the package carries."""
+    return sorted(f.name.removesuffix(".toml") for f in _package().iterdir() if f.name.endswith(".toml"))
+
+
+def load(source: str, sets: Iterable[str] = ()) -> Recipe:
+    """A packaged recipe's name or a TOML file's path, with `section.key=value` settings on top. Raises ConfigError."""
+    document = _parse(_read(source), source)
+    for setting in sets:
+        _apply(document, setting)
+    return from_dict(document)
+
+
+def from_dict(document: Mapping[str, Any]) -> Recipe:
+    """Check a parsed TOML document and fill in the defaults. Raises ConfigError."""
+    sections: dict[str, Any] = get_type_hints(Recipe)
+    values = {}
+    for name, content in document.items():
+        if name not in sections:
+            raise ConfigError(f"unknown section [{name}] in the recipe{_nearest(name, list(sections))}")
+        if not isinstance(content, Mapping):
+            raise ConfigError(f"{name} = {content!r}: [{name}] is a section; write {name}.<key> = value")
+        values[name] = _section(name, sections[name], content)
+    return Recipe(**values)
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The resolved recipe; `from_dict(tomllib.loads(to_toml(r))) == r`."""
+    return tomli_w.dumps(asdict(recipe))
+
+
+def run_id(recipe: Recipe) -> bytes:
+    """16 bytes that boards started separately from the same recipe agree on."""
+    return hashlib.sha256(to_toml(recipe).encode()).digest()[:16]
+
+
+def describe_keys() -> list[tuple[str, str, str]]:
+    """(key, default, help with the allowed range) of every recipe key."""
+    rows = []
+    for section, kind in get_type_hints(Recipe).items():
+        for f, default in zip(fields(kind), asdict(kind()).values(), strict=True):
+            rows.append((f"{section}.{f.name}", _show(default), f.metadata["help"] + _limits(f.metadata)))
+    return rows
+
+
+def _package() -> Any:
+    return resources.files("edgegossip") / "recipes"
+
+
+def _read(source: str) -> str:
+    path = Path(source)
+    if source in names():
+        return str((_package() / f"{source}.toml").read_text(encoding="utf-8"))
+    if path.suffix != ".toml" and not path.exists():
+        known = ", ".join(names())
+        raise ConfigError(
+            f"no recipe named {source}{_nearest(source, names())} (recipes: {known}; or a path to a .toml file)"
+        )
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(f"cannot read recipe {path}: {reason}") from None
+
+
+def _parse(text: str, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not valid TOML: {error}") from None
+
+
+def _apply(document: dict[str, Any], setting: str) -> None:
+    """Put one `a.b=value` (or `a.b.c=value` inside a table of parameters) into the document."""
+    key, equals, text = setting.partition("=")
+    path = key.strip().split(".")
+    if not equals or len(path) < 2 or not all(path):
+        raise ConfigError(f"--set {setting}: write it as section.key=value, such as --set training.lr=0.05")
+    table = document
+    for depth, part in enumerate(path[:-1], 1):
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"--set {setting}: {'.'.join(path[:depth])} is a value, not a section")
+    table[path[-1]] = _value(text.strip())
+
+
+def _value(text: str) -> Any:
+    """A TOML value; a bare word is a string, so that --set model.name=cnn needs no quotes."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _section(name: str, kind: Any, content: Mapping[str, Any]) -> Any:
+    known = {f.name: f for f in fields(kind)}
+    hints = get_type_hints(kind)
+    for key in content:
+        if key not in known:
+            helps = {k: f.metadata["help"] for k, f in known.items()}
+            raise ConfigError(f"unknown recipe key {name}.{key}{_nearest(key, helps, f'{name}.')}")
+    checked = {key: _checked(f"{name}.{key}", value, hints[key], known[key].metadata) for key, value in content.items()}
+    return kind(**checked)
+
+
+def _checked(key: str, value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
+    """The value in the field's type, or ConfigError with what is allowed."""
+    if hint == list[float]:
+        if not isinstance(value, list):
+            raise ConfigError(f"{key} = {_show(value)}: must be a list of numbers")
+        return [_checked(f"{key}[{k}]", v, float, limits) for k, v in enumerate(value)]
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    wanted, word = {
+        bool: (bool, "true or false"),
+        int: (int, "a whole number"),
+        float: (float, "a number"),
+        str: (str, "text"),
+    }.get(hint, (dict, "a table"))
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        raise ConfigError(f"{key} = {_show(value)}: must be {word}{_limits(limits)}")
+    if "choices" in limits and value not in limits["choices"]:
+        nearest = _nearest(value, limits["choices"])
+        raise ConfigError(f"{key} = {_show(value)}: not one of {', '.join(limits['choices'])}{nearest}")
+    if isinstance(value, (int, float)):
+        low, high = limits.get("low", -math.inf), limits.get("high", math.inf)
+        if not low <= value <= high:  # so that nan is refused too
+            nearest = high if value > high else low
+            raise ConfigError(f"{key} = {_show(value)}: out of range{_limits(limits)}; the nearest is {nearest}")
+    return value
+
+
+def _limits(limits: Mapping[str, Any]) -> str:
+    low, high = limits.get("low"), limits.get("high")
+    if "choices" in limits:
+        return f" ({', '.join(limits['choices'])})"
+    if low is not None and high is not None:
+        return f" (from {low} to {high})"
+    return f" (at least {low})" if low is not None else ""
+
+
+def _nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """ "; did you mean x?" for the known word nearest in spelling, or the one whose help says it in words."""
+    if isinstance(known, Mapping):
+        plain = str(word).replace("_", " ").replace("-", " ").lower()
+        for name, text in known.items():
+            if len(plain) > 3 and plain in text.lower():
+                return f"; did you mean {prefix}{name}?"
+    match = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.5)
+    return f"; did you mean {prefix}{match[0]}?" if match else ""
+
+
+def _show(value: Any) -> str:
+    """A value as TOML would write it."""
+    try:
+        return tomli_w.dumps({"v": value}).strip().removeprefix("v = ").removeprefix("[v]").strip() or "{}"
+    except TypeError:
+        return repr(value)

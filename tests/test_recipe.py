@@ -1,0 +1,123 @@
+"""Recipes: what is accepted, what is refused and in which words, and that nothing is lost on the way to TOML and back."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import asdict, fields
+from typing import get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgegossip import recipe
+from edgegossip.recipe import Recipe
+from edgegossip.types import ConfigError
+
+
+def test_defaults_are_valid_by_their_own_limits() -> None:
+    assert recipe.from_dict(asdict(Recipe())) == Recipe()
+
+
+@given(
+    rounds=st.integers(1, 10_000),
+    lr=st.floats(0, 1000, allow_nan=False),
+    milestones=st.lists(st.floats(0, 1, allow_nan=False), max_size=4),
+    hidden=st.lists(st.integers(1, 999), min_size=1, max_size=3),
+    name=st.text(max_size=30),
+)
+def test_toml_round_trip(rounds: int, lr: float, milestones: list[float], hidden: list[int], name: str) -> None:
+    document = {
+        "run": {"rounds": rounds, "name": name},
+        "training": {"lr": lr, "milestones": milestones},
+        "model": {"params": {"hidden": hidden}},
+    }
+    made = recipe.from_dict(document)
+    assert recipe.from_dict(tomllib.loads(recipe.to_toml(made))) == made
+    assert made.training.milestones == milestones and made.run.rounds == rounds
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("training.learning_rate=0.1", "unknown recipe key training.learning_rate; did you mean training.lr?"),
+        ("training.batchsize=3", "did you mean training.batch_size?"),
+        ("trainng.lr=3", "unknown section [trainng] in the recipe; did you mean training?"),
+        ("training.lr=-1", "training.lr = -1.0: out of range (from 0.0 to 1000.0); the nearest is 0.0"),
+        ("training.lr=nan", "training.lr = nan: out of range"),
+        ("training.lr=fast", 'training.lr = "fast": must be a number'),
+        ("training.nesterov=1", "training.nesterov = 1: must be true or false"),
+        ("run.nodes=1", "run.nodes = 1: out of range (from 2 to 64); the nearest is 2"),
+        ("run.nodes=100", "the nearest is 64"),
+        ("run.nodes=true", "run.nodes = true: must be a whole number"),
+        ("run.nodes=2.5", "run.nodes = 2.5: must be a whole number"),
+        ("run.mode=gosip", 'run.mode = "gosip": not one of gossip, server; did you mean gossip?'),
+        ("training.milestones=[0.5, 2]", "training.milestones[1] = 2.0: out of range"),
+        ("training.milestones=3", "must be a list of numbers"),
+        ("model.params=3", "model.params = 3: must be a table"),
+        ("model.name.x=3", "model.name is a value, not a section"),
+        ("lr=3", "write it as section.key=value"),
+        ("run.rounds", "write it as section.key=value"),
+        ("run=3", "write it as section.key=value"),
+    ],
+)
+def test_bad_settings_say_what_is_valid(setting: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        base = {"model": {"name": "mlp"}}
+        recipe._apply(base, setting)
+        recipe.from_dict(base)
+    assert words in str(caught.value)
+
+
+def test_settings_take_toml_values_and_bare_words() -> None:
+    made = recipe.load(
+        "quickstart-gossip", ["model.name=cnn", "model.params.hidden=[3, 4]", "run.nodes=8", 'run.name="x y"']
+    )
+    assert (made.model.name, made.model.params["hidden"], made.run.nodes, made.run.name) == ("cnn", [3, 4], 8, "x y")
+
+
+def test_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean quickstart-gossip"):
+        recipe.load("quickstart-gosip")
+    with pytest.raises(ConfigError, match="cannot read recipe nowhere.toml: No such file"):
+        recipe.load("nowhere.toml")
+
+
+def test_broken_toml_names_the_line(tmp_path) -> None:
+    (tmp_path / "r.toml").write_text("[run\n")
+    with pytest.raises(ConfigError, match="is not valid TOML: .*line 1"):
+        recipe.load(str(tmp_path / "r.toml"))
+    (tmp_path / "r.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        recipe.load(str(tmp_path / "r.toml"))
+    (tmp_path / "r.toml").write_text("run = 3\n")
+    with pytest.raises(ConfigError, match=r"\[run\] is a section"):
+        recipe.load(str(tmp_path / "r.toml"))
+
+
+@pytest.mark.parametrize("name", recipe.names())
+def test_packaged_recipes_load(name: str) -> None:
+    made = recipe.load(name)
+    assert made.run.name == name
+    assert made.run.mode == ("server" if name.endswith("server") else "gossip")
+
+
+def test_run_id_depends_on_every_key() -> None:
+    assert recipe.run_id(Recipe()) == recipe.run_id(recipe.from_dict({}))
+    assert recipe.run_id(Recipe()) != recipe.run_id(recipe.from_dict({"run": {"seed": 2}}))
+    assert len(recipe.run_id(Recipe())) == 16
+
+
+def test_last_round_is_always_evaluated() -> None:
+    for rounds in (1, 7, 10, 101):
+        made = recipe.from_dict({"run": {"rounds": rounds}})
+        assert max(recipe.evaluation_rounds(made)) == rounds - 1
+    made = recipe.from_dict({"run": {"rounds": 10}, "evaluation": {"every": 4}})
+    assert recipe.evaluation_rounds(made) == {3, 7, 9}
+
+
+def test_every_key_is_described() -> None:
+    rows = recipe.describe_keys()
+    count = sum(len(fields(kind)) for kind in get_type_hints(Recipe).values())
+    assert len(rows) == count and all(key and help for key, _, help in rows)
+    assert ("training.lr", "0.1", "learning rate (from 0.0 to 1000.0)") in rows
