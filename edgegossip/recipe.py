@@ -261,7 +261,7 @@ def _checked(key: str, value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         raise ConfigError(f"{key} = {_show(value)}: must be {word}{_limits(limits)}")
     if "choices" in limits and value not in limits["choices"]:
-        nearest = _nearest(value, limits["choices"])
+        nearest = _nearest(str(value), limits["choices"])
         raise ConfigError(f"{key} = {_show(value)}: not one of {', '.join(limits['choices'])}{nearest}")
     if isinstance(value, (int, float)):
         low, high = limits.get("low", -math.inf), limits.get("high", math.inf)

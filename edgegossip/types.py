@@ -17,6 +17,7 @@ Round: TypeAlias = int  # 0-based; round t is the work that leads from model t t
 
 # Exit codes of the command line; docs/exit-codes.md has a line on each. 130 is Ctrl-C, as in every shell.
 EXIT_OK, EXIT_BUG, EXIT_USAGE, EXIT_DATA, EXIT_HOST, EXIT_PEER, EXIT_RUN = 0, 1, 2, 3, 4, 5, 6
+EXIT_DEGRADED = 7  # finished, but boards were lost on the way
 EXIT_INTERRUPTED = 130
 
 

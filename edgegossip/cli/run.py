@@ -1,0 +1,38 @@
+"""`edgegossip run`: a whole fleet as processes of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from edgegossip.cli.options import JSON, PLOTS, RUNS, SETTINGS
+
+
+@click.command()
+@click.argument("recipe")
+@SETTINGS
+@click.option("--nodes", type=int, help="Number of boards; the same as --set run.nodes=N.")
+@RUNS
+@PLOTS
+@JSON
+def run(
+    recipe: str, settings: tuple[str, ...], nodes: int | None, runs_dir: str, plots: bool, as_json: bool
+) -> int:
+    """Train RECIPE on boards that are processes of this machine, with real sockets between them.
+
+    RECIPE is a packaged recipe (`edgegossip recipe list`) or a TOML file. Afterwards prints what every board reached, sent
+    and spent its time on, and leaves all of it in a run folder.
+
+    \b
+    Examples:
+      edgegossip run quickstart-gossip
+      edgegossip run quickstart-gossip --nodes 8 --set codec.name=minmax8 --set gossip.topology=torus
+      edgegossip run cifar10-gossip --set data.dir=DIR --set model.name=cnn
+    """
+    from edgegossip.launch.run import run_fleet
+    from edgegossip.recipe import load
+
+    if nodes is not None:
+        settings = (*settings, f"run.nodes={nodes}")
+    return run_fleet(load(recipe, settings), Path(runs_dir), plots=plots, as_json=as_json)

@@ -1,0 +1,135 @@
+"""One board as a child process: its records come over its standard output, its log goes to a file."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from edgegossip.profiling.lines import EventRecord, LogText, Record, parse_record
+from edgegossip.types import NodeId
+
+STOP_S = 3.0  # a board that is asked to stop gets this long before it is killed
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A record that a board printed."""
+
+    node: NodeId
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A board's process is gone and everything it printed has been read."""
+
+    node: NodeId
+    code: int  # exit status; -N when signal N killed it
+
+
+News: TypeAlias = Said | Ended
+
+
+@dataclass(slots=True)
+class Child:
+    """A running board."""
+
+    name: NodeId
+    process: subprocess.Popen[bytes]
+    log: Path
+    reader: threading.Thread
+    last_error: str = ""
+    finished: bool = False
+    code: int | None = None
+    heard_s: float = field(default_factory=time.monotonic)
+
+    def tell(self, line: str) -> None:
+        """One line to the board's standard input. A board that is gone is not told."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
+        except (BrokenPipeError, OSError):
+            pass
+
+    def notice(self, news: News) -> None:
+        """Remember what later says how the board ended."""
+        self.heard_s = time.monotonic()
+        match news:
+            case Ended(_, code):
+                self.code = code
+            case Said(_, EventRecord(name="error", text=text)):
+                self.last_error = text
+            case Said(_, EventRecord(name="finished")):
+                self.finished = True
+
+    def why(self) -> str:
+        """One clause on how the board ended, for people."""
+        if self.last_error:
+            return self.last_error
+        if self.code is not None and self.code < 0:
+            return f"its process was killed by {signal.Signals(-self.code).name}"
+        return f"its process ended with exit code {self.code}; its log is {self.log}"
+
+
+def spawn(name: NodeId, arguments: Sequence[str], log: Path, news: queue.Queue[News], threads: int) -> Child:
+    """Start `python -m edgegossip ARGUMENTS` in a session of its own, so that Ctrl-C at the terminal reaches the parent only.
+    The board ends when its standard input does, which is when this process dies, however it dies."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "edgegossip", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+            env=_environment(threads),
+        )
+    reader = threading.Thread(target=_read, args=(name, process, log, news), daemon=True, name=f"read-{name}")
+    reader.start()
+    return Child(name, process, log, reader)
+
+
+def stop_all(children: Sequence[Child]) -> None:
+    """Ask, wait, kill. Returns when none of the processes is left."""
+    for child in children:
+        if child.process.poll() is None:
+            child.process.terminate()
+            child.process.send_signal(signal.SIGCONT)  # a stopped process cannot end
+    until = time.monotonic() + STOP_S
+    for child in children:
+        try:
+            child.process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.process.kill()
+            child.process.wait()
+        if child.process.stdin is not None:
+            child.process.stdin.close()
+
+
+def _environment(threads: int) -> Mapping[str, str]:
+    """Each board computes with its own threads only; otherwise every one of them would take all cores."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {**os.environ, **dict.fromkeys(names, str(threads)), "PYTHONUNBUFFERED": "1"}
+
+
+def _read(name: NodeId, process: subprocess.Popen[bytes], log: Path, news: queue.Queue[News]) -> None:
+    assert process.stdout is not None
+    with log.open("ab") as rest:
+        for line in process.stdout:
+            record = parse_record(line, node=name)
+            if isinstance(record, LogText):
+                rest.write(line)
+                rest.flush()
+            else:
+                news.put(Said(name, record))
+    news.put(Ended(name, process.wait()))

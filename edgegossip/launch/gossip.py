@@ -1,0 +1,77 @@
+"""A local gossip fleet: N board processes that are told each other's addresses and left to themselves."""
+
+from __future__ import annotations
+
+import json
+import queue
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edgegossip.launch.child import Child, Ended, News, Said, spawn, stop_all
+from edgegossip.launch.watch import Watch
+from edgegossip.node.spec import make_topology
+from edgegossip.profiling.lines import EventRecord
+from edgegossip.profiling.run_folder import RunFolder
+from edgegossip.profiling.sinks import RecordSink
+from edgegossip.profiling.topology import topology_document
+from edgegossip.recipe import Recipe
+from edgegossip.types import NodeId, RunError
+
+START_S = 120.0  # a slow board imports numpy and grpc in under 20 s
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRun:
+    """What starting a fleet needs to know."""
+
+    recipe: Recipe
+    members: tuple[NodeId, ...]
+    run_id: bytes
+    folder: RunFolder
+    sink: RecordSink
+
+
+def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
+    """Train peer to peer. Returns the boards that were lost, with the reason. Raises RunError when it cannot start."""
+    run.folder.write_topology(topology_document(make_topology(run.recipe, run.members), run.members))
+    news: queue.Queue[News] = queue.Queue()
+    children = [_spawn(run, k, news) for k in range(len(run.members))]
+    try:
+        watch = Watch(children, news, run.sink)
+        _introduce(children, _addresses(watch))
+        watch.until_ended(patience_s=run.recipe.gossip.deadline_s + 10.0)
+        return watch.lost
+    finally:
+        stop_all(children)
+
+
+def _spawn(run: LocalRun, index: int, news: queue.Queue[News]) -> Child:
+    name, network = run.members[index], run.recipe.network
+    port = network.port + index if network.port else 0
+    arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name]
+    arguments += ["--members", ",".join(run.members), "--run-id", run.run_id.hex()]
+    arguments += ["--listen", f"{network.host}:{port}"]
+    arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.npz")]
+    return spawn(name, arguments, run.folder.path / "logs" / f"{name}.log", news, run.recipe.run.threads)
+
+
+def _addresses(watch: Watch) -> dict[NodeId, str]:
+    """What every board listens on. Raises RunError when one ends first, or does not come up."""
+    found: dict[NodeId, str] = {}
+    until = time.monotonic() + START_S
+    while len(found) < len(watch.children):
+        match watch.next(0.1):
+            case Said(node, EventRecord(name="listening", fields=fields)):
+                found[node] = str(fields["address"])
+            case Ended(node):
+                raise RunError(f"the run did not start: {watch.lost.get(node, node + ' ended')}")
+        if time.monotonic() > until:
+            missing = ", ".join(c.name for c in watch.children if c.name not in found)
+            raise RunError(f"the run did not start: {missing} did not come up within {START_S:.0f} s")
+    return found
+
+
+def _introduce(children: list[Child], addresses: Mapping[NodeId, str]) -> None:
+    for child in children:
+        child.tell(json.dumps({name: a for name, a in addresses.items() if name != child.name}))

@@ -1,0 +1,33 @@
+"""What a user sees at the end of a run, and the exit code that says how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgegossip.report.plots import write_plots
+from edgegossip.report.table import run_table
+from edgegossip.types import EXIT_DEGRADED, EXIT_OK, EXIT_RUN, HostError
+
+
+def exit_code(summary: Mapping[str, Any]) -> int:
+    """0 when every board finished, EXIT_DEGRADED when some were lost, EXIT_RUN when all were."""
+    failed = len(summary["failed_nodes"])
+    if not failed:
+        return EXIT_OK
+    return EXIT_RUN if failed == summary["nodes"] else EXIT_DEGRADED
+
+
+def show(summary: Mapping[str, Any], folder: Path, *, plots: bool) -> None:
+    """The table, and the plots when matplotlib is there."""
+    click.echo(run_table(summary))
+    if plots:
+        try:
+            for path in write_plots(folder):
+                click.echo(f"plot {path}")
+        except HostError as error:
+            click.echo(f"no plots: {error}", err=True)
+    click.echo(f"run folder {folder}")

@@ -1,0 +1,153 @@
+"""Drives one gossip algorithm over one transport: the loop that turns actions into I/O and I/O into inputs.
+
+One round: train [compute], `step` [encode], send, then take in events until the algorithm says RoundDone. Blocked time is
+[transmit] while a frame of ours is not acknowledged yet, [wait] after that; parsing and `receive` are [decode].
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from edgegossip import frame as wire
+from edgegossip.gossip.base import Action, GossipAlgorithm, Message, NodeView, RoundDone, Send, SetTimer, Suspect
+from edgegossip.mesh.base import PeerDown, PeerUp, Received, SendFailed, SendReceipt, Transport, TransportEvent
+from edgegossip.node.spec import body_limit
+from edgegossip.node.traffic import Traffic
+from edgegossip.profiling.records import Sink
+from edgegossip.profiling.spans import RoundClock
+from edgegossip.training.base import Workload
+from edgegossip.types import NodeId, PeerError, Round, Vec
+
+ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
+
+
+class Driver:
+    """One node's run of one algorithm. Not thread-safe; everything happens in `play` and `finish`."""
+
+    def __init__(
+        self,
+        algorithm: GossipAlgorithm[Any],
+        view: NodeView,
+        transport: Transport,
+        workload: Workload,
+        sink: Sink,
+        clock: RoundClock,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._algorithm, self._view, self._transport = algorithm, view, transport
+        self._workload, self._sink, self._clock, self._now = workload, sink, clock, now
+        self._limits = wire.Limits(max_body_bytes=body_limit(view.layout))
+        self._state: Any = None
+        self._traffic = Traffic(view.layout.size)
+        self._timer: float | None = None
+        self._done: RoundDone | None = None
+
+    @property
+    def model(self) -> Vec:
+        return self._algorithm.model(self._state)
+
+    @property
+    def traffic(self) -> Traffic:
+        return self._traffic
+
+    def start(self, x: Vec, down: frozenset[NodeId] = frozenset()) -> None:
+        """Begin at model x, with members already known to be down."""
+        self._view = self._view.with_down(down)
+        self._state = self._algorithm.init(x, self._view)
+
+    def play(self, round: Round) -> tuple[float, float, RoundDone]:
+        """One round. Returns training loss, learning rate and what the algorithm said of the round."""
+        self._done = None
+        with self._clock.span("compute"):
+            local = self._workload.local_update(self.model, round)
+        with self._clock.span("encode"):
+            self._state, actions = self._algorithm.step(self._state, local)
+        self._perform(actions)
+        announce_at = self._now() + ANNOUNCE_S
+        while self._done is None:
+            now = self._now()
+            if now >= announce_at:
+                self._announce(round, now - announce_at + ANNOUNCE_S)
+                announce_at = now + ANNOUNCE_S
+            if self._timer is not None and now >= self._timer:
+                self._timer = None
+                self._advance(*self._algorithm.tick(self._state, now))
+            else:
+                self._take(announce_at if self._timer is None else min(announce_at, self._timer))
+        return local.loss, local.lr, self._done
+
+    def drain(self, patience_s: float) -> None:
+        """Take in events until every frame of ours is acknowledged, or patience runs out."""
+        until = self._now() + patience_s
+        while self._traffic.in_flight and self._now() < until:
+            self._take(until)
+
+    def _take(self, until: float) -> None:
+        """Block for one event until then at most, and handle it."""
+        with self._clock.span("transmit" if self._traffic.in_flight else "wait"):
+            event = self._transport.incoming(max(0.0, until - self._now()))
+        if event is not None:
+            self._handle(event)
+
+    def _handle(self, event: TransportEvent) -> None:
+        match event:
+            case Received(sender, data):
+                self._receive(sender, data)
+            case SendReceipt():
+                self._traffic.acknowledged(event)
+            case SendFailed(ticket):
+                self._traffic.failed(ticket)
+            case PeerDown(peer, reason):
+                self._sink.event(self._view.node, "peer-down", f"lost {peer}: {reason}", peer=peer)
+                self._membership(self._view.down | {peer})
+            case PeerUp(peer):
+                if peer in self._view.down:
+                    self._sink.event(self._view.node, "peer-up", f"{peer} is back", peer=peer)
+                self._membership(self._view.down - {peer})
+
+    def _receive(self, sender: NodeId, data: bytes | memoryview) -> None:
+        """A bad frame costs its sender the connection and nobody else anything."""
+        with self._clock.span("decode"):
+            try:
+                frame = wire.parse(data, self._limits)
+                wire.expect(frame, run_id=self._view.run_id, layout_hash=self._view.layout.hash)
+                outcome = self._algorithm.receive(self._state, Message(sender, frame))
+            except PeerError as error:
+                self._refuse(sender, str(error))
+                return
+        self._advance(*outcome)
+
+    def _refuse(self, sender: NodeId, reason: str) -> None:
+        self._sink.event(self._view.node, "refused", f"refused a message from {sender}: {reason}", peer=sender)
+        self._transport.close_peer(sender, reason)
+        self._membership(self._view.down | {sender})
+
+    def _membership(self, down: frozenset[NodeId]) -> None:
+        if down != self._view.down:
+            self._view = self._view.with_down(down)
+            self._advance(*self._algorithm.membership(self._state, self._view))
+
+    def _advance(self, state: Any, actions: Sequence[Action]) -> None:
+        self._state = state
+        self._perform(actions)
+
+    def _perform(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(to, frame):
+                    with self._clock.span("transmit"):
+                        ticket = self._transport.send(to, wire.build(frame))
+                    self._traffic.sent(ticket, len(frame.body))
+                case SetTimer(after_s):
+                    self._timer = None if after_s is None else self._now() + after_s
+                case Suspect(node, reason):
+                    self._sink.event(self._view.node, "suspect", f"went on without {node}: {reason}", peer=node)
+                case RoundDone():
+                    self._done = action
+
+    def _announce(self, round: Round, waited_s: float) -> None:
+        missing = self._algorithm.waiting_for(self._state)
+        text = f"round {round}: waiting for {', '.join(missing) or 'acknowledgements'} for {waited_s:.0f} s"
+        self._sink.event(self._view.node, "waiting", text, missing=",".join(missing))

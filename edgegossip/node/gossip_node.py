@@ -1,0 +1,145 @@
+"""The gossip board: join the peers, train round after round, report, leave.
+
+torch is imported only once every neighbour is there, so that a board that waits for others stays small.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgegossip import recipe as recipes
+from edgegossip.gossip.base import RoundDone
+from edgegossip.mesh.base import PeerDown, PeerUp, Transport, TransportEvent
+from edgegossip.node.checkpoint import save_model
+from edgegossip.node.driver import ANNOUNCE_S, Driver
+from edgegossip.node.spec import NodeSpec, make_algorithm, make_topology, make_view, neighbours_of
+from edgegossip.profiling.records import Sink, Value
+from edgegossip.profiling.sockets import SocketMeter
+from edgegossip.profiling.spans import RoundClock
+from edgegossip.profiling.system import ProcessSampler
+from edgegossip.training import build_workload
+from edgegossip.training.base import Workload
+from edgegossip.types import Metrics, NodeId, Round, RunError
+
+LEAVE_S = 10.0  # how long the last frames may take to be acknowledged
+
+
+@dataclass(slots=True)
+class Joined:
+    """The transport as it is when training may start."""
+
+    transport: Transport
+    early: list[TransportEvent] = field(default_factory=list)  # frames of neighbours that started before us
+
+    def replay(self) -> Transport:
+        return _Replay(self.transport, self.early) if self.early else self.transport
+
+
+class _Replay:
+    """A transport that hands out some events again before the new ones."""
+
+    def __init__(self, transport: Transport, events: list[TransportEvent]) -> None:
+        self._transport, self._events = transport, list(events)
+        self.send, self.close_peer, self.close = transport.send, transport.close_peer, transport.close
+
+    def incoming(self, timeout_s: float | None) -> TransportEvent | None:
+        return self._events.pop(0) if self._events else self._transport.incoming(timeout_s)
+
+
+def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
+    """Wait until every neighbour can be reached; every 5 s say who is missing. Waits for ever: a board is told to stop."""
+    wanted = neighbours_of(make_topology(spec.recipe, spec.members), spec)
+    joined, up = Joined(transport), set[NodeId]()
+    last_seen: dict[NodeId, float] = {}
+    announce_at = time.monotonic() + ANNOUNCE_S
+    while not wanted <= up:
+        event = transport.incoming(max(0.0, announce_at - time.monotonic()))
+        match event:
+            case PeerUp(peer):
+                up.add(peer)
+            case PeerDown(peer):
+                up.discard(peer)
+                last_seen[peer] = time.monotonic()
+            case None:
+                announce_at = time.monotonic() + ANNOUNCE_S
+                sink.event(spec.name, "waiting", _who_is_missing(wanted, up, last_seen))
+            case _:
+                joined.early.append(event)
+    sink.event(spec.name, "joined", f"{spec.name} reached {', '.join(sorted(wanted))}")
+    return joined
+
+
+def train(spec: NodeSpec, transport: Transport, sink: Sink, save_to: Path | None = None) -> Metrics:
+    """All rounds of the recipe. Returns the last evaluation; saves the final model to `save_to`.
+
+    Raises DataError and ConfigError when the workload cannot be built, LocalError when training diverges."""
+    workload = build_workload(spec.recipe, spec.index)
+    view = make_view(spec, workload.layout)
+    clock = RoundClock()
+    driver = Driver(make_algorithm(spec.recipe), view, transport, workload, sink, clock)
+    driver.start(workload.initial(spec.recipe.run.seed))
+    sink.event(spec.name, "started", f"{spec.name} trains {workload.layout.size} values", values=workload.layout.size)
+    reporter = _Reporter(spec, driver, workload, sink, clock)
+    rounds = spec.recipe.run.rounds
+    clock.finish_round()  # what came before belongs to no round
+    metrics = None
+    for round in range(rounds):
+        loss, lr, done = driver.play(round)
+        metrics = reporter.evaluate(round) or metrics
+        if round == rounds - 1:
+            driver.drain(LEAVE_S)
+        reporter.report(round, loss, lr, done)
+    if metrics is None:
+        raise RunError("the run had no round to evaluate")
+    if save_to is not None:
+        save_model(save_to, workload.layout, driver.model)
+    text = f"{spec.name} finished: accuracy {metrics.accuracy:.4f}"
+    sink.event(spec.name, "finished", text, accuracy=metrics.accuracy, loss=metrics.loss)
+    return metrics
+
+
+class _Reporter:
+    """One metrics record a round."""
+
+    def __init__(self, spec: NodeSpec, driver: Driver, workload: Workload, sink: Sink, clock: RoundClock) -> None:
+        self._spec, self._driver, self._workload, self._sink, self._clock = spec, driver, workload, sink, clock
+        self._evaluate_after = recipes.evaluation_rounds(spec.recipe)
+        self._sockets, self._system = SocketMeter(), ProcessSampler()
+        self._last: Metrics | None = None
+
+    def evaluate(self, round: Round) -> Metrics | None:
+        """Evaluate when it is this round's turn; the last round uses the whole test set."""
+        self._last = None
+        if round in self._evaluate_after:
+            last = round == self._spec.recipe.run.rounds - 1
+            limit = None if last else self._spec.recipe.evaluation.examples or None
+            self._last = self._workload.evaluate(self._driver.model, limit)
+        return self._last
+
+    def report(self, round: Round, loss: float, lr: float, done: RoundDone) -> None:
+        values: dict[str, Value] = {
+            "train/loss": loss,
+            "train/lr": lr,
+            "train/examples": self._spec.recipe.training.batch_size * self._spec.recipe.training.local_steps,
+            "codec/relative_error": done.relative_error,
+            "gossip/consensus_distance": done.consensus_distance,
+            **self._driver.traffic.take(),
+            **self._sockets.metrics(),
+            **self._system.sample(),
+        }
+        if self._last is not None:
+            values |= {"eval/loss": self._last.loss, "eval/accuracy": self._last.accuracy}
+        values |= self._clock.finish_round().metrics()
+        self._sink.metrics(self._spec.name, round, values)
+
+
+def _who_is_missing(wanted: frozenset[NodeId], up: set[NodeId], last_seen: Mapping[NodeId, float]) -> str:
+    def state(peer: NodeId) -> str:
+        seen = last_seen.get(peer)
+        return f"{peer} ({'never seen' if seen is None else f'last seen {time.monotonic() - seen:.0f} s ago'})"
+
+    missing = ", ".join(state(p) for p in sorted(wanted - up))
+    return f"waiting {len(wanted & up)}/{len(wanted)}: missing {missing}"

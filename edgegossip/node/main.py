@@ -1,0 +1,154 @@
+"""What `edgegossip node` does: one board, in either mode, on its own or under `run`.
+
+Under `run` ("managed") a board prints its records as JSON lines, gets its peers' addresses as one JSON line on its standard
+input, and ends when that input ends, so that no board outlives the process that started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgegossip import recipe as recipes
+from edgegossip.node.spec import NodeSpec, make_topology
+from edgegossip.profiling.environment import environment
+from edgegossip.profiling.run_folder import RunFolder
+from edgegossip.profiling.sinks import PipeSink, RecordSink, Tee
+from edgegossip.recipe import Recipe
+from edgegossip.types import EXIT_INTERRUPTED, ConfigError, EdgegossipError, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """The command line of `edgegossip node`."""
+
+    name: NodeId
+    listen: str  # HOST:PORT, gossip mode
+    peers: tuple[str, ...]  # NAME=HOST:PORT each, gossip mode
+    coordinator: str | None  # HOST:PORT, server mode
+    insecure: bool
+    runs_dir: Path
+    managed: bool
+    members: tuple[NodeId, ...]  # managed only; otherwise this board and its peers in order of name
+    run_id: bytes  # managed only; otherwise derived from the recipe
+    save_to: Path | None  # managed only; otherwise in the run folder
+
+
+def run_node(recipe: Recipe, options: NodeOptions) -> None:
+    """Be one board until the run is over. Raises EdgegossipError; under `run` the parent has then been told."""
+    spec, peers = _place(recipe, options)
+    sink, save_to = _sink(spec, options)
+    try:
+        if recipe.run.mode == "gossip":
+            _gossip(spec, peers, sink, save_to, options)
+        else:
+            _client(spec, sink, options)
+    except EdgegossipError as error:
+        sink.event(options.name, "error", str(error), code=error.exit_code)
+        raise
+    finally:
+        sink.close()
+
+
+def parse_peers(pairs: tuple[str, ...]) -> dict[NodeId, str]:
+    """("pi-02=10.0.0.2:7700", ...) to a mapping. Raises ConfigError."""
+    peers: dict[NodeId, str] = {}
+    for pair in pairs:
+        name, equals, address = pair.partition("=")
+        if not equals or not name or ":" not in address:
+            raise ConfigError(f"--peer {pair}: write it as NAME=HOST:PORT, such as --peer pi-02=10.0.0.2:7700")
+        if name in peers:
+            raise ConfigError(f"--peer {pair}: there are two peers named {name}; names must be unique")
+        peers[name] = address
+    return peers
+
+
+def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[NodeId, str] | None]:
+    """Who we are in the run, and our peers' addresses (None: they will come on standard input)."""
+    run_id = options.run_id or recipes.run_id(recipe)
+    if options.managed:
+        return NodeSpec(recipe, options.name, options.members, run_id), None
+    if recipe.run.mode == "server":
+        if options.coordinator is None:
+            raise ConfigError(f"{recipe.run.name} is a server recipe: say --coordinator HOST:PORT")
+        return NodeSpec(recipe, options.name, (options.name,), run_id), {}
+    peers = parse_peers(options.peers)
+    members = tuple(sorted({options.name, *peers}))
+    if options.name in peers:
+        raise ConfigError(f"--peer {options.name}=...: that is this board itself; name the others only")
+    if len(members) != recipe.run.nodes:
+        count = f"run.nodes = {recipe.run.nodes}, but this board and its {len(peers)} peers make {len(members)}"
+        raise ConfigError(f"{count}: name every other board with --peer, or --set run.nodes={max(2, len(members))}")
+    return NodeSpec(recipe, options.name, members, run_id), peers
+
+
+def _sink(spec: NodeSpec, options: NodeOptions) -> tuple[RecordSink, Path | None]:
+    """Where this board's records and its final model go."""
+    if options.managed:
+        return _parent_pipe(), options.save_to
+    if spec.recipe.run.mode == "gossip":
+        make_topology(spec.recipe, spec.members)  # a wrong one must not leave an empty run folder behind
+    from edgegossip.report.live import Live, LiveSink
+
+    name = f"{spec.recipe.run.name}-{spec.name}"
+    folder = RunFolder.create(options.runs_dir, name, recipes.to_toml(spec.recipe), environment())
+    live = LiveSink(Live((spec.name,), spec.recipe.run.rounds))
+    return Tee(folder, live), folder.checkpoint_dir / f"{spec.name}.npz"
+
+
+def _parent_pipe() -> PipeSink:
+    """Records go to what was standard output; what a user's model prints goes to the log with standard error."""
+    records = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return PipeSink(records)
+
+
+def _gossip(
+    spec: NodeSpec, peers: Mapping[NodeId, str] | None, sink: RecordSink, save_to: Path | None, options: NodeOptions
+) -> None:
+    """Listen, join, train, leave."""
+    from edgegossip.mesh import GrpcTransport
+    from edgegossip.node import gossip_node
+
+    transport = GrpcTransport(spec.name, spec.run_id, listen=options.listen, insecure=options.insecure)
+    try:
+        sink.event(spec.name, "listening", f"{spec.name} listens on {transport.address}", address=transport.address)
+        transport.connect(_peers_from_parent() if peers is None else peers)
+        joined = gossip_node.join(spec, transport, sink)
+        gossip_node.train(spec, joined.replay(), sink, save_to)
+    finally:
+        transport.close()
+
+
+def _client(spec: NodeSpec, sink: RecordSink, options: NodeOptions) -> None:
+    """A client of the coordinator, in this one process."""
+    from edgegossip.node.server_node import run_client
+
+    if options.managed:
+        end_with_parent()
+    assert options.coordinator is not None
+    run_client(spec, options.coordinator, sink, insecure=options.insecure)
+
+
+def _peers_from_parent() -> dict[NodeId, str]:
+    line = sys.stdin.readline()
+    if not line:
+        os._exit(EXIT_INTERRUPTED)
+    end_with_parent()
+    return {str(name): str(address) for name, address in json.loads(line).items()}
+
+
+def end_with_parent() -> None:
+    """From now on this process ends when its standard input does. Call after the last line has been read from it."""
+    threading.Thread(target=_exit_at_eof, daemon=True, name="parent-watch").start()
+
+
+def _exit_at_eof() -> None:
+    while sys.stdin.buffer.read(4096):
+        pass
+    os._exit(EXIT_INTERRUPTED)

@@ -1,0 +1,74 @@
+"""Who a node is and what run it takes part in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgegossip import codecs, gossip
+from edgegossip.gossip import topologies
+from edgegossip.gossip.base import GossipAlgorithm, NodeView, Topology
+from edgegossip.layout import Layout
+from edgegossip.recipe import Recipe
+from edgegossip.types import ConfigError, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One board's place in one run. Every board of a run has the same recipe, members (in the same order) and run id."""
+
+    recipe: Recipe
+    name: NodeId
+    members: tuple[NodeId, ...]
+    run_id: bytes  # 16 bytes
+
+    @property
+    def index(self) -> int:
+        return self.members.index(self.name)
+
+
+def default_members(nodes: int) -> tuple[NodeId, ...]:
+    """Names of a local fleet: board-0, board-1, ...; zero-padded so that they sort in order."""
+    width = len(str(nodes - 1))
+    return tuple(f"board-{k:0{width}}" for k in range(nodes))
+
+
+def make_topology(recipe: Recipe, members: Sequence[NodeId]) -> Topology:
+    """The recipe's topology over these members. Raises ConfigError, or DataError for a bad topology file."""
+    section = recipe.gossip
+    if section.topology == "file":
+        if not section.topology_file:
+            raise ConfigError("gossip.topology = file needs gossip.topology_file = PATH")
+        return topologies.from_file(section.topology_file, tuple(members))
+    return topologies.get(section.topology, len(members), **section.topology_params)
+
+
+def make_view(spec: NodeSpec, layout: Layout) -> NodeView:
+    """What the gossip algorithm gets to know. Raises ConfigError on an unknown codec or topology."""
+    return NodeView(
+        node=spec.name,
+        members=spec.members,
+        topology=make_topology(spec.recipe, spec.members),
+        layout=layout,
+        codec=codecs.get(spec.recipe.codec.name, **spec.recipe.codec.params),
+        run_id=spec.run_id,
+        seed=spec.recipe.run.seed,
+        deadline_s=spec.recipe.gossip.deadline_s,
+    )
+
+
+def neighbours_of(topology: Topology, spec: NodeSpec) -> frozenset[NodeId]:
+    """Everyone this node sends to or hears from in any round."""
+    edges = [topology.neighbours(spec.index, r) for r in range(topology.period)]
+    return frozenset(spec.members[k] for e in edges for k in (*e.in_, *e.out))
+
+
+def body_limit(layout: Layout) -> int:
+    """No honest codec needs more than 4 bytes a value and 1 MiB of headers."""
+    return 4 * layout.size + 2**20
+
+
+def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:
+    """The recipe's gossip algorithm. Raises ConfigError on an unknown name or parameter."""
+    return gossip.get(recipe.gossip.algorithm, **recipe.gossip.params)
