@@ -23,8 +23,9 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """One node's edges in one round, as indices into the member list. `weights[j]` is W_ij, the weight at this node i of
-    what j sends; it has this node itself and every in-neighbour as keys. Self-loops are not listed in `in_` or `out`."""
+    """One node's edges in one round, as indices into the member list. `weights[j]` is W_ij, the weight at this node i
+    of what j sends; it has this node itself and every in-neighbour as keys. Self-loops are not listed in `in_` or
+    `out`."""
 
     in_: tuple[int, ...]
     out: tuple[int, ...]
@@ -90,7 +91,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Ask for `tick` after this many seconds. An algorithm has one timer: a later SetTimer replaces it, None cancels it."""
+    """Ask for `tick` after this many seconds. An algorithm has one timer: a later SetTimer replaces it, None cancels
+    it."""
 
     after_s: float | None
 
@@ -127,7 +129,8 @@ class GossipAlgorithm(Protocol[S]):
     def name(self) -> str: ...
 
     def init(self, x: Vec, view: NodeView) -> S:
-        """State before round 0. Raises ConfigError when the topology's weights are not of the kind that the algorithm needs."""
+        """State before round 0. Raises ConfigError when the topology's weights are not of the kind that the algorithm
+        needs."""
 
     def step(self, s: S, local: LocalUpdate) -> tuple[S, list[Action]]:
         """Called once a round, after local training at `model(s)`."""

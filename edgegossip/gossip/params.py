@@ -1,0 +1,48 @@
+"""Names and keyword parameters of the registries: one wording for every mistake, always with the nearest valid
+choice."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from edgegossip.types import ConfigError
+
+T = TypeVar("T")
+
+
+def unknown(what: str, word: str, choices: Iterable[str]) -> ConfigError:
+    """The error for a word that is none of `choices`."""
+    valid = sorted(choices)
+    near = difflib.get_close_matches(str(word), valid, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return ConfigError(f"unknown {what} {word!r}; {hint}valid: {', '.join(valid) or 'none'}")
+
+
+def choose(what: str, word: str, table: Mapping[str, T]) -> T:
+    """The entry of `table` called `word`. Raises ConfigError that names the nearest one."""
+    if word not in table:
+        raise unknown(what, word, table)
+    return table[word]
+
+
+def check_keywords(what: str, target: Callable[..., Any], params: Mapping[str, Any], own: Iterable[str] = ()) -> None:
+    """Raises ConfigError unless every key of `params` is a keyword of `target` (less those in `own`) and none is
+    missing."""
+    keywords = {k: p for k, p in inspect.signature(target).parameters.items() if k not in own}
+    for key in params:
+        if key not in keywords:
+            raise unknown(f"parameter of {what}", key, keywords)
+    for key, parameter in keywords.items():
+        if parameter.default is inspect.Parameter.empty and key not in params:
+            raise ConfigError(f"{what} needs the parameter {key!r}")
+
+
+def check_integer(what: str, value: Any, low: int, high: int) -> int:
+    """Raises ConfigError unless value is an integer in low..high."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        nearest = f"; the nearest valid value is {min(max(value, low), high)}" if type(value) is int else ""
+        raise ConfigError(f"{what} = {value!r} must be an integer from {low} to {high}{nearest}")
+    return value
