@@ -1,0 +1,55 @@
+"""Training: what a board does between two exchanges.
+
+A `Workload` (base.py) is a model, this board's share of a data set and the local optimiser, seen as one flat float32 vector.
+Importing this package imports no torch, so that the command line can check a recipe's names; torch comes in with the first
+model that is built.
+
+Public functions, each taking a resolved `Recipe`:
+    check(recipe)                      raises ConfigError or DataError before anything starts
+    build_workload(recipe, node)       the Workload of board number `node`
+    layout_of(recipe)                  the model's Layout, without data and without initialising weights
+    partition_counts(recipe)           int64[nodes, classes], examples of each class on each board
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgegossip.training.base import Workload, size_mb
+from edgegossip.training.check import check
+
+if TYPE_CHECKING:
+    from edgegossip.layout import Layout
+    from edgegossip.recipe import Recipe
+
+__all__ = ["Workload", "build_workload", "check", "layout_of", "partition_counts", "size_mb"]
+
+
+def build_workload(recipe: Recipe, node_index: int) -> Workload:
+    """The workload of board number `node_index` (0-based). Loads that board's share of the data and the test set.
+
+    Sets the process's torch threads to `run.threads`. Raises ConfigError for an unknown name or an index outside
+    0..nodes-1, DataError for missing or corrupt files, LocalError for a user's own function that fails."""
+    from edgegossip.training.workload import TorchWorkload
+
+    return TorchWorkload.build(recipe, node_index)
+
+
+def layout_of(recipe: Recipe) -> Layout:
+    """Layout of the recipe's model. Tensors are made on torch's meta device: no memory, no initialisation."""
+    from edgegossip.training.workload import layout_of as _layout_of
+
+    return _layout_of(recipe)
+
+
+def partition_counts(recipe: Recipe) -> NDArray[np.int64]:
+    """int64[nodes, classes]: examples of each class on each board. Needs no torch."""
+    from edgegossip.training.data import open_data
+    from edgegossip.training.partition import partition
+
+    data = open_data(recipe.data)
+    shares = partition(data.train.labels, recipe)
+    return np.stack([np.bincount(data.train.labels[s], minlength=data.classes) for s in shares]).astype(np.int64)

@@ -1,0 +1,9 @@
+"""Data sets, by name or a user's own. Loaders are imported on use; none needs torch."""
+
+from __future__ import annotations
+
+from edgegossip.recipe import DataSection
+from edgegossip.training.data.base import DataSet, Description, Examples
+from edgegossip.training.data.registry import describe, names, open_data
+
+__all__ = ["DataSection", "DataSet", "Description", "Examples", "describe", "names", "open_data"]

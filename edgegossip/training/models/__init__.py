@@ -1,0 +1,86 @@
+"""The list of models. A new one is a builder and one line here; importing this package imports no torch.
+
+A builder is called as `build(input_shape, classes, norm, **params)` and returns a torch.nn.Module that maps
+float32[batch, *input_shape] to logits float32[batch, classes]. A user's own `module:function` is called the same way.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from edgegossip.recipe import ModelSection
+from edgegossip.training.names import call_own, is_own, own_function, unknown
+from edgegossip.types import ConfigError, LocalError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a builder is, what a recipe may set (`params`) and what the name itself sets (`fixed`)."""
+
+    module: str
+    function: str
+    params: tuple[str, ...] = ()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+
+_ENTRIES = {
+    "mlp": Entry("mlp", "mlp", ("hidden",)),
+    "cnn": Entry("cnn", "cnn", ("channels", "hidden")),
+    "resnet20": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 3}),
+    "resnet32": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 5}),
+    "resnet44": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 7}),
+    "resnet54": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 8}),
+    "resnet56": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 9}),
+    "resnet110": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 18}),
+    "resnet18": Entry("resnet", "resnet", (), {"depth": 18}),
+    "resnet34": Entry("resnet", "resnet", (), {"depth": 34}),
+    "resnet50": Entry("resnet", "resnet", (), {"depth": 50}),
+    "resnet50v2": Entry("resnet_v2", "resnet50v2"),
+    "densenet121": Entry("densenet", "densenet121"),
+    "vgg11": Entry("vgg", "vgg11", ("hidden",)),
+}
+
+
+def names() -> tuple[str, ...]:
+    """Models of the package."""
+    return tuple(_ENTRIES)
+
+
+def check(section: ModelSection) -> None:
+    """Raises ConfigError for an unknown model or parameter. Imports no torch, except through a user's own module."""
+    if is_own(section.name):
+        own_function("model.name", section.name)
+        return
+    if section.name not in _ENTRIES:
+        raise unknown("model.name", section.name, [*_ENTRIES, "module:function"])
+    allowed = _ENTRIES[section.name].params
+    for key in section.params:
+        if not allowed:
+            raise ConfigError(f"model.params.{key} cannot be set: model {section.name!r} has no parameters")
+        if key not in allowed:
+            raise unknown(f"a key of model.params for {section.name}", key, allowed)
+
+
+def build(section: ModelSection, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The model that a recipe names, initialised from torch's current random state.
+
+    Raises ConfigError for an unknown name or parameter and LocalError when building it fails."""
+    from torch import nn
+
+    check(section)
+    if is_own(section.name):
+        function = own_function("model.name", section.name)
+        model = call_own(section.name, function, input_shape, classes, section.norm, **section.params)
+        if not isinstance(model, nn.Module):
+            raise LocalError(f"{section.name} must return a torch.nn.Module, not {type(model).__name__}")
+        return model
+    entry = _ENTRIES[section.name]
+    builder = getattr(importlib.import_module(f"edgegossip.training.models.{entry.module}"), entry.function)
+    module: nn.Module = builder(input_shape, classes, section.norm, **entry.fixed, **section.params)
+    return module

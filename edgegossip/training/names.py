@@ -1,0 +1,62 @@
+"""Names in recipes: the nearest valid choice, and a user's own `module:function`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from edgegossip.types import ConfigError, EdgegossipError, LocalError
+
+
+def unknown(key: str, value: str, choices: Iterable[str]) -> ConfigError:
+    """The error for a value that is none of `choices`; names the nearest one."""
+    names = sorted(choices)
+    near = difflib.get_close_matches(value, names, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return ConfigError(f"{key} = {value!r} is not known{hint} (choices: {', '.join(names)})")
+
+
+def is_own(name: str) -> bool:
+    """Whether a recipe's name is a user's own `module:function`."""
+    return ":" in name
+
+
+def own_function(key: str, spec: str) -> Callable[..., Any]:
+    """The function that `spec` = "module:function" names. The current directory is importable, as with `python -m`.
+
+    Raises ConfigError when the text is malformed or nothing of that name exists, LocalError when importing the module fails."""
+    module_name, _, attribute = spec.partition(":")
+    if not (module_name and attribute.isidentifier()):
+        raise ConfigError(f"{key} = {spec!r} must read module:function, such as my_models:build")
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    importlib.invalidate_caches()
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise ConfigError(
+                f"{key} = {spec!r}: no module {module_name!r} in {os.getcwd()} or among the installed packages"
+            ) from None
+        raise LocalError(f"{spec}: importing {module_name} failed: {error}") from error
+    except Exception as error:
+        raise LocalError(f"{spec}: importing {module_name} failed: {type(error).__name__}: {error}") from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        callables = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise unknown(key, spec, [f"{module_name}:{name}" for name in callables])
+    return function  # type: ignore[no-any-return]
+
+
+def call_own(spec: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a user's function. Whatever it raises becomes a LocalError that names it and keeps the original message."""
+    try:
+        return function(*args, **kwargs)
+    except EdgegossipError:
+        raise
+    except Exception as error:
+        raise LocalError(f"{spec} failed: {type(error).__name__}: {error}") from error

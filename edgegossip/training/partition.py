@@ -1,0 +1,79 @@
+"""Who gets which training examples.
+
+Every rule uses each example exactly once, depends only on (labels, nodes, seed) and is computed alike on every board.
+
+    skew(s)        the degree of skew of Aketi, Kodge, Roy (2021), "Low precision decentralized distributed training": of each
+                   class the first s share goes to a pool sorted by class, the rest to a shuffled pool; node k of n takes the
+                   k-th contiguous n-th part of both. s = 0 is `iid`, s = 1 is `sorted`.
+    dirichlet(a)   each class is dealt out in proportions drawn from Dirichlet(a, ..., a) (Hsu, Qi, Brown 2019). A node left
+                   with nothing is given one example of the fullest node.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgegossip.recipe import Recipe
+from edgegossip.training.rng import Purpose, generator, permutation
+from edgegossip.types import ConfigError
+
+Shares = list[NDArray[np.int64]]  # one array of example indices a node
+
+
+def partition(labels: NDArray[np.integer], recipe: Recipe) -> Shares:
+    """Shares of `recipe.run.nodes` boards by `recipe.data.partition`. labels: int[examples].
+
+    Raises ConfigError when there are fewer examples than boards."""
+    nodes, seed, rule = recipe.run.nodes, recipe.run.seed, recipe.data.partition
+    if len(labels) < nodes:
+        raise ConfigError(
+            f"run.nodes = {nodes} boards cannot share {len(labels)} training examples; take at most {len(labels)} boards"
+        )
+    if rule == "dirichlet":
+        return by_dirichlet(labels, nodes, recipe.data.alpha, seed)
+    skew = {"iid": 0.0, "sorted": 1.0, "skew": recipe.data.skew}[rule]
+    return by_skew(labels, nodes, skew, seed)
+
+
+def by_skew(labels: NDArray[np.integer], nodes: int, skew: float, seed: int) -> Shares:
+    """Shares with degree of skew in [0, 1]; sizes differ by two examples at most."""
+    by_class = [np.flatnonzero(labels == c) for c in np.unique(labels)]
+    cuts = [round(skew * len(members)) for members in by_class]
+    empty = np.empty(0, np.int64)
+    sorted_pool = np.concatenate([empty, *(m[:cut] for m, cut in zip(by_class, cuts, strict=True))])
+    rest = np.concatenate([empty, *(m[cut:] for m, cut in zip(by_class, cuts, strict=True))])
+    shuffled = rest[permutation(seed, Purpose.PARTITION, len(rest))]
+    # The second pool is dealt in the opposite order of the remainders, so that no node is left without an example.
+    first, second = _edges(len(sorted_pool), nodes), len(shuffled) - _edges(len(shuffled), nodes)[::-1]
+    return [
+        np.concatenate([sorted_pool[first[k] : first[k + 1]], shuffled[second[k] : second[k + 1]]])
+        for k in range(nodes)
+    ]
+
+
+def by_dirichlet(labels: NDArray[np.integer], nodes: int, alpha: float, seed: int) -> Shares:
+    """Shares whose class proportions are Dirichlet(alpha); no node is empty."""
+    draw = generator(seed, Purpose.DIRICHLET)
+    parts: list[list[NDArray[np.int64]]] = [[] for _ in range(nodes)]
+    for number, c in enumerate(np.unique(labels)):
+        members = np.flatnonzero(labels == c)
+        members = members[permutation(seed, Purpose.PARTITION, len(members), number + 1)]
+        proportions = draw.dirichlet(np.full(nodes, alpha))
+        cuts = np.rint(np.cumsum(proportions)[:-1] * len(members)).astype(np.int64)
+        for node, part in enumerate(np.split(members, cuts)):
+            parts[node].append(part)
+    return _fill_empty([np.concatenate(p) for p in parts])
+
+
+def _fill_empty(shares: Shares) -> Shares:
+    for node, share in enumerate(shares):
+        if len(share) == 0:
+            giver = int(np.argmax([len(s) for s in shares]))
+            shares[node], shares[giver] = shares[giver][-1:], shares[giver][:-1]
+    return shares
+
+
+def _edges(size: int, nodes: int) -> NDArray[np.int64]:
+    """int64[nodes + 1]: where `size` items are cut into `nodes` contiguous parts."""
+    return np.arange(nodes + 1, dtype=np.int64) * size // nodes

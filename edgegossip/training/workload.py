@@ -1,0 +1,151 @@
+"""TorchWorkload: the package's own workload, SGD on a torch model over this board's share of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional as F
+
+from edgegossip.layout import Layout
+from edgegossip.recipe import Recipe
+from edgegossip.training import models
+from edgegossip.training.batches import Augmentation, Normaliser, Sampler
+from edgegossip.training.check import check_augmentation
+from edgegossip.training.data import DataSet, Description, describe, open_data
+from edgegossip.training.flat_model import FlatModel, layout_of_module
+from edgegossip.training.names import call_own, is_own
+from edgegossip.training.optimizer import FlatSgd, learning_rate
+from edgegossip.training.partition import partition
+from edgegossip.training.rng import Purpose, words
+from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, Round, Vec
+
+_EVALUATION_BATCH = 250  # examples
+
+
+def layout_of(recipe: Recipe) -> Layout:
+    """Layout of the recipe's model. A user's own model is built for real: it may not know the meta device."""
+    about = describe(recipe.data)
+    if is_own(recipe.model.name):
+        return layout_of_module(_build(recipe, about))
+    with torch.device("meta"):
+        return layout_of_module(models.build(recipe.model, about.shape, about.classes))
+
+
+def _build(recipe: Recipe, about: Description, seed: int = 0) -> nn.Module:
+    """A freshly initialised model; torch's global random state is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return models.build(recipe.model, about.shape, about.classes)
+
+
+class TorchWorkload:
+    """See `base.Workload`. The momentum is this board's own and stays with it from round to round."""
+
+    def __init__(self, recipe: Recipe, node_index: int, data: DataSet) -> None:
+        """Keeps node_index's share of data.train and all of data.test in memory, as stored."""
+        settings = recipe.training
+        self._recipe, self._node, self._about = recipe, node_index, data.about
+        self._model = FlatModel(_build(recipe, data.about))
+        self._sgd = FlatSgd(
+            self._model.layout.trainable_size, settings.momentum, settings.nesterov, settings.weight_decay
+        )
+        share = partition(data.train.labels, recipe)[node_index]
+        self._inputs, self._labels = data.train.inputs.take(share), torch.from_numpy(data.train.labels[share])
+        every = np.arange(len(data.test), dtype=np.int64)
+        self._test_inputs, self._test_labels = data.test.inputs.take(every), torch.from_numpy(data.test.labels)
+        self._sampler = Sampler(len(share), settings.batch_size, recipe.run.seed, node_index)
+        self._augmentation = Augmentation(recipe.run.seed, node_index) if recipe.data.augment else None
+        self._normalise = Normaliser.of(data.about)
+
+    @classmethod
+    def build(cls, recipe: Recipe, node_index: int) -> TorchWorkload:
+        if not 0 <= node_index < recipe.run.nodes:
+            raise ConfigError(f"board {node_index} does not exist: boards are 0 to {recipe.run.nodes - 1}")
+        torch.set_num_threads(recipe.run.threads)
+        models.check(recipe.model)
+        data = open_data(recipe.data)
+        check_augmentation(recipe, data.about)
+        return cls(recipe, node_index, data)
+
+    @property
+    def layout(self) -> Layout:
+        return self._model.layout
+
+    def initial(self, seed: int) -> Vec:
+        return FlatModel(_build(self._recipe, self._about, seed), self.layout).array
+
+    def local_update(self, x: Vec, round: Round) -> LocalUpdate:
+        recipe, model = self._recipe, self._model
+        steps, lr = recipe.training.local_steps, learning_rate(recipe.training, round, recipe.run.rounds)
+        model.load(x)
+        model.module.train()
+        with torch.random.fork_rng(devices=[]):  # for layers that draw, such as dropout
+            torch.manual_seed(int(words(recipe.run.seed, Purpose.TORCH, 1, self._node, round)[0] >> np.uint64(1)))
+            losses = [self._step(round * steps + k, round, lr) for k in range(steps)]
+        return LocalUpdate(
+            delta=np.subtract(model.array, x),
+            lr=lr,
+            loss=float(np.mean(losses)),
+            examples=steps * self._sampler.batch_size,
+            steps=steps,
+        )
+
+    def _step(self, step: int, round: Round, lr: float) -> float:
+        """One optimiser step on the flat model; its loss before the step."""
+        chosen = self._sampler.batch(step)
+        inputs = self._inputs[chosen]
+        if self._augmentation:
+            inputs = self._augmentation(inputs, step)
+        self._model.zero_grad()
+        logits = self._forward(inputs)
+        loss = F.cross_entropy(logits, self._labels[torch.from_numpy(chosen)])
+        value = float(loss.detach())
+        if not np.isfinite(value):
+            raise LocalError(
+                f"board {self._node}: the training loss became {value} in round {round} (lr = {lr:g}); try a smaller training.lr"
+            )
+        loss.backward()
+        self._sgd.step(self._model.trainable, self._model.grad, lr)
+        return value
+
+    def _forward(self, inputs: NDArray[Any]) -> torch.Tensor:
+        """Stored inputs [batch, *shape] -> logits float32[batch, classes]."""
+        batch = self._normalise(inputs)
+        name, module = self._recipe.model.name, self._model.module
+        logits: torch.Tensor = call_own(name, module, batch) if is_own(name) else module(batch)
+        if logits.shape != (len(batch), self._about.classes):
+            raise LocalError(
+                f"model {name} gave outputs of shape {tuple(logits.shape)}; expected {(len(batch), self._about.classes)}"
+            )
+        return logits
+
+    def evaluate(self, x: Vec, examples: int | None = None) -> Metrics:
+        count = len(self._test_labels) if examples is None else min(examples, len(self._test_labels))
+        if count < 1:
+            raise LocalError("an evaluation needs at least one example")
+        self._model.load(x)
+        self._model.module.eval()
+        loss, right = 0.0, 0
+        with torch.inference_mode():
+            for start in range(0, count, _EVALUATION_BATCH):
+                stop = min(start + _EVALUATION_BATCH, count)
+                logits, labels = self._forward(self._test_inputs[start:stop]), self._test_labels[start:stop]
+                loss += float(F.cross_entropy(logits, labels, reduction="sum"))
+                right += int((logits.argmax(1) == labels).sum())
+        return Metrics(loss / count, right / count, count)
+
+    def snapshot(self) -> Mapping[str, NDArray[Any]]:
+        return {"momentum": self._sgd.momentum.numpy().copy()}
+
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        """Raises LocalError unless `snapshot` is one that this workload's `snapshot` could have given."""
+        momentum = snapshot.get("momentum")
+        mine = self._sgd.momentum.numpy()
+        if momentum is None or momentum.shape != mine.shape or momentum.dtype != mine.dtype:
+            raise LocalError("the snapshot is not one of this workload: its momentum is missing or of another size")
+        mine[...] = momentum
