@@ -23,6 +23,7 @@ from edgegossip.gossip import edges
 from edgegossip.gossip.base import Action, Checkpoint, Message, Neighbours, NodeView, RoundDone, SetTimer, Suspect
 from edgegossip.gossip.inbox import Inbox
 from edgegossip.gossip.mixing import Gathered, coding_error
+from edgegossip.gossip.params import check_integer, check_number
 from edgegossip.gossip.weights import is_doubly_stochastic
 from edgegossip.types import ConfigError, LocalError, LocalUpdate, NodeId, PeerError, Round, Vec
 
@@ -66,14 +67,9 @@ class Dpsgd:
     name = "dpsgd"
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.eta <= 1.0:
-            raise ConfigError(f"eta = {self.eta!r} of dpsgd must be above 0 and at most 1; the default is 1")
-        if self.max_ahead < 0:
-            raise ConfigError(
-                f"max_ahead = {self.max_ahead!r} of dpsgd must not be negative; 0 chooses by the topology"
-            )
-        if self.early_bytes < 0:
-            raise ConfigError(f"early_bytes = {self.early_bytes!r} of dpsgd must not be negative")
+        check_number("eta of dpsgd", self.eta, 0.0, 1.0)
+        check_integer("max_ahead of dpsgd", self.max_ahead, 0, 2**32 - 1)
+        check_integer("early_bytes of dpsgd", self.early_bytes, 0, 2**63 - 1)
 
     def init(self, x: Vec, view: NodeView) -> State:
         """State before round 0; x is copied. Raises ConfigError unless W is doubly stochastic in every round,

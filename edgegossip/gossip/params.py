@@ -23,7 +23,7 @@ def unknown(what: str, word: str, choices: Iterable[str]) -> ConfigError:
 
 def choose(what: str, word: str, table: Mapping[str, T]) -> T:
     """The entry of `table` called `word`. Raises ConfigError that names the nearest one."""
-    if word not in table:
+    if not isinstance(word, str) or word not in table:
         raise unknown(what, word, table)
     return table[word]
 
@@ -46,3 +46,10 @@ def check_integer(what: str, value: Any, low: int, high: int) -> int:
         nearest = f"; the nearest valid value is {min(max(value, low), high)}" if type(value) is int else ""
         raise ConfigError(f"{what} = {value!r} must be an integer from {low} to {high}{nearest}")
     return value
+
+
+def check_number(what: str, value: Any, above: float, at_most: float) -> float:
+    """Raises ConfigError unless value is a number with above < value <= at_most."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value <= at_most:
+        raise ConfigError(f"{what} = {value!r} must be a number above {above:g} and at most {at_most:g}")
+    return float(value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from edgegossip.types import DataError, LocalError, NodeId
 
 MAX_FILE_BYTES = 16 * 2**20
 _ROUND_KEYS = ("directed", "edges", "weights")
-_FILE_KEYS = (*_ROUND_KEYS, "rounds", "name", "members", "period", "spectral_gap")
+_FILE_KEYS = ("directed", "weights", "rounds", "name", "members", "period", "spectral_gap")
 
 
 def from_file_of(
@@ -47,24 +48,37 @@ def from_file(path: str | Path, members: Sequence[NodeId], weights: str | None =
         rounds = _parse_json(text, str(path))
     else:
         rounds = [_parse_lines(text, str(path), members)]
-    links, matrices, schemes = [], [], []
-    directed = False
+    read = []
     for k, entry in enumerate(rounds):
         where = str(path) if len(rounds) == 1 else f"{path}, round {k}"
-        one_way = _flag(entry.get("directed", False), where)
-        graph = links_of(len(members), _edges(entry.get("edges"), members, where), one_way)
-        given = entry.get("weights")
-        scheme = (
-            given if given is not None else weights if weights is not None else ("column" if one_way else "metropolis")
-        )
-        links.append(graph)
-        matrices.append(_matrix(scheme, graph, where))
-        schemes.append(scheme if isinstance(scheme, str) else "given")
-        directed |= one_way
-    check_connected(str(path), np.logical_or.reduce(links), members)
+        read.append(_read_round(entry, members, weights, where))
+    check_connected(str(path), np.logical_or.reduce([r.links for r in read]), members)
+    schemes = {r.scheme for r in read}
     return build_weighted(
-        "file", matrices, directed=directed, weights=schemes[0] if len(set(schemes)) == 1 else "given"
+        "file",
+        [r.matrix for r in read],
+        directed=any(r.directed for r in read),
+        weights=schemes.pop() if len(schemes) == 1 else "given",
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Round:
+    links: Links
+    matrix: Matrix
+    directed: bool
+    scheme: str
+
+
+def _read_round(entry: Mapping[str, Any], members: Sequence[NodeId], default: str | None, where: str) -> _Round:
+    directed = entry.get("directed", False)
+    if not isinstance(directed, bool):
+        raise DataError(f"topology file {where}: directed must be true or false, not {_short(directed)}")
+    links = links_of(len(members), _edges(entry.get("edges"), members, where), directed)
+    scheme = entry.get("weights")
+    if scheme is None:
+        scheme = default if default is not None else ("column" if directed else "metropolis")
+    return _Round(links, _matrix(scheme, links, where), directed, scheme if isinstance(scheme, str) else "given")
 
 
 def _read(path: Path) -> str:
@@ -77,9 +91,9 @@ def _read(path: Path) -> str:
         raise DataError(f"topology file {path} is larger than {MAX_FILE_BYTES // 2**20} MiB")
     try:
         return data.decode()
-    except UnicodeDecodeError:
-        line = data.count(b"\n") + 1
-        raise DataError(f"topology file {path} is not text in UTF-8 ({line} lines read)") from None
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(f"topology file {path}, line {line}: not text in UTF-8") from None
 
 
 def _parse_json(text: str, where: str) -> list[Mapping[str, Any]]:
@@ -88,14 +102,17 @@ def _parse_json(text: str, where: str) -> list[Mapping[str, Any]]:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(f"topology file {where}, line {error.lineno}: not valid JSON ({error.msg})") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise DataError(f"topology file {where}: {error}") from None
     except RecursionError:
         raise DataError(f"topology file {where}: nested too deeply") from None
     shared: Mapping[str, Any] = {}
     if isinstance(document, dict):
-        _check_keys(document, _FILE_KEYS, where)
         if "rounds" not in document:
+            _check_keys(document, _ROUND_KEYS, where)
             return [document]
-        shared = {"directed": document.get("directed", False)}
+        _check_keys(document, _FILE_KEYS, where)
+        shared = {key: document[key] for key in ("directed", "weights") if key in document}
         document = document["rounds"]
     if not isinstance(document, list) or not document:
         raise DataError(f"topology file {where}: a time-varying topology needs a list of at least one round")
@@ -120,7 +137,7 @@ def _parse_lines(text: str, where: str, members: Sequence[NodeId]) -> Mapping[st
         if words in (["directed"], ["undirected"]):
             directed = words == ["directed"]
         elif len(words) == 2:
-            edges.append([members[_node(word, members, here)] for word in words])
+            edges.append(list(_pair(words, members, here)))
         elif words:
             raise DataError(f'topology file {here}: expected two nodes, as in "a b", not {_short(raw.strip())}')
     return {"directed": directed, "edges": edges}
@@ -134,31 +151,27 @@ def _edges(edges: Any, members: Sequence[NodeId], where: str) -> list[Edge]:
         here = f"{where}, edge {k + 1}"
         if not isinstance(pair, list) or len(pair) != 2:
             raise DataError(f"topology file {here}: expected a pair of nodes, not {_short(pair)}")
-        a, b = (_node(word, members, here) for word in pair)
-        if a == b:
-            raise DataError(
-                f"topology file {here}: node {members[a]!r} is joined to itself, which every node is anyway"
-            )
-        found.append((a, b))
+        found.append(_pair(pair, members, here))
     return found
+
+
+def _pair(words: Sequence[Any], members: Sequence[NodeId], where: str) -> Edge:
+    a, b = (_node(word, members, where) for word in words)
+    if a == b:
+        raise DataError(f"topology file {where}: node {members[a]!r} is joined to itself, which every node is anyway")
+    return a, b
 
 
 def _node(word: Any, members: Sequence[NodeId], where: str) -> int:
     """By name, else by index."""
     if isinstance(word, str) and word in members:
         return members.index(word)
-    index = int(word) if isinstance(word, str) and word.isascii() and word.isdigit() else word
+    index = int(word) if isinstance(word, str) and word.isascii() and word.isdigit() and len(word) < 10 else word
     if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(members):
         return index
     raise DataError(
         f"topology file {where}: {unknown('node', word, members)} (or an index from 0 to {len(members) - 1})"
     )
-
-
-def _flag(value: Any, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise DataError(f"topology file {where}: directed must be true or false, not {_short(value)}")
-    return value
 
 
 def _matrix(scheme: Any, links: Links, where: str) -> Matrix:
@@ -167,7 +180,7 @@ def _matrix(scheme: Any, links: Links, where: str) -> Matrix:
     n = len(links)
     try:
         w = np.array(scheme, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         w = np.empty(0)
     if w.shape != (n, n):
         raise DataError(f"topology file {where}: weights must be a scheme or {n} rows of {n} numbers")
