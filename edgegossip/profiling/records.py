@@ -26,6 +26,7 @@ METRICS = (
     "eval/accuracy",
     *(f"time/{part}_s" for part in PARTS),
     "time/round_s",
+    "time/cpu_s",  # CPU time of the whole process in the round, all threads
     "net/payload_bytes",  # what the codec made
     "net/overhead_bytes",  # frame headers and the messages around frames
     "net/sent_bytes",  # what the kernel says left on this process's TCP sockets, retransmissions included

@@ -1,0 +1,194 @@
+"""The run folder: everything that is known of one run, append-only and readable after kill -9. See
+docs/run-folder.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from edgegossip.profiling.files import write_atomic, write_json
+from edgegossip.profiling.lines import EventRecord, LogText, MetricsRecord, Record, parse_record, to_line
+from edgegossip.profiling.sinks import RecordSink, write_all
+from edgegossip.types import DataError, HostError, NodeId
+
+_SAME_SECOND = 1000  # folders of one name that may start in the same second
+
+
+def _create(parent: Path, name: str, now: datetime) -> Path:
+    slug = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:64] or "run"
+    stem = f"{now:%Y%m%d-%H%M%S}-{slug}"
+    for attempt in range(1, _SAME_SECOND):
+        path = parent / (stem if attempt == 1 else f"{stem}-{attempt}")
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            if not parent.is_dir():
+                raise HostError(f"cannot create the run folder {path}: {parent} is not a folder") from None
+        except OSError as error:
+            raise HostError(f"cannot create the run folder {path}: {error.strerror}") from None
+    raise HostError(f"cannot create the run folder {parent / stem}: {_SAME_SECOND} of that name exist")
+
+
+def _open_lines(path: Path) -> int:
+    """Open for appending; a torn last line of an earlier process is ended first, so that it spoils no other."""
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    size = os.fstat(fd).st_size
+    if size and os.pread(fd, 1, size - 1) != b"\n":
+        write_all(fd, b"\n")
+    return fd
+
+
+class RunFolder(RecordSink):
+    """The sink that keeps. Each record is one write to the kernel before `write` returns: kill -9 loses none of them,
+    power loss those that the kernel had not put on the disk yet. Raises HostError when the disk is full."""
+
+    def __init__(self, path: Path, start_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Open an existing folder to go on with; `RunFolder.create` makes a new one."""
+        super().__init__(start_s, clock)
+        self.path = path
+        self._lock = threading.Lock()
+        self._closed = False
+        try:
+            self.checkpoint_dir.mkdir(exist_ok=True)
+            self._metrics_fd = _open_lines(path / "metrics.jsonl")
+            self._events_fd = _open_lines(path / "events.jsonl")
+        except OSError as error:
+            raise HostError(f"cannot write to the run folder {path}: {error.strerror}") from None
+
+    @classmethod
+    def create(
+        cls,
+        parent: Path,
+        name: str,
+        recipe_toml: str,
+        env: Mapping[str, Any],
+        *,
+        now: datetime | None = None,
+        start_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> RunFolder:
+        """A new folder `<parent>/<YYYYmmdd-HHMMSS>-<name>` in local time, with recipe.toml and env.json in it."""
+        path = _create(parent, name, datetime.now() if now is None else now)
+        write_atomic(path / "recipe.toml", recipe_toml.encode())
+        write_json(path / "env.json", dict(env))
+        return cls(path, start_s, clock)
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        return self.path / "checkpoint"
+
+    def write(self, record: Record) -> None:
+        line = to_line(record)
+        fd = self._metrics_fd if isinstance(record, MetricsRecord) else self._events_fd
+        with self._lock:
+            if self._closed:
+                raise HostError(f"the run folder {self.path} is closed")
+            try:
+                write_all(fd, line)
+            except OSError as error:
+                raise HostError(f"cannot write to the run folder {self.path}: {error.strerror}") from None
+
+    def write_topology(self, document: Mapping[str, Any]) -> None:
+        """topology.json, see topology.topology_document."""
+        write_json(self.path / "topology.json", dict(document))
+
+    def write_partition(self, nodes: Sequence[NodeId], classes: Sequence[str], counts: Any) -> None:
+        """partition.json: training examples of each class at each board, `counts` int[nodes, classes]."""
+        rows = [[int(count) for count in row] for row in counts]
+        write_json(self.path / "partition.json", {"nodes": list(nodes), "classes": list(classes), "counts": rows})
+
+    def write_summary(self, document: Mapping[str, Any]) -> None:
+        """summary.json, see summary.summarise."""
+        write_json(self.path / "summary.json", dict(document))
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for fd in (self._metrics_fd, self._events_fd):
+                os.fsync(fd)
+                os.close(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """A run folder on disk, of a run that ended, goes on, or was killed. Documents that are not there are None;
+    records are read anew, one after the other, by each call."""
+
+    path: Path
+    recipe_toml: str | None
+    env: Mapping[str, Any] | None
+    topology: Mapping[str, Any] | None
+    partition: Mapping[str, Any] | None
+    summary: Mapping[str, Any] | None
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def metrics(self) -> Iterator[MetricsRecord]:
+        return (r for r in _records(self.path / "metrics.jsonl") if isinstance(r, MetricsRecord))
+
+    def events(self) -> Iterator[EventRecord]:
+        return (r for r in _records(self.path / "events.jsonl") if isinstance(r, EventRecord))
+
+    def unreadable_lines(self) -> int:
+        """Lines of both files that hold no record: torn by power loss, a full disk, or an editor."""
+        files = ("metrics.jsonl", "events.jsonl")
+        return sum(isinstance(r, LogText) for name in files for r in _records(self.path / name))
+
+
+def read_run(path: Path) -> RunData:
+    """Read a run folder. A torn line is passed over; a missing file is None. Raises DataError when `path` is no run
+    folder or one of its documents is not JSON."""
+    path = Path(path)
+    if not (path / "metrics.jsonl").is_file() and not (path / "recipe.toml").is_file():
+        raise DataError(f"{path} is not a run folder: it has neither metrics.jsonl nor recipe.toml{_nearest(path)}")
+    recipe = path / "recipe.toml"
+    return RunData(
+        path=path.resolve(),
+        recipe_toml=recipe.read_text(errors="replace") if recipe.is_file() else None,
+        env=_document(path / "env.json"),
+        topology=_document(path / "topology.json"),
+        partition=_document(path / "partition.json"),
+        summary=_document(path / "summary.json"),
+    )
+
+
+def _records(path: Path) -> Iterator[Record | LogText]:
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            if line.strip():
+                yield parse_record(line)
+
+
+def _document(path: Path) -> Mapping[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise DataError(f"{path} does not hold a JSON object; delete it to read the rest of the run")
+    return document
+
+
+def _nearest(path: Path) -> str:
+    """A hint: the newest run folder in `path`, or the run folder that `path` lies in."""
+    inside = sorted(p.parent for p in path.glob("*/metrics.jsonl")) if path.is_dir() else []
+    around = [p for p in path.parents if (p / "metrics.jsonl").is_file()]
+    nearest = inside[-1:] or around[:1]
+    return f"; did you mean {nearest[0]}?" if nearest else ""

@@ -1,0 +1,151 @@
+"""Where a round's wall time goes: an exclusive partition into compute, encode, transmit, decode, wait and other.
+
+Every nanosecond between two calls of `finish_round` belongs to exactly one part. Spans nest, and a nested span takes
+its time away from the one around it; time outside any span is "other". Durations are kept as integer nanoseconds, so
+the parts add up to the round without a rounding error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+
+from edgegossip.profiling.records import PARTS
+from edgegossip.types import LocalError
+
+NS_PER_S = 1_000_000_000
+
+
+def _known(part: str) -> str:
+    if part not in PARTS:
+        raise LocalError(f"there is no part {part!r} of a round; the parts are {', '.join(PARTS)}")
+    return part
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimes:
+    """One finished round. `sum(parts_ns.values()) == round_ns` always holds."""
+
+    parts_ns: Mapping[str, int]  # every name of PARTS, wall nanoseconds
+    round_ns: int  # wall nanoseconds from the last finish_round (or the clock's start) to this one
+    cpu_ns: int  # CPU nanoseconds of the whole process, all threads, in the same interval
+
+    @property
+    def parts_s(self) -> dict[str, float]:
+        return {part: ns / NS_PER_S for part, ns in self.parts_ns.items()}
+
+    @property
+    def round_s(self) -> float:
+        return self.round_ns / NS_PER_S
+
+    @property
+    def cpu_s(self) -> float:
+        return self.cpu_ns / NS_PER_S
+
+    def metrics(self) -> dict[str, float]:
+        """The same under the names of metrics.jsonl: time/compute_s and so on, time/round_s, time/cpu_s."""
+        values = {f"time/{part}_s": seconds for part, seconds in self.parts_s.items()}
+        return {**values, "time/round_s": self.round_s, "time/cpu_s": self.cpu_s}
+
+
+class Span:
+    """One stretch of time, a context manager. `part` may be set to another name until the span ends; all of the span's
+    own time (not that of spans inside it) in the round in progress then goes there."""
+
+    __slots__ = ("_clock", "_own_ns", "_part")
+
+    def __init__(self, clock: RoundClock, part: str) -> None:
+        self._clock = clock
+        self._part = _known(part)
+        self._own_ns = 0
+
+    @property
+    def part(self) -> str:
+        return self._part
+
+    @part.setter
+    def part(self, part: str) -> None:
+        self._part = _known(part)
+
+    def __enter__(self) -> Span:
+        self._clock._open(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._clock._close(self)
+
+
+class RoundClock:
+    """Partitions the wall time of one thread's rounds. Not thread-safe: it belongs to the loop that drives the rounds.
+
+    A round may be finished inside open spans; they go on and charge the next round. `clock_ns` and `cpu_clock_ns`
+    return integer nanoseconds and never go back.
+    """
+
+    def __init__(
+        self,
+        clock_ns: Callable[[], int] = time.perf_counter_ns,
+        cpu_clock_ns: Callable[[], int] = time.process_time_ns,
+    ) -> None:
+        self._clock_ns = clock_ns
+        self._cpu_clock_ns = cpu_clock_ns
+        self._parts_ns = dict.fromkeys(PARTS, 0)
+        self._stack = [Span(self, "other")]  # the outermost one never ends
+        self._last_ns = clock_ns()
+        self._cpu_start_ns = cpu_clock_ns()
+
+    def span(self, part: str) -> Span:
+        """`with clock.span("compute"): ...`. Raises LocalError for an unknown part."""
+        return Span(self, part)
+
+    @property
+    def part(self) -> str:
+        """The part that time is charged to at this moment."""
+        return self._stack[-1].part
+
+    def charge(self, part: str, seconds: float) -> float:
+        """Move time that has already passed from the innermost open span to `part`; returns the seconds moved.
+
+        No more is moved than that span has had in this round, so the partition stays exact whatever is asked for.
+        """
+        _known(part)
+        self._settle()
+        current = self._stack[-1]
+        moved_ns = min(max(round(seconds * NS_PER_S), 0), current._own_ns)
+        current._own_ns -= moved_ns
+        self._parts_ns[part] += moved_ns
+        return moved_ns / NS_PER_S
+
+    def finish_round(self) -> RoundTimes:
+        """End the round in progress and start the next one at the same instant."""
+        self._settle()
+        cpu_ns = self._cpu_clock_ns()
+        for span in self._stack:
+            self._bank(span)
+        times = RoundTimes(self._parts_ns, sum(self._parts_ns.values()), cpu_ns - self._cpu_start_ns)
+        self._parts_ns = dict.fromkeys(PARTS, 0)
+        self._cpu_start_ns = cpu_ns
+        return times
+
+    def _settle(self) -> None:
+        now_ns = self._clock_ns()
+        self._stack[-1]._own_ns += now_ns - self._last_ns
+        self._last_ns = now_ns
+
+    def _bank(self, span: Span) -> None:
+        self._parts_ns[span._part] += span._own_ns
+        span._own_ns = 0
+
+    def _open(self, span: Span) -> None:
+        self._settle()
+        self._stack.append(span)
+
+    def _close(self, span: Span) -> None:
+        if self._stack[-1] is not span:
+            raise LocalError(f"the span {span.part!r} ended while {self.part!r} inside it was still open")
+        self._settle()
+        self._bank(self._stack.pop())
