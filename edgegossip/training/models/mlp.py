@@ -10,7 +10,7 @@ from torch import nn
 from edgegossip.training.models.shapes import widths
 
 
-def mlp(input_shape: tuple[int, ...], classes: int, norm: str, hidden: Sequence[int] = (64,)) -> nn.Module:
+def mlp(input_shape: tuple[int, ...], classes: int, norm: str, hidden: Sequence[int] = (128,)) -> nn.Module:
     """`hidden` lists the widths of the hidden layers; an empty list gives softmax regression."""
     layers: list[nn.Module] = [nn.Flatten()]
     last = math.prod(input_shape)

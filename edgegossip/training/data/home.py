@@ -1,0 +1,34 @@
+"""Where data sets lie: the recipe's data.dir, or the data home."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from edgegossip.types import DataError
+
+
+def data_home() -> Path:
+    """$EDGEGOSSIP_DATA, else $XDG_DATA_HOME/edgegossip, else ~/.local/share/edgegossip."""
+    if own := os.environ.get("EDGEGOSSIP_DATA"):
+        return Path(own)
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "edgegossip"
+
+
+def find_folder(name: str, folder: str, subfolders: Sequence[str], missing: Callable[[Path], Sequence[str]]) -> Path:
+    """The first of `folder`'s sub-folders, or else `folder` itself, where `missing` lists no file; "" means the data home.
+
+    Raises DataError that names the folder looked in, a file that was missed there and the command that fetches the data."""
+    root = Path(folder).expanduser() if folder else data_home()
+    candidates = [root / sub for sub in subfolders] + [root]
+    lacks = {candidate: missing(candidate) for candidate in candidates}
+    for candidate, files in lacks.items():
+        if not files:
+            return candidate
+    partly, files = min(lacks.items(), key=lambda item: len(item[1]))
+    fetch = f"edgegossip data download {name}" + (f" --dir {folder}" if folder else "")
+    raise DataError(
+        f"data set {name} is not in {root}: {partly / files[0]} is missing; fetch it with `{fetch}` or set data.dir"
+    )
