@@ -34,7 +34,8 @@ class SendReceipt:
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """A frame that will not be acknowledged any more, because the peer is down."""
+    """A frame that is given up: the peer is down, refuses it, or has too much waiting already. Whether it arrived all the same
+    is not known (its acknowledgement may be what was lost)."""
 
     ticket: int
     to: NodeId
@@ -43,25 +44,39 @@ class SendFailed:
 
 @dataclass(frozen=True, slots=True)
 class PeerUp:
+    """We can send to this peer: the first time, or again after PeerDown."""
+
     peer: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class PeerDown:
-    """A peer that was up has been out of reach for longer than the grace time. May be followed by PeerUp."""
+    """A peer has been out of reach for longer than the grace time, was restarted (PeerUp follows at once), was closed by us, or
+    left on purpose. Its SendFailed events come first. May be followed by PeerUp."""
 
     peer: NodeId
     reason: str
+    left: bool = False  # it said goodbye: no failure
 
 
-TransportEvent: TypeAlias = Received | SendReceipt | SendFailed | PeerUp | PeerDown
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A line for the event log; nothing has to be done about it."""
+
+    peer: NodeId | None  # None when it is not about a known peer
+    text: str  # one sentence
+
+
+TransportEvent: TypeAlias = Received | SendReceipt | SendFailed | PeerUp | PeerDown | Notice
 
 
 class Transport(Protocol):
     """Frames to and from named peers. Thread-safe; `send` never waits for the network."""
 
     def send(self, to: NodeId, frame: Buffers) -> int:
-        """Queue one frame; the ticket comes back in its SendReceipt or SendFailed. Frames to one peer arrive in order."""
+        """Queue one frame; the ticket comes back in its SendReceipt or SendFailed. Frames to one peer arrive in order, each at
+        most once. The buffers must not change until then. Raises LocalError for an unknown peer, an empty or an oversize frame.
+        """
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
         """The next event, or None when none came in time."""

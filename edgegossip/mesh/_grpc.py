@@ -1,0 +1,16 @@
+"""gRPC, imported so that its C core keeps quiet: what goes wrong is told once, in our own words.
+
+The core reads these variables when it is first loaded. A user who sets them keeps what they set.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # boards are started with exec; no warnings about fork then
+
+import grpc  # noqa: E402
+import grpc.aio  # noqa: E402
+
+__all__ = ["grpc"]

@@ -1,0 +1,115 @@
+"""Addresses of the mesh: `host:port`, `[ipv6]:port`; checked, resolved and tried before gRPC sees them.
+
+Names are resolved with the system's own resolver at every attempt, so that `.local` names and boards with a new lease work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import socket
+from dataclasses import dataclass
+
+from edgegossip.types import ConfigError, HostError, LocalError, PeerError
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen or to connect."""
+
+    host: str  # a name, an IPv4 or an IPv6 address without brackets
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_numeric(self) -> bool:
+        try:
+            ipaddress.ip_address(self.host.partition("%")[0])
+        except ValueError:
+            return False
+        return True
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.is_numeric and ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
+
+
+def parse(text: str, what: str, *, any_port: bool = False) -> Address:
+    """`text` as an Address; `any_port` allows port 0. Raises ConfigError that names `what`."""
+    host, colon, port_text = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"{what} {text!r} is not an address: write an IPv6 address as [{host}]:{port_text}")
+    lowest = 0 if any_port else 1
+    if not colon or not host or any(c.isspace() or c == "/" for c in host):
+        raise ConfigError(f"{what} {text!r} is not an address: write host:port, for example 127.0.0.1:7200")
+    if not (port_text.isascii() and port_text.isdigit() and lowest <= int(port_text) <= 65_535):
+        raise ConfigError(f"{what} {text!r} has no valid port: write host:port with a port from {lowest} to 65535")
+    return Address(host, int(port_text))
+
+
+def listen_address(text: str, *, insecure: bool) -> Address:
+    """The numeric address to listen on, known to be free a moment ago.
+
+    Raises ConfigError for a malformed text, LocalError for an address that others can reach without `insecure`, and
+    HostError when this machine cannot listen there.
+    """
+    wanted = parse(text, "listen address", any_port=True)
+    try:
+        found = socket.getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise HostError(
+            f"cannot listen on {text}: the name {wanted.host!r} does not resolve ({_words(error)}); use this machine's IP address"
+        ) from error
+    family, _, _, _, sockaddr = found[0]
+    address = Address(str(sockaddr[0]), wanted.port)
+    if not insecure and not address.is_loopback:
+        raise LocalError(
+            f"refusing to listen on {address} without TLS, because anybody on that network could join the run: "
+            "listen on 127.0.0.1, or pass insecure=True on a network you trust"
+        )
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: a closed connection must not count
+        try:
+            probe.bind(sockaddr)
+            probe.listen(1)  # a second listener on the port is only noticed here
+        except OSError as error:
+            raise HostError(_listen_failure(address, error)) from error
+    return address
+
+
+def _listen_failure(address: Address, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"cannot listen on {address}: the port is in use by another program; stop that program, or choose another port (0 takes any free one)"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"cannot listen on {address}: this machine has no such address; use 127.0.0.1 or one that `ip address` shows"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"cannot listen on {address}: ports below 1024 need special rights; choose a port from 1024 to 65535"
+    return f"cannot listen on {address}: {_words(error)}; choose another address"
+
+
+async def resolve(address: Address, attempt: int) -> Address:
+    """A numeric address for `address`; attempts take turns when a name has several. Raises PeerError when it has none."""
+    if address.is_numeric:
+        return address
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise PeerError(f"the name {address.host!r} does not resolve ({_words(error)})") from error
+    hosts = list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+    return Address(hosts[attempt % len(hosts)], address.port)
+
+
+def grpc_target(address: Address) -> str:
+    """A numeric address as a gRPC target, which needs no further resolving."""
+    scheme = "ipv6" if ":" in address.host else "ipv4"
+    return f"{scheme}:{address}"
+
+
+def _words(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error)
+    return str(text).lower()

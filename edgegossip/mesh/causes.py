@@ -1,0 +1,42 @@
+"""Why a stream ended, in a few words, from what gRPC reports about it."""
+
+from __future__ import annotations
+
+import re
+
+from edgegossip.mesh._grpc import grpc
+
+_ERRNO = re.compile(r"(?:connect|recvmsg|sendmsg|read|write|system)\w*:? ?(?:error: )?([A-Z][A-Za-z ]+?) \(\d+\)")
+_SIMPLE = (
+    ("Connection refused", "connection refused"),
+    ("Connection reset", "the connection was reset"),
+    ("Broken pipe", "the connection was reset"),
+    ("No route to host", "no route to host"),
+    ("Network is unreachable", "the network is unreachable"),
+    ("keepalive", "it does not answer"),
+    ("ping timeout", "it does not answer"),
+    ("Connection timed out", "it does not answer"),
+    ("timed out", "it does not answer"),
+    ("Timeout", "it does not answer"),
+    ("Socket closed", "the connection was closed"),
+    ("GOAWAY", "the connection was closed"),
+    ("RST_STREAM", "the stream was closed"),
+    ("Trying to connect an http1.x server", "what listens there is no edgegossip board"),
+    ("FRAME_SIZE_ERROR", "what listens there is no edgegossip board"),
+    ("Server preface", "what listens there is no edgegossip board"),
+    ("settings frame", "what listens there is no edgegossip board"),
+)
+
+
+def of_rpc(error: grpc.aio.AioRpcError) -> str:
+    """A short cause, such as 'connection refused'."""
+    details = error.details() or ""
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return "what listens there is no edgegossip board"
+    for pattern, words in _SIMPLE:
+        if pattern.lower() in details.lower():
+            return words
+    found = _ERRNO.search(details)
+    if found:
+        return found.group(1).lower()
+    return (details.splitlines() or [str(error.code())])[0][:200]

@@ -1,0 +1,253 @@
+"""The listening side: streams that peers open to us, checked message by message. Lives on the transport's loop.
+
+Nothing is allocated for a frame before its declared size is checked and the inbox has room; while it has none the stream is not
+read, so HTTP/2 flow control holds the sender back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from edgegossip.mesh import wire
+from edgegossip.mesh._grpc import grpc
+from edgegossip.mesh._proto import mesh_pb2
+from edgegossip.mesh.base import Notice, Received
+from edgegossip.mesh.inbox import Inbox
+from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.text import printable
+from edgegossip.types import DecodeError, NodeId
+
+SERVICE = "edgegossip.v1.Mesh"
+_MAX_TOLD = 64  # different refusals that strangers may put into the log
+_MAX_EARLY = 64  # streams that may wait until the peers are known
+
+
+class Refused(Exception):
+    """Ends a stream with a reason for both logs."""
+
+    def __init__(self, code: int, reason: str, transfer: int = 0) -> None:
+        super().__init__(reason)
+        self.code, self.reason, self.transfer = code, reason, transfer
+
+
+@dataclass(slots=True)
+class Source:
+    """What is known of one sender across its streams."""
+
+    session: int = 0
+    completed: int = 0  # highest transfer of the session that was handed on
+    task: asyncio.Task[None] | None = None  # its present stream
+
+
+@dataclass(slots=True)
+class Partial:
+    """A frame on its way in. `data` is exactly as long as was declared."""
+
+    transfer: int
+    total: int
+    received: int = 0
+    data: bytearray = field(default_factory=bytearray)
+
+
+class Inbound(grpc.GenericRpcHandler):
+    """`allow` names who may open streams; until it is called they wait."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        run_id: bytes,
+        session: int,
+        limits: MeshLimits,
+        inbox: Inbox,
+        on_goodbye: Callable[[NodeId], None],
+    ) -> None:
+        self._node, self._run_id, self._session = node, run_id, session
+        self._limits, self._inbox, self._on_goodbye = limits, inbox, on_goodbye
+        self._sources: dict[NodeId, Source] = {}
+        self._closed: dict[NodeId, str] = {}
+        self._peers_known = asyncio.Event()
+        self._early = 0
+        self._told: set[tuple[str, int]] = set()
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        if handler_call_details.method == f"/{SERVICE}/Exchange":
+            return grpc.stream_stream_rpc_method_handler(self._exchange)
+        return None
+
+    def allow(self, peer: NodeId) -> None:
+        self._sources.setdefault(peer, Source())
+
+    def ready(self) -> None:
+        """The peers are known: decide about who waits."""
+        self._peers_known.set()
+
+    def shut(self, peer: NodeId, reason: str) -> None:
+        """Take nothing from this peer any more."""
+        self._closed[peer] = reason
+        source = self._sources.get(peer)
+        if source is not None and source.task is not None:
+            source.task.cancel()
+
+    # -- one stream -----------------------------------------------------------------------------------------------------
+
+    async def _exchange(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
+        who = printable(context.peer(), 64)
+        try:
+            try:
+                hello = await self._hello(context)
+                who = f"{printable(hello.sender, 64)} at {who}"
+                source = self._accept(hello)
+                await self._serve(hello.sender, source, context)
+            except DecodeError as error:
+                raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, str(error)) from error
+        except Refused as refused:
+            self._tell(who, refused)
+            await self._refuse(context, refused)
+        except grpc.aio.AbortError:
+            raise
+        except (grpc.aio.BaseError, grpc.RpcError):
+            pass  # the connection broke; the sender's end tells its story
+
+    async def _hello(self, context: grpc.aio.ServicerContext) -> mesh_pb2.Hello:
+        request = await self._within_hello_time(context.read(), "said nothing")
+        if request is grpc.aio.EOF:
+            raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "the stream ended before Hello")
+        parsed = wire.parse_request(request)
+        if isinstance(parsed, wire.ChunkView) or parsed.WhichOneof("kind") != "hello":
+            raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "the first message of a stream must be Hello")
+        if not self._peers_known.is_set():
+            if self._early >= _MAX_EARLY:
+                raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, f"{self._node} does not know its peers yet")
+            self._early += 1
+            try:
+                await self._within_hello_time(self._peers_known.wait(), f"came before {self._node} knew its peers")
+            finally:
+                self._early -= 1
+        return parsed.hello
+
+    async def _within_hello_time(self, awaitable: object, what: str) -> object:
+        try:
+            async with asyncio.timeout(self._limits.hello_s):
+                return await awaitable  # type: ignore[misc]
+        except TimeoutError as error:
+            raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, f"it {what} for {self._limits.hello_s:g} s") from error
+
+    def _accept(self, hello: mesh_pb2.Hello) -> Source:
+        """The sender's record, with its older stream told to end. Raises Refused."""
+        if hello.protocol_version != wire.PROTOCOL_VERSION:
+            raise Refused(
+                mesh_pb2.REFUSAL_CODE_PROTOCOL_VERSION,
+                f"it speaks mesh protocol {hello.protocol_version}, {self._node} speaks {wire.PROTOCOL_VERSION}: "
+                "install the same edgegossip on both boards",
+            )
+        if hello.run_id != self._run_id:
+            raise Refused(
+                mesh_pb2.REFUSAL_CODE_RUN_ID,
+                f"it belongs to run {hello.run_id[:16].hex() or 'without id'}, {self._node} to run {self._run_id.hex()}",
+            )
+        if hello.receiver != self._node:
+            reason = f"it looks for {printable(hello.receiver, 64)}, but this is {self._node}: check the addresses"
+            raise Refused(mesh_pb2.REFUSAL_CODE_WRONG_RECEIVER, reason)
+        source = self._sources.get(hello.sender)
+        if source is None:
+            reason = f"{printable(hello.sender, 64)} is not among the peers of {self._node}"
+            raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, reason)
+        if hello.sender in self._closed:
+            raise Refused(mesh_pb2.REFUSAL_CODE_CLOSED, self._closed[hello.sender])
+        if source.task is not None:
+            source.task.cancel()
+        source.task = asyncio.current_task()
+        if source.session != hello.session:
+            source.session, source.completed = hello.session, 0
+        return source
+
+    async def _serve(self, sender: NodeId, source: Source, context: grpc.aio.ServicerContext) -> None:
+        task = source.task
+        partial: list[Partial] = []  # at most one
+        try:
+            welcome = mesh_pb2.Welcome(session=self._session, completed=source.completed)
+            await context.write(mesh_pb2.ExchangeResponse(welcome=welcome).SerializeToString())
+            while (request := await context.read()) is not grpc.aio.EOF:
+                parsed = wire.parse_request(request)
+                if isinstance(parsed, wire.ChunkView):
+                    if await self._chunk(sender, source, partial, parsed):
+                        ack = mesh_pb2.Ack(transfer=parsed.transfer)
+                        await context.write(mesh_pb2.ExchangeResponse(ack=ack).SerializeToString())
+                elif parsed.WhichOneof("kind") == "goodbye":
+                    self._on_goodbye(sender)
+                    return
+                else:
+                    raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "only chunks may follow Hello")
+        except asyncio.CancelledError:
+            await self._cancelled(sender, source, task, context)
+        finally:
+            if source.task is task:
+                source.task = None
+            for frame in partial:
+                self._inbox.release(frame.total)
+
+    async def _cancelled(self, sender: NodeId, source: Source, task: object, context: grpc.aio.ServicerContext) -> None:
+        """Why this stream was cancelled: closed by us, superseded, or ended by gRPC."""
+        if sender in self._closed:
+            raise Refused(mesh_pb2.REFUSAL_CODE_CLOSED, self._closed[sender]) from None
+        if source.task is not task and not context.cancelled():
+            reason = f"a newer stream of {sender} to {self._node} took over"
+            raise Refused(mesh_pb2.REFUSAL_CODE_SUPERSEDED, reason) from None
+        raise asyncio.CancelledError
+
+    # -- frames ---------------------------------------------------------------------------------------------------------
+
+    async def _chunk(self, sender: NodeId, source: Source, partial: list[Partial], chunk: wire.ChunkView) -> bool:
+        """Take in one chunk; True when it completed its frame, which is then in the inbox."""
+        if not partial:
+            self._check_first(source, chunk)
+            await self._inbox.reserve(chunk.total)
+            partial.append(Partial(chunk.transfer, chunk.total))
+        frame = partial[0]
+        end = frame.received + len(chunk.data)
+        same = (chunk.transfer, chunk.total, chunk.offset) == (frame.transfer, frame.total, frame.received)
+        if not same or not chunk.data or end > frame.total:
+            raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "a chunk does not continue the frame before it")
+        if len(chunk.data) == frame.total:
+            data = chunk.data  # a frame in one chunk needs no copy
+        else:
+            if not frame.data:
+                frame.data = bytearray(frame.total)
+            frame.data[frame.received : end] = chunk.data
+            data = memoryview(frame.data)
+        frame.received = end
+        if end < frame.total:
+            return False
+        partial.clear()
+        source.completed = frame.transfer
+        self._inbox.post(Received(sender, data))
+        return True
+
+    def _check_first(self, source: Source, chunk: wire.ChunkView) -> None:
+        if chunk.total > self._limits.max_frame_bytes:
+            raise Refused(
+                mesh_pb2.REFUSAL_CODE_OVERSIZE,
+                f"a frame of {chunk.total} bytes, {self._node} takes at most {self._limits.max_frame_bytes}",
+                chunk.transfer,
+            )
+        if chunk.transfer <= source.completed:
+            raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, f"transfer {chunk.transfer} is here already")
+
+    # -- refusals -------------------------------------------------------------------------------------------------------
+
+    def _tell(self, who: str, refused: Refused) -> None:
+        sender = who.partition(" at ")[0]
+        known = sender in self._sources
+        key = (sender if known else "", refused.code)
+        if key not in self._told and len(self._told) < _MAX_TOLD:
+            self._told.add(key)
+            self._inbox.post(Notice(sender if known else None, f"refused {who}: {refused.reason}"))
+
+    async def _refuse(self, context: grpc.aio.ServicerContext, refused: Refused) -> None:
+        refusal = mesh_pb2.Refusal(code=refused.code, reason=refused.reason, transfer=refused.transfer)
+        with suppress(TimeoutError, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            async with asyncio.timeout(1.0):  # to a connection that hangs, too
+                await context.write(mesh_pb2.ExchangeResponse(refusal=refusal).SerializeToString())

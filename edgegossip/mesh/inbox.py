@@ -1,0 +1,65 @@
+"""Events on their way from the network thread to the node, with a bound on the bytes that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+
+from edgegossip.mesh.base import Received, TransportEvent
+
+
+class Inbox:
+    """A queue of events. Frames take room from the moment their first chunk arrives until `get` hands them out."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes: int) -> None:
+        self._events: queue.SimpleQueue[TransportEvent | None] = queue.SimpleQueue()
+        self._loop = loop
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._used_bytes = 0
+        self._waiting = 0
+        self._room = asyncio.Event()
+
+    def post(self, event: TransportEvent) -> None:
+        self._events.put(event)
+
+    def close(self) -> None:
+        """Wake whoever waits in `get`; what is queued can still be taken."""
+        self._events.put(None)
+
+    def get(self, timeout_s: float | None) -> TransportEvent | None:
+        try:
+            event = self._events.get(timeout=timeout_s) if timeout_s != 0 else self._events.get_nowait()
+        except queue.Empty:
+            return None
+        if event is None:
+            self._events.put(None)  # stays closed for the next caller
+        elif isinstance(event, Received):
+            self.release(len(event.data))
+        return event
+
+    async def reserve(self, size_bytes: int) -> None:
+        """Wait until a frame of this size may come in. A frame always may when nothing else is there."""
+        while True:
+            with self._lock:
+                if self._used_bytes == 0 or self._used_bytes + size_bytes <= self._max_bytes:
+                    self._used_bytes += size_bytes
+                    return
+                self._waiting += 1
+                self._room.clear()
+            try:
+                await self._room.wait()
+            finally:
+                with self._lock:
+                    self._waiting -= 1
+
+    def release(self, size_bytes: int) -> None:
+        with self._lock:
+            self._used_bytes -= size_bytes
+            wake = self._waiting > 0
+        if wake:
+            try:
+                self._loop.call_soon_threadsafe(self._room.set)
+            except RuntimeError:
+                pass  # the loop has ended, and with it everyone who waited

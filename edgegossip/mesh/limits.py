@@ -1,0 +1,77 @@
+"""Sizes and times of the mesh in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from edgegossip.types import ConfigError
+
+MAX_CHUNK_BYTES = 4 << 20  # a receiver takes chunks up to this size, whatever it sends itself
+
+
+@dataclass(frozen=True, slots=True)
+class MeshLimits:
+    """Bounds of one transport. Times are seconds, sizes bytes.
+
+    A stopped board is noticed after at most keepalive_s + keepalive_timeout_s, a dead process at once; either counts as down
+    grace_s later.
+    """
+
+    max_frame_bytes: int = 256 << 20  # a larger frame is refused, here and from a peer
+    max_queue_bytes: int = 1 << 30  # frames that wait for one peer (they are the caller's buffers, not copies)
+    max_inbox_bytes: int = (
+        1 << 30
+    )  # frames that arrived or are arriving and were not taken by `incoming`; then senders wait
+    chunk_bytes: int = (
+        256 << 10
+    )  # measured: 64 KiB halves the rate of 8 MB frames, 1 MiB gains a fifth and costs memory
+    grace_s: float = 3.0
+    first_contact_s: float = 60.0  # a peer that was never reached counts as down after this
+    hello_s: float = 5.0  # bound of each step of opening a stream
+    keepalive_s: float = 3.0
+    keepalive_timeout_s: float = 3.0
+    backoff_min_s: float = 0.05
+    backoff_max_s: float = 1.0
+    flush_s: float = 2.0  # `close` waits this long for acknowledgements
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value: Any = getattr(self, f.name)
+            if not value > 0:
+                raise ConfigError(f"mesh limit {f.name} = {value} must be greater than 0, for example {f.default}")
+        if self.chunk_bytes > MAX_CHUNK_BYTES:
+            raise ConfigError(f"mesh limit chunk_bytes = {self.chunk_bytes} must be at most {MAX_CHUNK_BYTES}")
+        if self.backoff_min_s > self.backoff_max_s:
+            raise ConfigError(
+                f"mesh limit backoff_min_s = {self.backoff_min_s} must be at most backoff_max_s = {self.backoff_max_s}"
+            )
+
+    def channel_options(self) -> list[tuple[str, int]]:
+        """gRPC options of a connection that we open."""
+        return [
+            *self._common(),
+            ("grpc.enable_http_proxy", 0),  # peers are neighbours; a proxy variable is meant for the web
+            ("grpc.use_local_subchannel_pool", 1),  # every attempt is a fresh one: the back-off is ours
+            ("grpc.enable_retries", 0),
+        ]
+
+    def server_options(self) -> list[tuple[str, int]]:
+        """gRPC options of the listening side."""
+        return [
+            *self._common(),
+            ("grpc.so_reuseport", 0),  # a second process on this port must fail, not share it
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 100),
+            ("grpc.http2.max_ping_strikes", 0),
+            ("grpc.server_handshake_timeout_ms", round(self.hello_s * 1000)),
+        ]
+
+    def _common(self) -> list[tuple[str, int]]:
+        return [
+            ("grpc.keepalive_time_ms", round(self.keepalive_s * 1000)),
+            ("grpc.keepalive_timeout_ms", round(self.keepalive_timeout_s * 1000)),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.max_receive_message_length", MAX_CHUNK_BYTES + 4096),
+            ("grpc.max_send_message_length", -1),
+        ]

@@ -1,0 +1,220 @@
+"""`GrpcTransport`: the Transport of real boards. One background thread runs all network work in one asyncio loop.
+
+asyncio and not threads because it measured better on two cores: 0.37 ms against 0.50 ms for 64 KiB there and back at the same
+rate for 8 MB, and one thread however many peers there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from edgegossip.mesh import address as addresses
+from edgegossip.mesh import wire
+from edgegossip.mesh._grpc import grpc
+from edgegossip.mesh._proto import mesh_pb2
+from edgegossip.mesh.base import Buffers, TransportEvent
+from edgegossip.mesh.edge import Edge, Outgoing
+from edgegossip.mesh.inbound import Inbound
+from edgegossip.mesh.inbox import Inbox
+from edgegossip.mesh.limits import MeshLimits
+from edgegossip.types import ConfigError, HostError, LocalError, NodeId
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_SLACK_S = 5.0  # beyond flush_s, for ending streams and the server
+
+
+class GrpcTransport:
+    """Frames between `node` and its peers over gRPC. Thread-safe. docs/mesh.md tells how it behaves.
+
+    `listen` is host:port, port 0 takes any free one; without TLS only loopback is allowed unless `insecure` says otherwise.
+    Raises ConfigError for a malformed value, LocalError for an exposed address, HostError when it cannot listen.
+    """
+
+    def __init__(
+        self,
+        node: NodeId,
+        run_id: bytes,
+        listen: str = "127.0.0.1:0",
+        *,
+        limits: MeshLimits | None = None,
+        insecure: bool = False,
+    ) -> None:
+        if len(run_id) != 16:
+            raise ConfigError(f"run id has {len(run_id)} bytes, it must have 16")
+        if not node or len(node) > 64 or not node.isprintable():
+            raise ConfigError(f"node id {node!r} must be 1 to 64 printable characters, for example board-0")
+        self._node, self._run_id = node, bytes(run_id)
+        self._limits = limits or MeshLimits()
+        self._session = secrets.randbits(63) + 1
+        self._lock = threading.Lock()
+        self._closed = False
+        self._tickets = 0
+        self._edges: dict[NodeId, Edge] = {}
+        where = addresses.listen_address(listen, insecure=insecure)
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_log_quietly)
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"mesh {node}", daemon=True)
+        self._thread.start()
+        try:
+            self._address = self._call(self._start(where))
+        except BaseException:
+            self._end_loop()
+            raise
+        atexit.register(self._at_exit)
+
+    @property
+    def address(self) -> str:
+        """host:port that peers can connect to."""
+        return str(self._address)
+
+    def connect(self, peers: Mapping[NodeId, str]) -> None:
+        """Open a stream to each peer (name -> host:port) and let it open one to us. More peers may follow; a new address for a
+        known peer is used from the next attempt on. Raises ConfigError for a bad address."""
+        parsed = {peer: addresses.parse(text, f"address of {peer}") for peer, text in peers.items()}
+        if self._node in parsed:
+            raise ConfigError(f"{self._node} cannot be its own peer: list only the other boards")
+        self._check_open()
+        self._call(self._connect(parsed))
+
+    def send(self, to: NodeId, frame: Buffers) -> int:
+        """See Transport.send."""
+        views = tuple(memoryview(piece).cast("B") for piece in frame)
+        size = sum(len(view) for view in views)
+        if to not in self._edges:
+            known = ", ".join(sorted(self._edges)) or "none"
+            raise LocalError(f"{to} is not a connected peer of {self._node}; connected peers: {known}")
+        if not 0 < size <= self._limits.max_frame_bytes:
+            raise LocalError(
+                f"a frame of {size} bytes cannot be sent: it must have 1 to {self._limits.max_frame_bytes} bytes"
+            )
+        with self._lock:  # so that the tickets of one peer are in the order of its queue
+            self._check_open()
+            self._tickets += 1
+            outgoing = Outgoing(self._tickets, views, size, time.monotonic())
+            self._loop.call_soon_threadsafe(self._edges[to].enqueue, outgoing)
+            return outgoing.ticket
+
+    def incoming(self, timeout_s: float | None) -> TransportEvent | None:
+        """The next event; None when none came in time, or when the transport is closed and all were taken."""
+        return self._inbox.get(timeout_s)
+
+    def close_peer(self, peer: NodeId, reason: str) -> None:
+        """Refuse this peer from now on. Its queued frames fail and PeerDown follows."""
+        if peer not in self._edges:
+            raise LocalError(f"{peer} is not a connected peer of {self._node}")
+        with self._lock:
+            if not self._closed:
+                self._call(self._close_peer(peer, reason))
+
+    def close(self) -> None:
+        """Flush what is queued for at most limits.flush_s, say goodbye, end every stream and free the port. Idempotent."""
+        self._close(self._limits.flush_s)
+
+    def __enter__(self) -> GrpcTransport:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    # -- on the loop ----------------------------------------------------------------------------------------------------
+
+    async def _start(self, where: addresses.Address) -> addresses.Address:
+        self._inbox = Inbox(self._loop, self._limits.max_inbox_bytes)
+        self._inbound = Inbound(self._node, self._run_id, self._session, self._limits, self._inbox, self._on_goodbye)
+        self._server = grpc.aio.server(options=self._limits.server_options())
+        self._server.add_generic_rpc_handlers((self._inbound,))
+        try:
+            port = self._server.add_insecure_port(str(where))
+        except RuntimeError:
+            port = 0
+        if not port:
+            raise HostError(
+                f"cannot listen on {where}: the port was taken a moment ago; choose another (0 takes any free one)"
+            )
+        await self._server.start()
+        return addresses.Address(where.host, port)
+
+    async def _connect(self, peers: Mapping[NodeId, addresses.Address]) -> None:
+        for peer, address in peers.items():
+            self._inbound.allow(peer)
+            if peer in self._edges:
+                self._edges[peer].address = address
+                continue
+            hello = mesh_pb2.Hello(
+                protocol_version=wire.PROTOCOL_VERSION,
+                run_id=self._run_id,
+                sender=self._node,
+                receiver=peer,
+                session=self._session,
+            )
+            message = mesh_pb2.ExchangeRequest(hello=hello).SerializeToString()
+            self._edges[peer] = Edge(peer, address, message, self._limits, self._inbox.post)
+            self._edges[peer].start()
+        self._inbound.ready()
+
+    def _on_goodbye(self, peer: NodeId) -> None:
+        if peer in self._edges:
+            self._edges[peer].peer_left()
+
+    async def _close_peer(self, peer: NodeId, reason: str) -> None:
+        self._inbound.shut(peer, reason)
+        await self._edges[peer].shut(reason)
+
+    async def _shutdown(self, flush_s: float) -> None:
+        edges = list(self._edges.values())
+        if edges and flush_s:
+            await asyncio.wait({asyncio.ensure_future(edge.leave()) for edge in edges}, timeout=flush_s)
+        for edge in edges:
+            await edge.finish()
+        await self._server.stop(None)
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        await self._loop.shutdown_default_executor()
+
+    # -- threads --------------------------------------------------------------------------------------------------------
+
+    def _call(self, work: Coroutine[Any, Any, T], timeout_s: float = 30.0) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LocalError(f"the transport of {self._node} is closed")
+
+    def _close(self, flush_s: float) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        atexit.unregister(self._at_exit)
+        try:
+            self._call(self._shutdown(flush_s), flush_s + _SLACK_S)
+        except TimeoutError:
+            _log.debug("the mesh of %s did not end in time", self._node)
+        finally:
+            self._end_loop()
+            self._inbox.close()
+
+    def _at_exit(self) -> None:
+        self._close(0.0)  # a program that ends without `close` does not wait for the network
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_SLACK_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+def _log_quietly(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """gRPC's poller wakes every loop of a process for each event and lets the late ones fail to read; that and streams that end
+    while the loop does are no news for a user."""
+    _log.debug("%s", context.get("message"), exc_info=context.get("exception"))

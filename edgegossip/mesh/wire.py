@@ -1,0 +1,121 @@
+"""Chunks to bytes and back, without the copies that the protobuf runtime would make of the data.
+
+Two facts of the protobuf encoding make this exact and simple: a message's fields may be laid one after the other, so a chunk is
+a head of fixed length and the data; and the head's numbers are fixed-width, so its bytes sit at known places. What does not
+look like that (another implementation may order fields differently) goes through the protobuf runtime and means the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+
+from edgegossip.mesh._proto import mesh_pb2
+from edgegossip.types import DecodeError
+
+PROTOCOL_VERSION = 1
+GRPC_PREFIX_BYTES = 5  # compression flag and length before every gRPC message
+
+_TAG_CHUNK = 0x12  # ExchangeRequest.chunk = 2, length-delimited
+_TAG_TRANSFER, _TAG_OFFSET, _TAG_TOTAL = 0x09, 0x11, 0x19  # fixed64 fields 1, 2, 3
+_TAG_DATA = 0x22  # Chunk.data = 4, length-delimited
+_NUMBERS = struct.Struct("<BQBQBQB")  # each tag and number, then the tag of the data
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkView:
+    """A chunk as it came; `data` refers to the received message."""
+
+    transfer: int
+    offset: int
+    total: int
+    data: memoryview
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    """A length of up to four bytes and where it ends; (-1, at) for anything else."""
+    value = 0
+    for i in range(4):
+        if at + i >= len(message):
+            return -1, at
+        byte = message[at + i]
+        value |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            return value, at + i + 1
+    return -1, at
+
+
+def chunk_message(transfer: int, offset: int, total: int, pieces: Sequence[memoryview]) -> bytes:
+    """The serialised ExchangeRequest that carries `pieces` as one chunk's data. One copy."""
+    size = sum(len(p) for p in pieces)
+    numbers = _NUMBERS.pack(_TAG_TRANSFER, transfer, _TAG_OFFSET, offset, _TAG_TOTAL, total, _TAG_DATA)
+    data_length = _varint(size)
+    chunk_length = _varint(len(numbers) + len(data_length) + size)
+    return b"".join((bytes((_TAG_CHUNK,)), chunk_length, numbers, data_length, *pieces))
+
+
+def parse_request(message: bytes) -> ChunkView | mesh_pb2.ExchangeRequest:
+    """A ChunkView for a chunk, else the protobuf message. Raises DecodeError for bytes that are no ExchangeRequest."""
+    view = _fast_chunk(message)
+    if view is not None:
+        return view
+    try:
+        request = mesh_pb2.ExchangeRequest.FromString(message)
+    except ProtobufDecodeError as error:
+        raise DecodeError("a mesh message is not valid protobuf") from error
+    if request.WhichOneof("kind") == "chunk":
+        chunk = request.chunk
+        return ChunkView(chunk.transfer, chunk.offset, chunk.total, memoryview(chunk.data))
+    return request
+
+
+def parse_response(message: bytes) -> mesh_pb2.ExchangeResponse:
+    """Raises DecodeError for bytes that are no ExchangeResponse."""
+    try:
+        return mesh_pb2.ExchangeResponse.FromString(message)
+    except ProtobufDecodeError as error:
+        raise DecodeError("a mesh message is not valid protobuf") from error
+
+
+def _fast_chunk(message: bytes) -> ChunkView | None:
+    if not message or message[0] != _TAG_CHUNK:
+        return None
+    chunk_length, at = _read_varint(message, 1)
+    if chunk_length != len(message) - at or chunk_length < _NUMBERS.size:
+        return None
+    tag1, transfer, tag2, offset, tag3, total, tag4 = _NUMBERS.unpack_from(message, at)
+    if (tag1, tag2, tag3, tag4) != (_TAG_TRANSFER, _TAG_OFFSET, _TAG_TOTAL, _TAG_DATA):
+        return None
+    data_length, start = _read_varint(message, at + _NUMBERS.size)
+    if data_length != len(message) - start:
+        return None
+    return ChunkView(transfer, offset, total, memoryview(message)[start:])
+
+
+def slices(buffers: Sequence[memoryview], chunk_bytes: int) -> Iterator[tuple[int, list[memoryview]]]:
+    """Cut buffers, read one after the other, into (offset, pieces) of chunk_bytes each (the last may be shorter). No copies."""
+    offset, room, pieces = 0, chunk_bytes, list[memoryview]()
+    for buffer in buffers:
+        at = 0
+        while at < len(buffer):
+            piece = buffer[at : at + room]
+            pieces.append(piece)
+            at += len(piece)
+            room -= len(piece)
+            if room == 0:
+                yield offset, pieces
+                offset, room, pieces = offset + chunk_bytes, chunk_bytes, []
+    if pieces:
+        yield offset, pieces
