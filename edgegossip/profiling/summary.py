@@ -1,0 +1,171 @@
+"""A run in one document: what `run --json` prints and summary.json holds. Pure arithmetic on the records.
+
+What is not known is null, never 0. A board that was lost keeps its own figures and is named in `failed_nodes`. What
+each number is over:
+
+- `accuracy`, `loss`, `train_loss`, `time_s`, `rounds`: the boards that finished; while none has, those still at work.
+Each is a board's last evaluation, last training loss and its sum of seconds; `loss`, `train_loss` and `time_s` are
+means over boards. - `sent_bytes`: sums over all nodes, lost boards and the coordinator included: what was sent was
+sent. - `bits_per_value`: all payload bits divided by all values they stood for.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgegossip.profiling.lines import EventRecord, MetricsRecord
+from edgegossip.profiling.records import PARTS
+from edgegossip.profiling.run_folder import RunData
+from edgegossip.types import NodeId
+
+COORDINATOR = "coordinator"  # the node name under which a coordinator writes; it is not a board
+SENT = ("payload", "overhead", "socket")
+_SENT_METRICS = {"payload": "net/payload_bytes", "overhead": "net/overhead_bytes", "socket": "net/sent_bytes"}
+_SUMMED = ("net/received_bytes", *_SENT_METRICS.values(), *(f"time/{part}_s" for part in PARTS), "time/cpu_s")
+_LAST = ("train/loss", "eval/loss", "eval/accuracy")
+_ENDS = {"finished": "finished", "lost": "lost", "error": "lost"}  # event -> state of its node from then on
+
+
+@dataclass(slots=True)
+class _Totals:
+    """What is known of one node so far."""
+
+    state: str = "unfinished"
+    rounds: int = 0  # rounds done
+    seconds: float | None = None
+    sums: dict[str, float] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)
+    encoded_bits: float = 0.0
+    encoded_values: float = 0.0
+    peak_rss_bytes: float | None = None
+
+    def take(self, record: MetricsRecord) -> None:
+        self.rounds = max(self.rounds, record.step + 1)
+        self.seconds = max(self.seconds or 0.0, record.t_s)
+        for name in _SUMMED:
+            if (value := record.number(name)) is not None:
+                self.sums[name] = self.sums.get(name, 0.0) + value
+        for name in _LAST:
+            if (value := record.number(name)) is not None:
+                self.last[name] = value
+        if (rss_bytes := record.number("sys/rss_bytes")) is not None:
+            self.peak_rss_bytes = max(self.peak_rss_bytes or 0.0, rss_bytes)
+        bits, payload_bytes = record.number("codec/bits_per_value"), record.number("net/payload_bytes")
+        if bits and payload_bytes:
+            self.encoded_bits += 8 * payload_bytes
+            self.encoded_values += 8 * payload_bytes / bits
+
+    def bytes(self, name: str) -> int | None:
+        return round(self.sums[name]) if name in self.sums else None
+
+
+def summarise(run: RunData) -> dict[str, Any]:
+    """The document for a run folder, of a run that ended or one that goes on."""
+    recipe = recipe_of(run)
+    section = recipe.get("run", {})
+    members: Sequence[NodeId] = next((d["nodes"] for d in (run.partition, run.topology) if d and "nodes" in d), ())
+    head = {"run": run.name, "mode": section.get("mode"), "rounds_asked": section.get("rounds")}
+    return summarise_records(head, members, run.metrics(), run.events())
+
+
+def recipe_of(run: RunData) -> dict[str, Any]:
+    """The run's resolved recipe as plain tables; empty when there is none that can be read."""
+    try:
+        return tomllib.loads(run.recipe_toml or "")
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def summarise_records(
+    head: Mapping[str, Any],
+    members: Sequence[NodeId],
+    metrics: Iterable[MetricsRecord],
+    events: Iterable[EventRecord],
+) -> dict[str, Any]:
+    """The document from the records themselves. `head` has run, mode and rounds_asked; `members` are the boards that
+    should have taken part, so that one which never said a word is not forgotten."""
+    nodes = {name: _Totals() for name in members}
+    seconds = 0.0
+    for record in metrics:
+        nodes.setdefault(record.node, _Totals()).take(record)
+        seconds = max(seconds, record.t_s)
+    for event in events:
+        totals = nodes.setdefault(event.node, _Totals())
+        totals.state = _ENDS.get(event.name, totals.state)
+        seconds = max(seconds, event.t_s)
+    boards = {name: t for name, t in nodes.items() if name != COORDINATOR}
+    basis = [t for t in boards.values() if t.state == "finished"]
+    basis = basis or [t for t in boards.values() if t.state == "unfinished"]
+    return {
+        "run": head.get("run"),
+        "mode": head.get("mode"),
+        "nodes": len(boards),
+        "rounds": max((t.rounds for t in basis), default=0),
+        "rounds_asked": head.get("rounds_asked"),
+        "accuracy": _spread(_evaluated(basis, nodes.get(COORDINATOR), "eval/accuracy")),
+        "loss": _mean(_evaluated(basis, nodes.get(COORDINATOR), "eval/loss")),
+        "train_loss": _mean([t.last["train/loss"] for t in basis if "train/loss" in t.last]),
+        "seconds": seconds if any(t.seconds is not None for t in nodes.values()) else None,
+        "sent_bytes": {part: _sum_bytes(nodes.values(), _SENT_METRICS[part]) for part in SENT},
+        "bits_per_value": _ratio(nodes.values()),
+        "time_s": {part: _mean(_known(basis, f"time/{part}_s")) for part in PARTS},
+        "failed_nodes": [name for name, t in boards.items() if t.state == "lost"],
+        "unfinished_nodes": [name for name, t in boards.items() if t.state == "unfinished"],
+        "boards": [_row(name, totals) for name, totals in nodes.items()],
+    }
+
+
+def _row(name: NodeId, totals: _Totals) -> dict[str, Any]:
+    """One node's own figures, whatever became of it."""
+    return {
+        "node": name,
+        "role": "coordinator" if name == COORDINATOR else "board",
+        "state": totals.state,
+        "rounds": totals.rounds,
+        "accuracy": totals.last.get("eval/accuracy"),
+        "loss": totals.last.get("eval/loss"),
+        "train_loss": totals.last.get("train/loss"),
+        "seconds": totals.seconds,
+        "sent_bytes": {part: totals.bytes(_SENT_METRICS[part]) for part in SENT},
+        "received_bytes": totals.bytes("net/received_bytes"),
+        "bits_per_value": _ratio([totals]),
+        "time_s": {part: totals.sums.get(f"time/{part}_s") for part in PARTS},
+        "cpu_s": totals.sums.get("time/cpu_s"),
+        "peak_rss_bytes": None if totals.peak_rss_bytes is None else round(totals.peak_rss_bytes),
+    }
+
+
+def _evaluated(basis: Sequence[_Totals], coordinator: _Totals | None, name: str) -> list[float]:
+    """The boards' last values; where no board evaluates, the coordinator's."""
+    values = [t.last[name] for t in basis if name in t.last]
+    if not values and coordinator is not None and name in coordinator.last:
+        return [coordinator.last[name]]
+    return values
+
+
+def _known(basis: Sequence[_Totals], name: str) -> list[float]:
+    return [t.sums[name] for t in basis if name in t.sums]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | None]:
+    return {"mean": _mean(values), "min": min(values, default=None), "max": max(values, default=None)}
+
+
+def _sum_bytes(nodes: Iterable[_Totals], name: str) -> int | None:
+    """Null as soon as one node that took part did not measure: a sum that leaves someone out is no total."""
+    values = [t.bytes(name) for t in nodes if t.rounds]
+    known = [v for v in values if v is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _ratio(nodes: Iterable[_Totals]) -> float | None:
+    pairs = [(t.encoded_bits, t.encoded_values) for t in nodes]
+    values = sum(v for _, v in pairs)
+    return sum(b for b, _ in pairs) / values if values else None

@@ -1,0 +1,47 @@
+"""Numbers as people read them. Units are decimal, as links and disks count: 1 kB is 1000 bytes."""
+
+from __future__ import annotations
+
+UNKNOWN = "-"
+
+
+def bytes_text(size_bytes: float | None) -> str:
+    """ "812 B", "1.25 kB", "34.6 MB"; three significant digits."""
+    if size_bytes is None:
+        return UNKNOWN
+    value, units = float(size_bytes), ("B", "kB", "MB", "GB", "TB")
+    for unit in units:
+        if abs(value) < 999.5 or unit == units[-1]:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{_three(value)} {unit}"
+        value /= 1000
+    raise AssertionError  # the last unit returns
+
+
+def seconds_text(seconds: float | None) -> str:
+    """ "0.034 s", "12.3 s", "2 min 05 s", "3 h 20 min"."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 0.9995:
+        return f"{seconds:.3f} s"
+    if seconds < 119.5:
+        return f"{_three(seconds)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def number_text(value: float | None, digits: int) -> str:
+    """A number with so many decimals, or "-"."""
+    return UNKNOWN if value is None else f"{value:.{digits}f}"
+
+
+def printable(text: str, most: int = 500) -> str:
+    """Text from elsewhere, such as a peer's reason, without what could steer a terminal, and not endless."""
+    clean = "".join(c if c.isprintable() else " " for c in text)
+    return clean if len(clean) <= most else clean[: most - 3] + "..."
+
+
+def _three(value: float) -> str:
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
