@@ -20,5 +20,5 @@ def derive_key(seed: int, *counters: int) -> int:
     """A 64-bit key for (seed, counters), such as (seed, node, round); each is used modulo 2^64."""
     key = splitmix64(seed & _MASK)
     for counter in counters:
-        key = splitmix64(key ^ splitmix64(counter & _MASK))
+        key = splitmix64(key ^ (counter & _MASK))
     return key
