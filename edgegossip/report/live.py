@@ -1,0 +1,157 @@
+"""The display while a run goes on: a bar and a line a board on a terminal, plain lines anywhere else.
+
+Plain lines (no terminal, NO_COLOR, TERM=dumb, or no rich) come at most every two seconds, and at once for what a
+person should know: a lost board, a peer out of reach, who waits for whom. On a terminal these stay above the live
+part.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Protocol, TextIO
+
+from edgegossip.profiling.lines import EventRecord, MetricsRecord, Record
+from edgegossip.profiling.sinks import RecordSink
+from edgegossip.report.progress import Fleet
+from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
+from edgegossip.types import NodeId, Round
+
+PLAIN_EVERY_S = 2.0
+
+
+class Screen(Protocol):
+    """What draws. Called with the fleet's state, one call at a time."""
+
+    def refresh(self, fleet: Fleet) -> None:
+        """Something changed."""
+
+    def say(self, fleet: Fleet, t_s: float, text: str, alarm: bool) -> None:
+        """A sentence that stays; `alarm` when something was lost."""
+
+    def close(self, fleet: Fleet) -> None: ...
+
+
+class Live:
+    """Shows a run of `rounds` rounds by `members` on `stream` (standard error by default). Thread-safe. With
+    `enabled=False` it shows nothing, at no cost."""
+
+    def __init__(
+        self,
+        members: Sequence[NodeId],
+        rounds: Round,
+        *,
+        stream: TextIO | None = None,
+        enabled: bool = True,
+        environ: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        import sys
+
+        stream = sys.stderr if stream is None else stream
+        self._fleet = Fleet(members, rounds)
+        self._lock = threading.Lock()
+        self._screen: Screen | None = None
+        if enabled:
+            self._screen = _rich_screen(stream) if _can_draw(stream, environ) else PlainScreen(stream, clock)
+
+    def update(self, record: MetricsRecord) -> None:
+        """A board's measurements of one round."""
+        with self._lock:
+            self._fleet.update(record)
+            if self._screen is not None:
+                self._screen.refresh(self._fleet)
+
+    def event(self, record: EventRecord) -> None:
+        """Something that happened. Shown as a sentence that stays when people should know it."""
+        with self._lock:
+            notice = self._fleet.event(record)
+            if self._screen is None:
+                return
+            if notice is not None:
+                self._screen.say(self._fleet, record.t_s, printable(notice.text), notice.alarm)
+            self._screen.refresh(self._fleet)
+
+    def close(self) -> None:
+        """Leave the terminal as it was, with the last state on it. Idempotent."""
+        with self._lock:
+            screen, self._screen = self._screen, None
+            if screen is not None:
+                screen.close(self._fleet)
+
+
+class LiveSink(RecordSink):
+    """The live display as a sink, for a Tee."""
+
+    def __init__(self, live: Live, start_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(start_s, clock)
+        self._live = live
+
+    def write(self, record: Record) -> None:
+        if isinstance(record, MetricsRecord):
+            self._live.update(record)
+        else:
+            self._live.event(record)
+
+    def close(self) -> None:
+        self._live.close()
+
+
+class PlainScreen:
+    """One line of text at a time, without control characters."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
+        self._stream, self._clock = stream, clock
+        self._next_s = clock() + PLAIN_EVERY_S
+        self._shown = ""
+
+    def refresh(self, fleet: Fleet) -> None:
+        if self._clock() >= self._next_s:
+            self._progress(fleet)
+
+    def say(self, fleet: Fleet, t_s: float, text: str, alarm: bool) -> None:
+        self._print(f"{seconds_text(t_s)}  {'!! ' if alarm else ''}{text}")
+
+    def close(self, fleet: Fleet) -> None:
+        self._progress(fleet)
+
+    def _progress(self, fleet: Fleet) -> None:
+        self._next_s = self._clock() + PLAIN_EVERY_S
+        line = progress_line(fleet)
+        if line != self._shown:
+            self._print(line)
+            self._shown = line
+
+    def _print(self, line: str) -> None:
+        try:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            pass  # whoever read the display has gone; the run is not the display's to end
+
+
+def progress_line(fleet: Fleet) -> str:
+    """The whole fleet in one line: time, round of the slowest board, means over the boards at work, who waits."""
+    parts = [seconds_text(fleet.t_s), f"round {fleet.round}/{fleet.rounds}"]
+    parts.append(f"loss {number_text(fleet.mean('loss'), 4)}")
+    parts.append(f"accuracy {number_text(fleet.mean('accuracy'), 4)}")
+    parts.append(f"sent {bytes_text(fleet.sent_bytes)}")
+    if fleet.lost:
+        parts.append(f"lost {', '.join(map(printable, fleet.lost))}")
+    waiting = [f"{printable(b.name)}: {printable(b.doing, 120)}" for b in fleet.boards.values() if b.waits]
+    return "  ".join(parts + waiting[:3])
+
+
+def _can_draw(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    if environ.get("NO_COLOR") or environ.get("TERM") == "dumb" or find_spec("rich") is None:
+        return False
+    return bool(getattr(stream, "isatty", lambda: False)())
+
+
+def _rich_screen(stream: TextIO) -> Screen:
+    from edgegossip.report.live_rich import RichScreen
+
+    return RichScreen(stream)

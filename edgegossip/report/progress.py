@@ -1,0 +1,121 @@
+"""What is known of a fleet while it trains, from the records alone. Draws nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgegossip.profiling.lines import EventRecord, MetricsRecord
+from edgegossip.profiling.records import PARTS
+from edgegossip.types import NodeId, Round
+
+_STATES = {
+    "listening": "starting",
+    "joined": "loading",
+    "started": "training",
+    "finished": "finished",
+    "lost": "lost",
+    "error": "failed",
+}
+_QUIET = frozenset({*_STATES, "waiting"} - {"lost"})  # change a board's line and say nothing
+_ALARMS = frozenset({"lost", "peer-down", "refused", "silent"})
+
+
+@dataclass(slots=True)
+class Board:
+    """One line of the display."""
+
+    name: NodeId
+    rounds: Round = 0  # done
+    loss: float | None = None  # of the last round's training
+    accuracy: float | None = None  # of the last evaluation
+    sent_bytes: float = 0.0
+    round_s: float | None = None
+    busiest: str = ""  # the part that took most of the last round
+    doing: str = "starting"
+    state: str = "starting"
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A sentence for people."""
+
+    text: str
+    alarm: bool
+
+
+class Fleet:
+    """The boards' lines, and what of the events is worth a sentence. A node that is no member gets a line but does
+    not count for the fleet's progress."""
+
+    def __init__(self, members: Sequence[NodeId], rounds: Round) -> None:
+        self.members, self.rounds, self.t_s = tuple(members), rounds, 0.0
+        self.boards = {name: Board(name) for name in members}
+        self._known_down: set[str] = set()
+
+    @property
+    def lost(self) -> tuple[NodeId, ...]:
+        return tuple(b.name for b in self.boards.values() if b.state in ("lost", "failed"))
+
+    @property
+    def round(self) -> Round:
+        """Rounds done by the slowest board still at work."""
+        return min((b.rounds for b in self._active()), default=0)
+
+    @property
+    def sent_bytes(self) -> float:
+        return sum(b.sent_bytes for b in self.boards.values())
+
+    def mean(self, what: str) -> float | None:
+        """Mean of "loss" or "accuracy" over the boards at work that have one."""
+        values = [v for b in self._active() if (v := getattr(b, what)) is not None]
+        return sum(values) / len(values) if values else None
+
+    def update(self, record: MetricsRecord) -> None:
+        board = self._board(record.node)
+        self.t_s = max(self.t_s, record.t_s)
+        board.rounds = max(board.rounds, record.step + 1)
+        board.loss = record.number("train/loss") if "train/loss" in record.values else board.loss
+        accuracy = record.number("eval/accuracy")
+        board.accuracy = board.accuracy if accuracy is None else accuracy
+        board.sent_bytes += record.number("net/sent_bytes") or 0.0
+        board.round_s = record.number("time/round_s")
+        board.busiest = max(PARTS, key=lambda part: record.number(f"time/{part}_s") or 0.0)
+        if board.state in ("starting", "loading", "training"):
+            board.state = board.doing = "training"
+            board.waits = False
+
+    def event(self, record: EventRecord) -> Notice | None:
+        """Take in an event; returns what should be said of it, or None."""
+        board = self._board(record.node)
+        self.t_s = max(self.t_s, record.t_s)
+        if record.name in _STATES:
+            board.state = board.doing = _STATES[record.name]
+            board.waits = False
+        elif record.name == "waiting":
+            board.doing, board.waits = record.text, True
+        if record.name in _QUIET or self._told(record):
+            return None
+        own = record.text.startswith(record.node) or record.name == "lost"
+        text = record.text if own else f"{record.node}: {record.text}"
+        return Notice(text, record.name in _ALARMS)
+
+    def _told(self, record: EventRecord) -> bool:
+        """Several neighbours notice that a board is gone; one sentence is enough. One that finished is not missed."""
+        if record.name == "lost":
+            self._known_down.add(record.node)
+            return False
+        peer = record.fields.get("peer")
+        if record.name not in ("peer-down", "peer-up") or not isinstance(peer, str):
+            return False
+        told = (peer in self._known_down) == (record.name == "peer-down")
+        (self._known_down.add if record.name == "peer-down" else self._known_down.discard)(peer)
+        return told or self._board(peer).state == "finished"
+
+    def _board(self, name: NodeId) -> Board:
+        return self.boards.setdefault(name, Board(name))
+
+    def _active(self) -> list[Board]:
+        """Members that are not lost."""
+        return [b for name in self.members if (b := self.boards[name]).state not in ("lost", "failed")]
