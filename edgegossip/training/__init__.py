@@ -1,8 +1,8 @@
 """Training: what a board does between two exchanges.
 
-A `Workload` (base.py) is a model, this board's share of a data set and the local optimiser, seen as one flat float32 vector.
-Importing this package imports no torch, so that the command line can check a recipe's names; torch comes in with the first
-model that is built.
+A `Workload` (base.py) is a model, this board's share of a data set and the local optimiser, seen as one flat float32
+vector. Importing this package imports no torch, so that the command line can check a recipe's names; torch comes in
+with the first model that is built.
 
 Public functions, each taking a resolved `Recipe`:
     check(recipe)                      raises ConfigError or DataError before anything starts

@@ -1,8 +1,8 @@
 """Which examples each step sees, and how they become a batch.
 
-Epoch e of a board is one seeded permutation of its share, cut into whole batches; step t (counted over all rounds) takes batch
-t mod b of epoch t div b, where b is the number of whole batches. The examples left over sit out that epoch. So the batches of a
-round are a pure function of (seed, node, round), and resuming needs no sampler state.
+Epoch e of a board is one seeded permutation of its share, cut into whole batches; step t (counted over all rounds)
+takes batch t mod b of epoch t div b, where b is the number of whole batches. The examples left over sit out that
+epoch. So the batches of a round are a pure function of (seed, node, round), and resuming needs no sampler state.
 """
 
 from __future__ import annotations

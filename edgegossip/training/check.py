@@ -11,8 +11,9 @@ from edgegossip.types import ConfigError
 
 
 def check(recipe: Recipe) -> None:
-    """Raises ConfigError for an unknown model, data set or model parameter (with the nearest valid choice), and DataError
-    for a data set whose files are not there. Reads no data; contents are checked when a board loads them."""
+    """Raises ConfigError for an unknown model, data set or model parameter (with the nearest valid choice), and
+    DataError for a data set whose files are not there. Reads no data; contents are checked when a board loads
+    them."""
     models.check(recipe.model)
     locate(recipe.data)
     if not is_own(recipe.data.name):

@@ -1,8 +1,8 @@
 """Fetching data sets: `edgegossip data download NAME`.
 
-Every file is checked against the checksum that its authors publish before it is used, unpacked beside its destination and put
-in place with a rename, so an interrupted download leaves nothing that looks complete. Archive members are never trusted with a
-path: only the expected names are written, each as a plain file.
+Every file is checked against the checksum that its authors publish before it is used, unpacked beside its destination
+and put in place with a rename, so an interrupted download leaves nothing that looks complete. Archive members are never
+trusted with a path: only the expected names are written, each as a plain file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _idx(base: str, folder: str, sums: Mapping[str, str]) -> tuple[Source, ...]:
 
 _CIFAR_FILES = (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin", "batches.meta.txt")
 
-# MNIST's own site no longer serves the files; the mirror is the one that torchvision and others use, with the same checksums.
+# MNIST's own site no longer serves the files; the mirror is one that others use too, with the same checksums.
 SOURCES: Mapping[str, tuple[Source, ...]] = {
     "cifar10": (
         Source(
@@ -92,8 +92,8 @@ def download(
 ) -> Path:
     """Fetch data set `name` into `dir` ("": the data home); returns that folder. Files already there are kept.
 
-    Raises ConfigError for an unknown name, HostError when a file cannot be fetched or written, DataError when what came is not
-    what its checksum says."""
+    Raises ConfigError for an unknown name, HostError when a file cannot be fetched or written, DataError when what came
+    is not what its checksum says."""
     if name not in sources:
         raise unknown("data set", name, sources)
     root = Path(dir).expanduser() if dir else data_home()
@@ -126,7 +126,7 @@ def _fetch(source: Source, folder: Path, progress: Progress) -> None:
 
 
 def _receive(source: Source, file: Path, progress: Progress) -> None:
-    """Write the file, hashing on the way. Raises HostError when the network fails, DataError when the checksum does not match."""
+    """Write the file, hashing on the way. Raises HostError when the network fails, DataError for a wrong checksum."""
     algorithm, _, expected = source.checksum.partition(":")
     digest = hashlib.new(algorithm, usedforsecurity=False)
     try:

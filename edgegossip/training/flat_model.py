@@ -1,7 +1,7 @@
 """A torch module whose tensors all lie in one flat float32 vector that torch and numpy share.
 
-Codecs and algorithms see a model as float32[n] in the order of its `Layout`; the module computes on views into the very same
-memory, so handing a model over costs no copy. Gradients lie in a second such vector.
+Codecs and algorithms see a model as float32[n] in the order of its `Layout`; the module computes on views into the
+very same memory, so handing a model over costs no copy. Gradients lie in a second such vector.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from edgegossip.types import LocalError, Vec
 def layout_of_module(module: nn.Module) -> Layout:
     """Layout of a module: trainable parameters, then frozen parameters and floating-point buffers.
 
-    Integer buffers (batch norm's num_batches_tracked) are no part of the vector. Raises LocalError for a tensor of another
-    floating-point type than float32 or a module without trainable parameters."""
+    Integer buffers (batch norm's num_batches_tracked) are no part of the vector. Raises LocalError for a tensor of
+    another floating-point type than float32 or a module without trainable parameters."""
     return Layout.of(TensorSpec(name, tuple(t.shape), trainable) for name, t, trainable in _tensors(module))
 
 
 class FlatModel:
     """Re-points every parameter, gradient and float buffer of `module` into flat vectors.
 
-    `vec` float32[layout.size] and `grad` float32[layout.trainable_size] are the flat tensors; `array` is `vec` as numpy.
-    Keep to in-place changes of the tensors: assigning a new one (`p.data = ...`, `p.grad = None`) breaks the sharing."""
+    `vec` float32[layout.size] and `grad` float32[layout.trainable_size] are the flat tensors; `array` is `vec` as
+    numpy. Keep to in-place changes of the tensors: assigning a new one (`p.data = ...`, `p.grad = None`) breaks the
+    sharing."""
 
     def __init__(self, module: nn.Module, layout: Layout | None = None) -> None:
         """Takes the module's present values over. Raises LocalError if `layout` is not the module's own."""

@@ -15,6 +15,8 @@ from edgegossip.types import ConfigError, EdgegossipError, LocalError
 def unknown(key: str, value: str, choices: Iterable[str]) -> ConfigError:
     """The error for a value that is none of `choices`; names the nearest one."""
     names = sorted(choices)
+    if not names:
+        return ConfigError(f"{key} = {value!r} is not known, and there is nothing to choose from")
     near = difflib.get_close_matches(value, names, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return ConfigError(f"{key} = {value!r} is not known{hint} (choices: {', '.join(names)})")
@@ -28,7 +30,8 @@ def is_own(name: str) -> bool:
 def own_function(key: str, spec: str) -> Callable[..., Any]:
     """The function that `spec` = "module:function" names. The current directory is importable, as with `python -m`.
 
-    Raises ConfigError when the text is malformed or nothing of that name exists, LocalError when importing the module fails."""
+    Raises ConfigError when the text is malformed or nothing of that name exists, LocalError when importing the module
+    fails."""
     module_name, _, attribute = spec.partition(":")
     if not (module_name and attribute.isidentifier()):
         raise ConfigError(f"{key} = {spec!r} must read module:function, such as my_models:build")
@@ -47,9 +50,9 @@ def own_function(key: str, spec: str) -> Callable[..., Any]:
         raise LocalError(f"{spec}: importing {module_name} failed: {type(error).__name__}: {error}") from error
     function = getattr(module, attribute, None)
     if not callable(function):
-        callables = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        raise unknown(key, spec, [f"{module_name}:{name}" for name in callables])
-    return function  # type: ignore[no-any-return]
+        own = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module_name]
+        raise unknown(key, spec, [f"{module_name}:{n}" for n in own if not n.startswith("_")])
+    return function
 
 
 def call_own(spec: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -2,11 +2,11 @@
 
 Every rule uses each example exactly once, depends only on (labels, nodes, seed) and is computed alike on every board.
 
-    skew(s)        the degree of skew of Aketi, Kodge, Roy (2021), "Low precision decentralized distributed training": of each
-                   class the first s share goes to a pool sorted by class, the rest to a shuffled pool; node k of n takes the
-                   k-th contiguous n-th part of both. s = 0 is `iid`, s = 1 is `sorted`.
-    dirichlet(a)   each class is dealt out in proportions drawn from Dirichlet(a, ..., a) (Hsu, Qi, Brown 2019). A node left
-                   with nothing is given one example of the fullest node.
+    skew(s)        the degree of skew of Aketi, Kodge, Roy (2021), "Low precision decentralized distributed training":
+                   of each class the first s share goes to a pool sorted by class, the rest to a shuffled pool; node k
+                   of n takes the k-th contiguous n-th part of both. s = 0 is `iid`, s = 1 is `sorted`.
+    dirichlet(a)   each class is dealt out in proportions drawn from Dirichlet(a, ..., a) (Hsu, Qi, Brown 2019). A node
+                   left with nothing is given one example of the fullest node.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def partition(labels: NDArray[np.integer], recipe: Recipe) -> Shares:
     nodes, seed, rule = recipe.run.nodes, recipe.run.seed, recipe.data.partition
     if len(labels) < nodes:
         raise ConfigError(
-            f"run.nodes = {nodes} boards cannot share {len(labels)} training examples; take at most {len(labels)} boards"
+            f"run.nodes = {nodes} boards cannot share {len(labels)} training examples; take at most {len(labels)}"
         )
     if rule == "dirichlet":
         return by_dirichlet(labels, nodes, recipe.data.alpha, seed)

@@ -1,8 +1,8 @@
-"""Counter-based randomness: every draw is a pure function of (seed, purpose, counters), so resuming needs no sampler state.
+"""Counter-based randomness: every draw is a pure function of (seed, purpose, counters), so resuming needs no state.
 
-Philox-4x64 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") keyed by (seed, purpose); the three counter
-words that it does not step through are the caller's. Only raw 64-bit words are used where boards must agree: unlike the
-distributions of numpy's Generator, they never change between versions.
+Philox-4x64 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") keyed by (seed, purpose); the three
+counter words that it does not step through are the caller's. Only raw 64-bit words are used where boards must agree:
+unlike the distributions of numpy's Generator, they never change between versions.
 """
 
 from __future__ import annotations
@@ -38,5 +38,5 @@ def permutation(seed: int, purpose: Purpose, size: int, a: int = 0, b: int = 0, 
 
 
 def generator(seed: int, purpose: Purpose, a: int = 0, b: int = 0, c: int = 0) -> np.random.Generator:
-    """A numpy Generator, for distributions that raw words do not give (its streams may differ between numpy versions)."""
+    """A numpy Generator, for other distributions. Its streams may differ between numpy versions."""
     return np.random.Generator(_bits(seed, purpose, a, b, c))

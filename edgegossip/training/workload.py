@@ -107,7 +107,8 @@ class TorchWorkload:
         value = float(loss.detach())
         if not np.isfinite(value):
             raise LocalError(
-                f"board {self._node}: the training loss became {value} in round {round} (lr = {lr:g}); try a smaller training.lr"
+                f"board {self._node}: the training loss became {value} in round {round}, at learning rate {lr:g}; "
+                "try a smaller training.lr"
             )
         loss.backward()
         self._sgd.step(self._model.trainable, self._model.grad, lr)
@@ -121,9 +122,8 @@ class TorchWorkload:
         name, module = self._recipe.model.name, self._model.module
         logits: torch.Tensor = call_own(name, module, batch) if is_own(name) else module(batch)
         if logits.shape != (len(batch), self._about.classes):
-            raise LocalError(
-                f"model {name} gave outputs of shape {tuple(logits.shape)}; expected {(len(batch), self._about.classes)}"
-            )
+            expected = (len(batch), self._about.classes)
+            raise LocalError(f"model {name} gave outputs of shape {tuple(logits.shape)}; expected {expected}")
         return logits
 
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics:

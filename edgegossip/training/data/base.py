@@ -1,6 +1,7 @@
 """What every data set is to the rest of the package: labels at hand, inputs taken by index.
 
-Inputs stay as they are stored (uint8 for images) and are normalised batch by batch, so a board holds its own share only.
+Inputs stay as they are stored (uint8 for images) and are normalised batch by batch, so a board holds its own share
+only.
 """
 
 from __future__ import annotations

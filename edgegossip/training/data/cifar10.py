@@ -94,9 +94,8 @@ def _unpickle(file: Path, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.i
         content = {k.decode("latin-1") if isinstance(k, bytes) else str(k): v for k, v in loaded.items()}
     images, labels = content.get("data"), content.get("labels")
     if not isinstance(images, np.ndarray) or images.shape != (_RECORDS, _PIXELS):
-        raise DataError(
-            f"{file}: expected data = uint8[{_RECORDS}, {_PIXELS}], found {getattr(images, 'shape', 'nothing of that name')}"
-        )
+        found = getattr(images, "shape", "nothing of that name")
+        raise DataError(f"{file}: expected data = uint8[{_RECORDS}, {_PIXELS}], found {found}")
     if not isinstance(labels, list) or not all(type(v) is int and 0 <= v < classes for v in labels):
         raise DataError(f"{file}: expected labels = a list of whole numbers 0 to {classes - 1}")
     check_counts(str(file), len(images), len(labels), max(labels, default=0), classes)

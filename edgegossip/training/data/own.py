@@ -1,10 +1,11 @@
 """A user's own data: `data.name = "module:function"`.
 
-The function is called with the recipe's data.dir (a str, "" when not set) and returns four numpy arrays (train_inputs, train_labels,
-test_inputs, test_labels). Inputs are uint8 (images, (n, channels, height, width), normalised by the package with the training
-part's mean and standard deviation per channel) or float32 (n, ...) (used as they are); labels are whole numbers from 0. The
-number of classes is the largest label plus one. Every board calls the function and keeps its share, so it must give every board
-the same arrays in the same order; memory-mapped arrays keep the rest off the heap.
+The function is called with the recipe's data.dir (a str, "" when not set) and returns four numpy arrays
+(train_inputs, train_labels, test_inputs, test_labels). Inputs are uint8 (images, (n, channels, height, width),
+normalised by the package with the training part's mean and standard deviation per channel) or float32 (n, ...) (used
+as they are); labels are whole numbers from 0. The number of classes is the largest label plus one. Every board calls
+the function and keeps its share, so it must give every board the same arrays in the same order; memory-mapped arrays
+keep the rest off the heap.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def find(spec: str) -> None:
 
 
 def load(spec: str, folder: str) -> DataSet:
-    """Call the function and check what it gives. Raises LocalError when it fails, DataError when the arrays do not fit."""
+    """Call the function and check what it gives. Raises LocalError when it fails, DataError for unfit arrays."""
     arrays = call_own(spec, own_function("data.name", spec), folder)
     if not isinstance(arrays, tuple | list) or len(arrays) != 4 or not all(isinstance(a, np.ndarray) for a in arrays):
         raise DataError(f"{spec} must return four numpy arrays: train_inputs, train_labels, test_inputs, test_labels")

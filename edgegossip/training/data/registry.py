@@ -14,7 +14,8 @@ from edgegossip.training.names import is_own, unknown
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`module`.load(name, dir, about) -> DataSet and `module`.locate(name, dir) -> folder, which raises DataError when files are missing."""
+    """`module`.load(name, dir, about) -> DataSet and `module`.locate(name, dir) -> folder, which raises DataError
+    when files are missing."""
 
     module: str
     about: Description

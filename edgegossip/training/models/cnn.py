@@ -1,5 +1,5 @@
-"""The small convolutional network ("vanilla CNN") of the federated-learning literature: 3x3 convolutions with ReLU, each
-followed by 2x2 max pooling, then one hidden linear layer. It has no normalisation; `norm` is not used."""
+"""The small convolutional network ("vanilla CNN") of the federated-learning literature: 3x3 convolutions with ReLU,
+each followed by 2x2 max pooling, then one hidden linear layer. It has no normalisation; `norm` is not used."""
 
 from __future__ import annotations
 

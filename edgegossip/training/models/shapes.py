@@ -15,7 +15,7 @@ def image_shape(model: str, input_shape: tuple[int, ...]) -> tuple[int, int, int
             f"model.name = {model!r} needs images (channels, height, width); this data set's inputs have shape "
             f"{input_shape}: use mlp or a model of your own"
         )
-    return input_shape  # type: ignore[return-value]
+    return input_shape
 
 
 def widths(key: str, value: Any) -> tuple[int, ...]:
