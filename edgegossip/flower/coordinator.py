@@ -1,0 +1,189 @@
+"""One command, a whole Flower server: starts the SuperLink and a run, trains, and takes everything down again.
+
+The SuperLink is the only other process. What Flower would run in two more (SuperExec and the ServerApp) is a thread here, so
+that records and errors need no detour and nothing can be left behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr.serverapp.strategy import Strategy
+
+from edgegossip import codecs
+from edgegossip import recipe as recipes
+from edgegossip.flower import superlink
+from edgegossip.flower._private import LinkError, RunLink, start_run
+from edgegossip.flower.exchange import COORDINATOR, Exchange, Stopped
+from edgegossip.flower.protocol import Hello
+from edgegossip.flower.roster import Roster
+from edgegossip.flower.rounds import Plan, Rounds
+from edgegossip.flower.superlink import SuperLink
+from edgegossip.layout import Layout
+from edgegossip.profiling.records import Sink
+from edgegossip.recipe import Recipe
+from edgegossip.types import EdgegossipError, NodeId, RunError, Vec
+
+JOIN_S = 120.0  # slow boards import torch and read their data in well under this
+STOP_S = 8.0  # for the thread to say goodbye to every board
+CLAIM_S = 10.0
+
+
+class Coordinator:
+    """One server run on this machine. Use as a context manager, or call `stop` whatever happens.
+
+    `boards` are the names that may join. Boards reach it at the address that `start` returns. Records of the server itself go
+    to `sink` under the node name "coordinator"; Flower's own log is `folder`/logs/superlink.log.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        layout: Layout,
+        initial: Vec,
+        boards: Sequence[NodeId],
+        sink: Sink,
+        folder: Path,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        run_id: bytes | None = None,
+        insecure: bool = False,
+        join_s: float = JOIN_S,
+        strategy: Strategy | None = None,
+    ) -> None:
+        layout.check(initial)
+        self._plan = Plan(
+            recipe,
+            layout,
+            run_id or recipes.run_id(recipe),
+            codecs.get(recipe.codec.name, **recipe.codec.params),
+        )
+        self._initial, self._boards, self._sink, self._folder = initial, tuple(boards), sink, folder
+        self._host = recipe.network.host if host is None else host
+        self._port = recipe.network.port if port is None else port
+        self._insecure, self._join_s, self._strategy = insecure, join_s, strategy
+        self._stop = threading.Event()
+        self._superlink: SuperLink | None = None
+        self._exchange: Exchange | None = None
+        self._thread: threading.Thread | None = None
+        self._model: Vec | None = None
+        self._error: EdgegossipError | None = None
+
+    def start(self) -> str:
+        """Start; HOST:PORT for the boards. Returns as soon as they can join.
+
+        Call it from a thread that lives as long as the run: the kernel ends the SuperLink when that thread ends.
+        Raises ConfigError, HostError (port in use) or RunError, with nothing left running.
+        """
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what matters is in our own events
+        log = self._folder / "logs" / "superlink.log"
+        self._superlink = superlink.start(self._host, self._port, log, self._insecure)
+        try:
+            link = self._claim(self._superlink)
+        except BaseException:
+            self.stop()
+            raise
+        self._exchange = self._make_exchange(link, self._superlink)
+        self._thread = threading.Thread(target=self._serve, args=(link, self._exchange), daemon=True, name="rounds")
+        self._thread.start()
+        address = self._superlink.address
+        self._sink.event(COORDINATOR, "listening", f"coordinator listens on {address}", address=address)
+        return address
+
+    def poll(self) -> bool:
+        """Whether the run is over. Raises what it failed with."""
+        if self._thread is None or self._thread.is_alive():
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end; whether it is over. Raises what the run failed with, such as RunError."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        return self.poll()
+
+    @property
+    def model(self) -> Vec:
+        """The final model, float32[n]. Raises RunError before the end."""
+        if self._model is None:
+            raise RunError("the run has no final model yet")
+        return self._model
+
+    @property
+    def lost(self) -> dict[NodeId, str]:
+        """Boards that are down at this moment, and why."""
+        return {} if self._exchange is None else dict(self._exchange.lost)
+
+    def lose(self, board: NodeId, reason: str) -> None:
+        """A board's process is known to have ended: go on without it now instead of when it has been silent for long."""
+        if self._exchange is not None:
+            self._exchange.lose(board, reason)
+
+    def stop(self) -> None:
+        """End the run if it is not over, and every process of it. Idempotent; no process is left when it returns."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(STOP_S)
+        if self._superlink is not None:
+            self._superlink.stop()
+
+    def __enter__(self) -> Coordinator:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.stop()
+
+    def _claim(self, link_to: SuperLink) -> RunLink:
+        run = start_run(link_to.address, None, {"edgegossip-run": self._plan.run_id.hex()})
+        link = RunLink(link_to.address, None, link_to.secret)
+        if link.claim(CLAIM_S) != run:
+            raise RunError("the SuperLink handed out another run than the one that was started")
+        return link
+
+    def _make_exchange(self, link: RunLink, link_to: SuperLink) -> Exchange:
+        plan = self._plan
+        hello = Hello(
+            run_id=plan.run_id,
+            layout_hash=plan.layout.hash,
+            codec=plan.codec.name,
+            codec_id=plan.codec.wire_id,
+            codec_params=plan.codec.wire_params(),
+            rounds=plan.recipe.run.rounds,
+        )
+        least = min(plan.recipe.server.min_nodes, len(self._boards))
+        return Exchange(link, Roster(self._boards), hello, least, self._sink, self._stop, link_to.check)
+
+    def _serve(self, link: RunLink, exchange: Exchange) -> None:
+        """The thread: everything between the first board and the last."""
+        try:
+            exchange.gather(self._join_s)
+            names = ", ".join(m.name for m in exchange.roster.up())
+            self._sink.event(COORDINATOR, "started", f"training starts with {names}")
+            self._model = Rounds(self._plan, exchange, self._sink, self._strategy).run(self._initial)
+            self._end(link, exchange, "the run is complete", None)
+            self._sink.event(COORDINATOR, "finished", "coordinator finished")
+        except LinkError as error:
+            self._error = RunError(f"the coordinator lost Flower's SuperLink: {error}; see its log in {self._folder}/logs")
+            self._end(link, exchange, str(self._error), str(error))
+        except EdgegossipError as error:
+            self._error = error
+            words = "the run was stopped" if isinstance(error, Stopped) else f"the run failed: {error}"
+            self._end(link, exchange, words, str(error))
+        except Exception as error:  # a bug, ours or a strategy's; the boards must not wait for ever
+            logging.getLogger(__name__).exception("the coordinator failed")
+            self._error = RunError(f"the coordinator failed: {type(error).__name__}: {error}")
+            self._end(link, exchange, str(self._error), str(error))
+
+    def _end(self, link: RunLink, exchange: Exchange, words: str, error: str | None) -> None:
+        try:
+            exchange.dismiss(words, failed=error is not None)
+        except EdgegossipError:
+            pass  # nobody can be told any more
+        link.finish(error)

@@ -1,0 +1,264 @@
+"""Messages out, replies in, and meanwhile: who joined, who is gone, who is waited for. The coordinator's side of every wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from flwr.app import Message, RecordDict
+
+from edgegossip.flower import protocol
+from edgegossip.flower._private import NodeSeen
+from edgegossip.flower.pace import Pace
+from edgegossip.flower.roster import Change, Member, Roster
+from edgegossip.profiling.records import Sink
+from edgegossip.types import NodeId, PeerError, RunError
+
+WATCH_S = 0.5  # between two looks at who is alive
+ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
+BEAT_S = 8.0  # between our own signs of life
+BYE_S = 3.0  # how long boards may take to say goodbye
+COORDINATOR = "coordinator"
+
+
+class Link(Protocol):
+    """What RunLink offers; tests have another one."""
+
+    def nodes(self) -> list[NodeSeen]: ...
+    def push(self, messages: list[Message]) -> list[str]: ...
+    def pull(self, message_ids: list[str]) -> list[Message]: ...
+    def forget(self, message_id: str) -> None: ...
+    def beat(self) -> bool: ...
+
+
+class Stopped(RunError):
+    """The run was told to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A message that has not been answered."""
+
+    node_id: int
+    name: NodeId  # "" for a board that has not said its name
+    what: str  # "hello", "train", "evaluate" or "bye"
+
+
+class Exchange:
+    """The boards of one run, through one link. Not thread-safe, except for `lose`."""
+
+    def __init__(
+        self,
+        link: Link,
+        roster: Roster,
+        hello: protocol.Hello,
+        min_nodes: int,
+        sink: Sink,
+        stop: threading.Event,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._link, self.roster, self._hello, self._min_nodes = link, roster, hello, min_nodes
+        self._sink, self._stop, self._check = sink, stop, check
+        self._outstanding: dict[str, _Sent] = {}
+        self._inbox: dict[str, Message] = {}  # answers nobody has taken yet, by the id of the question
+        self._told_lost: dict[NodeId, str] = {}  # from other threads
+        self.lost: dict[NodeId, str] = {}  # boards that are down, and why
+        self._watched = self._beaten = 0.0
+        self._gathering = True
+
+    def lose(self, name: NodeId, reason: str) -> None:
+        """A board's process is known to be gone. May be called from any thread."""
+        self._told_lost[name] = reason
+
+    def gather(self, patience_s: float) -> None:
+        """Wait until every expected board is there; after `patience_s` go on without those never seen.
+
+        Raises RunError with fewer than `min_nodes`."""
+        pace, announced = Pace(), 0.0
+        while missing := [n for n in self.roster.missing() if n not in self.lost]:
+            self.tick()
+            if pace.waited_s() > patience_s:
+                for name in missing:
+                    self._down(Change(name, up=False, reason=f"it did not join within {patience_s:.0f} s"))
+                break
+            if pace.waited_s() - announced >= ANNOUNCE_S:
+                announced = pace.waited_s()
+                there, wanted = len(self.roster.up()), len(self.roster.expected)
+                self._say("waiting", f"waiting {there}/{wanted}: missing {', '.join(missing)}", missing=",".join(missing))
+            time.sleep(min(pace.next_s(), 0.2))
+        self._gathering = False
+        self._check_quorum()
+
+    def idle(self, patience_s: float) -> list[Member]:
+        """Boards that can take work: at least `min_nodes`, for which stragglers are waited for. Raises RunError."""
+        self.tick()
+        pace = Pace()
+        while len(members := self.roster.idle()) < self._min_nodes:
+            if pace.waited_s() > patience_s:
+                busy = ", ".join(m.name for m in self.roster.up() if m.busy)
+                raise RunError(f"too few boards answer: {busy} have been busy for more than {patience_s:.0f} s")
+            time.sleep(pace.next_s())
+            self.tick()
+        return members
+
+    def ask(
+        self, messages: Mapping[NodeId, Message], what: str, deadline_s: float, patient: frozenset[NodeId] = frozenset()
+    ) -> dict[NodeId, Message]:
+        """Send one message a board, and the answers that came before the deadline from boards that are still alive.
+
+        The deadline does not hold for boards in `patient`: they are waited for as long as they are alive. Raises RunError."""
+        ids = self._send({self.roster_id(n): m for n, m in messages.items()}, what)
+        pace, announced = Pace(most_s=0.25), 0.0
+        answers: dict[NodeId, Message] = {}
+        while True:
+            self._take(ids, answers)
+            waiting = {sent.name for i, sent in self._outstanding.items() if i in ids}
+            if not waiting:
+                return answers
+            if pace.waited_s() > deadline_s and not waiting & patient:
+                for name in sorted(waiting):
+                    self._say("suspect", f"{what}: went on without {name}: no answer for {deadline_s:g} s", peer=name)
+                return answers
+            if pace.waited_s() - announced >= ANNOUNCE_S:
+                announced = pace.waited_s()
+                names = ", ".join(sorted(waiting))
+                self._say("waiting", f"{what}: waiting for {names} for {announced:.0f} s", missing=names)
+            time.sleep(pace.next_s())
+            self.tick()
+
+    def dismiss(self, words: str, failed: bool) -> None:
+        """Say goodbye to every board and give them a moment to hear it."""
+        self._check, self._min_nodes = (lambda: None), 0
+        self._stop = threading.Event()
+        farewell = {m.node_id: _message(protocol.bye(words, failed), m.node_id) for m in self.roster.up()}
+        ids = self._send(farewell, "bye")
+        until = time.monotonic() + BYE_S
+        while ids & self._outstanding.keys() and time.monotonic() < until:
+            time.sleep(0.02)
+            self.tick()
+
+    def roster_id(self, name: NodeId) -> int:
+        member = self.roster.by_name(name)
+        assert member is not None, name
+        return member.node_id
+
+    def tick(self) -> None:
+        """Take in what has come; every WATCH_S look who is alive. Raises RunError when the run cannot go on."""
+        if self._stop.is_set():
+            raise Stopped("the run was stopped")
+        self._check()
+        now = time.monotonic()
+        if now - self._beaten >= BEAT_S:
+            self._beaten = now
+            self._link.beat()
+        if now - self._watched >= WATCH_S:
+            self._watched = now
+            self._watch()
+        if self._outstanding:
+            for reply in self._link.pull(list(self._outstanding)):
+                self._arrived(reply)
+        self._check_quorum()
+
+    def _watch(self) -> None:
+        changes, strangers = self.roster.observe(self._link.nodes())
+        told, self._told_lost = self._told_lost, {}
+        for name, reason in told.items():
+            change = self.roster.lose(name, reason)
+            if change is None and self.roster.by_name(name) is None:
+                change = Change(name, up=False, reason=reason)
+            changes += [change] if change is not None else []
+        for change in changes:
+            self._down(change) if not change.up else self._back(change.name)
+        greeted = {sent.node_id for sent in self._outstanding.values() if sent.what == "hello"}
+        fresh = [i for i in strangers if i not in greeted]
+        self._send({i: _message(self._hello.content(), i) for i in fresh}, "hello")
+
+    def _down(self, change: Change) -> None:
+        self.lost[change.name] = change.reason
+        for message_id in [i for i, sent in self._outstanding.items() if sent.name == change.name]:
+            self._drop(message_id)
+        self._say("peer-down", f"lost {change.name}: {change.reason}", peer=change.name)
+
+    def _back(self, name: NodeId) -> None:
+        self.lost.pop(name, None)
+        self._say("peer-up", f"{name} is back", peer=name)
+
+    def _send(self, messages: Mapping[int, Message], what: str) -> set[str]:
+        """Push; a board that the SuperLink does not know any more is simply not waited for."""
+        ids = self._link.push(list(messages.values()))
+        for message_id, node_id in zip(ids, messages, strict=True):
+            if message_id:
+                member = self.roster.by_id(node_id)
+                self._outstanding[message_id] = _Sent(node_id, member.name if member else "", what)
+                if member is not None:
+                    member.busy = message_id
+        return set(filter(None, ids))
+
+    def _arrived(self, reply: Message) -> None:
+        message_id = reply.metadata.reply_to_message_id
+        sent = self._outstanding.pop(message_id, None)
+        if sent is None:
+            return
+        member = self.roster.by_id(sent.node_id)
+        if member is not None and member.busy == message_id:
+            member.busy = ""
+        if sent.what == "hello":
+            self._greeted(sent.node_id, reply)
+        elif sent.what != "bye":
+            self._inbox[message_id] = reply
+
+    def _take(self, ids: set[str], answers: dict[NodeId, Message]) -> None:
+        """Answers of this exchange; those of an earlier one came too late."""
+        for message_id, reply in list(self._inbox.items()):
+            del self._inbox[message_id]
+            member = self.roster.by_id(reply.metadata.src_node_id)
+            if member is None:
+                continue
+            if message_id in ids:
+                answers[member.name] = reply
+            else:
+                self._say("late", f"the answer of {member.name} came after its round was over", peer=member.name)
+
+    def _greeted(self, node_id: int, reply: Message) -> None:
+        try:
+            if reply.has_error():
+                raise PeerError(f"it does not speak edgegossip: {protocol.printable(reply.error.reason)}")
+            name, problem = protocol.read_hello_answer(reply.content)
+            if problem:
+                self.roster.refuse(node_id)
+                if self._gathering and name in self.roster.missing():
+                    self._down(Change(name, up=False, reason=problem))
+                self._say("refused", f"{name} cannot take part: {problem}", peer=name)
+                return
+            replaced = self.roster.admit(node_id, name)
+        except PeerError as error:
+            self.roster.refuse(node_id)
+            self._say("refused", f"refused a board: {error}")
+            self._send({node_id: _message(protocol.bye(str(error), failed=True), node_id)}, "bye")
+            return
+        if replaced is not None:
+            words = f"another board has joined as {name}"
+            self._send({replaced: _message(protocol.bye(words, failed=True), replaced)}, "bye")
+        self.lost.pop(name, None)
+        self._say("joined", f"{name} joined", peer=name)
+
+    def _drop(self, message_id: str) -> None:
+        self._outstanding.pop(message_id, None)
+        self._link.forget(message_id)
+
+    def _check_quorum(self) -> None:
+        up = len(self.roster.up())
+        possible = up + len([n for n in self.roster.missing() if n not in self.lost]) if self._gathering else up
+        if possible < self._min_nodes:
+            why = "; ".join(f"{name}: {reason}" for name, reason in self.lost.items())
+            raise RunError(f"{possible} of the {self._min_nodes} boards that server.min_nodes asks for are left ({why})")
+
+    def _say(self, name: str, text: str, **fields: str) -> None:
+        self._sink.event(COORDINATOR, name, text, **fields)
+
+
+def _message(content: RecordDict, node_id: int) -> Message:
+    return Message(content, dst_node_id=node_id, message_type="query")

@@ -1,0 +1,274 @@
+"""A board of a server run in one process: it polls the coordinator's SuperLink, trains, evaluates and answers.
+
+Flower's own SuperNode starts a process that imports torch again for every message. This client keeps model, data, optimiser,
+codec state and one connection for the whole run, and stays small (no torch) until the coordinator is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flwr.app import Error, Message, RecordDict
+
+from edgegossip import codecs
+from edgegossip.codecs.base import Codec, Ctx
+from edgegossip.flower import protocol
+from edgegossip.flower._private import FleetLink, Incoming, LinkError
+from edgegossip.flower.pace import Pace
+from edgegossip.flower.payload import Channel, frame_bytes, frame_content, frame_key
+from edgegossip.frame import Aux, Kind
+from edgegossip.profiling.records import Sink, Value
+from edgegossip.profiling.spans import RoundClock
+from edgegossip.training.base import Workload
+from edgegossip.types import EdgegossipError, LocalError, LocalUpdate, NodeId, PeerError, Vec
+
+BEAT_S = 1.5  # between signs of life
+ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
+_ERROR_CODE = 3  # Flower's code for an app that raised
+Meter = Callable[[], Mapping[str, Value]]  # values for the metrics record of the round that just ended
+
+
+class NodeClient:
+    """One board. `run` blocks until the run is over.
+
+    `make_workload` is called once, when the coordinator has answered. `meters` are asked for more values at the end of every
+    round (sockets, CPU load). `patience_s`: how long the coordinator may be out of reach before this board gives up.
+    """
+
+    def __init__(
+        self,
+        name: NodeId,
+        address: str,
+        make_workload: Callable[[], Workload],
+        codec: Codec[Any],
+        sink: Sink,
+        *,
+        meters: Sequence[Meter] = (),
+        patience_s: float = 60.0,
+        root_certificates: bytes | None = None,
+        keys: tuple[Any, Any] | None = None,
+    ) -> None:
+        self._name, self._address, self._codec, self._sink = name, address, codec, sink
+        self._make_workload, self._meters, self._patience_s = make_workload, meters, patience_s
+        self._link = FleetLink(address, root_certificates, keys)
+        self._clock = RoundClock()
+        self._pace = Pace()
+        self._board: _Board | None = None
+        self._stop = threading.Event()
+        self._rejoin = threading.Event()
+
+    def run(self) -> str:
+        """Take part until the coordinator says goodbye; its last words.
+
+        Raises PeerError when the coordinator refuses this board or stays out of reach, LocalError when training fails here.
+        """
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what matters is in our own events
+        beats = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
+        try:
+            self._reach(self._link.join)
+            beats.start()
+            while (words := self._turn()) is None:
+                pass
+            self._sink.event(self._name, "finished", f"{self._name} finished: {words}")
+            return words
+        finally:
+            self._stop.set()
+            if beats.is_alive():
+                beats.join(1.0)
+            self._link.close()
+
+    def _turn(self) -> str | None:
+        """One poll, and the message if there is one. The coordinator's last words when that was goodbye."""
+        if self._rejoin.is_set():
+            self._rejoin.clear()
+            time.sleep(0.5)
+            self._reach(self._link.join)
+        with self._clock.span("wait"):
+            incoming = self._reach(self._link.receive)
+            if incoming is None:
+                time.sleep(self._pace.next_s())
+                return None
+        words = self._handle(incoming)
+        self._pace.restart()
+        return words
+
+    def _reach(self, request: Callable[[], Any]) -> Any:
+        """The answer to a request, asked again while the coordinator is away; every 5 s says so."""
+        start = announced = time.monotonic()
+        while True:
+            try:
+                return request()
+            except LinkError as error:
+                if not error.gone and request == self._link.join:
+                    raise
+                if not error.gone:
+                    self._rejoin.set()  # a SuperLink that was restarted does not know us any more
+                    return None
+                now = time.monotonic()
+                if now - start > self._patience_s:
+                    raise PeerError(
+                        f"gave up on the coordinator at {self._address}: out of reach for {self._patience_s:.0f} s ({error})"
+                    ) from None
+                if now - announced >= ANNOUNCE_S:
+                    announced = now
+                    text = f"waiting for the coordinator at {self._address} for {now - start:.0f} s: {error}"
+                    self._sink.event(self._name, "waiting", text)
+                time.sleep(0.25)
+
+    def _beat(self) -> None:
+        while not self._stop.wait(BEAT_S):
+            try:
+                if not self._link.beat():
+                    self._rejoin.set()
+            except LinkError as error:
+                if not error.gone:
+                    self._rejoin.set()
+
+    def _handle(self, incoming: Incoming) -> str | None:
+        with self._clock.span("transmit"):
+            message = self._fetch(incoming)
+        if message is None:
+            return None  # its sender vanished before all of it was there
+        try:
+            answer, after = self._answer(message)
+        except EdgegossipError as error:
+            self._push(Message(Error(_ERROR_CODE, str(error)), reply_to=message))
+            if isinstance(error, LocalError):
+                raise  # this board cannot train; a bad message only costs its round
+            self._sink.event(self._name, "refused", f"refused a message from the coordinator: {error}")
+            return None
+        with self._clock.span("transmit"):
+            self._push(Message(answer, reply_to=message))
+        return after()
+
+    def _fetch(self, incoming: Incoming) -> Message | None:
+        until = time.monotonic() + self._patience_s
+        while time.monotonic() < until:
+            try:
+                message: Message | None = self._reach(lambda: self._link.fetch(incoming))
+            except ValueError as error:
+                self._sink.event(self._name, "refused", f"a message from the coordinator cannot be read: {error}")
+                return None
+            if message is not None or self._rejoin.is_set():
+                return message
+            time.sleep(0.01)
+        return None
+
+    def _push(self, message: Message) -> None:
+        self._reach(lambda: self._link.reply(message, 0.0))
+
+    def _answer(self, message: Message) -> tuple[RecordDict, Callable[[], str | None]]:
+        """The reply's content, and what to do once it has been sent."""
+        if message.metadata.message_type == "query":
+            return self._query(message)
+        if self._board is None:
+            raise PeerError(f"{self._name} was asked to work before it was told of the run")
+        board = self._board
+        if message.metadata.message_type == "train":
+            reply = board.train(message, self._clock)
+            return reply, lambda: self._report(board)
+        return board.evaluate(message, self._clock), lambda: None
+
+    def _query(self, message: Message) -> tuple[RecordDict, Callable[[], str | None]]:
+        fields = protocol.ask_of(message.content)
+        if fields.get("ask") == "bye":
+            words, failed = protocol.read_bye(fields)
+            return RecordDict(), lambda: _leave(words, failed)
+        hello = protocol.Hello.read(fields)
+        workload = self._board.workload if self._board is not None else self._make_workload()
+        try:
+            hello.check(workload.layout.hash, self._codec)
+        except PeerError as error:
+            problem = str(error)
+            return protocol.hello_answer(self._name, problem), lambda: _leave(problem, failed=True)
+        self._board = _Board(self._name, workload, Channel.of(workload.layout, hello.run_id, self._codec), self._link)
+        return protocol.hello_answer(self._name), lambda: self._joined(workload.layout.size)
+
+    def _joined(self, values: int) -> None:
+        text = f"{self._name} joined the run at {self._address} and trains {values} values"
+        self._sink.event(self._name, "started", text, values=values)
+        self._clock.finish_round()  # what came before belongs to no round
+
+    def _report(self, board: _Board) -> None:
+        values = board.take_report()
+        for meter in self._meters:
+            values |= meter()
+        values |= self._clock.finish_round().metrics()
+        self._sink.metrics(self._name, board.round, values)
+
+
+class _Board:
+    """Model, data and codec of this board in one run."""
+
+    def __init__(self, name: NodeId, workload: Workload, channel: Channel, link: FleetLink) -> None:
+        self._name, self.workload, self._channel, self._link = name, workload, channel, link
+        self._down = Channel.of(channel.layout, channel.run_id, codecs.get("fp32"))
+        self._codec_state = channel.codec.init(channel.layout)
+        self._sequence = 0
+        self._sent_before = link.meter.sent_bytes()
+        self._report: dict[str, Value] = {}
+        self.round = 0
+
+    def train(self, message: Message, clock: RoundClock) -> RecordDict:
+        """Decode the model, evaluate it if asked to, train from it, encode the change."""
+        x = self._open(message, clock)
+        found = self._evaluate(message, x, clock)
+        with clock.span("compute"):
+            update = self.workload.local_update(x, self.round)
+        with clock.span("encode"):
+            content = self._pack(update)
+        return content if found is None else RecordDict({**content, protocol.EVALUATION: found})
+
+    def evaluate(self, message: Message, clock: RoundClock) -> RecordDict:
+        found = self._evaluate(message, self._open(message, clock), clock)
+        return RecordDict({} if found is None else {protocol.EVALUATION: found})
+
+    def take_report(self) -> dict[str, Value]:
+        """Metrics of the round that was just answered."""
+        sent = self._link.meter.sent_bytes()
+        payload = int(self._report["net/payload_bytes"])  # type: ignore[arg-type]
+        self._report["net/overhead_bytes"] = sent - self._sent_before - payload
+        self._sent_before = sent
+        return self._report
+
+    def _open(self, message: Message, clock: RoundClock) -> Vec:
+        with clock.span("decode"):
+            frame, x = self._down.open(frame_bytes(message.content), Kind.MODEL, None)
+        self.round = frame.round
+        return x
+
+    def _evaluate(self, message: Message, x: Vec, clock: RoundClock) -> Any:
+        examples = protocol.read_evaluate_request(message.content)
+        if examples is None:
+            return None
+        with clock.span("other"):
+            return protocol.evaluation(self.workload.evaluate(x, examples or None))
+
+    def _pack(self, update: LocalUpdate) -> RecordDict:
+        self._sequence += 1
+        key = frame_key(self._channel.run_id, self._name, self.round)
+        aux = {Aux.LOSS: update.loss, Aux.EXAMPLES: update.examples, Aux.LEARNING_RATE: update.lr, Aux.STEPS: update.steps}
+        ctx = Ctx(key=key, round=self.round, loss=update.loss, lr=update.lr)
+        packed, self._codec_state = self._channel.pack(
+            Kind.UPDATE, update.delta, self._codec_state, ctx, self._sequence, aux
+        )
+        decoded = self._channel.codec.decode(packed.body, self._channel.layout)
+        self._report = {
+            "train/loss": update.loss,
+            "train/lr": update.lr,
+            "train/examples": update.examples,
+            "net/payload_bytes": len(packed.body),
+            "codec/bits_per_value": codecs.bits_per_value(packed.body, self._channel.layout),
+            "codec/relative_error": codecs.relative_error(update.delta, decoded),
+        }
+        return frame_content(packed.array)
+
+
+def _leave(words: str, failed: bool) -> str:
+    if failed:
+        raise PeerError(words)
+    return words

@@ -1,0 +1,154 @@
+"""What coordinator and boards say to each other besides frames, as small Flower records.
+
+QUERY "hello": the coordinator describes the run, the board answers with its name or why it cannot take part.
+TRAIN: a frame down, a frame up; some boards are also asked to evaluate the model they got. EVALUATE: that alone.
+QUERY "bye": the run is over for this board, with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+
+from edgegossip.codecs.base import Codec
+from edgegossip.types import DecodeError, Metrics, PeerError
+
+ASK = "ask"  # ConfigRecord with everything that is not a frame
+EVALUATION = "evaluation"  # MetricRecord with what a board found
+MAX_TEXT = 500  # characters of a name or reason from the wire that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What the coordinator says of the run."""
+
+    run_id: bytes
+    layout_hash: int
+    codec: str
+    codec_id: int
+    codec_params: bytes
+    rounds: int
+
+    def content(self) -> RecordDict:
+        fields = {
+            "ask": "hello",
+            "run-id": self.run_id,
+            "layout": f"{self.layout_hash:016x}",
+            "codec": self.codec,
+            "codec-id": self.codec_id,
+            "codec-params": self.codec_params,
+            "rounds": self.rounds,
+        }
+        return RecordDict({ASK: ConfigRecord(fields)})
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Hello:
+        """Raises DecodeError."""
+        return cls(
+            run_id=_field(fields, "run-id", bytes),
+            layout_hash=_hex(fields),
+            codec=_text(fields, "codec"),
+            codec_id=_field(fields, "codec-id", int),
+            codec_params=_field(fields, "codec-params", bytes),
+            rounds=_field(fields, "rounds", int),
+        )
+
+    def check(self, layout_hash: int, codec: Codec[Any]) -> None:
+        """Raises PeerError when a board with this model and codec cannot take part."""
+        if len(self.run_id) != 16:
+            raise DecodeError(f"a run id has 16 bytes, the coordinator's has {len(self.run_id)}")
+        if self.layout_hash != layout_hash:
+            raise PeerError(
+                f"the coordinator trains another model (layout {self.layout_hash:016x}, ours is {layout_hash:016x}); "
+                "all need the same recipe and the same edgegossip version"
+            )
+        if (self.codec_id, self.codec_params) != (codec.wire_id, codec.wire_params()):
+            raise PeerError(
+                f"the coordinator expects updates as {self.codec}, this board sends {codec.name} or the same with other "
+                "parameters; all need the same [codec] section"
+            )
+
+
+def hello_answer(name: str, problem: str = "") -> RecordDict:
+    """A board's answer to hello. `problem`: why it cannot take part."""
+    return RecordDict({ASK: ConfigRecord({"name": name, "problem": problem})})
+
+
+def read_hello_answer(content: RecordDict) -> tuple[str, str]:
+    """(name, problem). Raises DecodeError."""
+    fields = ask_of(content)
+    return _text(fields, "name"), _text(fields, "problem")
+
+
+def bye(text: str, failed: bool) -> RecordDict:
+    return RecordDict({ASK: ConfigRecord({"ask": "bye", "text": text, "failed": failed})})
+
+
+def read_bye(fields: Mapping[str, Any]) -> tuple[str, bool]:
+    return _text(fields, "text"), bool(fields.get("failed"))
+
+
+def evaluate_request(examples: int) -> ConfigRecord:
+    """`examples`: use the first so many test examples, 0: all."""
+    return ConfigRecord({"ask": "evaluate", "examples": examples})
+
+
+def read_evaluate_request(content: RecordDict) -> int | None:
+    """The number of examples, or None when no evaluation is asked for."""
+    if ASK not in content.config_records:
+        return None
+    fields = ask_of(content)
+    return max(0, _field(fields, "examples", int)) if fields.get("ask") == "evaluate" else None
+
+
+def evaluation(metrics: Metrics) -> MetricRecord:
+    return MetricRecord({"loss": metrics.loss, "accuracy": metrics.accuracy, "examples": metrics.examples})
+
+
+def read_evaluation(content: RecordDict) -> Metrics | None:
+    """Raises DecodeError when it is there and makes no sense."""
+    record = content.metric_records.get(EVALUATION)
+    if record is None:
+        return None
+    loss, accuracy, examples = (record.get(key) for key in ("loss", "accuracy", "examples"))
+    if not isinstance(loss, float) or not isinstance(accuracy, float) or not isinstance(examples, int):
+        raise DecodeError("the evaluation lacks loss, accuracy or examples")
+    if not math.isfinite(loss) or not 0.0 <= accuracy <= 1.0 or examples < 1:
+        raise DecodeError(f"the evaluation makes no sense: loss {loss}, accuracy {accuracy}, {examples} examples")
+    return Metrics(loss, accuracy, examples)
+
+
+def ask_of(content: RecordDict) -> Mapping[str, Any]:
+    """Raises DecodeError when the message has no such record."""
+    record = content.config_records.get(ASK)
+    if record is None:
+        raise DecodeError(f"the message has no {ASK!r} record")
+    return record
+
+
+def printable(text: str) -> str:
+    """Text from the wire, safe for a terminal and a log line."""
+    return "".join(c if c.isprintable() else "?" for c in text[:MAX_TEXT])
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    return printable(_field(fields, key, str))
+
+
+def _hex(fields: Mapping[str, Any]) -> int:
+    text = _field(fields, "layout", str)
+    try:
+        return int(text, 16)
+    except ValueError:
+        raise DecodeError(f"layout {printable(text)!r} is not a hexadecimal number") from None
+
+
+def _field(fields: Mapping[str, Any], key: str, kind: type) -> Any:
+    value = fields.get(key)
+    if not isinstance(value, kind):
+        raise DecodeError(f"the message lacks {key!r}, or it is not a {kind.__name__}")
+    return value

@@ -1,0 +1,167 @@
+"""Flower's SuperLink as a child process that cannot outlive us, ready when `start` returns and gone when `stop` does.
+
+`python -m edgegossip.flower.superlink PARENT_PID ARGS...` is that child. It asks the kernel for SIGKILL at the death of its
+parent before it becomes `flower-superlink ARGS...`, in a session of its own so that Ctrl-C at the terminal reaches only us.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from edgegossip.types import ConfigError, HostError, RunError
+
+READY_S = 60.0  # a loaded single-board computer needs a while to import Flower
+_PR_SET_PDEATHSIG = 1
+_QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SuperLink:
+    """A running SuperLink. Make with `start`."""
+
+    address: str  # host:port that boards and this process connect to
+    secret: bytes  # only who knows it may act as the server of a run
+    log: Path
+    process: subprocess.Popen[bytes]
+    home: Path
+
+    def check(self) -> None:
+        """Raises RunError when it has ended."""
+        code = self.process.poll()
+        if code is not None:
+            raise RunError(f"Flower's SuperLink ended with status {code}; its last words are in {self.log}")
+
+    def stop(self, patience_s: float = 3.0) -> None:
+        """End it and all that it started, gently first; remove its temporary folder. Idempotent."""
+        for signum, wait_s in ((signal.SIGINT, patience_s), (signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)):
+            if self.process.poll() is not None:
+                break
+            _signal_group(self.process.pid, signum)
+            try:
+                self.process.wait(wait_s)
+            except subprocess.TimeoutExpired:
+                continue
+        _signal_group(self.process.pid, signal.SIGKILL)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+def start(host: str, port: int, log: Path, insecure: bool = False) -> SuperLink:
+    """Start a SuperLink on host:port (0: any free one) and wait until it answers.
+
+    Raises ConfigError on a host that others can reach without `insecure`, HostError when the port is taken, RunError when it
+    does not come up within READY_S.
+    """
+    _check_exposure(host, insecure)
+    port = free_port(host, port)
+    home = Path(tempfile.mkdtemp(prefix="edgegossip-flower-"))
+    secret = secrets.token_bytes(32)
+    (home / "secret").write_bytes(secret)
+    arguments = ["--insecure", "--host", host, "--port", str(port), "--isolation", "process"]
+    arguments += ["--superexec-auth-secret-file", str(home / "secret"), "--disable-runtime-dependency-installation"]
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "edgegossip.flower.superlink", str(os.getpid()), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **_QUIET, "FLWR_HOME": str(home)},
+                start_new_session=True,
+            )
+    except OSError as error:
+        shutil.rmtree(home, ignore_errors=True)
+        raise HostError(f"cannot start Flower's SuperLink: {error}") from None
+    superlink = SuperLink(f"{_reachable(host)}:{port}", secret, log, process, home)
+    try:
+        _await_ready(superlink)
+    except BaseException:
+        superlink.stop()
+        raise
+    return superlink
+
+
+def free_port(host: str, port: int) -> int:
+    """`port` when it can be bound on `host`, any free one when it is 0. Raises HostError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise HostError(
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another port with network.port, or 0 for any"
+            ) from None
+        return int(probe.getsockname()[1])
+
+
+def is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _check_exposure(host: str, insecure: bool) -> None:
+    if not insecure and not is_loopback(host):
+        raise ConfigError(
+            f"network.host = {host!r} lets everybody on that network join without a key or encryption; "
+            "use 127.0.0.1, or say explicitly that an insecure coordinator is wanted"
+        )
+
+
+def _reachable(host: str) -> str:
+    """Where this machine itself reaches a server that listens on `host`."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
+
+
+def _await_ready(superlink: SuperLink) -> None:
+    deadline = time.monotonic() + READY_S
+    with httpx.Client(trust_env=False, timeout=2.0) as client:
+        while time.monotonic() < deadline:
+            superlink.check()
+            try:
+                if client.get(f"http://{superlink.address}/health").is_success:
+                    return
+            except httpx.TransportError:
+                pass  # not up yet
+            time.sleep(0.05)
+    raise RunError(f"Flower's SuperLink does not answer on {superlink.address} after {READY_S:g} s; see {superlink.log}")
+
+
+def _signal_group(pid: int, signum: int) -> None:
+    try:
+        os.killpg(pid, signum)  # the child leads a session, so its pid is also its group's id
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _become_superlink(parent_pid: int, arguments: list[str]) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        raise SystemExit("the coordinator died before its SuperLink was up")
+    sys.argv = ["flower-superlink", *arguments]
+    from edgegossip.flower._private import flower_superlink
+
+    flower_superlink()
+
+
+if __name__ == "__main__":
+    _become_superlink(int(sys.argv[1]), sys.argv[2:])
