@@ -1,0 +1,267 @@
+"""Frames between transports in one process: content, order, receipts, bounds, ending."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from edgegossip.mesh import GrpcTransport, MeshLimits
+from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt
+from edgegossip.types import ConfigError, LocalError
+from tests.mesh.support import PATIENCE_S, QUICK, RUN, connect_all, wait_for
+
+
+@pytest.fixture
+def pair():
+    a, b = GrpcTransport("a", RUN, limits=QUICK), GrpcTransport("b", RUN, limits=QUICK)
+    connect_all([a, b], ["a", "b"])
+    yield a, b
+    a.close()
+    b.close()
+
+
+@pytest.mark.parametrize("size", [1, 5, 262_143, 262_144, 262_145, 20 << 20])
+def test_a_frame_in_pieces_arrives_whole(pair, size):
+    a, b = pair
+    data = os.urandom(size)
+    cut = size // 3
+    before_s = time.monotonic()
+    ticket = a.send("b", [data[:cut], memoryview(data)[cut:], b""])
+    received = wait_for(b, Received)
+    assert received.sender == "a"
+    assert bytes(received.data) == data
+    receipt = wait_for(a, SendReceipt)
+    assert (receipt.ticket, receipt.to, receipt.frame_bytes) == (ticket, "b", size)
+    assert size + 30 <= receipt.message_bytes <= size + 48 * -(-size // QUICK.chunk_bytes)
+    assert before_s <= receipt.start_s <= receipt.first_byte_s <= receipt.acknowledged_s <= time.monotonic()
+
+
+def test_frames_of_one_sender_arrive_in_order_and_once(pair):
+    a, b = pair
+    sizes = [1 + (i * 7919) % 3000 if i % 50 else 600_000 for i in range(500)]
+    tickets = [a.send("b", [i.to_bytes(4, "big"), bytes(n)]) for i, n in enumerate(sizes)]
+    for i, n in enumerate(sizes):
+        data = wait_for(b, Received).data
+        assert int.from_bytes(data[:4], "big") == i
+        assert len(data) == n + 4
+    assert [wait_for(a, SendReceipt).ticket for _ in sizes] == tickets
+
+
+def test_four_boards_exchange_all_with_all():
+    names = [f"board-{i}" for i in range(4)]
+    boards = [GrpcTransport(name, RUN, limits=QUICK) for name in names]
+    try:
+        connect_all(boards, names)
+        for t, name in zip(boards, names, strict=True):
+            for peer in names:
+                if peer != name:
+                    for i in range(10):
+                        t.send(peer, [f"{name} {peer} {i}".encode(), bytes(100_000)])
+        for t, name in zip(boards, names, strict=True):
+            next_of = Counter()
+            for _ in range(30):
+                event = wait_for(t, Received)
+                expected = f"{event.sender} {name} {next_of[event.sender]}".encode()
+                assert bytes(event.data[: len(expected)]) == expected
+                next_of[event.sender] += 1
+            assert set(next_of.values()) == {10}
+    finally:
+        for t in boards:
+            t.close()
+
+
+def test_a_full_inbox_holds_the_sender_back_and_loses_nothing():
+    limits = replace(QUICK, max_inbox_bytes=3_000_000)
+    with GrpcTransport("a", RUN, limits=limits) as a, GrpcTransport("b", RUN, limits=limits) as b:
+        connect_all([a, b], ["a", "b"])
+        for i in range(12):
+            a.send("b", [bytes([i]) * 1_000_000])
+        receipts = [wait_for(a, SendReceipt) for _ in range(3)]
+        assert len(receipts) == 3
+        assert a.incoming(0.3) is None  # the fourth has no room until somebody takes the first
+        for i in range(12):
+            assert wait_for(b, Received).data[0] == i
+
+
+def test_a_full_queue_fails_the_frame_and_not_the_peer():
+    limits = replace(QUICK, max_inbox_bytes=1_000, max_queue_bytes=5_000_000)
+    with GrpcTransport("a", RUN, limits=limits) as a, GrpcTransport("b", RUN, limits=limits) as b:
+        connect_all([a, b], ["a", "b"])
+        tickets = [a.send("b", [bytes(1_000_000)]) for _ in range(12)]
+        failed = wait_for(a, SendFailed)
+        assert failed.ticket in tickets
+        assert "bytes wait for b already" in failed.reason
+        wait_for(b, Received)
+        wait_for(b, Received)  # b goes on taking frames
+
+
+def test_an_oversize_frame_is_refused_where_it_is_made_and_where_it_arrives():
+    small = replace(QUICK, max_frame_bytes=100_000)
+    with GrpcTransport("a", RUN, limits=QUICK) as a, GrpcTransport("b", RUN, limits=small) as b:
+        connect_all([a, b], ["a", "b"])
+        with pytest.raises(LocalError, match="1 to 100000 bytes"):
+            b.send("a", [bytes(100_001)])
+        with pytest.raises(LocalError, match="a frame of 0 bytes"):
+            b.send("a", [b""])
+        refused = a.send("b", [bytes(100_001)])
+        good = a.send("b", [bytes(100_000)])
+        failed = wait_for(a, SendFailed)
+        assert failed.ticket == refused
+        assert "takes at most 100000" in failed.reason
+        assert wait_for(a, SendReceipt).ticket == good
+        seen = []
+        assert len(wait_for(b, Received, seen=seen).data) == 100_000
+        assert any(isinstance(e, Notice) and e.peer == "a" and "100001 bytes" in e.text for e in seen)
+
+
+def test_a_closed_peer_is_refused_and_others_are_not():
+    a, b, c = (GrpcTransport(name, RUN, limits=QUICK) for name in "abc")
+    try:
+        connect_all([a, b, c], ["a", "b", "c"])
+        b.close_peer("a", "it sent a frame with a wrong checksum")
+        down = wait_for(b, PeerDown)
+        assert (down.peer, down.reason, down.left) == ("a", "it sent a frame with a wrong checksum", False)
+        notice = wait_for(a, Notice, lambda n: "wrong checksum" in n.text)
+        assert notice.peer == "b"
+        assert wait_for(a, PeerDown).peer == "b"
+        ticket = b.send("a", [b"x"])
+        assert wait_for(b, SendFailed).ticket == ticket
+        c.send("b", [b"hello"])
+        assert bytes(wait_for(b, Received).data) == b"hello"
+        b.send("c", [b"hello yourself"])
+        assert bytes(wait_for(c, Received).data) == b"hello yourself"
+    finally:
+        for t in (a, b, c):
+            t.close()
+
+
+def test_leaving_is_told_from_failing():
+    with GrpcTransport("a", RUN, limits=QUICK) as a:
+        b = GrpcTransport("b", RUN, limits=QUICK)
+        connect_all([a, b], ["a", "b"])
+        sent = [b.send("a", [bytes([i]) * 300_000]) for i in range(10)]
+        b.close()
+        for i in range(10):  # closing flushes
+            assert wait_for(a, Received).data[0] == i
+        receipts = []
+        while (event := b.incoming(None)) is not None:
+            receipts += [event.ticket] if isinstance(event, SendReceipt) else []
+        assert receipts == sent
+        down = wait_for(a, PeerDown)
+        assert (down.peer, down.left) == ("b", True)
+        a.send("b", [b"x"])
+        assert "down" in wait_for(a, SendFailed).reason
+
+
+def test_closing_frees_the_port_and_the_threads_and_is_idempotent(pair):
+    a, b = pair
+    host, port = a.address.rsplit(":", 1)
+    threads = [threading.Thread(target=a.close) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(PATIENCE_S)
+    a.close()
+    b.close()
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("mesh ")]
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.bind((host, int(port)))
+        s.listen()
+    while a.incoming(None) is not None:
+        pass
+    assert a.incoming(None) is None
+    with pytest.raises(LocalError, match="closed"):
+        a.send("b", [b"x"])
+    with pytest.raises(LocalError, match="closed"):
+        a.connect({"c": "127.0.0.1:1"})
+
+
+def test_many_transports_one_after_the_other_leave_nothing():
+    def usage() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    def once() -> None:
+        with GrpcTransport("a", RUN, limits=QUICK) as a, GrpcTransport("b", RUN, limits=QUICK) as b:
+            connect_all([a, b], ["a", "b"])
+            a.send("b", [b"x"])
+            wait_for(b, Received)
+
+    for _ in range(3):
+        once()
+    before = usage()
+    for _ in range(10):
+        once()
+    after = usage()
+    assert after[1] <= before[1]
+    assert after[0] <= before[0] + 5  # gRPC frees some descriptors a little later
+
+
+def test_frames_wait_for_a_peer_that_starts_later():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{s.getsockname()[1]}"
+    with GrpcTransport("a", RUN, limits=QUICK) as a:
+        a.connect({"b": address})
+        a.send("b", [b"early"])
+        notice = wait_for(a, Notice)
+        assert notice == Notice("b", f"cannot reach b at {address}: connection refused; trying again")
+        with GrpcTransport("b", RUN, address, limits=QUICK) as b:
+            b.connect({"a": a.address})
+            assert bytes(wait_for(b, Received).data) == b"early"
+            assert wait_for(a, PeerUp) == PeerUp("b")
+
+
+def test_a_peer_that_never_comes_is_down_after_first_contact():
+    with GrpcTransport("a", RUN, limits=replace(QUICK, first_contact_s=0.3)) as a:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))  # taken and not listening
+            a.connect({"b": f"127.0.0.1:{s.getsockname()[1]}"})
+            ticket = a.send("b", [b"x"])
+            seen = []
+            down = wait_for(a, PeerDown, seen=seen)
+            assert down.peer == "b"
+            assert "never reached" in down.reason
+            assert [e.ticket for e in seen if isinstance(e, SendFailed)] == [ticket]
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "match"),
+    [
+        (lambda t: t.send("z", [b"x"]), LocalError, "z is not a connected peer of a; connected peers: none"),
+        (lambda t: t.close_peer("z", ""), LocalError, "z is not a connected peer"),
+        (lambda t: t.connect({"a": "127.0.0.1:1"}), ConfigError, "cannot be its own peer"),
+        (lambda t: t.connect({"b": "127.0.0.1"}), ConfigError, "write host:port"),
+        (lambda t: t.connect({"b": "127.0.0.1:0"}), ConfigError, "port from 1 to 65535"),
+    ],
+)
+def test_wrong_calls_say_what_is_right(act, error, match):
+    with GrpcTransport("a", RUN) as t, pytest.raises(error, match=match):
+        act(t)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (("a", b"short"), "it must have 16"),
+        (("", RUN), "1 to 64 printable"),
+        (("a\n", RUN), "1 to 64 printable"),
+    ],
+)
+def test_wrong_identity(arguments, match):
+    with pytest.raises(ConfigError, match=match):
+        GrpcTransport(*arguments)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"grace_s": 0}, {"chunk_bytes": 5 << 20}, {"backoff_min_s": 2.0, "backoff_max_s": 1.0}]
+)
+def test_wrong_limits(wrong):
+    with pytest.raises(ConfigError):
+        MeshLimits(**wrong)
