@@ -1,0 +1,82 @@
+# make demo   two real runs on this machine: four boards peer to peer, then four boards through a Flower coordinator
+# make test   everything that a change must pass
+# Both make .venv, install what is missing and build the kernels; when nothing has changed they start at once.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Any of the supported Pythons; override with make PYTHON=/path/to/python3.12 ...
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+  $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
+CXX_FOUND = $(shell for c in "$${CXX:-}" c++ g++ clang++; do [ -n "$$c" ] && command -v $$c && break; done)
+
+DEPENDENCIES := $(VENV)/.dependencies
+NATIVE := $(VENV)/.native
+NATIVE_SOURCES := CMakeLists.txt $(shell find edgegossip/native/src -type f)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+BUILD_TOOLS := scikit-build-core nanobind cmake ninja
+JOBS ?= 2
+
+.PHONY: help demo test test-slow lint types format install wheel clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+demo: $(NATIVE) ## train on this machine, both ways, and show where the results lie
+	@$(BIN)/edgegossip run quickstart-gossip
+	@$(BIN)/edgegossip run quickstart-server
+	@for mode in gossip server; do \
+	  folder=$$(ls -dt runs/*quickstart-$$mode* | head -n 1); \
+	  echo "$$mode run: $$folder"; \
+	  find "$$folder" -name '*.png' | sort | sed 's/^/  plot: /'; \
+	done
+
+test: lint types ## formatting, lint, types, import rule, tests and branch coverage
+	@rm -f .coverage .coverage.* coverage.json
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --cov --cov-branch --cov-report= tests
+	@$(BIN)/python scripts/branch_coverage.py 95 edgegossip/layout.py edgegossip/frame.py edgegossip/codecs edgegossip/gossip
+
+test-slow: $(NATIVE) ## the tests that take long or need a developer's tools (cross compiler, emulator)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests
+
+lint: $(NATIVE)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet . || { echo "run: make format"; exit 1; }
+
+types: $(NATIVE)
+	@$(BIN)/mypy
+
+format: $(NATIVE) ## format the Python files
+	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format .
+
+install: $(NATIVE) ## only make .venv and build the kernels
+
+wheel: $(NATIVE) ## dist/*.whl for this machine's Python and architecture
+	@$(BIN)/python -m build --wheel --no-isolation --outdir dist .
+
+clean: ## remove .venv and everything built
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* coverage.json
+
+# The environment, with every extra and torch, at the versions of constraints.txt.
+$(DEPENDENCIES): pyproject.toml constraints.txt
+	@[ -n "$(PYTHON)" ] || { echo "edgegossip needs Python 3.11, 3.12 or 3.13, and none was found; set PYTHON=/path/to/python3" >&2; exit 1; }
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "installing dependencies into $(VENV) (once)"
+	@$(PIP) install -c constraints.txt $(BUILD_TOOLS) \
+	  $$($(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	  print(*(d.replace(" ", "") for d in [*p["dependencies"], *(d for e in p["optional-dependencies"].values() for d in e)]))')
+	@touch $@
+
+# The package itself, editable: Python changes are live, C++ changes are built by the next make.
+$(NATIVE): $(DEPENDENCIES) $(NATIVE_SOURCES)
+	@[ -n "$(CXX_FOUND)" ] || { echo "edgegossip builds its C++ kernels here and found no C++ compiler; on Debian and Ubuntu: apt install g++" >&2; exit 1; }
+	@$(BIN)/python -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || \
+	  { echo "edgegossip builds its C++ kernels here and found no Python.h; on Debian and Ubuntu: apt install python3-dev" >&2; exit 1; }
+	@echo "building the kernels"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $@

@@ -1,0 +1,87 @@
+// Checked, zero-copy access to what Python passes: numpy arrays, bytes, memoryviews, through the buffer protocol.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace edgegossip {
+
+namespace nb = nanobind;
+
+// One buffer, held for as long as this object lives. TypeError: no buffer, or another element type. ValueError: not
+// one-dimensional and contiguous, not aligned, or read-only where it is to be written.
+template <class T>
+class Buffer {
+public:
+    Buffer(nb::handle object, const char* name, bool writable) : name_(name) {
+        constexpr int READ = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
+        if (!PyObject_CheckBuffer(object.ptr())) throw nb::type_error((name_ + " must be " + wanted(writable)).c_str());
+        if (PyObject_GetBuffer(object.ptr(), &view_, writable ? READ | PyBUF_WRITABLE : READ) != 0) {
+            PyErr_Clear();
+            throw nb::value_error((name_ + " must be " + wanted(writable)).c_str());
+        }
+        const bool right_type = view_.itemsize == Py_ssize_t(sizeof(T)) && has_format(view_.format);
+        const bool one_dimension = view_.ndim == 1;
+        const bool aligned = reinterpret_cast<uintptr_t>(view_.buf) % alignof(T) == 0;
+        if (right_type && one_dimension && aligned) return;
+        PyBuffer_Release(&view_);
+        const std::string message = name_ + " must be " + wanted(writable);
+        if (!right_type) throw nb::type_error(message.c_str());
+        throw nb::value_error(message.c_str());
+    }
+    ~Buffer() { PyBuffer_Release(&view_); }
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+
+    T* data() const { return static_cast<T*>(view_.buf); }
+    int64_t size() const { return int64_t(view_.len) / int64_t(sizeof(T)); }
+
+    void expect_size(int64_t size) const {
+        if (this->size() == size) return;
+        const std::string message = name_ + " must have " + std::to_string(size) + " elements, it has " + std::to_string(this->size());
+        throw nb::value_error(message.c_str());
+    }
+
+private:
+    static bool has_format(const char* format);
+    static const char* type_name();
+
+    static std::string wanted(bool writable) {
+        return std::string("an aligned, contiguous, one-dimensional ") + (writable ? "writable " : "") + "buffer of " + type_name();
+    }
+
+    std::string name_;
+    Py_buffer view_{};
+};
+
+// A missing format means unsigned bytes.
+inline bool is_format(const char* format, const char* codes) {
+    if (format == nullptr) return *codes == 'B';
+    if (*format == '<' || *format == '=' || *format == '@') format++;
+    for (; *codes != 0; codes++)
+        if (format[0] == *codes && format[1] == 0) return true;
+    return false;
+}
+
+template <> inline bool Buffer<float>::has_format(const char* f) { return is_format(f, "f"); }
+template <> inline bool Buffer<int64_t>::has_format(const char* f) { return is_format(f, "ql"); }  // 8 bytes by itemsize
+template <> inline bool Buffer<uint8_t>::has_format(const char* f) { return is_format(f, "B"); }
+template <> inline const char* Buffer<float>::type_name() { return "float32"; }
+template <> inline const char* Buffer<int64_t>::type_name() { return "int64"; }
+template <> inline const char* Buffer<uint8_t>::type_name() { return "uint8"; }
+
+// Offsets of tensors, checked against the n values they divide. Copied, so that no other thread can change them later.
+inline std::vector<int64_t> read_offsets(nb::handle object, int64_t n) {
+    const Buffer<int64_t> buffer(object, "offsets", false);
+    const std::vector<int64_t> offsets(buffer.data(), buffer.data() + buffer.size());
+    bool good = !offsets.empty() && offsets.front() == 0 && offsets.back() == n;
+    for (size_t k = 1; good && k < offsets.size(); k++) good = offsets[k - 1] <= offsets[k];
+    if (good) return offsets;
+    const std::string message = "offsets must start at 0, never fall, and end at the number of values, " + std::to_string(n);
+    throw nb::value_error(message.c_str());
+}
+
+}  // namespace edgegossip
