@@ -1,0 +1,237 @@
+"""Figures with matplotlib, off screen. Colours are Okabe and Ito's, which people with any kind of colour vision tell
+apart (M. Okabe, K. Ito, "Color Universal Design", 2008)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from edgegossip.profiling.records import PARTS
+from edgegossip.report.series import Curves, Numbers, column_mean, column_range, smooth, thin
+from edgegossip.report.units import bytes_text, printable, seconds_text
+
+PALETTE = {
+    "compute": "#0072B2",
+    "encode": "#E69F00",
+    "transmit": "#D55E00",
+    "decode": "#F0E442",
+    "wait": "#B8BDC4",
+    "other": "#E4E7EA",
+}
+TRAIN, TEST = "#0072B2", "#D55E00"
+INK, MUTED, GRID = "#22272E", "#667079", "#E4E7EA"
+MOST_POINTS = 1500  # of a line; more cannot be seen
+_CLASSES = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+    "#F0E442",
+    "#7F7F7F",
+    "#332288",
+    "#88CCEE",
+)
+
+_STYLE = {
+    "font.size": 9.5,
+    "font.family": "DejaVu Sans",
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "grid.color": GRID,
+    "legend.frameon": False,
+}
+
+
+def draw_learning(curves: Curves, title: str, path: Path, *, log_bytes: bool = False) -> Path:
+    """Loss and test accuracy, against seconds and against bytes sent by all boards."""
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(10.0, 6.2, title)
+        axes = figure.subplots(2, 2, sharex="col", sharey="row")
+        for column, x in enumerate((curves.t_s, curves.sent_bytes)):
+            _loss(axes[0, column], x, curves)
+            _accuracy(axes[1, column], x, curves)
+        _seconds_axis(axes[1, 0], curves.t_s)
+        _bytes_axis(axes[1, 1], curves.sent_bytes, log_bytes)
+        axes[0, 0].set_ylabel("loss")
+        axes[1, 0].set_ylabel("test accuracy")
+        axes[0, 1].legend(loc="upper right")
+        return _save(figure, path)
+
+
+def _loss(axes: Axes, x: Numbers, curves: Curves) -> None:
+    """Training loss: the boards' range faint, their mean smoothed. Test loss: mean of the boards, a dot an
+    evaluation."""
+    train = curves.values.get("train/loss", np.empty((0, x.size)))
+    mean, window = column_mean(train), max(1, x.size // 50)
+    low, high = column_range(train)
+    if np.isfinite(mean).any():
+        at = np.union1d(thin(high, MOST_POINTS), thin(low, MOST_POINTS))
+        axes.fill_between(x[at], low[at], high[at], color=TRAIN, alpha=0.16, linewidth=0, label="training, every board")
+        line = smooth(mean, window)
+        at = thin(line, MOST_POINTS)
+        label = "training, mean of boards" + (f" over {window} rounds" if window > 1 else "")
+        axes.plot(x[at], line[at], color=TRAIN, linewidth=1.8, label=label)
+        axes.set_ylim(bottom=0 if np.nanmin(low) >= 0 else None, top=_top(high))
+    _evaluations(axes, x, curves.values.get("eval/loss"), "test, mean of boards")
+    axes.grid(axis="y")
+
+
+def _top(high: Numbers) -> float | None:
+    """Where to cut the axis: a few outliers among many rounds must not flatten all the rest."""
+    known = high[np.isfinite(high)]
+    cut = 1.15 * float(np.quantile(known, 0.995))
+    return cut if cut < 0.5 * float(known.max()) else None
+
+
+def _accuracy(axes: Axes, x: Numbers, curves: Curves) -> None:
+    accuracy = curves.values.get("eval/accuracy")
+    mean = _evaluations(axes, x, accuracy, "mean of boards")
+    axes.grid(axis="y")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    if mean is None or accuracy is None:
+        axes.text(0.5, 0.5, "no evaluation yet", transform=axes.transAxes, ha="center", color=MUTED)
+        return
+    low, high = column_range(accuracy)
+    axes.fill_between(x, low, high, where=np.isfinite(low), color=TEST, alpha=0.16, linewidth=0)
+    last = np.flatnonzero(np.isfinite(mean))[-1]
+    offset = (-2, -14) if mean[last] > 0.5 else (-2, 8)
+    style = {"textcoords": "offset points", "ha": "right", "fontweight": "bold", "color": TEST}
+    axes.annotate(f"{100 * mean[last]:.1f} %", (x[last], mean[last]), offset, **style)
+    axes.set_ylim(0, 1.03)
+
+
+def _evaluations(axes: Axes, x: Numbers, matrix: Numbers | None, label: str) -> Numbers | None:
+    """A line through the rounds that were evaluated; returns the mean over boards, None without any."""
+    if matrix is None or not np.isfinite(matrix).any():
+        return None
+    mean = column_mean(matrix)
+    at = np.flatnonzero(np.isfinite(mean))
+    at = at[thin(mean[at], MOST_POINTS)]
+    marker = "o" if at.size <= 60 else ""
+    axes.plot(x[at], mean[at], color=TEST, marker=marker, markersize=3.5, linewidth=1.6, label=label)
+    return mean
+
+
+def draw_time(summary: Mapping[str, Any], title: str, path: Path) -> Path:
+    """What each board's seconds went to, one stacked bar a board."""
+    rows = [row for row in summary["boards"] if any(v is not None for v in row["time_s"].values())]
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(10.0, 1.7 + 0.36 * len(rows), title)
+        axes = figure.subplots()
+        totals = np.array([sum(row["time_s"][part] or 0.0 for part in PARTS) for row in rows])
+        longest = float(totals.max()) or 1.0
+        left = np.zeros(len(rows))
+        for part in PARTS:
+            seconds = np.array([row["time_s"][part] or 0.0 for row in rows])
+            axes.barh(range(len(rows)), seconds, left=left, color=PALETTE[part], label=part, height=0.72)
+            _inside(axes, left, seconds, longest, "white" if part in ("compute", "transmit") else INK)
+            left += seconds
+        for y, total in enumerate(totals):
+            axes.text(total + 0.008 * longest, y, seconds_text(total), va="center", fontweight="bold")
+        axes.set_yticks(range(len(rows)), [_board_label(row) for row in rows])
+        axes.tick_params(axis="y", length=0, labelcolor=INK)
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.1 * longest)
+        axes.set_xlabel("seconds in the run's rounds")
+        axes.grid(axis="x")
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
+        return _save(figure, path)
+
+
+def _inside(axes: Axes, left: Numbers, seconds: Numbers, longest: float, color: str) -> None:
+    """Write the seconds into the pieces that have room for them."""
+    for y, (start, width) in enumerate(zip(left, seconds, strict=True)):
+        if width > 0.075 * longest:
+            axes.text(start + width / 2, y, seconds_text(width), ha="center", va="center", color=color, fontsize=8.5)
+
+
+def _board_label(row: Mapping[str, Any]) -> str:
+    finished = row["state"] == "finished" or row["role"] != "board"
+    return printable(row["node"], 40) + ("" if finished else f"\n({row['state']} in round {row['rounds']})")
+
+
+def draw_partition(nodes: Sequence[str], classes: Sequence[str], counts: Any, title: str, path: Path) -> Path:
+    """Who has which training examples: one stacked bar a board, one colour a class; counts int[nodes, classes]."""
+    table = np.asarray(counts)
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(10.0, 1.9 + 0.36 * len(nodes), title)
+        axes = figure.subplots()
+        left = np.zeros(len(nodes))
+        widest = max(float(table.sum(axis=1).max(initial=0)), 1.0)
+        colors = class_colors(len(classes))
+        for k, name in enumerate(classes):
+            axes.barh(
+                range(len(nodes)), table[:, k], left=left, color=colors[k], label=printable(name, 20), height=0.72
+            )
+            for y, count in enumerate(table[:, k]):
+                if count > 0.045 * widest:
+                    ink = _ink_on(colors[k])
+                    axes.text(left[y] + count / 2, y, str(count), ha="center", va="center", color=ink, fontsize=8)
+            left += table[:, k]
+        for y, total in enumerate(left):
+            axes.text(total + 0.008 * widest, y, f"{total:.0f}", va="center", fontweight="bold")
+        axes.set_yticks(range(len(nodes)), [printable(node, 40) for node in nodes])
+        axes.tick_params(axis="y", length=0, labelcolor=INK)
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.08 * widest)
+        axes.set_xlabel("training examples")
+        axes.grid(axis="x")
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=10, title="class")
+        return _save(figure, path)
+
+
+def class_colors(count: int) -> list[str]:
+    """One colour a class: a palette that can be told apart up to ten, an even scale beyond."""
+    if count <= len(_CLASSES):
+        return list(_CLASSES[:count])
+    scale = matplotlib.colormaps["viridis"]
+    return [matplotlib.colors.to_hex(scale(k / (count - 1))) for k in range(count)]
+
+
+def _ink_on(color: str) -> str:
+    red, green, blue = matplotlib.colors.to_rgb(color)
+    return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "white"
+
+
+def _figure(width_in: float, height_in: float, title: str) -> Figure:
+    """Not through pyplot: no global state, no display."""
+    figure = Figure(figsize=(width_in, height_in), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    figure.suptitle(printable(title, 160), x=0.012, ha="left", fontsize=11, fontweight="bold")
+    return figure
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _seconds_axis(axes: Axes, t_s: Numbers) -> None:
+    axes.set_xlabel(f"seconds since the start ({seconds_text(float(t_s[-1]))} in all)")
+    axes.set_xlim(left=0)
+
+
+def _bytes_axis(axes: Axes, sent_bytes: Numbers, log: bool) -> None:
+    total = float(sent_bytes[-1])
+    axes.set_xlabel(f"bytes sent by all boards ({bytes_text(total)} in all)" if total else "bytes sent (not measured)")
+    axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
+    if log and total:
+        axes.set_xscale("log")
+    else:
+        axes.set_xlim(left=0)

@@ -1,0 +1,75 @@
+"""The plots of a run as PNG files: how it learned, where its time went, who had which data.
+
+matplotlib is imported when something is drawn, never before, and draws without a screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgegossip.profiling.run_folder import RunData, read_run
+from edgegossip.profiling.summary import COORDINATOR, recipe_of, summarise
+from edgegossip.report.series import Curves, align, load_series
+from edgegossip.types import DataError, HostError
+
+
+def write_plots(run_dir: Path, *, log_bytes: bool = False) -> list[Path]:
+    """Draw learning.png, time.png and partition.png into `<run_dir>/plots`; those without data are left out.
+    `log_bytes` puts bytes on a logarithmic axis. Raises HostError without matplotlib, DataError for a folder without
+    records."""
+    _require_matplotlib()
+    from edgegossip.report.draw import draw_learning, draw_partition, draw_time
+
+    run = read_run(run_dir)
+    summary, curves = summarise(run), _curves(run)
+    if curves.t_s.size == 0 and run.partition is None:
+        raise DataError(f"{run_dir} has no records to draw yet")
+    title, folder = run_title(run, summary), Path(run_dir) / "plots"
+    folder.mkdir(exist_ok=True)
+    written: list[Path] = []
+    if curves.t_s.size:
+        written.append(draw_learning(curves, title, folder / "learning.png", log_bytes=log_bytes))
+    if any(seconds is not None for row in summary["boards"] for seconds in row["time_s"].values()):
+        written.append(draw_time(summary, title, folder / "time.png"))
+    if run.partition is not None:
+        nodes, classes, counts = (run.partition[key] for key in ("nodes", "classes", "counts"))
+        written.append(draw_partition(nodes, classes, counts, title, folder / "partition.png"))
+    return written
+
+
+def run_title(run: RunData, summary: Mapping[str, Any]) -> str:
+    """One line that says what was run, such as "quickstart-gossip: gossip (ring, dpsgd), minmax8, 4 boards, 60
+    rounds"."""
+    recipe = recipe_of(run)
+    section = {name: recipe.get(name, {}) for name in ("run", "gossip", "server", "codec", "data", "model")}
+    mode = summary["mode"]
+    how = ("topology", "algorithm") if mode == "gossip" else ("strategy",)
+    details = [str(section[mode][key]) for key in how if key in section.get(mode, {})]
+    parts = [f"{mode} ({', '.join(details)})" if details else mode]
+    parts += [section[name].get("name") for name in ("data", "model", "codec")]
+    parts += [f"{summary['nodes']} boards", f"{summary['rounds']} rounds"]
+    return f"{section['run'].get('name', run.name)}: " + ", ".join(str(p) for p in parts if p)
+
+
+def _curves(run: RunData) -> Curves:
+    """All boards on one axis. Where boards do not evaluate, the coordinator's figures stand in; its bytes always
+    count."""
+    series = load_series(run.metrics())
+    curves = align(series)
+    rows = [k for k, node in enumerate(series) if node != COORDINATOR]
+    return Curves(curves.t_s, curves.sent_bytes, {name: _pick(m, rows) for name, m in curves.values.items()})
+
+
+def _pick(matrix: Any, rows: list[int]) -> Any:
+    import numpy as np
+
+    return matrix[rows] if rows and np.isfinite(matrix[rows]).any() else matrix
+
+
+def _require_matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise HostError("plots need matplotlib: pip install 'edgegossip[report]'") from None

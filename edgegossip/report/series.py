@@ -1,0 +1,122 @@
+"""Records as columns of numbers, and what long ones need before they can be drawn: means, smoothing, thinning. numpy
+only."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgegossip.profiling.lines import MetricsRecord
+from edgegossip.types import NodeId
+
+Numbers = NDArray[np.float64]  # missing values are nan
+
+COLUMNS = ("train/loss", "eval/loss", "eval/accuracy", "net/sent_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One node's records in the order of its rounds; all arrays float64[records]."""
+
+    step: Numbers
+    t_s: Numbers
+    columns: Mapping[str, Numbers]
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """A fleet's records on one axis of rounds. Arrays float64[rounds] or float64[boards, rounds]; nan where nothing
+    is."""
+
+    t_s: Numbers  # mean over the boards that were there
+    sent_bytes: Numbers  # by all boards up to and with that round
+    values: Mapping[str, Numbers]  # name -> [boards, rounds]
+
+
+def load_series(records: Iterable[MetricsRecord], names: tuple[str, ...] = COLUMNS) -> dict[NodeId, Series]:
+    """Read records once, keeping 8 bytes a number: ten thousand rounds of 18 boards are some megabytes."""
+    raw: dict[NodeId, dict[str, array[float]]] = {}
+    for record in records:
+        columns = raw.setdefault(record.node, {name: array("d") for name in ("step", "t_s", *names)})
+        columns["step"].append(record.step)
+        columns["t_s"].append(record.t_s)
+        for name in names:
+            value = record.number(name)
+            columns[name].append(float("nan") if value is None else value)
+    return {node: _series(columns, names) for node, columns in raw.items()}
+
+
+def _series(columns: Mapping[str, array[float]], names: tuple[str, ...]) -> Series:
+    arrays = {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
+    order = np.argsort(arrays["step"], kind="stable")
+    ordered = {name: a[order] for name, a in arrays.items()}
+    return Series(ordered["step"], ordered["t_s"], {name: ordered[name] for name in names})
+
+
+def align(series: Mapping[NodeId, Series]) -> Curves:
+    """Put all nodes on the sorted rounds that any of them has. A round that a node did twice counts its last values
+    and the bytes of both."""
+    steps = np.unique(np.concatenate([s.step for s in series.values()])) if series else np.empty(0)
+    names = sorted({name for s in series.values() for name in s.columns})
+    at = {node: np.searchsorted(steps, s.step) for node, s in series.items()}
+
+    def matrix(pick: str) -> Numbers:
+        out = np.full((len(series), steps.size), np.nan)
+        for row, (node, s) in enumerate(series.items()):
+            out[row, at[node]] = s.t_s if pick == "t_s" else s.columns[pick]
+        return out
+
+    sent_bytes = np.zeros(steps.size)
+    for node, s in series.items():
+        if "net/sent_bytes" in s.columns:
+            np.add.at(sent_bytes, at[node], np.nan_to_num(s.columns["net/sent_bytes"]))
+    t_s = np.maximum.accumulate(column_mean(matrix("t_s"))) if steps.size else np.empty(0)
+    return Curves(t_s, np.cumsum(sent_bytes), {name: matrix(name) for name in names})
+
+
+def column_mean(matrix: Numbers) -> Numbers:
+    """Mean of each column over what is not nan, float64[columns]; nan where nothing is. No warnings."""
+    there = np.isfinite(matrix)
+    count = there.sum(axis=0)
+    total = np.where(there, matrix, 0.0).sum(axis=0)
+    return np.divide(total, count, out=np.full(matrix.shape[1], np.nan), where=count > 0)
+
+
+def column_range(matrix: Numbers) -> tuple[Numbers, Numbers]:
+    """Least and greatest of each column, float64[columns] each; nan where nothing is."""
+    there = np.isfinite(matrix)
+    low = np.where(there, matrix, np.inf).min(axis=0, initial=np.inf)
+    high = np.where(there, matrix, -np.inf).max(axis=0, initial=-np.inf)
+    some = there.any(axis=0)
+    return np.where(some, low, np.nan), np.where(some, high, np.nan)
+
+
+def smooth(y: Numbers, window: int) -> Numbers:
+    """Centred moving mean over `window` points (shorter at the ends), nan passed over; same length. window 1 changes
+    nothing."""
+    if window <= 1 or y.size == 0:
+        return y.copy()
+    there = np.isfinite(y)
+    total = np.concatenate([[0.0], np.cumsum(np.where(there, y, 0.0))])
+    count = np.concatenate([[0], np.cumsum(there)])
+    index = np.arange(y.size)
+    low, high = np.maximum(index - window // 2, 0), np.minimum(index + (window + 1) // 2, y.size)
+    n = count[high] - count[low]
+    return np.divide(total[high] - total[low], n, out=np.full(y.size, np.nan), where=n > 0)
+
+
+def thin(y: Numbers, most: int) -> NDArray[np.intp]:
+    """Sorted indices of at most `most` (>= 4) points that keep the shape of y: the first, the last, and the least and
+    greatest of each of equal stretches. All of them when y is short enough."""
+    if y.size <= most:
+        return np.arange(y.size)
+    edges = np.linspace(0, y.size, (most - 2) // 2 + 1).astype(np.intp)
+    low, high = np.where(np.isfinite(y), y, np.inf), np.where(np.isfinite(y), y, -np.inf)
+    picked = {0, y.size - 1}
+    for start, end in zip(edges[:-1], edges[1:], strict=True):
+        picked |= {int(start + low[start:end].argmin()), int(start + high[start:end].argmax())}
+    return np.array(sorted(picked), dtype=np.intp)
