@@ -1,0 +1,34 @@
+"""Algorithms by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edgegossip import gossip
+from edgegossip.types import ConfigError
+
+
+def test_every_name_gives_an_algorithm_of_that_name() -> None:
+    assert "dpsgd" in gossip.names()
+    assert [gossip.get(name).name for name in gossip.names()] == list(gossip.names())
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("d-psgd", {}, "unknown algorithm 'd-psgd'; did you mean 'dpsgd'"),
+        ("dpsgd", {"etta": 1.0}, "unknown parameter of algorithm 'dpsgd' 'etta'; did you mean 'eta'"),
+        ("dpsgd", {"eta": 0.0}, "eta of dpsgd = 0.0 must be a number above 0 and at most 1"),
+        ("dpsgd", {"eta": 1.5}, "at most 1"),
+        ("dpsgd", {"eta": float("nan")}, "at most 1"),
+        ("dpsgd", {"eta": "1"}, "must be a number"),
+        ("dpsgd", {"eta": True}, "must be a number"),
+        ("dpsgd", {"max_ahead": -1}, "max_ahead of dpsgd = -1 .*nearest valid value is 0"),
+        ("dpsgd", {"early_bytes": 1.5}, "early_bytes of dpsgd = 1.5 must be an integer"),
+    ],
+)
+def test_wrong_choices_name_the_nearest_right_one(name: str, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        gossip.get(name, **params)

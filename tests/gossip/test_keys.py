@@ -1,0 +1,28 @@
+"""Key derivation: the published generator, and keys that do not meet."""
+
+from __future__ import annotations
+
+from edgegossip.gossip.keys import derive_key, splitmix64
+
+
+def test_splitmix64_gives_the_published_sequence() -> None:
+    """First outputs of the reference implementation for the seed 1234567."""
+    gamma, state, outputs = 0x9E3779B97F4A7C15, 1234567, []
+    for _ in range(5):
+        outputs.append(splitmix64(state))
+        state = (state + gamma) % 2**64
+    assert outputs == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+
+
+def test_keys_of_a_run_are_distinct_and_fixed() -> None:
+    keys = {derive_key(seed, node, round) for seed in range(4) for node in range(16) for round in range(200)}
+    assert len(keys) == 4 * 16 * 200 and all(0 <= k < 2**64 for k in keys)
+    assert derive_key(1, 2, 3) == derive_key(1 + 2**64, 2, 3) != derive_key(1, 3, 2)
+    assert derive_key(1) != derive_key(1, 0)
+    assert derive_key(1, 2, 3) == splitmix64(splitmix64(splitmix64(1) ^ 2) ^ 3)
