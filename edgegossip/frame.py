@@ -1,15 +1,35 @@
 """The version 1 wire frame: one message between two boards, or between a board and the coordinator. Pure.
 
 docs/wire-format.md describes it byte by byte. `build` makes the pieces, `parse` checks every field before it believes any.
-Peer identity is not in the frame: it comes from the transport.
+Peer identity is not in the frame: it comes from the transport. Neither is a length trusted: a receiver that reads a stream
+calls `parse_header` on the first HEADER_BYTES and refuses by version, size, run or model before it reads on.
 """
 
 from __future__ import annotations
 
+import math
+import struct
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
-from collections.abc import Mapping
+
+from edgegossip.codecs.base import MAX_PARAMS_BYTES, Codec
+from edgegossip.layout import Layout
+from edgegossip.types import DecodeError, LocalError, PeerError
+
+MAGIC = b"\x89EGF"  # the high bit of the first byte catches links and tools that are not clean for 8 bits
+VERSION = 1
+HEADER_BYTES = 72
+RUN_ID_BYTES = 16
+MAX_AUX_ENTRIES = 32
+
+_FIELDS = struct.Struct("<4sBBHHHHHQ16sIIQQI")  # everything but the header's own CRC
+_CRC = struct.Struct("<I")
+_AUX = struct.Struct("<Bd")
+_U16, _U32, _U64 = 2**16 - 1, 2**32 - 1, 2**64 - 1
+_EMPTY_AUX: Mapping[int, float] = MappingProxyType({})
 
 
 class Kind(IntEnum):
@@ -22,9 +42,19 @@ class Kind(IntEnum):
     STATE = 5  # a full replica, after a gap
 
 
+class Aux(IntEnum):
+    """Tags of the small numbers that travel beside the body. Unknown tags from 1 to 255 are kept and passed on."""
+
+    PUSH_SUM_WEIGHT = 1
+    LOSS = 2  # mean training loss over the examples seen
+    EXAMPLES = 3
+    LEARNING_RATE = 4
+    STEPS = 5  # optimiser steps taken
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message. `body` is what the codec made of the vector; `aux` holds small numbers by tag (see Aux)."""
+    """One message. `body` is what the codec made of the vector; `aux` holds small finite numbers by tag (see Aux)."""
 
     kind: Kind
     codec_id: int  # uint16, 0 is invalid
@@ -35,4 +65,224 @@ class Frame:
     sequence: int  # uint64, counts this sender's frames on this edge from 1
     key: int  # uint64, of the codec's generator
     body: bytes | memoryview
-    aux: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    aux: Mapping[int, float] = field(default_factory=lambda: _EMPTY_AUX)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The checked fixed part of a frame: all that can be known before the rest has arrived."""
+
+    kind: Kind
+    codec_id: int
+    params_bytes: int  # at most MAX_PARAMS_BYTES
+    aux_bytes: int  # a multiple of 9, at most 9 * MAX_AUX_ENTRIES
+    layout_hash: int
+    run_id: bytes
+    round: int
+    body_bytes: int  # at most Limits.max_body_bytes
+    sequence: int
+    key: int
+    payload_crc: int  # CRC-32 of parameters, aux and body
+
+    @property
+    def frame_bytes(self) -> int:
+        """Size of the whole frame."""
+        return HEADER_BYTES + self.params_bytes + self.aux_bytes + self.body_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a receiver accepts."""
+
+    max_body_bytes: int = 256 * 2**20
+
+    @classmethod
+    def of(cls, layout: Layout) -> Limits:
+        """Room for every codec's body of this model: 4 bytes a value, 64 a tensor and 4 KiB."""
+        return cls(min(_U32, 4 * layout.size + 64 * len(layout.tensors) + 4096))
+
+
+def build(frame: Frame) -> tuple[bytes, bytes | memoryview]:
+    """Header with parameters and aux, and the body as it is (no copy): send one after the other.
+
+    Raises LocalError on a field that does not fit the wire.
+    """
+    body = _bytes_like(frame.body)
+    _check_fields(frame, len(body))
+    aux = _pack_aux(frame.aux)
+    payload_head = bytes(frame.codec_params) + aux
+    fields = _FIELDS.pack(
+        MAGIC,
+        VERSION,
+        frame.kind,
+        0,
+        frame.codec_id,
+        len(frame.codec_params),
+        len(aux),
+        0,
+        frame.layout_hash,
+        frame.run_id,
+        frame.round,
+        len(body),
+        frame.sequence,
+        frame.key,
+        zlib.crc32(body, zlib.crc32(payload_head)),
+    )
+    return fields + _CRC.pack(zlib.crc32(fields)) + payload_head, body
+
+
+def parse_header(data: bytes | bytearray | memoryview, limits: Limits) -> Header:
+    """Check the first HEADER_BYTES of a frame. Raises DecodeError; allocates nothing that depends on them."""
+    if len(data) < HEADER_BYTES:
+        raise DecodeError(f"a frame starts with {HEADER_BYTES} bytes of header, only {len(data)} arrived")
+    fields = bytes(data[: _FIELDS.size])
+    (magic, version, kind, flags, codec_id, params_bytes, aux_bytes, reserved, layout_hash, run_id) = (
+        values := _FIELDS.unpack(fields)
+    )[:10]
+    round_, body_bytes, sequence, key, payload_crc = values[10:]
+    if magic != MAGIC:
+        raise DecodeError(f"not an edgegossip frame: it starts with {magic.hex(' ')} instead of {MAGIC.hex(' ')}")
+    if version != VERSION:
+        raise DecodeError(f"the frame has wire version {version}, this build speaks version {VERSION} only")
+    if zlib.crc32(fields) != _CRC.unpack_from(data, _FIELDS.size)[0]:
+        raise DecodeError("the frame's header is damaged: its CRC does not match")
+    if kind not in _KINDS:
+        raise DecodeError(f"unknown frame kind {kind}; version {VERSION} has 1 to {max(_KINDS)}")
+    if flags or reserved:
+        raise DecodeError(f"flags {flags:#06x} and reserved field {reserved:#06x} must both be 0 in version {VERSION}")
+    if codec_id == 0:
+        raise DecodeError("codec id 0 is not a codec")
+    if params_bytes > MAX_PARAMS_BYTES:
+        raise DecodeError(f"{params_bytes} bytes of codec parameters exceed the limit of {MAX_PARAMS_BYTES}")
+    if aux_bytes % _AUX.size or aux_bytes > _AUX.size * MAX_AUX_ENTRIES:
+        raise DecodeError(
+            f"{aux_bytes} bytes of aux values are not 0 to {MAX_AUX_ENTRIES} entries of {_AUX.size} bytes each"
+        )
+    if sequence == 0:
+        raise DecodeError("sender sequence 0 is invalid: frames are counted from 1")
+    if body_bytes > limits.max_body_bytes:
+        raise DecodeError(f"a body of {body_bytes} bytes exceeds the limit of {limits.max_body_bytes}")
+    return Header(
+        kind=_KINDS[kind],
+        codec_id=codec_id,
+        params_bytes=params_bytes,
+        aux_bytes=aux_bytes,
+        layout_hash=layout_hash,
+        run_id=run_id,
+        round=round_,
+        body_bytes=body_bytes,
+        sequence=sequence,
+        key=key,
+        payload_crc=payload_crc,
+    )
+
+
+def parse(data: bytes | bytearray | memoryview, limits: Limits) -> Frame:
+    """Check a whole frame. Its body is a read-only view of `data`: keep `data` unchanged as long as the body is in use.
+
+    Raises DecodeError on anything but exactly one valid frame. `build(parse(data, limits))` gives the bytes of `data` again.
+    """
+    view = _bytes_like(memoryview(data))
+    header = parse_header(view, limits)
+    if len(view) != header.frame_bytes:
+        fault = "truncated" if len(view) < header.frame_bytes else "followed by bytes that do not belong to it"
+        raise DecodeError(f"the frame is {fault}: {len(view)} bytes arrived, its header says {header.frame_bytes}")
+    if zlib.crc32(view[HEADER_BYTES:]) != header.payload_crc:
+        raise DecodeError("the frame's payload is damaged: its CRC does not match")
+    aux_start = HEADER_BYTES + header.params_bytes
+    body_start = aux_start + header.aux_bytes
+    return Frame(
+        kind=header.kind,
+        codec_id=header.codec_id,
+        codec_params=bytes(view[HEADER_BYTES:aux_start]),
+        layout_hash=header.layout_hash,
+        run_id=header.run_id,
+        round=header.round,
+        sequence=header.sequence,
+        key=header.key,
+        body=memoryview(view)[body_start:].toreadonly(),
+        aux=_unpack_aux(view[aux_start:body_start]),
+    )
+
+
+def expect(message: Frame | Header, *, run_id: bytes, layout_hash: int, codec: Codec[object] | None = None) -> None:
+    """Raises PeerError when a valid frame is not for us: another run, another model or (given `codec`) another codec.
+
+    A Header carries no codec parameters, so of `codec` only the id is compared there.
+    """
+    if message.run_id != run_id:
+        raise PeerError(f"the peer is in another run: {message.run_id.hex()}, ours is {run_id.hex()}")
+    if message.layout_hash != layout_hash:
+        raise PeerError(
+            f"the peer trains another model: layout {message.layout_hash:016x}, ours is {layout_hash:016x}; "
+            "all boards need the same model and the same edgegossip version"
+        )
+    if codec is None:
+        return
+    if message.codec_id != codec.wire_id:
+        raise PeerError(f"the peer sent codec id {message.codec_id}, this run uses {codec.name} (id {codec.wire_id})")
+    if isinstance(message, Frame) and message.codec_params != codec.wire_params():
+        raise PeerError(
+            f"the peer sent {codec.name} with parameters [{message.codec_params.hex()}], "
+            f"this run uses [{codec.wire_params().hex()}]"
+        )
+
+
+_KINDS: Mapping[int, Kind] = MappingProxyType({int(k): k for k in Kind})
+
+
+def _bytes_like(body: bytes | memoryview) -> bytes | memoryview:
+    """The same memory as single bytes, so that `len` counts bytes."""
+    if isinstance(body, bytes):
+        return body
+    if not isinstance(body, memoryview) or not body.c_contiguous:
+        raise LocalError(f"a frame's body must be bytes or a contiguous memoryview, not {type(body).__name__}")
+    return body if body.format == "B" and body.ndim == 1 else body.cast("B")
+
+
+def _check_fields(frame: Frame, body_bytes: int) -> None:
+    if frame.kind not in _KINDS:
+        raise LocalError(f"frame kind {frame.kind!r} is not one of {', '.join(k.name for k in Kind)}")
+    for name, value, low, high in (
+        ("codec_id", frame.codec_id, 1, _U16),
+        ("layout_hash", frame.layout_hash, 0, _U64),
+        ("round", frame.round, 0, _U32),
+        ("sequence", frame.sequence, 1, _U64),
+        ("key", frame.key, 0, _U64),
+    ):
+        if not isinstance(value, int) or not low <= value <= high:
+            raise LocalError(f"frame field {name} must be an integer from {low} to {high}, got {value!r}")
+    if len(frame.run_id) != RUN_ID_BYTES:
+        raise LocalError(f"a run id has {RUN_ID_BYTES} bytes, this one has {len(frame.run_id)}")
+    if len(frame.codec_params) > MAX_PARAMS_BYTES:
+        raise LocalError(f"{len(frame.codec_params)} bytes of codec parameters exceed the limit of {MAX_PARAMS_BYTES}")
+    if len(frame.aux) > MAX_AUX_ENTRIES:
+        raise LocalError(f"a frame carries at most {MAX_AUX_ENTRIES} aux values, this one has {len(frame.aux)}")
+    if body_bytes > _U32:
+        raise LocalError(f"a body of {body_bytes} bytes does not fit one frame, which carries at most {_U32}")
+
+
+def _pack_aux(aux: Mapping[int, float]) -> bytes:
+    for tag, value in aux.items():
+        if not 1 <= tag <= 255:
+            raise LocalError(f"aux tag {tag} is not within 1 to 255")
+        if not math.isfinite(value):
+            raise LocalError(f"aux value {_tag_name(tag)} is {value}; only finite numbers travel")
+    return b"".join(_AUX.pack(tag, aux[tag]) for tag in sorted(aux))
+
+
+def _unpack_aux(data: bytes | memoryview) -> Mapping[int, float]:
+    aux: dict[int, float] = {}
+    last = 0
+    for tag, value in _AUX.iter_unpack(data):
+        if tag <= last:
+            raise DecodeError(f"aux tag {tag} after {last}: tags must start at 1 and increase")
+        if not math.isfinite(value):
+            raise DecodeError(f"aux value {_tag_name(tag)} is not a finite number")
+        aux[tag] = value
+        last = tag
+    return MappingProxyType(aux)
+
+
+def _tag_name(tag: int) -> str:
+    return Aux(tag).name if tag in Aux._value2member_map_ else f"tag {tag}"

@@ -47,7 +47,9 @@ class Codec(Protocol[S]):
     def encode(self, x: Vec, state: S, ctx: Ctx) -> tuple[bytes, S]:
         """Encode float32[layout.size]. Raises LocalError that names the tensor when x is not finite, or has the wrong size."""
 
-    def decode(self, body: bytes | memoryview, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+    def decode(
+        self, body: bytes | memoryview, layout: Layout, out: Vec | None = None, weight: float | None = None
+    ) -> Vec:
         """Decode into a finite float32[layout.size].
 
         `out` given: write there (and return it); `weight` given too: out += weight * value.

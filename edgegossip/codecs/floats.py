@@ -1,0 +1,124 @@
+"""`fp32` and `fp16`: IEEE 754 numbers as they are, little-endian, in the order of the layout.
+
+fp32 is exact. fp16 rounds to the nearest binary16 value, ties to even; magnitudes beyond the largest finite one, 65504, become
+65504 (a saturating conversion), so that what arrives is always finite and still the nearest value that binary16 has. The error is
+at most max(2**-11 * |x|, 2**-25) for |x| <= 65504.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgegossip.codecs.base import Ctx
+from edgegossip.codecs.checks import (
+    CHUNK_VALUES,
+    all_finite,
+    chunks,
+    require_body_bytes,
+    require_input,
+    require_out,
+    write,
+)
+from edgegossip.codecs.registry import Family, without_params
+from edgegossip.layout import Layout
+from edgegossip.types import DecodeError, Vec
+
+FP16_MAX = 65504.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fp32:
+    """32 bits a value, exact. Body: float32[n]. Its state is the layout."""
+
+    name: ClassVar[str] = "fp32"
+    wire_id: ClassVar[int] = 1
+
+    def wire_params(self) -> bytes:
+        return b""
+
+    def init(self, layout: Layout) -> Layout:
+        return layout
+
+    def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[bytes, Layout]:
+        require_input(x, state)
+        return x.astype("<f4", copy=False).tobytes(), state
+
+    def decode(
+        self, body: bytes | memoryview, layout: Layout, out: Vec | None = None, weight: float | None = None
+    ) -> Vec:
+        require_out(layout, out, weight)
+        return _decode(np.dtype("<f4"), body, layout, out, weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Fp16:
+    """16 bits a value, saturating at +-65504. Body: binary16[n]. Its state is the layout."""
+
+    name: ClassVar[str] = "fp16"
+    wire_id: ClassVar[int] = 2
+
+    def wire_params(self) -> bytes:
+        return b""
+
+    def init(self, layout: Layout) -> Layout:
+        return layout
+
+    def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[bytes, Layout]:
+        require_input(x, state)
+        half = np.empty(x.size, "<f2")
+        with np.errstate(under="ignore"):
+            for part in chunks(x.size):
+                half[part] = np.clip(x[part], -FP16_MAX, FP16_MAX)
+        return half.tobytes(), state
+
+    def decode(
+        self, body: bytes | memoryview, layout: Layout, out: Vec | None = None, weight: float | None = None
+    ) -> Vec:
+        require_out(layout, out, weight)
+        return _decode(np.dtype("<f2"), body, layout, out, weight)
+
+
+def _decode(
+    dtype: np.dtype[Any], body: bytes | memoryview, layout: Layout, out: Vec | None, weight: float | None
+) -> Vec:
+    """Convert the body's numbers; a body in a frame need not be aligned, so each chunk is copied before it is looked at."""
+    name = f"fp{8 * dtype.itemsize}"
+    wire = np.frombuffer(require_body_bytes(body, dtype.itemsize * layout.size, name), dtype)
+    if out is None:
+        values = wire.astype(np.float32)
+        _require_finite_body(all_finite(values), name)
+        return values
+    _require_finite_body(all(all_finite(values) for _, values in _float32_chunks(wire)), name)
+    for part, values in _float32_chunks(wire):
+        write(values, out[part], weight)
+    return out
+
+
+def _float32_chunks(wire: NDArray[Any]) -> Iterator[tuple[slice, Vec]]:
+    scratch = np.empty(min(wire.size, CHUNK_VALUES), np.float32)
+    for part in chunks(wire.size):
+        values = scratch[: part.stop - part.start]
+        np.copyto(values, wire[part])
+        yield part, values
+
+
+def _require_finite_body(finite: bool, name: str) -> None:
+    if not finite:
+        raise DecodeError(f"the {name} body holds NaN or infinite values")
+
+
+FAMILIES = (
+    Family("fp32", Fp32, "32 bits a value, exact", wire_id=Fp32.wire_id, from_params=without_params("fp32", Fp32)),
+    Family(
+        "fp16",
+        Fp16,
+        "16 bits a value, nearest, saturating",
+        wire_id=Fp16.wire_id,
+        from_params=without_params("fp16", Fp16),
+    ),
+)

@@ -1,0 +1,129 @@
+"""Codecs by name (recipes, command line) and by wire id (frames).
+
+A family is one named codec with its parameters. A file of codecs ends in a tuple `FAMILIES`, which `codecs/__init__.py` lists.
+Names and wire ids are separate on purpose: a preset or a wrapper whose bodies another codec can decode has a name and no id.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from edgegossip.codecs.base import MAX_PARAMS_BYTES, Codec
+from edgegossip.types import ConfigError, DecodeError
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One parameter of a family: a bool, int, float or str with a default, a range (inclusive) or the only valid words."""
+
+    name: str
+    default: bool | int | float | str
+    help: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def check(self, codec: str, value: object) -> Any:
+        """The value in the default's type. Raises ConfigError that names key, value and what is allowed."""
+        wanted = type(self.default)
+        if wanted is float and type(value) is int:
+            value = float(value)
+        if type(value) is not wanted:
+            raise ConfigError(f"codec {codec}: {self.name} = {value!r} is not {_ARTICLES[wanted]}")
+        if self.choices and value not in self.choices:
+            raise ConfigError(
+                f"codec {codec}: {self.name} = {value!r} is not one of {', '.join(self.choices)}"
+                + _nearest(str(value), self.choices)
+            )
+        if not self._in_range(value):
+            raise ConfigError(f"codec {codec}: {self.name} = {value!r} is outside {self.low} to {self.high}")
+        return value
+
+    def _in_range(self, value: Any) -> bool:
+        # Written so that NaN, for which every comparison is false, is outside of any range.
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One codec name. `make` takes the parameters as keywords, all of them, checked one by one; it raises ConfigError when they do
+    not go together. `wire_id` with `from_params` says how a receiver rebuilds it from a frame (DecodeError on bad bytes)."""
+
+    name: str
+    make: Callable[..., Codec[Any]]
+    help: str
+    params: tuple[Param, ...] = ()
+    wire_id: int | None = None
+    from_params: Callable[[bytes], Codec[Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Families by name and by wire id. Built once, from all `FAMILIES`."""
+
+    families: Mapping[str, Family]
+    by_wire_id: Mapping[int, Family] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def of(cls, families: Iterable[Family]) -> Registry:
+        """Raises ValueError (a mistake in this package, not of its user) on a repeated name or wire id."""
+        by_name: dict[str, Family] = {}
+        by_wire_id: dict[int, Family] = {}
+        for family in families:
+            if by_name.setdefault(family.name, family) is not family:
+                raise ValueError(f"two codecs are named {family.name}")
+            if family.wire_id is None:
+                continue
+            if by_wire_id.setdefault(family.wire_id, family) is not family:
+                raise ValueError(f"{family.name} and {by_wire_id[family.wire_id].name} share wire id {family.wire_id}")
+        return cls(MappingProxyType(by_name), MappingProxyType(by_wire_id))
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.families)
+
+    def get(self, name: str, params: Mapping[str, Any]) -> Codec[Any]:
+        """Build a codec. Raises ConfigError on an unknown name or parameter, or a value out of range."""
+        family = self.families.get(name)
+        if family is None:
+            raise ConfigError(
+                f"there is no codec {name!r}{_nearest(name, self.families)}; valid: {', '.join(self.families)}"
+            )
+        known = {p.name: p for p in family.params}
+        for key in params:
+            if key not in known:
+                allowed = f"valid: {', '.join(known)}" if known else "it has none"
+                raise ConfigError(f"codec {name} has no parameter {key!r}{_nearest(key, known)}; {allowed}")
+        return family.make(**{key: p.check(name, params.get(key, p.default)) for key, p in known.items()})
+
+    def from_wire(self, codec_id: int, params: bytes) -> Codec[Any]:
+        """The codec that decodes a frame's body. Raises DecodeError on an unknown id or ill-formed parameters."""
+        family = self.by_wire_id.get(codec_id)
+        if family is None or family.from_params is None:
+            known = ", ".join(f"{i} ({f.name})" for i, f in self.by_wire_id.items())
+            raise DecodeError(f"unknown codec id {codec_id}; this build knows {known}")
+        if len(params) > MAX_PARAMS_BYTES:
+            raise DecodeError(f"{len(params)} bytes of codec parameters exceed the limit of {MAX_PARAMS_BYTES}")
+        return family.from_params(bytes(params))
+
+
+def without_params(name: str, make: Callable[[], Codec[Any]]) -> Callable[[bytes], Codec[Any]]:
+    """`from_params` of a codec that puts nothing in the frame's parameter field."""
+
+    def from_params(params: bytes) -> Codec[Any]:
+        if params:
+            raise DecodeError(f"{name} has no wire parameters, the frame carries {len(params)} bytes of them")
+        return make()
+
+    return from_params
+
+
+_ARTICLES = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+
+
+def _nearest(word: str, valid: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(valid), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else ""
