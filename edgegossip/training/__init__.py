@@ -7,6 +7,7 @@ with the first model that is built.
 Public functions, each taking a resolved `Recipe`:
     check(recipe)                      raises ConfigError or DataError before anything starts
     build_workload(recipe, node)       the Workload of board number `node`
+    initial_model(recipe)              the model's Layout and the vector that every board starts from
     layout_of(recipe)                  the model's Layout, without data and without initialising weights
     partition_counts(recipe)           int64[nodes, classes], examples of each class on each board
 """
@@ -24,8 +25,9 @@ from edgegossip.training.check import check
 if TYPE_CHECKING:
     from edgegossip.layout import Layout
     from edgegossip.recipe import Recipe
+    from edgegossip.types import Vec
 
-__all__ = ["Workload", "build_workload", "check", "layout_of", "partition_counts", "size_mb"]
+__all__ = ["Workload", "build_workload", "check", "initial_model", "layout_of", "partition_counts", "size_mb"]
 
 
 def build_workload(recipe: Recipe, node_index: int) -> Workload:
@@ -43,6 +45,13 @@ def layout_of(recipe: Recipe) -> Layout:
     from edgegossip.training.workload import layout_of as _layout_of
 
     return _layout_of(recipe)
+
+
+def initial_model(recipe: Recipe) -> tuple[Layout, Vec]:
+    """The recipe's model and the vector that every board starts from, float32[n]. Reads no data set."""
+    from edgegossip.training.workload import initial_model as _initial_model
+
+    return _initial_model(recipe)
 
 
 def partition_counts(recipe: Recipe) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import os
 import shutil
 import tarfile
@@ -137,7 +138,7 @@ def _receive(source: Source, file: Path, progress: Progress) -> None:
                 _copy(reply, out, source, total, digest.update, progress)
     except urllib.error.HTTPError as error:
         raise HostError(f"{source.url} cannot be fetched: the server answered {error.code} {error.reason}") from error
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         raise HostError(f"{source.url} cannot be fetched: {getattr(error, 'reason', error)}") from error
     if digest.hexdigest() != expected:
         raise DataError(f"{source.url}: expected {algorithm} {expected}, found {digest.hexdigest()}; nothing was kept")

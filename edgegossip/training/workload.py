@@ -36,6 +36,12 @@ def layout_of(recipe: Recipe) -> Layout:
         return layout_of_module(models.build(recipe.model, about.shape, about.classes))
 
 
+def initial_model(recipe: Recipe) -> tuple[Layout, Vec]:
+    """Layout and first vector, float32[n], of the recipe's model; the same that `TorchWorkload.initial` gives."""
+    flat = FlatModel(_build(recipe, describe(recipe.data), recipe.run.seed))
+    return flat.layout, flat.array
+
+
 def _build(recipe: Recipe, about: Description, seed: int = 0) -> nn.Module:
     """A freshly initialised model; torch's global random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
