@@ -13,13 +13,19 @@ from edgegossip.cli.options import RUNS, SETTINGS
 @click.argument("recipe")
 @SETTINGS
 @click.option("--name", required=True, help="This board's name, such as pi-01; unique in the run.")
-@click.option("--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT", help="Gossip: where peers reach us.")
-@click.option("--peer", "peers", multiple=True, metavar="NAME=HOST:PORT", help="Gossip: another board; repeat for each.")
+@click.option(
+    "--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT", help="Gossip: where peers reach us."
+)
+@click.option(
+    "--peer", "peers", multiple=True, metavar="NAME=HOST:PORT", help="Gossip: another board; repeat for each."
+)
 @click.option("--coordinator", metavar="HOST:PORT", help="Server mode: the coordinator's address.")
+@click.option(
+    "--boards", default="", metavar="A,B,...", help="Server mode: every board's name; default board-0, board-1, ..."
+)
 @click.option("--insecure", is_flag=True, help="Allow plain, unauthenticated traffic outside the loopback interface.")
 @RUNS
 @click.option("--managed", is_flag=True, hidden=True)
-@click.option("--members", default="", hidden=True)
 @click.option("--run-id", default="", hidden=True)
 @click.option("--save", type=click.Path(dir_okay=False), hidden=True)
 def node(
@@ -29,10 +35,10 @@ def node(
     listen: str,
     peers: tuple[str, ...],
     coordinator: str | None,
+    boards: str,
     insecure: bool,
     runs_dir: str,
     managed: bool,
-    members: str,
     run_id: str,
     save: str | None,
 ) -> None:
@@ -44,7 +50,7 @@ def node(
     Examples:
       edgegossip node quickstart-gossip --name pi-01 --listen 0.0.0.0:7700 --insecure \\
           --peer pi-02=10.0.0.2:7700 --peer pi-03=10.0.0.3:7700 --peer pi-04=10.0.0.4:7700
-      edgegossip node quickstart-server --name pi-01 --coordinator 10.0.0.1:8000 --insecure
+      edgegossip node quickstart-server --name board-0 --coordinator 10.0.0.1:8000
     """
     from edgegossip.node.main import NodeOptions, run_node
     from edgegossip.recipe import load
@@ -57,7 +63,7 @@ def node(
         insecure=insecure,
         runs_dir=Path(runs_dir),
         managed=managed,
-        members=tuple(filter(None, members.split(","))),
+        members=tuple(filter(None, boards.split(","))),
         run_id=bytes.fromhex(run_id),
         save_to=Path(save) if save else None,
     )

@@ -25,4 +25,6 @@ RUNS: Decorator = click.option(
     help="Folder that the run folder is made in.",
 )
 JSON: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
-PLOTS: Decorator = click.option("--plots/--no-plots", default=True, help="Draw PNG plots at the end (needs matplotlib).")
+PLOTS: Decorator = click.option(
+    "--plots/--no-plots", default=True, help="Draw PNG plots at the end (needs matplotlib)."
+)

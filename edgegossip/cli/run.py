@@ -16,13 +16,11 @@ from edgegossip.cli.options import JSON, PLOTS, RUNS, SETTINGS
 @RUNS
 @PLOTS
 @JSON
-def run(
-    recipe: str, settings: tuple[str, ...], nodes: int | None, runs_dir: str, plots: bool, as_json: bool
-) -> int:
+def run(recipe: str, settings: tuple[str, ...], nodes: int | None, runs_dir: str, plots: bool, as_json: bool) -> int:
     """Train RECIPE on boards that are processes of this machine, with real sockets between them.
 
-    RECIPE is a packaged recipe (`edgegossip recipe list`) or a TOML file. Afterwards prints what every board reached, sent
-    and spent its time on, and leaves all of it in a run folder.
+    RECIPE is a packaged recipe (`edgegossip recipe list`) or a TOML file. Afterwards prints what every board reached,
+    sent and spent its time on, and leaves all of it in a run folder.
 
     \b
     Examples:

@@ -82,8 +82,8 @@ class Child:
 
 
 def spawn(name: NodeId, arguments: Sequence[str], log: Path, news: queue.Queue[News], threads: int) -> Child:
-    """Start `python -m edgegossip ARGUMENTS` in a session of its own, so that Ctrl-C at the terminal reaches the parent only.
-    The board ends when its standard input does, which is when this process dies, however it dies."""
+    """Start `python -m edgegossip ARGUMENTS` in a session of its own, so that Ctrl-C at the terminal reaches the parent
+    only. The board ends when its standard input does, which is when this process dies, however it dies."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as errors:
         process = subprocess.Popen(

@@ -50,7 +50,7 @@ def _spawn(run: LocalRun, index: int, news: queue.Queue[News]) -> Child:
     name, network = run.members[index], run.recipe.network
     port = network.port + index if network.port else 0
     arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name]
-    arguments += ["--members", ",".join(run.members), "--run-id", run.run_id.hex()]
+    arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex()]
     arguments += ["--listen", f"{network.host}:{port}"]
     arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.npz")]
     return spawn(name, arguments, run.folder.path / "logs" / f"{name}.log", news, run.recipe.run.threads)

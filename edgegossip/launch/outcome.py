@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from edgegossip.profiling.run_folder import RunFolder, read_run
+from edgegossip.profiling.summary import summarise
 from edgegossip.report.plots import write_plots
 from edgegossip.report.table import run_table
 from edgegossip.types import EXIT_DEGRADED, EXIT_OK, EXIT_RUN, HostError
@@ -19,6 +22,17 @@ def exit_code(summary: Mapping[str, Any]) -> int:
     if not failed:
         return EXIT_OK
     return EXIT_RUN if failed == summary["nodes"] else EXIT_DEGRADED
+
+
+def conclude(folder: RunFolder, *, plots: bool, as_json: bool) -> int:
+    """Write summary.json, print it or the table, draw the plots. Returns the exit code."""
+    summary = summarise(read_run(folder.path))
+    folder.write_summary(summary)
+    if as_json:
+        click.echo(json.dumps(summary))
+    else:
+        show(summary, folder.path, plots=plots)
+    return exit_code(summary)
 
 
 def show(summary: Mapping[str, Any], folder: Path, *, plots: bool) -> None:

@@ -20,15 +20,28 @@ TORCH_HINT = "pip install torch (any of 2.9 to 2.13 with CPU support will do)"
 
 def preflight(recipe: Recipe, members: Sequence[NodeId]) -> None:
     """Raises ConfigError, DataError or HostError with one sentence; returns when the run can be started here."""
-    require("torch", TORCH_HINT)
-    codecs.get(recipe.codec.name, **recipe.codec.params)
     if recipe.run.mode == "gossip":
+        require("torch", TORCH_HINT)
         _check_gossip(recipe, members)
+        training.check(recipe)
     else:
-        require("flwr", "pip install 'edgegossip[server]'")
-        _check_server(recipe)
-    training.check(recipe)
+        preflight_server(recipe, members)
     check_ports(recipe, len(members))
+
+
+def preflight_server(recipe: Recipe, members: Sequence[NodeId]) -> None:
+    """The same for a coordinator alone, whose boards are elsewhere."""
+    if recipe.run.mode != "server":
+        raise ConfigError(f"run.mode = {recipe.run.mode}: {recipe.run.name} has no coordinator; the nearest is server")
+    require("torch", TORCH_HINT)
+    require("flwr", "pip install 'edgegossip[server]'")
+    codecs.get(recipe.codec.name, **recipe.codec.params)
+    if recipe.server.min_nodes > len(members):
+        limit = len(members)
+        raise ConfigError(
+            f"server.min_nodes = {recipe.server.min_nodes}: the run has {limit} boards; the nearest is {limit}"
+        )
+    training.check(recipe)
 
 
 def require(module: str, cure: str) -> None:
@@ -48,7 +61,9 @@ def check_ports(recipe: Recipe, nodes: int) -> None:
         raise ConfigError(f"network.host = {host}: `run` keeps its boards on this machine; the nearest is 127.0.0.1")
     count = nodes if recipe.run.mode == "gossip" else 1
     if first + count - 1 > 65_535:
-        raise ConfigError(f"network.port = {first}: {count} ports from there go past 65535; the nearest is {65_536 - count}")
+        raise ConfigError(
+            f"network.port = {first}: {count} ports from there go past 65535; the nearest is {65_536 - count}"
+        )
     for port in range(first, first + count) if first else ():
         check_port(host, port)
 
@@ -69,9 +84,3 @@ def _check_gossip(recipe: Recipe, members: Sequence[NodeId]) -> None:
     spec = NodeSpec(recipe, members[0], tuple(members), run_id(recipe))
     view = make_view(spec, Layout.of([TensorSpec("probe", (1,))]))
     make_algorithm(recipe).init(np.zeros(1, np.float32), view)
-
-
-def _check_server(recipe: Recipe) -> None:
-    if recipe.server.min_nodes > recipe.run.nodes:
-        limit = recipe.run.nodes
-        raise ConfigError(f"server.min_nodes = {recipe.server.min_nodes}: the run has {limit} boards; the nearest is {limit}")

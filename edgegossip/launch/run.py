@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
 from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.launch.gossip import LocalRun, run_gossip
-from edgegossip.launch.outcome import exit_code, show
+from edgegossip.launch.outcome import conclude
 from edgegossip.launch.preflight import preflight
 from edgegossip.node.spec import default_members
 from edgegossip.profiling.environment import environment
-from edgegossip.profiling.run_folder import RunFolder, read_run
+from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import Tee
-from edgegossip.profiling.summary import summarise
 from edgegossip.recipe import Recipe
 from edgegossip.report.live import Live, LiveSink
-
+from edgegossip.types import NodeId
 
 
 def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool) -> int:
@@ -31,42 +28,37 @@ def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool) -> 
     trained. Nothing is written before the recipe has been checked."""
     members = default_members(recipe.run.nodes)
     preflight(recipe, members)
-    folder = RunFolder.create(runs_dir, recipe.run.name, recipes.to_toml(recipe), environment())
-    folder.write_partition(members, *_classes(recipe))
-    if not as_json:
-        click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {folder.path}")
-    summary = _train(LocalRun(recipe, members, secrets.token_bytes(16), folder, folder), as_json)
-    if as_json:
-        click.echo(json.dumps(summary))
-    else:
-        show(summary, folder.path, plots=plots)
-    return exit_code(summary)
-
-
-def _train(run: LocalRun, quiet: bool) -> Mapping[str, Any]:
-    """Train with a live display; the run folder is complete afterwards, however it ends."""
-    live = Live(run.members, run.recipe.run.rounds, stream=sys.stderr, enabled=not quiet)
-    sink = Tee(run.folder, LiveSink(live))
+    folder = make_folder(recipe, runs_dir)
     try:
-        _mode(run.recipe.run.mode)(LocalRun(run.recipe, run.members, run.run_id, run.folder, sink))
-        summary = summarise(read_run(run.folder.path))
-        run.folder.write_summary(summary)
-        return summary
+        if not as_json:
+            click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {folder.path}")
+        _train(recipe, members, folder, quiet=as_json)
+        return conclude(folder, plots=plots, as_json=as_json)
+    finally:
+        folder.close()
+
+
+def make_folder(recipe: Recipe, runs_dir: Path) -> RunFolder:
+    """A new run folder that says what is going to run, and on whose data."""
+    counts = training.partition_counts(recipe)
+    folder = RunFolder.create(runs_dir, recipe.run.name, recipes.to_toml(recipe), environment())
+    folder.write_partition(default_members(recipe.run.nodes), [str(k) for k in range(counts.shape[1])], counts)
+    return folder
+
+
+def _train(recipe: Recipe, members: tuple[NodeId, ...], folder: RunFolder, *, quiet: bool) -> None:
+    """Train with a live display. Records are in the folder as they come, however it ends."""
+    live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not quiet)
+    run = LocalRun(recipe, members, secrets.token_bytes(16), folder, Tee(folder, LiveSink(live)))
+    try:
+        _mode(recipe.run.mode)(run)
     finally:
         live.close()
-        run.folder.close()
 
 
-def _mode(name: str) -> Any:
+def _mode(name: str) -> Callable[[LocalRun], Mapping[NodeId, str]]:
     if name == "gossip":
         return run_gossip
     from edgegossip.launch.server import run_server
 
     return run_server
-
-
-def _classes(recipe: Recipe) -> tuple[list[str], Any]:
-    counts = training.partition_counts(recipe)
-    return [str(k) for k in range(counts.shape[1])], counts
-
-

@@ -44,8 +44,8 @@ class Watch:
         return [c for c in self.children if c.code is None]
 
     def until_ended(self, patience_s: float, check: Callable[[], None] = lambda: None) -> None:
-        """Until every board has ended. Once at least one has finished, a board that stays silent for `patience_s` is killed
-        and named: a stopped process would hold the run for ever. `check` is called about ten times a second."""
+        """Until every board has ended. Once at least one has finished, a board that stays silent for `patience_s` is
+        killed and named: a stopped process would hold the run for ever. `check` is called about ten times a second."""
         named_at: dict[NodeId, float] = {}
         while self.running():
             self.next(0.1)
@@ -66,4 +66,3 @@ class Watch:
     def _lose(self, child: Child, why: str) -> None:
         self.lost[child.name] = why
         self.sink.event(child.name, "lost", f"lost {child.name}: {why}")
-

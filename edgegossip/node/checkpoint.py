@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from edgegossip.layout import Layout
-from edgegossip.types import DataError, HostError, Vec
+from edgegossip.types import DataError, HostError, LocalError, Vec
 
 
 def save_model(path: Path, layout: Layout, x: Vec) -> None:
@@ -36,7 +37,7 @@ def load_model(path: Path, layout: Layout) -> Vec:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return layout.flatten({name: archive[name] for name in archive.files})
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, LocalError) as error:
         raise DataError(f"cannot read a model from {path}: {error}") from None
 
 

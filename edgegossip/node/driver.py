@@ -1,7 +1,7 @@
 """Drives one gossip algorithm over one transport: the loop that turns actions into I/O and I/O into inputs.
 
-One round: train [compute], `step` [encode], send, then take in events until the algorithm says RoundDone. Blocked time is
-[transmit] while a frame of ours is not acknowledged yet, [wait] after that; parsing and `receive` are [decode].
+One round: train [compute], `step` [encode], send, then take in events until the algorithm says RoundDone. Blocked time
+is [transmit] while a frame of ours is not acknowledged yet, [wait] after that; parsing and `receive` are [decode].
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 from edgegossip import frame as wire
 from edgegossip.gossip.base import Action, GossipAlgorithm, Message, NodeView, RoundDone, Send, SetTimer, Suspect
-from edgegossip.mesh.base import PeerDown, PeerUp, Received, SendFailed, SendReceipt, Transport, TransportEvent
+from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Transport, TransportEvent
 from edgegossip.node.spec import body_limit
 from edgegossip.node.traffic import Traffic
 from edgegossip.profiling.records import Sink
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.training.base import Workload
-from edgegossip.types import NodeId, PeerError, Round, Vec
+from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, Vec
 
 ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
 
@@ -57,9 +57,14 @@ class Driver:
         self._view = self._view.with_down(down)
         self._state = self._algorithm.init(x, self._view)
 
-    def play(self, round: Round) -> tuple[float, float, RoundDone]:
-        """One round. Returns training loss, learning rate and what the algorithm said of the round."""
-        self._done = None
+    @property
+    def round(self) -> Round:
+        """The round in progress; a board that was left far behind may find itself some rounds further on."""
+        return self._algorithm.round(self._state)
+
+    def play(self) -> tuple[LocalUpdate, RoundDone]:
+        """One round, from training to the mixed model."""
+        self._done, round = None, self.round
         with self._clock.span("compute"):
             local = self._workload.local_update(self.model, round)
         with self._clock.span("encode"):
@@ -76,7 +81,7 @@ class Driver:
                 self._advance(*self._algorithm.tick(self._state, now))
             else:
                 self._take(announce_at if self._timer is None else min(announce_at, self._timer))
-        return local.loss, local.lr, self._done
+        return local, self._done
 
     def drain(self, patience_s: float) -> None:
         """Take in events until every frame of ours is acknowledged, or patience runs out."""
@@ -99,13 +104,16 @@ class Driver:
                 self._traffic.acknowledged(event)
             case SendFailed(ticket):
                 self._traffic.failed(ticket)
-            case PeerDown(peer, reason):
-                self._sink.event(self._view.node, "peer-down", f"lost {peer}: {reason}", peer=peer)
+            case PeerDown(peer, reason, left):
+                word, text = ("peer-left", reason) if left else ("peer-down", f"lost {peer}: {reason}")
+                self._sink.event(self._view.node, word, text, peer=peer)
                 self._membership(self._view.down | {peer})
             case PeerUp(peer):
                 if peer in self._view.down:
                     self._sink.event(self._view.node, "peer-up", f"{peer} is back", peer=peer)
                 self._membership(self._view.down - {peer})
+            case Notice(_, text):
+                self._sink.event(self._view.node, "notice", text)
 
     def _receive(self, sender: NodeId, data: bytes | memoryview) -> None:
         """A bad frame costs its sender the connection and nobody else anything."""

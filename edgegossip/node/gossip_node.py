@@ -5,6 +5,7 @@ torch is imported only once every neighbour is there, so that a board that waits
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,17 +13,16 @@ from pathlib import Path
 
 from edgegossip import recipe as recipes
 from edgegossip.gossip.base import RoundDone
-from edgegossip.mesh.base import PeerDown, PeerUp, Transport, TransportEvent
+from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Transport, TransportEvent
 from edgegossip.node.checkpoint import save_model
 from edgegossip.node.driver import ANNOUNCE_S, Driver
+from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_topology, make_view, neighbours_of
 from edgegossip.profiling.records import Sink, Value
-from edgegossip.profiling.sockets import SocketMeter
 from edgegossip.profiling.spans import RoundClock
-from edgegossip.profiling.system import ProcessSampler
 from edgegossip.training import build_workload
 from edgegossip.training.base import Workload
-from edgegossip.types import Metrics, NodeId, Round, RunError
+from edgegossip.types import LocalUpdate, Metrics, NodeId, Round
 
 LEAVE_S = 10.0  # how long the last frames may take to be acknowledged
 
@@ -50,7 +50,7 @@ class _Replay:
 
 
 def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
-    """Wait until every neighbour can be reached; every 5 s say who is missing. Waits for ever: a board is told to stop."""
+    """Wait until every neighbour can be reached; every 5 s say who is missing. Has no end: a board is told to stop."""
     wanted = neighbours_of(make_topology(spec.recipe, spec.members), spec)
     joined, up = Joined(transport), set[NodeId]()
     last_seen: dict[NodeId, float] = {}
@@ -63,6 +63,8 @@ def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
             case PeerDown(peer):
                 up.discard(peer)
                 last_seen[peer] = time.monotonic()
+            case Notice(_, text):
+                sink.event(spec.name, "notice", text)
             case None:
                 announce_at = time.monotonic() + ANNOUNCE_S
                 sink.event(spec.name, "waiting", _who_is_missing(wanted, up, last_seen))
@@ -83,17 +85,11 @@ def train(spec: NodeSpec, transport: Transport, sink: Sink, save_to: Path | None
     driver.start(workload.initial(spec.recipe.run.seed))
     sink.event(spec.name, "started", f"{spec.name} trains {workload.layout.size} values", values=workload.layout.size)
     reporter = _Reporter(spec, driver, workload, sink, clock)
-    rounds = spec.recipe.run.rounds
     clock.finish_round()  # what came before belongs to no round
-    metrics = None
-    for round in range(rounds):
-        loss, lr, done = driver.play(round)
-        metrics = reporter.evaluate(round) or metrics
-        if round == rounds - 1:
-            driver.drain(LEAVE_S)
-        reporter.report(round, loss, lr, done)
-    if metrics is None:
-        raise RunError("the run had no round to evaluate")
+    while driver.round < spec.recipe.run.rounds:
+        local, done = driver.play()
+        reporter.report(local, done)
+    metrics = reporter.final
     if save_to is not None:
         save_model(save_to, workload.layout, driver.model)
     text = f"{spec.name} finished: accuracy {metrics.accuracy:.4f}"
@@ -102,38 +98,37 @@ def train(spec: NodeSpec, transport: Transport, sink: Sink, save_to: Path | None
 
 
 class _Reporter:
-    """One metrics record a round."""
+    """One metrics record a round, with an evaluation when it is the round's turn."""
 
     def __init__(self, spec: NodeSpec, driver: Driver, workload: Workload, sink: Sink, clock: RoundClock) -> None:
         self._spec, self._driver, self._workload, self._sink, self._clock = spec, driver, workload, sink, clock
         self._evaluate_after = recipes.evaluation_rounds(spec.recipe)
-        self._sockets, self._system = SocketMeter(), ProcessSampler()
-        self._last: Metrics | None = None
+        self._meters = NodeMeters()
+        self.final = Metrics(math.nan, math.nan, 0)  # of the last round, over the whole test set
 
-    def evaluate(self, round: Round) -> Metrics | None:
-        """Evaluate when it is this round's turn; the last round uses the whole test set."""
-        self._last = None
-        if round in self._evaluate_after:
-            last = round == self._spec.recipe.run.rounds - 1
-            limit = None if last else self._spec.recipe.evaluation.examples or None
-            self._last = self._workload.evaluate(self._driver.model, limit)
-        return self._last
-
-    def report(self, round: Round, loss: float, lr: float, done: RoundDone) -> None:
+    def report(self, local: LocalUpdate, done: RoundDone) -> None:
         values: dict[str, Value] = {
-            "train/loss": loss,
-            "train/lr": lr,
-            "train/examples": self._spec.recipe.training.batch_size * self._spec.recipe.training.local_steps,
+            "train/loss": local.loss,
+            "train/lr": local.lr,
+            "train/examples": local.examples,
             "codec/relative_error": done.relative_error,
             "gossip/consensus_distance": done.consensus_distance,
-            **self._driver.traffic.take(),
-            **self._sockets.metrics(),
-            **self._system.sample(),
+            **self._evaluate(done.round),
         }
-        if self._last is not None:
-            values |= {"eval/loss": self._last.loss, "eval/accuracy": self._last.accuracy}
+        if self._driver.round >= self._spec.recipe.run.rounds:
+            self._driver.drain(LEAVE_S)
+        values |= self._driver.traffic.take()
+        values |= self._meters()
         values |= self._clock.finish_round().metrics()
-        self._sink.metrics(self._spec.name, round, values)
+        self._sink.metrics(self._spec.name, done.round, values)
+
+    def _evaluate(self, round: Round) -> dict[str, Value]:
+        last = self._driver.round >= self._spec.recipe.run.rounds
+        if not last and round not in self._evaluate_after:
+            return {}
+        limit = None if last else self._spec.recipe.evaluation.examples or None
+        self.final = self._workload.evaluate(self._driver.model, limit)
+        return {"eval/loss": self.final.loss, "eval/accuracy": self.final.accuracy}
 
 
 def _who_is_missing(wanted: frozenset[NodeId], up: set[NodeId], last_seen: Mapping[NodeId, float]) -> str:

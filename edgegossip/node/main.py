@@ -1,11 +1,12 @@
 """What `edgegossip node` does: one board, in either mode, on its own or under `run`.
 
-Under `run` ("managed") a board prints its records as JSON lines, gets its peers' addresses as one JSON line on its standard
-input, and ends when that input ends, so that no board outlives the process that started it.
+Under `run` ("managed") a board prints its records as JSON lines, gets its peers' addresses as one JSON line on its
+standard input, and ends when that input ends, so that no board outlives the process that started it.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgegossip import recipe as recipes
-from edgegossip.node.spec import NodeSpec, make_topology
+from edgegossip.node.spec import NodeSpec, default_members, make_topology
 from edgegossip.profiling.environment import environment
 from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import PipeSink, RecordSink, Tee
@@ -34,7 +35,7 @@ class NodeOptions:
     insecure: bool
     runs_dir: Path
     managed: bool
-    members: tuple[NodeId, ...]  # managed only; otherwise this board and its peers in order of name
+    members: tuple[NodeId, ...]  # every board of the run in order; gossip may leave it to `peers`, sorted by name
     run_id: bytes  # managed only; otherwise derived from the recipe
     save_to: Path | None  # managed only; otherwise in the run folder
 
@@ -53,6 +54,21 @@ def run_node(recipe: Recipe, options: NodeOptions) -> None:
         raise
     finally:
         sink.close()
+
+
+def _server_members(recipe: Recipe, options: NodeOptions) -> tuple[NodeId, ...]:
+    """Every board of a server run; a board's place among them decides its share of the data. Raises ConfigError."""
+    members = options.members or default_members(recipe.run.nodes)
+    if len(set(members)) != recipe.run.nodes:
+        count = f"run.nodes = {recipe.run.nodes}, but {len(set(members))} boards are named"
+        raise ConfigError(f"{count}: name every board of the run once with --boards, the same on each")
+    if options.name not in members:
+        nearest = difflib.get_close_matches(options.name, members, n=1)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise ConfigError(
+            f"--name {options.name}: not one of {', '.join(members)}{hint} (or name the boards with --boards)"
+        )
+    return members
 
 
 def parse_peers(pairs: tuple[str, ...]) -> dict[NodeId, str]:
@@ -76,7 +92,7 @@ def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[Node
     if recipe.run.mode == "server":
         if options.coordinator is None:
             raise ConfigError(f"{recipe.run.name} is a server recipe: say --coordinator HOST:PORT")
-        return NodeSpec(recipe, options.name, (options.name,), run_id), {}
+        return NodeSpec(recipe, options.name, _server_members(recipe, options), run_id), {}
     peers = parse_peers(options.peers)
     members = tuple(sorted({options.name, *peers}))
     if options.name in peers:
@@ -132,7 +148,7 @@ def _client(spec: NodeSpec, sink: RecordSink, options: NodeOptions) -> None:
     if options.managed:
         end_with_parent()
     assert options.coordinator is not None
-    run_client(spec, options.coordinator, sink, insecure=options.insecure)
+    run_client(spec, options.coordinator, sink)
 
 
 def _peers_from_parent() -> dict[NodeId, str]:

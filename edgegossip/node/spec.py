@@ -16,7 +16,7 @@ from edgegossip.types import ConfigError, NodeId
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One board's place in one run. Every board of a run has the same recipe, members (in the same order) and run id."""
+    """One board's place in one run. Every board of a run has the same recipe, members (in this order) and run id."""
 
     recipe: Recipe
     name: NodeId

@@ -1,0 +1,49 @@
+"""`edgegossip coordinator`: the server of a run on boards elsewhere, in one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from edgegossip.cli.options import JSON, PLOTS, RUNS, SETTINGS
+
+
+@click.command()
+@click.argument("recipe")
+@SETTINGS
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for every interface."
+)
+@click.option("--port", type=int, default=8000, show_default=True, help="Port to listen on.")
+@click.option("--boards", default="", metavar="A,B,...", help="Names of the boards; default board-0, board-1, ...")
+@click.option("--insecure", is_flag=True, help="Allow plain, unauthenticated traffic outside the loopback interface.")
+@RUNS
+@PLOTS
+@JSON
+def coordinator(
+    recipe: str,
+    settings: tuple[str, ...],
+    host: str,
+    port: int,
+    boards: str,
+    insecure: bool,
+    runs_dir: str,
+    plots: bool,
+    as_json: bool,
+) -> int:
+    """Start Flower's server and the run of RECIPE, wait for the boards by name, train, save the model.
+
+    \b
+    Examples:
+      edgegossip coordinator quickstart-server
+      edgegossip coordinator quickstart-server --host 0.0.0.0 --insecure --boards pi-01,pi-02,pi-03,pi-04
+    and on every board:
+      edgegossip node quickstart-server --name board-0 --coordinator HOST:8000
+    """
+    from edgegossip.launch.coordinator import CoordinatorOptions, run_coordinator
+    from edgegossip.recipe import load
+
+    names = tuple(filter(None, boards.split(",")))
+    options = CoordinatorOptions(host, port, names, insecure, Path(runs_dir), plots, as_json)
+    return run_coordinator(load(recipe, settings), options)

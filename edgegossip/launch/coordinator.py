@@ -1,0 +1,90 @@
+"""`coordinator`: the server of a run whose boards are started elsewhere, with `edgegossip node --coordinator`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from edgegossip import training
+from edgegossip.launch.outcome import conclude
+from edgegossip.launch.preflight import check_port, preflight_server
+from edgegossip.launch.run import make_folder
+from edgegossip.launch.server import save_final
+from edgegossip.node.spec import default_members
+from edgegossip.profiling.run_folder import RunFolder
+from edgegossip.profiling.sinks import Tee
+from edgegossip.recipe import Recipe, run_id
+from edgegossip.report.live import Live, LiveSink
+from edgegossip.types import ConfigError, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorOptions:
+    """The command line of `edgegossip coordinator`."""
+
+    host: str
+    port: int
+    boards: tuple[NodeId, ...]
+    insecure: bool
+    runs_dir: Path
+    plots: bool
+    as_json: bool
+
+
+def run_coordinator(recipe: Recipe, options: CoordinatorOptions) -> int:
+    """Serve one run from start to end. Returns the exit code; raises an EdgegossipError when nothing was trained."""
+    members = _named(recipe, options.boards)
+    preflight_server(recipe, members)
+    if options.port:
+        check_port(options.host, options.port)
+    folder = make_folder(recipe, options.runs_dir)
+    try:
+        _serve(recipe, members, options, folder)
+        return conclude(folder, plots=options.plots, as_json=options.as_json)
+    finally:
+        folder.close()
+
+
+def _serve(recipe: Recipe, members: tuple[NodeId, ...], options: CoordinatorOptions, folder: RunFolder) -> None:
+    from edgegossip.flower import Coordinator
+
+    layout, initial = training.initial_model(recipe)
+    live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not options.as_json)
+    sink = Tee(folder, LiveSink(live))
+    coordinator = Coordinator(
+        recipe,
+        layout,
+        initial,
+        members,
+        sink,
+        folder.path,
+        host=options.host,
+        port=options.port,
+        run_id=run_id(recipe),
+        insecure=options.insecure,
+        join_s=float("inf"),
+    )
+    try:
+        address = coordinator.start()
+        click.echo(f"boards join with: edgegossip node RECIPE --name NAME --coordinator {address}", err=True)
+        while not coordinator.wait(0.2):
+            pass
+        save_final(folder.checkpoint_dir, layout, coordinator.model)
+    finally:
+        coordinator.stop()
+        live.close()
+
+
+def _named(recipe: Recipe, boards: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
+    """The names of the run's boards. Raises ConfigError when there are two of a name, or not run.nodes of them."""
+    if not boards:
+        return default_members(recipe.run.nodes)
+    if len(set(boards)) != len(boards) or len(boards) != recipe.run.nodes:
+        count = f"--boards names {len(set(boards))} boards, but run.nodes = {recipe.run.nodes}"
+        raise ConfigError(
+            f"{count}: name each once, or --set run.nodes={max(2, len(set(boards)))} here and on the boards"
+        )
+    return boards

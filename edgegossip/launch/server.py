@@ -1,0 +1,73 @@
+"""A local server run: the coordinator in this process, Flower's SuperLink and N boards as children of it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Mapping
+from pathlib import Path
+
+from edgegossip import training
+from edgegossip.flower import Coordinator
+from edgegossip.launch.child import Child, News, spawn, stop_all
+from edgegossip.launch.gossip import LocalRun
+from edgegossip.launch.watch import Watch
+from edgegossip.layout import Layout
+from edgegossip.node.checkpoint import save_model
+from edgegossip.types import NodeId, RunError, Vec
+
+FINAL_MODEL = "model.npz"
+
+
+def run_server(run: LocalRun) -> Mapping[NodeId, str]:
+    """Train through a coordinator; saves the model. Returns the boards that were lost, and why. Raises RunError."""
+    layout, initial = training.initial_model(run.recipe)
+    coordinator = Coordinator(run.recipe, layout, initial, run.members, run.sink, run.folder.path, run_id=run.run_id)
+    children: list[Child] = []
+    news: queue.Queue[News] = queue.Queue()
+    try:
+        address = coordinator.start()
+        children.extend(_spawn(run, name, address, news) for name in run.members)
+        watch = Watch(children, news, run.sink)
+        _follow(coordinator, watch, run)
+        save_final(run.folder.checkpoint_dir, layout, coordinator.model)
+        return watch.lost
+    finally:
+        coordinator.stop()
+        stop_all(children)
+
+
+def save_final(folder: Path, layout: Layout, x: Vec) -> Path:
+    """The model of a finished server run, by tensor name."""
+    path = folder / FINAL_MODEL
+    save_model(path, layout, x)
+    return path
+
+
+def _follow(coordinator: Coordinator, watch: Watch, run: LocalRun) -> None:
+    """Until the coordinator is done and every board has ended. Raises what the run failed with."""
+    told: set[NodeId] = set()
+
+    def tell_losses() -> None:
+        for name in watch.lost.keys() - told:
+            told.add(name)
+            coordinator.lose(name, watch.lost[name])
+
+    while not _over(coordinator, watch):
+        watch.next(0.1)
+        tell_losses()
+    watch.until_ended(patience_s=10.0)
+
+
+def _over(coordinator: Coordinator, watch: Watch) -> bool:
+    """Whether the rounds are done. When they failed because the boards did, the boards' reasons are the better ones."""
+    try:
+        return coordinator.poll()
+    except RunError as error:
+        reasons = sorted(set(watch.lost.values()))
+        raise RunError(f"{error} ({'; '.join(reasons)})" if reasons else str(error)) from None
+
+
+def _spawn(run: LocalRun, name: NodeId, address: str, news: queue.Queue[News]) -> Child:
+    arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name]
+    arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex(), "--coordinator", address]
+    return spawn(name, arguments, run.folder.path / "logs" / f"{name}.log", news, run.recipe.run.threads)

@@ -1,0 +1,24 @@
+"""What this process and its sockets did in a round, as values of its metrics record. One a node; call once a round."""
+
+from __future__ import annotations
+
+from edgegossip.profiling.records import Value
+from edgegossip.profiling.sockets import SocketMeter, SocketTotals
+from edgegossip.profiling.system import ProcessSampler
+
+
+class NodeMeters:
+    """Bytes since the last call on this process's TCP sockets; its CPU load and memory."""
+
+    def __init__(self) -> None:
+        self._sockets, self._system = SocketMeter(), ProcessSampler()
+        self._before = SocketTotals()
+
+    def __call__(self) -> dict[str, Value]:
+        values: dict[str, Value] = dict(self._system.sample())
+        totals = self._sockets.sample()
+        if totals is not None:
+            new = totals - self._before
+            self._before = totals
+            values |= {"net/sent_bytes": new.sent_bytes, "net/received_bytes": new.received_bytes}
+        return values

@@ -1,0 +1,105 @@
+"""Runs the real command line in a real process, marked so that every process it leaves behind can be found."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+TIMEOUT_S = 180.0
+
+
+@dataclass
+class Running:
+    process: subprocess.Popen[str]
+    mark: str
+    runs: Path
+
+    def processes(self) -> list[psutil.Process]:
+        """Every live process that the command started, itself included."""
+        found = []
+        for p in psutil.process_iter():
+            try:
+                if p.status() != psutil.STATUS_ZOMBIE and p.environ().get("EDGEGOSSIP_TEST_MARK") == self.mark:
+                    found.append(p)
+            except psutil.Error:
+                continue
+        return found
+
+    def board(self, name: str) -> psutil.Process:
+        """The process of a board under `run`."""
+        for p in self.processes():
+            command = p.cmdline()
+            if "--name" in command and command[command.index("--name") + 1] == name:
+                return p
+        raise LookupError(name)
+
+    def folder(self) -> Path:
+        (folder,) = self.runs.iterdir()
+        return folder
+
+    def wait_until(self, what: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
+        until = time.monotonic() + timeout_s
+        while not what():
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < until, "timed out"
+            time.sleep(0.02)
+
+    def rounds_done(self, at_least: int) -> bool:
+        """Whether every board has finished so many rounds."""
+        files = list(self.runs.glob("*/metrics.jsonl"))
+        if not files:
+            return False
+        lines = [json.loads(line) for line in files[0].read_text().splitlines() if line.endswith("}")]
+        return len({r["node"] for r in lines if r["step"] + 1 >= at_least}) >= 4
+
+    def finish(self, timeout_s: float = TIMEOUT_S) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=timeout_s)
+        return self.process.returncode, out, err
+
+    def nobody_left(self) -> bool:
+        until = time.monotonic() + 10
+        while self.processes() and time.monotonic() < until:
+            time.sleep(0.05)
+        return not self.processes()
+
+
+@contextmanager
+def edgegossip(*arguments: str, runs: Path, prefix: tuple[str, ...] = ()) -> Iterator[Running]:
+    """`edgegossip ARGUMENTS --runs RUNS`, killed with all it started when the block is left."""
+    mark = uuid.uuid4().hex
+    environment = {**os.environ, "EDGEGOSSIP_TEST_MARK": mark, "PYTHONUNBUFFERED": "1"}
+    command = [*prefix, sys.executable, "-m", "edgegossip", *arguments, "--runs", str(runs)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+    running = Running(process, mark, runs)
+    try:
+        yield running
+    finally:
+        for p in running.processes():
+            with suppress(psutil.Error):
+                p.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+def run_json(*arguments: str, runs: Path) -> dict[str, Any]:
+    """The JSON document of a run that must succeed."""
+    with edgegossip(*arguments, "--json", runs=runs) as running:
+        code, out, err = running.finish()
+        assert code == 0, (code, out, err)
+        assert running.nobody_left()
+        document = json.loads(out)
+    assert isinstance(document, dict)
+    return document

@@ -1,0 +1,60 @@
+"""Bad input ends in one clear sentence and a documented exit code, with nothing written."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import edgegossip
+
+CASES = [
+    (["quickstart-gosip"], 2, "did you mean quickstart-gossip"),
+    (["quickstart-gossip", "--set", "training.learning_rate=1"], 2, "did you mean training.lr"),
+    (["quickstart-gossip", "--set", "training.lr=-1"], 2, "out of range (from 0.0 to 1000.0)"),
+    (["quickstart-gossip", "--nodes", "1"], 2, "the nearest is 2"),
+    (["quickstart-gossip", "--set", "codec.name=minmax9"], 2, "did you mean minmax8"),
+    (["quickstart-gossip", "--set", "codec.params.bits=3"], 2, "bits"),
+    (["quickstart-gossip", "--set", "model.name=mpl"], 2, "did you mean mlp"),
+    (["quickstart-gossip", "--set", "gossip.topology=rings"], 2, "did you mean ring"),
+    (["quickstart-gossip", "--set", "gossip.algorithm=dpsdg"], 2, "did you mean dpsgd"),
+    (["quickstart-gossip", "--set", "data.name=digit"], 2, "did you mean digits"),
+    (["cifar10-gossip", "--set", "data.dir=/nonexistent"], 3, "/nonexistent"),
+    (["quickstart-gossip", "--set", "network.host=192.0.2.1"], 2, "the nearest is 127.0.0.1"),
+    (["quickstart-server", "--set", "server.min_nodes=9"], 2, "the nearest is 4"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), CASES, ids=lambda v: v[-1] if isinstance(v, list) else None)
+def test_one_sentence_and_nothing_written(arguments: list[str], code: int, words: str, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    with edgegossip("run", *arguments, runs=runs) as running:
+        got, out, err = running.finish()
+    assert (got, out) == (code, ""), err
+    assert words in err and err.count("\n") == 1 and err.startswith("edgegossip: ")
+    assert not runs.exists()
+
+
+def test_topology_that_is_not_strongly_connected(tmp_path: Path) -> None:
+    edges = {"directed": True, "edges": [["board-0", "board-1"], ["board-1", "board-0"], ["board-2", "board-3"]]}
+    (tmp_path / "t.json").write_text(json.dumps(edges))
+    settings = ["--set", "gossip.topology=file", "--set", f"gossip.topology_file={tmp_path / 't.json'}"]
+    with edgegossip("run", "quickstart-gossip", *settings, runs=tmp_path / "runs") as running:
+        code, _, err = running.finish()
+    assert code in (2, 3) and "cannot reach" in err and "board-" in err and err.count("\n") == 1, err
+
+
+@pytest.mark.parametrize("mode", ["gossip", "server"])
+def test_port_in_use(mode: str, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with edgegossip(
+            "run", f"quickstart-{mode}", "--set", f"network.port={port}", runs=tmp_path / "runs"
+        ) as running:
+            code, _, err = running.finish()
+    assert code == 4 and f"127.0.0.1:{port}: address already in use" in err and err.count("\n") == 1, err
+    assert not (tmp_path / "runs").exists()

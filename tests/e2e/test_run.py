@@ -1,0 +1,117 @@
+"""The main job with real processes and sockets: both modes train, a killed board is named, nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from edgegossip import recipe as recipes
+from edgegossip.profiling.run_folder import read_run
+from edgegossip.training import layout_of
+from tests.e2e.command import Running, edgegossip, run_json
+
+MODES = ("gossip", "server")
+SHORT = ("--set", "run.rounds=12", "--set", "training.local_steps=2", "--no-plots")
+LONG = ("--set", "run.rounds=100000", "--set", "evaluation.every=50000", "--no-plots")
+
+
+@pytest.mark.parametrize("codec", ["fp32", "minmax8"])
+@pytest.mark.parametrize("mode", MODES)
+def test_run_trains_and_accounts_for_bytes_and_seconds(mode: str, codec: str, tmp_path: Path) -> None:
+    result = run_json("run", f"quickstart-{mode}", *SHORT, "--set", f"codec.name={codec}", runs=tmp_path)
+    assert (result["mode"], result["nodes"], result["rounds"], result["failed_nodes"]) == (mode, 4, 12, [])
+    assert 0.3 < result["accuracy"]["min"] <= result["accuracy"]["mean"] <= result["accuracy"]["max"] <= 1
+    values = layout_of(recipes.load(f"quickstart-{mode}")).size
+    bits = result["bits_per_value"]
+    assert bits == 32 if codec == "fp32" else 8 < bits < 8.5
+    copies = 2 if mode == "gossip" else 1
+    sent = result["sent_bytes"]
+    assert sent["payload"] == pytest.approx(4 * 12 * copies * values * bits / 8)
+    assert 0 < sent["overhead"] < sent["payload"]
+    assert sent["payload"] + sent["overhead"] <= sent["socket"] * 1.001
+    rows = list(read_run(next(tmp_path.iterdir())).metrics())
+    assert len(rows) == 4 * 12
+    for row in rows:
+        parts = sum(
+            row.number(f"time/{p}_s") or 0 for p in ("compute", "encode", "transmit", "decode", "wait", "other")
+        )
+        assert parts == pytest.approx(row.number("time/round_s"), rel=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_run_folder_is_complete(mode: str, tmp_path: Path) -> None:
+    with edgegossip("run", f"quickstart-{mode}", *SHORT[:-1], runs=tmp_path) as running:
+        code, out, err = running.finish()
+        folder = running.folder()
+    assert code == 0, err
+    names = {p.name for p in folder.iterdir()}
+    assert {"recipe.toml", "env.json", "events.jsonl", "metrics.jsonl", "summary.json", "checkpoint"} <= names
+    assert len(list(folder.rglob("*.png"))) >= 3
+    assert list((folder / "checkpoint").iterdir())
+    assert recipes.load(str(folder / "recipe.toml")).run.rounds == 12
+    for word in ("board-0", "board-3", "compute", "transmit", "payload"):
+        assert word in out
+    assert "\x1b[" not in out + err and "Traceback" not in out + err
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_killed_board_is_named_within_10_s_and_the_run_ends(mode: str, tmp_path: Path) -> None:
+    with edgegossip("run", f"quickstart-{mode}", *LONG, runs=tmp_path) as running:
+        running.wait_until(lambda: running.rounds_done(5))
+        running.board("board-2").send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        running.wait_until(lambda: _lost(running) == {"board-2"}, timeout_s=10)
+        assert time.monotonic() - killed < 10
+        steps = _steps(running)
+        running.wait_until(
+            lambda: all(_steps(running)[b] > steps[b] + 20 for b in ("board-0", "board-1", "board-3")), 60
+        )
+        running.process.send_signal(signal.SIGINT)
+        code, out, err = running.finish(30)
+        assert running.nobody_left()
+    assert code == 130
+    assert "board-2" in out + err and "SIGKILL" in out + err and "Traceback" not in out + err
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_run_that_lost_a_board_finishes_with_its_own_exit_code(mode: str, tmp_path: Path) -> None:
+    with edgegossip(
+        "run", f"quickstart-{mode}", "--set", "run.rounds=150", "--no-plots", "--json", runs=tmp_path
+    ) as running:
+        running.wait_until(lambda: running.rounds_done(3))
+        running.board("board-1").send_signal(signal.SIGKILL)
+        code, out, err = running.finish()
+        assert running.nobody_left()
+    result = json.loads(out)
+    assert (code, result["failed_nodes"]) == (7, ["board-1"]), err
+    assert result["accuracy"]["min"] > 0.5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ctrl_c_leaves_no_process(mode: str, tmp_path: Path) -> None:
+    with edgegossip("run", f"quickstart-{mode}", *LONG, runs=tmp_path) as running:
+        running.wait_until(lambda: running.rounds_done(2))
+        running.process.send_signal(signal.SIGINT)
+        code, out, err = running.finish(30)
+        assert running.nobody_left()
+    assert code == 130 and "Traceback" not in out + err
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_parent_killed_leaves_no_process(mode: str, tmp_path: Path) -> None:
+    with edgegossip("run", f"quickstart-{mode}", *LONG, runs=tmp_path) as running:
+        running.wait_until(lambda: running.rounds_done(2))
+        running.process.kill()
+        assert running.nobody_left()
+
+
+def _steps(running: Running) -> dict[str, int]:
+    return {r.node: r.step for r in read_run(running.folder()).metrics()}
+
+
+def _lost(running: Running) -> set[str]:
+    return {e.node for e in read_run(running.folder()).events() if e.name == "lost"}

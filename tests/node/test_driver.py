@@ -1,0 +1,131 @@
+"""The driver over a network in memory: the mathematics comes out as on paper, and a bad or lost peer stops nobody."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgegossip import codecs, frame, gossip
+from edgegossip.gossip import topologies
+from edgegossip.gossip.base import NodeView
+from edgegossip.mesh.base import PeerUp, Received
+from edgegossip.node.driver import Driver
+from edgegossip.profiling.spans import RoundClock
+from tests.node.fakes import ListSink, MemoryTransport, Quadratic, network
+
+NAMES = ("a", "b", "c", "d")
+RUN_ID = bytes(range(16))
+
+
+def make_driver(
+    name: str, transport: MemoryTransport, sink: ListSink, codec: str = "fp32", deadline_s: float = 30.0
+) -> Driver:
+    target = np.full(6, NAMES.index(name), np.float32)
+    workload = Quadratic(target)
+    view = NodeView(
+        node=name,
+        members=NAMES,
+        topology=topologies.get("ring", len(NAMES)),
+        layout=workload.layout,
+        codec=codecs.get(codec),
+        run_id=RUN_ID,
+        seed=1,
+        deadline_s=deadline_s,
+    )
+    driver = Driver(gossip.get("dpsgd"), view, transport, workload, sink, RoundClock())
+    driver.start(workload.initial(0))
+    return driver
+
+
+def play_all(drivers: list[Driver], rounds: int) -> None:
+    def play(driver: Driver) -> None:
+        for _ in range(rounds):
+            driver.play()
+        driver.drain(1.0)
+
+    threads = [threading.Thread(target=play, args=(d,)) for d in drivers]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert not any(t.is_alive() for t in threads)
+
+
+def test_four_nodes_do_what_the_matrix_says() -> None:
+    ends, sink = network(NAMES), ListSink()
+    drivers = [make_driver(name, ends[name], sink) for name in NAMES]
+    play_all(drivers, 40)
+    w = topologies.get("ring", 4).matrix(0)
+    x = np.zeros((4, 6))
+    for _ in range(40):
+        x = w @ x - 0.1 * (x - np.arange(4)[:, None])
+    np.testing.assert_allclose([d.model for d in drivers], x, atol=1e-5)
+    assert not sink.events
+
+
+def test_traffic_counts_what_was_acknowledged() -> None:
+    ends, sink = network(NAMES), ListSink()
+    drivers = [make_driver(name, ends[name], sink) for name in NAMES]
+    play_all(drivers, 3)
+    taken = drivers[0].traffic.take()
+    assert taken["net/payload_bytes"] == 3 * 2 * 6 * 4  # rounds, neighbours, values, bytes
+    assert taken["net/overhead_bytes"] == 3 * 2 * (frame.HEADER_BYTES + 20)
+    assert taken["codec/bits_per_value"] == 32
+    assert drivers[0].traffic.take() == {"net/payload_bytes": 0, "net/overhead_bytes": 0}
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\x00" * 200, b"GET / HTTP/1.1\r\n\r\n"])
+def test_garbage_costs_its_sender_the_connection_and_nobody_else(garbage: bytes) -> None:
+    ends, sink = network(NAMES), ListSink()
+    drivers = {name: make_driver(name, ends[name], sink) for name in NAMES}
+    ends["a"].events.put(Received("b", garbage))
+    for name in ("b", "d"):
+        ends[name].lose("a" if name == "b" else "x")
+    play_all(list(drivers.values()), 5)
+    assert [peer for peer, _ in ends["a"].closed][:1] == ["b"]
+    assert any(name == "refused" and "from b" in text for _, name, text in sink.events)
+
+
+def test_frame_of_another_run_is_refused() -> None:
+    ends, sink = network(NAMES), ListSink()
+    driver = make_driver("a", ends["a"], sink)
+    other = make_driver("b", ends["b"], sink)
+    other._view = replace(other._view, run_id=b"x" * 16)
+    other.start(np.zeros(6, np.float32))
+    thread = threading.Thread(target=other.play, daemon=True)
+    thread.start()
+    while not isinstance(event := ends["a"].incoming(10), Received):
+        pass
+    driver._handle(event)
+    assert ends["a"].closed and "run" in ends["a"].closed[0][1]
+    for peer in NAMES:
+        ends["b"].lose(peer)
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_lost_peer_is_named_and_the_round_goes_on() -> None:
+    ends, sink = network(NAMES), ListSink()
+    drivers = [make_driver(name, ends[name], sink) for name in NAMES if name != "c"]
+    for name in ("b", "d"):
+        ends[name].lose("c")
+    play_all(drivers, 10)
+    assert {(node, text) for node, name, text in sink.events if name == "peer-down"} == {
+        ("b", "lost c: connection refused"),
+        ("d", "lost c: connection refused"),
+    }
+    ends["b"].events.put(PeerUp("c"))
+    drivers[1].drain(0.0)
+    drivers[1]._take(0.0)
+    assert ("b", "peer-up", "c is back") in sink.events
+
+
+def test_silent_peer_is_left_behind_after_the_deadline() -> None:
+    ends, sink = network(NAMES), ListSink()
+    drivers = [make_driver(name, ends[name], sink, deadline_s=0.2) for name in NAMES if name != "c"]
+    play_all(drivers, 2)
+    assert "suspect" in sink.names()
+    assert all(np.isfinite(d.model).all() for d in drivers)
