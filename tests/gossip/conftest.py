@@ -84,6 +84,7 @@ class Fleet:
         return actions
 
     def tick(self, node: int) -> list[Action]:
+        self.timers[node] = None
         self.states[node], actions = self.algorithm.tick(self.states[node], 0.0)
         self.carry_out(node, actions)
         return actions
