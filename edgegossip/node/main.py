@@ -165,6 +165,7 @@ def end_with_parent() -> None:
 
 
 def _exit_at_eof() -> None:
-    while sys.stdin.buffer.read(4096):
+    # Not sys.stdin: a thread that holds its lock when the interpreter ends aborts the process.
+    while os.read(0, 4096):
         pass
     os._exit(EXIT_INTERRUPTED)
