@@ -77,7 +77,8 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A parsed, checked frame and the transport's word on who sent it."""
+    """A parsed, checked frame and the transport's word on who sent it. The frame may be kept for a later round, so its
+    body must stay as it is."""
 
     sender: NodeId
     frame: Frame
@@ -104,7 +105,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class RoundDone:
-    """The node has its model for round + 1."""
+    """The node has its model for round + 1. A node that was left behind may skip rounds; it reports the last of them."""
 
     round: Round
     consensus_distance: float  # root mean square over in-neighbours of ||x_j - x_i||_2; nan without any
