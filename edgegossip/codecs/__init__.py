@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgegossip.codecs import floats
+from edgegossip.codecs import floats, minmax
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Codec, Ctx
 from edgegossip.codecs.measures import bits_per_value, relative_error
 from edgegossip.codecs.registry import Family, Param, Registry
@@ -26,7 +26,12 @@ __all__ = [
     "relative_error",
 ]
 
-REGISTRY = Registry.of((*floats.FAMILIES,))
+REGISTRY = Registry.of(
+    (
+        *floats.FAMILIES,
+        *minmax.FAMILIES,
+    )
+)
 
 
 def names() -> tuple[str, ...]:
