@@ -1,8 +1,8 @@
 """The version 1 wire frame: one message between two boards, or between a board and the coordinator. Pure.
 
-docs/wire-format.md describes it byte by byte. `build` makes the pieces, `parse` checks every field before it believes any.
-Peer identity is not in the frame: it comes from the transport. Neither is a length trusted: a receiver that reads a stream
-calls `parse_header` on the first HEADER_BYTES and refuses by version, size, run or model before it reads on.
+docs/wire-format.md describes it byte by byte. `build` makes the pieces, `parse` checks every field before it believes
+any. Peer identity is not in the frame: it comes from the transport. Neither is a length trusted: a receiver that reads
+a stream calls `parse_header` on the first HEADER_BYTES and refuses by version, size, run or model before it reads on.
 """
 
 from __future__ import annotations
@@ -180,7 +180,8 @@ def parse_header(data: bytes | bytearray | memoryview, limits: Limits) -> Header
 def parse(data: bytes | bytearray | memoryview, limits: Limits) -> Frame:
     """Check a whole frame. Its body is a read-only view of `data`: keep `data` unchanged as long as the body is in use.
 
-    Raises DecodeError on anything but exactly one valid frame. `build(parse(data, limits))` gives the bytes of `data` again.
+    Raises DecodeError on anything but exactly one valid frame. `build(parse(data, limits))` gives the bytes of `data`
+    again.
     """
     view = _bytes_like(memoryview(data))
     header = parse_header(view, limits)

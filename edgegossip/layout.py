@@ -1,8 +1,9 @@
 """ModelLayout: the one order, shape and offset of every tensor of a model inside one flat float32 vector.
 
-Everything past the training step (codecs, gossip, wire) sees a model as float32[n]; the layout says where its tensors lie.
-Trainable parameters come first, floating-point buffers (such as batch-norm statistics) after them, so that
-`vec[:layout.trainable_size]` is what an optimiser touches. Boards compare layouts by `hash`, which travels in every frame.
+Everything past the training step (codecs, gossip, wire) sees a model as float32[n]; the layout says where its tensors
+lie. Trainable parameters come first, floating-point buffers (such as batch-norm statistics) after them, so that
+`vec[:layout.trainable_size]` is what an optimiser touches. Boards compare layouts by `hash`, which travels in every
+frame.
 """
 
 from __future__ import annotations

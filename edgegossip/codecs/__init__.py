@@ -1,6 +1,7 @@
 """Codecs: float32 vector <-> bytes. Pure; one file a family.
 
-`get` builds a codec by name, `from_wire` rebuilds the one that decodes a frame's body. docs/codecs.md says what each is for.
+`get` builds a codec by name, `from_wire` rebuilds the one that decodes a frame's body. docs/codecs.md says what each is
+for.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str, **params: Any) -> Codec[Any]:
-    """Build a codec by name. Raises ConfigError, with the nearest valid choice, on an unknown name or parameter or a value
-    out of range."""
+    """Build a codec by name. Raises ConfigError, with the nearest valid choice, on an unknown name or parameter or a
+    value out of range."""
     return REGISTRY.get(name, params)
 
 

@@ -39,13 +39,15 @@ class Codec(Protocol[S]):
         """16-bit number that names the scheme in a frame; never reused. 0 is not a codec."""
 
     def wire_params(self) -> bytes:
-        """Canonical bytes (at most MAX_PARAMS_BYTES) from which `codecs.from_wire` rebuilds a codec that decodes this one's bodies."""
+        """Canonical bytes (at most MAX_PARAMS_BYTES) from which `codecs.from_wire` rebuilds a codec that decodes this
+        one's bodies."""
 
     def init(self, layout: Layout) -> S:
         """State before the first message."""
 
     def encode(self, x: Vec, state: S, ctx: Ctx) -> tuple[bytes, S]:
-        """Encode float32[layout.size]. Raises LocalError that names the tensor when x is not finite, or has the wrong size."""
+        """Encode float32[layout.size]. Raises LocalError that names the tensor when x is not finite, or has the wrong
+        size."""
 
     def decode(
         self, body: bytes | memoryview, layout: Layout, out: Vec | None = None, weight: float | None = None

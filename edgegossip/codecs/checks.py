@@ -1,4 +1,5 @@
-"""Checks and the final write that all codecs share, so that every one of them refuses the same things in the same words.
+"""Checks and the final write that all codecs share, so that every one of them refuses the same things in the same
+words.
 
 Vectors are walked in chunks that stay in a core's cache: no temporary here grows with the model.
 """
@@ -75,7 +76,8 @@ def require_out(layout: Layout, out: Vec | None, weight: float | None) -> None:
 
 
 def write(part: Vec, out: Vec, weight: float | None) -> None:
-    """out = part, or out += weight * part with the product rounded to float32 before it is added. `part` may be overwritten."""
+    """out = part, or out += weight * part with the product rounded to float32 before it is added. `part` may be
+    overwritten."""
     if weight is None:
         np.copyto(out, part)
         return

@@ -1,8 +1,8 @@
 """`fp32` and `fp16`: IEEE 754 numbers as they are, little-endian, in the order of the layout.
 
-fp32 is exact. fp16 rounds to the nearest binary16 value, ties to even; magnitudes beyond the largest finite one, 65504, become
-65504 (a saturating conversion), so that what arrives is always finite and still the nearest value that binary16 has. The error is
-at most max(2**-11 * |x|, 2**-25) for |x| <= 65504.
+fp32 is exact. fp16 rounds to the nearest binary16 value, ties to even; magnitudes beyond the largest finite one, 65504,
+become 65504 (a saturating conversion), so that what arrives is always finite and still the nearest value that binary16
+has. The error is at most max(2**-11 * |x|, 2**-25) for |x| <= 65504.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class Fp16:
 def _decode(
     dtype: np.dtype[Any], body: bytes | memoryview, layout: Layout, out: Vec | None, weight: float | None
 ) -> Vec:
-    """Convert the body's numbers; a body in a frame need not be aligned, so each chunk is copied before it is looked at."""
+    """Convert the body's numbers; a body in a frame need not be aligned, so each chunk is copied before it is looked
+    at."""
     name = f"fp{8 * dtype.itemsize}"
     wire = np.frombuffer(require_body_bytes(body, dtype.itemsize * layout.size, name), dtype)
     if out is None:

@@ -27,5 +27,6 @@ def relative_error(x: Vec, y: Vec) -> float:
 
 
 def bits_per_value(body: bytes | memoryview, layout: Layout) -> float:
-    """Measured size of an encoded body, headers and scales included, in bits per value of the model; 0 for a model without values."""
+    """Measured size of an encoded body, headers and scales included, in bits per value of the model; 0 for a model
+    without values."""
     return 8 * memoryview(body).nbytes / layout.size if layout.size else 0.0

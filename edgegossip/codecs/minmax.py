@@ -1,10 +1,11 @@
 """`minmax8`: every tensor linearly quantised to 8 bits between its own minimum and maximum.
 
 Bagua's MinMaxUInt8 (Gan et al. 2021, the compression of its low-precision algorithms): scale = 255 / (max - min + eps);
-ub = rint(max * scale), lb = ub - 255; q = min(rint(x * scale), ub) - lb; x' = (q + lb) / scale. Deviations: eps is relative to
-max - min, because an absolute 1e-7 collapses tensors whose values all lie close together; x' is clamped to [min, max]; a
-constant tensor is exact. |x' - x| <= 0.52 (max - min) / 255 + 2^-23 |x|: half a step, a float32's rounding of x' and, within
-the 0.02, what float32 arithmetic adds. The kernel is C++, the same bits on every instruction set.
+ub = rint(max * scale), lb = ub - 255; q = min(rint(x * scale), ub) - lb; x' = (q + lb) / scale. Deviations: eps is
+relative to max - min, because an absolute 1e-7 collapses tensors whose values all lie close together; x' is clamped to
+[min, max]; a constant tensor is exact. |x' - x| <= 0.52 (max - min) / 255 + 2^-23 |x|: half a step, a float32's
+rounding of x' and, within the 0.02, what float32 arithmetic adds. The kernel is C++, the same bits on every instruction
+set.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _HEADER_BYTES = 8  # a tensor's minimum and maximum, float32 each
 
 @dataclass(frozen=True, slots=True)
 class MinMax8:
-    """8 bits a value and 8 bytes a tensor. Body: (min, max) of float32[t, 2], then uint8[n]. Its state is the layout."""
+    """8 bits a value and 8 bytes a tensor. Body: (min, max) of float32[t, 2], then uint8[n]. Its state is the
+    layout."""
 
     name: ClassVar[str] = "minmax8"
     wire_id: ClassVar[int] = 3

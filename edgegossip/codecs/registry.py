@@ -1,7 +1,8 @@
 """Codecs by name (recipes, command line) and by wire id (frames).
 
-A family is one named codec with its parameters. A file of codecs ends in a tuple `FAMILIES`, which `codecs/__init__.py` lists.
-Names and wire ids are separate on purpose: a preset or a wrapper whose bodies another codec can decode has a name and no id.
+A family is one named codec with its parameters. A file of codecs ends in a tuple `FAMILIES`, which `codecs/__init__.py`
+lists. Names and wire ids are separate on purpose: a preset or a wrapper whose bodies another codec can decode has a
+name and no id.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from edgegossip.types import ConfigError, DecodeError
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One parameter of a family: a bool, int, float or str with a default, a range (inclusive) or the only valid words."""
+    """One parameter of a family: a bool, int, float or str with a default, a range (inclusive) or the only valid
+    words."""
 
     name: str
     default: bool | int | float | str
@@ -50,8 +52,9 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One codec name. `make` takes the parameters as keywords, all of them, checked one by one; it raises ConfigError when they do
-    not go together. `wire_id` with `from_params` says how a receiver rebuilds it from a frame (DecodeError on bad bytes)."""
+    """One codec name. `make` takes the parameters as keywords, all of them, checked one by one; it raises ConfigError
+    when they do not go together. `wire_id` with `from_params` says how a receiver rebuilds it from a frame (DecodeError
+    on bad bytes)."""
 
     name: str
     make: Callable[..., Codec[Any]]
