@@ -105,7 +105,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class RoundDone:
-    """The node has its model for round + 1. A node that was left behind may skip rounds; it reports the last of them."""
+    """The node has its model for round + 1. One that was left behind may skip rounds; it reports the last of them."""
 
     round: Round
     consensus_distance: float  # root mean square over in-neighbours of ||x_j - x_i||_2; nan without any
