@@ -98,7 +98,7 @@ def test_archive_cannot_write_elsewhere(site, tmp_path):
     source = publish(site, "set.tar.gz", content, members=("a.bin",))
     download("tiny", str(tmp_path / "home"), sources={"tiny": (source,)})
     assert everything_in(tmp_path / "home") == ["set/a.bin"]
-    assert not [p for p in tmp_path.rglob("evil")]
+    assert not list(tmp_path.rglob("evil"))
 
 
 @pytest.mark.parametrize(

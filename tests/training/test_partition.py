@@ -76,7 +76,7 @@ def test_another_seed_gives_another_partition_and_the_same_seed_the_same():
 
 
 def test_too_many_boards_is_refused():
-    with pytest.raises(ConfigError, match="run.nodes = 5 boards cannot share 3 training examples"):
+    with pytest.raises(ConfigError, match=r"run\.nodes = 5 boards cannot share 3 training examples"):
         partition(np.array([0, 1, 2]), recipe(run={"nodes": 5}))
 
 

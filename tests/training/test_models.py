@@ -1,0 +1,118 @@
+"""Models: parameter counts against the literature, input shapes, parameters and errors."""
+
+import pytest
+import torch
+
+from edgegossip.recipe import ModelSection
+from edgegossip.training import models
+from edgegossip.types import ConfigError
+
+NORMS = ("batchnorm", "groupnorm", "evonorm-s0", "range-evonorm")
+
+
+def parameters(name, input_shape, classes, norm="batchnorm"):
+    with torch.device("meta"):
+        model = models.build(ModelSection(name=name, norm=norm), input_shape, classes)
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [  # He et al. 2016, table 6 (20 to 110 layers); "ResNet-54" as in the low-precision training paper, table 1
+        ("resnet20", 0.27),
+        ("resnet32", 0.46),
+        ("resnet44", 0.66),
+        ("resnet54", 0.76),
+        ("resnet56", 0.85),
+        ("resnet110", 1.7),
+    ],
+)
+def test_cifar_resnets(name, millions):
+    assert parameters(name, (3, 32, 32), 10) / 1e6 == pytest.approx(millions, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [  # torchvision's models, and Keras's ResNet50V2 (trainable ones), for 1,000 classes of ImageNet
+        ("resnet18", 11_689_512),
+        ("resnet34", 21_797_672),
+        ("resnet50", 25_557_032),
+        ("resnet50v2", 25_568_360),
+        ("densenet121", 7_978_856),
+    ],
+)
+def test_imagenet_models(name, count):
+    assert parameters(name, (3, 224, 224), 1000) == count
+
+
+def test_small_image_variants():
+    assert parameters("resnet18", (3, 32, 32), 10) == 11_173_962
+    assert parameters("densenet121", (3, 32, 32), 10) == 6_956_298
+    assert parameters("vgg11", (3, 32, 32), 10) / 1e6 == pytest.approx(9.49, abs=0.005)
+    assert 100_000 < parameters("cnn", (3, 32, 32), 10) < 600_000
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [("mlp", "batchnorm"), ("cnn", "batchnorm"), *(("resnet20", n) for n in NORMS), ("resnet18", "evonorm-s0")],
+)
+def test_every_shape_gives_finite_logits_and_gradients(name, norm, shape):
+    torch.manual_seed(0)
+    model = models.build(ModelSection(name=name, norm=norm), shape, 7)
+    x = torch.randn(2, *shape)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        model.zero_grad()
+        logits = model(x.contiguous(memory_format=layout))
+        assert logits.shape == (2, 7)
+        logits.square().sum().backward()
+        assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["resnet34", "resnet50", "resnet50v2", "densenet121", "vgg11"])
+@pytest.mark.parametrize("norm", ["batchnorm", "evonorm-s0"])
+def test_large_models_train(name, norm):
+    torch.manual_seed(0)
+    model = models.build(ModelSection(name=name, norm=norm), (1, 16, 16), 10)
+    loss = model(torch.randn(2, 1, 16, 16)).square().mean()
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_no_relu_follows_an_evonorm():
+    for name in models.names():
+        if name not in ("mlp", "cnn"):
+            with torch.device("meta"):
+                model = models.build(ModelSection(name=name, norm="range-evonorm"), (3, 32, 32), 10)
+            relus = sum(isinstance(m, torch.nn.ReLU) for m in model.modules())
+            assert relus == (1 if name == "vgg11" else 0), name  # VGG's hidden linear layer has one
+
+
+def test_params_reach_the_builder():
+    section = ModelSection(name="mlp", params={"hidden": [5, 4]})
+    shapes = [tuple(p.shape) for p in models.build(section, (2, 3), 3).parameters()]
+    assert shapes == [(5, 6), (5,), (4, 5), (4,), (3, 4), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (ModelSection(name="resnet2"), r"model\.name = 'resnet2' is not known; did you mean 'resnet"),
+        (ModelSection(name="mlp", params={"hiden": [3]}), "did you mean 'hidden'"),
+        (ModelSection(name="resnet20", params={"hidden": 3}), "model 'resnet20' has no parameters"),
+        (ModelSection(name="mlp", params={"hidden": [0]}), r"model\.params\.hidden = \[0\] must be"),
+        (ModelSection(name="mlp", params={"hidden": 3}), "must be a list"),
+        (ModelSection(name="cnn", params={"hidden": True}), "must be a whole number"),
+        (ModelSection(name="cnn", params={"channels": [8, 8, 8, 8]}), "to nothing"),
+        (ModelSection(name="resnet20", norm="layernorm"), r"model\.norm = 'layernorm' is not known"),
+    ],
+)
+def test_bad_sections(section, message):
+    with pytest.raises(ConfigError, match=message):
+        models.build(section, (1, 8, 8), 10)
+
+
+def test_images_are_needed():
+    with pytest.raises(ConfigError, match=r"model\.name = 'cnn' needs images"):
+        models.build(ModelSection(name="cnn"), (64,), 10)

@@ -1,0 +1,236 @@
+"""TorchWorkload: the local update, its determinism, resuming, evaluation and errors; the package's recipes train."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from edgegossip import recipe as recipes
+from edgegossip import training
+from edgegossip.training import models
+from edgegossip.training.batches import Normaliser, Sampler
+from edgegossip.training.data import open_data
+from edgegossip.training.partition import partition
+from edgegossip.types import ConfigError, DataError, LocalError
+from tests.training.fakes import recipe, write_cifar
+
+SMALL = {"params": {"hidden": [8]}}
+
+
+def test_update_equals_torch_sgd_on_the_same_batches():
+    chosen = recipe(model=SMALL, training={"local_steps": 3, "batch_size": 16, "weight_decay": 0.01})
+    workload = training.build_workload(chosen, 1)
+    data = open_data(chosen.data)
+    share = partition(data.train.labels, chosen)[1]
+    model = models.build(chosen.model, (1, 8, 8), 10)
+    x = workload.initial(5)
+    with torch.no_grad():
+        for p, view in zip(model.parameters(), workload.layout.views(x).values(), strict=True):
+            p.copy_(torch.from_numpy(view))
+    sgd = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=0.01, nesterov=True)
+    sampler, normalise = Sampler(len(share), 16, chosen.run.seed, 1), Normaliser.of(data.about)
+    for round in range(2):
+        update = workload.local_update(x, round)
+        losses = []
+        for step in range(3 * round, 3 * round + 3):
+            picked = share[sampler.batch(step)]
+            sgd.zero_grad()
+            logits = model(normalise(data.train.inputs.take(picked)))
+            loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(data.train.labels[picked]))
+            loss.backward()
+            sgd.step()
+            losses.append(loss.item())
+        after = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).numpy()
+        np.testing.assert_allclose(x + update.delta, after, atol=1e-6)
+        assert (update.lr, update.examples, update.steps) == (0.1, 48, 3)
+        assert update.loss == pytest.approx(np.mean(losses), rel=1e-5)
+        x = after
+
+
+def rounds(workload, x, first, last):
+    for r in range(first, last):
+        x = x + workload.local_update(x, r).delta
+    return x
+
+
+def test_same_seed_same_bits_and_another_seed_others():
+    def train(seed):
+        workload = training.build_workload(recipe(run={"seed": seed}, model=SMALL, data={"augment": True}), 0)
+        return rounds(workload, workload.initial(seed), 0, 5).tobytes()
+
+    assert train(1) == train(1)
+    assert train(1) != train(2)
+
+
+def test_boards_start_alike_and_learn_from_different_examples():
+    first, second = (training.build_workload(recipe(model=SMALL), k) for k in (0, 1))
+    x = first.initial(3)
+    assert x.dtype == np.float32
+    assert (x == second.initial(3)).all()
+    assert not (first.local_update(x, 0).delta == second.local_update(x, 0).delta).all()
+
+
+def test_torch_random_state_is_left_alone():
+    workload = training.build_workload(recipe(model=SMALL), 0)
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    workload.local_update(workload.initial(1), 0)
+    assert torch.rand(1) == expected
+
+
+def test_x_is_not_written_to_and_results_are_not_overwritten():
+    workload = training.build_workload(recipe(model=SMALL), 0)
+    x = workload.initial(1)
+    kept = x.copy()
+    x.flags.writeable = False
+    first = workload.local_update(x, 0)
+    delta = first.delta.copy()
+    workload.local_update(x, 1)
+    workload.evaluate(x, 10)
+    assert (x == kept).all()
+    assert (first.delta == delta).all()
+
+
+def test_resuming_from_a_snapshot_continues_bit_for_bit():
+    chosen = recipe(model=SMALL, data={"augment": True}, training={"local_steps": 2})
+    straight = training.build_workload(chosen, 0)
+    x = rounds(straight, straight.initial(1), 0, 3)
+    snapshot = straight.snapshot()
+    expected = rounds(straight, x, 3, 6)
+    resumed = training.build_workload(chosen, 0)
+    assert not (rounds(training.build_workload(chosen, 0), x, 3, 6) == expected).all()  # momentum matters
+    resumed.restore(snapshot)
+    assert (rounds(resumed, x, 3, 6) == expected).all()
+
+
+def test_a_foreign_snapshot_is_refused():
+    workload = training.build_workload(recipe(model=SMALL), 0)
+    for wrong in ({}, {"momentum": np.zeros(3, np.float32)}, {"momentum": np.zeros(workload.layout.size)}):
+        with pytest.raises(LocalError, match="not one of this workload"):
+            workload.restore(wrong)
+
+
+def test_batch_statistics_travel_and_weight_decay_leaves_them_alone():
+    chosen = recipe(model={"name": "resnet20", "norm": "batchnorm"}, training={"lr": 0.0, "batch_size": 4})
+    workload = training.build_workload(chosen, 0)
+    x, n = workload.initial(1), workload.layout.trainable_size
+    assert workload.layout.size - n == 2 * 688
+    delta = workload.local_update(x, 0).delta
+    assert (delta[:n] == 0).all()
+    assert (delta[n:] != 0).mean() > 0.9
+    means = workload.layout.views(x + delta)["1.0.running_mean"]
+    assert np.abs(means).max() > 0
+    decayed = replace(chosen, training=replace(chosen.training, lr=0.1, weight_decay=0.5))
+    assert np.array_equal(training.build_workload(decayed, 0).local_update(x, 0).delta[n:], delta[n:])
+
+
+def test_evaluate_counts_right_answers():
+    workload = training.build_workload(recipe(model={"params": {"hidden": []}}), 0)
+    x = np.zeros(workload.layout.size, np.float32)
+    workload.layout.views(x)["1.bias"][4] = 100.0  # always says 4
+    labels = open_data(recipe().data).test.labels
+    metrics = workload.evaluate(x)
+    assert metrics.examples == 355
+    assert metrics.accuracy == pytest.approx((labels == 4).mean())
+    assert metrics.loss == pytest.approx(100 * (labels != 4).mean(), rel=1e-5)
+    assert workload.evaluate(x, 100).accuracy == pytest.approx((labels[:100] == 4).mean())
+    assert workload.evaluate(x, 10**6) == metrics
+    with pytest.raises(LocalError, match="at least one example"):
+        workload.evaluate(x, 0)
+
+
+def test_a_loss_that_is_not_finite_is_an_error():
+    workload = training.build_workload(recipe(model=SMALL), 2)
+    x = workload.initial(1)
+    x[3] = np.nan
+    with pytest.raises(LocalError, match=r"board 2: the training loss became nan in round 7.*smaller training\.lr"):
+        workload.local_update(x, 7)
+
+
+def test_a_vector_of_another_size_is_refused():
+    workload = training.build_workload(recipe(model=SMALL), 0)
+    for wrong in (np.zeros(3, np.float32), np.zeros(workload.layout.size)):
+        with pytest.raises(LocalError, match="expected a contiguous float32"):
+            workload.local_update(wrong, 0)
+
+
+@pytest.mark.parametrize(("name", "norm"), [("mlp", "evonorm-s0"), ("resnet20", "batchnorm"), ("vgg11", "groupnorm")])
+def test_layout_of_is_the_layout_of_the_workload(name, norm):
+    chosen = recipe(model={"name": name, "norm": norm}, data={"train_examples": 50})
+    assert training.layout_of(chosen) == training.build_workload(chosen, 0).layout
+
+
+def test_layout_of_needs_no_data_files():
+    assert (
+        training.layout_of(recipe(model={"name": "cnn"}, data={"name": "cifar10", "dir": "/nonexistent"})).size
+        == 156_074
+    )
+
+
+def test_cifar_board_trains_on_its_share(tmp_path):
+    write_cifar(tmp_path)
+    chosen = recipe(
+        data={"name": "cifar10", "dir": str(tmp_path), "train_examples": 64, "test_examples": 16, "augment": True},
+        model={"name": "cnn"},
+        training={"batch_size": 8},
+    )
+    workload = training.build_workload(chosen, 3)
+    x = workload.initial(1)
+    assert np.isfinite(workload.local_update(x, 0).delta).all()
+    assert workload.evaluate(x).examples == 16
+
+
+def test_board_number_is_checked():
+    for index in (-1, 4):
+        with pytest.raises(ConfigError, match=rf"board {index} does not exist: boards are 0 to 3"):
+            training.build_workload(recipe(), index)
+
+
+def test_more_data_than_examples_in_a_batch():
+    workload = training.build_workload(recipe(data={"train_examples": 20}, training={"batch_size": 500}), 0)
+    assert workload.local_update(workload.initial(1), 0).examples == 5
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_recipes_of_the_package_name_things_that_exist(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGEGOSSIP_DATA", str(tmp_path))
+    chosen = recipes.load(name)
+    if chosen.data.name == "digits":
+        training.check(chosen)
+    else:
+        with pytest.raises(DataError, match=f"edgegossip data download {chosen.data.name}"):
+            training.check(chosen)
+    assert training.layout_of(chosen).size > 0
+
+
+def run_in_one_process(chosen):
+    """D-PSGD on a ring or FedAvg, uncompressed, in a few lines; test accuracies of the boards."""
+    boards = [training.build_workload(chosen, k) for k in range(chosen.run.nodes)]
+    n = len(boards)
+    models = [boards[0].initial(chosen.run.seed)] * n
+    for t in range(chosen.run.rounds):
+        stepped = [x + b.local_update(x, t).delta for b, x in zip(boards, models, strict=True)]
+        if chosen.run.mode == "server":
+            models = [sum(stepped) / np.float32(n)] * n
+        else:
+            models = [(stepped[k - 1] + stepped[k] + stepped[(k + 1) % n]) / np.float32(3) for k in range(n)]
+    return [b.evaluate(x).accuracy for b, x in zip(boards, models, strict=True)]
+
+
+@pytest.mark.parametrize("name", ["quickstart-gossip", "quickstart-server"])
+def test_quickstart_recipes_learn(name):
+    assert min(run_in_one_process(recipes.load(name))) >= 0.96
+
+
+def test_check_and_partitions_import_no_torch():
+    code = (
+        "import sys, edgegossip.training as t; from edgegossip.recipe import Recipe; t.check(Recipe()); "
+        "t.partition_counts(Recipe()); import edgegossip.training.download; "
+        "print([m for m in ('torch', 'grpc', 'flwr', 'matplotlib') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
