@@ -5,8 +5,9 @@ Every rule uses each example exactly once, depends only on (labels, nodes, seed)
     skew(s)        the degree of skew of Aketi, Kodge, Roy (2021), "Low precision decentralized distributed training":
                    of each class the first s share goes to a pool sorted by class, the rest to a shuffled pool; node k
                    of n takes the k-th contiguous n-th part of both. s = 0 is `iid`, s = 1 is `sorted`.
-    dirichlet(a)   each class is dealt out in proportions drawn from Dirichlet(a, ..., a) (Hsu, Qi, Brown 2019). A node
-                   left with nothing is given one example of the fullest node.
+    dirichlet(a)   each class is dealt out in proportions drawn from Dirichlet(a, ..., a) (Hsu, Qi, Brown 2019).
+
+A node left with nothing is given one example of the fullest node.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ def by_skew(labels: NDArray[np.integer], nodes: int, skew: float, seed: int) -> 
     sorted_pool = np.concatenate([empty, *(m[:cut] for m, cut in zip(by_class, cuts, strict=True))])
     rest = np.concatenate([empty, *(m[cut:] for m, cut in zip(by_class, cuts, strict=True))])
     shuffled = rest[permutation(seed, Purpose.PARTITION, len(rest))]
-    # The second pool is dealt in the opposite order of the remainders, so that no node is left without an example.
+    # The second pool's remainders go to the nodes in the opposite order, which keeps the shares even.
     first, second = _edges(len(sorted_pool), nodes), len(shuffled) - _edges(len(shuffled), nodes)[::-1]
-    return [
+    shares = [
         np.concatenate([sorted_pool[first[k] : first[k + 1]], shuffled[second[k] : second[k + 1]]])
         for k in range(nodes)
     ]
+    return _fill_empty(shares)
 
 
 def by_dirichlet(labels: NDArray[np.integer], nodes: int, alpha: float, seed: int) -> Shares:

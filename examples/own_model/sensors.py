@@ -16,8 +16,9 @@ KINDS = 4
 def data(folder: str):
     """(train_inputs, train_labels, test_inputs, test_labels).
 
-    `folder` is the recipe's data.dir; a real data set would be read from there. Every board calls this and must get the
-    same arrays: here they are drawn with a fixed seed. Inputs are float32[n, channels, samples] and used as they are."""
+    `folder` is the recipe's data.dir; a real data set would be read from there. Every board calls this and must get
+    the same arrays, so they are drawn with a fixed seed here. Inputs are float32[n, channels, samples], used as they
+    are."""
     random = np.random.default_rng(0)
     labels = random.integers(0, KINDS, 1200)
     time = np.arange(WINDOW) / WINDOW
