@@ -57,6 +57,7 @@ class LogText:
 
 Record: TypeAlias = MetricsRecord | EventRecord
 
+_MAX_INT = 2**63
 _METRICS_KEYS = frozenset({"node", "step", "t_s"})
 _EVENT_KEYS = frozenset({"node", "t_s", "event", "text"})
 
@@ -108,11 +109,16 @@ def parse_record(line: bytes | str, node: NodeId | None = None) -> Record | LogT
     return record
 
 
+def _scalar(value: Any) -> bool:
+    """Whole numbers end at 64 bits: beyond, they do not even fit a float."""
+    return value is None or isinstance(value, (float, str)) or (isinstance(value, int) and abs(value) < _MAX_INT)
+
+
 def _record(body: dict[str, Any]) -> Record | None:
     node, t_s = body.get("node"), body.get("t_s")
     if not isinstance(node, str) or not node or isinstance(t_s, bool) or not isinstance(t_s, (int, float)):
         return None
-    if not all(value is None or isinstance(value, (float, int, str)) for value in body.values()):
+    if not math.isfinite(t_s if isinstance(t_s, float) else 0.0) or not all(map(_scalar, body.values())):
         return None
     if "event" in body:
         name, text = body["event"], body.get("text")

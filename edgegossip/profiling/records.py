@@ -1,11 +1,11 @@
 """What the profiler writes: one metrics record a node and round, and events. The seam between measuring and showing.
 
 metrics.jsonl, one JSON object a line:
-    {"node": "board-0", "step": 12, "t_s": 3.21, "train/loss": 0.61, "time/compute_s": 0.012, "net/sent_bytes": 10692, ...}
+    {"node": "board-0", "step": 12, "t_s": 3.21, "train/loss": 0.61, "time/compute_s": 0.012, ...}
 events.jsonl:
-    {"node": "board-0", "t_s": 1.02, "event": "peer-down", "text": "lost board-2: connection refused for 3 s", ...}
-`t_s` is seconds since the run started on that node's monotonic clock; `step` is the round, counted from 0. Every `time/` and
-`net/` value is of that round alone, not a running sum.
+    {"node": "board-0", "t_s": 1.02, "event": "peer-down", "text": "lost board-2: connection refused", ...}
+`t_s` is seconds since the run started on that node's monotonic clock; `step` is the round, counted from 0. Every
+`time/` and `net/` value is of that round alone, not a running sum.
 """
 
 from __future__ import annotations

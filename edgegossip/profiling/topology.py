@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from edgegossip.gossip.base import Topology
 from edgegossip.types import NodeId
+
+if TYPE_CHECKING:
+    from edgegossip.gossip.base import Topology
 
 
 def topology_document(topology: Topology, members: Sequence[NodeId]) -> dict[str, Any]:

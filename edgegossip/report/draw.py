@@ -181,7 +181,13 @@ def draw_partition(nodes: Sequence[str], classes: Sequence[str], counts: Any, ti
         colors = class_colors(len(classes))
         for k, name in enumerate(classes):
             axes.barh(
-                range(len(nodes)), table[:, k], left=left, color=colors[k], label=printable(name, 20), height=0.72
+                range(len(nodes)),
+                table[:, k],
+                left=left,
+                color=colors[k],
+                label=printable(name, 20),
+                height=0.72,
+                **_EDGE,
             )
             for y, count in enumerate(table[:, k]):
                 if count > 0.045 * widest:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,6 +118,6 @@ def thin(y: Numbers, most: int) -> NDArray[np.intp]:
     edges = np.linspace(0, y.size, (most - 2) // 2 + 1).astype(np.intp)
     low, high = np.where(np.isfinite(y), y, np.inf), np.where(np.isfinite(y), y, -np.inf)
     picked = {0, y.size - 1}
-    for start, end in zip(edges[:-1], edges[1:], strict=True):
+    for start, end in pairwise(edges):
         picked |= {int(start + low[start:end].argmin()), int(start + high[start:end].argmax())}
     return np.array(sorted(picked), dtype=np.intp)
