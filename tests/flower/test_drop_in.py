@@ -1,0 +1,161 @@
+"""`compressed` and `compression_mod` around Flower's own strategies, without a network: what the strategy sees is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg, Krum, Strategy
+
+from edgegossip import codecs
+from edgegossip.flower import compressed, compression_mod
+from edgegossip.flower.grid import BoardGrid
+from edgegossip.flower.payload import FRAME, STYPE
+from edgegossip.flower.records import RecordLayout
+from edgegossip.types import LocalError
+
+BOARDS = 5
+CONFIG: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
+CONTEXT = Context(run_id=77, node_id=0, node_config={}, state=RecordDict(), run_config={})
+
+
+def _arrays() -> ArrayRecord:
+    rng = np.random.default_rng(1)
+    return ArrayRecord(
+        {
+            "conv.weight": Array(rng.normal(size=(4, 3, 3)).astype(np.float32)),
+            "bn.num_batches_tracked": Array(np.asarray(7, np.int64)),
+            "bias": Array(rng.normal(size=(4,)).astype(np.float32)),
+        }
+    )
+
+
+def _app(message: Message, context: Context) -> Message:
+    """A user's client app: knows nothing of compression."""
+    del context
+    k = message.metadata.dst_node_id
+    rng = np.random.default_rng(k)
+    new = {}
+    for name, array in message.content["arrays"].items():
+        value = array.numpy()
+        noise = rng.normal(size=value.shape)
+        new[name] = Array(value if name.startswith("bn") else (value + 0.1 * noise).astype(value.dtype))
+    metrics = MetricRecord({"num-examples": 10 * k, "loss": 1.0 / k})
+    return Message(RecordDict({"arrays": ArrayRecord(new), "metrics": metrics}), reply_to=message)
+
+
+Client = Callable[[Message], Message]
+
+
+def _rounds(strategy: Strategy, client: Client, rounds: int = 3) -> tuple[ArrayRecord, list[MetricRecord]]:
+    arrays, metrics = _arrays(), []
+    grid = BoardGrid(range(1, BOARDS + 1))
+    for server_round in range(1, rounds + 1):
+        messages = sorted(
+            strategy.configure_train(server_round, arrays, ConfigRecord({"lr": 0.5}), grid),
+            key=lambda m: m.metadata.dst_node_id,
+        )
+        new, found = strategy.aggregate_train(server_round, [client(m) for m in messages])
+        assert new is not None and found is not None
+        arrays = new
+        metrics.append(found)
+    return arrays, metrics
+
+
+@pytest.mark.parametrize("make", [FedAvg, FedMedian, FedTrimmedAvg, FedAdam, Krum])
+def test_every_strategy_sees_the_models_it_would_see_without_compression(make: Any, in_run: int) -> None:
+    mod = compression_mod(codecs.get("fp32"))
+    plain, plain_metrics = _rounds(make(**CONFIG), lambda m: _app(m, CONTEXT))
+    packed, packed_metrics = _rounds(compressed(make(**CONFIG), codecs.get("fp32")), lambda m: mod(m, CONTEXT, _app))
+    assert list(packed) == list(plain)
+    for name in plain:
+        np.testing.assert_allclose(packed[name].numpy(), plain[name].numpy(), rtol=0, atol=2e-6)
+    assert packed_metrics == plain_metrics
+
+
+def test_what_travels_is_frames_and_what_the_app_sees_is_not(in_run: int) -> None:
+    strategy = compressed(FedAvg(**CONFIG), codecs.get("fp16"))
+    mod = compression_mod(codecs.get("fp16"))
+    (message,) = strategy.configure_train(1, _arrays(), ConfigRecord({"lr": 0.5}), BoardGrid([3]))
+    assert message.content["arrays"][FRAME].stype == STYPE
+    assert set(message.content["arrays"]) == {FRAME, "bn.num_batches_tracked"}
+    down_bytes = len(message.content["arrays"][FRAME].data)
+    seen: list[Message] = []
+
+    def app(inner: Message, context: Context) -> Message:
+        seen.append(inner)
+        return _app(inner, context)
+
+    reply = mod(message, CONTEXT, app)
+    assert set(seen[0].content) == {"arrays", "config"}
+    assert seen[0].content["config"]["lr"] == 0.5
+    np.testing.assert_array_equal(seen[0].content["arrays"]["bias"].numpy(), _arrays()["bias"].numpy())
+    assert set(reply.content["arrays"]) == {FRAME, "bn.num_batches_tracked"}
+    assert len(reply.content["arrays"][FRAME].data) < down_bytes
+
+
+def test_a_bad_reply_is_refused_and_the_round_goes_on(in_run: int) -> None:
+    refused: list[tuple[int, str]] = []
+    strategy = compressed(
+        FedAvg(**CONFIG),
+        codecs.get("fp32"),
+        on_refused=lambda reply, reason: refused.append((reply.metadata.src_node_id, reason)),
+    )
+    mod = compression_mod(codecs.get("fp32"))
+    messages = list(strategy.configure_train(1, _arrays(), ConfigRecord(), BoardGrid([1, 2, 3, 4])))
+    replies = {m.metadata.dst_node_id: mod(m, CONTEXT, _app) for m in messages}  # leaves plain arrays in the messages
+    honest = {m.metadata.dst_node_id: _app(m, CONTEXT) for m in messages}
+    good = replies[1].content["arrays"][FRAME].data
+    _replace(replies[2], good[:-1] + bytes([good[-1] ^ 1]))
+    replies[3].content = RecordDict({"arrays": _arrays(), "metrics": MetricRecord({"num-examples": 1})})
+    replies[4].content["metrics"]["loss"] = float("nan")
+    arrays, _ = strategy.aggregate_train(1, [replies[k] for k in sorted(replies)])
+    assert [who for who, _ in refused] == [2, 3, 4]
+    assert "CRC" in refused[0][1] and "no compressed frame" in refused[1][1] and "finite" in refused[2][1]
+    assert arrays is not None
+    np.testing.assert_allclose(arrays["bias"].numpy(), honest[1].content["arrays"]["bias"].numpy(), atol=1e-6)
+
+
+def _replace(reply: Message, data: bytes) -> None:
+    record = dict(reply.content["arrays"])
+    record[FRAME] = Array(dtype="float32", shape=(1,), stype=STYPE, data=data)
+    reply.content = RecordDict({**reply.content, "arrays": ArrayRecord(record)})
+
+
+def test_an_app_that_returns_other_arrays_is_told(in_run: int) -> None:
+    strategy = compressed(FedAvg(**CONFIG), codecs.get("fp32"))
+    (message,) = strategy.configure_train(1, _arrays(), ConfigRecord(), BoardGrid([3]))
+
+    def app(inner: Message, context: Context) -> Message:
+        del context
+        record = ArrayRecord({"other": Array(np.zeros(3, np.float32))})
+        return Message(RecordDict({"arrays": record, "metrics": MetricRecord({"num-examples": 1})}), reply_to=inner)
+
+    with pytest.raises(LocalError, match="names, shapes or dtypes"):
+        compression_mod(codecs.get("fp32"))(message, CONTEXT, app)
+
+
+def test_messages_without_a_frame_pass_unchanged(in_run: int) -> None:
+    message = Message(RecordDict({"config": ConfigRecord({"a": 1})}), dst_node_id=3, message_type="query")
+    seen = []
+
+    def app(inner: Message, context: Context) -> Message:
+        del context
+        seen.append(inner)
+        return Message(RecordDict(), reply_to=inner)
+
+    compression_mod(codecs.get("fp32"))(message, CONTEXT, app)
+    assert seen == [message]
+
+
+def test_description_of_a_record_survives_json_and_bad_ones_are_refused() -> None:
+    from edgegossip.types import DecodeError
+
+    record = RecordLayout.of(_arrays())
+    assert RecordLayout.from_json(record.to_json()) == record
+    for text in ("", "[]", "{}", '[["a"]]', '[["a",[-1]]]', '[["a",["1"]]]', '[[1,[1]]]', '[["a",[1]],["a",[1e9]]]'):
+        with pytest.raises(DecodeError):
+            RecordLayout.from_json(text)

@@ -1,0 +1,116 @@
+"""When another Flower version breaks the coordinator, these tests say what has moved."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import edgegossip.flower
+from edgegossip.flower import _private
+
+PUBLIC = ("flwr.app", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.clientapp")
+PACKAGE = Path(edgegossip.flower.__file__).parent
+
+
+def _imports(path: Path) -> list[tuple[str, str]]:
+    """(module, name) of every import of Flower in a file."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flwr":
+            found += [(node.module or "", alias.name) for alias in node.names]
+        if isinstance(node, ast.Import):
+            found += [(alias.name, "") for alias in node.names if alias.name.split(".")[0] == "flwr"]
+    return found
+
+
+def test_only_one_module_uses_what_is_not_public() -> None:
+    for path in PACKAGE.glob("*.py"):
+        if path.name != "_private.py":
+            assert {module for module, _ in _imports(path)} <= set(PUBLIC), path.name
+
+
+@pytest.mark.parametrize("module,name", _imports(PACKAGE / "_private.py"))
+def test_name_is_still_there(module: str, name: str) -> None:
+    text = f"Flower {version('flwr')} has no {module}.{name}: edgegossip was written for 1.41"
+    try:
+        there = hasattr(importlib.import_module(module), name)
+    except ImportError:
+        there = False
+    if not there:
+        there = importlib.util.find_spec(f"{module}.{name}") is not None
+    assert there, text
+
+
+@pytest.mark.parametrize(
+    "client,methods",
+    [
+        (
+            _private.FleetHttpClient,
+            "RegisterNode ActivateNode DeactivateNode UnregisterNode SendNodeHeartbeat PullMessages PushMessages "
+            "PullObject PushObject ConfirmMessageReceived",
+        ),
+        (
+            _private.RuntimeHttpClient,
+            "AcquireTask PullTaskInput PushTaskOutput SendTaskHeartbeat GetNodes PullMessages PushMessages PullObject "
+            "PushObject ConfirmMessageReceived",
+        ),
+        (_private.ControlHttpClient, "StartRun"),
+    ],
+)
+def test_client_still_has_its_methods(client: type, methods: str) -> None:
+    assert not [m for m in methods.split() if not hasattr(client, m)]
+
+
+def test_heartbeats_still_tell_how_long_a_board_is_silent() -> None:
+    fields = _private.GetNodesRequest.DESCRIPTOR.file.pool.FindMessageTypeByName("flwr.proto.NodeInfo").fields_by_name
+    assert {"node_id", "online_until", "heartbeat_interval"} <= set(fields)
+    assert _private.HEARTBEAT_PATIENCE == 2
+
+
+def test_middleware_that_is_left_out_still_exists_and_the_rest_is_known() -> None:
+    from flwr.superlink import main
+
+    names = [m.cls.__name__ for m in main._get_middleware()]
+    assert set(_private.IDLE_MIDDLEWARE) <= set(names)
+    assert [n for n in names if n not in _private.IDLE_MIDDLEWARE] == [
+        "BaseHTTPMiddleware",
+        "ControlAuthenticationMiddleware",
+        "ProtobufTranslationMiddleware",
+        "NodeAuthMiddleware",
+    ]
+
+
+def test_superlink_still_takes_our_options() -> None:
+    flower_superlink = importlib.import_module("flwr.superlink.cli.flower_superlink")
+    parser = flower_superlink._parse_args_run_superlink()
+    options = {o for action in parser._actions for o in action.option_strings}
+    wanted = "--insecure --host --port --isolation --superexec-auth-secret-file --disable-runtime-dependency-installation"
+    assert set(wanted.split()) <= options
+
+
+def test_message_with_one_array_is_a_chain_of_five(in_run: int) -> None:
+    from flwr.app import Array, Message
+
+    from edgegossip.flower.payload import STYPE, frame_content
+
+    array = Array(dtype="float32", shape=(3,), stype=STYPE, data=b"x" * 12)
+    message = Message(frame_content(array), dst_node_id=5, message_type="train")
+    tree = _private.get_object_tree(message)
+    assert _private._is_chain(tree)
+    leaf = next(iter(_private.iterate_object_tree(tree)))
+    chunk = _private.get_all_nested_objects(message)[leaf.object_id].deflate()
+    again = _private._one_array(message, chunk)
+    assert again.content["arrays"]["edgegossip"].data == array.data
+    assert again.metadata.dst_node_id == 5
+
+
+def test_task_identity_is_where_messages_look_for_their_run(in_run: int) -> None:
+    from flwr.app import Message, RecordDict
+
+    assert "TaskIdentity" in inspect.getsource(Message)
+    assert Message(RecordDict(), dst_node_id=5, message_type="train").metadata.run_id == in_run
