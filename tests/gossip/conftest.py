@@ -95,6 +95,18 @@ class Fleet:
         self.carry_out(node, actions)
         return actions
 
+    def step_all(self, nodes: Any = None) -> None:
+        for node in range(len(self.members)) if nodes is None else nodes:
+            self.step(node, np.zeros(self.start.shape[1]))
+
+    def deliver_all(self) -> None:
+        while self.mail:
+            self.deliver()
+
+    @property
+    def rounds(self) -> list[int]:
+        return [self.algorithm.round(s) for s in self.states]
+
     def run(self, rounds: int, delta: Delta, rng: np.random.Generator) -> None:
         """Random order of steps and deliveries, with duplicates; nodes run as far ahead as the algorithm lets them."""
         ready = set(range(len(self.members)))

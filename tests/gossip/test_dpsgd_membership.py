@@ -1,0 +1,195 @@
+"""D-PSGD when neighbours are silent, go down, come back, or have gone on without this node."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip.gossip.base import Checkpoint, Message, RoundDone, Send, SetTimer, Suspect
+from edgegossip.types import LocalError, LocalUpdate, PeerError
+
+N = 12
+ZERO = np.zeros(N, np.float32)
+ONE = np.ones(N, np.float32)
+
+
+def kinds(actions: list[Any]) -> list[type]:
+    return [type(a) for a in actions]
+
+
+def test_past_the_deadline_the_missing_weight_stays_with_the_node(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=4)
+    fleet.step_all()
+    fleet.hand(0, next(m for to, m in fleet.mail if to == 0 and m.sender == "board-1"))
+    actions = fleet.tick(0)
+    assert actions[0] == Suspect("board-3", "no message of round 0 within 5 s")
+    assert kinds(actions) == [Suspect, Checkpoint, RoundDone]
+    x = fleet.start.astype(np.float64)
+    np.testing.assert_allclose(fleet.algorithm.model(fleet.states[0]), x[0] * 2 / 3 + x[1] / 3, rtol=0, atol=1e-6)
+    assert actions[2].consensus_distance == pytest.approx(np.linalg.norm(x[1] - x[0]), rel=1e-6)
+
+
+def test_a_deadline_with_nobody_heard_keeps_the_own_model(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=4, codec="fp16")
+    fleet.step(0, ONE)
+    actions = fleet.tick(0)
+    assert kinds(actions) == [Suspect, Suspect, Checkpoint, RoundDone]
+    assert math.isnan(actions[3].consensus_distance) and actions[3].relative_error > 0
+    np.testing.assert_array_equal(fleet.algorithm.model(fleet.states[0]), fleet.start[0] + 1)
+
+
+def test_a_tick_that_nobody_asked_for_does_nothing(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=3)
+    before = fleet.states[0]
+    assert fleet.tick(0) == [] and fleet.states[0] is before
+
+
+def test_who_goes_down_is_not_waited_for_and_the_round_ends(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=4)
+    fleet.step_all()
+    fleet.hand(0, next(m for to, m in fleet.mail if to == 0 and m.sender == "board-1"))
+    actions = fleet.down(0, 3)
+    assert kinds(actions) == [SetTimer, Checkpoint, RoundDone] and actions[0].after_s is None
+    sends = [a for a in fleet.step(0, ZERO) if isinstance(a, Send)]
+    assert [a.to for a in sends] == ["board-1"]
+    assert fleet.algorithm.waiting_for(fleet.states[0]) == ("board-1",)
+
+
+def test_what_a_node_sent_before_it_went_down_counts(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=3)
+    fleet.step_all([1, 2])
+    fleet.deliver_all()
+    fleet.down(0, 2)
+    fleet.step(0, ZERO)
+    np.testing.assert_allclose(fleet.algorithm.model(fleet.states[0]), fleet.start.mean(axis=0), rtol=0, atol=1e-6)
+
+
+def test_alone_rounds_complete_at_once(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=3, codec="fp16")
+    assert fleet.down(0, 1, 2) == []
+    for _ in range(3):
+        actions = fleet.step(0, ONE)
+        assert kinds(actions) == [Checkpoint, RoundDone]
+        assert math.isnan(actions[1].relative_error) and math.isnan(actions[1].consensus_distance)
+    np.testing.assert_allclose(fleet.algorithm.model(fleet.states[0]), fleet.start[0] + 3, rtol=0, atol=1e-6)
+
+
+def test_losing_everybody_while_waiting_ends_the_round(make_fleet: Any) -> None:
+    fleet = make_fleet("complete", nodes=4)
+    fleet.step(0, ZERO)
+    assert fleet.down(0, 1, 2) == [] and fleet.algorithm.waiting_for(fleet.states[0]) == ("board-3",)
+    assert kinds(fleet.down(0, 1, 2, 3)) == [SetTimer, Checkpoint, RoundDone]
+
+
+def test_who_comes_back_gets_the_message_of_the_round_and_is_waited_for(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=4)
+    fleet.down(0, 3)
+    fleet.step(0, ZERO)
+    actions = fleet.down(0)
+    assert kinds(actions) == [Send] and actions[0].to == "board-3"
+    assert (actions[0].frame.round, actions[0].frame.sequence) == (0, 1)
+    assert fleet.algorithm.waiting_for(fleet.states[0]) == ("board-1", "board-3")
+    fleet.step_all([1, 2, 3])
+    fleet.deliver_all()
+    assert fleet.rounds == [1] * 4
+    x = fleet.start.astype(np.float64)
+    np.testing.assert_allclose(
+        [fleet.algorithm.model(s) for s in fleet.states], fleet.topology.matrix(0) @ x, rtol=0, atol=1e-6
+    )
+
+
+def test_a_return_counts_as_sent(make_fleet: Any) -> None:
+    fleet = make_fleet("complete", nodes=3)
+    fleet.down(0, 1)  # node 2 is up, so the round waits
+    fleet.step(0, ZERO)
+    fleet.mail.clear()
+    fleet.down(0)
+    assert [to for to, _ in fleet.mail] == [1]
+    actions = fleet.tick(0)
+    assert actions[-1].relative_error == 0.0
+
+
+def test_only_down_may_change_during_a_run(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=3)
+    with pytest.raises(LocalError, match="only change which members are down"):
+        fleet.algorithm.membership(fleet.states[0], fleet.view(0, seed=9))
+
+
+def test_after_one_dies_the_rest_stay_stochastic_and_agree(make_fleet: Any) -> None:
+    fleet = make_fleet("complete", nodes=4)
+    for node in range(3):
+        fleet.down(node, 3)
+    for _ in range(60):
+        fleet.step_all([0, 1, 2])
+        fleet.deliver_all()
+    mean = fleet.start[:3].mean(axis=0)
+    for node in range(3):
+        np.testing.assert_allclose(fleet.algorithm.model(fleet.states[node]), mean, rtol=0, atol=1e-5)
+
+
+def ahead(fleet: Any, sender: int, round: int) -> Message:
+    """What `sender` would send in a later round: its start model."""
+    late = replace(fleet.states[sender], round=round)
+    _, actions = fleet.algorithm.step(late, LocalUpdate(ZERO, 0.1, 1.0, 1, 1))
+    return Message(fleet.members[sender], next(a.frame for a in actions if isinstance(a, Send)))
+
+
+def test_a_node_left_behind_goes_on_in_its_neighbours_round(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=4)  # more than 4 + 1 rounds ahead counts as far
+    fleet.step(0, ONE)
+    assert fleet.hand(0, ahead(fleet, 1, 5)) == [] and fleet.rounds[0] == 0
+    actions = fleet.hand(0, ahead(fleet, 1, 6))
+    assert kinds(actions) == [SetTimer, Checkpoint, RoundDone] and actions[0].after_s is None
+    assert actions[2].round == 5 and fleet.rounds[0] == 6
+    np.testing.assert_array_equal(fleet.algorithm.model(fleet.states[0]), fleet.start[0] + 1)
+    fleet.step(0, ZERO)
+    assert fleet.algorithm.waiting_for(fleet.states[0]) == ("board-3",)  # the message of round 6 was kept
+
+
+def test_a_node_left_behind_before_its_step_keeps_its_model(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=4, max_ahead=2)
+    assert fleet.hand(0, ahead(fleet, 3, 3)) == [Checkpoint()]
+    assert fleet.rounds[0] == 3
+    np.testing.assert_array_equal(fleet.algorithm.model(fleet.states[0]), fleet.start[0])
+
+
+def test_one_neighbour_of_many_cannot_pull_a_node_ahead(make_fleet: Any) -> None:
+    fleet = make_fleet("complete", nodes=4, max_ahead=1)
+    for k in range(2, 12):
+        assert fleet.hand(0, ahead(fleet, 1, k)) == []
+    assert fleet.rounds[0] == 0 and fleet.states[0].inbox.size_bytes == 2 * 4 * N  # only its newest are kept
+    actions = fleet.hand(0, ahead(fleet, 2, 10))
+    assert actions == [Checkpoint()] and fleet.rounds[0] == 10
+
+
+def test_who_is_down_has_no_say_in_catching_up(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=4, max_ahead=1)
+    fleet.down(0, 1)
+    assert fleet.hand(0, ahead(fleet, 1, 9)) == [] and fleet.rounds[0] == 0
+
+
+def test_early_messages_beyond_the_byte_limit_are_refused(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=4, early_bytes=4 * N)
+    fleet.hand(0, ahead(fleet, 1, 1))
+    before = fleet.states[0]
+    with pytest.raises(PeerError, match="board-3: its message of round 1 came too early"):
+        fleet.hand(0, ahead(fleet, 3, 1))
+    assert fleet.states[0] is before
+
+
+def test_an_early_message_that_turns_out_bad_is_suspect_and_not_waited_for(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=3)
+    early = ahead(fleet, 1, 1)
+    fleet.hand(0, replace(early, frame=replace(early.frame, body=b"short")))
+    fleet.step_all()
+    mail = [m for to, m in fleet.mail if to == 0]
+    fleet.hand(0, mail[0])
+    actions = fleet.hand(0, mail[1])
+    assert kinds(actions) == [SetTimer, Checkpoint, RoundDone, Suspect]
+    assert actions[3].node == "board-1" and actions[3].reason.startswith("message of round 1 refused: ")
+    fleet.step(0, ZERO)
+    assert fleet.algorithm.waiting_for(fleet.states[0]) == ("board-2",)
