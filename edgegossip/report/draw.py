@@ -44,7 +44,7 @@ _CLASSES = (
 )
 
 _EDGE: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.6}  # keeps neighbouring pieces of a bar apart
-_STYLE = {
+_STYLE: Any = {
     "font.size": 9.5,
     "font.family": "DejaVu Sans",
     "text.color": INK,
@@ -115,7 +115,7 @@ def _accuracy(axes: Axes, x: Numbers, curves: Curves) -> None:
     axes.fill_between(x[at], low[at], high[at], color=TEST, alpha=0.16, linewidth=0)
     last = np.flatnonzero(np.isfinite(mean))[-1]
     offset = (-2, -14) if mean[last] > 0.5 else (-2, 8)
-    style = {"textcoords": "offset points", "ha": "right", "fontweight": "bold", "color": TEST}
+    style: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "fontweight": "bold", "color": TEST}
     axes.annotate(f"{100 * mean[last]:.1f} %", (x[last], mean[last]), offset, **style)
     axes.set_ylim(0, 1.03)
 

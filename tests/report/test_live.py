@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from edgegossip.profiling.lines import EventRecord, MetricsRecord
+from edgegossip.report.live import Live, LiveSink
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Clock:
+    def __init__(self):
+        self.s = 0.0
+
+    def __call__(self):
+        return self.s
+
+
+def _round(node, step, t_s=0.0, **extra):
+    return MetricsRecord(node, step, t_s, {"train/loss": 0.5, "net/sent_bytes": 1000, **extra})
+
+
+def _event(node, name, text, **fields):
+    return EventRecord(node, 1.0, name, text, fields)
+
+
+@pytest.fixture
+def plain():
+    """(display, what it printed, clock) without a terminal."""
+    stream, clock = io.StringIO(), Clock()
+    return Live(["a", "b"], 10, stream=stream, environ={}, clock=clock), stream, clock
+
+
+def test_plain_lines_come_at_most_every_two_seconds(plain):
+    live, stream, clock = plain
+    for step in range(10):
+        clock.s = 0.5 * step
+        live.update(_round("a", step))
+        live.update(_round("b", step))
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    assert "round 4/10" in lines[0] and "loss 0.5000" in lines[0] and "sent 9.00 kB" in lines[0]
+    live.close()
+    live.close()
+    assert stream.getvalue().splitlines()[-1].split("  ")[1] == "round 10/10"
+
+
+def test_a_lost_board_is_said_at_once_and_once(plain):
+    live, stream, _ = plain
+    live.event(_event("b", "lost", "lost b: its process was killed by SIGKILL"))
+    live.event(_event("a", "peer-down", "lost b: refused", peer="b"))
+    assert stream.getvalue() == "1.00 s  !! lost b: its process was killed by SIGKILL\n"
+    live.update(_round("a", 4))
+    live.close()
+    assert "round 5/10" in stream.getvalue() and stream.getvalue().rstrip().endswith("lost b")
+
+
+def test_neighbours_say_once_that_a_peer_is_gone_and_once_that_it_is_back(plain):
+    live, stream, _ = plain
+    for node in "ab":
+        live.event(_event(node, "peer-down", "lost c", peer="c"))
+    for node in "ab":
+        live.event(_event(node, "peer-up", "c is back", peer="c"))
+    assert stream.getvalue().splitlines() == ["1.00 s  !! a: lost c", "1.00 s  a: c is back"]
+
+
+def test_a_board_that_has_finished_is_not_missed(plain):
+    live, stream, _ = plain
+    live.event(_event("b", "finished", "b finished"))
+    live.event(_event("a", "peer-down", "lost b: closed", peer="b"))
+    assert stream.getvalue() == ""
+
+
+def test_who_waits_is_shown_and_forgotten_with_the_next_round(plain):
+    live, stream, clock = plain
+    clock.s = 3.0
+    live.event(_event("a", "waiting", "round 3: waiting for b for 5 s"))
+    assert "a: round 3: waiting for b for 5 s" in stream.getvalue()
+    live.update(_round("a", 3))
+    clock.s = 6.0
+    live.update(_round("b", 3))
+    assert "waiting" not in stream.getvalue().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "stream, environ",
+    [
+        (io.StringIO(), {}),
+        (Terminal(), {"NO_COLOR": "1"}),
+        (Terminal(), {"TERM": "dumb"}),
+    ],
+)
+def test_no_control_characters_without_a_willing_terminal(stream, environ):
+    live = Live(["a"], 2, stream=stream, environ=environ)
+    live.event(_event("a", "refused", "refused \x1b[31mred\x07\rtext"))
+    live.update(_round("a", 0))
+    live.close()
+    text = stream.getvalue()
+    assert "refused" in text and not set(text) & set("\x1b\x07\r")
+
+
+def test_no_rich_is_plain_lines(monkeypatch):
+    monkeypatch.setattr("edgegossip.report.live.find_spec", lambda name: None)
+    stream = Terminal()
+    live = Live(["a"], 2, stream=stream, environ={})
+    live.update(_round("a", 0))
+    live.close()
+    assert "round 1/2" in stream.getvalue() and "\x1b" not in stream.getvalue()
+
+
+def test_on_a_terminal_every_board_has_a_line_and_events_stay(monkeypatch):
+    pytest.importorskip("rich")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    stream = Terminal()
+    live = Live(["a", "b"], 4, stream=stream, environ={"TERM": "xterm-256color"})
+    live.update(_round("a", 0, **{"eval/accuracy": 0.75, "time/compute_s": 2.0, "time/round_s": 2.5}))
+    live.event(_event("b", "lost", "lost b: [red]not markup[/red] \x1b]0;title\x07"))
+    live.close()
+    text = stream.getvalue()
+    assert "0.7500" in text and "most of it compute" in text and "1/4" in text
+    assert "[red]not markup[/red]" in text and "\x1b]0;" not in text
+    assert text.index("lost b: ") < text.rindex("0.7500")
+    assert text.endswith("\x1b[?25h"), "the cursor is shown again"
+
+
+def test_disabled_shows_nothing_and_a_closed_stream_ends_nothing():
+    stream = io.StringIO()
+    quiet = Live(["a"], 2, stream=stream, enabled=False)
+    quiet.update(_round("a", 0))
+    quiet.event(_event("a", "lost", "lost a"))
+    quiet.close()
+    assert stream.getvalue() == ""
+    gone = Live(["a"], 2, stream=stream, environ={})
+    stream.close()
+    gone.event(_event("a", "lost", "lost a"))
+    gone.close()
+
+
+def test_as_a_sink_it_takes_both_kinds_of_record():
+    stream = io.StringIO()
+    sink = LiveSink(Live(["a"], 2, stream=stream, environ={}))
+    sink.metrics("a", 1, {"train/loss": float("nan")})
+    sink.event("a", "lost", "lost a")
+    sink.close()
+    assert "!! lost a" in stream.getvalue() and "loss -" in stream.getvalue()

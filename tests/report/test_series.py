@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgegossip.profiling.lines import MetricsRecord
+from edgegossip.report.series import align, column_mean, column_range, load_series, smooth, thin
+
+_floats = st.floats(-1e6, 1e6) | st.just(float("nan"))
+_lines = st.lists(_floats, min_size=1, max_size=300).map(np.array)
+
+
+@given(_lines, st.integers(4, 50))
+def test_thinning_keeps_ends_and_extremes_within_its_limit(y, most):
+    at = thin(y, most)
+    assert at.size <= max(most, 4) and np.all(np.diff(at) > 0)
+    assert at[0] == 0 and at[-1] == y.size - 1
+    if np.isfinite(y).any():
+        assert np.nanmax(y[at]) == np.nanmax(y) and np.nanmin(y[at]) == np.nanmin(y)
+
+
+@given(_lines, st.integers(1, 40))
+def test_smoothing_is_a_moving_mean_of_what_is_there(y, window):
+    out = smooth(y, window)
+    for k in range(y.size):
+        near = y[max(0, k - window // 2) : k + (window + 1) // 2]
+        near = near[np.isfinite(near)]
+        if near.size:
+            assert abs(out[k] - near.mean()) <= 1e-6 * max(1.0, np.nanmax(np.abs(y)))
+        else:
+            assert np.isnan(out[k])
+
+
+def test_means_and_ranges_pass_over_what_is_missing():
+    matrix = np.array([[1.0, np.nan, 3.0], [3.0, np.nan, np.nan]])
+    np.testing.assert_equal(column_mean(matrix), [2.0, np.nan, 3.0])
+    low, high = column_range(matrix)
+    np.testing.assert_equal(low, [1.0, np.nan, 3.0])
+    np.testing.assert_equal(high, [3.0, np.nan, 3.0])
+
+
+def test_boards_are_put_on_one_axis_of_rounds():
+    records = [
+        MetricsRecord("a", 1, 2.0, {"train/loss": 0.5, "net/sent_bytes": 10}),
+        MetricsRecord("a", 0, 1.0, {"train/loss": 1.0, "net/sent_bytes": 10}),
+        MetricsRecord("b", 1, 4.0, {"train/loss": 0.7, "net/sent_bytes": 5}),
+        MetricsRecord("b", 1, 4.5, {"train/loss": 0.9, "net/sent_bytes": 5}),
+        MetricsRecord("a", 2, 3.0, {"train/loss": None}),
+    ]
+    series = load_series(records)
+    assert series["a"].step.tolist() == [0, 1, 2]
+    curves = align(series)
+    np.testing.assert_equal(curves.values["train/loss"], [[1.0, 0.5, np.nan], [np.nan, 0.9, np.nan]])
+    assert curves.sent_bytes.tolist() == [10, 30, 30]
+    assert curves.t_s.tolist() == [1.0, 3.25, 3.25]  # time never runs back when a board drops out
+
+
+def test_no_records_is_an_empty_axis():
+    assert align(load_series([])).t_s.size == 0

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+
+from edgegossip.profiling.run_folder import read_run
+from edgegossip.profiling.summary import summarise, summarise_records
+from edgegossip.report.table import run_table
+from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
+
+
+@pytest.mark.parametrize(
+    "size, text",
+    [
+        (None, "-"), (0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (9_999, "10.0 kB"), (34_560_000, "34.6 MB"),
+        (999_499, "999 kB"), (999_500, "1.00 MB"), (2.5e9, "2.50 GB"), (1e16, "10000 TB"),
+    ],
+)  # fmt: skip
+def test_bytes(size, text):
+    assert bytes_text(size) == text
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [
+        (None, "-"), (0.0, "0.000 s"), (0.0342, "0.034 s"), (0.9996, "1.00 s"), (9.999, "10.0 s"), (12.34, "12.3 s"),
+        (119.4, "119 s"), (119.6, "2 min 00 s"), (125, "2 min 05 s"), (7199.6, "2 h 00 min"), (12_000, "3 h 20 min"),
+    ],
+)  # fmt: skip
+def test_seconds(seconds, text):
+    assert seconds_text(seconds) == text
+
+
+def test_text_from_elsewhere_cannot_steer_the_terminal():
+    assert printable("a\x1b[2Jb\nc\x07\u202e") == "a [2Jb c  "
+    assert len(printable("x" * 1000)) == 500
+    assert number_text(None, 2) == "-" and number_text(1.005, 1) == "1.0"
+
+
+def test_the_table_shows_every_board_the_whole_and_who_was_lost(run_dir):
+    text = run_table(summarise(read_run(run_dir)))
+    lines = text.splitlines()
+    board = next(line for line in lines if line.startswith("board-0"))
+    assert board.split("  ")[0].strip() == "board-0"
+    for cell in ("0.9000", "0.5000", "20.0 kB", "2.00 kB", "24.0 kB", "8.25", "0.200 s"):
+        assert cell in board
+    assert next(line for line in lines if line.startswith("board-2 (lost)")).count("0.100 s") == 6
+    assert "84.0 kB" in next(line for line in lines if line.startswith("all "))
+    assert "lost: board-2" in text and "20 rounds" in lines[0]
+    assert "\x1b" not in text
+
+
+def test_columns_are_aligned_and_unknown_values_are_dashes():
+    head = {"run": "r", "mode": "server", "rounds_asked": 5}
+    text = run_table(summarise_records(head, ["a", "a-much-longer-name"], [], []))
+    lines = text.splitlines()
+    header = next(k for k, line in enumerate(lines) if line.startswith("board"))
+    rows = [line for line in lines[header + 1 :] if line.startswith("a")][:2]
+    assert {len(row) for row in rows} == {len(lines[header])}
+    assert rows[0].split()[2:] == ["-"] * 12
+    assert "0 of 5 rounds" in lines[0] and "not finished: a, a-much-longer-name" in text
