@@ -1,6 +1,7 @@
 """Addresses of the mesh: `host:port`, `[ipv6]:port`; checked, resolved and tried before gRPC sees them.
 
-Names are resolved with the system's own resolver at every attempt, so that `.local` names and boards with a new lease work.
+Names are resolved with the system's own resolver at every attempt, so that `.local` names and boards with a new lease
+work.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def listen_address(text: str, *, insecure: bool) -> Address:
         found = socket.getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise HostError(
-            f"cannot listen on {text}: the name {wanted.host!r} does not resolve ({_words(error)}); use this machine's IP address"
+            f"cannot listen on {text}: the name {wanted.host!r} does not resolve ({_words(error)}); "
+            "use this machine's IP address"
         ) from error
     family, _, _, _, sockaddr = found[0]
     address = Address(str(sockaddr[0]), wanted.port)
@@ -84,16 +86,23 @@ def listen_address(text: str, *, insecure: bool) -> Address:
 
 def _listen_failure(address: Address, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"cannot listen on {address}: the port is in use by another program; stop that program, or choose another port (0 takes any free one)"
+        return (
+            f"cannot listen on {address}: the port is in use by another program; "
+            "stop that program, or choose another port (0 takes any free one)"
+        )
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"cannot listen on {address}: this machine has no such address; use 127.0.0.1 or one that `ip address` shows"
+        return (
+            f"cannot listen on {address}: this machine has no such address; "
+            "use 127.0.0.1 or one that `ip address` shows"
+        )
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"cannot listen on {address}: ports below 1024 need special rights; choose a port from 1024 to 65535"
     return f"cannot listen on {address}: {_words(error)}; choose another address"
 
 
 async def resolve(address: Address, attempt: int) -> Address:
-    """A numeric address for `address`; attempts take turns when a name has several. Raises PeerError when it has none."""
+    """A numeric address for `address`; attempts take turns when a name has several.
+    Raises PeerError when it has none."""
     if address.is_numeric:
         return address
     try:

@@ -34,8 +34,8 @@ class SendReceipt:
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """A frame that is given up: the peer is down, refuses it, or has too much waiting already. Whether it arrived all the same
-    is not known (its acknowledgement may be what was lost)."""
+    """A frame that is given up: the peer is down, refuses it, or has too much waiting already. Whether it arrived all the
+    same is not known (its acknowledgement may be what was lost)."""
 
     ticket: int
     to: NodeId
@@ -51,8 +51,8 @@ class PeerUp:
 
 @dataclass(frozen=True, slots=True)
 class PeerDown:
-    """A peer has been out of reach for longer than the grace time, was restarted (PeerUp follows at once), was closed by us, or
-    left on purpose. Its SendFailed events come first. May be followed by PeerUp."""
+    """A peer has been out of reach for longer than the grace time, was restarted (PeerUp follows at once), was closed by
+    us, or left on purpose. Its SendFailed events come first. May be followed by PeerUp."""
 
     peer: NodeId
     reason: str
@@ -74,8 +74,9 @@ class Transport(Protocol):
     """Frames to and from named peers. Thread-safe; `send` never waits for the network."""
 
     def send(self, to: NodeId, frame: Buffers) -> int:
-        """Queue one frame; the ticket comes back in its SendReceipt or SendFailed. Frames to one peer arrive in order, each at
-        most once. The buffers must not change until then. Raises LocalError for an unknown peer, an empty or an oversize frame.
+        """Queue one frame; the ticket comes back in its SendReceipt or SendFailed. Frames to one peer arrive in order, each
+        at most once. The buffers must not change until then. Raises LocalError for an unknown peer, an empty or an
+        oversize frame.
         """
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:

@@ -1,7 +1,7 @@
 """One outgoing edge: a queue of frames for one peer, and the stream that carries them. Lives on the transport's loop.
 
-A frame stays in the queue until it is acknowledged. After a lost stream the next one starts with the first frame that the peer
-does not have yet, which its Welcome tells; so a frame arrives at most once in the life of both processes.
+A frame stays in the queue until it is acknowledged. After a lost stream the next one starts with the first frame that the
+peer does not have yet, which its Welcome tells; so a frame arrives at most once in the life of both processes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,6 +22,7 @@ from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, SendFailed, SendReceipt, TransportEvent
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.text import printable
+from edgegossip.mesh.window import Window
 from edgegossip.types import NodeId, PeerError
 
 METHOD = "/edgegossip.v1.Mesh/Exchange"
@@ -46,6 +48,9 @@ class Outgoing:
     transfer: int = 0
     first_byte_s: float = 0.0
     message_bytes: int = 0  # resent chunks count again
+    start_position: int = 0  # on the present stream, see Window
+    written_bytes: int = 0  # on the present stream
+    acknowledged_bytes: int = 0
 
 
 class Edge:
@@ -71,6 +76,8 @@ class Edge:
         self._transfers = 0
         self._peer_session: int | None = None
         self._leaving = False
+        self._window = Window(limits.chunk_bytes)
+        self._room = asyncio.Event()
         self._changed = asyncio.Event()  # something for the writer
         self._settled = asyncio.Event()  # the queue is empty, or nobody will empty it
         self._settled.set()
@@ -78,7 +85,7 @@ class Edge:
         self._down_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
-    # -- what the transport calls ---------------------------------------------------------------------------------------
+    # -- what the transport calls ----------------------------------------------------------------------------
 
     def start(self) -> None:
         self._set_down_timer(self._limits.first_contact_s)
@@ -133,7 +140,7 @@ class Edge:
             self._task.cancel()
             await asyncio.wait({self._task})
 
-    # -- streams, one after the other -----------------------------------------------------------------------------------
+    # -- streams, one after the other ------------------------------------------------------------------------
 
     async def _run(self) -> None:
         attempt = 0
@@ -175,16 +182,15 @@ class Edge:
         return str(where) if where == self.address else f"{self.address} ({where.host})"
 
     async def _open(self, call: grpc.aio.StreamStreamCall, where: addresses.Address) -> None:
-        try:
+        with suppress(asyncio.InvalidStateError):  # ended already; reading tells why
             await call.write(self._hello)
-        except asyncio.InvalidStateError:
-            pass  # ended already; reading tells why
         welcome = (await self._read(call)).welcome
         if self._peer_session not in (None, welcome.session) and self.status in (Status.UP, Status.LOST):
             self._go_down(f"{self.peer} was restarted")
         self._peer_session = welcome.session
         self._waiting.extendleft(reversed(self._sent))
         self._sent.clear()
+        self._window = Window(self._limits.chunk_bytes)
         while self._waiting and self._waiting[0].transfer <= welcome.completed:
             self._acknowledged(self._waiting.popleft())
         self._came_up()
@@ -239,8 +245,20 @@ class Edge:
             response = await self._read(call)
             if response.WhichOneof("kind") != "ack":
                 raise PeerError("a second Welcome on one stream")
-            if not self._sent or self._sent[0].transfer != response.ack.transfer:
-                raise PeerError(f"an acknowledgement of transfer {response.ack.transfer}, which is not under way")
+            self._take_ack(response.ack)
+
+    def _take_ack(self, ack: mesh_pb2.Ack) -> None:
+        frame = self._sent[0] if self._sent else None
+        if (
+            frame is None
+            or frame.transfer != ack.transfer
+            or not frame.acknowledged_bytes < ack.received <= frame.written_bytes
+        ):
+            raise PeerError(f"an acknowledgement of transfer {ack.transfer}, which is not under way")
+        frame.acknowledged_bytes = ack.received
+        self._window.acknowledge(frame.start_position + ack.received, time.monotonic())
+        self._room.set()
+        if ack.received == frame.frame_bytes:
             self._acknowledged(self._sent.popleft())
 
     async def _write_frames(self, call: grpc.aio.StreamStreamCall) -> None:
@@ -257,14 +275,23 @@ class Edge:
             await self._changed.wait()
 
     async def _write_frame(self, call: grpc.aio.StreamStreamCall, frame: Outgoing) -> None:
-        for offset, pieces in wire.slices(frame.views, self._limits.chunk_bytes):
-            message = wire.chunk_message(frame.transfer, offset, frame.frame_bytes, pieces)
+        slicer, window = wire.Slicer(frame.views), self._window
+        frame.start_position, frame.written_bytes, frame.acknowledged_bytes = window.position, 0, 0
+        while frame.written_bytes < frame.frame_bytes:
+            while not window.has_room:
+                self._room.clear()
+                await self._room.wait()
+            offset = frame.written_bytes
+            pieces = slicer.take(window.chunk_bytes)
+            size = sum(len(piece) for piece in pieces)
+            now_s = time.monotonic()
+            message = wire.chunk_message(frame.transfer, offset, frame.frame_bytes, window.send(size, now_s), pieces)
+            frame.first_byte_s = frame.first_byte_s or now_s
             frame.message_bytes += len(message) + wire.GRPC_PREFIX_BYTES
-            if offset == 0:
-                frame.first_byte_s = time.monotonic()
+            frame.written_bytes += size
             await call.write(message)
 
-    # -- what becomes of frames and of the peer -------------------------------------------------------------------------
+    # -- what becomes of frames and of the peer --------------------------------------------------------------
 
     def _acknowledged(self, frame: Outgoing) -> None:
         self._forget(frame)

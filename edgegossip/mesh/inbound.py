@@ -1,15 +1,16 @@
 """The listening side: streams that peers open to us, checked message by message. Lives on the transport's loop.
 
-Nothing is allocated for a frame before its declared size is checked and the inbox has room; while it has none the stream is not
-read, so HTTP/2 flow control holds the sender back.
+Nothing is allocated for a frame before its declared size is checked and the inbox has room; while it has none the stream is
+not read, so HTTP/2 flow control holds the sender back.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
@@ -28,7 +29,7 @@ _MAX_EARLY = 64  # streams that may wait until the peers are known
 class Refused(Exception):
     """Ends a stream with a reason for both logs."""
 
-    def __init__(self, code: int, reason: str, transfer: int = 0) -> None:
+    def __init__(self, code: mesh_pb2.RefusalCode, reason: str, transfer: int = 0) -> None:
         super().__init__(reason)
         self.code, self.reason, self.transfer = code, reason, transfer
 
@@ -91,7 +92,7 @@ class Inbound(grpc.GenericRpcHandler):
         if source is not None and source.task is not None:
             source.task.cancel()
 
-    # -- one stream -----------------------------------------------------------------------------------------------------
+    # -- one stream ------------------------------------------------------------------------------------------
 
     async def _exchange(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         who = printable(context.peer(), 64)
@@ -112,7 +113,7 @@ class Inbound(grpc.GenericRpcHandler):
             pass  # the connection broke; the sender's end tells its story
 
     async def _hello(self, context: grpc.aio.ServicerContext) -> mesh_pb2.Hello:
-        request = await self._within_hello_time(context.read(), "said nothing")
+        request: Any = await self._within_hello_time(context.read(), "said nothing")
         if request is grpc.aio.EOF:
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "the stream ended before Hello")
         parsed = wire.parse_request(request)
@@ -128,10 +129,10 @@ class Inbound(grpc.GenericRpcHandler):
                 self._early -= 1
         return parsed.hello
 
-    async def _within_hello_time(self, awaitable: object, what: str) -> object:
+    async def _within_hello_time(self, awaitable: Awaitable[Any], what: str) -> Any:
         try:
             async with asyncio.timeout(self._limits.hello_s):
-                return await awaitable  # type: ignore[misc]
+                return await awaitable
         except TimeoutError as error:
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, f"it {what} for {self._limits.hello_s:g} s") from error
 
@@ -144,10 +145,9 @@ class Inbound(grpc.GenericRpcHandler):
                 "install the same edgegossip on both boards",
             )
         if hello.run_id != self._run_id:
-            raise Refused(
-                mesh_pb2.REFUSAL_CODE_RUN_ID,
-                f"it belongs to run {hello.run_id[:16].hex() or 'without id'}, {self._node} to run {self._run_id.hex()}",
-            )
+            theirs = hello.run_id[:16].hex() or "without id"
+            reason = f"it belongs to run {theirs}, {self._node} to run {self._run_id.hex()}"
+            raise Refused(mesh_pb2.REFUSAL_CODE_RUN_ID, reason)
         if hello.receiver != self._node:
             reason = f"it looks for {printable(hello.receiver, 64)}, but this is {self._node}: check the addresses"
             raise Refused(mesh_pb2.REFUSAL_CODE_WRONG_RECEIVER, reason)
@@ -173,8 +173,9 @@ class Inbound(grpc.GenericRpcHandler):
             while (request := await context.read()) is not grpc.aio.EOF:
                 parsed = wire.parse_request(request)
                 if isinstance(parsed, wire.ChunkView):
-                    if await self._chunk(sender, source, partial, parsed):
-                        ack = mesh_pb2.Ack(transfer=parsed.transfer)
+                    received = await self._chunk(sender, source, partial, parsed)
+                    if parsed.acknowledge or received == parsed.total:
+                        ack = mesh_pb2.Ack(transfer=parsed.transfer, received=received)
                         await context.write(mesh_pb2.ExchangeResponse(ack=ack).SerializeToString())
                 elif parsed.WhichOneof("kind") == "goodbye":
                     self._on_goodbye(sender)
@@ -198,10 +199,10 @@ class Inbound(grpc.GenericRpcHandler):
             raise Refused(mesh_pb2.REFUSAL_CODE_SUPERSEDED, reason) from None
         raise asyncio.CancelledError
 
-    # -- frames ---------------------------------------------------------------------------------------------------------
+    # -- frames ----------------------------------------------------------------------------------------------
 
-    async def _chunk(self, sender: NodeId, source: Source, partial: list[Partial], chunk: wire.ChunkView) -> bool:
-        """Take in one chunk; True when it completed its frame, which is then in the inbox."""
+    async def _chunk(self, sender: NodeId, source: Source, partial: list[Partial], chunk: wire.ChunkView) -> int:
+        """Take in one chunk; how much of its frame is here now. A complete frame is in the inbox."""
         if not partial:
             self._check_first(source, chunk)
             await self._inbox.reserve(chunk.total)
@@ -219,12 +220,11 @@ class Inbound(grpc.GenericRpcHandler):
             frame.data[frame.received : end] = chunk.data
             data = memoryview(frame.data)
         frame.received = end
-        if end < frame.total:
-            return False
-        partial.clear()
-        source.completed = frame.transfer
-        self._inbox.post(Received(sender, data))
-        return True
+        if end == frame.total:
+            partial.clear()
+            source.completed = frame.transfer
+            self._inbox.post(Received(sender, data))
+        return end
 
     def _check_first(self, source: Source, chunk: wire.ChunkView) -> None:
         if chunk.total > self._limits.max_frame_bytes:
@@ -236,7 +236,7 @@ class Inbound(grpc.GenericRpcHandler):
         if chunk.transfer <= source.completed:
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, f"transfer {chunk.transfer} is here already")
 
-    # -- refusals -------------------------------------------------------------------------------------------------------
+    # -- refusals --------------------------------------------------------------------------------------------
 
     def _tell(self, who: str, refused: Refused) -> None:
         sender = who.partition(" at ")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from contextlib import suppress
 
 from edgegossip.mesh.base import Received, TransportEvent
 
@@ -59,7 +60,5 @@ class Inbox:
             self._used_bytes -= size_bytes
             wake = self._waiting > 0
         if wake:
-            try:
+            with suppress(RuntimeError):  # the loop has ended, and with it everyone who waited
                 self._loop.call_soon_threadsafe(self._room.set)
-            except RuntimeError:
-                pass  # the loop has ended, and with it everyone who waited

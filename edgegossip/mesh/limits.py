@@ -14,8 +14,8 @@ MAX_CHUNK_BYTES = 4 << 20  # a receiver takes chunks up to this size, whatever i
 class MeshLimits:
     """Bounds of one transport. Times are seconds, sizes bytes.
 
-    A stopped board is noticed after at most keepalive_s + keepalive_timeout_s, a dead process at once; either counts as down
-    grace_s later.
+    A stopped board is noticed after at most keepalive_s + keepalive_timeout_s, a dead process at once; either counts as
+    down grace_s later.
     """
 
     max_frame_bytes: int = 256 << 20  # a larger frame is refused, here and from a peer
@@ -30,7 +30,7 @@ class MeshLimits:
     first_contact_s: float = 60.0  # a peer that was never reached counts as down after this
     hello_s: float = 5.0  # bound of each step of opening a stream
     keepalive_s: float = 3.0
-    keepalive_timeout_s: float = 3.0
+    keepalive_timeout_s: float = 4.0
     backoff_min_s: float = 0.05
     backoff_max_s: float = 1.0
     flush_s: float = 2.0  # `close` waits this long for acknowledgements
@@ -70,6 +70,10 @@ class MeshLimits:
         return [
             ("grpc.keepalive_time_ms", round(self.keepalive_s * 1000)),
             ("grpc.keepalive_timeout_ms", round(self.keepalive_timeout_s * 1000)),
+            (
+                "grpc.http2.ping_timeout_ms",
+                round(self.keepalive_timeout_s * 1000),
+            ),  # else a ping of another kind waits 60 s
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.max_receive_message_length", MAX_CHUNK_BYTES + 4096),

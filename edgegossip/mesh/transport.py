@@ -1,7 +1,7 @@
 """`GrpcTransport`: the Transport of real boards. One background thread runs all network work in one asyncio loop.
 
-asyncio and not threads because it measured better on two cores: 0.37 ms against 0.50 ms for 64 KiB there and back at the same
-rate for 8 MB, and one thread however many peers there are.
+asyncio and not threads because it measured better on two cores: 0.37 ms against 0.50 ms for 64 KiB there and back at the
+same rate for 8 MB, and one thread however many peers there are.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _SLACK_S = 5.0  # beyond flush_s, for ending streams and the server
 class GrpcTransport:
     """Frames between `node` and its peers over gRPC. Thread-safe. docs/mesh.md tells how it behaves.
 
-    `listen` is host:port, port 0 takes any free one; without TLS only loopback is allowed unless `insecure` says otherwise.
-    Raises ConfigError for a malformed value, LocalError for an exposed address, HostError when it cannot listen.
+    `listen` is host:port, port 0 takes any free one; without TLS only loopback is allowed unless `insecure` says
+    otherwise. Raises ConfigError for a malformed value, LocalError for an exposed address, HostError when it cannot listen.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class GrpcTransport:
         return str(self._address)
 
     def connect(self, peers: Mapping[NodeId, str]) -> None:
-        """Open a stream to each peer (name -> host:port) and let it open one to us. More peers may follow; a new address for a
-        known peer is used from the next attempt on. Raises ConfigError for a bad address."""
+        """Open a stream to each peer (name -> host:port) and let it open one to us. More peers may follow; a new address
+        for a known peer is used from the next attempt on. Raises ConfigError for a bad address."""
         parsed = {peer: addresses.parse(text, f"address of {peer}") for peer, text in peers.items()}
         if self._node in parsed:
             raise ConfigError(f"{self._node} cannot be its own peer: list only the other boards")
@@ -115,7 +115,7 @@ class GrpcTransport:
                 self._call(self._close_peer(peer, reason))
 
     def close(self) -> None:
-        """Flush what is queued for at most limits.flush_s, say goodbye, end every stream and free the port. Idempotent."""
+        """Flush what is queued for at most limits.flush_s, say goodbye, end every stream, free the port. Idempotent."""
         self._close(self._limits.flush_s)
 
     def __enter__(self) -> GrpcTransport:
@@ -124,7 +124,7 @@ class GrpcTransport:
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    # -- on the loop ----------------------------------------------------------------------------------------------------
+    # -- on the loop -----------------------------------------------------------------------------------------
 
     async def _start(self, where: addresses.Address) -> addresses.Address:
         self._inbox = Inbox(self._loop, self._limits.max_inbox_bytes)
@@ -181,7 +181,7 @@ class GrpcTransport:
         await asyncio.gather(*rest, return_exceptions=True)
         await self._loop.shutdown_default_executor()
 
-    # -- threads --------------------------------------------------------------------------------------------------------
+    # -- threads ---------------------------------------------------------------------------------------------
 
     def _call(self, work: Coroutine[Any, Any, T], timeout_s: float = 30.0) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
@@ -215,6 +215,6 @@ class GrpcTransport:
 
 
 def _log_quietly(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """gRPC's poller wakes every loop of a process for each event and lets the late ones fail to read; that and streams that end
-    while the loop does are no news for a user."""
+    """gRPC's poller wakes every loop of a process for each event and lets the late ones fail to read; that and streams that
+    end while the loop does are no news for a user."""
     _log.debug("%s", context.get("message"), exc_info=context.get("exception"))

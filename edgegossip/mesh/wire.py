@@ -1,14 +1,15 @@
 """Chunks to bytes and back, without the copies that the protobuf runtime would make of the data.
 
-Two facts of the protobuf encoding make this exact and simple: a message's fields may be laid one after the other, so a chunk is
-a head of fixed length and the data; and the head's numbers are fixed-width, so its bytes sit at known places. What does not
-look like that (another implementation may order fields differently) goes through the protobuf runtime and means the same.
+Two facts of the protobuf encoding make this exact and simple: a message's fields may be laid one after the other, so a chunk
+is a head of fixed length and the data; and the head's numbers are fixed-width, so its bytes sit at known places. What does
+not look like that (another implementation may order fields differently) goes through the protobuf runtime and means the
+same.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
@@ -21,8 +22,9 @@ GRPC_PREFIX_BYTES = 5  # compression flag and length before every gRPC message
 
 _TAG_CHUNK = 0x12  # ExchangeRequest.chunk = 2, length-delimited
 _TAG_TRANSFER, _TAG_OFFSET, _TAG_TOTAL = 0x09, 0x11, 0x19  # fixed64 fields 1, 2, 3
-_TAG_DATA = 0x22  # Chunk.data = 4, length-delimited
-_NUMBERS = struct.Struct("<BQBQBQB")  # each tag and number, then the tag of the data
+_TAG_ACKNOWLEDGE = 0x20  # bool field 4
+_TAG_DATA = 0x2A  # Chunk.data = 5, length-delimited
+_NUMBERS = struct.Struct("<BQBQBQBBB")  # each tag and number, then the tag of the data
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class ChunkView:
     transfer: int
     offset: int
     total: int
+    acknowledge: bool
     data: memoryview
 
 
@@ -57,10 +60,12 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
     return -1, at
 
 
-def chunk_message(transfer: int, offset: int, total: int, pieces: Sequence[memoryview]) -> bytes:
+def chunk_message(transfer: int, offset: int, total: int, acknowledge: bool, pieces: Sequence[memoryview]) -> bytes:
     """The serialised ExchangeRequest that carries `pieces` as one chunk's data. One copy."""
     size = sum(len(p) for p in pieces)
-    numbers = _NUMBERS.pack(_TAG_TRANSFER, transfer, _TAG_OFFSET, offset, _TAG_TOTAL, total, _TAG_DATA)
+    numbers = _NUMBERS.pack(
+        _TAG_TRANSFER, transfer, _TAG_OFFSET, offset, _TAG_TOTAL, total, _TAG_ACKNOWLEDGE, acknowledge, _TAG_DATA
+    )
     data_length = _varint(size)
     chunk_length = _varint(len(numbers) + len(data_length) + size)
     return b"".join((bytes((_TAG_CHUNK,)), chunk_length, numbers, data_length, *pieces))
@@ -77,7 +82,7 @@ def parse_request(message: bytes) -> ChunkView | mesh_pb2.ExchangeRequest:
         raise DecodeError("a mesh message is not valid protobuf") from error
     if request.WhichOneof("kind") == "chunk":
         chunk = request.chunk
-        return ChunkView(chunk.transfer, chunk.offset, chunk.total, memoryview(chunk.data))
+        return ChunkView(chunk.transfer, chunk.offset, chunk.total, chunk.acknowledge, memoryview(chunk.data))
     return request
 
 
@@ -95,27 +100,30 @@ def _fast_chunk(message: bytes) -> ChunkView | None:
     chunk_length, at = _read_varint(message, 1)
     if chunk_length != len(message) - at or chunk_length < _NUMBERS.size:
         return None
-    tag1, transfer, tag2, offset, tag3, total, tag4 = _NUMBERS.unpack_from(message, at)
-    if (tag1, tag2, tag3, tag4) != (_TAG_TRANSFER, _TAG_OFFSET, _TAG_TOTAL, _TAG_DATA):
+    tag1, transfer, tag2, offset, tag3, total, tag4, acknowledge, tag5 = _NUMBERS.unpack_from(message, at)
+    tags = (tag1, tag2, tag3, tag4, tag5)
+    if tags != (_TAG_TRANSFER, _TAG_OFFSET, _TAG_TOTAL, _TAG_ACKNOWLEDGE, _TAG_DATA) or acknowledge > 1:
         return None
     data_length, start = _read_varint(message, at + _NUMBERS.size)
     if data_length != len(message) - start:
         return None
-    return ChunkView(transfer, offset, total, memoryview(message)[start:])
+    return ChunkView(transfer, offset, total, acknowledge == 1, memoryview(message)[start:])
 
 
-def slices(buffers: Sequence[memoryview], chunk_bytes: int) -> Iterator[tuple[int, list[memoryview]]]:
-    """Cut buffers, read one after the other, into (offset, pieces) of chunk_bytes each (the last may be shorter). No copies."""
-    offset, room, pieces = 0, chunk_bytes, list[memoryview]()
-    for buffer in buffers:
-        at = 0
-        while at < len(buffer):
-            piece = buffer[at : at + room]
-            pieces.append(piece)
-            at += len(piece)
-            room -= len(piece)
-            if room == 0:
-                yield offset, pieces
-                offset, room, pieces = offset + chunk_bytes, chunk_bytes, []
-    if pieces:
-        yield offset, pieces
+class Slicer:
+    """Takes pieces of any length off the front of buffers that are read one after the other. No copies."""
+
+    def __init__(self, buffers: Sequence[memoryview]) -> None:
+        self._left = [buffer for buffer in reversed(buffers) if len(buffer)]
+
+    def take(self, size_bytes: int) -> list[memoryview]:
+        """The next `size_bytes`, or fewer at the end, in pieces; empty when nothing is left."""
+        pieces: list[memoryview] = []
+        while size_bytes and self._left:
+            buffer = self._left.pop()
+            if len(buffer) > size_bytes:
+                self._left.append(buffer[size_bytes:])
+                buffer = buffer[:size_bytes]
+            pieces.append(buffer)
+            size_bytes -= len(buffer)
+        return pieces

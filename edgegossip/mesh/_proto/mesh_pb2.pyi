@@ -80,23 +80,27 @@ class Refusal(_message.Message):
     def __init__(self, code: _Optional[_Union[RefusalCode, str]] = ..., reason: _Optional[str] = ..., transfer: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("transfer", "offset", "total", "data")
+    __slots__ = ("transfer", "offset", "total", "acknowledge", "data")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     transfer: int
     offset: int
     total: int
+    acknowledge: bool
     data: bytes
-    def __init__(self, transfer: _Optional[int] = ..., offset: _Optional[int] = ..., total: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, transfer: _Optional[int] = ..., offset: _Optional[int] = ..., total: _Optional[int] = ..., acknowledge: bool = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Ack(_message.Message):
-    __slots__ = ("transfer",)
+    __slots__ = ("transfer", "received")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
     transfer: int
-    def __init__(self, transfer: _Optional[int] = ...) -> None: ...
+    received: int
+    def __init__(self, transfer: _Optional[int] = ..., received: _Optional[int] = ...) -> None: ...

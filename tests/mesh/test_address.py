@@ -1,0 +1,78 @@
+"""Addresses: what is accepted, and what each refusal says."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from edgegossip.mesh import GrpcTransport, address
+from edgegossip.types import ConfigError, HostError, LocalError, PeerError
+from tests.mesh.support import RUN
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [("127.0.0.1:80", "127.0.0.1", 80), ("pi-4.local:7200", "pi-4.local", 7200), ("[::1]:65535", "::1", 65535)],
+)
+def test_parse(text, host, port):
+    parsed = address.parse(text, "x")
+    assert (parsed.host, parsed.port, str(parsed)) == (host, port, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "host", ":80", "host:", "host:x", "host:0", "host:65536", "::1:80", "a b:80", "http://h:80", "h:-1", "h:٣"],
+)
+def test_parse_refuses(text):
+    with pytest.raises(ConfigError, match="write"):
+        address.parse(text, "x")
+
+
+def test_port_in_use():
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        text = f"127.0.0.1:{s.getsockname()[1]}"
+        with pytest.raises(HostError, match=f"cannot listen on {text}: the port is in use .*0 takes any free one"):
+            GrpcTransport("a", RUN, text)
+
+
+def test_port_in_use_by_another_transport():
+    with GrpcTransport("a", RUN) as a, pytest.raises(HostError, match="in use"):
+        GrpcTransport("b", RUN, a.address)
+
+
+@pytest.mark.parametrize("text", ["192.0.2.1:0", "no-such-name.invalid:0"])
+def test_an_address_that_is_not_here(text):
+    with pytest.raises(HostError, match=f"cannot listen on {text}: .*;"):
+        GrpcTransport("a", RUN, text, insecure=True)
+
+
+def test_an_exposed_address_needs_a_word():
+    with pytest.raises(LocalError, match="refusing to listen on 0.0.0.0:0 without TLS"):
+        GrpcTransport("a", RUN, "0.0.0.0:0")
+    with GrpcTransport("a", RUN, "0.0.0.0:0", insecure=True) as a:
+        assert not a.address.endswith(":0")
+
+
+def test_names_are_resolved():
+    found = asyncio.run(address.resolve(address.Address("localhost", 7), attempt=0))
+    assert found.is_loopback
+    assert found.port == 7
+    with pytest.raises(PeerError, match="does not resolve"):
+        asyncio.run(address.resolve(address.Address("no-such-name.invalid", 7), attempt=0))
+
+
+def test_ipv6_and_names_end_to_end():
+    from edgegossip.mesh.base import PeerUp
+    from tests.mesh.support import wait_for
+
+    try:
+        a = GrpcTransport("a", RUN, "[::1]:0")
+    except HostError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    with a, GrpcTransport("b", RUN, "localhost:0") as b:
+        a.connect({"b": b.address})
+        b.connect({"a": a.address})
+        assert wait_for(a, PeerUp).peer == "b"
+        assert wait_for(b, PeerUp).peer == "a"
