@@ -12,8 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import Enum
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh import causes, wire
@@ -21,36 +19,13 @@ from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, SendFailed, SendReceipt, TransportEvent
 from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.outgoing import Outgoing, Status
 from edgegossip.mesh.text import printable
 from edgegossip.mesh.window import Window
 from edgegossip.types import NodeId, PeerError
 
 METHOD = "/edgegossip.v1.Mesh/Exchange"
 _MAX_TOLD = 16  # different causes that one outage may put into the log
-
-
-class Status(Enum):
-    NEW = "never reached"
-    UP = "up"
-    LOST = "lost"  # within the grace time
-    DOWN = "down"
-    CLOSED = "closed"
-
-
-@dataclass(slots=True)
-class Outgoing:
-    """A queued frame."""
-
-    ticket: int
-    views: tuple[memoryview, ...]
-    frame_bytes: int
-    start_s: float
-    transfer: int = 0
-    first_byte_s: float = 0.0
-    message_bytes: int = 0  # resent chunks count again
-    start_position: int = 0  # on the present stream, see Window
-    written_bytes: int = 0  # on the present stream
-    acknowledged_bytes: int = 0
 
 
 class Edge:
