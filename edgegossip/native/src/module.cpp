@@ -104,8 +104,8 @@ NB_MODULE(_native, m) {
         for (const Isa& isa : compiled_isas()) names.emplace_back(isa.name);
         return names;
     });
-    m.def("first_nonfinite", &first_nonfinite, "x"_a, "offsets"_a, "isa"_a.none() = nb::none());
-    m.def("minmax8_encode", &minmax8_encode, "x"_a, "offsets"_a, "out"_a, "isa"_a.none() = nb::none());
-    m.def("minmax8_decode", &minmax8_decode, "body"_a, "offsets"_a, "out"_a, "weight"_a.none() = nb::none(),
+    m.def("first_nonfinite", &first_nonfinite, "x"_a.none(), "offsets"_a.none(), "isa"_a.none() = nb::none());
+    m.def("minmax8_encode", &minmax8_encode, "x"_a.none(), "offsets"_a.none(), "out"_a.none(), "isa"_a.none() = nb::none());
+    m.def("minmax8_decode", &minmax8_decode, "body"_a.none(), "offsets"_a.none(), "out"_a.none(), "weight"_a.none() = nb::none(),
           "isa"_a.none() = nb::none());
 }
