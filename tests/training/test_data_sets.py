@@ -4,6 +4,7 @@ import gzip
 import os
 import pickle
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -180,8 +181,12 @@ def test_damaged_gzip(tmp_path):
 
 def test_a_zip_bomb_is_not_unpacked(tmp_path):
     (tmp_path / "images.gz").write_bytes(gzip.compress(idx() + bytes(50_000_000), 1))
+    tracemalloc.start()
     with pytest.raises(DataError, match="found more"):
         read_idx(tmp_path / "images", (4, 2, 2))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 5_000_000
 
 
 def test_first_examples_only():

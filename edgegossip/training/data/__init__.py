@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from edgegossip.recipe import DataSection
 from edgegossip.training.data.base import DataSet, Description, Examples
 from edgegossip.training.data.registry import describe, names, open_data
 
-__all__ = ["DataSection", "DataSet", "Description", "Examples", "describe", "names", "open_data"]
+__all__ = ["DataSet", "Description", "Examples", "describe", "names", "open_data"]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from edgegossip.recipe import DataSection
-from edgegossip.training.data.base import DataSet, Description, Examples, InMemory
+from edgegossip.training.data.base import DataSet, Description, Examples
 from edgegossip.training.names import is_own, unknown
 
 
@@ -77,8 +75,3 @@ def open_data(section: DataSection) -> DataSet:
 def _first(examples: Examples, count: int) -> Examples:
     """The first `count` examples; 0 means all. Inputs need no cutting: they are taken by index."""
     return replace(examples, labels=examples.labels[:count]) if count else examples
-
-
-def in_memory(inputs: np.ndarray, labels: np.ndarray) -> Examples:
-    """Examples of two plain arrays."""
-    return Examples(labels.astype(np.int64), InMemory(inputs))
