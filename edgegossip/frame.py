@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
+from typing import Any, SupportsIndex
 
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Codec
 from edgegossip.layout import Layout
@@ -206,7 +207,7 @@ def parse(data: bytes | bytearray | memoryview, limits: Limits) -> Frame:
     )
 
 
-def expect(message: Frame | Header, *, run_id: bytes, layout_hash: int, codec: Codec[object] | None = None) -> None:
+def expect(message: Frame | Header, *, run_id: bytes, layout_hash: int, codec: Codec[Any] | None = None) -> None:
     """Raises PeerError when a valid frame is not for us: another run, another model or (given `codec`) another codec.
 
     A Header carries no codec parameters, so of `codec` only the id is compared there.
@@ -251,10 +252,10 @@ def _check_fields(frame: Frame, body_bytes: int) -> None:
         ("sequence", frame.sequence, 1, _U64),
         ("key", frame.key, 0, _U64),
     ):
-        if not isinstance(value, int) or not low <= value <= high:
+        if not isinstance(value, SupportsIndex) or not low <= value <= high:
             raise LocalError(f"frame field {name} must be an integer from {low} to {high}, got {value!r}")
-    if len(frame.run_id) != RUN_ID_BYTES:
-        raise LocalError(f"a run id has {RUN_ID_BYTES} bytes, this one has {len(frame.run_id)}")
+    if not isinstance(frame.run_id, bytes) or len(frame.run_id) != RUN_ID_BYTES:
+        raise LocalError(f"a run id is {RUN_ID_BYTES} bytes, this one is {frame.run_id!r}")
     if len(frame.codec_params) > MAX_PARAMS_BYTES:
         raise LocalError(f"{len(frame.codec_params)} bytes of codec parameters exceed the limit of {MAX_PARAMS_BYTES}")
     if len(frame.aux) > MAX_AUX_ENTRIES:
@@ -265,8 +266,8 @@ def _check_fields(frame: Frame, body_bytes: int) -> None:
 
 def _pack_aux(aux: Mapping[int, float]) -> bytes:
     for tag, value in aux.items():
-        if not 1 <= tag <= 255:
-            raise LocalError(f"aux tag {tag} is not within 1 to 255")
+        if not isinstance(tag, int) or not 1 <= tag <= 255:
+            raise LocalError(f"aux tag {tag!r} is not a whole number from 1 to 255")
         if not math.isfinite(value):
             raise LocalError(f"aux value {_tag_name(tag)} is {value}; only finite numbers travel")
     return b"".join(_AUX.pack(tag, aux[tag]) for tag in sorted(aux))

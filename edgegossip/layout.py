@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -43,21 +43,26 @@ class Layout:
 
     @classmethod
     def of(cls, tensors: Iterable[TensorSpec]) -> Layout:
-        """Check and order: trainable tensors first, otherwise in the order given. Raises LocalError on an empty list, a
-        repeated or empty name, a negative dimension or more than MAX_VALUES values."""
+        """Check and order: trainable tensors first, otherwise in the order given.
+
+        Raises LocalError on an empty list, a repeated, empty or unprintable name (the hash separates fields by tabs and
+        newlines), a negative dimension or more than MAX_VALUES values.
+        """
         specs = tuple(tensors)
-        layout = cls(tuple(t for t in specs if t.trainable) + tuple(t for t in specs if not t.trainable))
-        names = [t.name for t in layout.tensors]
-        if not names:
+        if not specs:
             raise LocalError("a model needs at least one tensor; this one has none")
-        if len(set(names)) != len(names) or "" in names:
-            raise LocalError("tensor names must be unique and not empty")
-        if any(d < 0 for t in layout.tensors for d in t.shape):
-            raise LocalError("tensor dimensions must not be negative")
+        seen: set[str] = set()
+        for t in specs:
+            if not t.name or not t.name.isprintable():
+                raise LocalError(f"tensor name {t.name!r} is empty or not printable")
+            if t.name in seen:
+                raise LocalError(f"two tensors are named {t.name}")
+            if not all(isinstance(d, int) and d >= 0 for d in t.shape):
+                raise LocalError(f"tensor {t.name} has shape {t.shape}; dimensions are whole numbers from 0")
+            seen.add(t.name)
+        layout = cls(tuple(t for t in specs if t.trainable) + tuple(t for t in specs if not t.trainable))
         if layout.size > MAX_VALUES:
-            raise LocalError(
-                f"a model of {layout.size} values is larger than the {MAX_VALUES} that one vector may hold"
-            )
+            raise LocalError(f"a model of {layout.size} values is larger than the {MAX_VALUES} that one vector holds")
         return layout
 
     @cached_property
@@ -67,6 +72,7 @@ class Layout:
 
     @cached_property
     def trainable_size(self) -> int:
+        """Number of values that an optimiser touches; they come first."""
         return sum(t.size for t in self.tensors if t.trainable)
 
     @cached_property
@@ -78,31 +84,42 @@ class Layout:
 
     @cached_property
     def hash(self) -> int:
-        """64-bit identity: the first 8 bytes, big-endian, of the SHA-256 of a line "name, shape, kind" a tensor."""
+        """64-bit identity: the first 8 bytes, as a big-endian number, of the SHA-256 of one UTF-8 line a tensor: name,
+        tab, dimensions joined by "x", tab, "p" (trainable) or "b" (buffer), newline."""
         text = "".join(
             f"{t.name}\t{'x'.join(map(str, t.shape))}\t{'p' if t.trainable else 'b'}\n" for t in self.tensors
         )
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
     def views(self, vec: Vec) -> dict[str, Vec]:
-        """Name -> view of its values, shaped; no copy."""
+        """Name -> shaped view of its values in float32[size]; no copy: writing to a view writes to `vec`."""
         self.check(vec)
         o = self.offsets
         return {t.name: vec[o[k] : o[k + 1]].reshape(t.shape) for k, t in enumerate(self.tensors)}
 
-    def flatten(self, arrays: dict[str, NDArray[np.float32]]) -> Vec:
-        """Name -> array, into a new vector. Raises LocalError on a missing, unknown or misshapen tensor."""
+    def flatten(self, arrays: Mapping[str, NDArray[np.float32]]) -> Vec:
+        """Name -> array, into a new float32[size]; other real types are converted.
+
+        Raises LocalError on a missing, unknown or misshapen tensor, or one that does not hold real numbers.
+        """
         vec = np.empty(self.size, np.float32)
         views = self.views(vec)
-        if unknown := set(arrays) ^ set(views):
-            raise LocalError(f"tensors do not match the layout: {', '.join(sorted(unknown))}")
+        if missing := sorted(set(views) - set(arrays)):
+            raise LocalError(f"tensors of the layout are missing: {', '.join(missing)}")
+        if unknown := sorted(set(arrays) - set(views)):
+            raise LocalError(f"tensors are not in the layout: {', '.join(unknown)}")
         for name, view in views.items():
-            if arrays[name].shape != view.shape:
-                raise LocalError(f"tensor {name} has shape {arrays[name].shape}, the layout says {view.shape}")
-            view[...] = arrays[name]
+            array = arrays[name]
+            if array.shape != view.shape:
+                raise LocalError(f"tensor {name} has shape {array.shape}, the layout says {view.shape}")
+            if not np.can_cast(array.dtype, np.float32, "same_kind"):
+                raise LocalError(f"tensor {name} holds {array.dtype}, which does not convert to float32")
+            view[...] = array
         return vec
 
     def check(self, vec: Vec) -> None:
-        """Raises LocalError unless vec is a C-contiguous float32[size]."""
-        if vec.dtype != np.float32 or vec.shape != (self.size,) or not vec.flags.c_contiguous:
-            raise LocalError(f"expected a contiguous float32[{self.size}], got {vec.dtype}{list(vec.shape)}")
+        """Raises LocalError unless vec is a C-contiguous, aligned float32[size]."""
+        if vec.dtype != np.float32 or vec.shape != (self.size,):
+            raise LocalError(f"expected a float32[{self.size}], got {vec.dtype}{list(vec.shape)}")
+        if not (vec.flags.c_contiguous and vec.flags.aligned):
+            raise LocalError(f"the float32[{self.size}] is not one contiguous, aligned piece of memory")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, LocalError, Vec
 
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 CHUNK_VALUES = 1 << 15  # 128 KiB of float32, half of a small board's L2 cache
 
 
@@ -58,7 +59,7 @@ def require_body_bytes(body: bytes | memoryview, expected: int, codec: str) -> m
     """The body as a flat view of bytes. Raises DecodeError unless it has exactly the expected size."""
     view = memoryview(body)
     if view.nbytes != expected:
-        raise DecodeError(f"a {codec} body of this model has {expected} bytes, this one has {view.nbytes}")
+        raise DecodeError(f"{codec} needs a body of {expected} bytes for this model, got {view.nbytes}")
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
@@ -71,8 +72,8 @@ def require_out(layout: Layout, out: Vec | None, weight: float | None) -> None:
     layout.check(out)
     if not out.flags.writeable:
         raise LocalError("the vector `out` is read-only")
-    if weight is not None and not math.isfinite(weight):
-        raise LocalError(f"the weight must be finite, got {weight}")
+    if weight is not None and not abs(weight) <= _FLOAT32_MAX:
+        raise LocalError(f"the weight must be a finite float32, got {weight}")
 
 
 def write(part: Vec, out: Vec, weight: float | None) -> None:
@@ -81,5 +82,8 @@ def write(part: Vec, out: Vec, weight: float | None) -> None:
     if weight is None:
         np.copyto(out, part)
         return
-    np.multiply(part, np.float32(weight), out=part)
-    np.add(out, part, out=out)
+    with np.errstate(
+        over="ignore", under="ignore", invalid="ignore"
+    ):  # as in the kernels: the sum is the caller's matter
+        np.multiply(part, np.float32(weight), out=part)
+        np.add(out, part, out=out)

@@ -91,7 +91,8 @@ def _decode(
     name = f"fp{8 * dtype.itemsize}"
     wire = np.frombuffer(require_body_bytes(body, dtype.itemsize * layout.size, name), dtype)
     if out is None:
-        values = wire.astype(np.float32)
+        with np.errstate(invalid="ignore"):
+            values = wire.astype(np.float32)
         _require_finite_body(all_finite(values), name)
         return values
     _require_finite_body(all(all_finite(values) for _, values in _float32_chunks(wire)), name)
@@ -104,7 +105,8 @@ def _float32_chunks(wire: NDArray[Any]) -> Iterator[tuple[slice, Vec]]:
     scratch = np.empty(min(wire.size, CHUNK_VALUES), np.float32)
     for part in chunks(wire.size):
         values = scratch[: part.stop - part.start]
-        np.copyto(values, wire[part])
+        with np.errstate(invalid="ignore"):
+            np.copyto(values, wire[part])
         yield part, values
 
 

@@ -3,9 +3,9 @@
 Bagua's MinMaxUInt8 (Gan et al. 2021, the compression of its low-precision algorithms): scale = 255 / (max - min + eps);
 ub = rint(max * scale), lb = ub - 255; q = min(rint(x * scale), ub) - lb; x' = (q + lb) / scale. Deviations: eps is
 relative to max - min, because an absolute 1e-7 collapses tensors whose values all lie close together; x' is clamped to
-[min, max]; a constant tensor is exact. |x' - x| <= 0.52 (max - min) / 255 + 2^-23 |x|: half a step, a float32's
-rounding of x' and, within the 0.02, what float32 arithmetic adds. The kernel is C++, the same bits on every instruction
-set.
+[min, max]; a constant tensor is exact. |x' - x| <= 0.52 (max - min) / 255 + 2^-23 |x| + 2^-149: half a step, a
+float32's rounding of x' and, within the 0.02, what float32 arithmetic adds. The kernel is C++, the same bits on every
+instruction set.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Param:
     default: bool | int | float | str
     help: str
     low: float | None = None
-    high: float | None = None
+    high: float | None = None  # only together with low
     choices: tuple[str, ...] = ()
 
     def check(self, codec: str, value: object) -> Any:
@@ -41,13 +41,12 @@ class Param:
                 f"codec {codec}: {self.name} = {value!r} is not one of {', '.join(self.choices)}"
                 + _nearest(str(value), self.choices)
             )
-        if not self._in_range(value):
+        # Not "value < low": NaN, for which every comparison is false, must be refused too.
+        if self.low is not None and self.high is not None and not self.low <= value <= self.high:
             raise ConfigError(f"codec {codec}: {self.name} = {value!r} is outside {self.low} to {self.high}")
+        if self.low is not None and not value >= self.low:
+            raise ConfigError(f"codec {codec}: {self.name} = {value!r} is below {self.low}")
         return value
-
-    def _in_range(self, value: Any) -> bool:
-        # Written so that NaN, for which every comparison is false, is outside of any range.
-        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class Registry:
         """The codec that decodes a frame's body. Raises DecodeError on an unknown id or ill-formed parameters."""
         family = self.by_wire_id.get(codec_id)
         if family is None or family.from_params is None:
-            known = ", ".join(f"{i} ({f.name})" for i, f in self.by_wire_id.items())
+            known = ", ".join(f"{i} ({f.name})" for i, f in self.by_wire_id.items()) or "none"
             raise DecodeError(f"unknown codec id {codec_id}; this build knows {known}")
         if len(params) > MAX_PARAMS_BYTES:
             raise DecodeError(f"{len(params)} bytes of codec parameters exceed the limit of {MAX_PARAMS_BYTES}")

@@ -1,0 +1,112 @@
+"""The registry: names, parameters, wire ids and what it says when they are wrong."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from edgegossip import codecs
+from edgegossip.codecs.floats import Fp16, Fp32
+from edgegossip.codecs.registry import Family, Param, Registry
+from edgegossip.types import ConfigError, DecodeError
+
+
+def test_names_and_wire_ids_of_version_1() -> None:
+    """Ids are on the wire: this table only grows."""
+    assert {i: f.name for i, f in codecs.REGISTRY.by_wire_id.items()} == {1: "fp32", 2: "fp16", 3: "minmax8"}
+    for name in codecs.names():
+        assert codecs.get(name).name == name
+
+
+@pytest.mark.parametrize(
+    "name, params, message",
+    [
+        ("minmax", {}, "there is no codec 'minmax'; did you mean minmax8?; valid: "),
+        ("zzz", {}, "there is no codec 'zzz'; valid: fp32, fp16, minmax8"),
+        ("fp32", {"bits": 4}, "codec fp32 has no parameter 'bits'; it has none"),
+    ],
+)
+def test_unknown_names(name: str, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        codecs.get(name, **params)
+
+
+@pytest.mark.parametrize(
+    "codec_id, params, message",
+    [
+        (0, b"", "unknown codec id 0; this build knows 1 (fp32), 2 (fp16), 3 (minmax8)"),
+        (1, b"x", "fp32 has no wire parameters, the frame carries 1 bytes of them"),
+        (3, bytes(513), "513 bytes of codec parameters exceed the limit of 512"),
+    ],
+)
+def test_bad_bytes_from_the_wire(codec_id: int, params: bytes, message: str) -> None:
+    with pytest.raises(DecodeError, match=f"^{re.escape(message)}"):
+        codecs.from_wire(codec_id, params)
+
+
+class Recorder(Fp32):
+    """A codec that remembers what it was made with."""
+
+    def __init__(self, **params: Any) -> None:
+        object.__setattr__(self, "params", params)
+
+
+PARAMS = (
+    Param("bits", 4, "bits a value", low=2, high=8),
+    Param("ratio", 0.5, "ratio of levels", low=0.0, high=1.0),
+    Param("stage", "raw", "entropy stage", choices=("raw", "huffman")),
+    Param("nesterov", False, "form of momentum"),
+    Param("seed", 1, "any", low=0),
+)
+REGISTRY = Registry.of([Family("test", Recorder, "a test", PARAMS)])
+
+
+def made(**params: Any) -> dict[str, Any]:
+    return REGISTRY.get("test", params).params  # type: ignore[attr-defined, no-any-return]
+
+
+def test_parameters_are_filled_in_and_converted() -> None:
+    assert made() == {"bits": 4, "ratio": 0.5, "stage": "raw", "nesterov": False, "seed": 1}
+    given = made(bits=8, ratio=1, stage="huffman", nesterov=True, seed=10**30)
+    assert given == {"bits": 8, "ratio": 1.0, "stage": "huffman", "nesterov": True, "seed": 10**30}
+    assert type(given["ratio"]) is float
+
+
+@pytest.mark.parametrize(
+    "key, value, message",
+    [
+        ("bit", 4, "codec test has no parameter 'bit'; did you mean bits?; valid: bits, ratio, stage, nesterov, seed"),
+        ("bits", 1, "codec test: bits = 1 is outside 2 to 8"),
+        ("bits", 9, "codec test: bits = 9 is outside 2 to 8"),
+        ("bits", 4.0, "codec test: bits = 4.0 is not a whole number"),
+        ("bits", True, "codec test: bits = True is not a whole number"),
+        ("ratio", "x", "codec test: ratio = 'x' is not a number"),
+        ("ratio", float("nan"), "codec test: ratio = nan is outside 0.0 to 1.0"),
+        ("stage", "hufman", "codec test: stage = 'hufman' is not one of raw, huffman; did you mean huffman?"),
+        ("stage", 3, "codec test: stage = 3 is not a word"),
+        ("nesterov", 1, "codec test: nesterov = 1 is not true or false"),
+        ("seed", -1, "codec test: seed = -1 is below 0"),
+    ],
+)
+def test_bad_parameters(key: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        made(**{key: value})
+
+
+def test_a_name_without_a_wire_format_cannot_be_decoded() -> None:
+    with pytest.raises(DecodeError, match="^unknown codec id 1; this build knows none$"):
+        REGISTRY.from_wire(1, b"")
+
+
+@pytest.mark.parametrize(
+    "families, message",
+    [
+        ([Family("a", Fp32, "x"), Family("a", Fp16, "y")], "two codecs are named a"),
+        ([Family("a", Fp32, "x", wire_id=1), Family("b", Fp16, "y", wire_id=1)], "b and a share wire id 1"),
+    ],
+)
+def test_families_must_not_collide(families: list[Family], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Registry.of(families)

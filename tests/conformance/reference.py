@@ -1,0 +1,80 @@
+"""Codec bodies computed the slow, plain way: what the golden vectors are made from. Shares no code with the product."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+Shapes = tuple[tuple[int, ...], ...]
+Body = Callable[[np.ndarray, Shapes], bytes]
+Values = Callable[[bytes, Shapes], list[float]]
+
+FLOAT32_MIN_NORMAL = 2.0**-126
+
+
+def fp32(x: np.ndarray, shapes: Shapes) -> bytes:
+    return struct.pack(f"<{x.size}f", *map(float, x))
+
+
+def fp32_values(body: bytes, shapes: Shapes) -> list[float]:
+    return list(struct.unpack(f"<{len(body) // 4}f", body))
+
+
+def fp16(x: np.ndarray, shapes: Shapes) -> bytes:
+    return struct.pack(f"<{x.size}e", *(min(65504.0, max(-65504.0, float(v))) for v in x))
+
+
+def fp16_values(body: bytes, shapes: Shapes) -> list[float]:
+    return list(struct.unpack(f"<{len(body) // 2}e", body))
+
+
+def minmax8(x: np.ndarray, shapes: Shapes) -> bytes:
+    heads, codes = b"", b""
+    for t in _split(x, shapes):
+        low, high = (t.min() + np.float32(0), t.max() + np.float32(0)) if t.size else (np.float32(0), np.float32(0))
+        heads += struct.pack("<ff", low, high)
+        if low == high:
+            codes += bytes(t.size)
+            continue
+        kind, scale, lower = _grid(low, high)
+        codes += (np.clip(np.rint(t.astype(kind) * scale), lower, lower + 255) - lower).astype(np.uint8).tobytes()
+    return heads + codes
+
+
+def minmax8_values(body: bytes, shapes: Shapes) -> list[float]:
+    codes = np.frombuffer(body, np.uint8)[8 * len(shapes) :]
+    values: list[float] = []
+    for k, q in enumerate(_split(codes, shapes)):
+        low, high = np.frombuffer(body, "<f4", 2, 8 * k)
+        if low == high:
+            values += [float(low)] * q.size
+            continue
+        kind, scale, lower = _grid(low, high)
+        values += np.clip((q.astype(kind) + lower) / scale, kind(low), kind(high)).astype(np.float32).tolist()
+    return values
+
+
+def _grid(low: np.float32, high: np.float32) -> tuple[Any, Any, Any]:
+    """Arithmetic, scale and lowest level of one tensor: float32, or double where float32 would lose too much."""
+    exact = 255.0 / ((float(high) - float(low)) * (1.0 + 1e-7))
+    with np.errstate(over="ignore", under="ignore"):
+        scale = np.float32(exact)
+    largest = max(abs(float(low)), abs(float(high)))
+    if np.isfinite(scale) and scale >= FLOAT32_MIN_NORMAL and largest * float(scale) <= 2.0**18:
+        return np.float32, scale, np.rint(high * scale) - np.float32(255)
+    return np.float64, exact, np.rint(np.float64(high) * exact) - 255
+
+
+def _split(values: np.ndarray, shapes: Shapes) -> Iterable[np.ndarray]:
+    sizes = [int(np.prod(s, dtype=np.int64)) for s in shapes]
+    return np.split(values, np.cumsum(sizes)[:-1])
+
+
+REFERENCES: Mapping[str, tuple[Body, Values]] = {
+    "fp32": (fp32, fp32_values),
+    "fp16": (fp16, fp16_values),
+    "minmax8": (minmax8, minmax8_values),
+}

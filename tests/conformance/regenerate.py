@@ -1,0 +1,74 @@
+"""Writes golden/<codec>.json and attacks/: `python -m tests.conformance.regenerate`.
+
+Golden bodies come from reference.py, not from the codecs. A change of a file that git shows is a change of the wire format:
+boards of the last release would no longer understand this one, so it needs a new codec id.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from tests.conformance.attacks import ATTACKS
+from tests.conformance.reference import REFERENCES, Shapes
+
+HERE = Path(__file__).parent
+BIG = float(np.finfo(np.float32).max)
+TINY = float(np.finfo(np.float32).smallest_subnormal)
+
+
+def inputs() -> dict[str, tuple[Shapes, np.ndarray]]:
+    """Name -> shapes of the tensors and float32[n]. Values are fixed here; random ones are written out in the files."""
+    rng = np.random.default_rng(20240229)
+    normal = rng.standard_normal(48)
+    fixed: dict[str, tuple[Shapes, list[float]]] = {
+        "no values": (((0,),), []),
+        "one value": (((),), [-1.25]),
+        "zeros": (((7,),), [0.0] * 7),
+        "signed zeros": (((4,),), [-0.0, 0.0, -0.0, 1.0]),
+        "constant": (((5,),), [0.1] * 5),
+        "constant beside others": (((3,), (0, 2), (2, 2)), [-3.7] * 3 + [1.0, 2.0, 3.0, 4.0]),
+        "ramp": (((16,),), [k / 8 for k in range(-8, 8)]),
+        "halves of a step": (((256,),), [k - 0.5 for k in range(256)]),
+        "ties of binary16": (((8,),), [1 + k * 2.0**-11 for k in range(-1, 7)]),
+        "subnormal in binary16": (((6,),), [2.0**-24, 2.0**-25, 3 * 2.0**-25, -(2.0**-26), 1.7e-5, 6e-8]),
+        "denormal": (((5,),), [TINY, -TINY, 3 * TINY, 1e-39, -2e-40]),
+        "largest of binary16": (((6,),), [65504.0, 65519.0, 65520.0, -65536.0, 1e5, -65503.0]),
+        "huge": (((4,),), [BIG, -BIG, BIG / 2, 0.0]),
+        "small on a large offset": (((6,),), [1e6 + k / 16 for k in range(6)]),
+        "layers": (((4, 6), (6,), (6, 2), (), (5,)), (normal * np.repeat([0.1, 1e-3, 3.0, 1.0], 12)).tolist()),
+        "one outlier": (((12,),), [*(normal[:11] * 1e-3), 50.0]),
+    }
+    return {name: (shapes, np.array(values, np.float32)) for name, (shapes, values) in fixed.items()}
+
+
+def main() -> None:
+    (HERE / "golden").mkdir(exist_ok=True)
+    (HERE / "attacks").mkdir(exist_ok=True)
+    for codec, (body_of, values_of) in REFERENCES.items():
+        cases = []
+        for name, (shapes, x) in inputs().items():
+            body = body_of(x, shapes)
+            decoded = np.array(values_of(body, shapes), "<f4")
+            cases.append(
+                {
+                    "case": name,
+                    "shapes": shapes,
+                    "x": x.astype("<f4").tobytes().hex(),
+                    "body": body.hex(),
+                    "decoded": decoded.tobytes().hex(),
+                }
+            )
+        (HERE / "golden" / f"{codec}.json").write_text(json.dumps(cases, indent=1) + "\n")
+    for stale in (HERE / "attacks").glob("*.bin"):
+        stale.unlink()
+    for name, (data, _) in ATTACKS.items():
+        (HERE / "attacks" / f"{name}.bin").write_bytes(data)
+    errors = {name: error for name, (_, error) in ATTACKS.items()}
+    (HERE / "attacks" / "errors.json").write_text(json.dumps(errors, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
