@@ -32,6 +32,8 @@ class MetricsRecord:
     def number(self, name: str) -> float | None:
         """The value as a finite number, or None when it is missing, null or no number."""
         value = self.values.get(name)
+        if type(value) is float:  # by far the most, and a report asks millions of times
+            return value if math.isfinite(value) else None
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             return None
         return float(value)
@@ -118,7 +120,9 @@ def _record(body: dict[str, Any]) -> Record | None:
     node, t_s = body.get("node"), body.get("t_s")
     if not isinstance(node, str) or not node or isinstance(t_s, bool) or not isinstance(t_s, (int, float)):
         return None
-    if not math.isfinite(t_s if isinstance(t_s, float) else 0.0) or not all(map(_scalar, body.values())):
+    if not math.isfinite(t_s if isinstance(t_s, float) else 0.0):
+        return None
+    if not all(type(value) is float or _scalar(value) for value in body.values()):
         return None
     if "event" in body:
         name, text = body["event"], body.get("text")

@@ -62,13 +62,14 @@ class _Totals:
         return round(self.sums[name]) if name in self.sums else None
 
 
-def summarise(run: RunData) -> dict[str, Any]:
-    """The document for a run folder, of a run that ended or one that goes on."""
+def summarise(run: RunData, metrics: Iterable[MetricsRecord] | None = None) -> dict[str, Any]:
+    """The document for a run folder, of a run that ended or one that goes on. `metrics` are its records where the caller
+    reads them anyway."""
     recipe = recipe_of(run)
     section = recipe.get("run", {})
     members: Sequence[NodeId] = next((d["nodes"] for d in (run.partition, run.topology) if d and "nodes" in d), ())
     head = {"run": run.name, "mode": section.get("mode"), "rounds_asked": section.get("rounds")}
-    return summarise_records(head, members, run.metrics(), run.events())
+    return summarise_records(head, members, run.metrics() if metrics is None else metrics, run.events())
 
 
 def recipe_of(run: RunData) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def draw_learning(curves: Curves, title: str, path: Path, *, log_bytes: bool = F
         for column, x in enumerate((curves.t_s, curves.sent_bytes)):
             _loss(axes[0, column], x, curves)
             _accuracy(axes[1, column], x, curves)
-        axes[1, 0].set_xlabel("seconds since the start")
+        axes[1, 0].set_xlabel("seconds since training began")
         axes[1, 0].set_xlim(left=0)
         _bytes_axis(axes[1, 1], curves.sent_bytes, log_bytes)
         axes[0, 0].set_ylabel("loss")

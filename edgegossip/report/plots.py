@@ -11,8 +11,8 @@ from typing import Any
 
 from edgegossip.profiling.run_folder import RunData, read_run
 from edgegossip.profiling.summary import COORDINATOR, recipe_of, summarise
-from edgegossip.report.series import Curves, align, load_series
-from edgegossip.types import DataError, HostError
+from edgegossip.report.series import Curves, Series, SeriesReader, align
+from edgegossip.types import DataError, HostError, NodeId
 
 
 def write_plots(run_dir: Path, *, log_bytes: bool = False) -> list[Path]:
@@ -23,7 +23,9 @@ def write_plots(run_dir: Path, *, log_bytes: bool = False) -> list[Path]:
     from edgegossip.report.draw import draw_learning, draw_partition, draw_time
 
     run = read_run(run_dir)
-    summary, curves = summarise(run), _curves(run)
+    reader = SeriesReader()
+    summary = summarise(run, reader.watch(run.metrics()))  # one pass over what may be a hundred megabytes
+    curves = _curves(reader.series())
     if curves.t_s.size == 0 and run.partition is None:
         raise DataError(f"{run_dir} has no records to draw yet")
     title, folder = run_title(run, summary), Path(run_dir) / "plots"
@@ -53,10 +55,9 @@ def run_title(run: RunData, summary: Mapping[str, Any]) -> str:
     return f"{section['run'].get('name', run.name)}: " + ", ".join(str(p) for p in parts if p)
 
 
-def _curves(run: RunData) -> Curves:
+def _curves(series: Mapping[NodeId, Series]) -> Curves:
     """All boards on one axis. Where boards do not evaluate, the coordinator's figures stand in; its bytes always
     count."""
-    series = load_series(run.metrics())
     curves = align(series)
     rows = [k for k, node in enumerate(series) if node != COORDINATOR]
     return Curves(curves.t_s, curves.sent_bytes, {name: _pick(m, rows) for name, m in curves.values.items()})

@@ -107,10 +107,11 @@ class Fleet:
             self._known_down.add(record.node)
             return False
         peer = record.fields.get("peer")
-        if record.name not in ("peer-down", "peer-up") or not isinstance(peer, str):
+        if record.name not in ("peer-down", "peer-left", "peer-up") or not isinstance(peer, str):
             return False
-        told = (peer in self._known_down) == (record.name == "peer-down")
-        (self._known_down.add if record.name == "peer-down" else self._known_down.discard)(peer)
+        gone = record.name != "peer-up"
+        told = (peer in self._known_down) == gone
+        (self._known_down.add if gone else self._known_down.discard)(peer)
         return told or self._board(peer).state == "finished"
 
     def _board(self, name: NodeId) -> Board:

@@ -3,8 +3,9 @@ only."""
 
 from __future__ import annotations
 
+import math
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,7 +17,7 @@ from edgegossip.types import NodeId
 
 Numbers = NDArray[np.float64]  # missing values are nan
 
-COLUMNS = ("train/loss", "eval/loss", "eval/accuracy", "net/sent_bytes")
+COLUMNS = ("train/loss", "eval/loss", "eval/accuracy", "net/sent_bytes", "time/round_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +34,37 @@ class Curves:
     """A fleet's records on one axis of rounds. Arrays float64[rounds] or float64[boards, rounds]; nan where nothing
     is."""
 
-    t_s: Numbers  # mean over the boards that were there
+    t_s: Numbers  # end of the round since the first one began; mean over the boards that were there
     sent_bytes: Numbers  # by all boards up to and with that round
     values: Mapping[str, Numbers]  # name -> [boards, rounds]
 
 
-def load_series(records: Iterable[MetricsRecord], names: tuple[str, ...] = COLUMNS) -> dict[NodeId, Series]:
-    """Read records once, keeping 8 bytes a number: ten thousand rounds of 18 boards are some megabytes."""
-    raw: dict[NodeId, dict[str, array[float]]] = {}
-    for record in records:
-        columns = raw.setdefault(record.node, {name: array("d") for name in ("step", "t_s", *names)})
+class SeriesReader:
+    """Collects records as they pass by, keeping 8 bytes a number: ten thousand rounds of 18 boards are some megabytes."""
+
+    def __init__(self, names: tuple[str, ...] = COLUMNS) -> None:
+        self._names = names
+        self._raw: dict[NodeId, dict[str, array[float]]] = {}
+
+    def watch(self, records: Iterable[MetricsRecord]) -> Iterator[MetricsRecord]:
+        """The same records; each is collected on its way."""
+        for record in records:
+            self.add(record)
+            yield record
+
+    def add(self, record: MetricsRecord) -> None:
+        columns = self._raw.get(record.node)
+        if columns is None:
+            columns = self._raw[record.node] = {name: array("d") for name in ("step", "t_s", *self._names)}
         columns["step"].append(record.step)
         columns["t_s"].append(record.t_s)
-        for name in names:
+        for name in self._names:
             value = record.number(name)
-            columns[name].append(float("nan") if value is None else value)
-    return {node: _series(columns, names) for node, columns in raw.items()}
+            columns[name].append(math.nan if value is None else value)
+
+    def series(self) -> dict[NodeId, Series]:
+        """What has been collected so far, by node."""
+        return {node: _series(columns, self._names) for node, columns in self._raw.items()}
 
 
 def _series(columns: Mapping[str, array[float]], names: tuple[str, ...]) -> Series:
@@ -75,8 +91,18 @@ def align(series: Mapping[NodeId, Series]) -> Curves:
     for node, s in series.items():
         if "net/sent_bytes" in s.columns:
             np.add.at(sent_bytes, at[node], np.nan_to_num(s.columns["net/sent_bytes"]))
-    t_s = np.maximum.accumulate(column_mean(matrix("t_s"))) if steps.size else np.empty(0)
+    t_s = np.maximum.accumulate(column_mean(matrix("t_s"))) - _start_s(series) if steps.size else np.empty(0)
     return Curves(t_s, np.cumsum(sent_bytes), {name: matrix(name) for name in names})
+
+
+def _start_s(series: Mapping[NodeId, Series]) -> float:
+    """When the first round began: what a program needs to start up is not training."""
+
+    def first(s: Series) -> float:
+        lasted = s.columns["time/round_s"][0] if "time/round_s" in s.columns else 0.0
+        return float(s.t_s[0] - (lasted if np.isfinite(lasted) else 0.0))
+
+    return max(0.0, min(first(s) for s in series.values()))
 
 
 def column_mean(matrix: Numbers) -> Numbers:

@@ -73,7 +73,11 @@ def test_a_board_that_has_finished_is_not_missed(plain):
     live, stream, _ = plain
     live.event(_event("b", "finished", "b finished"))
     live.event(_event("a", "peer-down", "lost b: closed", peer="b"))
+    live.event(_event("a", "peer-left", "b left", peer="b"))
     assert stream.getvalue() == ""
+    for node in "ac":
+        live.event(_event(node, "peer-left", "d left", peer="d"))
+    assert stream.getvalue() == "1.00 s  a: d left\n"
 
 
 def test_who_waits_is_shown_and_forgotten_with_the_next_round(plain):

@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.profiling.lines import MetricsRecord
-from edgegossip.report.series import align, column_mean, column_range, load_series, smooth, thin
+from edgegossip.report.series import SeriesReader, align, column_mean, column_range, smooth, thin
+
+
+def _series(records):
+    reader = SeriesReader()
+    assert list(reader.watch(records)) == list(records)
+    return reader.series()
+
 
 _floats = st.floats(-1e6, 1e6) | st.just(float("nan"))
 _lines = st.lists(_floats, min_size=1, max_size=300).map(np.array)
@@ -43,18 +50,18 @@ def test_means_and_ranges_pass_over_what_is_missing():
 def test_boards_are_put_on_one_axis_of_rounds():
     records = [
         MetricsRecord("a", 1, 2.0, {"train/loss": 0.5, "net/sent_bytes": 10}),
-        MetricsRecord("a", 0, 1.0, {"train/loss": 1.0, "net/sent_bytes": 10}),
+        MetricsRecord("a", 0, 1.0, {"train/loss": 1.0, "net/sent_bytes": 10, "time/round_s": 0.25}),
         MetricsRecord("b", 1, 4.0, {"train/loss": 0.7, "net/sent_bytes": 5}),
         MetricsRecord("b", 1, 4.5, {"train/loss": 0.9, "net/sent_bytes": 5}),
         MetricsRecord("a", 2, 3.0, {"train/loss": None}),
     ]
-    series = load_series(records)
+    series = _series(records)
     assert series["a"].step.tolist() == [0, 1, 2]
     curves = align(series)
     np.testing.assert_equal(curves.values["train/loss"], [[1.0, 0.5, np.nan], [np.nan, 0.9, np.nan]])
     assert curves.sent_bytes.tolist() == [10, 30, 30]
-    assert curves.t_s.tolist() == [1.0, 3.25, 3.25]  # time never runs back when a board drops out
+    assert curves.t_s.tolist() == [0.25, 2.5, 2.5]  # from 0.75 on; time never runs back when a board drops out
 
 
 def test_no_records_is_an_empty_axis():
-    assert align(load_series([])).t_s.size == 0
+    assert align(_series([])).t_s.size == 0
