@@ -100,13 +100,13 @@ def test_who_comes_back_gets_the_message_of_the_round_and_is_waited_for(make_fle
     np.testing.assert_allclose(
         [fleet.algorithm.model(s) for s in fleet.states], fleet.topology.matrix(0) @ x, rtol=0, atol=1e-6
     )
+    assert [a.frame.sequence for a in fleet.step(0, ZERO) if isinstance(a, Send)] == [2, 2]
 
 
 def test_a_return_counts_as_sent(make_fleet: Any) -> None:
-    fleet = make_fleet("complete", nodes=3)
-    fleet.down(0, 1)  # node 2 is up, so the round waits
-    fleet.step(0, ZERO)
-    fleet.mail.clear()
+    fleet = make_fleet("directed-ring", nodes=3)
+    fleet.down(0, 1)  # nobody to send to, but node 2 to wait for
+    assert kinds(fleet.step(0, ZERO)) == [SetTimer]
     fleet.down(0)
     assert [to for to, _ in fleet.mail] == [1]
     actions = fleet.tick(0)

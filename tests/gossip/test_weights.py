@@ -66,9 +66,9 @@ def test_predicates_tell_the_kinds_apart() -> None:
 
 
 def test_spectral_gap_of_a_period_is_that_of_the_product_per_round() -> None:
-    a, b = np.random.default_rng(0).random((2, 4, 4))
-    a, b = a / a.sum(axis=0), b / b.sum(axis=0)
-    second = sorted(np.abs(np.linalg.eigvals(b @ a)))[-2]
-    assert weights.spectral_gap([a, b]) == pytest.approx(1 - np.sqrt(second))
+    a, b, c = (m / m.sum(axis=0) for m in np.random.default_rng(0).random((3, 4, 4)))
+    second = sorted(np.abs(np.linalg.eigvals(c @ b @ a)))[-2]
+    assert weights.spectral_gap([a, b, c]) == pytest.approx(1 - np.cbrt(second))
+    assert weights.spectral_gap([c, b, a]) != pytest.approx(1 - np.cbrt(second))
     assert weights.spectral_gap([np.eye(3)]) == 0.0
     assert weights.spectral_gap([np.full((3, 3), 1 / 3)]) == 1.0
