@@ -34,13 +34,14 @@ class Curves:
     """A fleet's records on one axis of rounds. Arrays float64[rounds] or float64[boards, rounds]; nan where nothing
     is."""
 
-    t_s: Numbers  # end of the round since the first one began; mean over the boards that were there
+    t_s: Numbers  # seconds of training at the end of the round, see _time_axis
     sent_bytes: Numbers  # by all boards up to and with that round
     values: Mapping[str, Numbers]  # name -> [boards, rounds]
 
 
 class SeriesReader:
-    """Collects records as they pass by, keeping 8 bytes a number: ten thousand rounds of 18 boards are some megabytes."""
+    """Collects records as they pass by, keeping 8 bytes a number: ten thousand rounds of 18 boards are some
+    megabytes."""
 
     def __init__(self, names: tuple[str, ...] = COLUMNS) -> None:
         self._names = names
@@ -81,28 +82,39 @@ def align(series: Mapping[NodeId, Series]) -> Curves:
     names = sorted({name for s in series.values() for name in s.columns})
     at = {node: np.searchsorted(steps, s.step) for node, s in series.items()}
 
-    def matrix(pick: str) -> Numbers:
+    def matrix(name: str) -> Numbers:
         out = np.full((len(series), steps.size), np.nan)
         for row, (node, s) in enumerate(series.items()):
-            out[row, at[node]] = s.t_s if pick == "t_s" else s.columns[pick]
+            out[row, at[node]] = s.columns[name]
         return out
 
     sent_bytes = np.zeros(steps.size)
     for node, s in series.items():
         if "net/sent_bytes" in s.columns:
             np.add.at(sent_bytes, at[node], np.nan_to_num(s.columns["net/sent_bytes"]))
-    t_s = np.maximum.accumulate(column_mean(matrix("t_s"))) - _start_s(series) if steps.size else np.empty(0)
-    return Curves(t_s, np.cumsum(sent_bytes), {name: matrix(name) for name in names})
+    return Curves(_time_axis(series, at, steps.size), np.cumsum(sent_bytes), {name: matrix(name) for name in names})
 
 
-def _start_s(series: Mapping[NodeId, Series]) -> float:
-    """When the first round began: what a program needs to start up is not training."""
+def _time_axis(series: Mapping[NodeId, Series], at: Mapping[NodeId, NDArray[np.intp]], rounds: int) -> Numbers:
+    """Seconds of training at the end of each round, float64[rounds], never falling: the mean over the nodes there.
 
-    def first(s: Series) -> float:
-        lasted = s.columns["time/round_s"][0] if "time/round_s" in s.columns else 0.0
-        return float(s.t_s[0] - (lasted if np.isfinite(lasted) else 0.0))
+    Each node has its own clock, and what a program needs to start up is not training, so a node counts from where its
+    first round began. One that joined later counts on from where the others were at the end of its first round.
+    """
+    axis = np.full((len(series), rounds), np.nan)
+    for late in (False, True):
+        others = np.fmax.accumulate(column_mean(axis))
+        for row, (node, s) in enumerate(series.items()):
+            first = at[node][0]
+            if (first > 0) == late:
+                joined_s = others[first] if late else _lasted_s(s)
+                axis[row, at[node]] = s.t_s - s.t_s[0] + (joined_s if np.isfinite(joined_s) else 0.0)
+    return np.fmax.accumulate(column_mean(axis))
 
-    return max(0.0, min(first(s) for s in series.values()))
+
+def _lasted_s(s: Series) -> float:
+    """Seconds of a node's first round; nan when not known."""
+    return float(s.columns["time/round_s"][0]) if "time/round_s" in s.columns else math.nan
 
 
 def column_mean(matrix: Numbers) -> Numbers:

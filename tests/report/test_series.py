@@ -60,8 +60,17 @@ def test_boards_are_put_on_one_axis_of_rounds():
     curves = align(series)
     np.testing.assert_equal(curves.values["train/loss"], [[1.0, 0.5, np.nan], [np.nan, 0.9, np.nan]])
     assert curves.sent_bytes.tolist() == [10, 30, 30]
-    assert curves.t_s.tolist() == [0.25, 2.5, 2.5]  # from 0.75 on; time never runs back when a board drops out
+    assert curves.t_s.tolist() == [0.25, 1.5, 2.25]  # b comes at 1.25 and is there until 1.75
 
 
 def test_no_records_is_an_empty_axis():
     assert align(_series([])).t_s.size == 0
+
+
+def test_each_board_counts_from_its_own_first_round_and_time_never_runs_back():
+    def record(node, step, t_s):
+        return MetricsRecord(node, step, t_s, {"time/round_s": 1.0})
+
+    early = [record("a", 0, 11.0), record("a", 1, 12.0), record("a", 2, 13.0)]
+    slow = [record("b", 0, 101.0), record("b", 1, 105.0)]
+    assert align(_series(early + slow)).t_s.tolist() == [1.0, 3.5, 3.5]
