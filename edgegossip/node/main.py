@@ -128,10 +128,11 @@ def _gossip(
     spec: NodeSpec, peers: Mapping[NodeId, str] | None, sink: RecordSink, save_to: Path | None, options: NodeOptions
 ) -> None:
     """Listen, join, train, leave."""
-    from edgegossip.mesh import GrpcTransport
+    from edgegossip.mesh import GrpcTransport, MeshLimits
     from edgegossip.node import gossip_node
 
-    transport = GrpcTransport(spec.name, spec.run_id, listen=options.listen, insecure=options.insecure)
+    limits = MeshLimits(grace_s=spec.recipe.network.grace_s)
+    transport = GrpcTransport(spec.name, spec.run_id, options.listen, limits=limits, insecure=options.insecure)
     try:
         sink.event(spec.name, "listening", f"{spec.name} listens on {transport.address}", address=transport.address)
         transport.connect(_peers_from_parent() if peers is None else peers)

@@ -20,5 +20,9 @@ class NodeMeters:
         if totals is not None:
             new = totals - self._before
             self._before = totals
-            values |= {"net/sent_bytes": new.sent_bytes, "net/received_bytes": new.received_bytes}
+            values |= {
+                "net/sent_bytes": new.sent_bytes,
+                "net/link_bytes": new.sent_link_bytes,
+                "net/received_bytes": new.received_bytes,
+            }
         return values

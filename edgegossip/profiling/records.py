@@ -30,6 +30,7 @@ METRICS = (
     "net/payload_bytes",  # what the codec made
     "net/overhead_bytes",  # frame headers and the messages around frames
     "net/sent_bytes",  # what the kernel says left on this process's TCP sockets, retransmissions included
+    "net/link_bytes",  # the same with the headers of TCP, IP and Ethernet, from the kernel's count of segments
     "net/received_bytes",
     "codec/bits_per_value",  # 8 * payload / values, of the messages sent in the round
     "codec/relative_error",

@@ -8,44 +8,125 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from edgegossip.profiling.run_folder import read_run
 from tests.e2e.command import edgegossip
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2 to make a network namespace"
 )
+SHORT = ("--set", "run.rounds=30", "--no-plots")
+BOARDS = ("board-0", "board-1")
+
+
+def ip(*arguments: str) -> str:
+    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
-def namespace() -> Iterator[str]:
-    name = f"eg{uuid.uuid4().hex[:8]}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+def namespaces() -> Iterator[tuple[str, str]]:
+    """Two network namespaces, joined by a link with 10.77.0.1 and 10.77.0.2 at its ends."""
+    tag = uuid.uuid4().hex[:8]
+    names = (f"eg{tag}a", f"eg{tag}b")
+    made = subprocess.run(["ip", "netns", "add", names[0]], capture_output=True, text=True)
     if made.returncode:
         pytest.skip(f"network namespaces cannot be made here: {made.stderr.strip()}")
     try:
-        subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
-        yield name
+        ip("netns", "add", names[1])
+        ip("link", "add", "wire", "netns", names[0], "type", "veth", "peer", "name", "wire", "netns", names[1])
+        for k, name in enumerate(names, 1):
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "address", "add", f"10.77.0.{k}/24", "dev", "wire")
+            ip("-n", name, "link", "set", "wire", "up")
+        yield names
     finally:
-        subprocess.run(["ip", "netns", "del", name], check=True)
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
-def interface_bytes(namespace: str, interface: str = "lo") -> int:
-    command = ["ip", "-n", namespace, "-s", "-j", "link", "show", interface]
-    (link,) = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def inside(namespace: str) -> tuple[str, ...]:
+    return ("ip", "netns", "exec", namespace)
+
+
+def counted(namespace: str, interface: str) -> int:
+    """Bytes that the kernel has sent on this interface."""
+    (link,) = json.loads(ip("-n", namespace, "-s", "-j", "link", "show", interface))
     return int(link["stats64"]["tx"]["bytes"])
 
 
 @pytest.mark.parametrize("codec", ["fp32", "minmax8"])
-def test_gossip_sent_bytes_are_what_the_interface_counted(namespace: str, codec: str, tmp_path: Path) -> None:
-    """All traffic in the namespace is the boards' own: their socket figures must add up to the interface's counter."""
-    before = interface_bytes(namespace)
-    settings = ("--set", "run.rounds=40", "--set", f"codec.name={codec}", "--json", "--no-plots")
-    prefix = ("ip", "netns", "exec", namespace)
-    with edgegossip("run", "quickstart-gossip", *settings, runs=tmp_path, prefix=prefix) as running:
+def test_gossip_on_one_machine(namespaces: tuple[str, str], codec: str, tmp_path: Path) -> None:
+    """All that goes over the namespace's loopback is the boards' own."""
+    name = namespaces[0]
+    before = counted(name, "lo")
+    settings = ("--set", f"codec.name={codec}", "--json")
+    with edgegossip("run", "quickstart-gossip", *SHORT, *settings, runs=tmp_path, prefix=inside(name)) as running:
         code, out, err = running.finish()
     assert code == 0, err
-    counted = interface_bytes(namespace) - before
-    assert json.loads(out)["sent_bytes"]["socket"] == pytest.approx(counted, rel=0.03)
+    assert json.loads(out)["sent_bytes"]["link"] == pytest.approx(counted(name, "lo") - before, rel=0.03)
+
+
+def test_coordinator_and_boards_on_two_machines(namespaces: tuple[str, str], tmp_path: Path) -> None:
+    """The commands that a fleet uses: a coordinator in one namespace, boards in the other, all their bytes on one link."""
+    server, client = namespaces
+    common = ("quickstart-server", *SHORT[:2], "--set", f"run.nodes={len(BOARDS)}")
+    with ExitStack() as stack:
+        coordinator = stack.enter_context(
+            edgegossip(
+                "coordinator", *common, "--host", "10.77.0.1", "--port", "8000", "--insecure", "--json",
+                runs=tmp_path / "server", prefix=inside(server),
+            )
+        )  # fmt: skip
+        before = counted(client, "wire")
+        boards = [
+            stack.enter_context(
+                edgegossip(
+                    "node", *common, "--name", name, "--coordinator", "10.77.0.1:8000",
+                    runs=tmp_path / name, prefix=inside(client),
+                )
+            )
+            for name in BOARDS
+        ]  # fmt: skip
+        code, out, err = coordinator.finish()
+        assert code == 0, err
+        for board in boards:
+            code, _, err = board.finish()
+            assert code == 0 and board.nobody_left(), err
+        assert coordinator.nobody_left()
+        sent = counted(client, "wire") - before
+    assert json.loads(out)["accuracy"]["mean"] > 0.8
+    rows = [row for board in boards for row in read_run(board.folder()).metrics()]
+    assert sum(row.number("net/link_bytes") or 0 for row in rows) == pytest.approx(sent, rel=0.03)
+    assert list((coordinator.folder() / "checkpoint").glob("*.npz"))
+
+
+def test_gossip_on_two_machines(namespaces: tuple[str, str], tmp_path: Path) -> None:
+    """Two boards that name each other, one in each namespace; plain traffic off the loopback has to be asked for."""
+    common = ("quickstart-gossip", *SHORT[:2], "--set", "run.nodes=2")
+    ends = {"left": (namespaces[0], "10.77.0.1:7700"), "right": (namespaces[1], "10.77.0.2:7700")}
+    with ExitStack() as stack:
+        running = {}
+        for name, (namespace, address) in ends.items():
+            other, (_, peer) = next(item for item in ends.items() if item[0] != name)
+            command = ("node", *common, "--name", name, "--listen", address, "--peer", f"{other}={peer}", "--insecure")
+            running[name] = stack.enter_context(
+                edgegossip(*command, runs=tmp_path / name, prefix=inside(namespace))
+            )
+        for board in running.values():
+            code, _, err = board.finish()
+            assert code == 0, err
+        sent = counted(namespaces[0], "wire") + counted(namespaces[1], "wire")
+    rows = [row for board in running.values() for row in read_run(board.folder()).metrics()]
+    assert sum(row.number("net/link_bytes") or 0 for row in rows) == pytest.approx(sent, rel=0.05)
+    assert all(list((board.folder() / "checkpoint").glob("*.npz")) for board in running.values())
+
+
+def test_plain_traffic_off_the_loopback_is_refused(tmp_path: Path) -> None:
+    command = ("node", "quickstart-gossip", "--name", "a", "--listen", "0.0.0.0:0", "--set", "run.nodes=2")
+    with edgegossip(*command, "--peer", "b=127.0.0.1:1", runs=tmp_path) as running:
+        code, _, err = running.finish()
+    assert code == 2 and "insecure" in err and "Traceback" not in err
