@@ -4,9 +4,11 @@ What is not known is null, never 0. A board that was lost keeps its own figures 
 each number is over:
 
 - `accuracy`, `loss`, `train_loss`, `time_s`, `rounds`: the boards that finished; while none has, those still at work.
-Each is a board's last evaluation, last training loss and its sum of seconds; `loss`, `train_loss` and `time_s` are
-means over boards. - `sent_bytes`: sums over all nodes, lost boards and the coordinator included: what was sent was
-sent. - `bits_per_value`: all payload bits divided by all values they stood for.
+  Each is a board's last evaluation, last training loss and its sum of seconds; `loss`, `train_loss` and `time_s` are
+  means over boards.
+- `sent_bytes`, `received_bytes`: sums over all boards, lost ones included: what was sent was sent. What a coordinator
+  sends is what its boards receive.
+- `bits_per_value`: all payload bits of the boards divided by all values they stood for.
 """
 
 from __future__ import annotations
@@ -22,8 +24,13 @@ from edgegossip.profiling.run_folder import RunData
 from edgegossip.types import NodeId
 
 COORDINATOR = "coordinator"  # the node name under which a coordinator writes; it is not a board
-SENT = ("payload", "overhead", "socket")
-_SENT_METRICS = {"payload": "net/payload_bytes", "overhead": "net/overhead_bytes", "socket": "net/sent_bytes"}
+_SENT_METRICS = {
+    "payload": "net/payload_bytes",
+    "overhead": "net/overhead_bytes",
+    "socket": "net/sent_bytes",
+    "link": "net/link_bytes",
+}
+SENT = tuple(_SENT_METRICS)
 _SUMMED = ("net/received_bytes", *_SENT_METRICS.values(), *(f"time/{part}_s" for part in PARTS), "time/cpu_s")
 _LAST = ("train/loss", "eval/loss", "eval/accuracy")
 _ENDS = {"finished": "finished", "lost": "lost", "error": "lost"}  # event -> state of its node from then on
@@ -110,8 +117,9 @@ def summarise_records(
         "loss": _mean(_evaluated(basis, nodes.get(COORDINATOR), "eval/loss")),
         "train_loss": _mean([t.last["train/loss"] for t in basis if "train/loss" in t.last]),
         "seconds": seconds if any(t.seconds is not None for t in nodes.values()) else None,
-        "sent_bytes": {part: _sum_bytes(nodes.values(), _SENT_METRICS[part]) for part in SENT},
-        "bits_per_value": _ratio(nodes.values()),
+        "sent_bytes": {part: _sum_bytes(boards.values(), name) for part, name in _SENT_METRICS.items()},
+        "received_bytes": _sum_bytes(boards.values(), "net/received_bytes"),
+        "bits_per_value": _ratio(boards.values()),
         "time_s": {part: _mean(_known(basis, f"time/{part}_s")) for part in PARTS},
         "failed_nodes": [name for name, t in boards.items() if t.state == "lost"],
         "unfinished_nodes": [name for name, t in boards.items() if t.state == "unfinished"],

@@ -1,4 +1,4 @@
-"""The table at the end of a run: a line a board and one for all of them. Plain text, aligned, no colours."""
+"""The tables at the end of a run: what every board reached and sent, and where its time went. Plain text, no colours."""
 
 from __future__ import annotations
 
@@ -9,21 +9,38 @@ from edgegossip.profiling.records import PARTS
 from edgegossip.profiling.summary import SENT
 from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
 
-_HEADER = ("board", "accuracy", "loss", *SENT, "bits/value", *PARTS)
-_GROUPS = {"payload": "sent", "compute": "time"}  # a word over the first column of a group
+_REACHED = ("board", "accuracy", "loss", *SENT, "received", "bits/value")
+_TIME = ("board", *PARTS, "sum")
 
 
 def run_table(summary: Mapping[str, Any]) -> str:
-    """The table for a document of `summary.summarise`: accuracy, loss, bytes sent (payload, overhead, what the socket
-    saw), bits per value and seconds by part. Unknown values are "-"."""
-    rows = [_cells(_name(row), row["accuracy"], row) for row in summary["boards"]]
-    rows.append(_cells("all", summary["accuracy"]["mean"], summary))
-    notes = ["all: accuracy, loss and time are means over the boards that finished; bytes are sums over all"]
+    """The tables for a document of `summary.summarise`: accuracy, loss, bytes sent (payload, overhead, what the sockets
+    saw, what that is on the link), bytes received and bits per value; seconds by part. Unknown values are "-"."""
+    rows = summary["boards"]
+    reached = [_reached(_name(row), row["accuracy"], row) for row in rows]
+    reached.append(_reached("all", summary["accuracy"]["mean"], summary))
+    times = [_times(_name(row), row) for row in rows] + [_times("mean", summary)]
+    return "\n".join(
+        [
+            _title(summary),
+            "",
+            *_aligned(_REACHED, reached, {"payload": "sent"}),
+            "",
+            *_aligned(_TIME, times, {"compute": "time"}),
+            "",
+            *_notes(summary),
+        ]
+    )
+
+
+def _notes(summary: Mapping[str, Any]) -> list[str]:
+    notes = ["socket: TCP bytes as the kernel counted them; link: with the headers of TCP, IP and Ethernet"]
+    notes.append("all: accuracy and loss are means over the boards that finished, bytes are sums over all boards")
     if summary["failed_nodes"]:
         notes.append(f"lost: {printable(', '.join(summary['failed_nodes']))}; their figures are up to that moment")
     if summary.get("unfinished_nodes"):
         notes.append(f"not finished: {printable(', '.join(summary['unfinished_nodes']))}")
-    return "\n".join([_title(summary), "", *_aligned(rows), "", *notes])
+    return notes
 
 
 def _title(summary: Mapping[str, Any]) -> str:
@@ -44,21 +61,27 @@ def _name(row: Mapping[str, Any]) -> str:
     )
 
 
-def _cells(name: str, accuracy: float | None, row: Mapping[str, Any]) -> tuple[str, ...]:
+def _reached(name: str, accuracy: float | None, row: Mapping[str, Any]) -> tuple[str, ...]:
     sent = (bytes_text(row["sent_bytes"][part]) for part in SENT)
-    times = (seconds_text(row["time_s"][part]) for part in PARTS)
-    bits = number_text(row["bits_per_value"], 2)
-    return (name, number_text(accuracy, 4), number_text(row["loss"], 4), *sent, bits, *times)
+    received, bits = bytes_text(row["received_bytes"]), number_text(row["bits_per_value"], 2)
+    return (name, number_text(accuracy, 4), number_text(row["loss"], 4), *sent, received, bits)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Names to the left, numbers to the right, a rule under the head and above the last row."""
-    groups = [_GROUPS.get(name, "") for name in _HEADER]
-    widths = [max(len(cell) for cell in column) for column in zip(_HEADER, *rows, strict=True)]
+def _times(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    seconds = [row["time_s"][part] for part in PARTS]
+    known = [s for s in seconds if s is not None]
+    return (name, *map(seconds_text, seconds), seconds_text(sum(known) if known else None))
+
+
+def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], groups: Mapping[str, str]) -> list[str]:
+    """Names to the left, numbers to the right, a rule under the head and above the last row. `groups` puts a word over the
+    first column of a group."""
+    widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
         numbers = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
         return "  ".join([cells[0].ljust(widths[0]), *numbers]).rstrip()
 
     rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
-    return [line(groups), line(_HEADER), rule, *map(line, rows[:-1]), rule, line(rows[-1])]
+    over = line([groups.get(name, "") for name in header])
+    return [over, line(header), rule, *map(line, rows[:-1]), rule, line(rows[-1])]

@@ -113,9 +113,7 @@ def test_gossip_on_two_machines(namespaces: tuple[str, str], tmp_path: Path) -> 
         for name, (namespace, address) in ends.items():
             other, (_, peer) = next(item for item in ends.items() if item[0] != name)
             command = ("node", *common, "--name", name, "--listen", address, "--peer", f"{other}={peer}", "--insecure")
-            running[name] = stack.enter_context(
-                edgegossip(*command, runs=tmp_path / name, prefix=inside(namespace))
-            )
+            running[name] = stack.enter_context(edgegossip(*command, runs=tmp_path / name, prefix=inside(namespace)))
         for board in running.values():
             code, _, err = board.finish()
             assert code == 0, err

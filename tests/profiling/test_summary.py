@@ -47,7 +47,7 @@ def test_a_whole_run():
     assert (document["nodes"], document["rounds"], document["seconds"]) == (2, 2, 3.5)
     assert document["accuracy"] == {"mean": 0.7, "min": 0.6, "max": 0.8}
     assert (document["loss"], document["train_loss"], document["bits_per_value"]) == (0.5, 0.5, 8.0)
-    assert document["sent_bytes"] == {"payload": 400, "overhead": 40, "socket": 480}
+    assert document["sent_bytes"] == {"payload": 400, "overhead": 40, "socket": 480, "link": None}
     assert document["time_s"] == {
         "compute": 2.0, "wait": 1.5, "encode": None, "transmit": None, "decode": None, "other": None,
     }  # fmt: skip
@@ -100,14 +100,14 @@ def test_no_records_is_all_null_and_not_zero():
 def test_one_board_without_a_socket_count_makes_that_sum_unknown():
     blind = MetricsRecord("b", 0, 1.0, {"net/payload_bytes": 5})
     document = summarise_records(HEAD, ["a", "b"], [_round("a", 0, 1.0), blind], [])
-    assert document["sent_bytes"] == {"payload": 105, "overhead": None, "socket": None}
+    assert document["sent_bytes"] == {"payload": 105, "overhead": None, "socket": None, "link": None}
 
 
-def test_a_coordinator_is_no_board_but_its_bytes_count_and_its_evaluation_stands_in():
+def test_a_coordinator_is_no_board_but_its_evaluation_stands_in():
     metrics = [_round("a", 0, 1.0), _round("coordinator", 0, 1.0, **{"eval/accuracy": 0.75, "eval/loss": 0.5})]
     document = summarise_records(HEAD, ["a"], metrics, [_end("a")])
     assert (document["nodes"], document["accuracy"]["mean"], document["loss"]) == (1, 0.75, 0.5)
-    assert document["sent_bytes"]["socket"] == 240 and document["time_s"]["compute"] == 1.0
+    assert document["sent_bytes"]["socket"] == 120 and document["time_s"]["compute"] == 1.0
     assert [row["role"] for row in document["boards"]] == ["board", "coordinator"]
     assert document["unfinished_nodes"] == []
 
