@@ -1,17 +1,17 @@
 """Checks and the final write that all codecs share, so that every one of them refuses the same things in the same
 words.
 
-Vectors are walked in chunks that stay in a core's cache: no temporary here grows with the model.
+Where numpy works, vectors are walked in chunks that stay in a core's cache: no temporary here grows with the model.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgegossip import native
 from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, LocalError, Vec
 
@@ -24,21 +24,16 @@ def chunks(size: int) -> Iterator[slice]:
     return (slice(start, min(start + CHUNK_VALUES, size)) for start in range(0, size, CHUNK_VALUES))
 
 
-def all_finite(values: NDArray[np.floating]) -> bool:
-    """True when no value is NaN or infinite. Minimum and maximum carry both and need no temporary mask."""
-    with np.errstate(invalid="ignore"):
-        return all(
-            math.isfinite(values[part].min()) and math.isfinite(values[part].max()) for part in chunks(values.size)
-        )
+def all_finite(values: Vec) -> bool:
+    """True when no value of an aligned float32[n] is NaN or infinite."""
+    # numpy calls an empty array aligned wherever it lies, the kernel does not.
+    return values.size == 0 or native.first_nonfinite(values, np.array([0, values.size])) < 0
 
 
 def require_finite(x: Vec, layout: Layout) -> None:
     """Raises LocalError that names the first tensor of float32[layout.size] with a NaN or an infinity."""
-    if all_finite(x):
-        return
-    o = layout.offsets
-    k = next(k for k in range(len(layout.tensors)) if not all_finite(x[o[k] : o[k + 1]]))
-    raise nonfinite(layout, k)
+    if (bad := native.first_nonfinite(x, layout.offsets)) >= 0:
+        raise nonfinite(layout, bad)
 
 
 def nonfinite(layout: Layout, tensor: int) -> LocalError:
@@ -76,14 +71,15 @@ def require_out(layout: Layout, out: Vec | None, weight: float | None) -> None:
         raise LocalError(f"the weight must be a finite float32, got {weight}")
 
 
-def write(part: Vec, out: Vec, weight: float | None) -> None:
-    """out = part, or out += weight * part with the product rounded to float32 before it is added. `part` may be
-    overwritten."""
+def write(values: NDArray[np.floating], out: Vec, weight: float | None) -> None:
+    """out = values, or out += weight * values with weight and the product rounded to float32 before the sum, as in the
+    kernels. That sum may overflow; whether it does is the caller's matter."""
     if weight is None:
-        np.copyto(out, part)
+        np.copyto(out, values)
         return
-    with np.errstate(
-        over="ignore", under="ignore", invalid="ignore"
-    ):  # as in the kernels: the sum is the caller's matter
-        np.multiply(part, np.float32(weight), out=part)
-        np.add(out, part, out=out)
+    factor = np.float32(weight)
+    scratch = np.empty(min(out.size, CHUNK_VALUES), np.float32)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        for part in chunks(out.size):
+            product = np.multiply(values[part], factor, out=scratch[: part.stop - part.start])
+            np.add(out[part], product, out=out[part])

@@ -7,7 +7,6 @@ has. The error is at most max(2**-11 * |x|, 2**-25) for |x| <= 65504.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -86,28 +85,30 @@ class Fp16:
 def _decode(
     dtype: np.dtype[Any], body: bytes | memoryview, layout: Layout, out: Vec | None, weight: float | None
 ) -> Vec:
-    """Convert the body's numbers; a body in a frame need not be aligned, so each chunk is copied before it is looked
-    at."""
+    """Check all, then write; the body in a frame need not be aligned."""
     name = f"fp{8 * dtype.itemsize}"
     wire = np.frombuffer(require_body_bytes(body, dtype.itemsize * layout.size, name), dtype)
     if out is None:
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # of a signalling NaN, which is about to be refused
             values = wire.astype(np.float32)
         _require_finite_body(all_finite(values), name)
         return values
-    _require_finite_body(all(all_finite(values) for _, values in _float32_chunks(wire)), name)
-    for part, values in _float32_chunks(wire):
-        write(values, out[part], weight)
+    _require_finite_body(_is_finite(wire), name)
+    write(wire, out, weight)
     return out
 
 
-def _float32_chunks(wire: NDArray[Any]) -> Iterator[tuple[slice, Vec]]:
+def _is_finite(wire: NDArray[Any]) -> bool:
+    if wire.dtype == np.float32 and wire.flags.aligned:
+        return all_finite(wire)
     scratch = np.empty(min(wire.size, CHUNK_VALUES), np.float32)
     for part in chunks(wire.size):
         values = scratch[: part.stop - part.start]
         with np.errstate(invalid="ignore"):
             np.copyto(values, wire[part])
-        yield part, values
+        if not all_finite(values):
+            return False
+    return True
 
 
 def _require_finite_body(finite: bool, name: str) -> None:
