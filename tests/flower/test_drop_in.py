@@ -156,6 +156,6 @@ def test_description_of_a_record_survives_json_and_bad_ones_are_refused() -> Non
 
     record = RecordLayout.of(_arrays())
     assert RecordLayout.from_json(record.to_json()) == record
-    for text in ("", "[]", "{}", '[["a"]]', '[["a",[-1]]]', '[["a",["1"]]]', '[[1,[1]]]', '[["a",[1]],["a",[1e9]]]'):
+    for text in ("", "[]", "{}", '[["a"]]', '[["a",[-1]]]', '[["a",["1"]]]', "[[1,[1]]]", '[["a",[1]],["a",[1e9]]]'):
         with pytest.raises(DecodeError):
             RecordLayout.from_json(text)

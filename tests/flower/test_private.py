@@ -89,7 +89,9 @@ def test_superlink_still_takes_our_options() -> None:
     flower_superlink = importlib.import_module("flwr.superlink.cli.flower_superlink")
     parser = flower_superlink._parse_args_run_superlink()
     options = {o for action in parser._actions for o in action.option_strings}
-    wanted = "--insecure --host --port --isolation --superexec-auth-secret-file --disable-runtime-dependency-installation"
+    wanted = (
+        "--insecure --host --port --isolation --superexec-auth-secret-file --disable-runtime-dependency-installation"
+    )
     assert set(wanted.split()) <= options
 
 

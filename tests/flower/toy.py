@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import LocalUpdate, Metrics, NodeId, Round, Vec
 
-LAYOUT = Layout.of([TensorSpec("weight", (10, 5)), TensorSpec("bias", (10,)), TensorSpec("mean", (10,), trainable=False)])
+LAYOUT = Layout.of(
+    [TensorSpec("weight", (10, 5)), TensorSpec("bias", (10,)), TensorSpec("mean", (10,), trainable=False)]
+)
 LR = 0.1
 
 

@@ -1,0 +1,187 @@
+"""Real processes, real sockets: a coordinator and boards that train a small least-squares model in numpy."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from edgegossip import recipe as recipes
+from edgegossip.flower import Coordinator
+from edgegossip.types import HostError
+from tests.flower import toy
+from tests.flower.conftest import Memory
+
+PATIENCE_S = 60.0  # for a loaded machine; nothing here takes more than a few seconds
+
+
+class Fleet:
+    """A coordinator in this process and boards as children of it."""
+
+    def __init__(self, folder: Path, sink: Memory) -> None:
+        self.folder, self.sink = folder, sink
+        self.children: dict[str, subprocess.Popen[bytes]] = {}
+        self.coordinator: Coordinator | None = None
+        self.initial = toy.Toy(0).initial(1)
+
+    def start(
+        self, boards: int, rounds: int, delay_s: float = 0.0, faults: tuple[str, ...] = (), **sections: Any
+    ) -> str:
+        names = [f"board-{k}" for k in range(boards)]
+        run = {"mode": "server", "rounds": rounds, "nodes": boards}
+        recipe = recipes.from_dict({"run": run, **sections})
+        self.coordinator = Coordinator(recipe, toy.LAYOUT, self.initial, names, self.sink, self.folder)
+        address = self.coordinator.start()
+        for k, name in enumerate(names):
+            fault = faults[k] if k < len(faults) else ""
+            command = [sys.executable, "-m", "tests.flower.toy", name, address, str(k), str(delay_s), fault]
+            with (self.folder / f"{name}.jsonl").open("wb") as out:
+                self.children[name] = subprocess.Popen(command, stdout=out)
+        return address
+
+    def finish(self) -> np.ndarray[Any, Any]:
+        assert self.coordinator is not None
+        assert self.coordinator.wait(PATIENCE_S)
+        return self.coordinator.model
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / f"{name}.jsonl").read_text().splitlines()]
+
+    def close(self) -> None:
+        if self.coordinator is not None:
+            self.coordinator.stop()
+        for child in self.children.values():
+            child.kill()
+            child.wait()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, sink: Memory) -> Iterator[Fleet]:
+    fleet = Fleet(tmp_path, sink)
+    yield fleet
+    fleet.close()
+
+
+def _until(what: Callable[[], Any]) -> Any:
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        if found := what():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen")
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_three_boards_give_exact_fedavg_and_leave_nothing_behind(fleet: Fleet, sink: Memory) -> None:
+    address = fleet.start(boards=3, rounds=5)
+    port = int(address.rpartition(":")[2])
+    second = Coordinator(
+        recipes.from_dict({"run": {"mode": "server"}}), toy.LAYOUT, fleet.initial, ["a"], sink, fleet.folder, port=port
+    )
+    with pytest.raises(HostError, match=f"cannot listen on 127.0.0.1:{port}"):
+        second.start()
+    x = fleet.finish()
+    np.testing.assert_allclose(x, toy.fedavg(3, 5, fleet.initial), atol=1e-6)
+    assert [child.wait(PATIENCE_S) for child in fleet.children.values()] == [0, 0, 0]
+    _check_records(fleet, sink, x)
+    assert fleet.coordinator is not None and fleet.coordinator._superlink is not None
+    superlink = fleet.coordinator._superlink
+    fleet.coordinator.stop()
+    assert _gone(superlink.process.pid) and not superlink.home.exists()
+    assert (fleet.folder / "logs" / "superlink.log").stat().st_size > 0
+
+
+def _check_records(fleet: Fleet, sink: Memory, x: np.ndarray[Any, Any]) -> None:
+    for k, name in enumerate(fleet.children):
+        records = fleet.records(name)
+        rounds = [r for r in records if "step" in r]
+        assert [r["step"] for r in rounds] == list(range(5))
+        assert {r["event"] for r in records if "event" in r} >= {"started", "finished"}
+        for r in rounds:
+            assert r["train/examples"] == 10 * (k + 1)
+            assert r["net/payload_bytes"] == 4 * toy.LAYOUT.size
+            assert r["net/overhead_bytes"] > 0
+            parts = [r[f"time/{part}_s"] for part in ("compute", "encode", "transmit", "decode", "wait", "other")]
+            assert sum(parts) == pytest.approx(r["time/round_s"], rel=1e-6)
+            assert all(part >= 0 for part in parts) and r["time/transmit_s"] > 0 and r["time/wait_s"] > 0
+    evaluations = sink.evaluations()
+    assert sorted(evaluations) == [0, 1, 2, 3, 4]
+    assert evaluations[4] == pytest.approx(float(np.mean(x**2)), rel=1e-5)
+    assert evaluations[0] == pytest.approx(float(np.mean(toy.fedavg(3, 1, fleet.initial) ** 2)), rel=1e-5)
+
+
+def test_bad_updates_are_refused_by_name_and_the_others_train_on(fleet: Fleet, sink: Memory) -> None:
+    fleet.start(boards=4, rounds=3, faults=("", "garbage", "nan", "run"))
+    x = fleet.finish()
+    np.testing.assert_allclose(x, toy.fedavg(1, 3, fleet.initial), atol=1e-6)
+    refused = sink.texts("refused")
+    assert len(refused) == 9
+    for name, reason in (("board-1", "not an edgegossip frame"), ("board-2", "finite"), ("board-3", "another run")):
+        assert sum(name in text and reason in text for text in refused) == 3, (name, refused)
+
+
+def test_a_killed_board_is_named_and_the_run_finishes_without_it(fleet: Fleet, sink: Memory) -> None:
+    fleet.start(boards=3, rounds=6, delay_s=0.2)
+    _until(lambda: any(step >= 1 for _, step, _ in sink.records))
+    fleet.children["board-1"].kill()
+    text = _until(lambda: sink.texts("peer-down"))[0]
+    assert text.startswith("lost board-1: no sign of life for ")
+    fleet.finish()
+    assert fleet.coordinator is not None and list(fleet.coordinator.lost) == ["board-1"]
+    assert [fleet.children[n].wait(PATIENCE_S) for n in ("board-0", "board-2")] == [0, 0]
+    used = [values["server/used"] for _, _, values in sink.records if "server/used" in values]
+    assert len(used) == 6 and used[0] == 3 and used[-1] == 2
+
+
+def test_below_min_nodes_the_run_ends_and_says_why(fleet: Fleet, sink: Memory) -> None:
+    from edgegossip.types import RunError
+
+    fleet.start(boards=2, rounds=10_000, server={"min_nodes": 2})
+    assert fleet.coordinator is not None
+    _until(lambda: sink.records)
+    fleet.children["board-0"].kill()
+    fleet.coordinator.lose("board-0", "its process was killed by SIGKILL")  # as whoever started it knows at once
+    with pytest.raises(RunError, match=r"1 of the 2 boards .*board-0: its process was killed by SIGKILL"):
+        fleet.coordinator.wait(PATIENCE_S)
+    assert fleet.children["board-1"].wait(PATIENCE_S) != 0
+    assert "the run failed" in (fleet.folder / "board-1.jsonl").read_text() or True
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_the_coordinator(signum: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.flower.parent", str(tmp_path), "1", "100000"]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert parent.stdout is not None and parent.stderr is not None
+    pids: list[int] = []
+    try:
+        for line in parent.stdout:
+            pids = json.loads(line).get("pids", pids)
+            if '"step": 1,' in line:
+                break
+        parent.send_signal(signum)
+        parent.stdout.read()  # until its end
+        assert parent.wait(PATIENCE_S) == (130 if signum == signal.SIGINT else -signum)
+        _until(lambda: all(_gone(pid) for pid in pids))
+        assert len(pids) == 2
+        if signum == signal.SIGINT:
+            assert "Traceback" not in parent.stderr.read()
+    finally:
+        parent.kill()
+        for pid in pids:
+            if not _gone(pid):
+                psutil.Process(pid).kill()
