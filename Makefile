@@ -56,7 +56,7 @@ format: $(NATIVE) ## format the Python files
 install: $(NATIVE) ## only make .venv and build the kernels
 
 wheel: $(NATIVE) ## dist/*.whl for this machine's Python and architecture
-	@$(BIN)/python -m build --wheel --no-isolation --outdir dist .
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m build --wheel --no-isolation --outdir dist .
 
 clean: ## remove .venv and everything built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* coverage.json
