@@ -287,4 +287,4 @@ def _unpack_aux(data: bytes | memoryview) -> Mapping[int, float]:
 
 
 def _tag_name(tag: int) -> str:
-    return Aux(tag).name if tag in Aux._value2member_map_ else f"tag {tag}"
+    return next((known.name for known in Aux if known == tag), f"tag {tag}")
