@@ -68,7 +68,9 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from edgegossip.types import PeerError
 
 SERVER_NODE_ID = 1  # the SuperLink's own address in every run
-_CHAIN = 5  # Message -> RecordDict -> ArrayRecord -> Array -> ArrayChunk, when a message holds one array and nothing else
+_CHAIN = (
+    5  # Message -> RecordDict -> ArrayRecord -> Array -> ArrayChunk, when a message holds one array and nothing else
+)
 IDLE_MIDDLEWARE = (
     "ControlSensitiveResponseMiddleware",
     "ControlLicenseMiddleware",
@@ -220,7 +222,9 @@ class _Objects:
 class FleetLink:
     """A board's connection to a SuperLink: one process, one HTTP client. Thread-safe. Methods raise LinkError."""
 
-    def __init__(self, address: str, root_certificates: bytes | None = None, keys: tuple[Any, Any] | None = None) -> None:
+    def __init__(
+        self, address: str, root_certificates: bytes | None = None, keys: tuple[Any, Any] | None = None
+    ) -> None:
         self._address = address
         self._own_keys = keys is None
         private, public = keys or generate_key_pairs()

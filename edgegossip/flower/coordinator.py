@@ -68,6 +68,7 @@ class Coordinator:
         self._port = recipe.network.port if port is None else port
         self._insecure, self._join_s, self._strategy = insecure, join_s, strategy
         self._stop = threading.Event()
+        self._over = threading.Event()  # not Thread.join: interrupted by Ctrl-C, that takes a live thread for dead
         self._superlink: SuperLink | None = None
         self._exchange: Exchange | None = None
         self._thread: threading.Thread | None = None
@@ -97,7 +98,7 @@ class Coordinator:
 
     def poll(self) -> bool:
         """Whether the run is over. Raises what it failed with."""
-        if self._thread is None or self._thread.is_alive():
+        if not self._over.is_set():
             return False
         if self._error is not None:
             raise self._error
@@ -105,8 +106,7 @@ class Coordinator:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the end; whether it is over. Raises what the run failed with, such as RunError."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        self._over.wait(timeout_s)
         return self.poll()
 
     @property
@@ -130,7 +130,7 @@ class Coordinator:
         """End the run if it is not over, and every process of it. Idempotent; no process is left when it returns."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(STOP_S)
+            self._over.wait(STOP_S)
         if self._superlink is not None:
             self._superlink.stop()
 
@@ -161,7 +161,14 @@ class Coordinator:
         return Exchange(link, Roster(self._boards), hello, least, self._sink, self._stop, link_to.check)
 
     def _serve(self, link: RunLink, exchange: Exchange) -> None:
-        """The thread: everything between the first board and the last."""
+        """The thread."""
+        try:
+            self._train(link, exchange)
+        finally:
+            self._over.set()
+
+    def _train(self, link: RunLink, exchange: Exchange) -> None:
+        """Everything between the first board and the last."""
         try:
             exchange.gather(self._join_s)
             names = ", ".join(m.name for m in exchange.roster.up())
@@ -170,7 +177,9 @@ class Coordinator:
             self._end(link, exchange, "the run is complete", None)
             self._sink.event(COORDINATOR, "finished", "coordinator finished")
         except LinkError as error:
-            self._error = RunError(f"the coordinator lost Flower's SuperLink: {error}; see its log in {self._folder}/logs")
+            self._error = RunError(
+                f"the coordinator lost Flower's SuperLink: {error}; see its log in {self._folder}/logs"
+            )
             self._end(link, exchange, str(self._error), str(error))
         except EdgegossipError as error:
             self._error = error

@@ -88,7 +88,9 @@ class Exchange:
             if pace.waited_s() - announced >= ANNOUNCE_S:
                 announced = pace.waited_s()
                 there, wanted = len(self.roster.up()), len(self.roster.expected)
-                self._say("waiting", f"waiting {there}/{wanted}: missing {', '.join(missing)}", missing=",".join(missing))
+                self._say(
+                    "waiting", f"waiting {there}/{wanted}: missing {', '.join(missing)}", missing=",".join(missing)
+                )
             time.sleep(min(pace.next_s(), 0.2))
         self._gathering = False
         self._check_quorum()
@@ -257,7 +259,9 @@ class Exchange:
         possible = up + len([n for n in self.roster.missing() if n not in self.lost]) if self._gathering else up
         if possible < self._min_nodes:
             why = "; ".join(f"{name}: {reason}" for name, reason in self.lost.items())
-            raise RunError(f"{possible} of the {self._min_nodes} boards that server.min_nodes asks for are left ({why})")
+            raise RunError(
+                f"{possible} of the {self._min_nodes} boards that server.min_nodes asks for are left ({why})"
+            )
 
     def _say(self, name: str, text: str, **fields: str) -> None:
         self._sink.event(COORDINATOR, name, text, **fields)

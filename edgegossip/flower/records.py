@@ -59,7 +59,6 @@ class RecordLayout:
         views = self.layout.views(x)
         return ArrayRecord({k: Array(views[k]) if k in views else rest[k] for k in self.shapes})
 
-
     def to_json(self) -> str:
         return json.dumps([[name, shape] for name, shape in self.shapes.items()], separators=(",", ":"))
 
@@ -83,6 +82,7 @@ class RecordLayout:
 def to_record(x: Vec, layout: Layout) -> ArrayRecord:
     """float32[n] as one plain Array a tensor."""
     return ArrayRecord({name: Array(view) for name, view in layout.views(x).items()})
+
 
 def conform(record: ArrayRecord, dtypes: Mapping[str, str]) -> ArrayRecord:
     """The same arrays in these dtypes. Flower's strategies average counters into floats, and FedAdam makes float64 of all."""

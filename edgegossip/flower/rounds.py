@@ -50,9 +50,7 @@ class Rounds:
     def __init__(self, plan: Plan, exchange: Exchange, sink: Sink, strategy: Strategy | None = None) -> None:
         self._plan, self._exchange, self._sink = plan, exchange, sink
         self._channel = Channel.of(plan.layout, plan.run_id, plan.codec)
-        self._strategy = CompressedStrategy(
-            strategy or fedavg(), plan.codec, plan.run_id, self._refused, plan.layout
-        )
+        self._strategy = CompressedStrategy(strategy or fedavg(), plan.codec, plan.run_id, self._refused, plan.layout)
         self._clock = RoundClock()
         self._evaluate_after = recipes.evaluation_rounds(plan.recipe)
         self._evaluate_next: Round | None = None  # the model after this round is to be evaluated

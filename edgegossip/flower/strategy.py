@@ -167,4 +167,6 @@ def _run_id(given: bytes | None, message: Message) -> bytes:
 
 
 def _log_refused(reply: Message, reason: str) -> None:
-    logging.getLogger("edgegossip.flower").warning("refused the update of node %d: %s", reply.metadata.src_node_id, reason)
+    logging.getLogger("edgegossip.flower").warning(
+        "refused the update of node %d: %s", reply.metadata.src_node_id, reason
+    )

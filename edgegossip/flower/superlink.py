@@ -142,7 +142,9 @@ def _await_ready(superlink: SuperLink) -> None:
             except httpx.TransportError:
                 pass  # not up yet
             time.sleep(0.05)
-    raise RunError(f"Flower's SuperLink does not answer on {superlink.address} after {READY_S:g} s; see {superlink.log}")
+    raise RunError(
+        f"Flower's SuperLink does not answer on {superlink.address} after {READY_S:g} s; see {superlink.log}"
+    )
 
 
 def _signal_group(pid: int, signum: int) -> None:

@@ -159,7 +159,6 @@ def test_below_min_nodes_the_run_ends_and_says_why(fleet: Fleet, sink: Memory) -
     with pytest.raises(RunError, match=r"1 of the 2 boards .*board-0: its process was killed by SIGKILL"):
         fleet.coordinator.wait(PATIENCE_S)
     assert fleet.children["board-1"].wait(PATIENCE_S) != 0
-    assert "the run failed" in (fleet.folder / "board-1.jsonl").read_text() or True
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
@@ -179,7 +178,7 @@ def test_no_process_outlives_the_coordinator(signum: int, tmp_path: Path) -> Non
         _until(lambda: all(_gone(pid) for pid in pids))
         assert len(pids) == 2
         if signum == signal.SIGINT:
-            assert "Traceback" not in parent.stderr.read()
+            assert parent.stderr.read() == "error: the run was stopped\n"  # the board's last words
     finally:
         parent.kill()
         for pid in pids:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import LocalUpdate, Metrics, NodeId, Round, Vec
+from edgegossip.types import EdgegossipError, LocalUpdate, Metrics, NodeId, Round, Vec
 
 LAYOUT = Layout.of(
     [TensorSpec("weight", (10, 5)), TensorSpec("bias", (10,)), TensorSpec("mean", (10,), trainable=False)]
@@ -81,7 +81,10 @@ def main(name: str, address: str, index: str, delay_s: str = "0", fault: str = "
         name, address, lambda: Toy(int(index), float(delay_s)), codecs.get("fp32"), Lines(), patience_s=10.0
     )
     with faulty(fault):
-        client.run()
+        try:
+            client.run()
+        except EdgegossipError as error:
+            sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":
