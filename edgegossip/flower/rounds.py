@@ -108,7 +108,8 @@ class Rounds:
         return names[(self._evaluations - 1) % len(names)]
 
     def _checked(self, answers: Mapping[NodeId, Message], round: Round) -> list[Message]:
-        """Usable answers in the order of names, decoded, each with the metrics that strategies weight by, taken from its frame."""
+        """Usable answers in the order of names, decoded, each with the metrics that strategies weight by, taken from
+        its frame."""
         good = []
         for name in sorted(answers):
             reply = answers[name]
