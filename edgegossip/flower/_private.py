@@ -445,7 +445,7 @@ def flower_superlink() -> None:
     from flwr.superlink.cli.flower_superlink import flower_superlink as main
 
     every = app._get_middleware
-    app._get_middleware = lambda: [m for m in every() if m.cls.__name__ not in IDLE_MIDDLEWARE]
+    app._get_middleware = lambda: [m for m in every() if getattr(m.cls, "__name__", "") not in IDLE_MIDDLEWARE]
     main()
 
 

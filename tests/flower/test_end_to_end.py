@@ -148,6 +148,7 @@ def test_a_killed_board_is_named_and_the_run_finishes_without_it(fleet: Fleet, s
     assert len(used) == 6 and used[0] == 3 and used[-1] == 2
 
 
+@pytest.mark.slow
 def test_below_min_nodes_the_run_ends_and_says_why(fleet: Fleet, sink: Memory) -> None:
     from edgegossip.types import RunError
 
