@@ -7,7 +7,7 @@ not read, so HTTP/2 flow control holds the sender back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +24,10 @@ from edgegossip.types import DecodeError, NodeId
 SERVICE = "edgegossip.v1.Mesh"
 _MAX_TOLD = 64  # different refusals that strangers may put into the log
 _MAX_EARLY = 64  # streams that may wait until the peers are known
+
+
+class Ended(Exception):
+    """Ends a stream without a word: we are leaving."""
 
 
 class Refused(Exception):
@@ -63,12 +67,14 @@ class Inbound(grpc.GenericRpcHandler):
         session: int,
         limits: MeshLimits,
         inbox: Inbox,
-        on_goodbye: Callable[[NodeId], None],
+        on_goodbye: Callable[[NodeId, int], None],
     ) -> None:
         self._node, self._run_id, self._session = node, run_id, session
         self._limits, self._inbox, self._on_goodbye = limits, inbox, on_goodbye
         self._sources: dict[NodeId, Source] = {}
         self._closed: dict[NodeId, str] = {}
+        self._ending = False
+        self._streams: set[asyncio.Task[None]] = set()
         self._peers_known = asyncio.Event()
         self._early = 0
         self._told: set[tuple[str, int]] = set()
@@ -92,10 +98,21 @@ class Inbound(grpc.GenericRpcHandler):
         if source is not None and source.task is not None:
             source.task.cancel()
 
+    def end(self, expected: Collection[NodeId]) -> None:
+        """Let every stream end once all that it took in is acknowledged: at once when its frames have no room, when the
+        sender is not among the `expected`, who were told that we leave, and otherwise when the sender ends it."""
+        self._ending = True
+        self._inbox.wait_no_more()
+        for task in self._streams - {self._sources[sender].task for sender in expected}:
+            task.cancel()
+
     # -- one stream ------------------------------------------------------------------------------------------
 
     async def _exchange(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
-        who = printable(context.peer(), 64)
+        who, task = printable(context.peer(), 64), asyncio.current_task()
+        if task is None or self._ending:
+            return
+        self._streams.add(task)
         try:
             try:
                 hello = await self._hello(context)
@@ -109,8 +126,15 @@ class Inbound(grpc.GenericRpcHandler):
             await self._refuse(context, refused)
         except grpc.aio.AbortError:
             raise
+        except asyncio.CancelledError:
+            if not self._ending or context.cancelled():
+                raise
+        except Ended:
+            pass
         except (grpc.aio.BaseError, grpc.RpcError):
             pass  # the connection broke; the sender's end tells its story
+        finally:
+            self._streams.discard(task)
 
     async def _hello(self, context: grpc.aio.ServicerContext) -> mesh_pb2.Hello:
         request: Any = await self._within_hello_time(context.read(), "said nothing")
@@ -178,7 +202,7 @@ class Inbound(grpc.GenericRpcHandler):
                         ack = mesh_pb2.Ack(transfer=parsed.transfer, received=received)
                         await context.write(mesh_pb2.ExchangeResponse(ack=ack).SerializeToString())
                 elif parsed.WhichOneof("kind") == "goodbye":
-                    self._on_goodbye(sender)
+                    self._on_goodbye(sender, source.session)
                     return
                 else:
                     raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "only chunks may follow Hello")
@@ -191,7 +215,7 @@ class Inbound(grpc.GenericRpcHandler):
                 self._inbox.release(frame.total)
 
     async def _cancelled(self, sender: NodeId, source: Source, task: object, context: grpc.aio.ServicerContext) -> None:
-        """Why this stream was cancelled: closed by us, superseded, or ended by gRPC."""
+        """Why this stream was cancelled: closed by us, superseded, or ended by us or by gRPC."""
         if sender in self._closed:
             raise Refused(mesh_pb2.REFUSAL_CODE_CLOSED, self._closed[sender]) from None
         if source.task is not task and not context.cancelled():
@@ -205,7 +229,8 @@ class Inbound(grpc.GenericRpcHandler):
         """Take in one chunk; how much of its frame is here now. A complete frame is in the inbox."""
         if not partial:
             self._check_first(source, chunk)
-            await self._inbox.reserve(chunk.total)
+            if not await self._inbox.reserve(chunk.total):
+                raise Ended
             partial.append(Partial(chunk.transfer, chunk.total))
         frame = partial[0]
         end = frame.received + len(chunk.data)

@@ -20,6 +20,7 @@ class Inbox:
         self._lock = threading.Lock()
         self._used_bytes = 0
         self._waiting = 0
+        self._last_call = False
         self._room = asyncio.Event()
 
     def post(self, event: TransportEvent) -> None:
@@ -40,13 +41,21 @@ class Inbox:
             self.release(len(event.data))
         return event
 
-    async def reserve(self, size_bytes: int) -> None:
-        """Wait until a frame of this size may come in. A frame always may when nothing else is there."""
+    def wait_no_more(self) -> None:
+        """From now on, and for whoever waits, `reserve` takes what has room and refuses the rest. On the loop."""
+        self._last_call = True
+        self._room.set()
+
+    async def reserve(self, size_bytes: int) -> bool:
+        """Wait until a frame of this size may come in. A frame always may when nothing else is there. False when it may not
+        and it is no use to wait."""
         while True:
             with self._lock:
                 if self._used_bytes == 0 or self._used_bytes + size_bytes <= self._max_bytes:
                     self._used_bytes += size_bytes
-                    return
+                    return True
+                if self._last_call:
+                    return False
                 self._waiting += 1
                 self._room.clear()
             try:

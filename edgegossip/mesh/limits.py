@@ -33,7 +33,10 @@ class MeshLimits:
     keepalive_timeout_s: float = 4.0
     backoff_min_s: float = 0.05
     backoff_max_s: float = 1.0
-    flush_s: float = 2.0  # `close` waits this long for acknowledgements
+    flush_s: float = 2.0  # `close` waits this long for acknowledgements of what we sent
+    linger_s: float = (
+        2.0  # then for peers to end their streams; they wait as long for acknowledgements of what they sent
+    )
 
     def __post_init__(self) -> None:
         for f in fields(self):

@@ -1,7 +1,9 @@
-"""What one outgoing edge is made of: the peer's status and a queued frame."""
+"""What one outgoing edge is made of: the peer's status, and the frames that wait for it."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 
@@ -10,6 +12,7 @@ class Status(Enum):
     NEW = "never reached"
     UP = "up"
     LOST = "lost"  # within the grace time
+    LEAVING = "leaving"  # it said goodbye; its last acknowledgements are on their way
     DOWN = "down"
     CLOSED = "closed"
 
@@ -28,3 +31,72 @@ class Outgoing:
     start_position: int = 0  # on the present stream, see Window
     written_bytes: int = 0  # on the present stream
     acknowledged_bytes: int = 0
+
+
+class FrameQueue:
+    """Frames for one peer, in order, each from `add` until it is acknowledged or given up."""
+
+    def __init__(self) -> None:
+        self.queued_bytes = 0
+        self.settled = asyncio.Event()  # nothing is left
+        self.settled.set()
+        self._waiting: deque[Outgoing] = deque()  # not on the present stream yet
+        self._sent: deque[Outgoing] = deque()  # on the present stream, not acknowledged
+        self._transfers = 0
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def under_way(self) -> Outgoing | None:
+        """The first frame on the present stream that is not acknowledged."""
+        return self._sent[0] if self._sent else None
+
+    def add(self, frame: Outgoing) -> None:
+        self._transfers += 1
+        frame.transfer = self._transfers
+        self.queued_bytes += frame.frame_bytes
+        self._waiting.append(frame)
+        self.settled.clear()
+
+    def start_next(self) -> Outgoing:
+        """The first waiting frame; from now on it is on the present stream."""
+        frame = self._waiting.popleft()
+        self._sent.append(frame)
+        return frame
+
+    def acknowledge(self) -> Outgoing:
+        """Take out the frame that is `under_way`."""
+        return self._forget(self._sent.popleft())
+
+    def restart(self, completed: int) -> list[Outgoing]:
+        """A new stream: everything waits again, but for transfers up to `completed`, which are taken out."""
+        self._waiting.extendleft(reversed(self._sent))
+        self._sent.clear()
+        here: list[Outgoing] = []
+        while self._waiting and self._waiting[0].transfer <= completed:
+            here.append(self._forget(self._waiting.popleft()))
+        return here
+
+    def remove(self, transfer: int) -> list[Outgoing]:
+        """Take out one transfer, wherever it is."""
+        found: list[Outgoing] = []
+        for frames in (self._sent, self._waiting):
+            for frame in [f for f in frames if f.transfer == transfer]:
+                frames.remove(frame)
+                found.append(self._forget(frame))
+        return found
+
+    def clear(self) -> list[Outgoing]:
+        """Take out all frames, in order."""
+        frames = [self._forget(frame) for frame in (*self._sent, *self._waiting)]
+        self._sent.clear()
+        self._waiting.clear()
+        return frames
+
+    def _forget(self, frame: Outgoing) -> Outgoing:
+        self.queued_bytes -= frame.frame_bytes
+        if not self.queued_bytes:
+            self.settled.set()
+        return frame

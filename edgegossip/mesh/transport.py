@@ -29,7 +29,7 @@ from edgegossip.types import ConfigError, HostError, LocalError, NodeId
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_SLACK_S = 5.0  # beyond flush_s, for ending streams and the server
+_SLACK_S = 5.0  # beyond flush_s and linger_s, for what ends by itself
 
 
 class GrpcTransport:
@@ -116,8 +116,9 @@ class GrpcTransport:
                 self._call(self._close_peer(peer, reason))
 
     def close(self) -> None:
-        """Flush what is queued for at most limits.flush_s, say goodbye, end every stream, free the port. Idempotent."""
-        self._close(self._limits.flush_s)
+        """Flush what is queued for at most limits.flush_s, say goodbye, acknowledge what peers sent until they end their
+        streams or limits.linger_s is over, free the port. Idempotent."""
+        self._close(self._limits.flush_s, self._limits.linger_s)
 
     def __enter__(self) -> GrpcTransport:
         return self
@@ -161,21 +162,25 @@ class GrpcTransport:
             self._edges[peer].start()
         self._inbound.ready()
 
-    def _on_goodbye(self, peer: NodeId) -> None:
+    def _on_goodbye(self, peer: NodeId, session: int) -> None:
         if peer in self._edges:
-            self._edges[peer].peer_left()
+            self._edges[peer].peer_left(session)
 
     async def _close_peer(self, peer: NodeId, reason: str) -> None:
         self._inbound.shut(peer, reason)
         await self._edges[peer].shut(reason)
 
-    async def _shutdown(self, flush_s: float) -> None:
-        edges = list(self._edges.values())
-        if edges and flush_s:
-            await asyncio.wait({asyncio.ensure_future(edge.leave()) for edge in edges}, timeout=flush_s)
-        for edge in edges:
+    async def _shutdown(self, flush_s: float, linger_s: float) -> None:
+        """First our streams end, each with its goodbye; then those of the peers, who heard it and close their half. Only
+        then does the server stop: stopping cancels what is still open, and with it acknowledgements on their way."""
+        leaving = {peer: asyncio.ensure_future(edge.leave()) for peer, edge in self._edges.items()}
+        if leaving and flush_s:
+            await asyncio.wait(leaving.values(), timeout=flush_s)
+        told = [peer for peer, task in leaving.items() if task.done() and task.result()]
+        for edge in self._edges.values():
             await edge.finish()
-        await self._server.stop(None)
+        self._inbound.end(told)
+        await self._server.stop(linger_s or None)  # None does not wait for anybody
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         if rest:  # streams and gRPC's own tasks end by themselves; cancelling those makes gRPC print a traceback
             await asyncio.wait(rest, timeout=1.0)
@@ -190,14 +195,14 @@ class GrpcTransport:
         if self._closed:
             raise LocalError(f"the transport of {self._node} is closed")
 
-    def _close(self, flush_s: float) -> None:
+    def _close(self, flush_s: float, linger_s: float) -> None:
         with self._lock:
             if self._closed:
                 return
             self._closed = True
         atexit.unregister(self._at_exit)
         try:
-            self._call(self._shutdown(flush_s), flush_s + _SLACK_S)
+            self._call(self._shutdown(flush_s, linger_s), flush_s + linger_s + _SLACK_S)
         except TimeoutError:
             _log.debug("the mesh of %s did not end in time", self._node)
         finally:
@@ -205,7 +210,7 @@ class GrpcTransport:
             self._inbox.close()
 
     def _at_exit(self) -> None:
-        self._close(0.0)  # a program that ends without `close` does not wait for the network
+        self._close(0.0, 0.0)  # a program that ends without `close` does not wait for the network
 
     def _end_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,0 +1,154 @@
+"""One stream to a peer: writes the frames of a queue and reads what the peer answers. Lives on the transport's loop.
+
+A stream ends in one of three ways: it breaks or the peer ends it; we leave, and say goodbye behind the last frame; or the peer
+left, and we write nothing more. In the last two our half is closed and the peer's answers are read until it closes its half:
+what it acknowledged before it left still counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from edgegossip.mesh import wire
+from edgegossip.mesh._grpc import grpc
+from edgegossip.mesh._proto import mesh_pb2
+from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.outgoing import FrameQueue, Outgoing
+from edgegossip.mesh.text import printable
+from edgegossip.mesh.window import Window
+from edgegossip.types import PeerError
+
+
+class Stream:
+    """`acknowledged` takes every frame that the peer has, `refused` one that it will never take and why."""
+
+    def __init__(
+        self,
+        call: grpc.aio.StreamStreamCall,
+        queue: FrameQueue,
+        limits: MeshLimits,
+        acknowledged: Callable[[Outgoing], None],
+        refused: Callable[[Outgoing, str], None],
+    ) -> None:
+        self._call, self._queue, self._limits = call, queue, limits
+        self._frame_acknowledged, self._frame_refused = acknowledged, refused
+        self._window = Window(limits.chunk_bytes)
+        self._wake = asyncio.Event()  # something for the writer
+        self._ending = self._goodbye = False
+
+    def wake(self) -> None:
+        """The queue has a new frame."""
+        self._wake.set()
+
+    def end(self, *, goodbye: bool) -> None:
+        """Write no more frames, not even the rest of one; with `goodbye` tell the peer that we leave. `pump` then returns when
+        the peer has ended its half."""
+        if not self._ending:
+            self._ending, self._goodbye = True, goodbye
+            self._wake.set()
+
+    async def open(self, hello: bytes) -> mesh_pb2.Welcome:
+        """Raises PeerError when the peer refuses."""
+        with suppress(asyncio.InvalidStateError):  # ended already; reading tells why
+            await self._call.write(hello)
+        return (await self._read()).welcome
+
+    async def pump(self) -> None:
+        """Write frames and read acknowledgements. Returns when the stream ended after `end`, else raises PeerError with why."""
+        loop = asyncio.get_running_loop()
+        reader, writer = loop.create_task(self._read_acks()), loop.create_task(self._write_frames())
+        try:
+            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            # The reader knows why the stream ended; the writer only notices that it did.
+            unbounded = self._goodbye and not _failed(writer)  # who leaves bounds that time
+            await asyncio.wait({reader}, timeout=None if unbounded else self._limits.hello_s)
+        finally:
+            for task in (reader, writer):
+                task.cancel()
+            await asyncio.wait({reader, writer})
+        if self._ending:
+            return
+        for task in (reader, writer):
+            if not task.cancelled() and (error := task.exception()):
+                raise error if isinstance(error, (PeerError, grpc.aio.AioRpcError)) else PeerError("the stream broke")
+        raise PeerError("the stream was closed")
+
+    # -- answers ---------------------------------------------------------------------------------------------
+
+    async def _read(self) -> mesh_pb2.ExchangeResponse:
+        """The next Welcome or Ack. Raises PeerError when the stream ends or the peer refuses."""
+        data = await self._call.read()
+        if data is grpc.aio.EOF:
+            raise PeerError("the stream was closed")
+        response = wire.parse_response(data)
+        kind = response.WhichOneof("kind")
+        if kind == "refusal":
+            self._refused(response.refusal)
+        if kind is None:
+            raise PeerError("an empty message")
+        return response
+
+    def _refused(self, refusal: mesh_pb2.Refusal) -> None:
+        reason = f"refused: {printable(refusal.reason)}"
+        if refusal.code == mesh_pb2.REFUSAL_CODE_OVERSIZE:  # it would be refused again and again
+            for frame in self._queue.remove(refusal.transfer):
+                self._frame_refused(frame, reason)
+        raise PeerError(reason)
+
+    async def _read_acks(self) -> None:
+        while True:
+            response = await self._read()
+            if response.WhichOneof("kind") != "ack":
+                raise PeerError("a second Welcome on one stream")
+            self._take_ack(response.ack)
+
+    def _take_ack(self, ack: mesh_pb2.Ack) -> None:
+        frame = self._queue.under_way
+        if (
+            frame is None
+            or frame.transfer != ack.transfer
+            or not frame.acknowledged_bytes < ack.received <= frame.written_bytes
+        ):
+            raise PeerError(f"an acknowledgement of transfer {ack.transfer}, which is not under way")
+        frame.acknowledged_bytes = ack.received
+        self._window.acknowledge(frame.start_position + ack.received, time.monotonic())
+        self._wake.set()
+        if ack.received == frame.frame_bytes:
+            self._frame_acknowledged(self._queue.acknowledge())
+
+    # -- frames ----------------------------------------------------------------------------------------------
+
+    async def _write_frames(self) -> None:
+        while await self._until(lambda: self._queue.has_waiting):
+            await self._write_frame(self._queue.start_next())
+        if self._goodbye:
+            await self._call.write(mesh_pb2.ExchangeRequest(goodbye=mesh_pb2.Goodbye()).SerializeToString())
+        await self._call.done_writing()
+
+    async def _write_frame(self, frame: Outgoing) -> None:
+        slicer, window = wire.Slicer(frame.views), self._window
+        frame.start_position, frame.written_bytes, frame.acknowledged_bytes = window.position, 0, 0
+        while frame.written_bytes < frame.frame_bytes and await self._until(lambda: window.has_room):
+            offset = frame.written_bytes
+            pieces = slicer.take(window.chunk_bytes)
+            size = sum(len(piece) for piece in pieces)
+            now_s = time.monotonic()
+            message = wire.chunk_message(frame.transfer, offset, frame.frame_bytes, window.send(size, now_s), pieces)
+            frame.first_byte_s = frame.first_byte_s or now_s
+            frame.message_bytes += len(message) + wire.GRPC_PREFIX_BYTES
+            frame.written_bytes += size
+            await self._call.write(message)
+
+    async def _until(self, ready: Callable[[], bool]) -> bool:
+        """Wait until the writer may go on; False when it is to end."""
+        while not self._ending and not ready():
+            self._wake.clear()
+            await self._wake.wait()
+        return not self._ending
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)

@@ -1,0 +1,78 @@
+"""A TCP relay that delivers the answers of a board late."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from contextlib import suppress
+
+from tests.mesh.support import PATIENCE_S
+
+
+class SlowAnswers:
+    """Relays connections to `address`; what comes back arrives `delay_s` later, in order, the end of the stream included."""
+
+    def __init__(self, address: str, delay_s: float) -> None:
+        host, port = address.split(":")
+        self._target, self._delay_s = (host, int(port)), delay_s
+        self._closing = threading.Event()
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        self._start(self._accept)
+
+    def close(self) -> None:
+        self._closing.set()
+        for s in [self._server, *self._sockets]:
+            with suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+        for s in [self._server, *self._sockets]:
+            s.close()
+
+    def _start(self, task, *arguments: object) -> None:
+        self._threads.append(threading.Thread(target=task, args=arguments))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                self._sockets.append(near)
+                try:
+                    far = socket.create_connection(self._target)
+                except OSError:
+                    near.shutdown(socket.SHUT_RDWR)
+                    continue
+                self._sockets.append(far)
+                due: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+                self._start(self._read, near, lambda data, far=far: self._deliver(far, data))
+                self._start(self._read, far, lambda data, due=due: due.put((time.monotonic() + self._delay_s, data)))
+                self._start(self._deliver_late, due, near)
+
+    def _read(self, source: socket.socket, sink) -> None:
+        data = b"?"
+        while data:
+            try:
+                data = source.recv(65_536)
+            except OSError:
+                data = b""
+            sink(data)
+
+    def _deliver_late(self, due: queue.SimpleQueue[tuple[float, bytes]], sink: socket.socket) -> None:
+        data = b"?"
+        while data:
+            due_s, data = due.get()
+            self._closing.wait(max(0.0, due_s - time.monotonic()))
+            self._deliver(sink, data)
+
+    def _deliver(self, sink: socket.socket, data: bytes) -> None:
+        with suppress(OSError):
+            if data:
+                sink.sendall(data)
+            else:
+                sink.shutdown(socket.SHUT_WR)
