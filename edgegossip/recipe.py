@@ -6,7 +6,6 @@ checks, the error messages and `edgegossip recipe keys` all come from there. The
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import math
 import tomllib
@@ -18,6 +17,7 @@ from typing import Any, get_type_hints
 
 import tomli_w
 
+from edgegossip.choices import did_you_mean
 from edgegossip.types import ConfigError
 
 MODES = ("gossip", "server")
@@ -287,8 +287,7 @@ def _nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
         for name, text in known.items():
             if len(plain) > 3 and plain in text.lower():
                 return f"; did you mean {prefix}{name}?"
-    match = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.5)
-    return f"; did you mean {prefix}{match[0]}?" if match else ""
+    return did_you_mean(word, known, prefix)
 
 
 def _show(value: Any) -> str:

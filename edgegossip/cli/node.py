@@ -52,6 +52,7 @@ def node(
           --peer pi-02=10.0.0.2:7700 --peer pi-03=10.0.0.3:7700 --peer pi-04=10.0.0.4:7700
       edgegossip node quickstart-server --name board-0 --coordinator 10.0.0.1:8000
     """
+    from edgegossip.launch.board import board_output
     from edgegossip.node.main import NodeOptions, run_node
     from edgegossip.recipe import load
 
@@ -67,4 +68,4 @@ def node(
         run_id=bytes.fromhex(run_id),
         save_to=Path(save) if save else None,
     )
-    run_node(load(recipe, settings), options)
+    run_node(load(recipe, settings), options, board_output(options.runs_dir))

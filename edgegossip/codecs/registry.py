@@ -7,12 +7,12 @@ name and no id.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from edgegossip.choices import did_you_mean
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Codec
 from edgegossip.types import ConfigError, DecodeError
 
@@ -39,14 +39,18 @@ class Param:
         if self.choices and value not in self.choices:
             raise ConfigError(
                 f"codec {codec}: {self.name} = {value!r} is not one of {', '.join(self.choices)}"
-                + _nearest(str(value), self.choices)
+                + did_you_mean(value, self.choices)
             )
+        if isinstance(value, (int, float)):
+            self._check_range(codec, value)
+        return value
+
+    def _check_range(self, codec: str, value: float) -> None:
         # Not "value < low": NaN, for which every comparison is false, must be refused too.
         if self.low is not None and self.high is not None and not self.low <= value <= self.high:
             raise ConfigError(f"codec {codec}: {self.name} = {value!r} is outside {self.low} to {self.high}")
         if self.low is not None and not value >= self.low:
             raise ConfigError(f"codec {codec}: {self.name} = {value!r} is below {self.low}")
-        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +96,13 @@ class Registry:
         family = self.families.get(name)
         if family is None:
             raise ConfigError(
-                f"there is no codec {name!r}{_nearest(name, self.families)}; valid: {', '.join(self.families)}"
+                f"there is no codec {name!r}{did_you_mean(name, self.families)}; valid: {', '.join(self.families)}"
             )
         known = {p.name: p for p in family.params}
         for key in params:
             if key not in known:
                 allowed = f"valid: {', '.join(known)}" if known else "it has none"
-                raise ConfigError(f"codec {name} has no parameter {key!r}{_nearest(key, known)}; {allowed}")
+                raise ConfigError(f"codec {name} has no parameter {key!r}{did_you_mean(key, known)}; {allowed}")
         return family.make(**{key: p.check(name, params.get(key, p.default)) for key, p in known.items()})
 
     def from_wire(self, codec_id: int, params: bytes) -> Codec[Any]:
@@ -124,8 +128,3 @@ def without_params(name: str, make: Callable[[], Codec[Any]]) -> Callable[[bytes
 
 
 _ARTICLES = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
-
-
-def _nearest(word: str, valid: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(valid), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else ""

@@ -3,11 +3,11 @@ choice."""
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from edgegossip.choices import did_you_mean
 from edgegossip.types import ConfigError
 
 T = TypeVar("T")
@@ -16,9 +16,7 @@ T = TypeVar("T")
 def unknown(what: str, word: str, choices: Iterable[str]) -> ConfigError:
     """The error for a word that is none of `choices`."""
     valid = sorted(choices)
-    near = difflib.get_close_matches(str(word), valid, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return ConfigError(f"unknown {what} {word!r}; {hint}valid: {', '.join(valid) or 'none'}")
+    return ConfigError(f"unknown {what} {word!r}{did_you_mean(word, valid)}; valid: {', '.join(valid) or 'none'}")
 
 
 def choose(what: str, word: str, table: Mapping[str, T]) -> T:

@@ -6,20 +6,19 @@ standard input, and ends when that input ends, so that no board outlives the pro
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from edgegossip import recipe as recipes
+from edgegossip.choices import did_you_mean
 from edgegossip.node.spec import NodeSpec, default_members, make_topology
-from edgegossip.profiling.environment import environment
-from edgegossip.profiling.run_folder import RunFolder
-from edgegossip.profiling.sinks import PipeSink, RecordSink, Tee
+from edgegossip.profiling.sinks import PipeSink, RecordSink
 from edgegossip.recipe import Recipe
 from edgegossip.types import EXIT_INTERRUPTED, ConfigError, EdgegossipError, NodeId
 
@@ -40,10 +39,15 @@ class NodeOptions:
     save_to: Path | None  # managed only; otherwise in the run folder
 
 
-def run_node(recipe: Recipe, options: NodeOptions) -> None:
-    """Be one board until the run is over. Raises EdgegossipError; under `run` the parent has then been told."""
+# Where an unmanaged board's records and its final model go.
+OpenOutput: TypeAlias = Callable[[NodeSpec], tuple[RecordSink, Path | None]]
+
+
+def run_node(recipe: Recipe, options: NodeOptions, open_output: OpenOutput) -> None:
+    """Be one board until the run is over. `open_output` is called once the board's place in the run is known to be right.
+    Raises EdgegossipError; under `run` the parent has then been told."""
     spec, peers = _place(recipe, options)
-    sink, save_to = _sink(spec, options)
+    sink, save_to = (_parent_pipe(), options.save_to) if options.managed else open_output(spec)
     try:
         if recipe.run.mode == "gossip":
             _gossip(spec, peers, sink, save_to, options)
@@ -63,8 +67,7 @@ def _server_members(recipe: Recipe, options: NodeOptions) -> tuple[NodeId, ...]:
         count = f"run.nodes = {recipe.run.nodes}, but {len(set(members))} boards are named"
         raise ConfigError(f"{count}: name every board of the run once with --boards, the same on each")
     if options.name not in members:
-        nearest = difflib.get_close_matches(options.name, members, n=1)
-        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        hint = did_you_mean(options.name, members)
         raise ConfigError(
             f"--name {options.name}: not one of {', '.join(members)}{hint} (or name the boards with --boards)"
         )
@@ -100,21 +103,9 @@ def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[Node
     if len(members) != recipe.run.nodes:
         count = f"run.nodes = {recipe.run.nodes}, but this board and its {len(peers)} peers make {len(members)}"
         raise ConfigError(f"{count}: name every other board with --peer, or --set run.nodes={max(2, len(members))}")
-    return NodeSpec(recipe, options.name, members, run_id), peers
-
-
-def _sink(spec: NodeSpec, options: NodeOptions) -> tuple[RecordSink, Path | None]:
-    """Where this board's records and its final model go."""
-    if options.managed:
-        return _parent_pipe(), options.save_to
-    if spec.recipe.run.mode == "gossip":
-        make_topology(spec.recipe, spec.members)  # a wrong one must not leave an empty run folder behind
-    from edgegossip.report.live import Live, LiveSink
-
-    name = f"{spec.recipe.run.name}-{spec.name}"
-    folder = RunFolder.create(options.runs_dir, name, recipes.to_toml(spec.recipe), environment())
-    live = LiveSink(Live((spec.name,), spec.recipe.run.rounds))
-    return Tee(folder, live), folder.checkpoint_dir / f"{spec.name}.npz"
+    spec = NodeSpec(recipe, options.name, members, run_id)
+    make_topology(recipe, members)  # a wrong one must not leave an empty run folder behind
+    return spec, peers
 
 
 def _parent_pipe() -> PipeSink:

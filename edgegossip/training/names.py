@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from edgegossip.choices import did_you_mean
 from edgegossip.types import ConfigError, EdgegossipError, LocalError
 
 
@@ -17,9 +17,7 @@ def unknown(key: str, value: str, choices: Iterable[str]) -> ConfigError:
     names = sorted(choices)
     if not names:
         return ConfigError(f"{key} = {value!r} is not known, and there is nothing to choose from")
-    near = difflib.get_close_matches(value, names, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return ConfigError(f"{key} = {value!r} is not known{hint} (choices: {', '.join(names)})")
+    return ConfigError(f"{key} = {value!r} is not known{did_you_mean(value, names)} (choices: {', '.join(names)})")
 
 
 def is_own(name: str) -> bool:

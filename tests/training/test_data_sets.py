@@ -212,7 +212,7 @@ def test_a_missing_file_of_a_started_set_is_the_one_named(tmp_path):
 
 
 def test_unknown_data_set_names_the_nearest():
-    with pytest.raises(ConfigError, match=r"data\.name = 'cifar' is not known; did you mean 'cifar10'\?"):
+    with pytest.raises(ConfigError, match=r"data\.name = 'cifar' is not known; did you mean cifar10\?"):
         open_data(DataSection(name="cifar"))
 
 

@@ -134,7 +134,7 @@ def test_server_errors(site, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(HostError, match="cannot be written"):
         download("tiny", str(tmp_path / "file"), sources={"tiny": (gone,)})
-    with pytest.raises(ConfigError, match="did you mean 'cifar10'"):
+    with pytest.raises(ConfigError, match="did you mean cifar10"):
         download("cifar", str(folder))
 
 

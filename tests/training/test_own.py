@@ -135,7 +135,7 @@ def test_names_that_lead_nowhere(here):
     module = here("def build(): ...\n")
     broken = here("import nothing_of_this_name\n")
     for name, error, message in [
-        (f"{module}:biuld", ConfigError, f"did you mean '{module}:build'"),
+        (f"{module}:biuld", ConfigError, f"did you mean {module}:build"),
         ("no_such_module:build", ConfigError, "no module 'no_such_module' in "),
         (f"{module}:", ConfigError, "must read module:function"),
         (f"{broken}:build", LocalError, f"importing {broken} failed: No module named 'nothing_of_this_name'"),
