@@ -180,13 +180,20 @@ with GrpcTransport(node, bytes(16), listen, insecure=True) as transport:
     for size in sizes:
         transport.send(other, [bytes(size)])
     waiting = len(sizes)
-    acknowledged = 0
+    acknowledged, other_done = 0, False
     while waiting or acknowledged < len(sizes):
         event = transport.incoming(30)
         assert event is not None
-        waiting -= isinstance(event, Received)
+        if isinstance(event, Received):
+            done = len(event.data) == 4
+            other_done, waiting = other_done or done, waiting - (not done)
         acknowledged += type(event).__name__ == "SendReceipt"
     totals, after = meter.sample(), sent()
+    transport.send(other, [b"done"])  # whoever leaves takes the connections along, and with them what was not sampled
+    while not other_done:
+        event = transport.incoming(30)
+        assert event is not None
+        other_done = isinstance(event, Received)
 print(json.dumps([after - before, totals.sent_bytes, totals.sent_link_bytes]))
 """
 
