@@ -12,7 +12,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from edgegossip.mesh import address as addresses
@@ -36,7 +36,9 @@ class GrpcTransport:
     """Frames between `node` and its peers over gRPC. Thread-safe. docs/mesh.md tells how it behaves.
 
     `listen` is host:port, port 0 takes any free one; without TLS only loopback is allowed unless `insecure` says
-    otherwise. Raises ConfigError for a malformed value, LocalError for an exposed address, HostError when it cannot listen.
+    otherwise. `before_disconnect` is called on the mesh's own thread when a peer has said goodbye and the connections with
+    it are still open: the time for a last look at their sockets.
+    Raises ConfigError for a malformed value, LocalError for an exposed address, HostError when it cannot listen.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class GrpcTransport:
         *,
         limits: MeshLimits | None = None,
         insecure: bool = False,
+        before_disconnect: Callable[[], object] | None = None,
     ) -> None:
         if len(run_id) != 16:
             raise ConfigError(f"run id has {len(run_id)} bytes, it must have 16")
@@ -54,6 +57,7 @@ class GrpcTransport:
             raise ConfigError(f"node id {node!r} must be 1 to 64 printable characters, for example board-0")
         self._node, self._run_id = node, bytes(run_id)
         self._limits = limits or MeshLimits()
+        self._before_disconnect = before_disconnect or (lambda: None)
         self._session = secrets.randbits(63) + 1
         self._lock = threading.Lock()
         self._closed = False
@@ -163,6 +167,7 @@ class GrpcTransport:
         self._inbound.ready()
 
     def _on_goodbye(self, peer: NodeId, session: int) -> None:
+        self._before_disconnect()
         if peer in self._edges:
             self._edges[peer].peer_left(session)
 

@@ -74,7 +74,7 @@ def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
     return joined
 
 
-def train(spec: NodeSpec, transport: Transport, sink: Sink, save_to: Path | None = None) -> Metrics:
+def train(spec: NodeSpec, transport: Transport, sink: Sink, meters: NodeMeters, save_to: Path | None = None) -> Metrics:
     """All rounds of the recipe. Returns the last evaluation; saves the final model to `save_to`.
 
     Raises DataError and ConfigError when the workload cannot be built, LocalError when training diverges."""
@@ -84,7 +84,7 @@ def train(spec: NodeSpec, transport: Transport, sink: Sink, save_to: Path | None
     driver = Driver(make_algorithm(spec.recipe), view, transport, workload, sink, clock)
     driver.start(workload.initial(spec.recipe.run.seed))
     sink.event(spec.name, "started", f"{spec.name} trains {workload.layout.size} values", values=workload.layout.size)
-    reporter = _Reporter(spec, driver, workload, sink, clock)
+    reporter = _Reporter(spec, driver, workload, sink, clock, meters)
     clock.finish_round()  # what came before belongs to no round
     while driver.round < spec.recipe.run.rounds:
         local, done = driver.play()
@@ -100,10 +100,18 @@ def train(spec: NodeSpec, transport: Transport, sink: Sink, save_to: Path | None
 class _Reporter:
     """One metrics record a round, with an evaluation when it is the round's turn."""
 
-    def __init__(self, spec: NodeSpec, driver: Driver, workload: Workload, sink: Sink, clock: RoundClock) -> None:
-        self._spec, self._driver, self._workload, self._sink, self._clock = spec, driver, workload, sink, clock
+    def __init__(
+        self,
+        spec: NodeSpec,
+        driver: Driver,
+        workload: Workload,
+        sink: Sink,
+        clock: RoundClock,
+        meters: NodeMeters,
+    ) -> None:
+        self._spec, self._driver, self._workload = spec, driver, workload
+        self._sink, self._clock, self._meters = sink, clock, meters
         self._evaluate_after = recipes.evaluation_rounds(spec.recipe)
-        self._meters = NodeMeters()
         self.final = Metrics(math.nan, math.nan, 0)  # of the last round, over the whole test set
 
     def report(self, local: LocalUpdate, done: RoundDone) -> None:

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
+from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, default_members, make_topology
 from edgegossip.profiling.sinks import PipeSink, RecordSink
 from edgegossip.recipe import Recipe
@@ -122,13 +123,20 @@ def _gossip(
     from edgegossip.mesh import GrpcTransport, MeshLimits
     from edgegossip.node import gossip_node
 
-    limits = MeshLimits(grace_s=spec.recipe.network.grace_s)
-    transport = GrpcTransport(spec.name, spec.run_id, options.listen, limits=limits, insecure=options.insecure)
+    meters = NodeMeters()
+    transport = GrpcTransport(
+        spec.name,
+        spec.run_id,
+        options.listen,
+        limits=MeshLimits(grace_s=spec.recipe.network.grace_s),
+        insecure=options.insecure,
+        before_disconnect=meters.look,
+    )
     try:
         sink.event(spec.name, "listening", f"{spec.name} listens on {transport.address}", address=transport.address)
         transport.connect(_peers_from_parent() if peers is None else peers)
         joined = gossip_node.join(spec, transport, sink)
-        gossip_node.train(spec, joined.replay(), sink, save_to)
+        gossip_node.train(spec, joined.replay(), sink, meters, save_to)
     finally:
         transport.close()
 

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import threading
+
 from edgegossip.profiling.records import Value
 from edgegossip.profiling.sockets import SocketMeter, SocketTotals
 from edgegossip.profiling.system import ProcessSampler
 
 
 class NodeMeters:
-    """Bytes since the last call on this process's TCP sockets; its CPU load and memory."""
+    """Bytes since the last call on this process's TCP sockets; its CPU load and memory. Thread-safe."""
 
     def __init__(self) -> None:
         self._sockets, self._system = SocketMeter(), ProcessSampler()
+        self._lock = threading.Lock()
         self._before = SocketTotals()
 
     def __call__(self) -> dict[str, Value]:
-        values: dict[str, Value] = dict(self._system.sample())
-        totals = self._sockets.sample()
-        if totals is not None:
-            new = totals - self._before
-            self._before = totals
-            values |= {
-                "net/sent_bytes": new.sent_bytes,
-                "net/link_bytes": new.sent_link_bytes,
-                "net/received_bytes": new.received_bytes,
-            }
+        with self._lock:
+            values: dict[str, Value] = dict(self._system.sample())
+            totals = self._sockets.sample()
+            if totals is not None:
+                new, self._before = totals - self._before, totals
+                values |= {
+                    "net/sent_bytes": new.sent_bytes,
+                    "net/link_bytes": new.sent_link_bytes,
+                    "net/received_bytes": new.received_bytes,
+                }
         return values
+
+    def look(self) -> None:
+        """Take note of what the sockets carried so far, before one of them is closed."""
+        with self._lock:
+            self._sockets.sample()

@@ -31,9 +31,9 @@ def test_run_trains_and_accounts_for_bytes_and_seconds(mode: str, codec: str, tm
     copies = 2 if mode == "gossip" else 1
     sent = result["sent_bytes"]
     assert sent["payload"] == pytest.approx(4 * 12 * copies * values * bits / 8)
-    assert 0 < sent["overhead"] < sent["payload"]
+    assert sent["overhead"] > 0
     assert sent["payload"] + sent["overhead"] <= sent["socket"] * 1.001
-    rows = list(read_run(next(tmp_path.iterdir())).metrics())
+    rows = [r for r in read_run(next(tmp_path.iterdir())).metrics() if r.node.startswith("board")]
     assert len(rows) == 4 * 12
     for row in rows:
         parts = sum(
