@@ -68,8 +68,10 @@ class Fleet:
         return sum(b.sent_bytes for b in self.boards.values())
 
     def mean(self, what: str) -> float | None:
-        """Mean of "loss" or "accuracy" over the boards at work that have one."""
-        values = [v for b in self._active() if (v := getattr(b, what)) is not None]
+        """Mean of "loss" or "accuracy" over the boards at work that have one; where none has, the coordinator's."""
+        others = [b for name, b in self.boards.items() if name not in self.members]
+        known = [[v for b in group if (v := getattr(b, what)) is not None] for group in (self._active(), others)]
+        values = known[0] or known[1]
         return sum(values) / len(values) if values else None
 
     def update(self, record: MetricsRecord) -> None:
