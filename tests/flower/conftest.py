@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
 
-from edgegossip.flower import _private  # noqa: E402
+from edgegossip.flower._private import runtime  # noqa: E402
 from edgegossip.types import NodeId, Round  # noqa: E402
 
 
@@ -41,8 +41,8 @@ def sink() -> Memory:
 @pytest.fixture
 def in_run() -> Iterator[int]:
     """Flower's messages can only be made by a process that serves a run."""
-    identity = _private.TaskIdentity
+    identity = runtime.TaskIdentity
     before = identity._run_id, identity._node_id, identity._task_id
-    identity.run_id, identity.node_id, identity.task_id = 77, _private.SERVER_NODE_ID, 5
+    identity.run_id, identity.node_id, identity.task_id = 77, runtime.SERVER_NODE_ID, 5
     yield 77
     identity._run_id, identity._node_id, identity._task_id = before

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 import edgegossip.flower
-from edgegossip.flower import _private
+from edgegossip.flower._private import control, fleet, objects, runtime, superlink
 
 PUBLIC = ("flwr.app", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.clientapp")
 PACKAGE = Path(edgegossip.flower.__file__).parent
+PRIVATE = sorted((PACKAGE / "_private").glob("*.py"))
 
 
 def _imports(path: Path) -> list[tuple[str, str]]:
@@ -28,13 +29,13 @@ def _imports(path: Path) -> list[tuple[str, str]]:
     return found
 
 
-def test_only_one_module_uses_what_is_not_public() -> None:
-    for path in PACKAGE.glob("*.py"):
-        if path.name != "_private.py":
+def test_only_one_package_uses_what_is_not_public() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if path not in PRIVATE:
             assert {module for module, _ in _imports(path)} <= set(PUBLIC), path.name
 
 
-@pytest.mark.parametrize("module,name", _imports(PACKAGE / "_private.py"))
+@pytest.mark.parametrize("module,name", sorted({name for path in PRIVATE for name in _imports(path)}))
 def test_name_is_still_there(module: str, name: str) -> None:
     text = f"Flower {version('flwr')} has no {module}.{name}: edgegossip was written for 1.41"
     try:
@@ -50,16 +51,16 @@ def test_name_is_still_there(module: str, name: str) -> None:
     "client,methods",
     [
         (
-            _private.FleetHttpClient,
+            fleet.FleetHttpClient,
             "RegisterNode ActivateNode DeactivateNode UnregisterNode SendNodeHeartbeat PullMessages PushMessages "
             "PullObject PushObject ConfirmMessageReceived",
         ),
         (
-            _private.RuntimeHttpClient,
+            runtime.RuntimeHttpClient,
             "AcquireTask PullTaskInput PushTaskOutput SendTaskHeartbeat GetNodes PullMessages PushMessages PullObject "
             "PushObject ConfirmMessageReceived",
         ),
-        (_private.ControlHttpClient, "StartRun"),
+        (control.ControlHttpClient, "StartRun"),
     ],
 )
 def test_client_still_has_its_methods(client: type, methods: str) -> None:
@@ -67,17 +68,17 @@ def test_client_still_has_its_methods(client: type, methods: str) -> None:
 
 
 def test_heartbeats_still_tell_how_long_a_board_is_silent() -> None:
-    fields = _private.GetNodesRequest.DESCRIPTOR.file.pool.FindMessageTypeByName("flwr.proto.NodeInfo").fields_by_name
+    fields = runtime.GetNodesRequest.DESCRIPTOR.file.pool.FindMessageTypeByName("flwr.proto.NodeInfo").fields_by_name
     assert {"node_id", "online_until", "heartbeat_interval"} <= set(fields)
-    assert _private.HEARTBEAT_PATIENCE == 2
+    assert runtime.HEARTBEAT_PATIENCE == 2
 
 
 def test_middleware_that_is_left_out_still_exists_and_the_rest_is_known() -> None:
     from flwr.superlink import main
 
     names = [m.cls.__name__ for m in main._get_middleware()]
-    assert set(_private.IDLE_MIDDLEWARE) <= set(names)
-    assert [n for n in names if n not in _private.IDLE_MIDDLEWARE] == [
+    assert set(superlink.IDLE_MIDDLEWARE) <= set(names)
+    assert [n for n in names if n not in superlink.IDLE_MIDDLEWARE] == [
         "BaseHTTPMiddleware",
         "ControlAuthenticationMiddleware",
         "ProtobufTranslationMiddleware",
@@ -102,11 +103,11 @@ def test_message_with_one_array_is_a_chain_of_five(in_run: int) -> None:
 
     array = Array(dtype="float32", shape=(3,), stype=STYPE, data=b"x" * 12)
     message = Message(frame_content(array), dst_node_id=5, message_type="train")
-    tree = _private.get_object_tree(message)
-    assert _private._is_chain(tree)
-    leaf = next(iter(_private.iterate_object_tree(tree)))
-    chunk = _private.get_all_nested_objects(message)[leaf.object_id].deflate()
-    again = _private._one_array(message, chunk)
+    tree = fleet.get_object_tree(message)
+    assert objects._is_chain(tree)
+    leaf = next(iter(objects.iterate_object_tree(tree)))
+    chunk = fleet.get_all_nested_objects(message)[leaf.object_id].deflate()
+    again = objects._one_array(message, chunk)
     assert again.content["arrays"]["edgegossip"].data == array.data
     assert again.metadata.dst_node_id == 5
 

@@ -1,0 +1,117 @@
+"""The Fleet API: the SuperLink as a board sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+from flwr.app import Message
+from flwr.app.message import remove_content_from_message
+from flwr.common.constant import HEARTBEAT_MIN_INTERVAL
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+    RegisterNodeFleetRequest,
+    UnregisterNodeFleetRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from edgegossip.flower._private.link import ByteMeter, answered
+from edgegossip.flower._private.objects import Incoming, Objects
+
+
+class FleetLink:
+    """A board's connection to a SuperLink: one process, one HTTP client. Thread-safe. Methods raise LinkError."""
+
+    def __init__(
+        self, address: str, root_certificates: bytes | None = None, keys: tuple[Any, Any] | None = None
+    ) -> None:
+        self._address = address
+        self._own_keys = keys is None
+        private, public = keys or generate_key_pairs()
+        self._public = public_key_to_bytes(public)
+        self.meter = ByteMeter()
+        self._client = FleetHttpClient.from_server_address(
+            address,
+            root_certificates is None,
+            root_certificates,
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+                NodeAuthHttpInterceptor(private, public),
+                self.meter,
+            ],
+        )
+        self._node = Node()
+        self._objects = Objects(self._client, self._node)
+
+    def join(self) -> int:
+        """Register and go online; this board's id in Flower."""
+        with answered(self._address):
+            if self._own_keys:
+                try:
+                    self._client.RegisterNode(RegisterNodeFleetRequest(public_key=self._public))
+                except httpx.HTTPStatusError as error:
+                    if error.response.status_code == 401:
+                        raise  # anything else: it knows this key from before
+            answer = self._client.ActivateNode(
+                ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT_MIN_INTERVAL)
+            )
+        self._node.node_id = answer.node_id
+        return int(answer.node_id)
+
+    def beat(self) -> bool:
+        """Whether the SuperLink still knows this board."""
+        with answered(self._address):
+            request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_MIN_INTERVAL)
+            return bool(self._client.SendNodeHeartbeat(request).success)
+
+    def receive(self) -> Incoming | None:
+        """The next message for this board, if there is one."""
+        with answered(self._address):
+            answer = self._client.PullMessages(PullMessagesRequest(node=self._node))
+        if not answer.messages_list:
+            return None
+        return Incoming(message_from_proto(answer.messages_list[0]), answer.message_object_trees[0])
+
+    def fetch(self, incoming: Incoming) -> Message | None:
+        with answered(self._address):
+            return self._objects.fetch(incoming.message.metadata.run_id, incoming)
+
+    def reply(self, message: Message, runtime_s: float) -> None:
+        """Push a reply and its content."""
+        run_id = message.metadata.run_id
+        with answered(self._address), no_object_id_recompute():
+            message.metadata.__dict__["_message_id"] = message.object_id
+            answer = self._client.PushMessages(
+                PushMessagesRequest(
+                    node=self._node,
+                    messages_list=[message_to_proto(remove_content_from_message(message))],
+                    message_object_trees=[get_object_tree(message)],
+                    clientapp_runtime_list=[runtime_s],
+                )
+            )
+            self._objects.store(run_id, answer.session_id, get_all_nested_objects(message), answer.objects_to_push)
+
+    def close(self) -> None:
+        """Leave, so that nobody waits for this board, and close the connection. Never raises."""
+        try:
+            if self._node.node_id:
+                self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+                if self._own_keys:
+                    self._client.UnregisterNode(UnregisterNodeFleetRequest(node_id=self._node.node_id))
+        except (httpx.HTTPError, RuntimeError):
+            pass  # the SuperLink is gone, so there is nothing to leave
+        self._client.close()

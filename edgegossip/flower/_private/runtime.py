@@ -1,0 +1,163 @@
+"""The Runtime API: the SuperLink as the server of a run sees it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from flwr.app import Error, Message
+from flwr.app.message import make_message, remove_content_from_message
+from flwr.common.constant import HEARTBEAT_MIN_INTERVAL, HEARTBEAT_PATIENCE, ErrorCode, SubStatus
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    GetNodesRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    PushAppMessagesRequest,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
+from flwr.supercore.constant import TaskType
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+
+from edgegossip.flower._private.link import LinkError, answered
+from edgegossip.flower._private.objects import Incoming, Objects
+
+SERVER_NODE_ID = 1  # the SuperLink's own address in every run
+_ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """A board as the SuperLink sees it."""
+
+    node_id: int
+    silent_s: float  # since its last heartbeat, by the SuperLink's clock and ours, which are one machine's
+    beats_fast: bool  # whether it beats as FleetLink does; a stock SuperNode only every 20 s or so
+
+
+class RunLink:
+    """The server's side of one run, in this process instead of one that Flower starts. Methods raise LinkError."""
+
+    def __init__(self, address: str, root_certificates: bytes | None, secret: bytes) -> None:
+        self._address, self._certificates = address, root_certificates
+        self._client = self._connect(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={_ACQUIRE}))
+        self._node = Node(node_id=SERVER_NODE_ID)
+        self._objects = Objects(self._client, self._node)
+        self._arriving: dict[str, Incoming] = {}  # by the id of the message that they answer
+        self.run_id = 0
+
+    def _connect(self, credentials: Any) -> RuntimeHttpClient:
+        version = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
+        return RuntimeHttpClient.from_server_address(
+            self._address, self._certificates is None, self._certificates, interceptors=[version, credentials]
+        )
+
+    def claim(self, timeout_s: float) -> int:
+        """Take over the run that `start_run` made; its id."""
+        deadline = time.monotonic() + timeout_s
+        with answered(self._address):
+            while True:
+                answer = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+                if answer.token:
+                    break
+                if time.monotonic() > deadline:
+                    raise LinkError(f"{self._address} has not handed out the run for {timeout_s:g} s", gone=False)
+                time.sleep(0.05)
+            self._client.close()
+            self._client = self._connect(RuntimeTokenHttpInterceptor(answer.token))
+            self._objects = Objects(self._client, self._node)
+            task = self._client.PullTaskInput(PullTaskInputRequest())
+            # Flower's own process-wide record of which run this process serves; its Message constructor reads it.
+            TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
+            TaskIdentity.node_id = SERVER_NODE_ID
+            self.run_id = int(task.run.run_id)
+        return self.run_id
+
+    def beat(self) -> bool:
+        with answered(self._address):
+            return bool(self._client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
+
+    def nodes(self) -> list[NodeSeen]:
+        """Boards that are online."""
+        with answered(self._address):
+            infos = self._client.GetNodes(GetNodesRequest()).nodes
+        now = time.time()
+        return [
+            NodeSeen(
+                node.node_id,
+                silent_s=now - (node.online_until - HEARTBEAT_PATIENCE * node.heartbeat_interval),
+                beats_fast=node.heartbeat_interval <= HEARTBEAT_MIN_INTERVAL,
+            )
+            for node in infos
+        ]
+
+    def push(self, messages: list[Message]) -> list[str]:
+        """Send; the ids under which `pull` finds the replies. Content that messages share travels once."""
+        if not messages:
+            return []
+        objects: dict[str, Any] = {}
+        with answered(self._address), no_object_id_recompute():
+            for message in messages:
+                message.metadata.__dict__["_message_id"] = message.object_id
+                objects.update(get_all_nested_objects(message))
+            answer = self._client.PushMessages(
+                PushAppMessagesRequest(
+                    messages_list=[message_to_proto(remove_content_from_message(m)) for m in messages],
+                    message_object_trees=[get_object_tree(m) for m in messages],
+                )
+            )
+            self._objects.store(self.run_id, answer.session_id, objects, answer.objects_to_push)
+        return list(answer.message_ids)
+
+    def pull(self, message_ids: Iterable[str]) -> list[Message]:
+        """Whole replies that have come in. One whose content is still on its way is kept and tried again next time."""
+        wanted = [i for i in message_ids if i not in self._arriving]
+        whole: list[Message] = []
+        with answered(self._address):
+            if wanted:
+                answer = self._client.PullMessages(PullAppMessagesRequest(message_ids=wanted))
+                for proto, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
+                    message = message_from_proto(proto)
+                    self._arriving[message.metadata.reply_to_message_id] = Incoming(message, tree)
+            for reply_to, incoming in list(self._arriving.items()):
+                try:
+                    message_or_none = self._objects.fetch(self.run_id, incoming)
+                except Exception as error:  # noqa: BLE001 - whatever a board sent must not end the run
+                    if isinstance(error, httpx.HTTPError):
+                        raise
+                    reason = Error(ErrorCode.MESSAGE_UNAVAILABLE, f"unreadable reply: {error}")
+                    message_or_none = make_message(metadata=incoming.message.metadata, error=reason)
+                if message_or_none is not None:
+                    whole.append(message_or_none)
+                    del self._arriving[reply_to]
+        return whole
+
+    def forget(self, message_id: str) -> None:
+        """Wait no longer for a reply."""
+        self._arriving.pop(message_id, None)
+
+    def finish(self, error: str | None) -> None:
+        """Tell the SuperLink how the run ended, and close. Never raises."""
+        status = SubStatus.COMPLETED if error is None else SubStatus.FAILED
+        try:
+            self._client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=error or ""))
+        except (httpx.HTTPError, ValueError):
+            pass  # the SuperLink is gone and nobody will read it
+        self._client.close()
