@@ -30,72 +30,65 @@ from edgegossip.types import DecodeError, Vec
 FP16_MAX = 65504.0
 
 
+class _Float:
+    """What both share: no parameters, the layout as state, and a body of `size` numbers of `dtype`."""
+
+    __slots__ = ()
+
+    name: ClassVar[str]
+    wire_id: ClassVar[int]
+    dtype: ClassVar[np.dtype[Any]]
+
+    def wire_params(self) -> bytes:
+        return b""
+
+    def init(self, layout: Layout) -> Layout:
+        return layout
+
+    def decode(
+        self, body: bytes | memoryview, layout: Layout, out: Vec | None = None, weight: float | None = None
+    ) -> Vec:
+        """Check all, then write; the body in a frame need not be aligned."""
+        require_out(layout, out, weight)
+        wire = np.frombuffer(require_body_bytes(body, self.dtype.itemsize * layout.size, self.name), self.dtype)
+        if out is None:
+            with np.errstate(invalid="ignore"):  # of a signalling NaN, which is about to be refused
+                values = wire.astype(np.float32)
+            _require_finite_body(all_finite(values), self.name)
+            return values
+        _require_finite_body(_is_finite(wire), self.name)
+        write(wire, out, weight)
+        return out
+
+
 @dataclass(frozen=True, slots=True)
-class Fp32:
+class Fp32(_Float):
     """32 bits a value, exact. Body: float32[n]. Its state is the layout."""
 
     name: ClassVar[str] = "fp32"
     wire_id: ClassVar[int] = 1
-
-    def wire_params(self) -> bytes:
-        return b""
-
-    def init(self, layout: Layout) -> Layout:
-        return layout
+    dtype: ClassVar[np.dtype[Any]] = np.dtype("<f4")
 
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[bytes, Layout]:
         require_input(x, state)
-        return x.astype("<f4", copy=False).tobytes(), state
-
-    def decode(
-        self, body: bytes | memoryview, layout: Layout, out: Vec | None = None, weight: float | None = None
-    ) -> Vec:
-        require_out(layout, out, weight)
-        return _decode(np.dtype("<f4"), body, layout, out, weight)
+        return x.astype(self.dtype, copy=False).tobytes(), state
 
 
 @dataclass(frozen=True, slots=True)
-class Fp16:
+class Fp16(_Float):
     """16 bits a value, saturating at +-65504. Body: binary16[n]. Its state is the layout."""
 
     name: ClassVar[str] = "fp16"
     wire_id: ClassVar[int] = 2
-
-    def wire_params(self) -> bytes:
-        return b""
-
-    def init(self, layout: Layout) -> Layout:
-        return layout
+    dtype: ClassVar[np.dtype[Any]] = np.dtype("<f2")
 
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[bytes, Layout]:
         require_input(x, state)
-        half = np.empty(x.size, "<f2")
+        half = np.empty(x.size, self.dtype)
         with np.errstate(under="ignore"):
             for part in chunks(x.size):
                 half[part] = np.clip(x[part], -FP16_MAX, FP16_MAX)
         return half.tobytes(), state
-
-    def decode(
-        self, body: bytes | memoryview, layout: Layout, out: Vec | None = None, weight: float | None = None
-    ) -> Vec:
-        require_out(layout, out, weight)
-        return _decode(np.dtype("<f2"), body, layout, out, weight)
-
-
-def _decode(
-    dtype: np.dtype[Any], body: bytes | memoryview, layout: Layout, out: Vec | None, weight: float | None
-) -> Vec:
-    """Check all, then write; the body in a frame need not be aligned."""
-    name = f"fp{8 * dtype.itemsize}"
-    wire = np.frombuffer(require_body_bytes(body, dtype.itemsize * layout.size, name), dtype)
-    if out is None:
-        with np.errstate(invalid="ignore"):  # of a signalling NaN, which is about to be refused
-            values = wire.astype(np.float32)
-        _require_finite_body(all_finite(values), name)
-        return values
-    _require_finite_body(_is_finite(wire), name)
-    write(wire, out, weight)
-    return out
 
 
 def _is_finite(wire: NDArray[Any]) -> bool:
