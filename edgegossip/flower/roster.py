@@ -69,14 +69,19 @@ class Roster:
                 changes.append(self._down(member, STOCK_GONE))
             elif member.up and silent_s > self._silent_s:
                 changes.append(self._down(member, f"no sign of life for {silent_s:.0f} s"))
-            elif not member.up and node is not None and silent_s < self._silent_s / 2:
+            elif not member.up and self._beats_again(member, node, silent_s):
                 member.up = True
                 changes.append(Change(member.name, up=True))
         strangers = [i for i, n in nodes.items() if i not in self._ignored and n.silent_s < self._silent_s]
         return changes, strangers
 
+    def _beats_again(self, member: Member, node: NodeSeen | None, silent_s: float) -> bool:
+        """A board whose process is known to have ended may have beaten a moment before."""
+        return node is not None and silent_s < self._silent_s / 2 and member.node_id not in self._ignored
+
     def lose(self, name: NodeId, reason: str) -> Change | None:
-        """Somebody knows that this board is gone. None when that was known already."""
+        """Somebody knows that this board's process has ended: only a new one of its name can bring it back. None when that
+        was known already."""
         member = self._members.get(name)
         if member is None or not member.up:
             return None

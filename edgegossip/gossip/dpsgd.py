@@ -154,7 +154,7 @@ class Dpsgd:
             return replace(s, duplicates=s.duplicates + 1), []
         s = replace(s, inbox=inbox)
         target = _left_behind(s, ahead)
-        return (s, []) if target is None else self._catch_up(s, target)
+        return self._proceed(s) if target is None else self._catch_up(s, target)
 
     def _proceed(self, s: State) -> tuple[State, list[Action]]:
         """Ends the round if nothing is missing any more."""
@@ -190,10 +190,12 @@ def _here(s: State) -> Neighbours:
 
 
 def _missing(s: State) -> tuple[int, ...]:
-    """Whom the round waits for; nobody before `step`."""
+    """Whom the round waits for; nobody before `step`. Not for a sender whose message of a later round is here: an edge keeps
+    its order, so that one's message of this round was lost and will not come."""
     if s.stepped is None:
         return ()
-    return tuple(j for j in edges.up(s.view, _here(s).in_) if j not in s.gathered.senders)
+    waited = edges.up(s.view, _here(s).in_)
+    return tuple(j for j in waited if j not in s.gathered.senders and s.inbox.newest(j) <= s.round)
 
 
 def _add(s: State, sender: int, frame: Frame) -> Gathered:

@@ -65,7 +65,7 @@ def _addresses(watch: Watch) -> dict[NodeId, str]:
             case Said(node, EventRecord(name="listening", fields=fields)):
                 found[node] = str(fields["address"])
             case Ended(node):
-                raise RunError(f"the run did not start: {watch.lost.get(node, node + ' ended')}")
+                raise RunError(f"the run did not start: {node}: {watch.lost.get(node, 'it ended')}")
         if time.monotonic() > until:
             missing = ", ".join(c.name for c in watch.children if c.name not in found)
             raise RunError(f"the run did not start: {missing} did not come up within {START_S:.0f} s")

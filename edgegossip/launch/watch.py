@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edgegossip.launch.child import Child, News, Said
@@ -43,26 +44,39 @@ class Watch:
     def running(self) -> list[Child]:
         return [c for c in self.children if c.code is None]
 
-    def until_ended(self, patience_s: float, check: Callable[[], None] = lambda: None) -> None:
-        """Until every board has ended. Once at least one has finished, a board that stays silent for `patience_s` is
-        killed and named: a stopped process would hold the run for ever. `check` is called about ten times a second."""
-        named_at: dict[NodeId, float] = {}
+    def until_ended(self, patience_s: float) -> None:
+        """Until every board has ended. Boards that are silent are named. Once one has finished, or when all are silent, a
+        board that stays so for `patience_s` is killed: a stopped process would hold the run for ever."""
+        named_s: dict[NodeId, float] = {}
         while self.running():
             self.next(0.1)
-            check()
-            for child in self.running():
-                silent_s = time.monotonic() - max(child.heard_s, named_at.get(child.name, 0.0))
-                if silent_s > SILENT_S:
-                    named_at[child.name] = time.monotonic()
-                    silence = time.monotonic() - child.heard_s
-                    self.sink.event(child.name, "silent", f"{child.name} has said nothing for {silence:.0f} s")
-                if time.monotonic() - child.heard_s > patience_s and any(c.finished for c in self.children):
-                    self._lose(child, f"it said nothing for {patience_s:.0f} s while others finished, and was ended")
-                    child.process.kill()
-                    child.heard_s = time.monotonic()
+            self._name_silent(named_s)
+            self._end_stuck(patience_s)
         while not self.news.empty():
             self.next(0.0)
+
+    def _name_silent(self, named_s: dict[NodeId, float]) -> None:
+        now_s = time.monotonic()
+        for child in self.running():
+            if now_s - max(child.heard_s, named_s.get(child.name, 0.0)) > SILENT_S:
+                named_s[child.name] = now_s
+                text = f"{child.name} has said nothing for {now_s - child.heard_s:.0f} s"
+                self.sink.event(child.name, "silent", text)
+
+    def _end_stuck(self, patience_s: float) -> None:
+        now_s = time.monotonic()
+        running = self.running()
+        stuck = [c for c in running if now_s - c.heard_s > patience_s]
+        if len(stuck) < len(running) and not any(c.finished for c in self.children):
+            return
+        for child in stuck:
+            if child.name not in self.lost:
+                self._lose(child, f"it said nothing for {patience_s:.0f} s, and was ended")
+                child.process.kill()
 
     def _lose(self, child: Child, why: str) -> None:
         self.lost[child.name] = why
         self.sink.event(child.name, "lost", f"lost {child.name}: {why}")
+        for other in self.running():
+            if other is not child:
+                other.tell(json.dumps({"lost": child.name, "why": why}))

@@ -57,6 +57,7 @@ class PeerDown:
     peer: NodeId
     reason: str
     left: bool = False  # it said goodbye: no failure
+    closed: bool = False  # by our own close_peer: it will not come back
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,9 @@ class Transport(Protocol):
 
     def close_peer(self, peer: NodeId, reason: str) -> None:
         """Stop talking to a peer that sent something bad. Nobody else is affected."""
+
+    def limit_frames(self, max_frame_bytes: int) -> None:
+        """From now on refuse larger frames from peers, before anything is allocated for them."""
 
     def close(self) -> None:
         """Flush what is queued, end every stream and free the port. Idempotent."""

@@ -81,7 +81,10 @@ class Edge:
 
     async def shut(self, reason: str) -> None:
         """Give up the peer for good and at once."""
-        self._go_down(reason)
+        if self.status is not Status.CLOSED:
+            self._cancel_down_timer()
+            self._fail_all(reason)
+            self._post(PeerDown(self.peer, reason, closed=True))
         self.status = Status.CLOSED
         await self._stop_task()
 

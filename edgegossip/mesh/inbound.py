@@ -71,6 +71,7 @@ class Inbound(grpc.GenericRpcHandler):
     ) -> None:
         self._node, self._run_id, self._session = node, run_id, session
         self._limits, self._inbox, self._on_goodbye = limits, inbox, on_goodbye
+        self.max_frame_bytes = limits.max_frame_bytes
         self._sources: dict[NodeId, Source] = {}
         self._closed: dict[NodeId, str] = {}
         self._ending = False
@@ -252,10 +253,10 @@ class Inbound(grpc.GenericRpcHandler):
         return end
 
     def _check_first(self, source: Source, chunk: wire.ChunkView) -> None:
-        if chunk.total > self._limits.max_frame_bytes:
+        if chunk.total > self.max_frame_bytes:
             raise Refused(
                 mesh_pb2.REFUSAL_CODE_OVERSIZE,
-                f"a frame of {chunk.total} bytes, {self._node} takes at most {self._limits.max_frame_bytes}",
+                f"a frame of {chunk.total} bytes, {self._node} takes at most {self.max_frame_bytes}",
                 chunk.transfer,
             )
         if chunk.transfer <= source.completed:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Transport, TransportE
 from edgegossip.node.checkpoint import save_model
 from edgegossip.node.driver import ANNOUNCE_S, Driver
 from edgegossip.node.meters import NodeMeters
-from edgegossip.node.spec import NodeSpec, make_algorithm, make_topology, make_view, neighbours_of
+from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view, neighbours_of
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.training import build_workload
@@ -29,10 +28,11 @@ LEAVE_S = 10.0  # how long the last frames may take to be acknowledged
 
 @dataclass(slots=True)
 class Joined:
-    """The transport as it is when training may start."""
+    """The transport as it is when training may start, and the neighbours that are gone before it began."""
 
     transport: Transport
     early: list[TransportEvent] = field(default_factory=list)  # frames of neighbours that started before us
+    down: frozenset[NodeId] = frozenset()
 
     def replay(self) -> Transport:
         return _Replay(self.transport, self.early) if self.early else self.transport
@@ -44,45 +44,84 @@ class _Replay:
     def __init__(self, transport: Transport, events: list[TransportEvent]) -> None:
         self._transport, self._events = transport, list(events)
         self.send, self.close_peer, self.close = transport.send, transport.close_peer, transport.close
+        self.limit_frames = transport.limit_frames
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
         return self._events.pop(0) if self._events else self._transport.incoming(timeout_s)
 
 
 def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
-    """Wait until every neighbour can be reached; every 5 s say who is missing. Has no end: a board is told to stop."""
+    """Wait until every neighbour has been reached, or is known to be gone; every 5 s say who is missing.
+
+    A neighbour that was there and went down is not waited for: it can come back later. One that was never there is waited
+    for without end (a board is told to stop), unless others train already: then those would wait for us."""
     wanted = neighbours_of(make_topology(spec.recipe, spec.members), spec)
-    joined, up = Joined(transport), set[NodeId]()
-    last_seen: dict[NodeId, float] = {}
+    joined, presence = Joined(transport), _Presence(wanted)
     announce_at = time.monotonic() + ANNOUNCE_S
-    while not wanted <= up:
+    while not presence.may_start(others_train=bool(joined.early)):
         event = transport.incoming(max(0.0, announce_at - time.monotonic()))
         match event:
-            case PeerUp(peer):
-                up.add(peer)
-            case PeerDown(peer):
-                up.discard(peer)
-                last_seen[peer] = time.monotonic()
+            case PeerUp() | PeerDown():
+                presence.note(event)
             case Notice(_, text):
                 sink.event(spec.name, "notice", text)
             case None:
                 announce_at = time.monotonic() + ANNOUNCE_S
-                sink.event(spec.name, "waiting", _who_is_missing(wanted, up, last_seen))
+                sink.event(spec.name, "waiting", presence.who_is_missing())
             case _:
                 joined.early.append(event)
-    sink.event(spec.name, "joined", f"{spec.name} reached {', '.join(sorted(wanted))}")
+    joined.down = wanted - presence.up
+    for peer in sorted(joined.down):
+        sink.event(spec.name, "peer-down", f"lost {peer}: {presence.down[peer]}", peer=peer)
+    sink.event(spec.name, "joined", f"{spec.name} reached {', '.join(sorted(presence.up)) or 'nobody'}")
     return joined
 
 
-def train(spec: NodeSpec, transport: Transport, sink: Sink, meters: NodeMeters, save_to: Path | None = None) -> Metrics:
+class _Presence:
+    """Who is there, who was, and why not any more."""
+
+    def __init__(self, wanted: frozenset[NodeId]) -> None:
+        self._wanted, self._seen = wanted, set[NodeId]()
+        self.up, self.down = set[NodeId](), dict[NodeId, str]()
+        self._last_seen_s: dict[NodeId, float] = {}
+
+    def note(self, event: PeerUp | PeerDown) -> None:
+        match event:
+            case PeerUp(peer):
+                self.up.add(peer)
+                self._seen.add(peer)
+            case PeerDown(peer, reason, closed=closed):
+                self.up.discard(peer)
+                self.down[peer] = reason
+                self._last_seen_s[peer] = time.monotonic()
+                if closed:
+                    self._seen.add(peer)  # we ended it ourselves, and nothing more will come
+
+    def may_start(self, others_train: bool) -> bool:
+        given_up = self.down.keys() if others_train else self.down.keys() & self._seen
+        return self._wanted <= self.up | given_up
+
+    def who_is_missing(self) -> str:
+        missing = ", ".join(f"{p} ({self._state(p)})" for p in sorted(self._wanted - self.up))
+        return f"waiting {len(self._wanted & self.up)}/{len(self._wanted)}: missing {missing}"
+
+    def _state(self, peer: NodeId) -> str:
+        if peer not in self._seen:
+            return "never seen"
+        return f"last seen {time.monotonic() - self._last_seen_s[peer]:.0f} s ago"
+
+
+def train(spec: NodeSpec, joined: Joined, sink: Sink, meters: NodeMeters, save_to: Path | None = None) -> Metrics:
     """All rounds of the recipe. Returns the last evaluation; saves the final model to `save_to`.
 
     Raises DataError and ConfigError when the workload cannot be built, LocalError when training diverges."""
     workload = build_workload(spec.recipe, spec.index)
     view = make_view(spec, workload.layout)
+    transport = joined.replay()
+    transport.limit_frames(frame_limit(workload.layout))
     clock = RoundClock()
     driver = Driver(make_algorithm(spec.recipe), view, transport, workload, sink, clock)
-    driver.start(workload.initial(spec.recipe.run.seed))
+    driver.start(workload.initial(spec.recipe.run.seed), joined.down)
     sink.event(spec.name, "started", f"{spec.name} trains {workload.layout.size} values", values=workload.layout.size)
     reporter = _Reporter(spec, driver, workload, sink, clock, meters)
     clock.finish_round()  # what came before belongs to no round
@@ -137,12 +176,3 @@ class _Reporter:
         limit = None if last else self._spec.recipe.evaluation.examples or None
         self.final = self._workload.evaluate(self._driver.model, limit)
         return {"eval/loss": self.final.loss, "eval/accuracy": self.final.accuracy}
-
-
-def _who_is_missing(wanted: frozenset[NodeId], up: set[NodeId], last_seen: Mapping[NodeId, float]) -> str:
-    def state(peer: NodeId) -> str:
-        seen = last_seen.get(peer)
-        return f"{peer} ({'never seen' if seen is None else f'last seen {time.monotonic() - seen:.0f} s ago'})"
-
-    missing = ", ".join(state(p) for p in sorted(wanted - up))
-    return f"waiting {len(wanted & up)}/{len(wanted)}: missing {missing}"

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -135,8 +136,9 @@ def _gossip(
     try:
         sink.event(spec.name, "listening", f"{spec.name} listens on {transport.address}", address=transport.address)
         transport.connect(_peers_from_parent() if peers is None else peers)
-        joined = gossip_node.join(spec, transport, sink)
-        gossip_node.train(spec, joined.replay(), sink, meters, save_to)
+        if options.managed:
+            listen_to_parent(lambda lost: transport.close_peer(lost["lost"], lost["why"]))
+        gossip_node.train(spec, gossip_node.join(spec, transport, sink), sink, meters, save_to)
     finally:
         transport.close()
 
@@ -146,26 +148,38 @@ def _client(spec: NodeSpec, sink: RecordSink, options: NodeOptions) -> None:
     from edgegossip.node.server_node import run_client
 
     if options.managed:
-        end_with_parent()
+        listen_to_parent(lambda _: None)
     assert options.coordinator is not None
     run_client(spec, options.coordinator, sink)
 
 
 def _peers_from_parent() -> dict[NodeId, str]:
-    line = sys.stdin.readline()
-    if not line:
+    """The first line: a JSON object of the other boards' addresses."""
+    line = _read_line()
+    if line is None:
         os._exit(EXIT_INTERRUPTED)
-    end_with_parent()
     return {str(name): str(address) for name, address in json.loads(line).items()}
 
 
-def end_with_parent() -> None:
-    """From now on this process ends when its standard input does. Call after the last line has been read from it."""
-    threading.Thread(target=_exit_at_eof, daemon=True, name="parent-watch").start()
+def listen_to_parent(on_lost: Callable[[Mapping[str, str]], None]) -> None:
+    """From now on every further line, {"lost": name, "why": reason}, goes to `on_lost` on a thread of its own, and this
+    process ends when its standard input does."""
+    threading.Thread(target=_listen, args=(on_lost,), daemon=True, name="parent").start()
 
 
-def _exit_at_eof() -> None:
-    # Not sys.stdin: a thread that holds its lock when the interpreter ends aborts the process.
-    while os.read(0, 4096):
-        pass
+def _listen(on_lost: Callable[[Mapping[str, str]], None]) -> None:
+    while (line := _read_line()) is not None:
+        with suppress(EdgegossipError):  # a peer that is no neighbour of ours, or a transport that is closed
+            on_lost(json.loads(line))
     os._exit(EXIT_INTERRUPTED)
+
+
+def _read_line() -> bytes | None:
+    """One line of standard input; None at its end. Not through sys.stdin: a thread that holds its lock when the interpreter
+    ends aborts the process."""
+    line = bytearray()
+    while byte := os.read(0, 1):
+        if byte == b"\n":
+            return bytes(line)
+        line += byte
+    return None

@@ -69,6 +69,11 @@ def body_limit(layout: Layout) -> int:
     return 4 * layout.size + 2**20
 
 
+def frame_limit(layout: Layout) -> int:
+    """The largest frame that a board of this run may send: head, codec parameters and small numbers around the body."""
+    return body_limit(layout) + 4096
+
+
 def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:
     """The recipe's gossip algorithm. Raises ConfigError on an unknown name or parameter."""
     return gossip.get(recipe.gossip.algorithm, **recipe.gossip.params)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import compileall
 import signal
 from pathlib import Path
 
 import psutil
 
+import edgegossip as edgegossip_package
 from edgegossip.profiling.run_folder import read_run
 from tests.e2e.command import edgegossip
 
 
 def test_idle_gossip_node(tmp_path: Path) -> None:
+    compileall.compile_dir(Path(edgegossip_package.__file__).parent, quiet=1)  # as an installed package is
     peers = [f"--peer={name}=127.0.0.1:{port}" for name, port in (("b", 9), ("c", 10), ("d", 11))]
     with edgegossip("node", "quickstart-gossip", "--name", "a", *peers, runs=tmp_path) as running:
         running.wait_until(lambda: any(e.name == "waiting" for e in _events(tmp_path)), 60)
@@ -27,4 +30,4 @@ def test_idle_gossip_node(tmp_path: Path) -> None:
 
 
 def _events(runs: Path) -> list:
-    return [e for folder in runs.glob("*") for e in read_run(folder).events()]
+    return [e for file in runs.glob("*/events.jsonl") for e in read_run(file.parent).events()]

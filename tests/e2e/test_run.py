@@ -91,6 +91,20 @@ def test_run_that_lost_a_board_finishes_with_its_own_exit_code(mode: str, tmp_pa
     assert result["accuracy"]["min"] > 0.5
 
 
+@pytest.mark.parametrize("moment", ["listening", "joined", "started"])
+def test_board_killed_before_the_first_round_holds_up_nobody(moment: str, tmp_path: Path) -> None:
+    settings = ("--set", "run.rounds=30", "--no-plots", "--json")
+    with edgegossip("run", "quickstart-gossip", *settings, runs=tmp_path) as running:
+        running.wait_until(lambda: "board-2" in _said(running, moment))
+        running.board("board-2").send_signal(signal.SIGKILL)
+        code, out, err = running.finish(90)
+        assert running.nobody_left()
+    if code == 6:  # it was gone before the others had its address
+        assert "board-2: its process was killed by SIGKILL" in err
+    else:
+        assert (code, json.loads(out)["failed_nodes"]) == (7, ["board-2"]), err
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_ctrl_c_leaves_no_process(mode: str, tmp_path: Path) -> None:
     with edgegossip("run", f"quickstart-{mode}", *LONG, runs=tmp_path) as running:
@@ -114,4 +128,11 @@ def _steps(running: Running) -> dict[str, int]:
 
 
 def _lost(running: Running) -> set[str]:
-    return {e.node for e in read_run(running.folder()).events() if e.name == "lost"}
+    return _said(running, "lost")
+
+
+def _said(running: Running, name: str) -> set[str]:
+    """Boards that have an event of this name."""
+    if not list(running.runs.glob("*/events.jsonl")):
+        return set()
+    return {e.node for e in read_run(running.folder()).events() if e.name == name}

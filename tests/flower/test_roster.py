@@ -53,3 +53,16 @@ def test_busy_boards_get_no_work_and_a_lost_one_is_named_once() -> None:
     assert roster.lose("board-0", "killed") is not None
     assert roster.lose("board-0", "killed") is None
     assert roster.missing() == []
+
+
+def test_a_board_whose_process_has_ended_does_not_come_back_with_its_last_heartbeat() -> None:
+    roster = _roster()
+    member = roster.by_name("board-0")
+    assert member is not None and roster.lose("board-0", "killed") is not None
+    fresh = [NodeSeen(member.node_id, silent_s=0.2, beats_fast=True)]
+    other = roster.by_name("board-1")
+    assert other is not None
+    changes, strangers = roster.observe([*fresh, NodeSeen(other.node_id, 0.1, True)])
+    assert changes == [] and strangers == []
+    roster.admit(member.node_id + 1000, "board-0")
+    assert [m.name for m in roster.up()] == ["board-0", "board-1"]

@@ -108,7 +108,7 @@ class Fleet:
         return [self.algorithm.round(s) for s in self.states]
 
     def run(self, rounds: int, delta: Delta, rng: np.random.Generator) -> None:
-        """Random order of steps and deliveries, with duplicates; nodes run as far ahead as the algorithm lets them."""
+        """Random order of steps and of deliveries between edges, with duplicates; nodes run as far ahead as they may."""
         ready = set(range(len(self.members)))
         while ready or self.mail:
             if ready and (not self.mail or rng.random() < 0.3):
@@ -117,8 +117,9 @@ class Fleet:
                 round = self.algorithm.round(self.states[node])
                 self.step(node, delta(round, node, self.algorithm.model(self.states[node])))
             else:
-                k = int(rng.integers(len(self.mail)))
-                node = self.mail[k][0]
+                node, message = self.mail[int(rng.integers(len(self.mail)))]
+                edge = [(to, m.sender) for to, m in self.mail]
+                k = edge.index((node, message.sender))  # an edge keeps its order, as a transport does
                 if rng.random() < 0.2:
                     self.mail.append(self.mail[k])
                 self.deliver(k)

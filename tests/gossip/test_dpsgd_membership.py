@@ -193,3 +193,26 @@ def test_an_early_message_that_turns_out_bad_is_suspect_and_not_waited_for(make_
     assert actions[3].node == "board-1" and actions[3].reason.startswith("message of round 1 refused: ")
     fleet.step(0, ZERO)
     assert fleet.algorithm.waiting_for(fleet.states[0]) == ("board-2",)
+
+
+def test_a_later_message_of_an_edge_tells_that_this_rounds_is_lost(make_fleet: Any) -> None:
+    """After a pause: neighbours are one round on and wait for the paused node, which waits for a message that was lost."""
+    fleet = make_fleet("ring", nodes=3)
+    fleet.step_all()
+    paused, mail = 2, [(to, m) for to, m in fleet.mail if to != 2]
+    fleet.mail.clear()
+    fleet.down(0, paused), fleet.down(1, paused)
+    for to, message in mail:
+        fleet.hand(to, message)
+    assert fleet.rounds == [1, 1, 0]
+    fleet.step(0, ZERO), fleet.step(1, ZERO)
+    fleet.mail.clear()
+    fleet.down(0), fleet.down(1)  # it is back: it gets the messages of round 1, never those of round 0
+    assert {m.frame.round for to, m in fleet.mail if to == paused} == {1}
+    while fleet.mail and fleet.rounds[paused] == 0:
+        fleet.deliver()
+    assert fleet.rounds[paused] == 1
+    fleet.step(paused, ZERO)
+    fleet.deliver_all()
+    assert min(fleet.rounds[:2]) >= 1 and fleet.rounds[paused] == 2
+    assert not fleet.algorithm.waiting_for(fleet.states[paused])

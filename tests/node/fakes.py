@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ class MemoryTransport:
     peers: dict[NodeId, MemoryTransport] = field(default_factory=dict)
     events: queue.Queue[TransportEvent] = field(default_factory=queue.Queue)
     closed: list[tuple[NodeId, str]] = field(default_factory=list)
+    acknowledge_after_s: float = 0.0
     tickets: int = 0
 
     def send(self, to: NodeId, frame: Buffers) -> int:
@@ -33,7 +35,8 @@ class MemoryTransport:
             self.events.put(SendFailed(self.tickets, to, "down"))
             return self.tickets
         self.peers[to].events.put(Received(self.node, data))
-        self.events.put(SendReceipt(self.tickets, to, len(data), len(data) + 20, 0.0, 0.0, 0.0))
+        receipt = SendReceipt(self.tickets, to, len(data), len(data) + 20, 0.0, 0.0, 0.0)
+        threading.Timer(self.acknowledge_after_s, self.events.put, [receipt]).start()
         return self.tickets
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
@@ -44,6 +47,9 @@ class MemoryTransport:
 
     def close_peer(self, peer: NodeId, reason: str) -> None:
         self.closed.append((peer, reason))
+
+    def limit_frames(self, max_frame_bytes: int) -> None:
+        pass
 
     def close(self) -> None:
         pass

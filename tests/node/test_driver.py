@@ -129,3 +129,27 @@ def test_silent_peer_is_left_behind_after_the_deadline() -> None:
     play_all(drivers, 2)
     assert "suspect" in sink.names()
     assert all(np.isfinite(d.model).all() for d in drivers)
+
+
+@pytest.mark.parametrize("slow", ["acknowledgement", "peer"])
+def test_blocked_time_is_transmit_until_the_acknowledgement_and_wait_after_it(slow: str) -> None:
+    """Node a of four; its neighbours are d and b. 0.3 s pass for the one or for the other."""
+    ends, sink = network(NAMES), ListSink()
+    clock = RoundClock()
+    drivers = [make_driver(name, ends[name], sink) for name in NAMES]
+    drivers[0]._clock = clock
+    if slow == "acknowledgement":
+        ends["a"].acknowledge_after_s = 0.3
+    threads = [threading.Thread(target=d.play) for d in drivers[2:]]  # c and d
+    late = threading.Timer(0.3 if slow == "peer" else 0.0, drivers[1].play)  # b
+    for t in (*threads, late):
+        t.start()
+    clock.finish_round()
+    drivers[0].play()
+    drivers[0].drain(5.0)
+    for t in (*threads, late):
+        t.join(10)
+    parts = clock.finish_round().parts_s
+    expected, other = ("transmit", "wait") if slow == "acknowledgement" else ("wait", "transmit")
+    assert parts[expected] > parts[other]
+    assert drivers[0].traffic.frames == 2  # drained: both frames are counted

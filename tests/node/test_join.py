@@ -1,0 +1,50 @@
+"""When a board may start: with everybody there, or without those who are known to be gone."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from edgegossip.mesh.base import PeerDown, PeerUp, Received, TransportEvent
+from edgegossip.node.gossip_node import join
+from edgegossip.node.spec import NodeSpec
+from edgegossip.recipe import Recipe
+from tests.node.fakes import ListSink, MemoryTransport
+
+SPEC = NodeSpec(Recipe(), "a", ("a", "b", "c", "d"), bytes(16))  # a ring: b and d are neighbours of a
+GONE = PeerDown("d", "its process was killed", closed=True)
+
+
+@pytest.mark.parametrize(
+    ("events", "down"),
+    [
+        ([PeerUp("b"), PeerUp("d")], set()),
+        ([PeerUp("b"), GONE], {"d"}),
+        ([PeerUp("d"), PeerDown("d", "lost"), PeerUp("b")], {"d"}),
+        ([PeerUp("d"), PeerDown("d", "lost"), PeerUp("d"), PeerUp("b")], set()),
+        ([PeerUp("b"), PeerDown("d", "never reached"), Received("b", b"frame")], {"d"}),
+    ],
+)
+def test_starts(events: list[TransportEvent], down: set[str]) -> None:
+    transport, sink = MemoryTransport("a"), ListSink()
+    for event in events:
+        transport.events.put(event)
+    joined = join(SPEC, transport, sink)
+    assert joined.down == down and sink.names() == ["peer-down"] * len(down) + ["joined"]
+    assert [type(e) for e in joined.early] == [Received] * (len(joined.early))
+
+
+@pytest.mark.parametrize("events", [[PeerUp("b")], [PeerUp("b"), PeerDown("d", "never reached")], []])
+def test_waits_for_who_was_never_there(events: list[TransportEvent]) -> None:
+    transport, sink = MemoryTransport("a"), ListSink()
+    for event in events:
+        transport.events.put(event)
+    thread = threading.Thread(target=join, args=(SPEC, transport, sink), daemon=True)
+    thread.start()
+    thread.join(0.3)
+    assert thread.is_alive()
+    for peer in "bd":
+        transport.events.put(PeerUp(peer))
+    thread.join(10)
+    assert not thread.is_alive()
