@@ -293,6 +293,7 @@ def _nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
 def _show(value: Any) -> str:
     """A value as TOML would write it."""
     try:
-        return tomli_w.dumps({"v": value}).strip().removeprefix("v = ").removeprefix("[v]").strip() or "{}"
+        text = tomli_w.dumps({"v": value}).strip().removeprefix("v = ").removeprefix("[v]").strip()
+        return " ".join(text.split()).replace("[ ", "[").replace(", ]", "]") or "{}"
     except TypeError:
         return repr(value)

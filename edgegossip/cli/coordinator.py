@@ -15,7 +15,7 @@ from edgegossip.cli.options import JSON, PLOTS, RUNS, SETTINGS
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for every interface."
 )
-@click.option("--port", type=int, default=8000, show_default=True, help="Port to listen on.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=8000, show_default=True, help="Port to listen on.")
 @click.option("--boards", default="", metavar="A,B,...", help="Names of the boards; default board-0, board-1, ...")
 @click.option("--insecure", is_flag=True, help="Allow plain, unauthenticated traffic outside the loopback interface.")
 @RUNS

@@ -53,7 +53,8 @@ def cli() -> None:
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit. A user's mistake is one line on standard error, never a traceback."""
-    signal.signal(signal.SIGTERM, _terminate)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, _terminate)
     try:
         result = cli.main(args=None if argv is None else list(argv), prog_name="edgegossip", standalone_mode=False)
         code = result if isinstance(result, int) else 0
@@ -83,5 +84,5 @@ def _fail(text: str, code: int) -> int:
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
-    """SIGTERM ends a command as Ctrl-C does, so that it takes its boards down with it."""
+    """SIGTERM, and SIGHUP of a closed terminal, end a command as Ctrl-C does, so that it takes its boards down with it."""
     raise KeyboardInterrupt

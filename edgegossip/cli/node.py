@@ -41,7 +41,7 @@ def node(
     managed: bool,
     run_id: str,
     save: str | None,
-) -> None:
+) -> int:
     """Be one board of a run of RECIPE: a gossip peer, or a client of a coordinator.
 
     Every board is given the same recipe. run.nodes is the number of boards, this one included.
@@ -52,8 +52,7 @@ def node(
           --peer pi-02=10.0.0.2:7700 --peer pi-03=10.0.0.3:7700 --peer pi-04=10.0.0.4:7700
       edgegossip node quickstart-server --name board-0 --coordinator 10.0.0.1:8000
     """
-    from edgegossip.launch.board import board_output
-    from edgegossip.node.main import NodeOptions, run_node
+    from edgegossip.node.main import NodeOptions, run_managed
     from edgegossip.recipe import load
 
     options = NodeOptions(
@@ -68,4 +67,9 @@ def node(
         run_id=bytes.fromhex(run_id),
         save_to=Path(save) if save else None,
     )
-    run_node(load(recipe, settings), options, board_output(options.runs_dir))
+    if managed:
+        run_managed(load(recipe, settings), options)
+        return 0
+    from edgegossip.launch.board import run_board
+
+    return run_board(load(recipe, settings), options)

@@ -37,7 +37,9 @@ class Coordinator:
     """One server run on this machine. Use as a context manager, or call `stop` whatever happens.
 
     `boards` are the names that may join. Boards reach it at the address that `start` returns. Records of the server itself go
-    to `sink` under the node name "coordinator"; Flower's own log is `folder`/logs/superlink.log.
+    to `sink` under the node name "coordinator"; Flower's own log is `folder`/logs/superlink.log. With `record_boards` there
+    is also a record a board and round of what its update says (loss, examples, payload): for boards that keep their own
+    records elsewhere.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Coordinator:
         insecure: bool = False,
         join_s: float = JOIN_S,
         strategy: Strategy | None = None,
+        record_boards: bool = False,
     ) -> None:
         layout.check(initial)
         self._plan = Plan(
@@ -67,6 +70,7 @@ class Coordinator:
         self._host = recipe.network.host if host is None else host
         self._port = recipe.network.port if port is None else port
         self._insecure, self._join_s, self._strategy = insecure, join_s, strategy
+        self._record_boards = record_boards
         self._stop = threading.Event()
         self._over = threading.Event()  # not Thread.join: interrupted by Ctrl-C, that takes a live thread for dead
         self._superlink: SuperLink | None = None
@@ -173,7 +177,7 @@ class Coordinator:
             exchange.gather(self._join_s)
             names = ", ".join(m.name for m in exchange.roster.up())
             self._sink.event(COORDINATOR, "started", f"training starts with {names}")
-            self._model = Rounds(self._plan, exchange, self._sink, self._strategy).run(self._initial)
+            self._model = self._rounds(exchange).run(self._initial)
             self._end(link, exchange, "the run is complete", None)
             self._sink.event(COORDINATOR, "finished", "coordinator finished")
         except LinkError as error:
@@ -189,6 +193,9 @@ class Coordinator:
             logging.getLogger(__name__).exception("the coordinator failed")
             self._error = RunError(f"the coordinator failed: {type(error).__name__}: {error}")
             self._end(link, exchange, str(self._error), str(error))
+
+    def _rounds(self, exchange: Exchange) -> Rounds:
+        return Rounds(self._plan, exchange, self._sink, self._strategy, record_boards=self._record_boards)
 
     def _end(self, link: RunLink, exchange: Exchange, words: str, error: str | None) -> None:
         try:

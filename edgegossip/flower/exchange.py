@@ -87,7 +87,8 @@ class Exchange:
                 break
             if pace.waited_s() - announced >= ANNOUNCE_S:
                 announced = pace.waited_s()
-                there, wanted = len(self.roster.up()), len(self.roster.expected)
+                wanted = len(self.roster.expected)
+                there = wanted - len(missing)
                 self._say(
                     "waiting", f"waiting {there}/{wanted}: missing {', '.join(missing)}", missing=",".join(missing)
                 )

@@ -35,8 +35,9 @@ Meter = Callable[[], Mapping[str, Value]]  # values for the metrics record of th
 class NodeClient:
     """One board. `run` blocks until the run is over.
 
-    `make_workload` is called once, when the coordinator has answered. `meters` are asked for more values at the end of every
-    round (sockets, CPU load). `patience_s`: how long the coordinator may be out of reach before this board gives up.
+    `run_id`: take part in this run only. `make_workload` is called once, when the coordinator has answered. `meters` are
+    asked for more values at the end of every round (sockets, CPU load). `patience_s`: how long the coordinator may be out
+    of reach before this board gives up.
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class NodeClient:
         sink: Sink,
         *,
         meters: Sequence[Meter] = (),
+        run_id: bytes | None = None,
         patience_s: float = 60.0,
         root_certificates: bytes | None = None,
         keys: tuple[Any, Any] | None = None,
     ) -> None:
         self._name, self._address, self._codec, self._sink = name, address, codec, sink
         self._make_workload, self._meters, self._patience_s = make_workload, meters, patience_s
+        self._run_id = run_id
         self._link = FleetLink(address, root_certificates, keys)
         self._clock = RoundClock()
         self._pace = Pace()
@@ -182,7 +185,7 @@ class NodeClient:
         hello = protocol.Hello.read(fields)
         workload = self._board.workload if self._board is not None else self._make_workload()
         try:
-            hello.check(workload.layout.hash, self._codec)
+            hello.check(workload.layout.hash, self._codec, self._run_id)
         except PeerError as error:
             problem = str(error)
             return protocol.hello_answer(self._name, problem), lambda: _leave(problem, failed=True)

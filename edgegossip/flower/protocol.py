@@ -57,14 +57,19 @@ class Hello:
             rounds=_field(fields, "rounds", int),
         )
 
-    def check(self, layout_hash: int, codec: Codec[Any]) -> None:
-        """Raises PeerError when a board with this model and codec cannot take part."""
+    def check(self, layout_hash: int, codec: Codec[Any], run_id: bytes | None = None) -> None:
+        """Raises PeerError when a board with this model and codec, and for this run where it knows it, cannot take part."""
         if len(self.run_id) != 16:
             raise DecodeError(f"a run id has 16 bytes, the coordinator's has {len(self.run_id)}")
         if self.layout_hash != layout_hash:
             raise PeerError(
                 f"the coordinator trains another model (layout {self.layout_hash:016x}, ours is {layout_hash:016x}); "
                 "all need the same recipe and the same edgegossip version"
+            )
+        if run_id is not None and self.run_id != run_id:
+            raise PeerError(
+                f"the coordinator's run is {self.run_id.hex()}, this board's recipe is that of run {run_id.hex()}; "
+                "start both with the same recipe and settings"
             )
         if (self.codec_id, self.codec_params) != (codec.wire_id, codec.wire_params()):
             raise PeerError(

@@ -47,8 +47,17 @@ def fedavg() -> Strategy:
 class Rounds:
     """One run from the first model to the last. Round numbers are 0-based here and 1-based in Flower."""
 
-    def __init__(self, plan: Plan, exchange: Exchange, sink: Sink, strategy: Strategy | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        exchange: Exchange,
+        sink: Sink,
+        strategy: Strategy | None = None,
+        *,
+        record_boards: bool = False,
+    ) -> None:
         self._plan, self._exchange, self._sink = plan, exchange, sink
+        self._record_boards = record_boards
         self._channel = Channel.of(plan.layout, plan.run_id, plan.codec)
         self._strategy = CompressedStrategy(strategy or fedavg(), plan.codec, plan.run_id, self._refused, plan.layout)
         self._clock = RoundClock()
@@ -121,6 +130,8 @@ class Rounds:
                 record = next(iter(reply.content.array_records.values()))
                 reply.content = RecordDict({ARRAYS: _renamed(record), "metrics": _metrics(frame)})
                 good.append(reply)
+                if self._record_boards:
+                    self._sink.metrics(name, round, _board_values(frame, self._plan.layout))
             except PeerError as error:
                 self._refused(reply, str(error))
         return self._strategy.unpacked(good, round + 1)
@@ -201,3 +212,13 @@ def _metrics(frame: Frame) -> MetricRecord:
     if not 1 <= examples <= MAX_EXAMPLES:
         raise PeerError(f"the update claims to be from {examples:g} examples")
     return MetricRecord({"num-examples": examples, "train-loss": loss})
+
+
+def _board_values(frame: Frame, layout: Layout) -> dict[str, Value]:
+    """What an update says of its board's round."""
+    return {
+        "train/loss": frame.aux[Aux.LOSS],
+        "train/examples": int(frame.aux[Aux.EXAMPLES]),
+        "net/payload_bytes": len(frame.body),
+        "codec/bits_per_value": 8 * len(frame.body) / layout.size,
+    }

@@ -73,6 +73,7 @@ def start(host: str, port: int, log: Path, insecure: bool = False) -> SuperLink:
     port = free_port(host, port)
     home = Path(tempfile.mkdtemp(prefix="edgegossip-flower-"))
     secret = secrets.token_bytes(32)
+    (home / "secret").touch(0o600)
     (home / "secret").write_bytes(secret)
     arguments = ["--insecure", "--host", host, "--port", str(port), "--isolation", "process"]
     arguments += ["--superexec-auth-secret-file", str(home / "secret"), "--disable-runtime-dependency-installation"]

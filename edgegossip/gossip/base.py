@@ -6,7 +6,7 @@ actions; whoever drives it (a board's node program, the simulator, a one-process
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -48,6 +48,9 @@ class Topology(Protocol):
 
     def matrix(self, round: Round) -> NDArray[np.float64]:
         """W, float64[n, n]; W[i, j] is the weight at i of what j sends."""
+
+    def to_json(self, members: Sequence[NodeId]) -> dict[str, Any]:
+        """What a run folder's topology.json holds; it can be given back as a topology file."""
 
     def spectral_gap(self) -> float:
         """1 - |second largest eigenvalue| of W; for a time-varying graph of the product over a period, per round."""

@@ -1,25 +1,34 @@
-"""What a board that is started by hand shows and keeps: a live line and a run folder of its own."""
+"""`node` started by hand: one board with a live line, a run folder and a table of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
+from edgegossip import codecs, training
 from edgegossip import recipe as recipes
+from edgegossip.launch.outcome import conclude
+from edgegossip.launch.preflight import TORCH_HINT, require
+from edgegossip.node.main import NodeOptions, run_node
 from edgegossip.node.spec import NodeSpec
 from edgegossip.profiling.environment import environment
 from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import RecordSink, Tee
+from edgegossip.recipe import Recipe
 from edgegossip.report.live import Live, LiveSink
 
 
-def board_output(runs_dir: Path) -> Callable[[NodeSpec], tuple[RecordSink, Path | None]]:
-    """For `node.main.run_node`: makes the sink, and says where the final model goes."""
+def run_board(recipe: Recipe, options: NodeOptions) -> int:
+    """Be one board until the run is over, then show what it did. Returns the exit code; raises an EdgegossipError."""
+    require("torch", TORCH_HINT)
+    codecs.get(recipe.codec.name, **recipe.codec.params)
+    training.check(recipe)
+    folders: list[RunFolder] = []
 
-    def open_output(spec: NodeSpec) -> tuple[RecordSink, Path | None]:
-        name = f"{spec.recipe.run.name}-{spec.name}"
-        folder = RunFolder.create(runs_dir, name, recipes.to_toml(spec.recipe), environment())
-        live = LiveSink(Live((spec.name,), spec.recipe.run.rounds))
-        return Tee(folder, live), folder.checkpoint_dir / f"{spec.name}.npz"
+    def open_output(spec: NodeSpec) -> tuple[RecordSink, Path]:
+        name = f"{recipe.run.name}-{spec.name}"
+        folders.append(RunFolder.create(options.runs_dir, name, recipes.to_toml(recipe), environment()))
+        live = LiveSink(Live((spec.name,), recipe.run.rounds))
+        return Tee(folders[0], live), folders[0].checkpoint_dir / f"{spec.name}.npz"
 
-    return open_output
+    run_node(recipe, options, open_output)
+    return conclude(folders[0], plots=False, as_json=False)

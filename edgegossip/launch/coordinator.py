@@ -6,16 +6,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from edgegossip import training
-from edgegossip.launch.outcome import conclude
-from edgegossip.launch.preflight import check_port, preflight_server
+from edgegossip.launch.outcome import conclude, shown_when_it_fails
+from edgegossip.launch.preflight import check_exposure, check_port, preflight_server
 from edgegossip.launch.run import make_folder
 from edgegossip.launch.server import save_final
 from edgegossip.node.spec import default_members
 from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import Tee
+from edgegossip.profiling.summary import COORDINATOR
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.report.live import Live, LiveSink
 from edgegossip.types import ConfigError, NodeId
@@ -40,9 +39,11 @@ def run_coordinator(recipe: Recipe, options: CoordinatorOptions) -> int:
     preflight_server(recipe, members)
     if options.port:
         check_port(options.host, options.port)
-    folder = make_folder(recipe, options.runs_dir)
+    check_exposure(options.host, options.insecure)
+    folder = make_folder(recipe, options.runs_dir, members)
     try:
-        _serve(recipe, members, options, folder)
+        with shown_when_it_fails(folder, as_json=options.as_json):
+            _serve(recipe, members, options, folder)
         return conclude(folder, plots=options.plots, as_json=options.as_json)
     finally:
         folder.close()
@@ -66,16 +67,29 @@ def _serve(recipe: Recipe, members: tuple[NodeId, ...], options: CoordinatorOpti
         run_id=run_id(recipe),
         insecure=options.insecure,
         join_s=float("inf"),
+        record_boards=True,
     )
     try:
-        address = coordinator.start()
-        click.echo(f"boards join with: edgegossip node RECIPE --name NAME --coordinator {address}", err=True)
+        sink.event(COORDINATOR, "notice", f"boards join with: {_join_command(recipe, options, coordinator.start())}")
         while not coordinator.wait(0.2):
             pass
+        for name in members:
+            if name in coordinator.lost:
+                sink.event(name, "lost", f"lost {name}: {coordinator.lost[name]}")
+            else:
+                sink.event(name, "finished", f"{name} finished")
         save_final(folder.checkpoint_dir, layout, coordinator.model)
     finally:
         coordinator.stop()
         live.close()
+
+
+def _join_command(recipe: Recipe, options: CoordinatorOptions, address: str) -> str:
+    """What to type on a board; a coordinator that listens everywhere is reached by this machine's own address."""
+    host, _, port = address.rpartition(":")
+    where = f"ADDRESS:{port}" if options.host in ("0.0.0.0", "::") else f"{host}:{port}"
+    boards = f" --boards {','.join(options.boards)}" if options.boards else ""
+    return f"edgegossip node {recipe.run.name} --name NAME{boards} --coordinator {where}"
 
 
 def _named(recipe: Recipe, boards: tuple[NodeId, ...]) -> tuple[NodeId, ...]:

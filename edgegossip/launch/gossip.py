@@ -14,7 +14,6 @@ from edgegossip.node.spec import make_topology
 from edgegossip.profiling.lines import EventRecord
 from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import RecordSink
-from edgegossip.profiling.topology import topology_document
 from edgegossip.recipe import Recipe
 from edgegossip.types import NodeId, RunError
 
@@ -34,7 +33,7 @@ class LocalRun:
 
 def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
     """Train peer to peer. Returns the boards that were lost, with the reason. Raises RunError when it cannot start."""
-    run.folder.write_topology(topology_document(make_topology(run.recipe, run.members), run.members))
+    run.folder.write_topology(make_topology(run.recipe, run.members).to_json(run.members))
     news: queue.Queue[News] = queue.Queue()
     children = [_spawn(run, k, news) for k in range(len(run.members))]
     try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from edgegossip.profiling.run_folder import RunFolder, read_run
 from edgegossip.profiling.summary import summarise
 from edgegossip.report.plots import write_plots
 from edgegossip.report.table import run_table
-from edgegossip.types import EXIT_DEGRADED, EXIT_OK, EXIT_RUN, HostError
+from edgegossip.types import EXIT_DEGRADED, EXIT_OK, EXIT_RUN, HostError, RunError
 
 
 def exit_code(summary: Mapping[str, Any]) -> int:
@@ -33,6 +34,17 @@ def conclude(folder: RunFolder, *, plots: bool, as_json: bool) -> int:
     else:
         show(summary, folder.path, plots=plots)
     return exit_code(summary)
+
+
+@contextmanager
+def shown_when_it_fails(folder: RunFolder, *, as_json: bool) -> Iterator[None]:
+    """A run that fails after boards have trained still shows what they reached, before its error goes on."""
+    try:
+        yield
+    except RunError:
+        if any(True for _ in read_run(folder.path).metrics()):
+            conclude(folder, plots=False, as_json=as_json)
+        raise
 
 
 def show(summary: Mapping[str, Any], folder: Path, *, plots: bool) -> None:

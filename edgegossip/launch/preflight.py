@@ -24,6 +24,7 @@ def preflight(recipe: Recipe, members: Sequence[NodeId]) -> None:
         require("torch", TORCH_HINT)
         _check_gossip(recipe, members)
         training.check(recipe)
+        _check_model(recipe)
     else:
         preflight_server(recipe, members)
     check_ports(recipe, len(members))
@@ -42,6 +43,7 @@ def preflight_server(recipe: Recipe, members: Sequence[NodeId]) -> None:
             f"server.min_nodes = {recipe.server.min_nodes}: the run has {limit} boards; the nearest is {limit}"
         )
     training.check(recipe)
+    _check_model(recipe)
 
 
 def require(module: str, cure: str) -> None:
@@ -53,11 +55,7 @@ def require(module: str, cure: str) -> None:
 def check_ports(recipe: Recipe, nodes: int) -> None:
     """Raises HostError naming the first port of the run that is taken, ConfigError for an address that is not ours."""
     host, first = recipe.network.host, recipe.network.port
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
-    if not loopback:
+    if not is_loopback(host):
         raise ConfigError(f"network.host = {host}: `run` keeps its boards on this machine; the nearest is 127.0.0.1")
     count = nodes if recipe.run.mode == "gossip" else 1
     if first + count - 1 > 65_535:
@@ -68,6 +66,22 @@ def check_ports(recipe: Recipe, nodes: int) -> None:
         check_port(host, port)
 
 
+def check_exposure(host: str, insecure: bool) -> None:
+    """Raises ConfigError for an address that others can reach, unless that was asked for."""
+    if not insecure and not is_loopback(host):
+        raise ConfigError(
+            f"--host {host} lets everybody on that network join without a key or encryption: use 127.0.0.1, or say "
+            "--insecure on a network you trust"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def check_port(host: str, port: int) -> None:
     """Raises HostError when nothing can listen there."""
     try:
@@ -75,8 +89,14 @@ def check_port(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
-        cure = "choose another network.port, or 0 for any free one"
+        cure = "choose another port, or 0 for any free one"
         raise HostError(f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}; {cure}") from None
+
+
+def _check_model(recipe: Recipe) -> None:
+    """A model with parameters, or a user's own, is built once here: that takes torch, and finds every mistake in it."""
+    if recipe.model.params or ":" in recipe.model.name or ":" in recipe.data.name:
+        training.layout_of(recipe)
 
 
 def _check_gossip(recipe: Recipe, members: Sequence[NodeId]) -> None:

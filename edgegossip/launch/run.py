@@ -12,7 +12,7 @@ import click
 from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.launch.gossip import LocalRun, run_gossip
-from edgegossip.launch.outcome import conclude
+from edgegossip.launch.outcome import conclude, shown_when_it_fails
 from edgegossip.launch.preflight import preflight
 from edgegossip.node.spec import default_members
 from edgegossip.profiling.environment import environment
@@ -28,21 +28,22 @@ def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool) -> 
     trained. Nothing is written before the recipe has been checked."""
     members = default_members(recipe.run.nodes)
     preflight(recipe, members)
-    folder = make_folder(recipe, runs_dir)
+    folder = make_folder(recipe, runs_dir, members)
     try:
         if not as_json:
             click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {folder.path}")
-        _train(recipe, members, folder, quiet=as_json)
+        with shown_when_it_fails(folder, as_json=as_json):
+            _train(recipe, members, folder, quiet=as_json)
         return conclude(folder, plots=plots, as_json=as_json)
     finally:
         folder.close()
 
 
-def make_folder(recipe: Recipe, runs_dir: Path) -> RunFolder:
+def make_folder(recipe: Recipe, runs_dir: Path, members: tuple[NodeId, ...]) -> RunFolder:
     """A new run folder that says what is going to run, and on whose data."""
     counts = training.partition_counts(recipe)
     folder = RunFolder.create(runs_dir, recipe.run.name, recipes.to_toml(recipe), environment())
-    folder.write_partition(default_members(recipe.run.nodes), [str(k) for k in range(counts.shape[1])], counts)
+    folder.write_partition(members, [str(k) for k in range(counts.shape[1])], counts)
     return folder
 
 

@@ -63,8 +63,10 @@ def _over(coordinator: Coordinator, watch: Watch) -> bool:
     try:
         return coordinator.poll()
     except RunError as error:
-        reasons = sorted(set(watch.lost.values()))
-        raise RunError(f"{error} ({'; '.join(reasons)})" if reasons else str(error)) from None
+        watch.drain()
+        own = {c.name: c.last_error for c in watch.children if c.last_error} or watch.lost
+        first = next(iter(own.items()), None)
+        raise RunError(f"{first[0]}: {first[1]}" if first else str(error)) from None
 
 
 def _spawn(run: LocalRun, name: NodeId, address: str, news: queue.Queue[News]) -> Child:

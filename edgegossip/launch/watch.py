@@ -52,8 +52,12 @@ class Watch:
             self.next(0.1)
             self._name_silent(named_s)
             self._end_stuck(patience_s)
-        while not self.news.empty():
-            self.next(0.0)
+        self.drain()
+
+    def drain(self, patience_s: float = 0.5) -> None:
+        """Take in what boards that are ending still have to say."""
+        while self.next(patience_s) is not None:
+            pass
 
     def _name_silent(self, named_s: dict[NodeId, float]) -> None:
         now_s = time.monotonic()

@@ -171,7 +171,10 @@ class Inbound(grpc.GenericRpcHandler):
             )
         if hello.run_id != self._run_id:
             theirs = hello.run_id[:16].hex() or "without id"
-            reason = f"it belongs to run {theirs}, {self._node} to run {self._run_id.hex()}"
+            reason = (
+                f"it belongs to run {theirs}, {self._node} to run {self._run_id.hex()}: "
+                "start every board with the same recipe and settings"
+            )
             raise Refused(mesh_pb2.REFUSAL_CODE_RUN_ID, reason)
         if hello.receiver != self._node:
             reason = f"it looks for {printable(hello.receiver, 64)}, but this is {self._node}: check the addresses"

@@ -105,8 +105,9 @@ class Driver:
             case SendFailed(ticket):
                 self._traffic.failed(ticket)
             case PeerDown(peer, reason, left):
-                word, text = ("peer-left", reason) if left else ("peer-down", f"lost {peer}: {reason}")
-                self._sink.event(self._view.node, word, text, peer=peer)
+                self._sink.event(
+                    self._view.node, "peer-left" if left else "peer-down", down_text(peer, reason), peer=peer
+                )
                 self._membership(self._view.down | {peer})
             case PeerUp(peer):
                 if peer in self._view.down:
@@ -159,3 +160,8 @@ class Driver:
         missing = self._algorithm.waiting_for(self._state)
         text = f"round {round}: waiting for {', '.join(missing) or 'acknowledgements'} for {waited_s:.0f} s"
         self._sink.event(self._view.node, "waiting", text, missing=",".join(missing))
+
+
+def down_text(peer: NodeId, reason: str) -> str:
+    """One sentence on a peer that is gone; a transport's reason may name it already."""
+    return reason if reason.startswith((f"lost {peer}", f"{peer} ")) else f"lost {peer}: {reason}"

@@ -14,7 +14,7 @@ from edgegossip import recipe as recipes
 from edgegossip.gossip.base import RoundDone
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Transport, TransportEvent
 from edgegossip.node.checkpoint import save_model
-from edgegossip.node.driver import ANNOUNCE_S, Driver
+from edgegossip.node.driver import ANNOUNCE_S, Driver, down_text
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view, neighbours_of
 from edgegossip.profiling.records import Sink, Value
@@ -72,7 +72,7 @@ def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
                 joined.early.append(event)
     joined.down = wanted - presence.up
     for peer in sorted(joined.down):
-        sink.event(spec.name, "peer-down", f"lost {peer}: {presence.down[peer]}", peer=peer)
+        sink.event(spec.name, "peer-down", down_text(peer, presence.down[peer]), peer=peer)
     sink.event(spec.name, "joined", f"{spec.name} reached {', '.join(sorted(presence.up)) or 'nobody'}")
     return joined
 

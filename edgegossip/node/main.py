@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
+from edgegossip.mesh import address as addresses
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, default_members, make_topology
 from edgegossip.profiling.sinks import PipeSink, RecordSink
@@ -41,15 +42,15 @@ class NodeOptions:
     save_to: Path | None  # managed only; otherwise in the run folder
 
 
-# Where an unmanaged board's records and its final model go.
+# Where a board's records and its final model go.
 OpenOutput: TypeAlias = Callable[[NodeSpec], tuple[RecordSink, Path | None]]
 
 
 def run_node(recipe: Recipe, options: NodeOptions, open_output: OpenOutput) -> None:
     """Be one board until the run is over. `open_output` is called once the board's place in the run is known to be right.
-    Raises EdgegossipError; under `run` the parent has then been told."""
+    Raises EdgegossipError."""
     spec, peers = _place(recipe, options)
-    sink, save_to = (_parent_pipe(), options.save_to) if options.managed else open_output(spec)
+    sink, save_to = open_output(spec)
     try:
         if recipe.run.mode == "gossip":
             _gossip(spec, peers, sink, save_to, options)
@@ -60,6 +61,11 @@ def run_node(recipe: Recipe, options: NodeOptions, open_output: OpenOutput) -> N
         raise
     finally:
         sink.close()
+
+
+def run_managed(recipe: Recipe, options: NodeOptions) -> None:
+    """The same under `run`: records go to the parent, which is told before an error is raised."""
+    run_node(recipe, options, lambda spec: (_parent_pipe(), options.save_to))
 
 
 def _server_members(recipe: Recipe, options: NodeOptions) -> tuple[NodeId, ...]:
@@ -106,8 +112,16 @@ def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[Node
         count = f"run.nodes = {recipe.run.nodes}, but this board and its {len(peers)} peers make {len(members)}"
         raise ConfigError(f"{count}: name every other board with --peer, or --set run.nodes={max(2, len(members))}")
     spec = NodeSpec(recipe, options.name, members, run_id)
-    make_topology(recipe, members)  # a wrong one must not leave an empty run folder behind
+    _check_before_output(spec, peers, options)
     return spec, peers
+
+
+def _check_before_output(spec: NodeSpec, peers: Mapping[NodeId, str], options: NodeOptions) -> None:
+    """What would be found wrong later anyway: a mistake must not leave an empty run folder behind."""
+    make_topology(spec.recipe, spec.members)
+    addresses.listen_address(options.listen, insecure=options.insecure)
+    for peer, address in peers.items():
+        addresses.parse(address, f"address of {peer}")
 
 
 def _parent_pipe() -> PipeSink:

@@ -23,5 +23,6 @@ def run_client(spec: NodeSpec, coordinator: str, sink: Sink) -> None:
         codec,
         sink,
         meters=[NodeMeters()],
+        run_id=spec.run_id,
     )
     client.run()

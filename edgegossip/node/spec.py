@@ -37,6 +37,10 @@ def default_members(nodes: int) -> tuple[NodeId, ...]:
 def make_topology(recipe: Recipe, members: Sequence[NodeId]) -> Topology:
     """The recipe's topology over these members. Raises ConfigError, or DataError for a bad topology file."""
     section = recipe.gossip
+    if section.topology_file and section.topology != "file":
+        raise ConfigError(
+            f"gossip.topology_file is given, but gossip.topology = {section.topology}: say gossip.topology = file to use it"
+        )
     if section.topology == "file":
         if not section.topology_file:
             raise ConfigError("gossip.topology = file needs gossip.topology_file = PATH")

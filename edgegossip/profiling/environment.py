@@ -14,11 +14,13 @@ from typing import Any
 
 import psutil
 
+from edgegossip import native
+
 PACKAGES = ("edgegossip", "numpy", "torch", "grpcio", "protobuf", "psutil", "click", "flwr")
 
 
-def environment(isa: str | None = None, argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """The machine and the software as a JSON document. `isa` is the native kernels' choice; `argv` the command line."""
+def environment(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """The machine and the software as a JSON document; `argv` is the command line, `isa` the native kernels' choice."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": list(sys.argv if argv is None else argv),
@@ -31,7 +33,7 @@ def environment(isa: str | None = None, argv: Sequence[str] | None = None) -> di
         "threads": psutil.cpu_count(),
         "usable_threads": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
-        "isa": isa,
+        "isa": native.isa(),
         "packages": {name: _version(name) for name in PACKAGES},
     }
 

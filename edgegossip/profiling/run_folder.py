@@ -98,7 +98,7 @@ class RunFolder(RecordSink):
                 raise HostError(f"cannot write to the run folder {self.path}: {error.strerror}") from None
 
     def write_topology(self, document: Mapping[str, Any]) -> None:
-        """topology.json, see topology.topology_document."""
+        """topology.json, see gossip.base.Topology.to_json."""
         write_json(self.path / "topology.json", dict(document))
 
     def write_partition(self, nodes: Sequence[NodeId], classes: Sequence[str], counts: Any) -> None:

@@ -74,7 +74,7 @@ def summarise(run: RunData, metrics: Iterable[MetricsRecord] | None = None) -> d
     reads them anyway."""
     recipe = recipe_of(run)
     section = recipe.get("run", {})
-    members: Sequence[NodeId] = next((d["nodes"] for d in (run.partition, run.topology) if d and "nodes" in d), ())
+    members: Sequence[NodeId] = run.partition.get("nodes", ()) if run.partition else ()
     head = {"run": run.name, "mode": section.get("mode"), "rounds_asked": section.get("rounds")}
     return summarise_records(head, members, run.metrics() if metrics is None else metrics, run.events())
 

@@ -34,7 +34,14 @@ def run_table(summary: Mapping[str, Any]) -> str:
 
 
 def _notes(summary: Mapping[str, Any]) -> list[str]:
-    notes = ["socket: TCP bytes as the kernel counted them; link: with the headers of TCP, IP and Ethernet"]
+    notes = [
+        "overhead: what carried the payload, such as frame heads; socket: all TCP bytes as the kernel counted them, polls,",
+        "acknowledgements and keep-alives included; link: with the headers of TCP, IP and Ethernet",
+    ]
+    if any(row["role"] == "coordinator" for row in summary["boards"]):
+        notes.append(
+            "coordinator: what it sent is what the boards received; its talk with its own SuperLink is not counted"
+        )
     notes.append("all: accuracy and loss are means over the boards that finished, bytes are sums over all boards")
     if summary["failed_nodes"]:
         notes.append(f"lost: {printable(', '.join(summary['failed_nodes']))}; their figures are up to that moment")

@@ -33,8 +33,10 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def number_text(value: float | None, digits: int) -> str:
-    """A number with so many decimals, or "-"."""
-    return UNKNOWN if value is None else f"{value:.{digits}f}"
+    """A number with so many decimals, or "-"; with an exponent when it is huge."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
 def printable(text: str, most: int = 500) -> str:

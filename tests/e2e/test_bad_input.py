@@ -24,6 +24,8 @@ CASES = [
     (["cifar10-gossip", "--set", "data.dir=/nonexistent"], 3, "/nonexistent"),
     (["quickstart-gossip", "--set", "network.host=192.0.2.1"], 2, "the nearest is 127.0.0.1"),
     (["quickstart-server", "--set", "server.min_nodes=9"], 2, "the nearest is 4"),
+    (["quickstart-gossip", "--set", "gossip.topology_file=x.json"], 2, "say gossip.topology = file"),
+    (["quickstart-gossip", "--set", "model.params.hidden=abc"], 2, "hidden"),
 ]
 
 
@@ -58,3 +60,31 @@ def test_port_in_use(mode: str, tmp_path: Path) -> None:
             code, _, err = running.finish()
     assert code == 4 and f"127.0.0.1:{port}: address already in use" in err and err.count("\n") == 1, err
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--peer", "b=127.0.0.1:xx"], 2, "port from 1 to 65535"),
+        (["--peer", "b"], 2, "NAME=HOST:PORT"),
+        (["--peer", "a=127.0.0.1:1"], 2, "that is this board itself"),
+        (["--peer", "b=127.0.0.1:1", "--peer", "c=127.0.0.1:2"], 2, "--set run.nodes=3"),
+        (["--peer", "b=127.0.0.1:1", "--listen", "foo"], 2, "write host:port"),
+        (["--peer", "b=127.0.0.1:1", "--listen", "0.0.0.0:0"], 2, "--insecure"),
+    ],
+    ids=lambda v: v[-1] if isinstance(v, list) else None,
+)
+def test_a_board_started_by_hand_with_a_mistake(arguments: list[str], code: int, words: str, tmp_path: Path) -> None:
+    command = ("node", "quickstart-gossip", "--set", "run.nodes=2", "--name", "a", *arguments)
+    with edgegossip(*command, runs=tmp_path / "runs") as running:
+        got, out, err = running.finish()
+    assert (got, out) == (code, "") and words in err and err.count("\n") == 1, err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_fails_shows_what_was_reached_and_why(tmp_path: Path) -> None:
+    settings = ("--set", "training.lr=1000", "--set", "run.rounds=40", "--no-plots")
+    with edgegossip("run", "quickstart-server", *settings, runs=tmp_path) as running:
+        code, out, err = running.finish()
+    assert code == 6 and "board-0" in out and "the training loss became" in err.splitlines()[-1], err
+    assert "Traceback" not in err and list(tmp_path.glob("*/summary.json"))

@@ -98,7 +98,12 @@ def test_coordinator_and_boards_on_two_machines(namespaces: tuple[str, str], tmp
             assert code == 0 and board.nobody_left(), err
         assert coordinator.nobody_left()
         sent = counted(client, "wire") - before
-    assert json.loads(out)["accuracy"]["mean"] > 0.8
+    result = json.loads(out)
+    assert result["accuracy"]["mean"] > 0.8 and result["rounds"] == 30 and result["failed_nodes"] == []
+    assert {row["node"]: row["rounds"] for row in result["boards"] if row["role"] == "board"} == dict.fromkeys(
+        BOARDS, 30
+    )
+    assert result["sent_bytes"]["payload"] > 0
     rows = [row for board in boards for row in read_run(board.folder()).metrics()]
     assert sum(row.number("net/link_bytes") or 0 for row in rows) == pytest.approx(sent, rel=0.03)
     assert list((coordinator.folder() / "checkpoint").glob("*.npz"))
