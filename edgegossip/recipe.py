@@ -10,7 +10,7 @@ import hashlib
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -171,8 +171,16 @@ def to_toml(recipe: Recipe) -> str:
 
 
 def run_id(recipe: Recipe) -> bytes:
-    """16 bytes that boards started separately from the same recipe agree on."""
-    return hashlib.sha256(to_toml(recipe).encode()).digest()[:16]
+    """16 bytes that boards started separately from the same recipe agree on. What is each board's own matter (its data
+    folder, threads, addresses, evaluations) does not count."""
+    shared = replace(
+        recipe,
+        run=replace(recipe.run, threads=1),
+        data=replace(recipe.data, dir=""),
+        evaluation=EvaluationSection(),
+        network=NetworkSection(),
+    )
+    return hashlib.sha256(to_toml(shared).encode()).digest()[:16]
 
 
 def describe_keys() -> list[tuple[str, str, str]]:

@@ -70,7 +70,8 @@ class LocalUpdate:
     """What one board's local training did in one round, before anything is exchanged.
 
     `delta` is what the local optimiser adds to the model it was given: -lr * gradient for one step of plain SGD, and
-    the sum of all steps (momentum and weight decay included) otherwise. Gradient-type algorithms use -delta / lr.
+    the sum of all steps (momentum, weight decay and changes of batch statistics included) otherwise. -delta / lr is a
+    gradient only for one step of plain SGD, and then within float32 rounding of the model divided by lr.
     """
 
     delta: Vec  # float32[n]

@@ -102,7 +102,9 @@ def test_packaged_recipes_load(name: str) -> None:
     assert made.run.mode == ("server" if name.endswith("server") else "gossip")
 
 
-def test_run_id_depends_on_every_key() -> None:
+def test_run_id_depends_on_the_run_and_not_on_the_board() -> None:
+    for own in ({"data": {"dir": "/d"}}, {"run": {"threads": 4}}, {"network": {"port": 7700}}):
+        assert recipe.run_id(recipe.from_dict(own)) == recipe.run_id(Recipe())
     assert recipe.run_id(Recipe()) == recipe.run_id(recipe.from_dict({}))
     assert recipe.run_id(Recipe()) != recipe.run_id(recipe.from_dict({"run": {"seed": 2}}))
     assert len(recipe.run_id(Recipe())) == 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -64,7 +65,7 @@ class Exchange:
         self._sink, self._stop, self._check = sink, stop, check
         self._outstanding: dict[str, _Sent] = {}
         self._inbox: dict[str, Message] = {}  # answers nobody has taken yet, by the id of the question
-        self._told_lost: dict[NodeId, str] = {}  # from other threads
+        self._told_lost: queue.SimpleQueue[tuple[NodeId, str]] = queue.SimpleQueue()  # from other threads
         self.lost: dict[NodeId, str] = {}  # boards that are down, and why
         self._watched = self._beaten = 0.0
         self._pace = Pace(most_s=0.25)
@@ -72,7 +73,7 @@ class Exchange:
 
     def lose(self, name: NodeId, reason: str) -> None:
         """A board's process is known to be gone. May be called from any thread."""
-        self._told_lost[name] = reason
+        self._told_lost.put((name, reason))
 
     def gather(self, patience_s: float) -> None:
         """Wait until every expected board is there; after `patience_s` go on without those never seen.
@@ -170,8 +171,8 @@ class Exchange:
 
     def _watch(self) -> None:
         changes, strangers = self.roster.observe(self._link.nodes())
-        told, self._told_lost = self._told_lost, {}
-        for name, reason in told.items():
+        while not self._told_lost.empty():
+            name, reason = self._told_lost.get()
             change = self.roster.lose(name, reason)
             if change is None and self.roster.by_name(name) is None:
                 change = Change(name, up=False, reason=reason)

@@ -62,7 +62,9 @@ class Dpsgd:
 
     eta: float = 1.0  # averaging rate, (0, 1]
     max_ahead: int = 0  # rounds that a neighbour may be ahead before we count as left behind; 0: members + period
-    early_bytes: int = 256 * 2**20  # limit of early messages kept, encoded
+    early_bytes: int = (
+        0  # limit of early messages kept, encoded; 0: what honest neighbours can send, or 256 MiB if more
+    )
 
     name = "dpsgd"
 
@@ -147,7 +149,7 @@ class Dpsgd:
     def _receive_early(self, s: State, sender: int, frame: Frame) -> tuple[State, list[Action]]:
         ahead = self.max_ahead or s.view.topology.n + s.view.topology.period
         try:
-            inbox = s.inbox.put(sender, frame, ahead + 1, self.early_bytes)
+            inbox = s.inbox.put(sender, frame, ahead + 1, self._early_bytes(s, ahead))
         except PeerError as error:
             raise PeerError(f"{s.view.members[sender]}: {error}") from None
         if inbox is None:
@@ -156,12 +158,21 @@ class Dpsgd:
         target = _left_behind(s, ahead)
         return self._proceed(s) if target is None else self._catch_up(s, target)
 
+    def _early_bytes(self, s: State, ahead: int) -> int:
+        """As many messages as `ahead` allows of every neighbour, at fp32's size."""
+        honest = (ahead + 1) * len(_here(s).in_) * (4 * s.view.layout.size + 2**16)
+        return self.early_bytes or max(honest, 256 * 2**20)
+
     def _proceed(self, s: State) -> tuple[State, list[Action]]:
         """Ends the round if nothing is missing any more."""
         if s.stepped is None or _missing(s):
             return s, []
+        reason = f"its message of round {s.round} was lost"
+        lost = [
+            Suspect(s.view.members[j], reason) for j in edges.up(s.view, _here(s).in_) if j not in s.gathered.senders
+        ]
         s, actions = self._finish(s)
-        return s, [SetTimer(None), *actions]
+        return s, [SetTimer(None), *lost, *actions]
 
     def _finish(self, s: State) -> tuple[State, list[Action]]:
         """x_i + delta_i + eta sum_j W_ij (xhat_j - xhat_i), with sum_j W_ij (xhat_j - x_i) already gathered."""

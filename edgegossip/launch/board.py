@@ -9,7 +9,7 @@ from edgegossip import recipe as recipes
 from edgegossip.launch.outcome import conclude
 from edgegossip.launch.preflight import TORCH_HINT, require
 from edgegossip.node.main import NodeOptions, run_node
-from edgegossip.node.spec import NodeSpec
+from edgegossip.node.spec import NodeSpec, make_algorithm
 from edgegossip.profiling.environment import environment
 from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import RecordSink, Tee
@@ -21,6 +21,7 @@ def run_board(recipe: Recipe, options: NodeOptions) -> int:
     """Be one board until the run is over, then show what it did. Returns the exit code; raises an EdgegossipError."""
     require("torch", TORCH_HINT)
     codecs.get(recipe.codec.name, **recipe.codec.params)
+    make_algorithm(recipe)
     training.check(recipe)
     folders: list[RunFolder] = []
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from edgegossip.profiling.lines import EventRecord, LogText, Record, parse_record
+from edgegossip.profiling.sinks import HEARTBEAT
 from edgegossip.types import NodeId
 
 STOP_S = 3.0  # a board that is asked to stop gets this long before it is killed
@@ -36,7 +37,14 @@ class Ended:
     code: int  # exit status; -N when signal N killed it
 
 
-News: TypeAlias = Said | Ended
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A board's process is running."""
+
+    node: NodeId
+
+
+News: TypeAlias = Said | Ended | Beat
 
 
 @dataclass(slots=True)
@@ -126,6 +134,9 @@ def _read(name: NodeId, process: subprocess.Popen[bytes], log: Path, news: queue
     assert process.stdout is not None
     with log.open("ab") as rest:
         for line in process.stdout:
+            if line == HEARTBEAT:
+                news.put(Beat(name))
+                continue
             record = parse_record(line, node=name)
             if isinstance(record, LogText):
                 rest.write(line)

@@ -35,11 +35,13 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
     """Train peer to peer. Returns the boards that were lost, with the reason. Raises RunError when it cannot start."""
     run.folder.write_topology(make_topology(run.recipe, run.members).to_json(run.members))
     news: queue.Queue[News] = queue.Queue()
-    children = [_spawn(run, k, news) for k in range(len(run.members))]
+    children: list[Child] = []
     try:
+        for k in range(len(run.members)):
+            children.append(_spawn(run, k, news))
         watch = Watch(children, news, run.sink)
         _introduce(children, _addresses(watch))
-        watch.until_ended(patience_s=run.recipe.gossip.deadline_s + 10.0)
+        watch.until_ended()
         return watch.lost
     finally:
         stop_all(children)

@@ -55,7 +55,7 @@ def _follow(coordinator: Coordinator, watch: Watch, run: LocalRun) -> None:
     while not _over(coordinator, watch):
         watch.next(0.1)
         tell_losses()
-    watch.until_ended(patience_s=10.0)
+    watch.until_ended(patience_s=15.0)
 
 
 def _over(coordinator: Coordinator, watch: Watch) -> bool:

@@ -8,11 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from edgegossip.launch.child import Child, News, Said
+from edgegossip.launch.child import Child, Ended, News, Said
 from edgegossip.profiling.sinks import RecordSink
 from edgegossip.types import NodeId
 
-SILENT_S = 10.0  # a board that says nothing for so long is named, and again after as much
+SILENT_S = 10.0  # a board without a sign of life for so long is named, and again after as much
+STUCK_S = 60.0  # and is ended after this, once no board is left that it could still be useful to
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class Watch:
         child.notice(news)
         if isinstance(news, Said):
             self.sink.write(news.record)
-        elif not (child.finished and news.code == 0) and child.name not in self.lost:
+        elif isinstance(news, Ended) and not (child.finished and news.code == 0) and child.name not in self.lost:
             self._lose(child, child.why())
         return news
 
@@ -44,9 +45,9 @@ class Watch:
     def running(self) -> list[Child]:
         return [c for c in self.children if c.code is None]
 
-    def until_ended(self, patience_s: float) -> None:
-        """Until every board has ended. Boards that are silent are named. Once one has finished, or when all are silent, a
-        board that stays so for `patience_s` is killed: a stopped process would hold the run for ever."""
+    def until_ended(self, patience_s: float = STUCK_S) -> None:
+        """Until every board has ended. A board that gives no sign of life is named. Once one has finished, or when none
+        gives any, a board that stays silent for `patience_s` is killed: a stopped process would hold the run for ever."""
         named_s: dict[NodeId, float] = {}
         while self.running():
             self.next(0.1)
@@ -64,7 +65,7 @@ class Watch:
         for child in self.running():
             if now_s - max(child.heard_s, named_s.get(child.name, 0.0)) > SILENT_S:
                 named_s[child.name] = now_s
-                text = f"{child.name} has said nothing for {now_s - child.heard_s:.0f} s"
+                text = f"{child.name} has given no sign of life for {now_s - child.heard_s:.0f} s"
                 self.sink.event(child.name, "silent", text)
 
     def _end_stuck(self, patience_s: float) -> None:
@@ -75,7 +76,7 @@ class Watch:
             return
         for child in stuck:
             if child.name not in self.lost:
-                self._lose(child, f"it said nothing for {patience_s:.0f} s, and was ended")
+                self._lose(child, f"it gave no sign of life for {patience_s:.0f} s, and was ended")
                 child.process.kill()
 
     def _lose(self, child: Child, why: str) -> None:

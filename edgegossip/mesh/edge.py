@@ -124,6 +124,8 @@ class Edge:
                 await self._try_stream(attempt)
             except PeerError as error:
                 self._lost(str(error))
+            except Exception as error:  # of gRPC's own; whatever it is, the peer is tried again
+                self._lost(f"at {self.address}: {type(error).__name__}: {error}")
             if self.status is Status.LEAVING:
                 self._left()
             attempt = 0 if time.monotonic() - began_s > self._limits.hello_s else attempt + 1

@@ -13,7 +13,6 @@ from typing import Any
 from edgegossip import frame as wire
 from edgegossip.gossip.base import Action, GossipAlgorithm, Message, NodeView, RoundDone, Send, SetTimer, Suspect
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Transport, TransportEvent
-from edgegossip.node.spec import body_limit
 from edgegossip.node.traffic import Traffic
 from edgegossip.profiling.records import Sink
 from edgegossip.profiling.spans import RoundClock
@@ -34,11 +33,13 @@ class Driver:
         workload: Workload,
         sink: Sink,
         clock: RoundClock,
+        rounds: Round,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._algorithm, self._view, self._transport = algorithm, view, transport
         self._workload, self._sink, self._clock, self._now = workload, sink, clock, now
-        self._limits = wire.Limits(max_body_bytes=body_limit(view.layout))
+        self._limits, self._rounds = wire.Limits.of(view.layout), rounds
+        self._refused: set[NodeId] = set()
         self._state: Any = None
         self._traffic = Traffic(view.layout.size)
         self._timer: float | None = None
@@ -117,11 +118,15 @@ class Driver:
                 self._sink.event(self._view.node, "notice", text)
 
     def _receive(self, sender: NodeId, data: bytes | memoryview) -> None:
-        """A bad frame costs its sender the connection and nobody else anything."""
+        """A bad frame costs its sender the connection and nobody else anything. What it sent before is dropped too."""
+        if sender in self._refused:
+            return
         with self._clock.span("decode"):
             try:
                 frame = wire.parse(data, self._limits)
                 wire.expect(frame, run_id=self._view.run_id, layout_hash=self._view.layout.hash)
+                if frame.round >= self._rounds:
+                    raise PeerError(f"its round {frame.round} is not one of the run's {self._rounds}")
                 outcome = self._algorithm.receive(self._state, Message(sender, frame))
             except PeerError as error:
                 self._refuse(sender, str(error))
@@ -130,6 +135,7 @@ class Driver:
 
     def _refuse(self, sender: NodeId, reason: str) -> None:
         self._sink.event(self._view.node, "refused", f"refused a message from {sender}: {reason}", peer=sender)
+        self._refused.add(sender)
         self._transport.close_peer(sender, reason)
         self._membership(self._view.down | {sender})
 

@@ -120,7 +120,7 @@ def train(spec: NodeSpec, joined: Joined, sink: Sink, meters: NodeMeters, save_t
     transport = joined.replay()
     transport.limit_frames(frame_limit(workload.layout))
     clock = RoundClock()
-    driver = Driver(make_algorithm(spec.recipe), view, transport, workload, sink, clock)
+    driver = Driver(make_algorithm(spec.recipe), view, transport, workload, sink, clock, spec.recipe.run.rounds)
     driver.start(workload.initial(spec.recipe.run.seed), joined.down)
     sink.event(spec.name, "started", f"{spec.name} trains {workload.layout.size} values", values=workload.layout.size)
     reporter = _Reporter(spec, driver, workload, sink, clock, meters)

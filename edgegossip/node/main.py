@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from edgegossip.node.spec import NodeSpec, default_members, make_topology
 from edgegossip.profiling.sinks import PipeSink, RecordSink
 from edgegossip.recipe import Recipe
 from edgegossip.types import EXIT_INTERRUPTED, ConfigError, EdgegossipError, NodeId
+
+BEAT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,17 @@ def run_node(recipe: Recipe, options: NodeOptions, open_output: OpenOutput) -> N
 
 def run_managed(recipe: Recipe, options: NodeOptions) -> None:
     """The same under `run`: records go to the parent, which is told before an error is raised."""
-    run_node(recipe, options, lambda spec: (_parent_pipe(), options.save_to))
+    pipe = _parent_pipe()
+    threading.Thread(target=_beat, args=(pipe,), daemon=True, name="heartbeat").start()
+    run_node(recipe, options, lambda spec: (pipe, options.save_to))
+
+
+def _beat(pipe: PipeSink) -> None:
+    """A board that computes for long says nothing else meanwhile; one that is stopped does not even say this."""
+    with suppress(OSError):  # the parent is gone, and so will we be
+        while True:
+            pipe.beat()
+            time.sleep(BEAT_S)
 
 
 def _server_members(recipe: Recipe, options: NodeOptions) -> tuple[NodeId, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgegossip import codecs, gossip
+from edgegossip.frame import HEADER_BYTES, Limits
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Topology
 from edgegossip.layout import Layout
@@ -44,7 +45,13 @@ def make_topology(recipe: Recipe, members: Sequence[NodeId]) -> Topology:
     if section.topology == "file":
         if not section.topology_file:
             raise ConfigError("gossip.topology = file needs gossip.topology_file = PATH")
-        return topologies.from_file(section.topology_file, tuple(members))
+        params = dict(section.topology_params)
+        weights = params.pop("weights", None)
+        if params:
+            raise ConfigError(
+                f"gossip.topology_params.{next(iter(params))}: a topology file takes the parameter weights only"
+            )
+        return topologies.from_file(section.topology_file, tuple(members), weights)
     return topologies.get(section.topology, len(members), **section.topology_params)
 
 
@@ -68,14 +75,9 @@ def neighbours_of(topology: Topology, spec: NodeSpec) -> frozenset[NodeId]:
     return frozenset(spec.members[k] for e in edges for k in (*e.in_, *e.out))
 
 
-def body_limit(layout: Layout) -> int:
-    """No honest codec needs more than 4 bytes a value and 1 MiB of headers."""
-    return 4 * layout.size + 2**20
-
-
 def frame_limit(layout: Layout) -> int:
     """The largest frame that a board of this run may send: head, codec parameters and small numbers around the body."""
-    return body_limit(layout) + 4096
+    return HEADER_BYTES + Limits.of(layout).max_body_bytes + 4096
 
 
 def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:

@@ -16,6 +16,8 @@ from typing import Any
 from edgegossip.profiling.lines import EventRecord, MetricsRecord, Record, to_line
 from edgegossip.types import HostError, NodeId, Round
 
+HEARTBEAT = b".\n"
+
 
 class RecordSink(ABC):
     """A records.Sink that also relays. Time 0 of `t_s` is when the sink was made, or `start_s` of the same clock."""
@@ -69,6 +71,11 @@ class PipeSink(RecordSink):
                 write_all(self._fd, line)
         except BrokenPipeError:
             raise HostError("the process that reads this board's records is gone") from None
+
+    def beat(self) -> None:
+        """A line that is no record, HEARTBEAT: this process is running, whatever it is busy with."""
+        with self._lock:
+            write_all(self._fd, HEARTBEAT)
 
     def close(self) -> None:
         """Nothing is buffered, so there is nothing to do."""

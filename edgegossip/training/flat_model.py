@@ -40,6 +40,7 @@ class FlatModel:
         self.array: Vec = self.vec.numpy()
         self.trainable = self.vec[: own.trainable_size]
         self._point(module)
+        self._variances = [b for n, b in module.named_buffers() if n.rpartition(".")[2] == "running_var"]
 
     def _point(self, module: nn.Module) -> None:
         offsets = {t.name: int(o) for t, o in zip(self.layout.tensors, self.layout.offsets, strict=False)}
@@ -52,9 +53,14 @@ class FlatModel:
                 tensor.grad = self.grad[start : start + tensor.numel()].view(tensor.shape)
 
     def load(self, x: Vec) -> None:
-        """Set every value from x, float32[n] (one copy). Raises LocalError for another shape or type."""
+        """Set every value from x, float32[n] (one copy). Raises LocalError for another shape or type.
+
+        Mixing lossily coded models can push a small running variance below zero, where batch normalisation has no
+        meaning: it is raised to zero here."""
         self.layout.check(x)
         self.array[...] = x
+        for variance in self._variances:
+            variance.clamp_(min=0.0)
 
     def zero_grad(self) -> None:
         """Zero gradients in place; the module's own zero_grad would drop the views."""

@@ -18,6 +18,7 @@ from tests.node.fakes import ListSink, MemoryTransport, Quadratic, network
 
 NAMES = ("a", "b", "c", "d")
 RUN_ID = bytes(range(16))
+ROUNDS = 1000
 
 
 def make_driver(
@@ -35,7 +36,7 @@ def make_driver(
         seed=1,
         deadline_s=deadline_s,
     )
-    driver = Driver(gossip.get("dpsgd"), view, transport, workload, sink, RoundClock())
+    driver = Driver(gossip.get("dpsgd"), view, transport, workload, sink, RoundClock(), ROUNDS)
     driver.start(workload.initial(0))
     return driver
 
@@ -153,3 +154,19 @@ def test_blocked_time_is_transmit_until_the_acknowledgement_and_wait_after_it(sl
     expected, other = ("transmit", "wait") if slow == "acknowledgement" else ("wait", "transmit")
     assert parts[expected] > parts[other]
     assert drivers[0].traffic.frames == 2  # drained: both frames are counted
+
+
+def test_a_round_beyond_the_run_is_refused_and_what_its_sender_sent_before_is_dropped() -> None:
+    ends, sink = network(NAMES), ListSink()
+    driver, other = make_driver("a", ends["a"], sink), make_driver("b", ends["b"], sink)
+    threading.Thread(target=other.play, daemon=True).start()
+    while not isinstance(event := ends["a"].incoming(10), Received):
+        pass
+    honest = frame.parse(event.data, frame.Limits())
+    hostile = b"".join(frame.build(replace(honest, round=ROUNDS)))
+    driver._handle(Received("b", hostile))
+    driver._handle(event)
+    assert [reason for _, reason in ends["a"].closed] == [f"its round {ROUNDS} is not one of the run's {ROUNDS}"]
+    assert driver.round == 0 and not driver._state.gathered.senders
+    for peer in NAMES:
+        ends["b"].lose(peer)

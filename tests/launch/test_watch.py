@@ -1,0 +1,80 @@
+"""Watching boards: one that computes for long is left alone, one that gives no sign of life does not hold the run."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from edgegossip.launch.child import Child, News, _read, stop_all
+from edgegossip.launch.watch import Watch
+from edgegossip.profiling.lines import EventRecord
+from edgegossip.profiling.sinks import RecordSink
+
+# Says nothing but that it is alive for a second, then that it has finished, then ends.
+BUSY = """
+import os, time
+from edgegossip.profiling.sinks import PipeSink
+pipe = PipeSink(1)
+for _ in range(20):
+    pipe.beat()
+    time.sleep(0.05)
+pipe.event("busy", "finished", "done")
+"""
+STOPPED = "import time; time.sleep(300)"
+CRASHING = "raise SystemExit(3)"
+
+
+class Kept(RecordSink):
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[EventRecord] = []
+
+    def write(self, record) -> None:
+        self.events.append(record)
+
+    def close(self) -> None:
+        pass
+
+
+def start(name: str, script: str, news: queue.Queue[News], folder: Path) -> Child:
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    log = folder / f"{name}.log"
+    reader = threading.Thread(target=_read, args=(name, process, log, news), daemon=True)
+    reader.start()
+    return Child(name, process, log, reader)
+
+
+def watch(folder: Path, patience_s: float, **scripts: str) -> tuple[Watch, Kept]:
+    news: queue.Queue[News] = queue.Queue()
+    sink = Kept()
+    children = [start(name, script, news, folder) for name, script in scripts.items()]
+    made = Watch(children, news, sink)
+    try:
+        made.until_ended(patience_s)
+    finally:
+        stop_all(children)
+    return made, sink
+
+
+def test_a_busy_board_outlives_any_patience_as_long_as_it_beats(tmp_path: Path) -> None:
+    made, sink = watch(tmp_path, 0.8, busy=BUSY, other=BUSY.replace("busy", "other"))
+    assert made.lost == {} and sorted(e.node for e in sink.events) == ["busy", "other"]
+
+
+def test_a_stopped_board_is_ended_once_others_have_finished(tmp_path: Path) -> None:
+    made, sink = watch(tmp_path, 1.5, busy=BUSY, stopped=STOPPED)
+    assert list(made.lost) == ["stopped"] and "gave no sign of life" in made.lost["stopped"]
+    assert [e.name for e in sink.events if e.node == "stopped"] == ["lost"]
+
+
+def test_all_stopped_ends_the_run(tmp_path: Path) -> None:
+    made, _ = watch(tmp_path, 1.0, a=STOPPED, b=STOPPED)
+    assert sorted(made.lost) == ["a", "b"]
+
+
+def test_a_crash_is_named_with_its_exit_code_and_log(tmp_path: Path) -> None:
+    made, _ = watch(tmp_path, 5.0, crashing=CRASHING)
+    assert made.lost == {"crashing": f"its process ended with exit code 3; its log is {tmp_path / 'crashing.log'}"}
