@@ -13,12 +13,12 @@ from edgegossip.launch.watch import Watch
 from edgegossip.profiling.lines import EventRecord
 from edgegossip.profiling.sinks import RecordSink
 
-# Says nothing but that it is alive for a second, then that it has finished, then ends.
+# Says nothing but that it is alive for some seconds, then that it has finished, then ends.
 BUSY = """
 import os, time
 from edgegossip.profiling.sinks import PipeSink
 pipe = PipeSink(1)
-for _ in range(20):
+for _ in range(90):
     pipe.beat()
     time.sleep(0.05)
 pipe.event("busy", "finished", "done")
@@ -60,12 +60,12 @@ def watch(folder: Path, patience_s: float, **scripts: str) -> tuple[Watch, Kept]
 
 
 def test_a_busy_board_outlives_any_patience_as_long_as_it_beats(tmp_path: Path) -> None:
-    made, sink = watch(tmp_path, 0.8, busy=BUSY, other=BUSY.replace("busy", "other"))
+    made, sink = watch(tmp_path, 3.0, busy=BUSY, other=BUSY.replace("busy", "other"))
     assert made.lost == {} and sorted(e.node for e in sink.events) == ["busy", "other"]
 
 
 def test_a_stopped_board_is_ended_once_others_have_finished(tmp_path: Path) -> None:
-    made, sink = watch(tmp_path, 1.5, busy=BUSY, stopped=STOPPED)
+    made, sink = watch(tmp_path, 3.0, busy=BUSY, stopped=STOPPED)
     assert list(made.lost) == ["stopped"] and "gave no sign of life" in made.lost["stopped"]
     assert [e.name for e in sink.events if e.node == "stopped"] == ["lost"]
 
