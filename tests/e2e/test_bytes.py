@@ -109,8 +109,15 @@ def test_coordinator_and_boards_on_two_machines(namespaces: tuple[str, str], tmp
     assert list((coordinator.folder() / "checkpoint").glob("*.npz"))
 
 
-def test_gossip_on_two_machines(namespaces: tuple[str, str], tmp_path: Path) -> None:
-    """Two boards that name each other, one in each namespace; plain traffic off the loopback has to be asked for."""
+@pytest.mark.parametrize("figure", ["net/sent_bytes", "net/link_bytes"])
+def test_gossip_on_two_machines(namespaces: tuple[str, str], figure: str, tmp_path: Path) -> None:
+    """Two boards that name each other, one in each namespace; plain traffic off the loopback has to be asked for.
+
+    An interface that leaves the cutting into packets to its hardware counts the headers of up to 64 KiB once, so the
+    socket figure is the one to hold against it; one that does not counts them all, as the link figure does."""
+    if figure == "net/link_bytes":
+        for name in namespaces:
+            ip("-n", name, "link", "set", "wire", "gso_max_segs", "1")
     common = ("quickstart-gossip", *SHORT[:2], "--set", "run.nodes=2")
     ends = {"left": (namespaces[0], "10.77.0.1:7700"), "right": (namespaces[1], "10.77.0.2:7700")}
     with ExitStack() as stack:
@@ -124,7 +131,7 @@ def test_gossip_on_two_machines(namespaces: tuple[str, str], tmp_path: Path) -> 
             assert code == 0, err
         sent = counted(namespaces[0], "wire") + counted(namespaces[1], "wire")
     rows = [row for board in running.values() for row in read_run(board.folder()).metrics()]
-    assert sum(row.number("net/link_bytes") or 0 for row in rows) == pytest.approx(sent, rel=0.05)
+    assert sum(row.number(figure) or 0 for row in rows) == pytest.approx(sent, rel=0.03)
     assert all(list((board.folder() / "checkpoint").glob("*.npz")) for board in running.values())
 
 
