@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -120,8 +121,14 @@ def stop_all(children: Sequence[Child]) -> None:
         except subprocess.TimeoutExpired:
             child.process.kill()
             child.process.wait()
-        if child.process.stdin is not None:
-            child.process.stdin.close()
+        _close_input(child)
+
+
+def _close_input(child: Child) -> None:
+    """A line that a board never read stays in the pipe's buffer, and closing tries to send it once more."""
+    assert child.process.stdin is not None
+    with contextlib.suppress(OSError):
+        child.process.stdin.close()
 
 
 def _environment(threads: int) -> Mapping[str, str]:

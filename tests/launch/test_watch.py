@@ -78,3 +78,11 @@ def test_all_stopped_ends_the_run(tmp_path: Path) -> None:
 def test_a_crash_is_named_with_its_exit_code_and_log(tmp_path: Path) -> None:
     made, _ = watch(tmp_path, 5.0, crashing=CRASHING)
     assert made.lost == {"crashing": f"its process ended with exit code 3; its log is {tmp_path / 'crashing.log'}"}
+
+
+def test_a_board_that_died_before_it_read_a_line_can_be_stopped(tmp_path: Path) -> None:
+    child = start("gone", "", queue.Queue(), tmp_path)
+    child.process.wait()
+    child.tell("a line that nobody reads")
+    stop_all([child])
+    assert child.process.stdin is not None and child.process.stdin.closed
