@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from edgegossip.codecs import floats, minmax
-from edgegossip.codecs.base import MAX_PARAMS_BYTES, Codec, Ctx
+from edgegossip.codecs.base import MAX_PARAMS_BYTES, Body, Codec, Ctx
 from edgegossip.codecs.measures import bits_per_value, relative_error
 from edgegossip.codecs.registry import Family, Param, Registry
 
 __all__ = [
     "MAX_PARAMS_BYTES",
     "REGISTRY",
+    "Body",
     "Codec",
     "Ctx",
     "Family",

@@ -7,12 +7,13 @@ message to the next (error memory, momentum, levels) is a state value that the c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from edgegossip.layout import Layout
 from edgegossip.types import Vec
 
 S = TypeVar("S")
+Body: TypeAlias = bytes | memoryview  # what travels: bytes, or a read-only view of bytes that nobody writes to any more
 
 MAX_PARAMS_BYTES = 512  # limit of the frame's codec parameter field
 
@@ -45,16 +46,15 @@ class Codec(Protocol[S]):
     def init(self, layout: Layout) -> S:
         """State before the first message."""
 
-    def encode(self, x: Vec, state: S, ctx: Ctx) -> tuple[bytes, S]:
-        """Encode float32[layout.size]. Raises LocalError that names the tensor when x is not finite, or has the wrong
-        size."""
+    def encode(self, x: Vec, state: S, ctx: Ctx) -> tuple[Body, S]:
+        """Encode float32[layout.size]; the body and the next state. Neither x nor `state` is changed. Raises LocalError
+        that names the tensor when x is not finite, or has the wrong size."""
 
-    def decode(
-        self, body: bytes | memoryview, layout: Layout, out: Vec | None = None, weight: float | None = None
-    ) -> Vec:
+    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         """Decode into a finite float32[layout.size].
 
         `out` given: write there (and return it); `weight` given too: out += weight * value.
-        Raises DecodeError on any other body, before anything is allocated by a length that the body claims and
-        with `out` untouched. Time and memory are bounded by the layout, never by the body.
+        Raises DecodeError on any other body, before anything is allocated by a length that the body claims. A sum
+        (`weight` given) is then as it was; a vector that was to be overwritten may be half overwritten. Time and memory
+        are bounded by the layout, never by the body.
         """

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.codecs.base import Ctx
+from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.checks import (
     CHUNK_VALUES,
     all_finite,
@@ -45,9 +45,7 @@ class _Float:
     def init(self, layout: Layout) -> Layout:
         return layout
 
-    def decode(
-        self, body: bytes | memoryview, layout: Layout, out: Vec | None = None, weight: float | None = None
-    ) -> Vec:
+    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         """Check all, then write; the body in a frame need not be aligned."""
         require_out(layout, out, weight)
         wire = np.frombuffer(require_body_bytes(body, self.dtype.itemsize * layout.size, self.name), self.dtype)
@@ -69,7 +67,7 @@ class Fp32(_Float):
     wire_id: ClassVar[int] = 1
     dtype: ClassVar[np.dtype[Any]] = np.dtype("<f4")
 
-    def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[bytes, Layout]:
+    def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
         require_input(x, state)
         return x.astype(self.dtype, copy=False).tobytes(), state
 
@@ -82,7 +80,7 @@ class Fp16(_Float):
     wire_id: ClassVar[int] = 2
     dtype: ClassVar[np.dtype[Any]] = np.dtype("<f2")
 
-    def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[bytes, Layout]:
+    def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
         require_input(x, state)
         half = np.empty(x.size, self.dtype)
         with np.errstate(under="ignore"):

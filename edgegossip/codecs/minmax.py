@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from edgegossip import native
-from edgegossip.codecs.base import Ctx
+from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.checks import nonfinite, require_body_bytes, require_out
 from edgegossip.codecs.registry import Family, without_params
 from edgegossip.layout import Layout
@@ -39,16 +39,14 @@ class MinMax8:
     def init(self, layout: Layout) -> Layout:
         return layout
 
-    def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[bytes, Layout]:
+    def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
         state.check(x)
         body = np.empty(_body_bytes(state), np.uint8)
         if (bad := native.minmax8_encode(x, state.offsets, body)) >= 0:
             raise nonfinite(state, bad)
         return body.tobytes(), state
 
-    def decode(
-        self, body: bytes | memoryview, layout: Layout, out: Vec | None = None, weight: float | None = None
-    ) -> Vec:
+    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         require_out(layout, out, weight)
         data = require_body_bytes(body, _body_bytes(layout), self.name)
         values = np.empty(layout.size, np.float32) if out is None else out

@@ -14,7 +14,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from edgegossip import frame as wire
-from edgegossip.codecs.base import Codec, Ctx
+from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.frame import Frame, Kind
 from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, PeerError, Round, Vec
@@ -29,7 +29,7 @@ class Packed:
     """An encoded vector, ready to send."""
 
     array: Array
-    body: bytes  # what the codec made
+    body: Body  # what the codec made
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from edgegossip.codecs.base import Body
 from edgegossip.codecs.checks import require_finite
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip.base import Message, NodeView, Send
@@ -72,7 +73,7 @@ def key_of(view: NodeView, index: int, round: Round) -> int:
     return derive_key(view.seed, index, round)
 
 
-def make_frame(view: NodeView, kind: Kind, round: Round, key: int, body: bytes) -> Frame:
+def make_frame(view: NodeView, kind: Kind, round: Round, key: int, body: Body) -> Frame:
     """The frame that all out-neighbours get; `address` numbers it for each."""
     return Frame(
         kind=kind,

@@ -17,13 +17,13 @@ bool always() { return true; }
 // The compiler's built-in asks the CPU and whether the operating system saves the wide registers.
 bool has_avx2() {
     __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
 }
 
 bool has_avx512() {
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512dq");
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("bmi2");
 }
 #endif
 

@@ -1,0 +1,39 @@
+// What every binding needs: the choice of instruction set and threads, and checks of arguments. One file bind/*.cpp a part.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "buffer.hpp"
+#include "cpu.hpp"
+#include "float_env.hpp"
+
+namespace edgegossip {
+
+namespace nb = nanobind;
+
+using Name = std::optional<std::string>;
+
+// The argument if given, else EDGEGOSSIP_ISA if set, else the best that the machine has. LocalError when it is not there.
+const Isa& choose(const Name& argument);
+
+// The argument if given, else EDGEGOSSIP_THREADS if set, else 1. LocalError unless it is a whole number from 1 to 64.
+int choose_threads(std::optional<int> argument);
+
+std::vector<std::string> available_names();
+
+// ValueError unless it is a finite float32.
+float checked_weight(double weight);
+
+// One function a part: defines its functions in the module.
+void bind_general(nb::module_& m);
+void bind_minmax8(nb::module_& m);
+
+}  // namespace edgegossip
