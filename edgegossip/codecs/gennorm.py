@@ -1,0 +1,125 @@
+"""The generalised normal law that CO3 takes gradients for, and what follows from it: the scale k and Huffman marginals.
+
+Chen, Hernandez, Huang, Rini, "Convert, compress, correct" (CO3), section III and equations 8 and 9; values are GenNorm
+(alpha, beta) with density beta / (2 alpha Gamma(1/beta)) exp(-(|x| / alpha)^beta). CO3 sends G(k x) / k, with G rounding
+to the nearest of the 11 numbers 0, +-.5, +-1, +-1.5, +-2, +-3.
+
+Deviations from the paper. Its equation 9 calls k an exponent bias and divides by the standard deviation; its numbers are
+those of k = poly(beta) / alpha with the law's *scale parameter* alpha, and they are wrong below beta = .5. Here k comes
+from a table of true optima (`gennorm_tables.py`), and eq 9 stays as `eq9_scale` for comparison. beta is fitted by
+moments: (E|x|)^2 / E x^2 = Gamma(2/b)^2 / (Gamma(1/b) Gamma(3/b)), which lies between 0 and 3/4.
+
+Only tables and + - * / are used, no exp, log or gamma function: every CPU gets the same k from the same moments.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgegossip.codecs.gennorm_tables import MARGINALS, OPTIMA
+from edgegossip.types import LocalError
+
+GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)  # magnitudes by level: 1 sign, 2 exponent, 1 mantissa bit, exponent bias 1
+EDGES = (0.25, 0.75, 1.25, 1.75, 2.5)  # between them, nearest rounding
+
+# k is a normal float32 whose largest value 3 / k is finite.
+K_MIN = 2.0**-126
+K_MAX = float(np.finfo(np.float32).max)
+
+_BETAS = tuple(row[0] for row in OPTIMA)
+_RATIOS = tuple(row[1] for row in OPTIMA)
+_MEANS = tuple(row[2] for row in OPTIMA)  # E|x| / alpha
+_SCALES = tuple(row[2] * row[3] for row in OPTIMA)  # k E|x|, which is far smoother than k alpha
+
+
+@dataclass(frozen=True, slots=True)
+class GenNorm:
+    """A fitted law: scale alpha (0 when all values are zero) and shape beta."""
+
+    alpha: float
+    beta: float
+
+
+def moment_ratio(sum_abs: float, sum_squares: float, n: int) -> float:
+    """(mean |x|)^2 / mean x^2, in [0, 1]; 1 for values that are all zero. Raises LocalError on impossible moments."""
+    if n < 1 or not (0 <= sum_abs < float("inf") and 0 <= sum_squares < float("inf")):
+        raise LocalError(f"{n} values cannot have a sum of magnitudes {sum_abs} and of squares {sum_squares}")
+    if sum_squares == 0.0:
+        return 1.0
+    return min(1.0, sum_abs / sum_squares * (sum_abs / n))
+
+
+def fit(sum_abs: float, sum_squares: float, n: int) -> GenNorm:
+    """The law with these moments: sum |x| and sum x^2 over n values.
+
+    beta is clamped to the table, .15 to 20. Raises LocalError on impossible moments.
+    """
+    ratio = moment_ratio(sum_abs, sum_squares, n)
+    return GenNorm(sum_abs / n / _interpolate(_MEANS, ratio), _interpolate(_BETAS, ratio))
+
+
+def scale_for(sum_abs: float, sum_squares: float, max_abs: float, n: int) -> np.float32:
+    """CO3's k for n values with these moments (doubles, summed in an order that is the same everywhere).
+
+    0 when all values are zero, else a normal float32 with 3 / k finite: the k of the smallest expected squared error
+    under the fitted law, but never below 3 / max|x|, which brings the largest value to the largest grid point. A sample
+    can lack the tail that its moments predict (n = 1, equal magnitudes, a few values), and a smaller k would then leave
+    grid points unused. Where the tail is heavier than the table's, beta < .15, a few values are nearly all of the vector
+    and k is 3 / max|x|. Hence |Q(x) - x| <= |x| for every value, and Q(x) is zero only with x (or where max|x| is so
+    small, under 8e-40, that k would overflow). Raises LocalError on impossible moments.
+    """
+    ratio = moment_ratio(sum_abs, sum_squares, n)
+    if sum_squares == 0.0:
+        return np.float32(0.0)
+    if not 0 < max_abs < float("inf"):
+        raise LocalError(f"the largest of values that are not all zero cannot be {max_abs}")
+    k = GRID[-1] / max_abs
+    if ratio >= _RATIOS[0]:
+        k = max(k, _interpolate(_SCALES, ratio) / (sum_abs / n))
+    return np.float32(min(max(k, K_MIN), K_MAX))
+
+
+def eq9_scale(alpha: float, beta: float) -> float:
+    """The paper's k: (0.46 - 2.85 b + 5.37 b^2 - 2.85 b^3 + 0.52 b^4) / alpha, equation 9 with alpha in sigma's place.
+
+    A reference only. Within 15 % of the optimum for beta from .5 to 2; raises LocalError outside. (At .3 its relative
+    error would be .85 where .38 is possible.)
+    """
+    if not 0.5 <= beta <= 2.0:
+        raise LocalError(f"equation 9 holds for beta from 0.5 to 2, got {beta}")
+    if not 0 < alpha < float("inf"):
+        raise LocalError(f"alpha = {alpha} must be positive")
+    return (0.46 + beta * (-2.85 + beta * (5.37 + beta * (-2.85 + beta * 0.52)))) / alpha
+
+
+@dataclass(frozen=True, slots=True)
+class StaticTable:
+    """Weights for Huffman codes that need no table in the frame: the frame names `index`."""
+
+    index: int
+    beta: float
+    weights: tuple[int, ...]  # uint8[16] by code, sign << 3 | level; 0 for the five codes that never occur
+
+
+STATIC_TABLES = tuple(StaticTable(j, beta, weights) for j, (beta, weights) in enumerate(MARGINALS))
+
+
+def static_table_for(beta: float) -> StaticTable:
+    """The table whose beta is nearest to this one in ratio."""
+    # Between neighbours a < b the border is sqrt(a b); no root is needed to compare with it.
+    pairs = zip(STATIC_TABLES, STATIC_TABLES[1:], strict=False)
+    return STATIC_TABLES[sum(beta * beta > low.beta * high.beta for low, high in pairs)]
+
+
+def _interpolate(column: tuple[float, ...], ratio: float) -> float:
+    """A column of the table at this ratio of moments, linear in the ratio; its ends beyond the table."""
+    if ratio <= _RATIOS[0]:
+        return column[0]
+    if ratio >= _RATIOS[-1]:
+        return column[-1]
+    j = bisect_right(_RATIOS, ratio) - 1
+    share = (ratio - _RATIOS[j]) / (_RATIOS[j + 1] - _RATIOS[j])
+    return column[j] + share * (column[j + 1] - column[j])
