@@ -109,7 +109,7 @@ class Registry:
         """The codec that decodes a frame's body. Raises DecodeError on an unknown id or ill-formed parameters."""
         family = self.by_wire_id.get(codec_id)
         if family is None or family.from_params is None:
-            known = ", ".join(f"{i} ({f.name})" for i, f in self.by_wire_id.items()) or "none"
+            known = ", ".join(f"{i} ({f.name})" for i, f in sorted(self.by_wire_id.items())) or "none"
             raise DecodeError(f"unknown codec id {codec_id}; this build knows {known}")
         if len(params) > MAX_PARAMS_BYTES:
             raise DecodeError(f"{len(params)} bytes of codec parameters exceed the limit of {MAX_PARAMS_BYTES}")

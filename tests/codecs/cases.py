@@ -44,6 +44,10 @@ def nearest_binary16(x: Vec, layout: Layout) -> NDArray[np.float64]:
     return np.maximum(np.maximum(size * 2.0**-11, 2.0**-25), size - 65504.0)
 
 
+def nearest_bfloat16(x: Vec, layout: Layout) -> NDArray[np.float64]:
+    return np.maximum(np.abs(x.astype(np.float64)) * 2.0**-8, 2.0**-134)
+
+
 def half_a_step(x: Vec, layout: Layout) -> NDArray[np.float64]:
     bound = np.abs(x.astype(np.float64)) * 2.0**-23 + 2.0**-149
     for k in range(len(layout.tensors)):
@@ -56,6 +60,7 @@ def half_a_step(x: Vec, layout: Layout) -> NDArray[np.float64]:
 CASES = (
     Case("fp32", exact),
     Case("fp16", nearest_binary16),
+    Case("bf16", nearest_bfloat16),
     Case("minmax8", half_a_step),
 )
 

@@ -15,7 +15,12 @@ from edgegossip.types import ConfigError, DecodeError
 
 def test_names_and_wire_ids_of_version_1() -> None:
     """Ids are on the wire: this table only grows."""
-    assert {i: f.name for i, f in codecs.REGISTRY.by_wire_id.items()} == {1: "fp32", 2: "fp16", 3: "minmax8"}
+    assert {i: f.name for i, f in codecs.REGISTRY.by_wire_id.items()} == {
+        1: "fp32",
+        2: "fp16",
+        3: "minmax8",
+        4: "bf16",
+    }
     for name in codecs.names():
         assert codecs.get(name).name == name
 
@@ -24,7 +29,7 @@ def test_names_and_wire_ids_of_version_1() -> None:
     "name, params, message",
     [
         ("minmax", {}, "there is no codec 'minmax'; did you mean minmax8?; valid: "),
-        ("zzz", {}, "there is no codec 'zzz'; valid: fp32, fp16, minmax8"),
+        ("zzz", {}, "there is no codec 'zzz'; valid: fp32, fp16, bf16, minmax8"),
         ("fp32", {"bits": 4}, "codec fp32 has no parameter 'bits'; it has none"),
     ],
 )

@@ -31,6 +31,20 @@ def fp16_values(body: bytes, shapes: Shapes) -> list[float]:
     return list(struct.unpack(f"<{len(body) // 2}e", body))
 
 
+def bf16(x: np.ndarray, shapes: Shapes) -> bytes:
+    body = b""
+    for v in x:
+        bits = struct.unpack("<I", struct.pack("<f", v))[0]
+        upper, lower = bits >> 16, bits & 0xFFFF
+        up = lower > 0x8000 or (lower == 0x8000 and upper & 1)
+        body += struct.pack("<H", upper + 1 if up and upper & 0x7FFF < 0x7F7F else upper)
+    return body
+
+
+def bf16_values(body: bytes, shapes: Shapes) -> list[float]:
+    return [struct.unpack("<f", b"\0\0" + body[i : i + 2])[0] for i in range(0, len(body), 2)]
+
+
 def minmax8(x: np.ndarray, shapes: Shapes) -> bytes:
     heads, codes = b"", b""
     for t in _split(x, shapes):
@@ -76,5 +90,6 @@ def _split(values: np.ndarray, shapes: Shapes) -> Iterable[np.ndarray]:
 REFERENCES: Mapping[str, tuple[Body, Values]] = {
     "fp32": (fp32, fp32_values),
     "fp16": (fp16, fp16_values),
+    "bf16": (bf16, bf16_values),
     "minmax8": (minmax8, minmax8_values),
 }

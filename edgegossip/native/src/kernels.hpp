@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "kernels/general.hpp"
+#include "kernels/half.hpp"
 #include "kernels/minmax8.hpp"
 
 static_assert(FLT_EVAL_METHOD == 0, "float arithmetic must round to float; the kernels are bit-exact across machines");
@@ -21,6 +22,7 @@ namespace edgegossip {
 
 struct Kernels {
     General general;
+    Half half;
     MinMax8 minmax8;
 };
 

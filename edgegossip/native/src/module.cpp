@@ -4,5 +4,6 @@
 
 NB_MODULE(_native, m) {
     edgegossip::bind_general(m);
+    edgegossip::bind_half(m);
     edgegossip::bind_minmax8(m);
 }
