@@ -1,0 +1,267 @@
+"""ElastiCL's rule, lists of levels, and bounds that must be bounds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgegossip.codecs import levels
+from edgegossip.codecs.levels import LevelRule
+from edgegossip.types import LocalError
+
+RULE = LevelRule(s0=4, eta0=0.1, f0=2.0)
+
+
+def spread(grid: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """Variance of stochastic rounding of each r to the list."""
+    j = np.clip(np.searchsorted(grid, r, side="right") - 1, 0, len(grid) - 2)
+    return (grid[j + 1] - r) * (r - grid[j])
+
+
+@pytest.mark.parametrize(
+    "loss, lr, expected",
+    [
+        (2.0, 0.1, 4),  # as at the start
+        (0.5, 0.1, 8),  # a quarter of the loss: twice the levels (eq 3)
+        (0.5, 0.05, 4),  # half the learning rate: half the levels (eq 4)
+        (8.0, 0.01, 1),  # 0.2 levels: one
+        (0.02, 0.1, 40),
+        (2.0, 0.0, 1),
+        (0.0, 0.1, 32767),
+        (1e-300, 0.1, 32767),
+        (1e-320, 1e300, 32767),
+    ],
+)
+def test_the_level_rule(loss: float, lr: float, expected: int) -> None:
+    assert levels.levels_for(RULE, loss, lr) == expected
+
+
+@given(loss=st.floats(1e-6, 1e3), lr=st.floats(1e-6, 10), factor=st.floats(1, 100))
+def test_levels_never_fall_with_the_loss_or_rise_with_a_smaller_learning_rate(
+    loss: float, lr: float, factor: float
+) -> None:
+    s = levels.levels_for(RULE, loss, lr)
+    assert 1 <= s <= 32767
+    assert levels.levels_for(RULE, loss / factor, lr) >= s
+    assert levels.levels_for(RULE, loss, lr / factor) <= s
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf])
+def test_the_level_rule_refuses_what_is_no_loss_or_learning_rate(bad: float) -> None:
+    for call in (
+        lambda: levels.levels_for(RULE, bad, 0.1),
+        lambda: levels.levels_for(RULE, 1.0, bad),
+        lambda: LevelRule(4, bad, 1.0),
+        lambda: LevelRule(4, 0.1, bad),
+        lambda: LevelRule(0, 0.1, 1.0),
+        lambda: LevelRule(32768, 0.1, 1.0),
+        lambda: levels.smooth_loss(bad, 1.0),
+        lambda: levels.smooth_loss(None, bad),
+        lambda: levels.smooth_loss(1.0, 1.0, bad),
+    ):
+        with pytest.raises(LocalError):
+            call()
+
+
+def test_smoothing() -> None:
+    assert levels.smooth_loss(None, 3.0) == 3.0
+    assert levels.smooth_loss(2.0, 1.0) == pytest.approx(1.9)
+    assert levels.smooth_loss(2.0, 1.0, decay=0.0) == 1.0
+
+
+def test_geometric_levels() -> None:
+    assert levels.geometric_levels(6, 0.5).tolist() == [0, *(2.0**-k for k in range(6, -1, -1))]
+    assert levels.geometric_levels(126, 0.5)[1] == np.float32(2.0**-126)
+    nine = levels.geometric_levels(126, 0.9)
+    assert nine.dtype == np.float32 and nine.shape == (128,) and nine[0] == 0 and nine[-1] == 1
+    np.testing.assert_allclose(nine[1:], 0.9 ** np.arange(126.0, -1, -1), rtol=1e-7)
+    np.testing.assert_allclose(levels.uniform_levels(4), [0, 0.25, 0.5, 0.75, 1])
+
+
+@pytest.mark.parametrize(
+    "s, p",
+    [(127, 0.5), (6, 0.0), (6, 1.0), (6, -0.1), (6, math.nan), (0, 0.5), (40000, 0.9), (6, 1 - 1e-9), (300, 0.5)],
+)
+def test_geometric_levels_that_float32_cannot_hold(s: int, p: float) -> None:
+    with pytest.raises(LocalError):
+        levels.geometric_levels(s, p)
+
+
+def test_equation_2() -> None:
+    assert levels.variance_bound(6, 512) == 0.125 + 512 / 2**14
+    assert levels.variance_bound(6, 2**14) == 2 - 0.875
+    assert levels.variance_bound(6, 9 * 2**10) == 1.5 - 0.875  # from 9/4 * 4^s on
+    assert levels.variance_bound(6, 9 * 2**10 - 1) == pytest.approx(0.125 + 9 / 16, abs=1e-3)
+
+
+def test_equation_2_as_printed_is_no_bound_at_its_border() -> None:
+    s, d = 4, 512
+    r = np.full(d, 2.0**-s / 2)
+    r[0] = math.sqrt(1 - (d - 1) * r[1] ** 2)
+    variance = float(spread(levels.geometric_levels(s, 0.5).astype(np.float64), r).sum())
+    assert (r**2).sum() == pytest.approx(1) and d == 2 * 4**s
+    assert 2.0**-s * math.sqrt(d) - 0.875 < 0.54 < 0.56 < variance <= levels.variance_bound(s, d)
+
+
+_lists = st.one_of(
+    st.tuples(st.integers(1, 12), st.floats(0.05, 0.95)).map(lambda a: levels.geometric_levels(*a)),
+    st.integers(1, 20).map(levels.uniform_levels),
+    st.lists(st.floats(0.001, 0.999), max_size=6, unique=True).map(lambda a: np.array([0, *sorted(a), 1.0])),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(grid=_lists, d=st.integers(1, 3000), seed=st.integers(0, 2**32 - 1), tail=st.floats(0.2, 5))
+def test_no_vector_is_worse_than_the_worst_case(grid: np.ndarray, d: int, seed: int, tail: float) -> None:
+    """Of either norm; and section 3.6's displayed sum lies above every vector too."""
+    rng = np.random.default_rng(seed)
+    size = rng.standard_gamma(1 / tail, d) ** (1 / tail) + 1e-12
+    grid = np.asarray(grid, np.float64)
+    bound = levels.worst_case_variance(grid, d)
+    r = size / np.sqrt((size**2).sum())
+    variance = spread(grid, np.minimum(r, 1)).sum()
+    assert variance <= bound + 1e-12
+    largest = size / size.max()
+    assert spread(grid, largest).sum() / (largest**2).sum() <= bound + 1e-12
+    counts = np.histogram(np.minimum(r, 1), grid)[0]
+    assert variance <= levels.bin_bound(grid, counts.tolist()) + 1e-9
+
+
+@pytest.mark.parametrize("s, p", [(1, 0.5), (2, 0.3), (3, 0.5), (2, 0.8), (6, 0.5), (6, 0.9)])
+@pytest.mark.parametrize("d", [7, 64, 1000])
+def test_some_vector_is_as_bad_as_the_worst_case(s: int, p: float, d: int) -> None:
+    """Brute force over vectors of at most three different magnitudes: `a` values x, `b` values y and one that carries the
+    rest of the norm. Whole counts keep it from reaching the bound exactly."""
+    grid = levels.geometric_levels(s, p).astype(np.float64)
+    x = np.linspace(0, 1, 400)[:, None]
+    best = 0.0
+    counts = sorted({round(d ** (k / 12)) for k in range(13)} | set(range(1, min(d, 8) + 1)))
+    for few in (c for c in counts if c < d):
+        left = 1 - few * x**2  # `few` values x, the others share the rest
+        ok = left >= 0
+        y = np.sqrt(np.where(ok, left, 0) / (d - few))
+        best = max(
+            best, float(np.where(ok, few * spread(grid, x) + (d - few) * spread(grid, np.minimum(y, 1)), 0).max())
+        )
+        part = 1 - few * x**2  # or `few` values x, and zeros but for one
+        one = np.sqrt(np.where(ok, part, 0))
+        best = max(best, float(np.where(ok, few * spread(grid, x) + spread(grid, np.minimum(one, 1)), 0).max()))
+    best = max(best, d * float(spread(grid, np.array([d**-0.5]))[0]))
+    bound = levels.worst_case_variance(grid, d)
+    assert 0.8 * bound <= best <= bound + 1e-9
+
+
+@pytest.mark.parametrize("s", [1, 2, 4, 6, 8])
+@pytest.mark.parametrize("d", [1, 5, 100, 512, 8192, 9215, 9216, 9217, 10**4, 2**14, 10**6])
+def test_the_worst_case_is_below_equation_2_and_the_bins(s: int, d: int) -> None:
+    grid = levels.geometric_levels(s, 0.5)
+    worst = levels.worst_case_variance(grid, d)
+    assert worst <= levels.variance_bound(s, d) + 1e-9
+    assert levels.variance_bound(s, d, 0.5000001) == pytest.approx(worst, rel=1e-4)
+    if d >= 4 ** (s + 1):  # all values below l_1
+        assert worst >= 2.0**-s * math.sqrt(d) - 1 - 1e-9
+
+
+def test_the_worst_case_of_one_interval_in_closed_form() -> None:
+    """Levels 0 and 1 are TernGrad without clipping: sum r (1 - r) = sum r - 1 is largest for equal values."""
+    for d in (4, 9, 10000):
+        assert levels.worst_case_variance([0, 1], d) == pytest.approx(math.sqrt(d) - 1)
+    assert levels.worst_case_variance([0, 1], 1) <= 0.25
+
+
+def test_qsgd_lies_below_its_own_lemma() -> None:
+    """Alistarh et al. 2017, lemma 3.1: min(d / s^2, sqrt(d) / s)."""
+    for s, d in itertools.product((1, 2, 7, 127), (1, 64, 512, 8192)):
+        assert levels.worst_case_variance(levels.uniform_levels(s), d) <= min(d / s**2, math.sqrt(d) / s)
+
+
+@pytest.mark.parametrize("s, d", [(2, 100), (6, 512), (8, 10**4), (126, 512)])
+def test_the_optimal_ratio_beats_every_other(s: int, d: int) -> None:
+    best = levels.optimal_ratio(s, d)
+    bound = levels.worst_case_variance(levels.geometric_levels(s, best), d)
+    assert bound == levels.variance_bound(s, d, best) or best == 0.5
+    for p in np.linspace(0.51 if s == 126 else 0.01, 0.995, 150):
+        assert bound <= levels.worst_case_variance(levels.geometric_levels(s, float(p)), d) * (1 + 1e-3)
+
+
+def test_the_optimal_ratio_falls_with_d_and_rises_with_s() -> None:
+    by_d = [levels.optimal_ratio(6, d) for d in (10**2, 10**4, 10**6)]
+    by_s = [levels.optimal_ratio(s, 10**4) for s in (2, 5, 8)]
+    assert by_d == sorted(by_d, reverse=True) and by_s == sorted(by_s)
+    assert abs(levels.optimal_ratio(6, 512) - 0.5) < 0.01  # the paper's p = 1/2 is right for 4 bits and buckets of 512
+
+
+def omega_bits(k: int) -> int:
+    bits = 1
+    while k > 1:
+        bits += k.bit_length()
+        k = k.bit_length() - 1
+    return bits
+
+
+def test_the_reading_of_the_o_1_terms() -> None:
+    def a(k: int) -> float:
+        return math.log2(k) + 2.7 * math.log2(1 + math.log2(k))
+
+    assert [omega_bits(k) for k in (1, 2, 3, 4, 7, 8, 16)] == [1, 3, 3, 6, 6, 7, 11]
+    assert all(omega_bits(k) <= 1 + a(k) for k in range(1, 70_000))
+    assert all(
+        omega_bits(1 << b) <= 1 + a(1 << b) for b in range(1, 500)
+    )  # a power of two is the hardest of its length
+    assert 1 + math.log2(2**16) + 2.69 * math.log2(17) < omega_bits(2**16)
+
+
+def stream_bits(level: np.ndarray) -> int:
+    """Norm, then gap, sign and level index of each nonzero."""
+    at = np.flatnonzero(level)
+    gaps = np.diff(at, prepend=-1)
+    return 32 + sum(omega_bits(int(g)) + 1 + omega_bits(int(v)) for g, v in zip(gaps, level[at], strict=True))
+
+
+@pytest.mark.parametrize("s, d", [(1, 512), (3, 2048), (4, 8192), (6, 65536)])
+@pytest.mark.parametrize("kind", ["normal", "heavy", "equal", "worst"])
+def test_the_mean_length_of_an_elias_stream_is_below_equation_3(s: int, d: int, kind: str) -> None:
+    rng = np.random.default_rng(d)
+    size = {
+        "normal": np.abs(rng.standard_normal(d)),
+        "heavy": rng.standard_gamma(1 / 0.6, d) ** (1 / 0.6),
+        "equal": np.ones(d),
+        "worst": np.where(np.arange(d) % max(1, d // 4**s) == 0, 1.0, 1e-3),  # many just above the lowest level
+    }[kind]
+    r = size / np.sqrt((size**2).sum())
+    grid = levels.geometric_levels(s, 0.5).astype(np.float64)
+    j = np.searchsorted(grid, r, side="right") - 1
+    up = (r - grid[j]) / (grid[j + 1] - grid[j])
+    bits = [stream_bits(j + (rng.random(d) < up)) for _ in range(3)]
+    assert np.mean(bits) <= levels.length_bound(s, d)
+
+
+def test_equation_3_needs_its_assumption() -> None:
+    with pytest.raises(LocalError, match="equation 3 needs"):
+        levels.length_bound(6, 512)
+    with pytest.raises(LocalError, match="equation 3 needs"):
+        levels.length_bound(30000, 512)
+    assert levels.length_bound(6, 65536) < levels.length_bound(6, 2 * 65536)
+    assert levels.length_bound(5, 65536) < levels.length_bound(6, 65536)
+
+
+def test_arguments_that_make_no_sense() -> None:
+    for call in (
+        lambda: levels.variance_bound(0, 10),
+        lambda: levels.variance_bound(6, 0),
+        lambda: levels.worst_case_variance([0, 0.5], 10),
+        lambda: levels.worst_case_variance([0.1, 1], 10),
+        lambda: levels.worst_case_variance([0, 0.7, 0.6, 1], 10),
+        lambda: levels.worst_case_variance([0, math.nan, 1], 10),
+        lambda: levels.bin_bound([0, 0.5, 1], [1]),
+        lambda: levels.uniform_levels(0),
+        lambda: levels.optimal_ratio(0, 512),
+        lambda: levels.length_bound(0, 512),
+    ):
+        with pytest.raises(LocalError):
+            call()
