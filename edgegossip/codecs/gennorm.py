@@ -55,7 +55,9 @@ def moment_ratio(sum_abs: float, sum_squares: float, n: int) -> float:
 def fit(sum_abs: float, sum_squares: float, n: int) -> GenNorm:
     """The law with these moments: sum |x| and sum x^2 over n values.
 
-    beta is clamped to the table, .15 to 20. Raises LocalError on impossible moments.
+    beta is clamped to the table, .15 to 20, and within 4 % of the exact solution; alpha is within 2 % from beta = .35 on,
+    and rough below, where it changes by orders of magnitude between points. (`scale_for` needs neither.)
+    Raises LocalError on impossible moments.
     """
     ratio = moment_ratio(sum_abs, sum_squares, n)
     return GenNorm(sum_abs / n / _interpolate(_MEANS, ratio), _interpolate(_BETAS, ratio))

@@ -94,7 +94,7 @@ def variance_bound(s: int, d: int, p: float = 0.5) -> float:
     of section 3.6 (`worst_case_variance`), which is below equation 2 where both apply. Raises LocalError.
 
     Deviation: the paper (as NUQSGD) begins the second case at d = 2 * 4^s. There it is no bound: s = 4 and d = 512 give
-    .539, while 511 values of l_1 / 2 and one that carries the other half of the norm have .560. With q the share of the
+    .539, while 511 values of l_1 / 2 and one that carries the other half of the norm have .5597. With q the share of the
     squared norm below l_1 and x = 2^-s sqrt(d), the variance is at most x sqrt(q) - q + (1 - q) / 8, whose maximum is
     2/9 x^2 + 1/8, and that is at most x - 7/8 from x = 3/2 on (at q = 1 from x = 9/4). So the first case is kept up to
     d = 9/4 * 4^s.
