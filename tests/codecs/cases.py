@@ -1,6 +1,7 @@
-"""The conformance list: every codec that the laws of test_laws.py are held to, with the error bound that its file states.
+"""The conformance list: every codec that the laws are held to, with what its file claims.
 
-A new codec is one line here.
+A new codec is one line here; all laws (test_laws.py, test_laws_random.py, test_laws_machines.py), the golden vectors
+and the fuzz tests then know it. A codec with parameters has a line for each set of them that takes another path.
 """
 
 from __future__ import annotations
@@ -16,8 +17,32 @@ from numpy.typing import NDArray
 from edgegossip import codecs
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import Vec
+from tests.codecs.bounds import Bound, exact, half_a_step, nearest_bfloat16, nearest_binary16
 
-Bound = Callable[[Vec, Layout], NDArray[np.float64]]  # x, layout -> largest |x' - x| allowed, per value
+
+@dataclass(frozen=True)
+class Memory:
+    """What a codec with a memory owes: before(x, state) == decoded + after(next state), value by value in float64, to
+    the rounding of float32.
+
+    Error feedback with decay d has before = x + d e and after = e'.
+    """
+
+    before: Callable[[Vec, Any], NDArray[np.floating]]
+    after: Callable[[Any], NDArray[np.floating]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """What a codec's file states about it. Bounds hold for the first message, from the state that `init` gives."""
+
+    bound: Bound | None = None  # per value
+    norm_bound: Bound | None = None  # per tensor, in the L2 norm
+    unbounded: str = ""  # why neither is given
+    unbiased: bool = False  # E[decoded] = x over the keys
+    random: bool = False  # another key gives other bytes
+    uses: frozenset[str] = frozenset()  # which of ctx.round, ctx.loss, ctx.lr change the bytes
+    memory: Memory | None = None
 
 
 @dataclass(frozen=True)
@@ -25,8 +50,8 @@ class Case:
     """A codec with parameters."""
 
     name: str
-    bound: Bound
     params: Mapping[str, Any] = field(default_factory=dict)
+    claims: Claims = Claims(unbounded="nothing is claimed")
 
     def codec(self) -> codecs.Codec[Any]:
         return codecs.get(self.name, **self.params)
@@ -35,49 +60,56 @@ class Case:
         return "-".join([self.name, *(f"{k}={v}" for k, v in self.params.items())])
 
 
-def exact(x: Vec, layout: Layout) -> NDArray[np.float64]:
-    return np.zeros(x.size)
-
-
-def nearest_binary16(x: Vec, layout: Layout) -> NDArray[np.float64]:
-    size = np.abs(x.astype(np.float64))
-    return np.maximum(np.maximum(size * 2.0**-11, 2.0**-25), size - 65504.0)
-
-
-def nearest_bfloat16(x: Vec, layout: Layout) -> NDArray[np.float64]:
-    return np.maximum(np.abs(x.astype(np.float64)) * 2.0**-8, 2.0**-134)
-
-
-def half_a_step(x: Vec, layout: Layout) -> NDArray[np.float64]:
-    bound = np.abs(x.astype(np.float64)) * 2.0**-23 + 2.0**-149
-    for k in range(len(layout.tensors)):
-        part = slice(layout.offsets[k], layout.offsets[k + 1])
-        if x[part].size:
-            bound[part] += 0.52 * (float(x[part].max()) - float(x[part].min())) / 255
-    return bound
+def case(name: str, params: Mapping[str, Any] | None = None, /, **claims: Any) -> Case:
+    """One line of the list: case("qsgd", {"bits": 4}, bound=..., unbiased=True, random=True)."""
+    return Case(name, params or {}, Claims(**claims))
 
 
 CASES = (
-    Case("fp32", exact),
-    Case("fp16", nearest_binary16),
-    Case("bf16", nearest_bfloat16),
-    Case("minmax8", half_a_step),
+    case("fp32", bound=exact),
+    case("fp16", bound=nearest_binary16),
+    case("bf16", bound=nearest_bfloat16),
+    case("minmax8", bound=half_a_step),
 )
 
-_scales = st.sampled_from([1e-44, 1e-38, 1e-6, 1.0, 300.0, 1e6, 1e30, 3.4e38])
-_offsets = st.sampled_from([0.0, 0.0, 1.0, -1e3, 1e6, 1e37])
+SCALES = (1e-44, 1e-38, 1e-6, 1.0, 300.0, 1e6, 1e30, 3.4e38)
+OFFSETS = (0.0, 0.0, 0.0, 1.0, -1e3, 1e6, 1e37)
+SHAPES = (
+    (),
+    (0,),
+    (1,),
+    (2,),
+    (7,),
+    (64,),
+    (600,),
+    (0, 3),
+    (1, 1),
+    (2, 3),
+    (5, 1),
+    (7, 7),
+    (12, 40),
+    (3, 2, 2),
+    (4, 3, 3, 3),
+)
 
 
 @st.composite
-def models(draw: st.DrawFn) -> tuple[Layout, Vec]:
-    """A layout of one to four tensors, some of them empty or scalar, and finite values of very different sizes in them."""
-    shapes = draw(st.lists(st.lists(st.integers(0, 7), max_size=2).map(tuple), min_size=1, max_size=4))
+def models(draw: st.DrawFn) -> tuple[Layout, Vec, np.random.Generator]:
+    """A layout of one to four tensors, some of them empty or scalar, finite values of very different sizes in them, and
+    a generator for all that an example draws besides."""
+    shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=4))
     layout = Layout.of(TensorSpec(f"t{k}", shape) for k, shape in enumerate(shapes))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    parts = [
-        rng.uniform(-1, 1, t.size) * draw(_scales) * (rng.random(t.size) < draw(st.sampled_from([1.0, 0.5, 0.0])))
-        + draw(_offsets)
-        for t in layout.tensors
-    ]
+    return layout, values(layout, rng), rng
+
+
+def values(layout: Layout, rng: np.random.Generator) -> Vec:
+    """Finite float32[n]: every tensor with its own scale, offset, share of zeros and weight of tails."""
+    parts = []
+    for t in layout.tensors:
+        v = rng.standard_normal(t.size) if rng.random() < 0.5 else np.power(rng.standard_normal(t.size), 5)
+        v *= rng.choice(SCALES)
+        v *= rng.random(t.size) < rng.choice((1.0, 1.0, 0.5, 0.02, 0.0))
+        parts.append(v + rng.choice(OFFSETS))
     limit = np.finfo(np.float32).max
-    return layout, np.clip(np.concatenate(parts), -limit, limit).astype(np.float32)
+    return np.clip(np.concatenate(parts), -limit, limit).astype(np.float32)
