@@ -1,0 +1,156 @@
+"""`edgegossip codec`: what codecs there are, and whether one keeps what it claims."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgegossip.cli.options import JSON
+from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError, LocalError
+
+if TYPE_CHECKING:
+    from edgegossip.codecs import Param
+    from edgegossip.codecs.verify import Check, Report
+
+_SEAM = ("name", "wire_id", "wire_params", "init", "encode", "decode")
+_COLUMNS = ("gain", "bias", "variance", "size", "same", "refuses")
+
+
+@click.group()
+def codec() -> None:
+    """List the codecs, and verify that one keeps what it claims."""
+
+
+@codec.command("list")
+@JSON
+def list_(as_json: bool) -> None:
+    """Every codec with its parameters, their ranges and defaults."""
+    from edgegossip.codecs import REGISTRY
+
+    families = REGISTRY.families.values()
+    if as_json:
+        rows = [{"name": f.name, "help": f.help, "params": [_param(p) for p in f.params]} for f in families]
+        click.echo(json.dumps(rows))
+        return
+    for family in families:
+        click.echo(f"{family.name}: {family.help}")
+        for param in family.params:
+            click.echo(f"    {param.name} = {json.dumps(param.default)}  {param.help}{_range(param)}")
+
+
+@codec.command()
+@click.argument("name", required=False)
+@click.option("--params", "settings", multiple=True, metavar="KEY=VALUE", help="A parameter of NAME; may be repeated.")
+@click.option("--size", default=65536, show_default=True, type=click.IntRange(64, 2**24), help="Values in the vector.")
+@click.option(
+    "--draws", default=32, show_default=True, type=click.IntRange(4, 4096), help="Encodings, each with a key."
+)
+@JSON
+def verify(name: str | None, settings: tuple[str, ...], size: int, draws: int, as_json: bool) -> int:
+    """Run NAME, or every codec, and hold it to its claims: gain, bias, variance, size, the same bytes again, bad bodies refused.
+
+    NAME may be your own codec: module:function, where the function takes the parameters and returns the codec. Exits with
+    6 when a check fails.
+    """
+    from edgegossip import codecs
+    from edgegossip.codecs.verify import verify as run
+
+    if name is None:
+        if settings:
+            raise ConfigError("--params belong to one codec; name it")
+        made = [(known, codecs.get(known)) for known in codecs.names()]
+    else:
+        made = [(name, _build(name, _parse(settings)))]
+    rebuild = None if name is not None and ":" in name else codecs.from_wire
+    reports = [run(one, title, size=size, draws=draws, rebuild=rebuild) for title, one in made]
+    if as_json:
+        document = [_finite({**asdict(report), "passed": report.passed}) for report in reports]
+        click.echo(json.dumps({"size": size, "draws": draws, "codecs": document}))
+    else:
+        click.echo("\n".join(_table(reports)))
+    return EXIT_OK if all(report.passed for report in reports) else EXIT_RUN
+
+
+def _build(name: str, params: dict[str, Any]) -> Any:
+    """A codec by name, or a user's own. Raises ConfigError or LocalError."""
+    from edgegossip import codecs
+    from edgegossip.training.names import call_own, is_own, own_function
+
+    if not is_own(name):
+        return codecs.get(name, **params)
+    made = call_own(name, own_function("codec", name), **params)
+    if missing := [part for part in _SEAM if not hasattr(made, part)]:
+        raise LocalError(f"{name} returned {type(made).__name__}, which is no codec: it lacks {', '.join(missing)}")
+    return made
+
+
+def _parse(settings: Iterable[str]) -> dict[str, Any]:
+    """KEY=VALUE with a TOML value; a bare word is a string. Raises ConfigError."""
+    params: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not (equals and key.strip().isidentifier()):
+            raise ConfigError(f"--params {setting}: write it as key=value, such as --params bits=4")
+        try:
+            params[key.strip()] = tomllib.loads(f"v = {text.strip()}")["v"]
+        except tomllib.TOMLDecodeError:
+            params[key.strip()] = text.strip()
+    return params
+
+
+def _finite(value: Any) -> Any:
+    """The same document without NaN and infinities, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _param(param: Param) -> dict[str, Any]:
+    return {key: value for key, value in asdict(param).items() if value not in (None, ())}
+
+
+def _range(param: Param) -> str:
+    if param.choices:
+        return f" ({', '.join(param.choices)})"
+    if param.low is None:
+        return ""
+    return f" ({param.low:g} to {param.high:g})" if param.high is not None else f" (from {param.low:g})"
+
+
+def _table(reports: list[Report]) -> list[str]:
+    """A line a codec, then what failed and why."""
+    rows: list[tuple[str, ...]] = [("codec", "bits/value", "error", *_COLUMNS, "verdict")]
+    for report in reports:
+        found = {check.name: check for check in report.checks}
+        measured = (_number(report.bits_per_value), _number(report.relative_error))
+        cells = (_cell(found[column]) if column in found else "-" for column in _COLUMNS)
+        rows.append((report.codec, *measured, *cells, "ok" if report.passed else "FAILED"))
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    faults = [_fault(report.codec, check) for report in reports for check in report.checks if check.passed is False]
+    return lines + (["", *faults] if faults else [])
+
+
+def _cell(check: Check) -> str:
+    mark = {True: "ok", False: "FAILED", None: ""}[check.passed]
+    return f"{_number(check.value)} {mark}".strip() if check.value is not None else mark or "-"
+
+
+def _fault(codec_name: str, check: Check) -> str:
+    said = [check.note] if check.note else []
+    if check.value is not None and check.limit is not None:
+        word = "is off 1 by more than" if check.name == "gain" else "exceeds"
+        said.insert(0, f"{check.value:.6g} {word} {check.limit:.6g}")
+    return f"{codec_name}: {check.name}: {'; '.join(said)}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

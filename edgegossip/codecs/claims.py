@@ -1,0 +1,135 @@
+"""What a codec states about itself, for `verify` to hold it to: is it unbiased, how large may its variance be, how many
+bits do its symbols need.
+
+A user's own codec states it in a method `claims(x, layout) -> Claims`. For the codecs here it follows from their names and
+parameters. Wrappers that send another codec's bodies (attribute `codec`) claim what that one does: claims are about the
+first message, when a memory is still empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgegossip.codecs.base import Codec
+from edgegossip.codecs.levels import geometric_levels, uniform_levels, variance_bound, worst_case_variance
+from edgegossip.codecs.theory import Norm, code_entropy
+from edgegossip.layout import Layout
+from edgegossip.types import Vec
+
+ENTROPY_STAGES = ("huffman", "auto")
+ROUNDING = 2.0**-40  # of a squared norm: float32 arithmetic beside a bound that exact arithmetic reaches
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """None: nothing is claimed, and `verify` reports without a verdict.
+
+    unbiased: E[decoded] = x over keys. variance: bound on E||decoded - x||^2 / ||x||^2 (of a biased codec: on the squared
+    error). entropy_bits: what the symbols and scales of x need, in bits a value, when the codec means to come near that.
+    """
+
+    unbiased: bool | None = None
+    variance: float | None = None
+    entropy_bits: float | None = None
+
+
+def claims_of(codec: Codec[Any], x: Vec, layout: Layout) -> Claims:
+    """The claims of a codec for this float32[layout.size]; none for a codec that states nothing."""
+    if callable(own := getattr(codec, "claims", None)):
+        stated = own(x, layout)
+        if not isinstance(stated, Claims):
+            raise TypeError(f"claims() must return edgegossip.codecs.claims.Claims, got {type(stated).__name__}")
+        return stated
+    while hasattr(codec, "codec"):
+        codec = codec.codec
+    rule = _RULES.get(codec.name)
+    return rule(codec, x, layout) if rule else Claims()
+
+
+def _stochastic(levels: Any, codec: Any, x: Vec, layout: Layout, norm: Norm, bound: float | None = None) -> Claims:
+    """Unbiased rounding to a list of levels of a bucket's norm."""
+    bucket = getattr(codec, "bucket", 0)
+    entropy = None
+    if getattr(codec, "stage", None) in ENTROPY_STAGES:
+        bits = 0.0
+        for k, tensor in enumerate(layout.tensors):
+            part = x[layout.offsets[k] : layout.offsets[k + 1]]
+            bits += part.size * code_entropy(levels, part, bucket, norm)
+            bits += 32 * -(-tensor.size // (bucket or max(tensor.size, 1)))
+        entropy = bits / max(layout.size, 1)
+    variance = worst_case_variance(levels, largest_bucket(layout, bucket)) if bound is None else bound
+    return Claims(True, variance, entropy)
+
+
+def largest_bucket(layout: Layout, bucket: int) -> int:
+    """Values in the largest bucket of a layout; `bucket` 0: a bucket is a tensor."""
+    largest = max((t.size for t in layout.tensors), default=1)
+    return max(1, min(bucket, largest) if bucket else largest)
+
+
+def _qsgd(codec: Any, x: Vec, layout: Layout) -> Claims:
+    return _stochastic(uniform_levels(2 ** (codec.bits - 1) - 1), codec, x, layout, codec.norm)
+
+
+def _elastiquant(codec: Any, x: Vec, layout: Layout) -> Claims:
+    """Equation 2 for p = 1/2, section 3.6 for any other list."""
+    if codec.levels:
+        return _stochastic(codec.levels, codec, x, layout, codec.norm)
+    s = 2 ** (codec.bits - 1) - 2
+    if s == 0:  # 2 bits: 0 and 1
+        return _stochastic((0.0, 1.0), codec, x, layout, codec.norm)
+    bound = variance_bound(s, largest_bucket(layout, codec.bucket), codec.p)
+    return _stochastic(geometric_levels(s, codec.p), codec, x, layout, codec.norm, bound)
+
+
+def _elasticl(codec: Any, x: Vec, layout: Layout) -> Claims:
+    """At the start of training, with s0 levels."""
+    return _stochastic(uniform_levels(codec.s0), codec, x, layout, "l2")
+
+
+def _terngrad(codec: Any, x: Vec, layout: Layout) -> Claims:
+    """Unbiased only where nothing is clipped. Clipping never adds to the error of a value beyond its square."""
+    return Claims(False) if codec.clip else _stochastic((0.0, 1.0), codec, x, layout, "linf")
+
+
+def _contraction(codec: Any, x: Vec, layout: Layout) -> Claims:
+    """Biased, but never further from x than zero is: what error feedback needs."""
+    return Claims(False, 1.0)
+
+
+def _binary(bits: int) -> Callable[[Any, Vec, Layout], Claims]:
+    """Rounding to a mantissa of so many bits, the leading one not counted."""
+    return lambda codec, x, layout: Claims(False, 4.0 ** -(bits + 1) + ROUNDING)
+
+
+def _signsgd(codec: Any, x: Vec, layout: Layout) -> Claims:
+    """Its error exactly: 1 - sum over tensors of ||x||_1^2 / n, relative."""
+    explained = square = 0.0
+    for k, tensor in enumerate(layout.tensors):
+        part = np.abs(x[layout.offsets[k] : layout.offsets[k + 1]].astype(np.float64))
+        explained += float(part.sum()) ** 2 / max(tensor.size, 1)
+        square += float(part @ part)
+    return Claims(False, 1.0 - explained / square + ROUNDING if square else 0.0)
+
+
+_RULES: Mapping[str, Callable[[Any, Vec, Layout], Claims]] = {
+    "fp32": lambda codec, x, layout: Claims(True, ROUNDING),
+    "fp16": _binary(10),
+    "bf16": _binary(7),
+    "qsgd": _qsgd,
+    "qsgd-inf": _qsgd,
+    "elastiquant": _elastiquant,
+    "elasticl": _elasticl,
+    "terngrad": _terngrad,
+    "co3": _contraction,
+    "signsgd": _signsgd,
+    "topk": _contraction,
+    "dgc": _contraction,
+    "powersgd": _contraction,
+    "randk": lambda codec, x, layout: Claims(True),
+    "atomo": lambda codec, x, layout: Claims(True),
+}
