@@ -8,7 +8,7 @@ with different keys, always as a first message. With errors e_d = decoded - x:
 - variance: the mean of ||e_d||^2 / ||x||^2, against the bound that the codec claims;
 - size: bits a value, against the entropy of its symbols and scales;
 - same: equal bytes for equal input, equal values for equal bytes, x left alone, a receiver's codec decodes the same;
-- refuses: a NaN in the input, cut and lengthened bodies; flipped bits give a DecodeError or finite values.
+- refuses: a NaN in the input, cut and lengthened bodies; damaged ones give a DecodeError or finite values.
 
 "Equal to" is within 4 standard deviations of the estimate and float32's rounding. What a codec does not claim is measured
 and gets no verdict.
@@ -17,7 +17,7 @@ and gets no verdict.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ from edgegossip.types import DecodeError, LocalError, Vec
 
 SIGMAS = 4.0
 ROUNDING = 1e-6  # relative: sums of float32 values that are each rounded once or twice
-FLIPS = 200
+FLIPS, HEAD_BYTES = 200, 64
 MAX_ERRORS = 2**28  # 1 GiB of float32
 _BETA = 0.6
 
@@ -94,7 +94,9 @@ def verify(
     except Exception as error:
         return Report(title, None, None, (Check("encodes", False, note=_said(error)),))
     if not np.isfinite(errors).all():
-        return Report(title, bits, None, (Check("encodes", False, note="it decodes its own bodies to NaN or infinity"),))
+        return Report(
+            title, bits, None, (Check("encodes", False, note="it decodes its own bodies to NaN or infinity"),)
+        )
     gram, gain = _products(errors, x)
     power = float(np.vdot(x.astype(np.float64), x))
     variance = float(np.trace(gram)) / draws / power
@@ -207,19 +209,28 @@ def _refuses(codec: Codec[Any], x: Vec, layout: Layout) -> str:
 
 
 def _survives_flips(codec: Codec[Any], body: bytes, layout: Layout) -> str:
-    """One to three flipped bits, half of them in the first 64 bytes, where lengths and scales stand."""
+    for damaged in _damaged(body):
+        try:
+            values = codec.decode(damaged, layout)
+        except DecodeError:
+            continue
+        if values.shape != (layout.size,) or not np.isfinite(values).all():
+            return "a damaged body decoded to values that are not finite"
+    return ""
+
+
+def _damaged(body: bytes) -> Iterator[bytes]:
+    """Infinity, NaN and the largest length in the place of any four of the first bytes, where lengths and scales stand;
+    then one to three flipped bits, half of them there."""
+    for at in range(min(HEAD_BYTES, len(body) - 3)):
+        for word in (b"\0\0\x80\x7f", b"\0\0\xc0\xff", b"\xff\xff\xff\xff"):
+            yield body[:at] + word + body[at + 4 :]
     rng = np.random.default_rng(1)
     for j in range(FLIPS):
         damaged = bytearray(body)
         for _ in range(1 + j % 3):
-            damaged[rng.integers(min(64, len(body)) if j % 2 else len(body))] ^= 1 << int(rng.integers(8))
-        try:
-            values = codec.decode(bytes(damaged), layout)
-        except DecodeError:
-            continue
-        if values.shape != (layout.size,) or not np.isfinite(values).all():
-            return "flipped bits decoded to values that are not finite"
-    return ""
+            damaged[rng.integers(min(HEAD_BYTES, len(body)) if j % 2 else len(body))] ^= 1 << int(rng.integers(8))
+        yield bytes(damaged)
 
 
 def _guarded(name: str, run: Callable[[], str]) -> Check:
