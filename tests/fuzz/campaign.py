@@ -1,0 +1,182 @@
+"""Millions of mutated frames: `python -m tests.fuzz.campaign --frames 2000000 --seed 1`.
+
+The work is cut into chunks; what chunk k does depends on the seed and k alone. Every finished chunk is one JSON line of the
+log, so a campaign that was stopped goes on where it was, and a failure is found again by its seed and chunk. Checked of
+every frame: nothing but PeerError, a refused sum untouched, values finite, no attempt slower than 10 honest ones; of every
+thousandth: peak memory. Exit code 1 when there is a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from tests.fuzz.frames import LAYOUTS, Seed, mutate, seeds
+from tests.fuzz.trial import SPARE_BYTES, SPARE_SECONDS, TIMES_HONEST, attempt, honest_seconds, peak_bytes, seconds
+
+MEMORY_EVERY = 1000
+MAX_FAILURES = 20  # kept of a chunk
+
+
+@dataclass
+class Report:
+    """What one chunk, or a whole campaign, saw. Counts are by codec; "" is a frame refused before any codec saw it."""
+
+    seed: int
+    chunk: int
+    frames: int = 0
+    decoded: dict[str, int] = field(default_factory=dict)
+    accepted: dict[str, int] = field(default_factory=dict)
+    refusals: dict[str, int] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    slowest_times_honest: float = 0.0
+    peak_bytes: int = 0
+
+    def add(self, other: Report) -> None:
+        self.frames += other.frames
+        for name in ("decoded", "accepted", "refusals"):
+            setattr(self, name, dict(Counter(getattr(self, name)) + Counter(getattr(other, name))))
+        self.failures += other.failures
+        self.slowest_times_honest = max(self.slowest_times_honest, other.slowest_times_honest)
+        self.peak_bytes = max(self.peak_bytes, other.peak_bytes)
+
+
+@cache
+def starts() -> dict[int, np.ndarray]:
+    """Layout hash -> a sum as it is before a frame arrives."""
+    return {layout.hash: np.linspace(-3, 3, layout.size, dtype=np.float32) for layout in LAYOUTS}
+
+
+@cache
+def prepared() -> tuple[list[Seed], dict[int, float]]:
+    """Honest frames, and how long they take."""
+    honest = seeds()
+    return honest, honest_seconds(honest, starts())
+
+
+def run_chunk(seed: int, chunk: int, frames: int, timed: bool = True) -> Report:
+    """Mutate and attempt this many frames. `timed`: the limit on time is checked too, which a busy machine may break."""
+    rng = random.Random(f"{seed} {chunk}")
+    honest, limits = prepared()
+    report = Report(seed, chunk)
+    decoded, accepted, refusals = Counter[str](), Counter[str](), Counter[str]()
+    for k in range(frames):
+        parent = rng.choice(honest)
+        data = mutate(parent.data, honest, rng)
+        start = starts()[parent.layout.hash]
+        begin = time.perf_counter()
+        try:
+            outcome = attempt(data, parent.layout, start)
+            took = time.perf_counter() - begin
+            if timed and took > TIMES_HONEST * limits[parent.layout.hash] + SPARE_SECONDS:
+                took = seconds(data, parent.layout, start, 3)
+                assert took <= TIMES_HONEST * limits[parent.layout.hash] + SPARE_SECONDS, f"takes {took:.3f} s"
+            if k % MEMORY_EVERY == 0:
+                peak = peak_bytes(data, parent.layout, start)
+                report.peak_bytes = max(report.peak_bytes, peak)
+                assert peak <= 4 * parent.layout.size + SPARE_BYTES, f"takes {peak} bytes"
+        except Exception:
+            if len(report.failures) < MAX_FAILURES:
+                report.failures.append(f"{parent.name}: {traceback.format_exc(limit=-3)}\n{data.hex()}")
+            continue
+        report.slowest_times_honest = max(report.slowest_times_honest, took / limits[parent.layout.hash])
+        decoded[outcome.codec] += 1
+        if outcome.refusal:
+            refusals[outcome.refusal] += 1
+        else:
+            accepted[outcome.codec] += 1
+    report.frames = frames
+    report.decoded, report.accepted, report.refusals = dict(decoded), dict(accepted), dict(refusals)
+    return report
+
+
+def finished(log: Path, seed: int, chunk_frames: int) -> dict[int, Report]:
+    """The chunks of this campaign that the log holds; a last line that was cut short is left out."""
+    found = {}
+    for line in log.read_text().splitlines() if log.exists() else ():
+        try:
+            report = Report(**json.loads(line))
+        except ValueError:
+            continue
+        if report.seed == seed and report.frames == chunk_frames:
+            found[report.chunk] = report
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.campaign", description="Fuzz the decoders.")
+    parser.add_argument("--frames", type=int, default=2_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--chunk", type=int, default=10_000, help="frames a chunk")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--untimed", action="store_true", help="do not check the time of a frame")
+    parser.add_argument("--log", type=Path, default=Path("fuzz-campaign.jsonl"))
+    options = parser.parse_args(arguments)
+    chunks = range(-(-options.frames // options.chunk))
+    done = finished(options.log, options.seed, options.chunk)
+    todo = [chunk for chunk in chunks if chunk not in done]
+    try:
+        for report in _reports(options, todo):
+            done[report.chunk] = report
+    except BrokenProcessPool:
+        print(f"a process died in one of the chunks {[c for c in chunks if c not in done]}; run with --processes 1")
+        return 1
+    total = Report(options.seed, -1)
+    for chunk in chunks:
+        total.add(done[chunk])
+    _print(total)
+    return 1 if total.failures else 0
+
+
+def _reports(options: argparse.Namespace, todo: list[int]) -> list[Report]:
+    options.log.parent.mkdir(parents=True, exist_ok=True)
+    made = []
+    whole = not options.log.exists() or options.log.read_bytes()[-1:] in (b"", b"\n")
+    with options.log.open("a") as log:
+        if not whole:
+            log.write("\n")
+
+        def keep(report: Report) -> None:
+            made.append(report)
+            log.write(json.dumps(asdict(report)) + "\n")
+            log.flush()
+
+        if options.processes == 1:
+            for chunk in todo:
+                keep(run_chunk(options.seed, chunk, options.chunk, not options.untimed))
+            return made
+        with ProcessPoolExecutor(options.processes) as pool:
+            work = [pool.submit(run_chunk, options.seed, c, options.chunk, not options.untimed) for c in todo]
+            for future in as_completed(work):
+                keep(future.result())
+    return made
+
+
+def _print(total: Report) -> None:
+    print(f"{'decoder':<16} {'bodies':>10} {'accepted':>10}")
+    for name in sorted(total.decoded):
+        print(f"{name or '(no codec)':<16} {total.decoded[name]:>10} {total.accepted.get(name, 0):>10}")
+    for failure in total.failures[:MAX_FAILURES]:
+        print(failure, file=sys.stderr)
+    print(
+        f"{total.frames} frames, {len(total.failures)} failures; {len(total.refusals)} kinds of refusal; "
+        f"slowest {total.slowest_times_honest:.1f} times an honest frame; peak {total.peak_bytes} bytes"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""What a receiver does with one frame of a fuzz test, and what may not come of it."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgegossip import codecs, frame
+from edgegossip.layout import Layout
+from edgegossip.types import PeerError
+from tests.conformance.pipeline import RUN_ID
+from tests.fuzz.frames import Seed
+
+SPARE_BYTES = 2**20  # a decoder may use 4 n + 1 MiB
+SPARE_SECONDS = 0.02  # what a busy machine adds to anything
+TIMES_HONEST = 10
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The codec that saw the body ("" when the frame was refused before), and how it ended."""
+
+    codec: str
+    refusal: str  # the first words, "" when the values were accepted
+
+
+def attempt(data: bytes, layout: Layout, start: np.ndarray) -> Outcome:
+    """Parse and decode as a weighted sum into a copy of `start`, and then as new values. Anything but a PeerError is
+    let through; AssertionError when a refused sum was touched or a value is not finite."""
+    codec_name = ""
+    total = start.copy()
+    try:
+        message = frame.parse(data, frame.Limits.of(layout))
+        frame.expect(message, run_id=RUN_ID, layout_hash=layout.hash)
+        codec = codecs.from_wire(message.codec_id, message.codec_params)
+        codec_name = codec.name
+        codec.decode(message.body, layout, total, 0.0)
+        values = codec.decode(message.body, layout)
+    except PeerError as error:
+        assert (total == start).all(), "a refused body has changed the sum"
+        return Outcome(codec_name, " ".join(str(error).split()[:5]) or "nothing")
+    assert (total == start).all(), "something times 0 was added: it was not finite"
+    assert values.shape == (layout.size,) and np.isfinite(values).all(), "a decoded value is not finite"
+    return Outcome(codec_name, "")
+
+
+def seconds(data: bytes, layout: Layout, start: np.ndarray, repeats: int = 1) -> float:
+    """The shortest of a few attempts."""
+    best = np.inf
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        attempt(data, layout, start)
+        best = min(best, time.perf_counter() - begin)
+    return float(best)
+
+
+def honest_seconds(seeds: list[Seed], starts: dict[int, np.ndarray]) -> dict[int, float]:
+    """Layout hash -> the time of the slowest honest frame."""
+    slowest: dict[int, float] = {}
+    for seed in seeds:
+        took = seconds(seed.data, seed.layout, starts[seed.layout.hash], 5)
+        slowest[seed.layout.hash] = max(slowest.get(seed.layout.hash, 0.0), took)
+    return slowest
+
+
+def peak_bytes(data: bytes, layout: Layout, start: np.ndarray) -> int:
+    """The most memory that Python and numpy hold at once for it, beyond the vectors of `attempt` itself."""
+    tracemalloc.start()
+    try:
+        attempt(data, layout, start)
+        return max(0, tracemalloc.get_traced_memory()[1] - 3 * start.nbytes)
+    finally:
+        tracemalloc.stop()
