@@ -92,7 +92,7 @@ def _elasticl(codec: Any, x: Vec, layout: Layout) -> Claims:
 
 
 def _terngrad(codec: Any, x: Vec, layout: Layout) -> Claims:
-    """Unbiased only where nothing is clipped. Clipping never adds to the error of a value beyond its square."""
+    """Unbiased only where nothing is clipped; nothing is stated about the rest."""
     return Claims(False) if codec.clip else _stochastic((0.0, 1.0), codec, x, layout, "linf")
 
 

@@ -1,0 +1,81 @@
+"""Claims follow from a codec's name and parameters: bounds of the right levels and bucket, entropy where there is a stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip.codecs import claims, levels, theory, verify
+from edgegossip.codecs.claims import Claims
+from edgegossip.layout import Layout, TensorSpec
+
+LAYOUT, X = verify.trial(4096)
+
+
+@dataclass
+class Described:
+    """What `claims_of` looks at: a name and parameters."""
+
+    name: str
+    bits: int = 4
+    bucket: int = 512
+    norm: str = "l2"
+    stage: str = "raw"
+    levels: tuple[float, ...] = ()
+    p: float = 0.5
+    clip: float = 0.0
+    s0: int = 7
+
+
+@dataclass
+class Wrapped:
+    codec: Any
+    name: str = "wrapper"
+    bits: int = field(default=99)
+
+
+def stated(name: str, **params: Any) -> Claims:
+    return claims.claims_of(Described(name, **params), X, LAYOUT)
+
+
+def test_stochastic_codecs_state_the_worst_case_of_their_levels() -> None:
+    assert stated("qsgd") == Claims(True, levels.worst_case_variance(levels.uniform_levels(7), 512))
+    assert stated("qsgd-inf", bits=2, norm="linf") == Claims(True, levels.worst_case_variance([0, 1], 512))
+    assert stated("qsgd", bucket=0).variance == levels.worst_case_variance(levels.uniform_levels(7), 45 * 45)
+    assert stated("elasticl", bucket=0).variance == stated("qsgd", bucket=0).variance
+    assert stated("elastiquant") == Claims(True, levels.variance_bound(6, 512))
+    assert stated("elastiquant", bits=8, p=0.9) == Claims(True, levels.variance_bound(126, 512, 0.9))
+    assert stated("elastiquant", bits=2) == Claims(True, levels.worst_case_variance([0, 1], 512))
+    assert stated("elastiquant", levels=(0, 0.2, 1)) == Claims(True, levels.worst_case_variance([0, 0.2, 1], 512))
+    assert stated("terngrad").unbiased and stated("terngrad", clip=2.5) == Claims(False)
+
+
+def test_entropy_is_claimed_with_a_stage_that_aims_at_it() -> None:
+    assert stated("qsgd", stage="elias").entropy_bits is None
+    bits = stated("qsgd", stage="auto", bucket=512).entropy_bits
+    parts = [X[LAYOUT.offsets[k] : LAYOUT.offsets[k + 1]] for k in range(3)]
+    scales = sum(-(-part.size // 512) for part in parts)
+    symbols = sum(part.size * theory.code_entropy(levels.uniform_levels(7), part, 512) for part in parts)
+    assert bits == pytest.approx((symbols + 32 * scales) / 4096)
+    assert stated("qsgd", stage="huffman", bucket=0).entropy_bits < bits
+    empty = Layout.of([TensorSpec("none", (0,)), TensorSpec("some", (4,))])
+    some = np.ones(4, np.float32)
+    assert claims.claims_of(Described("qsgd", stage="auto"), some, empty).entropy_bits >= 8
+
+
+def test_what_wrappers_rounders_and_strangers_claim() -> None:
+    assert claims.claims_of(Wrapped(Wrapped(Described("qsgd"))), X, LAYOUT) == stated("qsgd")
+    assert stated("unheard-of") == Claims()
+    assert stated("fp32").unbiased and stated("fp16").variance < stated("bf16").variance < 1e-4
+    assert stated("topk") == stated("co3") == Claims(False, 1.0)
+    assert stated("randk").unbiased and stated("atomo").variance is None
+
+
+def test_signs_claim_their_exact_error() -> None:
+    y = np.concatenate([np.sign(t) * np.abs(t).mean() for t in np.split(X, LAYOUT.offsets[1:-1])])
+    error = float(((y - X).astype(np.float64) ** 2).sum() / (X.astype(np.float64) ** 2).sum())
+    assert stated("signsgd").variance == pytest.approx(error, rel=1e-5)
+    assert claims.claims_of(Described("signsgd"), np.zeros_like(X), LAYOUT) == Claims(False, 0.0)
