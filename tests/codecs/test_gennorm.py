@@ -192,4 +192,9 @@ def test_impossible_moments_are_the_callers_mistake() -> None:
     ):
         with pytest.raises(LocalError):
             gennorm.scale_for(*arguments)
-    assert gennorm.fit(0.0, 0.0, 5).alpha == 0
+
+
+def test_fits_at_the_ends_of_the_table() -> None:
+    assert gennorm.fit(0.0, 0.0, 5).alpha == 0  # all zero
+    assert gennorm.fit(1.0, 1.0, 10**6).beta == OPTIMA[0][0]  # one value that is not
+    assert gennorm.fit(10.0, 10.0, 10).beta == OPTIMA[-1][0]  # all equal
