@@ -47,7 +47,7 @@ def levels_for(rule: LevelRule, loss: float, lr: float) -> int:
     """
     _require(0 <= loss < math.inf, f"the training loss must be finite and not negative, got {loss}")
     _require(0 <= lr < math.inf, f"the learning rate must be finite and not negative, got {lr}")
-    if lr == 0.0:
+    if lr / rule.eta0 == 0.0:
         return 1
     wanted = rule.s0 * (lr / rule.eta0) * math.sqrt(rule.f0 / loss) if loss > 0 else math.inf
     return MAX_LEVELS if wanted >= MAX_LEVELS else max(1, round(wanted))

@@ -41,6 +41,10 @@ def test_the_level_rule(loss: float, lr: float, expected: int) -> None:
     assert levels.levels_for(RULE, loss, lr) == expected
 
 
+def test_a_ratio_of_rates_that_underflows_asks_for_one_level() -> None:
+    assert levels.levels_for(LevelRule(s0=4, eta0=1e10, f0=2.0), 1e-320, 1e-320) == 1
+
+
 @given(loss=st.floats(1e-6, 1e3), lr=st.floats(1e-6, 10), factor=st.floats(1, 100))
 def test_levels_never_fall_with_the_loss_or_rise_with_a_smaller_learning_rate(
     loss: float, lr: float, factor: float
