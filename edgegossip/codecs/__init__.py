@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgegossip.codecs import floats, minmax
+from edgegossip.codecs import dgc, floats, minmax, sparse
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Body, Codec, Ctx
 from edgegossip.codecs.measures import bits_per_value, relative_error
 from edgegossip.codecs.registry import Family, Param, Registry
@@ -32,6 +32,8 @@ REGISTRY = Registry.of(
     (
         *floats.FAMILIES,
         *minmax.FAMILIES,
+        *sparse.FAMILIES,
+        *dgc.FAMILIES,
     )
 )
 

@@ -30,3 +30,48 @@ def floats_decode(
     isa: str | None = None,
     threads: int | None = None,
 ) -> bool: ...
+def sparse_capacity(offsets: ReadBuffer, counts: ReadBuffer, values: str) -> int: ...
+def topk_encode(
+    x: ReadBuffer,
+    offsets: ReadBuffer,
+    counts: ReadBuffer,
+    values: str,
+    out: WriteBuffer,
+    zero: WriteBuffer | None = None,
+    rest: WriteBuffer | None = None,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> int: ...
+def topk_decode(
+    body: ReadBuffer, offsets: ReadBuffer, out: WriteBuffer, weight: float | None = None, isa: str | None = None
+) -> tuple[int, int]: ...
+def randk_encode(
+    x: ReadBuffer,
+    offsets: ReadBuffer,
+    counts: ReadBuffer,
+    values: str,
+    unbiased: bool,
+    seed: int,
+    out: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> int: ...
+def randk_decode(
+    body: ReadBuffer,
+    offsets: ReadBuffer,
+    out: WriteBuffer,
+    weight: float | None = None,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> tuple[int, int]: ...
+def sum_of_squares(x: ReadBuffer, isa: str | None = None) -> float: ...
+def accumulate_momentum(
+    u: ReadBuffer,
+    v: ReadBuffer,
+    g: ReadBuffer,
+    momentum: float,
+    factor: float,
+    u_next: WriteBuffer,
+    v_next: WriteBuffer,
+    isa: str | None = None,
+) -> None: ...

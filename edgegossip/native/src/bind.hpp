@@ -36,5 +36,6 @@ float checked_weight(double weight);
 void bind_general(nb::module_& m);
 void bind_half(nb::module_& m);
 void bind_minmax8(nb::module_& m);
+void bind_sparse(nb::module_& m);
 
 }  // namespace edgegossip

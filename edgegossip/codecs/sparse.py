@@ -1,0 +1,154 @@
+"""`topk` and `randk`: a few values of every tensor, and zero for the rest.
+
+Of a tensor of n values, k = max(1, ceil(ratio n)) travel, as fp32 (exact), fp16 or bf16 (nearest, saturating); the
+product is taken 1e-12 short, so that 7 % of 100 is 7 in spite of float64.
+
+`topk` (Aji and Heafield, "Sparse communication for distributed gradient descent", 2017; Stich et al., "Sparsified SGD with
+memory", 2018) sends the k largest magnitudes, of equal ones those that come first. Exact, where many implementations
+sample for a threshold. Positions are the gaps between them in Golomb-Rice codes that follow the data, or a bitmap: on
+random positions within 2 % of the entropy of a set (8.1 bits each at 1 %), below it where the large values cluster. The
+error is 0 where a value is sent (or that of its form) and |x| elsewhere: ||x' - x||^2 <= (1 - k/n) ||x||^2 a tensor.
+Biased, so it wants error feedback.
+
+`randk` (Stich et al. 2018; Konecny et al., "Federated learning: strategies for improving communication efficiency", 2016,
+the random mask) sends k positions drawn anew for every message, times n/k, so that E[x'] = x and E||x' - x||^2 =
+(n/k - 1) ||x||^2; with unbiased = false as they are, for use under error feedback. No position travels: the body names
+the 64-bit seed, which is the message's key, and both ends rank the tensor's elements by the counter-based generator's
+31-bit numbers and take the k largest. Any k positions are as likely as any others, up to the generator and to equal
+numbers, of which the first element's counts as larger (a chance of n / 2^31 that it matters at all). It costs one pass of
+hashing, and memory for the drawn positions only. A scaled value beyond the form's largest becomes that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.checks import nonfinite, require_out
+from edgegossip.codecs.registry import Family, Param, without_params
+from edgegossip.layout import Layout
+from edgegossip.native import half, sparse
+from edgegossip.types import DecodeError, Vec
+
+_KEY_MASK = 2**64 - 1
+_SLACK = 1 - 1e-12
+
+
+def counts(layout: Layout, ratio: float) -> sparse.Counts:
+    """int64[tensors]: k = max(1, ceil(ratio n)) of every tensor, 0 of an empty one; `ratio` from 0 to 1."""
+    sizes = np.diff(layout.offsets)
+    wanted = np.ceil(sizes * ratio * _SLACK).astype(np.int64)
+    return np.minimum(np.maximum(wanted, 1), sizes)
+
+
+def encode_topk(
+    x: Vec, layout: Layout, ratio: float, values: half.Form, zero: Vec | None = None, rest: Vec | None = None
+) -> Body:
+    """The body of the largest values of every tensor; `zero` and `rest` as in `native.sparse.topk_encode`."""
+    k = counts(layout, ratio)
+    body = np.empty(sparse.capacity(layout.offsets, k, values), np.uint8)
+    return _finished(body, sparse.topk_encode(x, layout.offsets, k, values, body, zero, rest), layout)
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """The largest values of every tensor. Decodes the bodies of `dgc` too, of any ratio and form of values. Its state is
+    the layout."""
+
+    ratio: float = 0.01
+    values: half.Form = "fp32"
+
+    name: ClassVar[str] = "topk"
+    wire_id: ClassVar[int] = 12
+
+    def wire_params(self) -> bytes:
+        return b""
+
+    def init(self, layout: Layout) -> Layout:
+        return layout
+
+    def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
+        state.check(x)
+        return encode_topk(x, state, self.ratio, self.values), state
+
+    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        require_out(layout, out, weight)
+        target = np.empty(layout.size, np.float32) if out is None else out
+        _require_sound(sparse.topk_decode(_flat(body), layout.offsets, target, weight), layout, self.name)
+        return target
+
+
+@dataclass(frozen=True, slots=True)
+class RandK:
+    """Random values of every tensor, scaled so that their expectation is the tensor. Its state is the layout."""
+
+    ratio: float = 0.01
+    values: half.Form = "fp32"
+    unbiased: bool = True
+
+    name: ClassVar[str] = "randk"
+    wire_id: ClassVar[int] = 13
+
+    def wire_params(self) -> bytes:
+        return b""
+
+    def init(self, layout: Layout) -> Layout:
+        return layout
+
+    def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
+        state.check(x)
+        k = counts(state, self.ratio)
+        body = np.empty(sparse.capacity(state.offsets, k, self.values), np.uint8)
+        size = sparse.randk_encode(x, state.offsets, k, self.values, self.unbiased, ctx.key & _KEY_MASK, body)
+        return _finished(body, size, state), state
+
+    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        require_out(layout, out, weight)
+        target = np.empty(layout.size, np.float32) if out is None else out
+        _require_sound(sparse.randk_decode(_flat(body), layout.offsets, target, weight), layout, self.name)
+        return target
+
+
+def _finished(body: np.ndarray, size: int, layout: Layout) -> Body:
+    if size < 0:
+        raise nonfinite(layout, -1 - size)
+    return body.data[:size].toreadonly()
+
+
+def _flat(body: Body) -> memoryview:
+    view = memoryview(body)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def _require_sound(verdict: tuple[int, int], layout: Layout, name: str) -> None:
+    tensor, fault = verdict
+    if fault == 0:
+        return
+    where = f"at tensor {layout.tensors[tensor].name}" if tensor < len(layout.tensors) else "as a whole"
+    raise DecodeError(f"the {name} body {sparse.FAULTS[fault]}, seen {where}")
+
+
+RATIO = Param("ratio", 0.01, "share of every tensor's values that is sent, at least one value", low=0.0, high=1.0)
+VALUES = Param("values", "fp32", "form in which values travel", choices=tuple(half.BYTES))
+
+FAMILIES = (
+    Family(
+        "topk",
+        TopK,
+        "the largest values of every tensor, exact",
+        (RATIO, VALUES),
+        wire_id=TopK.wire_id,
+        from_params=without_params("topk", TopK),
+    ),
+    Family(
+        "randk",
+        RandK,
+        "random values of every tensor, unbiased, without positions",
+        (RATIO, VALUES, Param("unbiased", True, "scale values by n/k; false under error feedback")),
+        wire_id=RandK.wire_id,
+        from_params=without_params("randk", RandK),
+    ),
+)
