@@ -130,6 +130,6 @@ _RULES: Mapping[str, Callable[[Any, Vec, Layout], Claims]] = {
     "topk": _contraction,
     "dgc": _contraction,
     "powersgd": _contraction,
-    "randk": lambda codec, x, layout: Claims(True),
+    "randk": lambda codec, x, layout: Claims(codec.unbiased),
     "atomo": lambda codec, x, layout: Claims(True),
 }

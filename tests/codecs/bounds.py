@@ -49,6 +49,41 @@ def half_a_step(x: Vec, layout: Layout) -> NDArray[np.float64]:
     return bound
 
 
+def either(*bounds: Bound) -> Bound:
+    """The larger of several bounds, value by value."""
+    return lambda x, layout: np.maximum.reduce([bound(x, layout) for bound in bounds])
+
+
+def dropped(ratio: float) -> Bound:
+    """topk: 0 where |x| is above the k-th largest magnitude of its tensor, |x| elsewhere."""
+
+    def bound(x: Vec, layout: Layout) -> NDArray[np.float64]:
+        parts = []
+        for t in tensors(x, layout):
+            size = np.abs(t)
+            k = min(t.size, max(1, int(np.ceil(t.size * ratio * (1 - 1e-12)))))
+            parts.append(np.where(size > np.sort(size)[-k], 0.0, size) if k < t.size else np.zeros(t.size))
+        return np.concatenate(parts)
+
+    return bound
+
+
+def scaled_by_n_over_k(ratio: float) -> Bound:
+    """randk: x' is 0 or x n / k, held within float32."""
+
+    def bound(x: Vec, layout: Layout) -> NDArray[np.float64]:
+        parts = []
+        for t in tensors(x, layout):
+            k = min(t.size, max(1, int(np.ceil(t.size * ratio * (1 - 1e-12)))))
+            all_sent = k == t.size
+            parts.append(
+                np.zeros(t.size) if all_sent else np.abs(t) * max(1.0, t.size / k - 1) * (1 + 2 * ROUNDING) + TINY
+            )
+        return np.concatenate(parts)
+
+    return bound
+
+
 def own_size(x: Vec, layout: Layout) -> NDArray[np.float64]:
     """|x' - x| <= |x|: x' lies between 0 and 2 x."""
     return np.abs(x.astype(np.float64)) * (1 + ROUNDING) + TINY

@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 from edgegossip import codecs
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import Vec
-from tests.codecs.bounds import Bound, exact, half_a_step, nearest_bfloat16, nearest_binary16
+from tests.codecs.bounds import (
+    Bound,
+    dropped,
+    either,
+    exact,
+    half_a_step,
+    nearest_bfloat16,
+    nearest_binary16,
+    own_size,
+    scaled_by_n_over_k,
+)
 
 
 @dataclass(frozen=True)
@@ -65,11 +75,28 @@ def case(name: str, params: Mapping[str, Any] | None = None, /, **claims: Any) -
     return Case(name, params or {}, Claims(**claims))
 
 
+# dgc without clipping: v + (m u + x) is what is sent and what stays.
+MOMENTUM = Memory(
+    before=lambda x, state: state.v.astype(np.float64) + 0.9 * state.u.astype(np.float64) + x,
+    after=lambda state: state.v,
+)
+
 CASES = (
     case("fp32", bound=exact),
     case("fp16", bound=nearest_binary16),
     case("bf16", bound=nearest_bfloat16),
     case("minmax8", bound=half_a_step),
+    case("topk", bound=dropped(0.01)),
+    case("topk", {"ratio": 0.2, "values": "fp16"}, bound=either(dropped(0.2), nearest_binary16)),
+    case("randk", {"ratio": 0.3}, bound=scaled_by_n_over_k(0.3), unbiased=True, random=True),
+    case("randk", {"ratio": 0.6, "unbiased": False}, bound=own_size, random=True),
+    case("dgc", {"ratio": 0.1}, bound=dropped(0.1), memory=MOMENTUM),
+    case(
+        "dgc",
+        {"ratio": 0.05, "values": "fp16", "warmup_rounds": 10, "clip": 0.5},
+        bound=either(own_size, nearest_binary16),
+        uses=frozenset({"round"}),
+    ),
 )
 
 SCALES = (1e-44, 1e-38, 1e-6, 1.0, 300.0, 1e6, 1e30, 3.4e38)

@@ -45,6 +45,6 @@ def test_bits_per_value_counts_every_byte_of_the_body() -> None:
     for name in codecs.names():
         codec = codecs.get(name)
         sizes[name] = codecs.bits_per_value(codec.encode(x, codec.init(layout), codecs.Ctx(0, 0))[0], layout)
-    assert sizes == {"fp32": 32, "fp16": 16, "bf16": 16, "minmax8": 8 + 2 * 64 / 8}
+    assert sizes == {"fp32": 32, "fp16": 16, "bf16": 16, "minmax8": 8 + 2 * 64 / 8, "topk": 14, "randk": 20, "dgc": 14}
     assert codecs.bits_per_value(np.zeros(8, np.float32).data, layout) == 32
     assert codecs.bits_per_value(b"12345678", Layout.of([TensorSpec("a", (0,))])) == 0

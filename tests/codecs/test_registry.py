@@ -20,6 +20,8 @@ def test_names_and_wire_ids_of_version_1() -> None:
         2: "fp16",
         3: "minmax8",
         4: "bf16",
+        12: "topk",
+        13: "randk",
     }
     for name in codecs.names():
         assert codecs.get(name).name == name
@@ -29,7 +31,7 @@ def test_names_and_wire_ids_of_version_1() -> None:
     "name, params, message",
     [
         ("minmax", {}, "there is no codec 'minmax'; did you mean minmax8?; valid: "),
-        ("zzz", {}, "there is no codec 'zzz'; valid: fp32, fp16, bf16, minmax8"),
+        ("zzz", {}, "there is no codec 'zzz'; valid: fp32, fp16, bf16, minmax8, topk, randk, dgc"),
         ("fp32", {"bits": 4}, "codec fp32 has no parameter 'bits'; it has none"),
     ],
 )

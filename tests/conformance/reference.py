@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from tests.conformance.reference_sparse import randk, randk_values, topk, topk_values
+
 Shapes = tuple[tuple[int, ...], ...]
-Body = Callable[[np.ndarray, Shapes], bytes]
+Body = Callable[..., bytes]  # x, shapes and the parameters of PARAMS
 Values = Callable[[bytes, Shapes], list[float]]
 
 FLOAT32_MIN_NORMAL = 2.0**-126
@@ -92,4 +94,13 @@ REFERENCES: Mapping[str, tuple[Body, Values]] = {
     "fp16": (fp16, fp16_values),
     "bf16": (bf16, bf16_values),
     "minmax8": (minmax8, minmax8_values),
+    "topk": (topk, topk_values),
+    "randk": (randk, randk_values),
+}
+
+# Sets of parameters that golden vectors are made with, where the defaults are not enough.
+_SPARSE: tuple[dict[str, Any], ...] = ({}, {"ratio": 0.2, "values": "fp16"}, {"ratio": 0.6})
+PARAMS: Mapping[str, tuple[dict[str, Any], ...]] = {
+    "topk": _SPARSE,
+    "randk": (*_SPARSE, {"ratio": 0.5, "unbiased": False}),
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.conformance.attacks import ATTACKS
-from tests.conformance.reference import REFERENCES, Shapes
+from tests.conformance.reference import PARAMS, REFERENCES, Shapes
 
 HERE = Path(__file__).parent
 BIG = float(np.finfo(np.float32).max)
@@ -49,18 +49,20 @@ def main() -> None:
     (HERE / "attacks").mkdir(exist_ok=True)
     for codec, (body_of, values_of) in REFERENCES.items():
         cases = []
-        for name, (shapes, x) in inputs().items():
-            body = body_of(x, shapes)
-            decoded = np.array(values_of(body, shapes), "<f4")
-            cases.append(
-                {
-                    "case": name,
+        for params in PARAMS.get(codec, ({},)):
+            for name, (shapes, x) in inputs().items():
+                body = body_of(x, shapes, **params)
+                case = {
+                    "case": name + "".join(f" {key}={value}" for key, value in params.items()),
+                    "params": params,
                     "shapes": shapes,
                     "x": x.astype("<f4").tobytes().hex(),
                     "body": body.hex(),
-                    "decoded": decoded.tobytes().hex(),
+                    "decoded": np.array(values_of(body, shapes), "<f4").tobytes().hex(),
                 }
-            )
+                if not params:
+                    del case["params"]
+                cases.append(case)
         (HERE / "golden" / f"{codec}.json").write_text(json.dumps(cases, indent=1) + "\n")
     for stale in (HERE / "attacks").glob("*.bin"):
         stale.unlink()

@@ -38,7 +38,7 @@ def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_golden(name: str, case: dict[str, Any], isa: str) -> None:
     layout = Layout.of(TensorSpec(f"t{k}", tuple(shape)) for k, shape in enumerate(case["shapes"]))
     x = np.frombuffer(bytes.fromhex(case["x"]), "<f4").astype(np.float32)
-    codec = codecs.get(name)
+    codec = codecs.get(name, **case.get("params", {}))
     body, _ = codec.encode(x, codec.init(layout), codecs.Ctx(key=1, round=0))
     assert body.hex() == case["body"]
     decoded = codecs.from_wire(codec.wire_id, codec.wire_params()).decode(bytes.fromhex(case["body"]), layout)
