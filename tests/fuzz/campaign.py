@@ -82,7 +82,7 @@ def run_chunk(seed: int, chunk: int, frames: int, timed: bool = True) -> Report:
         try:
             outcome = attempt(data, parent.layout, start)
             took = time.perf_counter() - begin
-            if timed and took > TIMES_HONEST * limits[parent.layout.hash] + SPARE_SECONDS:
+            if timed and took > TIMES_HONEST * limits[parent.layout.hash]:  # or the machine was busy
                 took = seconds(data, parent.layout, start, 3)
                 assert took <= TIMES_HONEST * limits[parent.layout.hash] + SPARE_SECONDS, f"takes {took:.3f} s"
             if k % MEMORY_EVERY == 0:
