@@ -12,7 +12,7 @@ from tests.conformance.reference_sparse import randk, randk_values, topk, topk_v
 
 Shapes = tuple[tuple[int, ...], ...]
 Body = Callable[..., bytes]  # x, shapes and the parameters of PARAMS
-Values = Callable[[bytes, Shapes], list[float]]
+Values = Callable[..., list[float]]  # body, shapes and the same parameters
 
 FLOAT32_MIN_NORMAL = 2.0**-126
 

@@ -186,9 +186,9 @@ def _values(body: _Reader, shapes: Shapes, key: int) -> list[float]:
     return decoded
 
 
-def topk_values(body: bytes, shapes: Shapes) -> list[float]:
+def topk_values(body: bytes, shapes: Shapes, **params: Any) -> list[float]:
     return _values(_Reader(body), shapes, 0)
 
 
-def randk_values(body: bytes, shapes: Shapes) -> list[float]:
+def randk_values(body: bytes, shapes: Shapes, **params: Any) -> list[float]:
     return _values(_Reader(body[8:]), shapes, int.from_bytes(body[:8], "little"))

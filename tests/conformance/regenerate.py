@@ -58,7 +58,7 @@ def main() -> None:
                     "shapes": shapes,
                     "x": x.astype("<f4").tobytes().hex(),
                     "body": body.hex(),
-                    "decoded": np.array(values_of(body, shapes), "<f4").tobytes().hex(),
+                    "decoded": np.array(values_of(body, shapes, **params), "<f4").tobytes().hex(),
                 }
                 if not params:
                     del case["params"]

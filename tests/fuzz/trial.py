@@ -42,7 +42,9 @@ def attempt(data: bytes, layout: Layout, start: np.ndarray) -> Outcome:
         values = codec.decode(message.body, layout)
     except PeerError as error:
         assert (total == start).all(), "a refused body has changed the sum"
-        return Outcome(codec_name, " ".join(re.sub(r"[0-9a-f]*[0-9]+[0-9a-f]*", "#", str(error)).split()[:5]) or "nothing")
+        return Outcome(
+            codec_name, " ".join(re.sub(r"[0-9a-f]*[0-9]+[0-9a-f]*", "#", str(error)).split()[:5]) or "nothing"
+        )
     assert (total == start).all(), "something times 0 was added: it was not finite"
     assert values.shape == (layout.size,) and np.isfinite(values).all(), "a decoded value is not finite"
     return Outcome(codec_name, "")
