@@ -8,14 +8,17 @@ first message, when a memory is still empty.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgegossip.codecs.base import Codec
 from edgegossip.codecs.levels import geometric_levels, uniform_levels, variance_bound, worst_case_variance
+from edgegossip.codecs.sparse import counts
 from edgegossip.codecs.theory import Norm, code_entropy
 from edgegossip.layout import Layout
 from edgegossip.types import Vec
@@ -116,6 +119,35 @@ def _signsgd(codec: Any, x: Vec, layout: Layout) -> Claims:
     return Claims(False, 1.0 - explained / square + ROUNDING if square else 0.0)
 
 
+def _topk(codec: Any, x: Vec, layout: Layout) -> Claims:
+    """A tensor's k largest of n values hold at least k/n of its squared norm."""
+    kept = _squares(x, layout) @ (1 - _shares(codec, layout))
+    return Claims(False, float(kept) + 4.0**-8)  # values may travel as bf16
+
+
+def _randk(codec: Any, x: Vec, layout: Layout) -> Claims:
+    """Unbiased: n/k - 1 in every tensor, exactly; else the squares of the values left out, 1 - k/n of all on average."""
+    share = _shares(codec, layout)
+    if not codec.unbiased:
+        return Claims(False, float(_squares(x, layout) @ (1 - share)) + 4.0**-8)
+    exact = codec.values == "fp32"
+    return Claims(True if exact else None, float(_squares(x, layout) @ (1 / share - 1)) * (1 + 2.0**-6) + 4.0**-8)
+
+
+def _shares(codec: Any, layout: Layout) -> NDArray[np.float64]:
+    """k/n of every tensor, 1 of an empty one."""
+    sizes = np.array([max(t.size, 1) for t in layout.tensors], np.float64)
+    return np.clip(np.maximum(np.asarray(counts(layout, codec.ratio), np.float64), 1) / sizes, 0, 1)
+
+
+def _squares(x: Vec, layout: Layout) -> NDArray[np.float64]:
+    """Every tensor's share of the squared norm of x."""
+    parts = (x[a:b].astype(np.float64) for a, b in itertools.pairwise(layout.offsets))
+    squares = np.array([float(part @ part) for part in parts])
+    total: float = max(float(squares.sum()), float(np.finfo(np.float64).tiny))
+    return np.asarray(squares / total, np.float64)
+
+
 _RULES: Mapping[str, Callable[[Any, Vec, Layout], Claims]] = {
     "fp32": lambda codec, x, layout: Claims(True, ROUNDING),
     "fp16": _binary(10),
@@ -127,9 +159,9 @@ _RULES: Mapping[str, Callable[[Any, Vec, Layout], Claims]] = {
     "terngrad": _terngrad,
     "co3": _contraction,
     "signsgd": _signsgd,
-    "topk": _contraction,
+    "topk": _topk,
     "dgc": _contraction,
     "powersgd": _contraction,
-    "randk": lambda codec, x, layout: Claims(codec.unbiased),
+    "randk": _randk,
     "atomo": lambda codec, x, layout: Claims(True),
 }

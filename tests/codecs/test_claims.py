@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgegossip import codecs
 from edgegossip.codecs import claims, levels, theory, verify
 from edgegossip.codecs.claims import Claims
 from edgegossip.layout import Layout, TensorSpec
@@ -70,8 +71,23 @@ def test_what_wrappers_rounders_and_strangers_claim() -> None:
     assert claims.claims_of(Wrapped(Wrapped(Described("qsgd"))), X, LAYOUT) == stated("qsgd")
     assert stated("unheard-of") == Claims()
     assert stated("fp32").unbiased and stated("fp16").variance < stated("bf16").variance < 1e-4
-    assert stated("topk") == stated("co3") == Claims(False, 1.0)
-    assert stated("randk").unbiased and stated("atomo").variance is None
+    assert stated("dgc") == stated("co3") == Claims(False, 1.0)
+    assert stated("atomo") == Claims(True)
+
+
+def test_selections_claim_the_share_that_they_keep() -> None:
+    layout = Layout.of([TensorSpec("a", (100,)), TensorSpec("none", (0,)), TensorSpec("b", (10,))])
+    x = np.concatenate([np.full(100, 0.1), np.full(10, np.sqrt(0.3))]).astype(np.float32)  # squares: 1 and 3
+
+    def of(name: str, **params: Any) -> Claims:
+        return claims.claims_of(codecs.get(name, **params), x, layout)
+
+    assert of("topk", ratio=0.5).variance == pytest.approx(0.5, abs=1e-4)
+    assert of("topk", ratio=0.01).variance == pytest.approx(0.25 * 0.99 + 0.75 * 0.9, abs=1e-4)  # at least one value
+    assert of("randk", ratio=0.1).variance == pytest.approx(9, rel=0.02)
+    assert of("randk", ratio=0.1).unbiased and of("randk", ratio=0.1, values="bf16").unbiased is None
+    assert of("randk", ratio=0.1, unbiased=False) == of("topk", ratio=0.1)
+    assert claims.claims_of(codecs.get("topk"), np.zeros_like(x), layout).variance < 1e-4
 
 
 def test_signs_claim_their_exact_error() -> None:
