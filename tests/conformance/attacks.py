@@ -19,6 +19,9 @@ _N = LAYOUT.size
 _NAN, _INF = struct.pack("<f", np.nan), struct.pack("<f", np.inf)
 _ZEROS16, _ZEROS32 = bytes(2 * _N), bytes(4 * _N)
 
+# The first value of two tensors, a gap of 0 in a Rice code with parameter 0, and the only value of the third.
+_TOPK = b"\1\1\x40\0\0\x80\x3f" * 2 + b"\0\0\0\x80\x3f"
+
 
 def _minmax(*pairs: tuple[float, float]) -> bytes:
     return b"".join(struct.pack("<ff", *p) for p in pairs) + bytes(_N)
@@ -144,6 +147,70 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
         "the fp16 body holds NaN or infinite values",
     ),
     "fp16-nan": (raw_frame(codec_id=2, body=_ZEROS16[2:] + b"\x01\xfc"), "the fp16 body holds NaN or infinite values"),
+    "topk-params": (
+        raw_frame(codec_id=12, params=b"\1", body=_TOPK),
+        "topk has no wire parameters, the frame carries 1 bytes of them",
+    ),
+    "topk-empty-body": (
+        raw_frame(codec_id=12, body=b""),
+        "the topk body ends too early or too late, seen at tensor fc.weight",
+    ),
+    "topk-short-body": (
+        raw_frame(codec_id=12, body=_TOPK[:-1]),
+        "the topk body ends too early or too late, seen at tensor bn.mean",
+    ),
+    "topk-long-body": (
+        raw_frame(codec_id=12, body=_TOPK + b"\0"),
+        "the topk body ends too early or too late, seen as a whole",
+    ),
+    "topk-claims-34-billion-values": (
+        raw_frame(codec_id=12, body=b"\1\xff\xff\xff\xff\x7f" + _TOPK),
+        "the topk body has an invalid head, seen at tensor fc.weight",
+    ),
+    "topk-count-without-end": (
+        raw_frame(codec_id=12, body=b"\1" + b"\xff" * 20),
+        "the topk body has an invalid head, seen at tensor fc.weight",
+    ),
+    "topk-position-beyond-tensor": (
+        raw_frame(codec_id=12, body=b"\1\1\x41\0\0" + _TOPK),
+        "the topk body has invalid positions, seen at tensor fc.weight",
+    ),
+    "topk-escape-beyond-tensor": (
+        raw_frame(codec_id=12, body=b"\1\1\0\0\0\xc0\xff\xff\xff\x1f" + bytes(8)),
+        "the topk body has invalid positions, seen at tensor fc.weight",
+    ),
+    "topk-bitmap-of-more": (
+        raw_frame(codec_id=12, body=b"\2\2\x0f" + bytes(30)),
+        "the topk body has invalid positions, seen at tensor fc.weight",
+    ),
+    "topk-drawn-positions": (
+        raw_frame(codec_id=12, body=b"\3" + _TOPK[1:]),
+        "the topk body has an invalid head, seen at tensor fc.weight",
+    ),
+    "topk-nan": (
+        raw_frame(codec_id=12, body=_TOPK[:-4] + _NAN),
+        "the topk body has values not finite, seen at tensor bn.mean",
+    ),
+    "topk-infinite-half": (
+        raw_frame(codec_id=12, body=b"\5\1\x40\0\x7c" + _TOPK[7:]),
+        "the topk body has values not finite, seen at tensor fc.weight",
+    ),
+    "randk-without-seed": (
+        raw_frame(codec_id=13, body=bytes(7)),
+        "the randk body ends too early or too late, seen as a whole",
+    ),
+    "randk-with-positions": (
+        raw_frame(codec_id=13, body=bytes(8) + _TOPK),
+        "the randk body has an invalid head, seen at tensor fc.weight",
+    ),
+    "randk-more-than-all": (
+        raw_frame(codec_id=13, body=bytes(8) + b"\3\7" + bytes(28)),
+        "the randk body has an invalid head, seen at tensor fc.weight",
+    ),
+    "randk-infinity": (
+        raw_frame(codec_id=13, body=bytes(8) + b"\3\1" + _INF + b"\3\1" + bytes(4) + b"\0" + bytes(4)),
+        "the randk body has values not finite, seen at tensor fc.weight",
+    ),
     "minmax8-params": (
         raw_frame(codec_id=3, params=b"\0", body=_minmax((0, 1), (0, 1), (0, 1))),
         "minmax8 has no wire parameters, the frame carries 1 bytes of them",

@@ -1,0 +1,146 @@
+"""topk and randk beyond the laws: how many values, in which bytes, with which error."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip import codecs, frame
+from edgegossip.codecs.sparse import counts
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.types import ConfigError, DecodeError, Vec
+
+CTX = codecs.Ctx(key=2**64 - 3, round=2)
+LAYOUT = Layout.of([TensorSpec("w", (40, 50)), TensorSpec("empty", (0,)), TensorSpec("b", (10,)), TensorSpec("s", ())])
+
+
+def gradient(layout: Layout, seed: int = 0) -> Vec:
+    rng = np.random.default_rng(seed)
+    return (rng.gamma(1 / 0.6, 1, layout.size) ** (1 / 0.6) * rng.choice([-1, 1], layout.size)).astype(np.float32)
+
+
+def sent(codec: codecs.Codec[Any], x: Vec, layout: Layout, ctx: codecs.Ctx = CTX) -> tuple[bytes, Vec]:
+    body = bytes(codec.encode(x, codec.init(layout), ctx)[0])
+    return body, codec.decode(body, layout)
+
+
+@pytest.mark.parametrize(
+    "ratio, expected",
+    [
+        (0.0, [1, 0, 1, 1]),
+        (0.01, [20, 0, 1, 1]),
+        (0.07, [140, 0, 1, 1]),
+        (0.3, [600, 0, 3, 1]),
+        (1.0, [2000, 0, 10, 1]),
+    ],
+)
+def test_counts_are_the_ceiling_of_the_share_and_at_least_one(ratio: float, expected: list[int]) -> None:
+    assert counts(LAYOUT, ratio).tolist() == expected
+
+
+@pytest.mark.parametrize("percent", range(1, 101))
+def test_a_whole_number_is_not_rounded_up(percent: int) -> None:
+    layout = Layout.of([TensorSpec("a", (100,)), TensorSpec("b", (2_000_000_000,))])
+    assert counts(layout, percent / 100).tolist() == [percent, percent * 20_000_000]
+
+
+@pytest.mark.parametrize("name", ["topk", "randk"])
+@pytest.mark.parametrize("ratio", [0.0, 0.001, 0.01, 0.1, 0.3, 0.37, 0.4, 0.9, 0.97, 1.0])
+@pytest.mark.parametrize("values", ["fp32", "fp16", "bf16"])
+def test_as_many_values_as_asked_in_less_than_the_limit(name: str, ratio: float, values: str) -> None:
+    x = gradient(LAYOUT)
+    body, y = sent(codecs.get(name, ratio=ratio, values=values), x, LAYOUT)
+    assert np.count_nonzero(y) == counts(LAYOUT, ratio).sum()
+    assert len(body) <= frame.Limits.of(LAYOUT).max_body_bytes
+    value_bits = 32 if values == "fp32" else 16
+    assert 8 * len(body) <= value_bits * np.count_nonzero(y) + 2100 + 3 * 48 + 64
+
+
+def test_topk_is_a_contraction() -> None:
+    x = gradient(LAYOUT)
+    for ratio in (0.01, 0.1, 0.5):
+        error = sent(codecs.get("topk", ratio=ratio), x, LAYOUT)[1] - x
+        for k, (start, end) in enumerate(zip(LAYOUT.offsets[:-1], LAYOUT.offsets[1:], strict=True)):
+            n, part = end - start, slice(start, end)
+            share = counts(LAYOUT, ratio)[k] / n if n else 1
+            assert (error[part] ** 2).sum() <= (1 - share) * (x[part] ** 2).sum() * 1.000001
+
+
+def test_topk_spends_8_point_1_bits_on_a_position_in_a_hundred() -> None:
+    layout = Layout.of([TensorSpec("w", (1000, 1000))])
+    body, _ = sent(codecs.get("topk"), gradient(layout), layout)
+    assert 8.0 < (8 * len(body) - 32 * 10_000) / 10_000 < 8.2
+
+
+def test_randk_has_the_variance_that_is_stated() -> None:
+    """E||x' - x||^2 = (n/k - 1) ||x||^2, over 300 keys within 5 %."""
+    layout = Layout.of([TensorSpec("w", (1000,))])
+    x, codec = np.ones(1000, np.float32), codecs.get("randk", ratio=0.25)
+    x[::3] = -5
+    errors = [((sent(codec, x, layout, codecs.Ctx(key * 7919, 0))[1] - x) ** 2).sum() for key in range(300)]
+    assert np.mean(errors) == pytest.approx(3 * (x**2).sum(), rel=0.05)
+
+
+def test_randk_draws_anew_for_every_key_and_tensor() -> None:
+    layout = Layout.of([TensorSpec("a", (500,)), TensorSpec("b", (500,))])
+    y = sent(codecs.get("randk", ratio=0.1), np.ones(1000, np.float32), layout)[1]
+    again = sent(codecs.get("randk", ratio=0.1), np.ones(1000, np.float32), layout, codecs.Ctx(5, 2))[1]
+    assert (y[:500] != y[500:]).any() and (y != again).any()
+
+
+def test_randk_saturates() -> None:
+    layout = Layout.of([TensorSpec("a", (100,))])
+    x = np.full(100, -3.4e38, np.float32)
+    assert set(sent(codecs.get("randk"), x, layout)[1]) == {0, -np.finfo(np.float32).max}
+    assert set(sent(codecs.get("randk", values="fp16"), x, layout)[1]) == {0, -65504}
+    assert set(sent(codecs.get("randk", unbiased=False), x, layout)[1]) == {0, np.float32(-3.4e38)}
+
+
+@pytest.mark.parametrize(
+    "name, body, message",
+    [
+        ("topk", b"", "the topk body ends too early or too late, seen at tensor w"),
+        ("topk", b"\7", "the topk body has an invalid head, seen at tensor w"),
+        ("topk", b"\1\1\x40" + bytes(4) + b"\1\1\x40", "the topk body ends too early or too late, seen at tensor b"),
+        ("topk", b"\1\2" + bytes(9), "the topk body has invalid positions, seen at tensor w"),
+        ("topk", b"\1\1\x40\0\0\xc0\x7f", "the topk body has values not finite, seen at tensor w"),
+        ("randk", b"\0\0", "the randk body ends too early or too late, seen as a whole"),
+        ("randk", bytes(8) + b"\1\1", "the randk body has an invalid head, seen at tensor w"),
+    ],
+)
+def test_bad_bodies_are_refused_in_one_sentence(name: str, body: bytes, message: str) -> None:
+    out = np.ones(LAYOUT.size, np.float32)
+    for weight in (None, 0.5):
+        with pytest.raises(DecodeError, match=f"^{re.escape(message)}$"):
+            codecs.get(name).decode(body, LAYOUT, out, weight)
+    assert (out == 1).all()
+
+
+@pytest.mark.parametrize("name", ["topk", "randk"])
+def test_a_body_may_be_any_view_of_bytes(name: str) -> None:
+    x = gradient(LAYOUT)
+    body, y = sent(codecs.get(name), x, LAYOUT)
+    body += b"" if len(body) % 2 == 0 else b"\0"
+    view = memoryview(body).cast("H")
+    if len(sent(codecs.get(name), x, LAYOUT)[0]) == len(body):
+        np.testing.assert_array_equal(codecs.get(name).decode(view, LAYOUT), y)
+    else:
+        with pytest.raises(DecodeError):
+            codecs.get(name).decode(view, LAYOUT)
+
+
+@pytest.mark.parametrize(
+    "name, params, message",
+    [
+        ("topk", {"ratio": 1.5}, "codec topk: ratio = 1.5 is outside 0.0 to 1.0"),
+        ("topk", {"ratio": float("nan")}, "codec topk: ratio = nan is outside 0.0 to 1.0"),
+        ("randk", {"values": "fp8"}, "codec randk: values = 'fp8' is not one of fp32, fp16, bf16"),
+        ("randk", {"unbiased": 1}, "codec randk: unbiased = 1 is not true or false"),
+    ],
+)
+def test_wrong_parameters(name: str, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        codecs.get(name, **params)
