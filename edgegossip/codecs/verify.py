@@ -33,6 +33,7 @@ from edgegossip.types import DecodeError, LocalError, Vec
 SIGMAS = 4.0
 ROUNDING = 1e-6  # relative: sums of float32 values that are each rounded once or twice
 FLIPS, HEAD_BYTES = 200, 64
+TABLE_BYTES = 128  # head and code table of a tensor's section
 MAX_ERRORS = 2**28  # 1 GiB of float32
 _BETA = 0.6
 
@@ -105,7 +106,7 @@ def verify(
         _gain(gain, claims),
         _bias(gram / power, claims),
         _variance(np.diag(gram) / power, claims),
-        _size(bits, claims),
+        _size(bits, claims, layout),
         _guarded("same", lambda: _same(codec, x, layout, rebuild)),
         _guarded("refuses", lambda: _refuses(codec, x, layout)),
     )
@@ -161,11 +162,13 @@ def _variance(squares: NDArray[np.float64], claims: Claims) -> Check:
     return Check("variance", mean <= claims.variance + SIGMAS * sigma, mean, claims.variance)
 
 
-def _size(bits: float, claims: Claims) -> Check:
-    """Within 3.5 % of the entropy from 1.5 bits a value on, else within 12 %."""
+def _size(bits: float, claims: Claims, layout: Layout) -> Check:
+    """Within 3.5 % of the entropy from 1.5 bits a value on, else within 12 %; and TABLE_BYTES a tensor, which count in small
+    models only."""
     if claims.entropy_bits is None:
         return Check("size", None, bits)
-    limit = claims.entropy_bits * (1.035 if claims.entropy_bits >= 1.5 else 1.12)
+    tables = 8 * TABLE_BYTES * sum(t.size > 0 for t in layout.tensors) / layout.size
+    limit = claims.entropy_bits * (1.035 if claims.entropy_bits >= 1.5 else 1.12) + tables
     return Check("size", bits <= limit, bits, limit, f"entropy {claims.entropy_bits:.3f}")
 
 
