@@ -86,12 +86,12 @@ def test_co3_takes_two_bits_and_a_fifth_at_beta_six_tenths(vector: Vec) -> None:
     assert codecs.relative_error(vector, y) == pytest.approx(oracle.relative_error(0.6, optimum), rel=0.02)
 
 
-@pytest.mark.parametrize("beta", [0.4, 0.8, 1.0, 2.0])
-def test_co3_has_the_tables_error_for_other_shapes(beta: float) -> None:
+@pytest.mark.parametrize("beta, noise", [(0.4, 0.08), (0.8, 0.03), (1.0, 0.03), (2.0, 0.01)])  # a few values weigh much
+def test_co3_has_the_tables_error_for_other_shapes(beta: float, noise: float) -> None:
     x = oracle.sample(beta, N, seed=3) * np.float32(1e-4)
     y = send(codecs.get("co3", gamma=0.0), x, LAYOUT, 1)[1]
     optimum = {row[0]: row[3] for row in OPTIMA}[beta]
-    assert codecs.relative_error(x, y) == pytest.approx(oracle.relative_error(beta, optimum), rel=0.03)
+    assert codecs.relative_error(x, y) == pytest.approx(oracle.relative_error(beta, optimum), rel=noise)
 
 
 @pytest.mark.parametrize("name", ["qsgd", "elastiquant", "e-elastiquant", "qsgd-inf"])
