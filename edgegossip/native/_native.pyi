@@ -75,3 +75,24 @@ def accumulate_momentum(
     v_next: WriteBuffer,
     isa: str | None = None,
 ) -> None: ...
+def quantise_norms(x: ReadBuffer, bucket: int, linf: bool, scales: WriteBuffer, isa: str | None = None) -> bool: ...
+def quantise_moments(x: ReadBuffer, isa: str | None = None) -> tuple[float, float, float, float]: ...
+def quantise(
+    spec: tuple[int, int, int, int, tuple[float, ...] | None],
+    x: ReadBuffer,
+    key: int,
+    first: int,
+    scales: NDArray[Any],
+    symbols: WriteBuffer,
+    linf: bool | None = None,
+    isa: str | None = None,
+) -> bool: ...
+def dequantise(
+    spec: tuple[int, int, int, int, tuple[float, ...] | None],
+    symbols: ReadBuffer,
+    scales: ReadBuffer,
+    out: WriteBuffer,
+    weight: float | None = None,
+    isa: str | None = None,
+) -> bool: ...
+def uniform32(key: int, first: int, out: WriteBuffer, isa: str | None = None) -> None: ...

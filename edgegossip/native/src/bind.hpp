@@ -37,5 +37,6 @@ void bind_general(nb::module_& m);
 void bind_half(nb::module_& m);
 void bind_minmax8(nb::module_& m);
 void bind_sparse(nb::module_& m);
+void bind_quantise(nb::module_& m);
 
 }  // namespace edgegossip

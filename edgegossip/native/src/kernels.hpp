@@ -15,6 +15,7 @@
 #include "kernels/half.hpp"
 #include "kernels/minmax8.hpp"
 #include "kernels/sparse.hpp"
+#include "kernels/quantise.hpp"
 
 static_assert(FLT_EVAL_METHOD == 0, "float arithmetic must round to float; the kernels are bit-exact across machines");
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "bodies are little-endian and written in place");
@@ -26,6 +27,7 @@ struct Kernels {
     Half half;
     MinMax8 minmax8;
     Sparse sparse;
+    Quantise quantise;
 };
 
 }  // namespace edgegossip

@@ -7,4 +7,5 @@ NB_MODULE(_native, m) {
     edgegossip::bind_half(m);
     edgegossip::bind_minmax8(m);
     edgegossip::bind_sparse(m);
+    edgegossip::bind_quantise(m);
 }

@@ -1,0 +1,306 @@
+"""Quantisers: the exact codes, values and norms, on every instruction set; unbiasedness; what hostile symbols do."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgegossip import native
+from edgegossip.native import quantise as native_quantise
+from edgegossip.native.quantise import Kind, Quantiser
+from tests.native import reference_quantise as reference
+
+ISAS = native.available_isas()
+KEY = 0x0123456789ABCDEF
+GEOMETRIC = (0.0, *(0.9**k for k in range(126, -1, -1)))
+CROWDED = tuple(
+    float(v)
+    for v in sorted({0, 1, 0.5, *(np.float32(0.5) + np.float32(k * 2.0**-24) for k in range(20)), 1e-30, 2e-30, 1e-40})
+)
+QUANTISERS = [
+    *(Quantiser(Kind.UNIFORM, bits, 2 ** (bits - 1) - 1, 512) for bits in range(2, 17)),
+    Quantiser(Kind.UNIFORM, 6, 17, 0),
+    Quantiser(Kind.UNIFORM, 2, 1, 0),
+    *(Quantiser(Kind.UNIFORM, 4, 5, bucket) for bucket in (8, 16, 64, 1024, 65536)),
+    *(Quantiser(Kind.LOG2, bits, 2 ** (bits - 1) - 2, 512) for bits in range(2, 9)),
+    *(Quantiser(Kind.LOG2, 4, 6, bucket) for bucket in (0, 8, 32, 8192)),
+    Quantiser(Kind.LEVELS, 8, 0, 512, GEOMETRIC),
+    Quantiser(Kind.LEVELS, 6, 0, 64, CROWDED),
+    Quantiser(Kind.LEVELS, 4, 0, 0, (0, 0.1, 0.25, 0.3, 1)),
+    Quantiser(Kind.LEVELS, 4, 0, 512, (0, *(0.4**k for k in range(6, -1, -1)))),
+    Quantiser(Kind.LEVELS, 2, 0, 512, (0, 1)),
+    Quantiser(Kind.FP4, 4),
+    Quantiser(Kind.SIGN, 1),
+]
+UNBIASED = [q for q in QUANTISERS if q.kind not in (Kind.FP4, Kind.SIGN)]
+
+
+def name_of(q):
+    return f"{q.kind.name}-{q.bits}-{q.levels}-{q.bucket}"
+
+
+def scales_of(q, x, linf=False):
+    if q.kind is Kind.FP4 and len(x):
+        return np.array([1.7], np.float32) / max(np.abs(x).mean(dtype=np.float64).astype(np.float32), np.float32(1e-37))
+    return reference.norms(x, q.bucket, linf)
+
+
+def gradient(n, seed=0, scale=1e-2):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(n) * np.exp(rng.standard_normal(n))
+    x[rng.random(n) < 0.05] = 0
+    x[::17] *= -0.0
+    return np.clip(x * scale, -3.4e38, 3.4e38).astype(np.float32)
+
+
+def check_exact(q, x, scales, isa, key=KEY, first=0):
+    symbols = native_quantise.quantise(q, x, scales, key, first, isa=isa)
+    codes = reference.codes_of(q, x, scales, key, first)
+    assert symbols.tobytes() == reference.pack(q, codes).tobytes()
+    out, base = np.full(len(x), 7, np.float32), np.linspace(-1, 1, len(x), dtype=np.float32)
+    total = base.copy()
+    assert native_quantise.dequantise(q, symbols, scales, out, isa=isa)
+    assert native_quantise.dequantise(q, symbols, scales, total, 0.3, isa=isa)
+    expected = reference.values_of(q, codes, scales)
+    assert out.tobytes() == expected.tobytes()
+    with np.errstate(over="ignore"):
+        assert total.tobytes() == (base + np.float32(0.3) * expected).tobytes()
+    return symbols
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("q", QUANTISERS, ids=name_of)
+def test_codes_and_values_are_those_of_the_definition(isa, q):
+    for seed, n in enumerate([*range(0, 71, 1 if q.bits in (1, 4) else 7), 511, 513, 4097, 10_000]):
+        x = gradient(n, seed)
+        check_exact(q, x, scales_of(q, x), isa, KEY * (n + 1) % 2**64)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("q", [q for q in QUANTISERS if q.bits in (1, 4, 7, 8, 12)], ids=name_of)
+def test_extreme_values(isa, q):
+    rng = np.random.default_rng(1)
+    big = np.finfo(np.float32).max
+    patterns = rng.integers(0, 2**32, 3000, dtype=np.uint32)
+    patterns[(patterns & 0x7F800000) == 0x7F800000] ^= 0x00800000
+    cases = [
+        patterns.view(np.float32),
+        np.repeat([big, -big, 0, 1e-45, -1e-45, 1e-30], 100).astype(np.float32),
+        np.full(600, 1e-45, np.float32),
+        np.full(600, -big, np.float32),
+        gradient(600, 3, 1e-36),
+        gradient(600, 4, 1e-42),
+        gradient(600, 5, 1e30),
+        np.zeros(600, np.float32),
+        -np.zeros(600, np.float32),
+        np.eye(1, 600, 7, dtype=np.float32)[0],
+    ]
+    for x in cases:
+        for linf in (False, True):
+            scales = scales_of(q, x, linf)
+            check_exact(q, x, scales, isa)
+        if q.kind is not Kind.FP4:
+            check_exact(q, x, np.minimum(scales, np.float32(1e-3)), isa)  # clipped
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@given(st.data())
+@settings(max_examples=40)
+def test_any_finite_values(isa, data):
+    q = data.draw(st.sampled_from(QUANTISERS))
+    finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
+    x = np.array(data.draw(st.lists(finite, max_size=80)), np.float32)
+    x = np.tile(x, data.draw(st.integers(1, 9)))
+    check_exact(q, x, scales_of(q, x, data.draw(st.booleans())), isa, data.draw(st.integers(0, 2**64 - 1)))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("linf", [False, True])
+def test_norms(isa, linf):
+    for scale in (1, 1e-20, 1e-38, 1e-44, 1e19, 1e37):
+        for n in (0, 1, 31, 32, 33, 511, 512, 513, 70_000 if scale == 1 else 3000):
+            x = gradient(n, n, scale)
+            for bucket in (0, 8, 128, 512, 65536):
+                if bucket == 8 and n > 600:
+                    continue
+                found = native_quantise.norms(x, bucket, linf, isa)
+                assert found.tobytes() == reference.norms(x, bucket, linf).tobytes()
+                for k, value in enumerate(found):
+                    part = x[k * bucket :][: bucket or n].astype(np.float64)
+                    true = np.abs(part).max() if linf else np.linalg.norm(part)
+                    true = min(true, float(np.finfo(np.float32).max))
+                    assert abs(value - true) <= 3e-6 * true + 1e-45
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_norm_is_clamped_to_the_largest_float(isa):
+    x = np.full(64, np.finfo(np.float32).max, np.float32)
+    assert native_quantise.norms(x, 8, False, isa).tolist() == [np.finfo(np.float32).max] * 8
+    assert native_quantise.norms(x, 0, False, isa).tolist() == [np.finfo(np.float32).max]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_noticed(isa, bad):
+    q = Quantiser(Kind.LOG2, 4, 6, 512)
+    for at in (0, 33, 511, 512, 4096, 9998, 9999):
+        x = gradient(10_000)
+        assert native_quantise.quantise_with_norms(q, x, KEY, isa=isa) is not None
+        x[at] = bad
+        for linf in (False, True):
+            for bucket in (0, 8, 512, 8192):
+                assert native_quantise.norms(x, bucket, linf, isa) is None
+            assert native_quantise.quantise_with_norms(q, x, KEY, linf, isa=isa) is None
+        assert not np.isfinite(native_quantise.moments(x, isa)[3])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_moments(isa):
+    for n in (0, 1, 7, 8, 9, 1000, 65_537):
+        x = gradient(n, n)
+        assert native_quantise.moments(x, isa) == reference.moments(x)
+    big = np.full(100, np.finfo(np.float32).max, np.float32)
+    assert native_quantise.moments(big, isa) == reference.moments(big)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_random_numbers(isa):
+    for first, n in [(0, 0), (0, 1), (1, 1), (0, 70), (1, 70), (31, 33), (32, 32), (2**33 + 5, 100)]:
+        assert (native_quantise.uniform32(KEY, first, n, isa) == reference.uniform32(KEY, first, n)).all()
+
+
+def test_random_numbers_look_uniform():
+    u = native_quantise.uniform32(KEY, 0, 1 << 18)
+    for shift in (0, 8, 24):
+        counts = np.bincount((u >> np.uint32(shift)).astype(np.int64) & 255, minlength=256)
+        assert ((counts - 1024) ** 2 / 1024).sum() < 255 + 6 * np.sqrt(510)
+    other = native_quantise.uniform32(KEY + 1, 0, 1 << 18)
+    for a, b in [(u[1:], u[:-1]), (u[::2], u[1::2]), (u, other)]:
+        assert abs(np.corrcoef(a, b)[0, 1]) < 6 / np.sqrt(len(a))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("q", [q for q in QUANTISERS if 8 <= q.bucket <= 8192], ids=name_of)
+def test_one_pass_equals_two(isa, q):
+    x = gradient(20_001)
+    for linf in (False, True):
+        symbols, scales = native_quantise.quantise_with_norms(q, x, KEY, linf, isa=isa)
+        assert scales.tobytes() == native_quantise.norms(x, q.bucket, linf, isa).tobytes()
+        assert symbols.tobytes() == native_quantise.quantise(q, x, scales, KEY, isa=isa).tobytes()
+
+
+@pytest.mark.parametrize("q", QUANTISERS, ids=name_of)
+def test_a_tensor_may_be_cut(q):
+    x = gradient(2 * 65536 + 777)
+    scales = native_quantise.norms(x, q.bucket) if q.bucket else scales_of(q, x)
+    whole = native_quantise.quantise(q, x, scales, KEY).tobytes()
+    step = 65536 if q.bucket == 65536 else 8192
+    parts = [
+        native_quantise.quantise(
+            q, x[i : i + step], scales[i // q.bucket :][: -(-step // q.bucket)] if q.bucket else scales, KEY, i
+        )
+        for i in range(0, len(x), step)
+        if not q.bucket or len(x[i : i + step]) == step
+    ]
+    assert whole.startswith(b"".join(p.tobytes() for p in parts))
+    assert native_quantise.quantise(q, x, scales, KEY + 1).tobytes() != whole or q.kind in (Kind.FP4, Kind.SIGN)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_alignment_and_what_lies_around(isa):
+    for q in (QUANTISERS[2], QUANTISERS[10], Quantiser(Kind.LOG2, 4, 6, 512), Quantiser(Kind.SIGN, 1)):
+        room, raw = gradient(1200), np.full(4000, 0xAA, np.uint8)
+        for shift in (0, 1, 3, 5):
+            x = room[shift : shift + 1001]
+            scales = reference.norms(x, q.bucket, False)
+            symbols = raw[shift : shift + q.symbol_bytes(1001)]
+            raw[:] = 0xAA
+            native_quantise.quantise(q, x, scales, KEY, 0, symbols, isa)
+            assert symbols.tobytes() == reference.pack(q, reference.codes_of(q, x, scales, KEY)).tobytes()
+            assert (raw[:shift] == 0xAA).all() and (raw[shift + len(symbols) :] == 0xAA).all()
+            out = np.full(1200, 5, np.float32)
+            assert native_quantise.dequantise(q, symbols, scales, out[shift : shift + 1001], isa=isa)
+            assert (out[:shift] == 5).all() and (out[shift + 1001 :] == 5).all()
+
+
+@pytest.mark.parametrize("q", UNBIASED, ids=name_of)
+def test_unbiased(q):
+    x = gradient(512, 9)
+    scales, total, squares, trials = scales_of(q, x), np.zeros(512), np.zeros(512), 400
+    for trial in range(trials):
+        y = np.empty(512, np.float32)
+        native_quantise.dequantise(
+            q, native_quantise.quantise(q, x, scales, KEY + trial * 0x9E3779B97F4A7C15 % 2**63), scales, y
+        )
+        total += y
+        squares += y.astype(np.float64) ** 2
+    mean = total / trials
+    deviation = np.sqrt(np.maximum(squares / trials - mean**2, 0) / trials)
+    assert abs((mean - x).sum()) < 4.5 * np.sqrt((deviation**2).sum())
+    assert abs(((mean - x) * np.sign(x)).sum()) < 4.5 * np.sqrt((deviation**2).sum())
+    n = np.repeat(scales, q.bucket or 512)[:512].astype(np.float64)  # the variance is at most |x| N
+    assert (np.abs(mean - x) <= 6 * np.sqrt(np.abs(x) * n / trials) + 6 * n / trials).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("q", [q for q in QUANTISERS if q.kind is not Kind.SIGN], ids=name_of)
+@pytest.mark.parametrize("n", [50, 5001])
+def test_codes_of_nobody_are_refused(isa, q, n):
+    x = gradient(n)
+    scales = scales_of(q, x)
+    codes = reference.codes_of(q, x, scales, KEY)
+    sign = 2 ** (q.bits - 1)
+    top = {Kind.UNIFORM: q.levels, Kind.LOG2: q.levels + 1, Kind.LEVELS: len(q.list or ()) - 1, Kind.FP4: 5}[q.kind]
+    width = next(w for w in (1, 2, 4, 8, 16) if w >= q.bits)
+    wrong = {sign, *range(top + 1, min(sign, top + 3)), *range(sign + top + 1, min(2**width, sign + top + 3))}
+    out = np.empty(n, np.float32)
+    for code in wrong:
+        for at in (0, n // 2, n - 1):
+            bad = codes.copy()
+            bad[at] = code
+            assert not native_quantise.dequantise(q, reference.pack(q, bad), scales, out, isa=isa)
+
+
+@pytest.mark.parametrize(
+    ("q", "message"),
+    [
+        (Quantiser(Kind.UNIFORM, 17, 1), "bits must be 2 to 16"),
+        (Quantiser(Kind.UNIFORM, 4, 8), "levels must be 1 to"),
+        (Quantiser(Kind.UNIFORM, 4, 0), "levels must be 1 to"),
+        (Quantiser(Kind.LOG2, 9, 6), "bits must be 2 to 8"),
+        (Quantiser(Kind.LOG2, 4, 7), "levels must be 0 to"),
+        (Quantiser(Kind.LEVELS, 9, 0, 0, (0, 1)), "bits must be 2 to 8"),
+        (Quantiser(Kind.LEVELS, 4), "the list must have 2 to"),
+        (Quantiser(Kind.LEVELS, 2, 0, 0, (0, 0.5, 1)), "the list must have 2 to"),
+        (Quantiser(Kind.LEVELS, 4, 0, 0, (0.1, 1)), "start at 0 and end at 1"),
+        (Quantiser(Kind.LEVELS, 4, 0, 0, (0, 0.5, 0.5, 1)), "must increase"),
+        (Quantiser(Kind.LEVELS, 4, 0, 0, (0, float("nan"), 1)), "must increase"),
+        (Quantiser(Kind.FP4, 5), "bits must be 4"),
+        (Quantiser(Kind.FP4, 4, 0, 512), "bucket must be 0"),
+        (Quantiser(Kind.SIGN, 2), "bits must be 1"),
+        (Quantiser(Kind.SIGN, 1, 0, 24), "bucket must be 0 or a power of two"),
+        (Quantiser(Kind.SIGN, 1, 0, 131072), "bucket must be 0 or a power of two"),
+    ],
+)
+def test_quantisers_that_cannot_be(q, message):
+    x = gradient(8)
+    with pytest.raises(ValueError, match=message):
+        native_quantise.quantise(q, x, np.ones(1, np.float32), KEY)
+    with pytest.raises(ValueError, match=message):
+        native_quantise.dequantise(q, bytes(8), np.ones(1, np.float32), x)
+
+
+def test_wrong_arguments():
+    q, x = Quantiser(Kind.LOG2, 4, 6, 1024), gradient(2000)
+    with pytest.raises(ValueError, match="first must be a multiple of 1024"):
+        native_quantise.quantise(q, x, np.ones(2, np.float32), KEY, 512)
+    with pytest.raises(ValueError, match="scales must have 2 elements"):
+        native_quantise.quantise(q, x, np.ones(1, np.float32), KEY)
+    with pytest.raises(ValueError, match="symbols must have 1000 elements"):
+        native_quantise.quantise(q, x, np.ones(2, np.float32), KEY, 0, bytearray(999))
+    with pytest.raises(ValueError, match="norms of buckets need a bucket"):
+        native_quantise.quantise_with_norms(Quantiser(Kind.LOG2, 4, 6), x, KEY)
+    with pytest.raises(ValueError, match="bucket must be"):
+        native_quantise.norms(x, 7)
+    with pytest.raises(ValueError, match="first must not be below 0"):
+        native_quantise.uniform32(KEY, -1, 4)
