@@ -20,8 +20,9 @@ NATIVE_SOURCES := CMakeLists.txt $(shell find edgegossip/native/src -type f)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 JOBS ?= 2
+SECONDS ?= 60
 
-.PHONY: help demo test test-slow lint types format install wheel clean
+.PHONY: help demo test test-slow fuzz lint types format install wheel clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -42,6 +43,9 @@ test: lint types ## formatting, lint, types, import rule, tests and branch cover
 
 test-slow: $(NATIVE) ## the tests that take long or need a developer's tools (cross compiler, emulator)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests
+
+fuzz: $(NATIVE) ## fuzz the native decoders under clang's sanitizers; SECONDS=60
+	@$(BIN)/python -m tests.fuzz.native.run --seconds $(SECONDS)
 
 lint: $(NATIVE)
 	@$(BIN)/ruff check .

@@ -1,0 +1,56 @@
+"""Where the native fuzzer starts: the golden bodies, each behind the head that input.hpp reads."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+GOLDEN = Path(__file__).parents[2] / "conformance" / "golden"
+DECODERS = {"fp32": 0, "fp16": 1, "bf16": 2, "minmax8": 3, "topk": 4, "randk": 5}
+SECTIONS = 6
+UNIFORM, LOG2, LEVELS, FP4, SIGN = range(5)
+BUCKETS = {0: 8, 8: 0, 32: 1, 128: 2, 512: 3, 2048: 4, 8192: 5, 32768: 6, 65536: 7}
+
+
+def options(name: str, params: dict[str, Any]) -> tuple[int, int, int, int] | None:
+    """The quantiser's four bytes; None where the fuzzer has no such quantiser (a list of levels of its own)."""
+    bits, bucket = params.get("bits", 4), BUCKETS.get(params.get("bucket", 512), 3)
+    if name in ("qsgd", "qsgd-inf"):
+        return UNIFORM, bits - 2, bucket, 0
+    if name == "elastiquant":
+        return (
+            (LOG2, bits - 3, bucket, 0)
+            if bits in (3, 4, 5) and params.get("ratio", 0.5) == 0.5
+            else (LEVELS, bits - 2, bucket, 255)
+        )
+    if name == "elasticl":
+        return UNIFORM, params.get("s0", 7).bit_length() - 1, 8, 0
+    return {"terngrad": (UNIFORM, 0, 8, 0), "signsgd": (SIGN, 0, 8, 0), "co3": (FP4, 0, 8, 0)}.get(name)
+
+
+def inputs() -> Iterator[bytes]:
+    """Every golden body that the head can describe, stored as values and as a sum, on one thread and two."""
+    for path in sorted(GOLDEN.glob("*.json")):
+        for case in json.loads(path.read_text()):
+            sizes = [math.prod(shape) for shape in case["shapes"]]
+            sizes = [n for n in sizes if n] + [0] * 4
+            chosen = (0, 0, 0, 0) if path.stem in DECODERS else options(path.stem, case.get("params", {}))
+            if chosen is None or any(sizes[4:]) or sizes[0] > 2047 or sizes[1] > 2047 or max(sizes[2:4]) > 255:
+                continue
+            body = bytes.fromhex(case["body"])[2 if path.stem == "elasticl" else 0 :]
+            for how in (0b00000, 0b00111):
+                head = struct.pack("<BB4BHHBB", DECODERS.get(path.stem, SECTIONS), how, *chosen, *sizes[:4])
+                yield head + body
+
+
+def write(folder: Path) -> int:
+    """One file an input; how many."""
+    folder.mkdir(parents=True, exist_ok=True)
+    count = 0
+    for count, data in enumerate(inputs(), 1):
+        (folder / f"golden-{count}").write_bytes(data)
+    return count

@@ -1,0 +1,22 @@
+"""The native decoders under libFuzzer with sanitizers, for a short time; `make fuzz SECONDS=3600` runs it longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.native import corpus, run
+
+
+def test_the_corpus_has_every_decoder() -> None:
+    """Otherwise the fuzzer would have to find out what a section is."""
+    assert {data[0] for data in corpus.inputs()} >= set(corpus.DECODERS.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_sanitizer_has_anything_to_say(tmp_path: Path) -> None:
+    if run.compiler() is None:
+        pytest.skip("needs clang++")
+    assert run.main(["--seconds", "30", "--folder", str(tmp_path)]) == 0
