@@ -28,7 +28,9 @@ struct Threshold {
 
 const float* values_of(const Source& s, int64_t first, int64_t n, float* scratch) {
     if (s.values != nullptr) return s.values + first;
-    s.kernels->draw(s.key, first, n, reinterpret_cast<uint32_t*>(scratch));
+    uint32_t* const drawn = reinterpret_cast<uint32_t*>(scratch);
+    s.kernels->quantise.uniform32(s.key, first, n, drawn);
+    for (int64_t i = 0; i < n; i++) drawn[i] >>= 1;
     return scratch;
 }
 
@@ -93,7 +95,7 @@ void emit(const Source& s, Threshold threshold, const Sink& sink) {
     for (int64_t first = 0; first < s.n; first += CHUNK) {
         const int64_t n = std::min(CHUNK, s.n - first);
         const float* const x = values_of(s, first, n, scratch);
-        filter.take(index, bits, s.kernels->sieve(x, n, threshold.least, uint32_t(first), index, bits));
+        filter.take(index, bits, s.kernels->sparse.sieve(x, n, threshold.least, uint32_t(first), index, bits));
     }
 }
 
@@ -157,7 +159,7 @@ bool gather(const Source& s, uint32_t least, int64_t limit, int threads, std::ve
         for (int64_t first = part * PART; first < end && total <= limit; first += CHUNK) {
             const int64_t n = std::min(CHUNK, end - first);
             const float* const x = values_of(s, first, n, scratch);
-            const int64_t count = s.kernels->sieve(x, n, least, uint32_t(first), index, bits);
+            const int64_t count = s.kernels->sparse.sieve(x, n, least, uint32_t(first), index, bits);
             found.index.insert(found.index.end(), index, index + count);
             found.bits.insert(found.bits.end(), bits, bits + count);
             total += count;
@@ -178,7 +180,7 @@ bool select_candidates(const Source& s, int64_t k, int threads, const Sink& sink
         for (const Candidates& part : parts) use(reinterpret_cast<const float*>(part.bits.data()), int64_t(part.bits.size()));
     };
     Threshold threshold;
-    if (!find_threshold(*s.kernels, walk, k, s.values != nullptr, &threshold)) return false;
+    if (!find_threshold(s.kernels->sparse, walk, k, s.values != nullptr, &threshold)) return false;
     Filter filter(threshold, sink);
     for (Candidates& part : parts) filter.take(part.index.data(), part.bits.data(), int64_t(part.bits.size()));
     return *done = true;
@@ -195,7 +197,7 @@ bool select_largest(const Source& source, int64_t k, int threads, const Sink& si
     }
     Threshold threshold;
     const auto walk = [&](const Span& use) { for_each_chunk(source, use); };
-    if (!find_threshold(*source.kernels, walk, k, source.values != nullptr, &threshold)) return false;
+    if (!find_threshold(source.kernels->sparse, walk, k, source.values != nullptr, &threshold)) return false;
     emit(source, threshold, sink);
     return true;
 }

@@ -8,10 +8,10 @@
 
 namespace edgegossip {
 
-// What is ranked: the magnitudes of float32[n], or, without values, the n 31-bit numbers that the key draws. Those are
+// What is ranked: the magnitudes of float32[n], or, without values, the n numbers that the key draws, their upper 31 bits. Those are
 // independent and uniform, so that any k positions are as likely as any others to hold the k largest of them.
 struct Source {
-    const Sparse* kernels;
+    const Kernels* kernels;
     const float* values;  // or nullptr
     uint64_t key;
     int64_t n;

@@ -111,7 +111,7 @@ void decode_section(const Kernels& kernels, const Section& s, uint64_t key, floa
     if (!accumulate) std::memset(out, 0, 4 * size_t(s.n));
     Scatter scatter(kernels, s, out, accumulate, weight);
     if (s.positions == DRAWN)
-        select_largest({&kernels.sparse, nullptr, key, s.n}, s.k, threads,
+        select_largest({&kernels, nullptr, key, s.n}, s.k, threads,
                        [&](const uint32_t* index, const uint32_t*, int64_t count) { scatter(index, count); });
     else
         for_each_position(s, [&](const uint32_t* index, int64_t count, int64_t) { scatter(index, count); });
@@ -159,7 +159,7 @@ int64_t topk_encode(const Kernels& kernels, const float* x, const Model& model, 
     for (int64_t k = 0; k < model.tensors; k++) {
         const int64_t n = model.size(k), start = model.offsets[k];
         if (n == 0) continue;
-        const Source source{&kernels.sparse, x + start, 0, n};
+        const Source source{&kernels, x + start, 0, n};
         const Sent sent{values, zero == nullptr ? nullptr : zero + start, rest == nullptr ? nullptr : rest + start};
         const Positions how = choose_positions(n, counts[k], form);
         out += write_head(how, form, counts[k], out);
@@ -193,7 +193,7 @@ int64_t randk_encode(const Kernels& kernels, const float* x, const Model& model,
             continue;
         }
         const float scale = unbiased ? float(double(n) / double(counts[k])) : 1.0f;
-        select_largest({&kernels.sparse, nullptr, tensor_key(seed, k), n}, counts[k], threads,
+        select_largest({&kernels, nullptr, tensor_key(seed, k), n}, counts[k], threads,
                        [&](const uint32_t* index, const uint32_t*, int64_t count) {
                            float piece[PIECE];
                            for (int64_t first = 0; first < count; first += PIECE) {

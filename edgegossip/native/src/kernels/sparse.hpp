@@ -13,9 +13,6 @@ struct Sparse {
     // counts[(magnitude - low) >> shift] += 1 for every magnitude in low .. low + 2048 * 2^shift.
     void (*histogram)(const float* x, int64_t n, uint32_t low, int32_t shift, uint32_t* counts);
 
-    // Uniform 31-bit numbers of the elements first .. first + n of a tensor with this key; `first` is even.
-    void (*draw)(uint64_t key, int64_t first, int64_t n, uint32_t* out);
-
     // Sum of the squares in double, in eight lanes.
     double (*sum_of_squares)(const float* x, int64_t n);
 
