@@ -30,6 +30,7 @@ MAY = {
     "mesh": {*PURE_MAY, "recipe", "profiling"},
     "flower": {*PURE_MAY, "recipe", "profiling", "training"},
     "node": {*PURE_MAY, "recipe", "profiling", "training", "mesh", "flower"},
+    "bench": {*PURE_MAY, "recipe", "profiling", "training"},
     "report": {*PURE_MAY, "recipe", "profiling", "training", "node"},
     "launch": {*PURE_MAY, "recipe", "profiling", "training", "mesh", "flower", "node", "report"},
 }
@@ -40,6 +41,7 @@ OUTSIDE = {
     "recipe": {"tomli_w"},
     "profiling": {"psutil"},
     "training": {"torch"},
+    "bench": {"torch"},
     "mesh": {"grpc", "google"},
     "flower": {"flwr", "grpc", "google", "httpx"},  # httpx is a dependency of flwr
     "report": {"matplotlib", "rich"},
@@ -125,6 +127,8 @@ def loaded_by(code):
         ("edgegossip.profiling", set()),
         ("edgegossip.mesh", {"grpc"}),
         ("edgegossip.training", {"torch"}),
+        ("edgegossip.bench", set()),
+        ("edgegossip.cli.bench", set()),
     ],
 )
 def test_importing_loads_nothing_heavy(module, may):

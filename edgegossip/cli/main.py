@@ -24,6 +24,7 @@ COMMANDS = {
     "report": "edgegossip.cli.report",
     "recipe": "edgegossip.cli.recipe",
     "data": "edgegossip.cli.data",
+    "bench": "edgegossip.cli.bench",
     "codec": "edgegossip.cli.codec",
 }
 

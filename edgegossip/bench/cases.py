@@ -1,0 +1,110 @@
+"""What `bench codecs` measures: codecs with parameters, grouped so that the stages of one quantiser are measured in turn."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from edgegossip import codecs
+from edgegossip.codecs import Codec
+from edgegossip.types import ConfigError
+
+_STAGES = ("raw", "huffman", "auto")
+_ALL_STAGES = ("raw", "huffman", "elias", "zstd", "auto")
+_WITH_ALL_STAGES = ("qsgd", "elastiquant")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A codec with its parameters and the stages to measure; stages empty: it has none."""
+
+    name: str
+    params: dict[str, Any] = field(default_factory=dict)
+    stages: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The codec as --codec takes it, without its stage."""
+        given = ",".join(f"{key}={value}" for key, value in self.params.items())
+        return f"{self.name}:{given}" if given else self.name
+
+    def build(self, stage: str | None) -> Codec[Any]:
+        """The codec in this stage."""
+        return codecs.get(self.name, **self.params, **({"stage": stage} if stage else {}))
+
+
+def default_cases() -> tuple[Case, ...]:
+    """Every codec of the package but the wrappers, which need another codec."""
+    return tuple(parse_case(name) for name in codecs.names() if not _is_wrapper(name))
+
+
+def _is_wrapper(name: str) -> bool:
+    return any(getattr(p, "codec", False) for p in codecs.REGISTRY.families[name].params)
+
+
+def parse_cases(texts: Sequence[str], stages: Sequence[str] = ()) -> tuple[Case, ...]:
+    """The cases of --codec options (default: all), with the stages of --stage options where a codec has any."""
+    cases = tuple(parse_case(text) for text in texts) or default_cases()
+    if not stages:
+        return cases
+    return tuple(Case(c.name, c.params, tuple(stages) if c.stages else ()) for c in cases)
+
+
+def parse_case(text: str) -> Case:
+    """NAME or NAME:key=value,key=value. Without a stage, those that are worth measuring. Raises ConfigError."""
+    name, _, rest = text.partition(":")
+    params = dict(_setting(text, part) for part in _parts(rest)) if rest else {}
+    stage = params.pop("stage", None)
+    codecs.get(name, **params, **({} if stage is None else {"stage": stage}))
+    return Case(name, params, (stage,) if stage is not None else _stages(name))
+
+
+def _parts(text: str) -> Iterable[str]:
+    """Divided at commas outside of brackets."""
+    depth, start = 0, 0
+    for at, letter in enumerate(text):
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not depth:
+            yield text[start:at]
+            start = at + 1
+    yield text[start:]
+
+
+def _setting(case: str, text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--codec {case}: write it as NAME:key=value,key=value, such as qsgd:bits=8,bucket=1024")
+    try:
+        return key.strip(), tomllib.loads(f"v = {value}")["v"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def _stages(name: str) -> tuple[str, ...]:
+    """A preset's own stage; all that make sense of a quantised codec; none of others."""
+    family = codecs.REGISTRY.families[name]
+    stage = next((p for p in family.params if p.name == "stage"), None)
+    if stage is None:
+        return ()
+    if family.wire_id is None:
+        return (str(stage.default),)
+    wanted = _ALL_STAGES if name in _WITH_ALL_STAGES else _STAGES
+    return tuple(s for s in wanted if s in stage.choices)
+
+
+def description(codec: Codec[Any]) -> tuple[str, dict[str, Any]]:
+    """Family and parameters of a built codec, presets and defaults resolved; those of a wrapper's inner codec too."""
+    params: dict[str, Any] = {}
+    if is_dataclass(codec):
+        params = {f.name: getattr(codec, f.name) for f in fields(codec)}
+    if (inner := params.pop("codec", None)) is None:
+        return codec.name, params
+    name, inner_params = description(inner)
+    decay = params.get("decay")
+    return (codec.name if codec.name.isidentifier() or "(" not in codec.name else f"error-feedback:{name}"), {
+        **inner_params,
+        "decay": decay,
+        "gamma": decay,
+    }

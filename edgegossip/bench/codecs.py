@@ -1,0 +1,206 @@
+"""`bench codecs`: bits, entropy, error and speed of codecs, beside memcpy and plain rivals in the same run.
+
+What is timed. Encoding goes through the public `Codec.encode`, which makes its own output; decoding writes into a vector
+of ours that has been written to before; memcpy copies the same float32[n] into another such vector. All stages of a codec,
+its decoders, memcpy and the rivals are timed in turn (timing.py), and figures are from medians. MB are 10^6 bytes of
+float32, before encoding and after decoding. Codecs with a memory are timed from their second message on. Bits, entropy
+and error are those of the first message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from edgegossip import native
+from edgegossip.bench.cases import Case, description
+from edgegossip.bench.inputs import Input
+from edgegossip.bench.numpy_elias import NumpyElias, Piece
+from edgegossip.bench.symbols import Entropy, code_form, entropy
+from edgegossip.bench.timing import interleaved
+from edgegossip.bench.torch_codecs import rival
+from edgegossip.bench.torch_codecs.base import decode_model, encode_model, views
+from edgegossip.bench.torch_codecs.sparse import kept
+from edgegossip.codecs import Body, Codec, Ctx, bits_per_value, relative_error
+from edgegossip.codecs.levels import geometric_levels
+from edgegossip.types import Vec
+
+Row = dict[str, Any]
+_ROUND = 1_000_000  # of the messages: after any warm-up
+_SPARSE = ("topk", "dgc")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    repeat: int = 5
+    threads: int = 1  # of torch; the product's kernels take EDGEGOSSIP_THREADS
+    key: int = 1
+    rivals: bool = True
+
+
+@dataclass(slots=True)
+class _Product:
+    """A codec in one stage, with its first body and the state after it."""
+
+    codec: Codec[Any]
+    body: Body
+    state: Any
+
+    @classmethod
+    def of(cls, codec: Codec[Any], data: Input, ctx: Ctx) -> _Product:
+        body, state = codec.encode(data.x, codec.init(data.layout), ctx)
+        return cls(codec, body, state)
+
+
+def measure(case: Case, data: Input, settings: Settings) -> list[Row]:
+    """One row for each stage of a case on one input."""
+    ctx = Ctx(settings.key, _ROUND, lr=0.1)
+    stages = case.stages or (None,)
+    products = {stage or "": _Product.of(case.build(stage), data, ctx) for stage in stages}
+    work = _Work(data, settings)
+    work.memcpy()
+    for stage, product in products.items():
+        work.product(stage, product, Ctx(settings.key, _ROUND + 1, lr=0.1))
+    name, params = description(next(iter(products.values())).codec)
+    if settings.rivals:
+        work.rivals(name, params, elias="elias" in products)
+    with torch_threads(settings.threads):
+        seconds = interleaved(work.functions, settings.repeat, work.slow)
+    found = _entropy(case, data, ctx)
+    return [_row(case, stage, products[stage], data, name, params, seconds, found) for stage in products]
+
+
+class _Work:
+    """The functions to time, by name."""
+
+    def __init__(self, data: Input, settings: Settings) -> None:
+        self.data, self.settings = data, settings
+        self.out = np.ones_like(data.x)  # written to, so that no page is missing
+        self.functions: dict[str, Callable[[], object]] = {}
+        self.slow: set[str] = set()
+
+    def memcpy(self) -> None:
+        copy = np.ones_like(self.data.x)
+        self.functions["memcpy"] = lambda: np.copyto(copy, self.data.x)
+
+    def product(self, stage: str, product: _Product, ctx: Ctx) -> None:
+        data, out, codec, body, state = self.data, self.out, product.codec, product.body, product.state
+        self.functions[f"encode {stage}"] = lambda: codec.encode(data.x, state, ctx)
+        self.functions[f"decode {stage}"] = lambda: codec.decode(body, data.layout, out)
+        self.functions[f"add {stage}"] = lambda: codec.decode(body, data.layout, out, 0.5)
+
+    def rivals(self, name: str, params: dict[str, Any], *, elias: bool) -> None:
+        x, out, layout = torch.from_numpy(self.data.x), torch.from_numpy(self.out), self.data.layout
+        if (codec := rival(name, params)) is not None:
+            parts = encode_model(codec, x, layout)
+            self._rival("torch encode", lambda: encode_model(codec, x, layout))
+            self._rival("torch decode", lambda: decode_model(codec, parts, out, layout))
+        if name in _SPARSE:
+            counts = [(v, kept(_share(params), v.numel())) for v in views(x.view(-1), layout)]
+            self._rival("torch select", lambda: [torch.topk(v.view(-1).abs(), k, sorted=False) for v, k in counts])
+        if elias and (numpy := numpy_elias(name, params)) is not None:
+            pieces: list[Piece] = numpy.encode(self.data.x)
+            self._rival("numpy encode", lambda: numpy.encode(self.data.x))
+            self._rival("numpy decode", lambda: numpy.decode(pieces, self.out))
+
+    def _rival(self, name: str, function: Callable[[], object]) -> None:
+        self.functions[name] = function
+        self.slow.add(name)
+
+
+def numpy_elias(name: str, params: dict[str, Any]) -> NumpyElias | None:
+    """The numpy version of qsgd or elastiquant with Elias codes, where it exists: L2 norms, buckets of at most 512."""
+    bits, bucket = params.get("bits", 16), params.get("bucket", 0)
+    if not 0 < bucket <= 512 or bits > 8 or params.get("norm", "l2") != "l2":
+        return None
+    if name == "qsgd":
+        return NumpyElias(2 ** (bits - 1) - 1, bucket)
+    if name == "elastiquant" and not params.get("levels"):
+        ratio = params.get("ratio") or (0.5 if bits <= 4 else 0.9)
+        return NumpyElias(0, bucket, tuple(geometric_levels(2 ** (bits - 1) - 2, ratio).tolist()))
+    return None
+
+
+def _share(params: dict[str, Any]) -> float:
+    return float(next((params[key] for key in ("ratio", "k", "density", "share") if key in params), 0.01))
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """torch with so many threads, for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _entropy(case: Case, data: Input, ctx: Ctx) -> Entropy | None:
+    if not case.stages:
+        return None
+    raw = _Product.of(case.build("raw"), data, ctx)
+    form = code_form(raw.codec, raw.body)
+    return None if form is None else entropy(raw.body, data.layout, form)
+
+
+def _row(
+    case: Case,
+    stage: str,
+    product: _Product,
+    data: Input,
+    name: str,
+    params: dict[str, Any],
+    seconds: dict[str, float],
+    found: Entropy | None,
+) -> Row:
+    n, layout = data.layout.size, data.layout
+    y = product.codec.decode(product.body, layout)
+
+    def mb_s(what: str) -> float | None:
+        return 4e-6 * n / seconds[what] if what in seconds else None
+
+    def ratio(what: str, other: str) -> float | None:
+        return seconds[other] / seconds[what] if other in seconds else None
+
+    encode, decode = f"encode {stage}", f"decode {stage}"
+    elias = stage == "elias"
+    return {
+        "codec": case.label,
+        "stage": stage or None,
+        "input": data.name,
+        "n": n,
+        "bits_per_value": bits_per_value(product.body, layout),
+        "entropy_bits": found.by_tensor if found else None,
+        "relative_error": relative_error(data.x, y),
+        "encode_mb_s": mb_s(encode),
+        "decode_mb_s": mb_s(decode),
+        "encode_vs_memcpy": ratio(encode, "memcpy"),
+        "decode_vs_memcpy": ratio(decode, "memcpy"),
+        "encode_vs_torch": ratio(encode, "torch encode"),
+        "isa": native.isa(),
+        "decode_vs_torch": ratio(decode, "torch decode"),
+        "decode_add_mb_s": mb_s(f"add {stage}"),
+        "memcpy_mb_s": mb_s("memcpy"),
+        "torch_encode_mb_s": mb_s("torch encode"),
+        "encode_vs_numpy": ratio(encode, "numpy encode") if elias else None,
+        "decode_vs_numpy": ratio(decode, "numpy decode") if elias else None,
+        "select_vs_torch": ratio(encode, "torch select"),
+        "index_bits": _index_bits(product, y, params) if name in (*_SPARSE, "randk") else None,
+        "entropy_global_bits": found.overall if found else None,
+        "tensors": len(layout.tensors),
+        "family": name,
+        "bits": params.get("bits"),
+    }
+
+
+def _index_bits(product: _Product, y: Vec, params: dict[str, Any]) -> float | None:
+    """Bits that the body spends on a sent value besides the value itself, heads included."""
+    sent = int(np.count_nonzero(y))
+    width = 16 if "fp16" in params.values() else 32
+    return 8 * memoryview(product.body).nbytes / sent - width if sent else None

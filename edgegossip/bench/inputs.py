@@ -1,0 +1,151 @@
+"""What is encoded: named vectors of a wanted number of values, with the tensors they consist of.
+
+`synthetic` draws a generalised normal vector in the shapes of ResNet-50; `fitted` cuts or repeats real tensors. Both keep
+the mix of shapes: to get fewer values every tensor gives the same share of its rows (its first dimension).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.types import DataError, LocalError, Vec
+
+BETA = 0.6  # shape of the generalised normal law that gradients follow (Chen et al. 2022, CO3, section III)
+Shape = tuple[int, ...]
+_STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # width and blocks of ResNet-50
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One vector to encode."""
+
+    name: str
+    layout: Layout
+    x: Vec  # float32[layout.size]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """Named tensors, of one or several moments of a training run: pairs of a name and an array."""
+
+    arrays: tuple[tuple[str, Vec], ...]
+
+    @property
+    def shapes(self) -> tuple[tuple[str, Shape], ...]:
+        return tuple((name, array.shape) for name, array in self.arrays)
+
+
+def resnet50_shapes() -> tuple[tuple[str, Shape], ...]:
+    """The 161 parameter tensors of ResNet-50 for ImageNet (He et al. 2016, table 1), 25 557 032 values."""
+    shapes: list[tuple[str, Shape]] = [("conv1", (64, 3, 7, 7)), *_norm("bn1", 64)]
+    inputs = 64
+    for stage, (width, blocks) in enumerate(_STAGES, 1):
+        for block in range(blocks):
+            name, outputs = f"layer{stage}.{block}", 4 * width
+            sizes = ((width, inputs, 1, 1), (width, width, 3, 3), (outputs, width, 1, 1))
+            for k, shape in enumerate(sizes, 1):
+                shapes += [(f"{name}.conv{k}", shape), *_norm(f"{name}.bn{k}", shape[0])]
+            if not block:
+                shapes += [
+                    (f"{name}.downsample.conv", (outputs, inputs, 1, 1)),
+                    *_norm(f"{name}.downsample.bn", outputs),
+                ]
+            inputs = outputs
+    return (*shapes, ("fc.weight", (1000, inputs)), ("fc.bias", (1000,)))
+
+
+def _norm(name: str, width: int) -> list[tuple[str, Shape]]:
+    return [(f"{name}.weight", (width,)), (f"{name}.bias", (width,))]
+
+
+def synthetic(n: int, seed: int) -> Input:
+    """A generalised normal vector, beta 0.6, in the shapes of ResNet-50.
+
+    |x| = alpha G^(1/beta) with G a gamma variate of shape 1/beta, and a fair sign. alpha differs from tensor to tensor as
+    in a gradient of He-initialised layers: weights 1/sqrt(fan-in), normalisation and biases larger by the positions that
+    they sum over (taken as 8), all times a log-normal factor exp(0.5 z).
+    """
+    rng = np.random.default_rng(seed)
+    parts, specs = [], []
+    for name, shape in _scaled(resnet50_shapes(), n):
+        alpha = 1e-3 * math.exp(0.5 * rng.standard_normal())
+        alpha *= 8.0 if len(shape) == 1 else 1.0 / math.sqrt(math.prod(shape[1:]))
+        specs.append(TensorSpec(name, shape))
+        parts.append(_gennorm(rng, math.prod(shape), alpha))
+    return Input("synthetic", Layout.of(specs), np.concatenate(parts))
+
+
+def _gennorm(rng: np.random.Generator, size: int, alpha: float) -> Vec:
+    values = rng.standard_gamma(1.0 / BETA, size, dtype=np.float32)
+    np.power(values, np.float32(1.0 / BETA), out=values)
+    values *= np.float32(alpha)
+    return np.copysign(values, rng.random(size, dtype=np.float32) - np.float32(0.5), out=values)
+
+
+def fitted(name: str, tensors: Tensors, n: int) -> Input:
+    """These tensors with the same share of rows of each, or all of them several times, so that there are n values."""
+    by_name = dict(tensors.arrays)
+    if not sum(a.size for a in by_name.values()):
+        raise LocalError("there is no value to encode in these tensors")
+    parts, specs = [], []
+    for title, shape in _scaled(tensors.shapes, n):
+        source = by_name[title.partition("#")[0]].reshape(-1)
+        specs.append(TensorSpec(title, shape))
+        parts.append(source[: math.prod(shape)])
+    return Input(name, Layout.of(specs), np.concatenate(parts).astype(np.float32, copy=False))
+
+
+def _scaled(shapes: Sequence[tuple[str, Shape]], n: int) -> Iterator[tuple[str, Shape]]:
+    """Names and shapes with n values in all: whole copies, then the same share of every tensor's rows.
+
+    What whole rows leave over is one flat piece of the largest tensor. A name's "#..." tells copies apart.
+    """
+    total = sum(math.prod(shape) for _, shape in shapes)
+    copies, rest = divmod(n, total)
+    for copy in range(copies):
+        yield from ((f"{name}#{copy}" if copy else name, shape) for name, shape in shapes)
+    mark = f"#{copies}" if copies else ""
+    wanted = got = 0.0
+    for name, shape in shapes:
+        wanted += math.prod(shape) * rest / total
+        row = math.prod(shape[1:])
+        rows = min(shape[0] if shape else 1, int((wanted - got) // row)) if row else 0
+        if rows > 0:
+            got += rows * row
+            yield name + mark, (rows, *shape[1:]) if shape else ()
+    largest = max(shapes, key=lambda item: math.prod(item[1]))[0]
+    piece = max(math.prod(shape) for _, shape in shapes)
+    left, k = rest - int(got), 0
+    while left > 0:
+        yield f"{largest}#rest{copies}.{k}", (min(left, piece),)
+        left, k = left - piece, k + 1
+
+
+def save(path: Path, tensors: Tensors) -> None:
+    """Keep tensors in a .npz file, one array each, in order."""
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **{f"{k:05d} {name}": a for k, (name, a) in enumerate(tensors.arrays)})
+
+
+def read(path: Path) -> Tensors:
+    """The tensors of a .npz file, such as `save` writes, or the array of a .npy file. Raises DataError."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        arrays = {path.stem: loaded} if isinstance(loaded, np.ndarray) else {key: loaded[key] for key in loaded.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"cannot read vectors from {path}: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # zipfile's and zlib's own errors for a damaged archive
+        raise DataError(f"{path} is not a whole .npz or .npy file ({type(error).__name__})") from None
+    for name, array in arrays.items():
+        if array.dtype.kind != "f" or not np.isfinite(array).all():
+            raise DataError(f"{path}: {name} does not hold finite floating-point numbers")
+    if not sum(a.size for a in arrays.values()):
+        raise DataError(f"{path} holds no values")
+    named = {(name.partition(" ")[2] or name).replace("#", "_"): a for name, a in sorted(arrays.items())}
+    return Tensors(tuple((name, a.astype(np.float32)) for name, a in named.items() if a.size))

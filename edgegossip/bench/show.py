@@ -1,0 +1,98 @@
+"""Rows, verdicts and the document as plain text and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Row = dict[str, Any]
+
+# Head, field, width, decimals; decimals None: text.
+_COLUMNS: tuple[tuple[str, str, int, int | None], ...] = (
+    ("codec", "codec", 20, None),
+    ("stage", "stage", 7, None),
+    ("input", "input", 10, None),
+    ("values", "n", 9, 0),
+    ("bits", "bits_per_value", 7, 3),
+    ("entropy", "entropy_bits", 7, 3),
+    ("error", "relative_error", 7, 4),
+    ("encode", "encode_mb_s", 7, 0),
+    ("decode", "decode_mb_s", 7, 0),
+    ("add", "decode_add_mb_s", 7, 0),
+    ("memcpy", "memcpy_mb_s", 7, 0),
+    ("enc/cpy", "encode_vs_memcpy", 7, 2),
+    ("dec/cpy", "decode_vs_memcpy", 7, 2),
+    ("enc/torch", "encode_vs_torch", 9, 1),
+    ("dec/torch", "decode_vs_torch", 9, 1),
+)
+NOTES = (
+    "bits: on the wire, a value; entropy: order 0, of the symbols, by tensor; error: relative, L2",
+    "encode, decode, add (decoding into a sum), memcpy: MB of float32 a second, medians; /cpy, /torch: ratios in the same run",
+    "torch has no entropy coder: its figure is quantise and pack alone; sizes and error are of the first message",
+)
+
+
+def heading() -> str:
+    return "  ".join(head.ljust(w) if d is None else head.rjust(w) for head, _, w, d in _COLUMNS)
+
+
+def line(row: Row) -> str:
+    return "  ".join(
+        text.ljust(w) if d is None else text.rjust(w) for (_, _, w, d), text in zip(_COLUMNS, _cells(row), strict=True)
+    )
+
+
+def _cells(row: Row) -> list[str]:
+    return [_text(row[field], decimals) for _, field, _, decimals in _COLUMNS]
+
+
+def _text(value: Any, decimals: int | None) -> str:
+    if value is None:
+        return "-"
+    return str(value) if decimals is None else f"{value:.{decimals}f}"
+
+
+def verdict_line(verdict: dict[str, Any]) -> str:
+    """One line of --check: verdict, figure, bound, and the worst row."""
+    word = {True: "holds", False: "FAILS", None: "not measured"}[verdict["holds"]]
+    sign = ">=" if verdict["at_least"] else "<="
+    figure = _text(verdict["figure"], 2)
+    where = f"  ({verdict['row']}; {verdict['isa']})" if verdict["row"] else ""
+    return f"{word:12}  {figure:>8} {sign} {verdict['bound']:<5g}  {verdict['text']}{where}"
+
+
+def machine_line(machine: dict[str, Any]) -> str:
+    return (
+        f"{machine['cpu'] or machine['machine']}, {machine['usable_threads']} threads, {machine['system']}, "
+        f"{machine['python']}, isa {machine['isa']}, {machine['started']}"
+    )
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """The document as docs/results keeps it."""
+    machine = document["machine"]
+    packages = ", ".join(
+        f"{k} {v}" for k, v in machine["packages"].items() if v and k in ("edgegossip", "numpy", "torch")
+    )
+    lines = [
+        "# Codecs: size, error and speed",
+        "",
+        f"Machine: {machine_line(machine)}; {packages}.",
+        "",
+        "```",
+        "$ " + document["command"],
+        "```",
+        "",
+        *(f"- {note}" for note in NOTES),
+        "",
+        _bar([head for head, *_ in _COLUMNS]),
+        _bar(["---" if d is None else "---:" for *_, d in _COLUMNS]),
+        *(_bar(_cells(row)) for row in document["rows"]),
+    ]
+    if document.get("checks"):
+        lines += ["", "## Targets", "", "```", *map(verdict_line, document["checks"]), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _bar(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

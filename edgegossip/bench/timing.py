@@ -1,0 +1,38 @@
+"""Times of several functions, measured in turn, so that whatever else the machine does meets all of them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Collection, Mapping
+from statistics import median
+from time import perf_counter
+
+Work = Mapping[str, Callable[[], object]]
+
+
+def interleaved(work: Work, repeat: int, slow: Collection[str] = (), slow_budget_s: float = 2.0) -> dict[str, float]:
+    """Median seconds of each function over `repeat` rounds, after one round to warm up that does not count.
+
+    The functions named in `slow` (plain rivals) sit out once they have taken `slow_budget_s` seconds; one that took that
+    long in the first round is judged by that round."""
+    taken: dict[str, list[float]] = {name: [] for name in work}
+    first: dict[str, float] = {}
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for name, function in work.items():
+            first[name] = _time(function)
+        for _ in range(repeat):
+            for name, function in work.items():
+                if name not in slow or first[name] + sum(taken[name]) < slow_budget_s:
+                    taken[name].append(_time(function))
+    finally:
+        if was_enabled:
+            gc.enable()
+    return {name: median(taken[name] or [first[name]]) for name in work}
+
+
+def _time(function: Callable[[], object]) -> float:
+    start = perf_counter()
+    function()
+    return perf_counter() - start

@@ -1,0 +1,69 @@
+"""The rivals: every codec as a good researcher writes it in plain torch, vectorised, down to bytes.
+
+They work tensor by tensor, as the product does, take torch's global random state, check nothing and know no entropy coder
+(torch has none): beside a Huffman or zstd row stands quantise-and-pack alone, which flatters the rival. `rival` finds the one
+for a codec and gives it that codec's parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from edgegossip.bench.torch_codecs.base import TorchCodec
+from edgegossip.bench.torch_codecs.feedback import ErrorFeedback
+from edgegossip.bench.torch_codecs.floats import Float, MinMax8
+from edgegossip.bench.torch_codecs.low_rank import Atomo, PowerSgd
+from edgegossip.bench.torch_codecs.quantised import Co3, Levels, Sign, Ternary, Uniform
+from edgegossip.bench.torch_codecs.sparse import Dgc, RandK, TopK
+from edgegossip.codecs.levels import geometric_levels
+
+Params = Mapping[str, Any]
+
+__all__ = ["TorchCodec", "rival"]
+
+
+def _elastiquant(p: Params) -> TorchCodec:
+    bits = p["bits"]
+    ratio = p.get("ratio") or (0.5 if bits <= 4 else 0.9)
+    levels = p.get("levels") or tuple(geometric_levels(2 ** (bits - 1) - 2, ratio).tolist())
+    return Levels(levels, bits, p["bucket"], p.get("norm", "l2"))
+
+
+def _co3(p: Params) -> TorchCodec:
+    return ErrorFeedback(Co3(), p["gamma"]) if p.get("gamma") else Co3()
+
+
+_RIVALS: dict[str, Callable[[Params], TorchCodec]] = {
+    "fp32": lambda p: Float("float32"),
+    "fp16": lambda p: Float("float16"),
+    "bf16": lambda p: Float("bfloat16"),
+    "minmax8": lambda p: MinMax8(),
+    "qsgd": lambda p: Uniform(2 ** (p["bits"] - 1) - 1, p["bits"], p["bucket"], "l2"),
+    "qsgd-inf": lambda p: Uniform(2 ** (p["bits"] - 1) - 1, p["bits"], p["bucket"], "linf"),
+    "elastiquant": _elastiquant,
+    "elasticl": lambda p: Uniform(p["s0"], 1 + p["s0"].bit_length(), 0, "l2"),
+    "co3": _co3,
+    "terngrad": lambda p: Ternary(p["clip"]),
+    "signsgd": lambda p: Sign(),
+    "ef-signsgd": lambda p: ErrorFeedback(Sign(), p["decay"]),
+    "topk": lambda p: TopK(_share(p), _half(p)),
+    "randk": lambda p: RandK(_share(p), _half(p)),
+    "dgc": lambda p: Dgc(_share(p), p.get("momentum", 0.9), _half(p)),
+    "atomo": lambda p: Atomo(p.get("rank", 3)),
+    "powersgd": lambda p: PowerSgd(p.get("rank", 2)),
+}
+
+
+def rival(name: str, params: Params) -> TorchCodec | None:
+    """The rival of the codec with this name (of its family, not of a preset), with its parameters; None without one."""
+    make = _RIVALS.get(name)
+    return make(params) if make else None
+
+
+def _share(p: Params) -> float:
+    return float(next((p[key] for key in ("ratio", "k", "density", "share") if key in p), 0.01))
+
+
+def _half(p: Params) -> bool:
+    return "fp16" in (p.get("values"), p.get("form"))

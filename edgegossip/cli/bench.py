@@ -1,0 +1,108 @@
+"""`edgegossip bench`: sizes and speeds, measured on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from edgegossip.cli.options import JSON, SETTINGS
+
+
+@click.group()
+def bench() -> None:
+    """Measure the package on this machine, beside plain rivals in the same run."""
+
+
+@bench.command()
+@click.option(
+    "--codec",
+    "names",
+    multiple=True,
+    metavar="NAME[:KEY=VALUE,...]",
+    help="A codec, such as qsgd or qsgd:bits=8,stage=elias; may be repeated. Default: all.",
+)
+@click.option("--stage", "stages", multiple=True, help="Only this entropy stage; may be repeated.")
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    default=("synthetic", "gradient"),
+    show_default=True,
+    help="synthetic, gradient, or a file (.npz, .npy) such as `bench dump` writes; may be repeated.",
+)
+@click.option(
+    "--size",
+    "sizes",
+    multiple=True,
+    default=("8MB", "100MB"),
+    show_default=True,
+    help="Values (250000, 2M) or bytes of float32 (8MB); may be repeated.",
+)
+@SETTINGS
+@click.option("--steps", default=30, show_default=True, type=click.IntRange(1), help="Training steps behind gradient.")
+@click.option("--threads", default=1, show_default=True, type=click.IntRange(1, 256), help="Of kernels and of torch.")
+@click.option("--repeat", default=5, show_default=True, type=click.IntRange(1), help="Rounds; figures are medians.")
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="Of the input and the rounding.")
+@click.option("--isa", help="Instruction set of the kernels; default: the best of this machine.")
+@click.option("--rivals/--no-rivals", default=True, help="Measure plain torch and numpy versions too.")
+@click.option("--check", is_flag=True, help="Compare with the targets; exit with 6 when one is missed.")
+@click.option("--save", type=click.Path(file_okay=False), help="Also write codecs.json and codecs.md into this folder.")
+@JSON
+def codecs(
+    names: tuple[str, ...],
+    stages: tuple[str, ...],
+    inputs: tuple[str, ...],
+    sizes: tuple[str, ...],
+    settings: tuple[str, ...],
+    steps: int,
+    threads: int,
+    repeat: int,
+    seed: int,
+    isa: str | None,
+    rivals: bool,
+    check: bool,
+    save: str | None,
+    as_json: bool,
+) -> int:
+    """Bits a value, entropy, error and speed of the codecs, beside memcpy and plain torch versions of them.
+
+    \b
+    Examples:
+      edgegossip bench codecs --size 8MB
+      edgegossip bench codecs --codec elastiquant --codec topk:ratio=0.001 --input synthetic
+      edgegossip bench codecs --input gradient --set data.name=cifar10 --set model.name=resnet20
+      edgegossip bench codecs --check --save docs/results
+
+    The network behind `gradient` is a recipe's; --set changes its [data], [model] and [training].
+    """
+    from edgegossip.bench.run_codecs import Asked, run
+
+    folder = Path(save) if save else None
+    asked = Asked(names, stages, inputs, sizes, settings, steps, threads, repeat, seed, isa, rivals, check, folder)
+    document, code = run(
+        asked, sys.argv[1:], (lambda text: None) if as_json else click.echo, lambda text: click.echo(text, err=True)
+    )
+    if as_json:
+        click.echo(json.dumps(document))
+    return code
+
+
+@bench.command()
+@click.argument("file", type=click.Path(dir_okay=False))
+@SETTINGS
+@click.option("--steps", default=30, show_default=True, type=click.IntRange(1), help="Training steps.")
+def dump(file: str, settings: tuple[str, ...], steps: int) -> None:
+    """Train a model and keep its gradients at the first, the middle and the last step in FILE (.npz), for --input FILE.
+
+    \b
+    Example:
+      edgegossip bench dump g.npz --set data.name=cifar10 --set data.dir=DIR --set model.name=resnet20 --steps 200
+    """
+    from edgegossip.bench import gradients, inputs
+
+    tensors = gradients.dump(gradients.recipe_for(settings), steps)
+    inputs.save(Path(file), tensors)
+    click.echo(f"{file}: {len(tensors.arrays)} tensors, {sum(a.size for _, a in tensors.arrays)} values")

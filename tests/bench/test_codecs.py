@@ -1,0 +1,122 @@
+"""`bench codecs`: the JSON document, the options, the errors. Nothing here judges a speed."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from edgegossip import codecs, native
+from edgegossip.bench.cases import default_cases, description, parse_case, parse_cases
+from edgegossip.bench.timing import interleaved
+from edgegossip.cli.bench import bench
+from edgegossip.types import ConfigError, DataError
+
+FIELDS = (
+    "codec stage input n bits_per_value entropy_bits relative_error encode_mb_s decode_mb_s encode_vs_memcpy "
+    "decode_vs_memcpy encode_vs_torch isa"
+).split()
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch):
+    """The command sets the kernels' environment variables; they go with the test."""
+    for name in ("EDGEGOSSIP_ISA", "EDGEGOSSIP_THREADS"):
+        monkeypatch.setenv(name, "")
+
+
+def invoke(*arguments):
+    done = CliRunner().invoke(bench, ["codecs", *arguments], catch_exceptions=False, standalone_mode=False)
+    return done
+
+
+def test_json_document():
+    done = invoke("--codec", "minmax8", "--codec", "fp16", "--size", "3000", "--size", "4kB", "--repeat", "1", "--json",
+                  "--set", "model.params.hidden=[16]", "--steps", "3")  # fmt: skip
+    document = json.loads(done.stdout)
+    assert done.return_value == 0
+    rows = document["rows"]
+    assert [(r["codec"], r["input"], r["n"]) for r in rows] == [
+        (codec, source, n)
+        for n in (3000, 1000)
+        for source in ("synthetic", "gradient")
+        for codec in ("minmax8", "fp16")
+    ]
+    for row in rows:
+        assert list(row)[: len(FIELDS)] == FIELDS
+        assert row["isa"] == native.isa() == document["machine"]["isa"]
+        assert row["stage"] is None and row["entropy_bits"] is None
+        assert row["encode_mb_s"] > 0 and row["decode_vs_memcpy"] > 0 and row["encode_vs_torch"] > 0
+    assert rows[1]["bits_per_value"] == 16 and 0 < rows[1]["relative_error"] < 1e-3
+    assert document["machine"]["packages"]["numpy"] == np.__version__ and document["repeat"] == 1
+
+
+def test_every_codec_of_the_default_list_runs(tmp_path):
+    done = invoke("--input", "synthetic", "--size", "6000", "--repeat", "1", "--json", "--check", "--save", str(tmp_path))
+    document = json.loads(done.stdout)
+    wanted = [(case.label, stage) for case in default_cases() for stage in case.stages or (None,)]
+    assert [(r["codec"], r["stage"]) for r in document["rows"]] == wanted
+    for row in document["rows"]:
+        assert row["encode_vs_torch"] > 0, f"{row['codec']} has no rival"
+        assert (row["entropy_bits"] is not None) == (row["stage"] is not None)
+        assert row["bits_per_value"] > 0
+    assert done.return_value == (6 if any(c["holds"] is False for c in document["checks"]) else 0)
+    assert json.loads((tmp_path / "codecs.json").read_text()) == document
+    text = (tmp_path / "codecs.md").read_text()
+    assert "bench codecs" not in document["command"] or document["command"] in text
+    assert text.count("\n| ") == len(document["rows"]) + 2 and "## Targets" in text
+
+
+def test_plain_lines_and_no_rivals():
+    done = invoke("--codec", "fp32", "--input", "synthetic", "--size", "64", "--repeat", "1", "--no-rivals")
+    line = next(line for line in done.stdout.splitlines() if line.startswith("fp32"))
+    assert line.split()[:6] == ["fp32", "-", "synthetic", "64", "32.000", "-"] and line.split()[-2:] == ["-", "-"]
+
+
+@pytest.mark.parametrize("isa", native.available_isas())
+def test_isa_and_threads_reach_the_kernels(isa):
+    done = invoke("--codec", "fp16", "--input", "synthetic", "--size", "64", "--repeat", "1", "--isa", isa, "--threads",
+                  "2", "--json", "--no-rivals")  # fmt: skip
+    assert json.loads(done.stdout)["rows"][0]["isa"] == isa
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--codec", "minmax9"), "did you mean minmax8"),
+        (("--codec", "fp16:bits=3"), "fp16 has no parameter 'bits'"),
+        (("--codec", "fp16:bits"), "NAME:key=value"),
+        (("--isa", "avx9"), "this machine has"),
+        (("--size", "many"), "--size many"),
+        (("--input", "nowhere.npz"), "nowhere.npz"),
+    ],
+)
+def test_mistakes(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        invoke(*arguments)
+
+
+def test_dump_makes_an_input(tmp_path):
+    file = tmp_path / "g.npz"
+    run = ["dump", str(file), "--set", "model.params.hidden=[16]", "--steps", "2"]
+    done = CliRunner().invoke(bench, run, catch_exceptions=False, standalone_mode=False)
+    assert "values" in done.stdout
+    done = invoke("--codec", "fp16", "--input", str(file), "--size", "500", "--repeat", "1", "--json")
+    assert [(r["input"], r["n"]) for r in json.loads(done.stdout)["rows"]] == [("g", 500)]
+    file.write_bytes(b"")
+    with pytest.raises(DataError):
+        invoke("--codec", "fp16", "--input", str(file), "--size", "500")
+
+
+def test_cases():
+    assert not any(hasattr(case, "codec") for case in default_cases())
+    assert parse_case("fp16").stages == () and parse_cases(["fp16"], ["raw"])[0].stages == ()
+    assert description(codecs.get("fp16"))[0] == "fp16"
+
+
+def test_interleaved_takes_turns_and_bounds_slow_ones():
+    calls = []
+    work = {name: lambda name=name: calls.append(name) for name in "abc"}
+    seconds = interleaved(work, 2, slow={"c"}, slow_budget_s=0.0)
+    assert "".join(calls) == "abc" + "ab" * 2
+    assert set(seconds) == set("abc") and all(s >= 0 for s in seconds.values())
