@@ -25,10 +25,10 @@ from edgegossip.bench.symbols import Entropy, code_form, entropy
 from edgegossip.bench.timing import interleaved
 from edgegossip.bench.torch_codecs import rival
 from edgegossip.bench.torch_codecs.base import decode_model, encode_model, views
-from edgegossip.bench.torch_codecs.sparse import kept
 from edgegossip.codecs import Body, Codec, Ctx, bits_per_value, relative_error
 from edgegossip.codecs.levels import geometric_levels
-from edgegossip.types import Vec
+from edgegossip.codecs.sparse import counts as sparse_counts
+from edgegossip.native import half, sparse
 
 Row = dict[str, Any]
 _ROUND = 1_000_000  # of the messages: after any warm-up
@@ -101,12 +101,20 @@ class _Work:
             self._rival("torch encode", lambda: encode_model(codec, x, layout))
             self._rival("torch decode", lambda: decode_model(codec, parts, out, layout))
         if name in _SPARSE:
-            counts = [(v, kept(_share(params), v.numel())) for v in views(x.view(-1), layout)]
-            self._rival("torch select", lambda: [torch.topk(v.view(-1).abs(), k, sorted=False) for v, k in counts])
+            self._selection(params["ratio"])
         if elias and (numpy := numpy_elias(name, params)) is not None:
             pieces: list[Piece] = numpy.encode(self.data.x)
             self._rival("numpy encode", lambda: numpy.encode(self.data.x))
             self._rival("numpy decode", lambda: numpy.decode(pieces, self.out))
+
+    def _selection(self, ratio: float) -> None:
+        """The largest values of every tensor: ours with their positions coded, torch's as torch.topk leaves them."""
+        x, layout = self.data.x, self.data.layout
+        counts = sparse_counts(layout, ratio)
+        body = np.ones(sparse.capacity(layout.offsets, counts, "fp32"), np.uint8)
+        self.functions["select"] = lambda: sparse.topk_encode(x, layout.offsets, counts, "fp32", body)
+        tensors = [(v.view(-1), int(k)) for v, k in zip(views(torch.from_numpy(x), layout), counts, strict=True)]
+        self._rival("torch select", lambda: [torch.topk(v.abs(), k, sorted=False) for v, k in tensors])
 
     def _rival(self, name: str, function: Callable[[], object]) -> None:
         self.functions[name] = function
@@ -124,10 +132,6 @@ def numpy_elias(name: str, params: dict[str, Any]) -> NumpyElias | None:
         ratio = params.get("ratio") or (0.5 if bits <= 4 else 0.9)
         return NumpyElias(0, bucket, tuple(geometric_levels(2 ** (bits - 1) - 2, ratio).tolist()))
     return None
-
-
-def _share(params: dict[str, Any]) -> float:
-    return float(next((params[key] for key in ("ratio", "k", "density", "share") if key in params), 0.01))
 
 
 @contextmanager
@@ -190,8 +194,8 @@ def _row(
         "torch_encode_mb_s": mb_s("torch encode"),
         "encode_vs_numpy": ratio(encode, "numpy encode") if elias else None,
         "decode_vs_numpy": ratio(decode, "numpy decode") if elias else None,
-        "select_vs_torch": ratio(encode, "torch select"),
-        "index_bits": _index_bits(product, y, params) if name in (*_SPARSE, "randk") else None,
+        "select_vs_torch": ratio("select", "torch select"),
+        "index_bits": _index_bits(product, data, params) if name in _SPARSE else None,
         "entropy_global_bits": found.overall if found else None,
         "tensors": len(layout.tensors),
         "family": name,
@@ -199,8 +203,7 @@ def _row(
     }
 
 
-def _index_bits(product: _Product, y: Vec, params: dict[str, Any]) -> float | None:
+def _index_bits(product: _Product, data: Input, params: dict[str, Any]) -> float:
     """Bits that the body spends on a sent value besides the value itself, heads included."""
-    sent = int(np.count_nonzero(y))
-    width = 16 if "fp16" in params.values() else 32
-    return 8 * memoryview(product.body).nbytes / sent - width if sent else None
+    sent = int(sparse_counts(data.layout, params["ratio"]).sum())
+    return 8 * memoryview(product.body).nbytes / sent - 8 * half.BYTES[params["values"]]

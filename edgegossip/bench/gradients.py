@@ -63,7 +63,9 @@ def _train(recipe: Recipe, data: DataSet, steps: int) -> Tensors:
         logits = flat.module(normalise(data.train.inputs.take(chosen)))
         loss = F.cross_entropy(logits, torch.from_numpy(data.train.labels[chosen]))
         if not torch.isfinite(loss):
-            raise LocalError(f"the training loss became {float(loss)} in step {step}; try a smaller training.lr")
+            raise LocalError(
+                f"the training loss became {float(loss.detach())} in step {step}; try a smaller training.lr"
+            )
         loss.backward()
         if step in {0, steps // 2, steps - 1}:
             kept += _tensors(flat, step)

@@ -17,7 +17,7 @@ from edgegossip.bench.codecs import Row, Settings, measure
 from edgegossip.bench.inputs import Input, Tensors
 from edgegossip.bench.sizes import parse_size
 from edgegossip.profiling.environment import environment
-from edgegossip.types import EXIT_RUN, EXIT_OK, ConfigError, HostError
+from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError, HostError
 
 Print = Callable[[str], None]
 

@@ -108,12 +108,20 @@ TARGETS = (
         any_isa=True,
     ),
     Target(
-        "topk and dgc of 25 M values, encoding to torch.topk",
+        "topk and dgc of 25 M values, selection to torch.topk",
         lambda r: _sparse(r) and r["n"] >= 25_000_000,
         _field("select_vs_torch"),
         3.0,
     ),
-    Target("topk and dgc, bits an index", _sparse, _field("index_bits"), 8.0, at_least=False, any_isa=True),
+    # Not of synthetic values: the entropy of 1 % independent positions is 8.08 bits each, which no code can beat.
+    Target(
+        "topk and dgc of gradients, bits an index",
+        lambda r: _sparse(r) and r["input"] != "synthetic",
+        _field("index_bits"),
+        8.0,
+        at_least=False,
+        any_isa=True,
+    ),
 )
 
 

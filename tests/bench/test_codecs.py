@@ -52,7 +52,9 @@ def test_json_document():
 
 
 def test_every_codec_of_the_default_list_runs(tmp_path):
-    done = invoke("--input", "synthetic", "--size", "6000", "--repeat", "1", "--json", "--check", "--save", str(tmp_path))
+    done = invoke(
+        "--input", "synthetic", "--size", "6000", "--repeat", "1", "--json", "--check", "--save", str(tmp_path)
+    )
     document = json.loads(done.stdout)
     wanted = [(case.label, stage) for case in default_cases() for stage in case.stages or (None,)]
     assert [(r["codec"], r["stage"]) for r in document["rows"]] == wanted

@@ -38,7 +38,7 @@ def test_synthetic_has_the_size_asked_for_and_the_mix_of_shapes(n):
     assert data.x.dtype == np.float32 and data.x.size == data.layout.size == n
     assert np.isfinite(data.x).all()
     if n > 50_000:
-        assert sum(len(t.shape) == 4 for t in data.layout.tensors) >= 40
+        assert sum(len(t.shape) == 4 for t in data.layout.tensors) >= 20
 
 
 def test_synthetic_is_seeded_and_generalised_normal():
@@ -62,8 +62,8 @@ def test_fitted_takes_rows_or_copies(n):
     assert set(data.x.tolist()) <= {*range(24), 100, 101, 102}
     if n >= 27:
         assert np.array_equal(data.x[:24], np.arange(24)) and data.layout.tensors[0].shape == (6, 4)
-    if n == 13:  # half of the rows of each, and one value over
-        assert [t.shape for t in data.layout.tensors] == [(2, 4), (1,), (4,)]
+    if n == 13:  # whole rows, and what is left over as a flat piece
+        assert [t.shape for t in data.layout.tensors] == [(2, 4), (3,), (2,)]
 
 
 def test_fitted_needs_values():

@@ -40,25 +40,41 @@ def test_nothing_measured():
     [
         ("quantise and pack 4 bits, encoding to memcpy", {}, {"encode_vs_memcpy": 0.49}),
         ("quantise and pack 4 bits, qsgd to torch", {}, {"encode_vs_torch": 19.9}),
-        ("quantise and pack 4 bits, qsgd to torch", {"isa": "portable", "encode_vs_torch": 6.1}, {"encode_vs_torch": 9}),
-        ("4 bits and Huffman, decoding to memcpy", {"stage": "huffman"}, {"stage": "huffman", "decode_vs_memcpy": 0.64}),
+        (
+            "quantise and pack 4 bits, qsgd to torch",
+            {"isa": "portable", "encode_vs_torch": 6.1},
+            {"encode_vs_torch": 9},
+        ),
+        (
+            "4 bits and Huffman, decoding to memcpy",
+            {"stage": "huffman"},
+            {"stage": "huffman", "decode_vs_memcpy": 0.64},
+        ),
         (
             "Elias, encoding to numpy",
             {"stage": "elias", "encode_vs_numpy": 5.0},
             {"stage": "elias", "encode_vs_numpy": 4.9},
         ),
-        ("Huffman or auto above an entropy from 1.5 bit, %", {"stage": "auto"}, {"stage": "auto", "bits_per_value": 2.08}),
+        (
+            "Huffman or auto above an entropy from 1.5 bit, %",
+            {"stage": "auto"},
+            {"stage": "auto", "bits_per_value": 2.08},
+        ),
         (
             "Huffman or auto above an entropy below 1 bit, %",
             {"stage": "auto", "entropy_bits": 0.5, "bits_per_value": 0.55},
             {"stage": "huffman", "entropy_bits": 0.5, "bits_per_value": 0.57},
         ),
         (
-            "topk and dgc of 25 M values, encoding to torch.topk",
+            "topk and dgc of 25 M values, selection to torch.topk",
             {"family": "topk", "n": 25_000_000, "select_vs_torch": 3.5},
             {"family": "dgc", "n": 25_000_000, "select_vs_torch": 2.5},
         ),
-        ("topk and dgc, bits an index", {"family": "dgc", "index_bits": 7.5}, {"family": "topk", "index_bits": 8.5}),
+        (
+            "topk and dgc of gradients, bits an index",
+            {"family": "dgc", "input": "gradient", "index_bits": 7.5},
+            {"family": "topk", "input": "gradient", "index_bits": 8.5},
+        ),
     ],
 )
 def test_each_line_takes_the_worst_row(text, good, bad):

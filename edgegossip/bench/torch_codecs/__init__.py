@@ -47,9 +47,9 @@ _RIVALS: dict[str, Callable[[Params], TorchCodec]] = {
     "terngrad": lambda p: Ternary(p["clip"]),
     "signsgd": lambda p: Sign(),
     "ef-signsgd": lambda p: ErrorFeedback(Sign(), p["decay"]),
-    "topk": lambda p: TopK(_share(p), _half(p)),
-    "randk": lambda p: RandK(_share(p), _half(p)),
-    "dgc": lambda p: Dgc(_share(p), p.get("momentum", 0.9), _half(p)),
+    "topk": lambda p: TopK(p["ratio"], _dtype(p)),
+    "randk": lambda p: RandK(p["ratio"], _dtype(p)),
+    "dgc": lambda p: Dgc(p["ratio"], p["momentum"], _dtype(p)),
     "atomo": lambda p: Atomo(p.get("rank", 3)),
     "powersgd": lambda p: PowerSgd(p.get("rank", 2)),
 }
@@ -61,9 +61,5 @@ def rival(name: str, params: Params) -> TorchCodec | None:
     return make(params) if make else None
 
 
-def _share(p: Params) -> float:
-    return float(next((p[key] for key in ("ratio", "k", "density", "share") if key in p), 0.01))
-
-
-def _half(p: Params) -> bool:
-    return "fp16" in (p.get("values"), p.get("form"))
+def _dtype(p: Params) -> str:
+    return {"fp16": "float16", "bf16": "bfloat16"}.get(p.get("values", "fp32"), "float32")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -9,20 +11,21 @@ from edgegossip.bench.torch_codecs.base import Parts
 
 
 def kept(share: float, n: int) -> int:
-    """How many of n values are sent: at least one."""
-    return min(n, max(1, round(share * n)))
+    """How many of n values are sent: at least one, as in the product (the slack against float64's rounding too)."""
+    return min(n, max(1, math.ceil(share * n * (1 - 1e-12))))
 
 
 class TopK:
     """torch.topk of the magnitudes, unsorted."""
 
-    def __init__(self, share: float, half: bool = False) -> None:
-        self.share, self.half = share, half
+    def __init__(self, share: float, dtype: str = "float32") -> None:
+        self.share = share
+        self.dtype: torch.dtype = getattr(torch, dtype)
 
     def encode(self, v: Tensor, k: int) -> Parts:
         flat = v.reshape(-1)
         index = torch.topk(flat.abs(), kept(self.share, flat.numel()), sorted=False).indices
-        return _values(flat[index], self.half), index.int()
+        return flat[index].to(self.dtype), index.int()
 
     def decode(self, parts: Parts, shape: torch.Size) -> Tensor:
         values, index = parts
@@ -36,14 +39,14 @@ class RandK(TopK):
         flat = v.reshape(-1)
         count = kept(self.share, flat.numel())
         index = torch.randperm(flat.numel())[:count]
-        return _values(flat[index] * (flat.numel() / count), self.half), index.int()
+        return (flat[index] * (flat.numel() / count)).to(self.dtype), index.int()
 
 
 class Dgc(TopK):
     """Momentum correction u = m u + g, v += u; the top k of v are sent and zeroed in u and v."""
 
-    def __init__(self, share: float, momentum: float, half: bool = False) -> None:
-        super().__init__(share, half)
+    def __init__(self, share: float, momentum: float, dtype: str = "float32") -> None:
+        super().__init__(share, dtype)
         self.momentum = momentum
         self._state: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -59,7 +62,3 @@ class Dgc(TopK):
         u[index] = 0.0
         total[index] = 0.0
         return parts
-
-
-def _values(values: Tensor, half: bool) -> Tensor:
-    return values.half() if half else values
