@@ -95,16 +95,10 @@ def _stages(name: str) -> tuple[str, ...]:
 
 
 def description(codec: Codec[Any]) -> tuple[str, dict[str, Any]]:
-    """Family and parameters of a built codec, presets and defaults resolved; those of a wrapper's inner codec too."""
-    params: dict[str, Any] = {}
-    if is_dataclass(codec):
-        params = {f.name: getattr(codec, f.name) for f in fields(codec)}
-    if (inner := params.pop("codec", None)) is None:
+    """Family and parameters of a built codec, presets and defaults resolved. Of error feedback: those of the codec inside,
+    and `feedback`, the share of the error that is kept."""
+    params: dict[str, Any] = {f.name: getattr(codec, f.name) for f in fields(codec)} if is_dataclass(codec) else {}
+    if "codec" not in params or "decay" not in params:
         return codec.name, params
-    name, inner_params = description(inner)
-    decay = params.get("decay")
-    return (codec.name if codec.name.isidentifier() or "(" not in codec.name else f"error-feedback:{name}"), {
-        **inner_params,
-        "decay": decay,
-        "gamma": decay,
-    }
+    name, inside = description(params["codec"])
+    return name, {**inside, "feedback": params["decay"]}

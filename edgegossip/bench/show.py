@@ -33,13 +33,27 @@ NOTES = (
 
 
 def heading() -> str:
+    """The head of the columns."""
     return "  ".join(head.ljust(w) if d is None else head.rjust(w) for head, _, w, d in _COLUMNS)
 
 
 def line(row: Row) -> str:
-    return "  ".join(
+    """One row, and behind the columns what only some rows have."""
+    columns = "  ".join(
         text.ljust(w) if d is None else text.rjust(w) for (_, _, w, d), text in zip(_COLUMNS, _cells(row), strict=True)
     )
+    return f"{columns}  {extras}".rstrip() if (extras := _extras(row)) else columns
+
+
+def _extras(row: Row) -> str:
+    parts = []
+    if row["select_vs_torch"] is not None:
+        parts.append(f"selection {row['select_vs_torch']:.1f} x torch.topk")
+    if row["index_bits"] is not None:
+        parts.append(f"{row['index_bits']:.2f} bits a position")
+    if row["encode_vs_numpy"] is not None:
+        parts.append(f"{row['encode_vs_numpy']:.1f} and {row['decode_vs_numpy']:.1f} x numpy")
+    return ", ".join(parts)
 
 
 def _cells(row: Row) -> list[str]:
@@ -85,9 +99,9 @@ def markdown(document: dict[str, Any]) -> str:
         "",
         *(f"- {note}" for note in NOTES),
         "",
-        _bar([head for head, *_ in _COLUMNS]),
-        _bar(["---" if d is None else "---:" for *_, d in _COLUMNS]),
-        *(_bar(_cells(row)) for row in document["rows"]),
+        _bar([*(head for head, *_ in _COLUMNS), "besides"]),
+        _bar([*("---" if d is None else "---:" for *_, d in _COLUMNS), "---"]),
+        *(_bar([*_cells(row), _extras(row)]) for row in document["rows"]),
     ]
     if document.get("checks"):
         lines += ["", "## Targets", "", "```", *map(verdict_line, document["checks"]), "```"]

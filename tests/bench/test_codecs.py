@@ -7,10 +7,14 @@ import pytest
 from click.testing import CliRunner
 
 from edgegossip import codecs, native
-from edgegossip.bench.cases import default_cases, description, parse_case, parse_cases
+from edgegossip.bench import show
+from edgegossip.bench.cases import Case, default_cases, description, parse_case, parse_cases
+from edgegossip.bench.codecs import Settings, measure, numpy_elias
+from edgegossip.bench.inputs import synthetic
 from edgegossip.bench.timing import interleaved
 from edgegossip.cli.bench import bench
 from edgegossip.types import ConfigError, DataError
+from tests.bench.fake_qsgd import FakeFeedback, FakeQsgd
 
 FIELDS = (
     "codec stage input n bits_per_value entropy_bits relative_error encode_mb_s decode_mb_s encode_vs_memcpy "
@@ -108,6 +112,34 @@ def test_dump_makes_an_input(tmp_path):
     file.write_bytes(b"")
     with pytest.raises(DataError):
         invoke("--codec", "fp16", "--input", str(file), "--size", "500")
+
+
+def test_stages_of_a_quantised_codec_share_one_entropy(monkeypatch):
+    monkeypatch.setattr(codecs, "get", lambda name, **params: FakeQsgd(**params))
+    data = synthetic(20_000, seed=2)
+    rows = measure(Case("qsgd", {}, ("raw", "elias")), data, Settings(repeat=1))
+    assert [row["stage"] for row in rows] == ["raw", "elias"]
+    assert rows[0]["entropy_bits"] == rows[1]["entropy_bits"]
+    assert 0.5 < rows[0]["entropy_bits"] < rows[0]["entropy_global_bits"] + 0.5 < rows[0]["bits_per_value"]
+    assert rows[0]["family"] == "qsgd" and rows[0]["bits"] == 4 and rows[0]["relative_error"] == 1.0
+    assert rows[0]["encode_vs_numpy"] is None and rows[1]["encode_vs_numpy"] > 0 and rows[1]["decode_vs_numpy"] > 0
+    assert "x numpy" in show.line(rows[1]) and "x numpy" not in show.line(rows[0])
+    assert rows[0]["encode_mb_s"] / rows[0]["memcpy_mb_s"] == pytest.approx(rows[0]["encode_vs_memcpy"])
+    assert rows[0]["encode_mb_s"] / rows[0]["torch_encode_mb_s"] == pytest.approx(rows[0]["encode_vs_torch"])
+
+
+def test_numpy_rival_only_where_it_does_the_same():
+    assert numpy_elias("qsgd", {"bits": 4, "bucket": 512}).s == 7
+    assert numpy_elias("elastiquant", {"bits": 4, "bucket": 512}).levels[1] == 2**-6
+    for name, params in (("qsgd", {"bits": 4, "bucket": 0}), ("co3", {}), ("elastiquant", {"bits": 4, "bucket": 1024})):
+        assert numpy_elias(name, params) is None
+
+
+def test_description_looks_inside_error_feedback():
+    assert description(FakeFeedback(FakeQsgd(), 0.9)) == (
+        "qsgd",
+        {"bits": 4, "bucket": 64, "stage": "raw", "feedback": 0.9},
+    )
 
 
 def test_cases():

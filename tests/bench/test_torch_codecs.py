@@ -104,7 +104,7 @@ def test_topk_and_dgc():
 
 def test_error_feedback_keeps_what_was_lost():
     v = torch.tensor([1.0, -2.0, 0.5, 4.0])
-    codec = rival("ef-signsgd", {"decay": 1.0})
+    codec = rival("signsgd", {"feedback": 1.0})
     rounds = 30
     total = sum(codec.decode(codec.encode(v, 0), v.shape) for _ in range(rounds))
     assert ((total / rounds - v).abs() < 20 / rounds).all()

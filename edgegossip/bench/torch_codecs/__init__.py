@@ -30,10 +30,6 @@ def _elastiquant(p: Params) -> TorchCodec:
     return Levels(levels, bits, p["bucket"], p.get("norm", "l2"))
 
 
-def _co3(p: Params) -> TorchCodec:
-    return ErrorFeedback(Co3(), p["gamma"]) if p.get("gamma") else Co3()
-
-
 _RIVALS: dict[str, Callable[[Params], TorchCodec]] = {
     "fp32": lambda p: Float("float32"),
     "fp16": lambda p: Float("float16"),
@@ -43,10 +39,9 @@ _RIVALS: dict[str, Callable[[Params], TorchCodec]] = {
     "qsgd-inf": lambda p: Uniform(2 ** (p["bits"] - 1) - 1, p["bits"], p["bucket"], "linf"),
     "elastiquant": _elastiquant,
     "elasticl": lambda p: Uniform(p["s0"], 1 + p["s0"].bit_length(), 0, "l2"),
-    "co3": _co3,
+    "co3": lambda p: Co3(),
     "terngrad": lambda p: Ternary(p["clip"]),
     "signsgd": lambda p: Sign(),
-    "ef-signsgd": lambda p: ErrorFeedback(Sign(), p["decay"]),
     "topk": lambda p: TopK(p["ratio"], _dtype(p)),
     "randk": lambda p: RandK(p["ratio"], _dtype(p)),
     "dgc": lambda p: Dgc(p["ratio"], p["momentum"], _dtype(p)),
@@ -56,9 +51,12 @@ _RIVALS: dict[str, Callable[[Params], TorchCodec]] = {
 
 
 def rival(name: str, params: Params) -> TorchCodec | None:
-    """The rival of the codec with this name (of its family, not of a preset), with its parameters; None without one."""
+    """The rival of a codec by `cases.description`: the family's name and all parameters, `feedback` for a memory around it.
+    None when it has none."""
     make = _RIVALS.get(name)
-    return make(params) if make else None
+    if make is None:
+        return None
+    return ErrorFeedback(make(params), params["feedback"]) if params.get("feedback") else make(params)
 
 
 def _dtype(p: Params) -> str:
