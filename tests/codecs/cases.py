@@ -6,19 +6,13 @@ and the fuzz tests then know it. A codec with parameters has a line for each set
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from edgegossip import codecs
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import Vec
 from tests.codecs.bounds import (
-    Bound,
     dropped,
     either,
     exact,
@@ -28,52 +22,8 @@ from tests.codecs.bounds import (
     own_size,
     scaled_by_n_over_k,
 )
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What a codec with a memory owes: before(x, state) == decoded + after(next state), value by value in float64, to
-    the rounding of float32.
-
-    Error feedback with decay d has before = x + d e and after = e'.
-    """
-
-    before: Callable[[Vec, Any], NDArray[np.floating]]
-    after: Callable[[Any], NDArray[np.floating]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claims:
-    """What a codec's file states about it. Bounds hold for the first message, from the state that `init` gives."""
-
-    bound: Bound | None = None  # per value
-    norm_bound: Bound | None = None  # per tensor, in the L2 norm
-    unbounded: str = ""  # why neither is given
-    unbiased: bool = False  # E[decoded] = x over the keys
-    random: bool = False  # another key gives other bytes
-    uses: frozenset[str] = frozenset()  # which of ctx.round, ctx.loss, ctx.lr change the bytes
-    memory: Memory | None = None
-
-
-@dataclass(frozen=True)
-class Case:
-    """A codec with parameters."""
-
-    name: str
-    params: Mapping[str, Any] = field(default_factory=dict)
-    claims: Claims = Claims(unbounded="nothing is claimed")
-
-    def codec(self) -> codecs.Codec[Any]:
-        return codecs.get(self.name, **self.params)
-
-    def __str__(self) -> str:
-        return "-".join([self.name, *(f"{k}={v}" for k, v in self.params.items())])
-
-
-def case(name: str, params: Mapping[str, Any] | None = None, /, **claims: Any) -> Case:
-    """One line of the list: case("qsgd", {"bits": 4}, bound=..., unbiased=True, random=True)."""
-    return Case(name, params or {}, Claims(**claims))
-
+from tests.codecs.case import Case, Memory, case
+from tests.codecs.cases_quantised import CASES as QUANTISED
 
 # dgc without clipping: v + (m u + x) is what is sent and what stays.
 MOMENTUM = Memory(
@@ -81,7 +31,7 @@ MOMENTUM = Memory(
     after=lambda state: state.v,
 )
 
-CASES = (
+CASES: tuple[Case, ...] = (
     case("fp32", bound=exact),
     case("fp16", bound=nearest_binary16),
     case("bf16", bound=nearest_bfloat16),
@@ -97,6 +47,7 @@ CASES = (
         bound=either(own_size, nearest_binary16),
         uses=frozenset({"round"}),
     ),
+    *(c for c in QUANTISED if c.name in codecs.names()),
 )
 
 SCALES = (1e-44, 1e-38, 1e-6, 1.0, 300.0, 1e6, 1e30, 3.4e38)

@@ -17,7 +17,8 @@ from edgegossip import codecs, frame
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DecodeError, LocalError, Vec
 from tests.codecs.bounds import ROUNDING, TINY, tensors
-from tests.codecs.cases import CASES, Case, models
+from tests.codecs.case import Case
+from tests.codecs.cases import CASES, models
 
 CTX = codecs.Ctx(key=0x1234_5678_9ABC_DEF0, round=7, loss=0.5, lr=0.1)
 EXAMPLES = 500  # models a codec; every law is checked on each of them

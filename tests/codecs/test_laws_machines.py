@@ -7,7 +7,8 @@ import pytest
 
 from edgegossip import codecs, native
 from edgegossip.layout import Layout, TensorSpec
-from tests.codecs.cases import CASES, Case
+from tests.codecs.case import Case
+from tests.codecs.cases import CASES
 
 CTX = codecs.Ctx(key=0xFEED_5678_9ABC_DEF0, round=3, loss=0.5, lr=0.1)
 # Tensors before, on and after the border of a block of 65536 values, and one that starts at an odd place.

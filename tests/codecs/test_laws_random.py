@@ -13,7 +13,8 @@ import pytest
 from edgegossip import codecs
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import Vec
-from tests.codecs.cases import CASES, Case
+from tests.codecs.case import Case
+from tests.codecs.cases import CASES
 
 LAYOUT = Layout.of(
     [TensorSpec("a", (24, 50)), TensorSpec("b", (7,)), TensorSpec("c", (640,)), TensorSpec("d", (3, 2, 5))]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.conformance import reference_quantised as quantised
 from tests.conformance.reference_sparse import randk, randk_values, topk, topk_values
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -96,11 +97,34 @@ REFERENCES: Mapping[str, tuple[Body, Values]] = {
     "minmax8": (minmax8, minmax8_values),
     "topk": (topk, topk_values),
     "randk": (randk, randk_values),
+    "qsgd": (quantised.QSGD.body, quantised.QSGD.values),
+    "qsgd-inf": (quantised.QSGD_INF.body, quantised.QSGD_INF.values),
+    "elastiquant": (quantised.elastiquant, quantised.elastiquant_values),
+    "elasticl": (quantised.elasticl, quantised.elasticl_values),
+    "terngrad": (quantised.terngrad, quantised.terngrad_values),
+    "signsgd": (quantised.signsgd, quantised.signsgd_values),
 }
 
 # Sets of parameters that golden vectors are made with, where the defaults are not enough.
 _SPARSE: tuple[dict[str, Any], ...] = ({}, {"ratio": 0.2, "values": "fp16"}, {"ratio": 0.6})
+_UNIFORM: tuple[dict[str, Any], ...] = (
+    {"stage": "raw"},
+    {"stage": "elias"},
+    {"stage": "raw", "bits": 5, "bucket": 8},
+    {"stage": "raw", "bits": 12, "bucket": 0},
+)
 PARAMS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "topk": _SPARSE,
     "randk": (*_SPARSE, {"ratio": 0.5, "unbiased": False}),
+    "qsgd": _UNIFORM,
+    "qsgd-inf": _UNIFORM,
+    "elastiquant": (
+        {"stage": "raw"},
+        {"stage": "elias", "bits": 3, "bucket": 8},
+        {"stage": "raw", "bits": 8, "bucket": 32},
+        {"stage": "raw", "levels": (0.0, 0.1, 0.3, 1.0), "norm": "linf"},
+    ),
+    "elasticl": ({"stage": "raw"}, {"stage": "elias", "s0": 1}, {"stage": "raw", "s0": 1000}),
+    "terngrad": ({"stage": "raw"}, {"stage": "elias", "clip": 0.0}),
+    "signsgd": ({"stage": "raw"},),
 }

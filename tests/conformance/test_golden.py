@@ -16,6 +16,7 @@ GOLDEN = Path(__file__).parent / "golden"
 CASES = [
     pytest.param(path.stem, case, id=f"{path.stem}-{case['case']}")
     for path in sorted(GOLDEN.glob("*.json"))
+    if path.stem in codecs.names()
     for case in json.loads(path.read_text())
 ]
 
@@ -40,6 +41,6 @@ def test_golden(name: str, case: dict[str, Any], isa: str) -> None:
     x = np.frombuffer(bytes.fromhex(case["x"]), "<f4").astype(np.float32)
     codec = codecs.get(name, **case.get("params", {}))
     body, _ = codec.encode(x, codec.init(layout), codecs.Ctx(key=1, round=0))
-    assert body.hex() == case["body"]
+    assert bytes(body).hex() == case["body"]
     decoded = codecs.from_wire(codec.wire_id, codec.wire_params()).decode(bytes.fromhex(case["body"]), layout)
     assert decoded.astype("<f4").tobytes().hex() == case["decoded"]
