@@ -11,6 +11,8 @@ from edgegossip.bench.torch_codecs import rival
 from edgegossip.bench.torch_codecs.base import decode_model, encode_model, pack, size_bytes, unpack
 from edgegossip.bench.torch_codecs.low_rank import probabilities
 from edgegossip.codecs import Ctx, relative_error
+from edgegossip.codecs.levels import geometric_levels
+from edgegossip.codecs.theory import normalized_variance
 
 DATA = synthetic(60_000, seed=5)
 PARAMS = {
@@ -149,3 +151,31 @@ def test_numpy_elias(levels, n):
     assert (np.abs(y - x) <= step * 1.00001).all()
     if n > 10_000:
         assert abs(float(y @ x) / float(x @ x) - 1) < 0.2 and np.count_nonzero(y) > 100
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "norm", "levels"),
+    [
+        ("qsgd", 4, "l2", np.arange(8) / 7),
+        ("qsgd-inf", 4, "linf", np.arange(8) / 7),
+        ("elastiquant", 4, "l2", geometric_levels(6, 0.5)),
+        ("elastiquant", 8, "l2", geometric_levels(126, 0.9)),
+    ],
+)
+def test_variance_is_the_formula_s(name, bits, norm, levels):
+    torch.manual_seed(2)
+    x = synthetic_tensor(1 << 18)
+    codec = rival(name, {"bits": bits, "bucket": 512})
+    y = codec.decode(codec.encode(torch.from_numpy(x), 0), torch.Size(x.shape)).numpy()
+    expected = normalized_variance(levels, x, 512, norm)
+    assert relative_error(x, y) ** 2 == pytest.approx(expected, rel=0.05)
+    if name != "qsgd-inf" and bits == 4:
+        elias = NumpyElias(7, 512, tuple(levels.tolist()) if name == "elastiquant" else ())
+        assert relative_error(x, elias.decode(elias.encode(x), np.empty_like(x))) ** 2 == pytest.approx(
+            expected, rel=0.05
+        )
+
+
+def synthetic_tensor(n):
+    rng = np.random.default_rng(7)
+    return (rng.standard_gamma(1 / 0.6, n) ** (1 / 0.6) * rng.choice([-1, 1], n)).astype(np.float32)
