@@ -102,16 +102,23 @@ REFERENCES: Mapping[str, tuple[Body, Values]] = {
     "elastiquant": (quantised.elastiquant, quantised.elastiquant_values),
     "elasticl": (quantised.elasticl, quantised.elasticl_values),
     "terngrad": (quantised.terngrad, quantised.terngrad_values),
+    "co3": (quantised.co3, quantised.co3_values),
     "signsgd": (quantised.signsgd, quantised.signsgd_values),
 }
 
 # Sets of parameters that golden vectors are made with, where the defaults are not enough.
 _SPARSE: tuple[dict[str, Any], ...] = ({}, {"ratio": 0.2, "values": "fp16"}, {"ratio": 0.6})
+# The codes of a section can be sent in many ways, all of which a receiver must read: those are for decoding only.
+_HUFFMAN: dict[str, Any] = {"stage": "huffman", "decode_only": True}
+_RUNS: dict[str, Any] = {"stage": "runs", "decode_only": True}
 _UNIFORM: tuple[dict[str, Any], ...] = (
     {"stage": "raw"},
     {"stage": "elias"},
     {"stage": "raw", "bits": 5, "bucket": 8},
     {"stage": "raw", "bits": 12, "bucket": 0},
+    _HUFFMAN,
+    {**_HUFFMAN, "bits": 3, "bucket": 8},
+    {**_RUNS, "bits": 6},
 )
 PARAMS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "topk": _SPARSE,
@@ -122,9 +129,12 @@ PARAMS: Mapping[str, tuple[dict[str, Any], ...]] = {
         {"stage": "raw"},
         {"stage": "elias", "bits": 3, "bucket": 8},
         {"stage": "raw", "bits": 8, "bucket": 32},
+        _HUFFMAN,
+        _RUNS,
         {"stage": "raw", "levels": (0.0, 0.1, 0.3, 1.0), "norm": "linf"},
     ),
     "elasticl": ({"stage": "raw"}, {"stage": "elias", "s0": 1}, {"stage": "raw", "s0": 1000}),
-    "terngrad": ({"stage": "raw"}, {"stage": "elias", "clip": 0.0}),
+    "terngrad": ({"stage": "raw"}, {"stage": "elias", "clip": 0.0}, _HUFFMAN, _RUNS),
+    "co3": (_HUFFMAN, _RUNS, {"stage": "raw", "decode_only": True}),
     "signsgd": ({"stage": "raw"},),
 }

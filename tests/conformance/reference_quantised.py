@@ -1,8 +1,8 @@
 """Bodies of the quantised codecs, value by value, with every float32 operation written out. Shares no code with the product.
 
-A body is an optional head and a section for every tensor that has values: stage, scales, payload. Encoded here: the stages
-raw and elias. The arithmetic of norms and moments (lanes and the order of sums) is part of the format, because a scale's last
-bit decides about codes.
+A body is an optional head and a section for every tensor that has values: stage, scales, payload. The stages huffman and
+runs are in reference_stages.py. The arithmetic of norms and moments (lanes and the order of sums) is part of the format,
+because a scale's last bit decides about codes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from tests.conformance.reference_stages import (
+    bits_to_bytes,
+    huffman,
+    huffman_codes,
+    low_first,
+    omega,
+    read_omega,
+    runs,
+    runs_codes,
+)
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -31,6 +42,11 @@ class Grid:
     s: int = 0
     bucket: int = 0
     levels: tuple[float, ...] = ()
+
+    @property
+    def largest(self) -> int:
+        """The largest level."""
+        return {"log2": self.s + 1, "levels": len(self.levels) - 1, "fp4": 5}.get(self.kind, self.s)
 
 
 def split(values: np.ndarray, shapes: Shapes) -> list[np.ndarray]:
@@ -181,32 +197,6 @@ def buckets(x: Sequence[object], bucket: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + width, len(x))) for start in range(0, len(x), width))
 
 
-def bits_to_bytes(bits: str) -> bytes:
-    """The first bit of the string lies lowest in the first byte."""
-    bits += "0" * (-len(bits) % 8)
-    return bytes(int(bits[i : i + 8][::-1], 2) for i in range(0, len(bits), 8))
-
-
-def low_first(value: int, width: int) -> str:
-    return format(value, f"0{width}b")[::-1]
-
-
-def omega(k: int) -> str:
-    word = "0"
-    while k > 1:
-        binary = format(k, "b")
-        word, k = binary + word, len(binary) - 1
-    return word
-
-
-def read_omega(bits: str, at: int) -> tuple[int, int]:
-    """The number, and where the next word begins."""
-    n = 1
-    while bits[at] == "1":
-        n, at = int(bits[at : at + n + 1], 2), at + n + 1
-    return n, at + 1
-
-
 def section(x: np.ndarray, grid: Grid, norm: Callable[[np.ndarray, bool], np.float32], key: int, stage: str) -> bytes:
     scales, codes = [], []
     for start, end in buckets(x, grid.bucket):
@@ -216,8 +206,12 @@ def section(x: np.ndarray, grid: Grid, norm: Callable[[np.ndarray, bool], np.flo
     head = struct.pack(f"<{len(scales)}f", *scales)
     if stage == "raw":
         return b"\0" + head + bits_to_bytes("".join(low_first(c, grid.bits) for c in codes))
-    payload = elias(codes, grid)
-    return b"\3" + head + struct.pack("<I", len(payload)) + payload
+    number, payload = {
+        "huffman": lambda: (b"\1", huffman(codes, grid.bits, grid.largest)),
+        "runs": lambda: (b"\2", runs(codes, grid.bits, grid.largest)),
+        "elias": lambda: (b"\3", elias(codes, grid)),
+    }[stage]()
+    return number + head + struct.pack("<I", len(payload)) + payload
 
 
 def elias(codes: list[int], grid: Grid) -> bytes:
@@ -247,7 +241,7 @@ def encode(x: np.ndarray, shapes: Shapes, grid: Grid, norm: Callable[..., np.flo
 
 
 def decode(body: bytes, shapes: Shapes, grid: Grid) -> list[float]:
-    """Bodies of the stages raw and elias."""
+    """Bodies of any stage but zstd."""
     values: list[float] = []
     at = 0
     for n in (math.prod(s) for s in shapes):
@@ -263,7 +257,11 @@ def decode(body: bytes, shapes: Shapes, grid: Grid) -> list[float]:
         else:
             size = struct.unpack_from("<I", body, at)[0]
             at += 4
-            codes = codes_of_elias(body[at : at + size], n, grid)
+            payload = body[at : at + size]
+            if stage == 3:
+                codes = codes_of_elias(payload, n, grid)
+            else:
+                codes = (huffman_codes if stage == 1 else runs_codes)(payload, n, grid.bits, grid.largest)
         at += size
         values += [value_of(grid, c, scales[i // grid.bucket if grid.bucket else 0]) for i, c in enumerate(codes)]
     return values
@@ -332,6 +330,20 @@ def terngrad(x: np.ndarray, shapes: Shapes, stage: str, clip: float = 2.5) -> by
 
 def terngrad_values(body: bytes, shapes: Shapes, stage: str, clip: float = 2.5) -> list[float]:
     return decode(body, shapes, Grid("uniform", 2, 1))
+
+
+def some_scale(x: np.ndarray, bucketed: bool) -> np.float32:
+    """Not CO3's k, which follows a table: one that brings the largest value to the largest grid point."""
+    largest = float(np.abs(x).max())
+    return F(max(3 / largest, 2.0**-126)) if largest > 1e-30 else F(0)
+
+
+def co3(x: np.ndarray, shapes: Shapes, stage: str) -> bytes:
+    return encode(x, shapes, Grid("fp4", 4), some_scale, stage)
+
+
+def co3_values(body: bytes, shapes: Shapes, stage: str) -> list[float]:
+    return decode(body, shapes, Grid("fp4", 4))
 
 
 def signsgd(x: np.ndarray, shapes: Shapes, stage: str) -> bytes:

@@ -49,7 +49,8 @@ def main() -> None:
     (HERE / "attacks").mkdir(exist_ok=True)
     for codec, (body_of, values_of) in REFERENCES.items():
         cases = []
-        for params in PARAMS.get(codec, ({},)):
+        for chosen in PARAMS.get(codec, ({},)):
+            params = {key: value for key, value in chosen.items() if key != "decode_only"}
             for name, (shapes, x) in inputs().items():
                 body = body_of(x, shapes, **params)
                 case = {
@@ -62,6 +63,8 @@ def main() -> None:
                 }
                 if not params:
                     del case["params"]
+                if "decode_only" in chosen:
+                    case |= {"params": params | {"stage": "auto"}, "decode_only": True}
                 cases.append(case)
         (HERE / "golden" / f"{codec}.json").write_text(json.dumps(cases, indent=1) + "\n")
     for stale in (HERE / "attacks").glob("*.bin"):

@@ -40,7 +40,8 @@ def test_golden(name: str, case: dict[str, Any], isa: str) -> None:
     layout = Layout.of(TensorSpec(f"t{k}", tuple(shape)) for k, shape in enumerate(case["shapes"]))
     x = np.frombuffer(bytes.fromhex(case["x"]), "<f4").astype(np.float32)
     codec = codecs.get(name, **case.get("params", {}))
-    body, _ = codec.encode(x, codec.init(layout), codecs.Ctx(key=1, round=0))
-    assert bytes(body).hex() == case["body"]
+    if "decode_only" not in case:
+        body, _ = codec.encode(x, codec.init(layout), codecs.Ctx(key=1, round=0))
+        assert bytes(body).hex() == case["body"]
     decoded = codecs.from_wire(codec.wire_id, codec.wire_params()).decode(bytes.fromhex(case["body"]), layout)
     assert decoded.astype("<f4").tobytes().hex() == case["decoded"]

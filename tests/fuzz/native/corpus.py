@@ -25,7 +25,7 @@ def options(name: str, params: dict[str, Any]) -> tuple[int, int, int, int] | No
         return (
             (LOG2, bits - 3, bucket, 0)
             if bits in (3, 4, 5) and params.get("ratio", 0.5) == 0.5
-            else (LEVELS, bits - 2, bucket, 255)
+            else (LEVELS, bits - 2, bucket, 2 ** (bits - 1) - 2)
         )
     if name == "elasticl":
         return UNIFORM, params.get("s0", 7).bit_length() - 1, 8, 0

@@ -1,0 +1,182 @@
+"""The stages huffman and runs, bit by bit: some valid encoding of codes (another encoder may choose another table), and the
+decoding of any. Shares no code with the product."""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections import Counter
+
+LONGEST = 12  # bits of a Huffman code
+SKIP = 0xF0
+LENGTHS = 3  # the kind of table that lists all lengths
+
+
+def bits_to_bytes(bits: str) -> bytes:
+    """The first bit of the string lies lowest in the first byte."""
+    bits += "0" * (-len(bits) % 8)
+    return bytes(int(bits[i : i + 8][::-1], 2) for i in range(0, len(bits), 8))
+
+
+def bits_of(data: bytes) -> str:
+    return "".join(low_first(byte, 8) for byte in data)
+
+
+def low_first(value: int, width: int) -> str:
+    return format(value, f"0{width}b")[::-1] if width else ""
+
+
+def omega(k: int) -> str:
+    """Elias's recursive code."""
+    word = "0"
+    while k > 1:
+        binary = format(k, "b")
+        word, k = binary + word, len(binary) - 1
+    return word
+
+
+def read_omega(bits: str, at: int) -> tuple[int, int]:
+    """The number, and where the next word begins."""
+    n = 1
+    while bits[at] == "1":
+        n, at = int(bits[at : at + n + 1], 2), at + n + 1
+    return n, at + 1
+
+
+def symbol_width(bits: int) -> int:
+    return next(width for width in (1, 2, 4, 8) if width >= bits)
+
+
+def valid_codes(bits: int, largest: int) -> set[int]:
+    sign = 1 << bits - 1
+    return {0} | set(range(1, largest + 1)) | {sign | level for level in range(1, largest + 1)}
+
+
+def symbol_bytes(bits: int, largest: int) -> list[int]:
+    """Bytes of symbols that are made of codes only."""
+    width, valid = symbol_width(bits), valid_codes(bits, largest)
+    mask = (1 << width) - 1
+    return [b for b in range(256) if all(b >> k & mask in valid for k in range(0, 8, width))]
+
+
+def tokens(largest: int) -> list[int]:
+    return [b for b in range(256) if b == SKIP or 0 < b & 7 <= min(largest, 7)]
+
+
+def code_lengths(alphabet: list[int], seen: Counter[int]) -> dict[int, int]:
+    """Of a complete code over the whole alphabet, none longer than LONGEST."""
+    flat = 0
+    while True:
+        heap = [((seen[s] >> flat) + 1, s, (s,)) for s in alphabet]
+        heapq.heapify(heap)
+        lengths = dict.fromkeys(alphabet, 0)
+        while len(heap) > 1:
+            a, b = heapq.heappop(heap), heapq.heappop(heap)
+            for s in a[2] + b[2]:
+                lengths[s] += 1
+            heapq.heappush(heap, (a[0] + b[0], min(a[1], b[1]), a[2] + b[2]))
+        if max(lengths.values()) <= LONGEST:
+            return lengths
+        flat += 1
+
+
+def canonical(lengths: dict[int, int]) -> dict[int, str]:
+    """Symbol -> code, in the order of length and symbol."""
+    codes, code, before = {}, 0, 0
+    for length, symbol in sorted((n, s) for s, n in lengths.items()):
+        code <<= length - before
+        codes[symbol] = format(code, f"0{length}b")
+        code, before = code + 1, length
+    return codes
+
+
+def table(lengths: dict[int, int], alphabet: list[int]) -> bytes:
+    nibbles = [lengths[s] for s in alphabet] + [0] * (len(alphabet) % 2)
+    return bytes([LENGTHS, *(a | b << 4 for a, b in zip(nibbles[::2], nibbles[1::2], strict=True))])
+
+
+def read_table(data: bytes, alphabet: list[int]) -> tuple[dict[str, int], int]:
+    """Code -> symbol, and the bytes of the table."""
+    assert data[0] == LENGTHS
+    used = 1 + (len(alphabet) + 1) // 2
+    nibbles = [n for byte in data[1:used] for n in (byte & 15, byte >> 4)]
+    lengths = {s: n for s, n in zip(alphabet, nibbles, strict=False) if n}
+    return {code: symbol for symbol, code in canonical(lengths).items()}, used
+
+
+def read_symbol(bits: str, at: int, codes: dict[str, int]) -> tuple[int, int]:
+    length = next(n for n in range(1, LONGEST + 1) if bits[at : at + n] in codes)
+    return codes[bits[at : at + length]], at + length
+
+
+def huffman(codes: list[int], bits: int, largest: int) -> bytes:
+    """One block of up to 65536 values."""
+    width = symbol_width(bits)
+    symbols = bits_to_bytes("".join(low_first(c, width) for c in codes))
+    alphabet = symbol_bytes(bits, largest)
+    lengths = code_lengths(alphabet, Counter(symbols))
+    words, streams = canonical(lengths), 1 if len(symbols) < 1024 else 4
+    cuts = [len(symbols) // 4 * k for k in range(streams)] + [len(symbols)]
+    coded = [bits_to_bytes("".join(words[s] for s in symbols[a:b])) for a, b in zip(cuts, cuts[1:], strict=False)]
+    sizes = struct.pack(f"<{streams}H", *map(len, coded))
+    return table(lengths, alphabet) + sizes + b"".join(coded)
+
+
+def huffman_codes(payload: bytes, n: int, bits: int, largest: int) -> list[int]:
+    width = symbol_width(bits)
+    count = -(-n * width // 8)
+    codes, at = read_table(payload, symbol_bytes(bits, largest))
+    streams = 1 if count < 1024 else 4
+    sizes = struct.unpack_from(f"<{streams}H", payload, at)
+    at += 2 * streams
+    symbols = []
+    for k, size in enumerate(sizes):
+        stream, place = bits_of(payload[at : at + size]), 0
+        for _ in range(count // 4 if k + 1 < streams else count - count // 4 * k):
+            symbol, place = read_symbol(stream, place, codes)
+            symbols.append(symbol)
+        at += size
+    row = bits_of(bytes(symbols))
+    return [int(row[i * width : (i + 1) * width][::-1], 2) for i in range(n)]
+
+
+def runs(codes: list[int], bits: int, largest: int, k: int = 1) -> bytes:
+    """One unit of up to 2^14 values."""
+    items: list[tuple[int, str]] = []
+    zeros = 0
+    for code in [*codes, None]:
+        if code == 0:
+            zeros += 1
+            continue
+        while zeros >> k >= 15 or (code is None and zeros > 0):
+            items.append((SKIP, ""))
+            zeros -= 15 << k
+        if code is not None:
+            level = code & (1 << bits - 1) - 1
+            rest = omega(level - 6) if level >= 7 else ""
+            token = zeros >> k << 4 | code >> bits - 1 << 3 | min(level, 7)
+            items.append((token, low_first(zeros & (1 << k) - 1, k) + rest))
+            zeros = 0
+    alphabet = tokens(largest)
+    lengths = code_lengths(alphabet, Counter(token for token, _ in items))
+    words = canonical(lengths)
+    unit = bits_to_bytes("".join(words[token] + rest for token, rest in items))
+    return bytes([k]) + table(lengths, alphabet) + struct.pack("<H", len(unit)) + unit
+
+
+def runs_codes(payload: bytes, n: int, bits: int, largest: int) -> list[int]:
+    k, out = payload[0], []
+    words, used = read_table(payload[1:], tokens(largest))
+    stream, at = bits_of(payload[3 + used :]), 0
+    while len(out) < n:
+        token, at = read_symbol(stream, at, words)
+        if token == SKIP:
+            out += [0] * (15 << k)
+            continue
+        out += [0] * ((token >> 4 << k) + int("0" + stream[at : at + k][::-1], 2))
+        at, level = at + k, token & 7
+        if level == 7:
+            rest, at = read_omega(stream, at)
+            level += rest - 1
+        out.append((token >> 3 & 1) << bits - 1 | level)
+    return out[:n]
