@@ -8,9 +8,9 @@ name and no id.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from edgegossip.choices import did_you_mean
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Codec
@@ -19,19 +19,23 @@ from edgegossip.types import ConfigError, DecodeError
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One parameter of a family: a bool, int, float or str with a default, a range (inclusive) or the only valid
-    words."""
+    """One parameter of a family: a bool, int, float, str or tuple of floats with a default, a range (inclusive, of each
+    number) or the only valid words. `codec`: another codec, given as its name, as a table {name = ..., parameters} or as
+    an object."""
 
     name: str
-    default: bool | int | float | str
+    default: bool | int | float | str | tuple[float, ...]
     help: str
     low: float | None = None
     high: float | None = None  # only together with low
     choices: tuple[str, ...] = ()
+    codec: bool = False
 
     def check(self, codec: str, value: object) -> Any:
         """The value in the default's type. Raises ConfigError that names key, value and what is allowed."""
         wanted = type(self.default)
+        if wanted is tuple:
+            return self._check_list(codec, value)
         if wanted is float and type(value) is int:
             value = float(value)
         if type(value) is not wanted:
@@ -44,6 +48,13 @@ class Param:
         if isinstance(value, (int, float)):
             self._check_range(codec, value)
         return value
+
+    def _check_list(self, codec: str, value: object) -> tuple[float, ...]:
+        if not isinstance(value, (list, tuple)) or not all(type(v) in (int, float) for v in value):
+            raise ConfigError(f"codec {codec}: {self.name} = {value!r} is not {_ARTICLES[tuple]}")
+        for v in value:
+            self._check_range(codec, v)
+        return tuple(float(v) for v in value)
 
     def _check_range(self, codec: str, value: float) -> None:
         # Not "value < low": NaN, for which every comparison is false, must be refused too.
@@ -103,7 +114,23 @@ class Registry:
             if key not in known:
                 allowed = f"valid: {', '.join(known)}" if known else "it has none"
                 raise ConfigError(f"codec {name} has no parameter {key!r}{did_you_mean(key, known)}; {allowed}")
-        return family.make(**{key: p.check(name, params.get(key, p.default)) for key, p in known.items()})
+        return family.make(**{key: self._value(name, p, params.get(key, p.default)) for key, p in known.items()})
+
+    def _value(self, name: str, param: Param, value: object) -> Any:
+        return self._codec(name, param.name, value) if param.codec else param.check(name, value)
+
+    def _codec(self, outer: str, key: str, value: object) -> Codec[Any]:
+        """The codec inside another one."""
+        if isinstance(value, str):
+            return self.get(value, {})
+        if isinstance(value, Mapping):
+            rest = dict(value)
+            if not isinstance(name := rest.pop("name", None), str):
+                raise ConfigError(f"codec {outer}: {key} needs the name of a codec, such as {key}.name = \"topk\"")
+            return self.get(name, rest)
+        if callable(getattr(value, "encode", None)) and callable(getattr(value, "decode", None)):
+            return cast("Codec[Any]", value)
+        raise ConfigError(f"codec {outer}: {key} = {value!r} is not a codec's name or table")
 
     def from_wire(self, codec_id: int, params: bytes) -> Codec[Any]:
         """The codec that decodes a frame's body. Raises DecodeError on an unknown id or ill-formed parameters."""
@@ -114,6 +141,15 @@ class Registry:
         if len(params) > MAX_PARAMS_BYTES:
             raise DecodeError(f"{len(params)} bytes of codec parameters exceed the limit of {MAX_PARAMS_BYTES}")
         return family.from_params(bytes(params))
+
+
+def preset(name: str, family: Family, help: str, **defaults: Any) -> Family:
+    """Another name for a family with other defaults. It has no wire id of its own: the family decodes its bodies."""
+    unknown = set(defaults) - {p.name for p in family.params}
+    if unknown:
+        raise ValueError(f"preset {name}: {family.name} has no parameters {sorted(unknown)}")
+    params = tuple(replace(p, default=defaults.get(p.name, p.default)) for p in family.params)
+    return Family(name, family.make, help, params)
 
 
 def without_params(name: str, make: Callable[[], Codec[Any]]) -> Callable[[bytes], Codec[Any]]:
@@ -127,4 +163,10 @@ def without_params(name: str, make: Callable[[], Codec[Any]]) -> Callable[[bytes
     return from_params
 
 
-_ARTICLES = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+_ARTICLES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a word",
+    tuple: "a list of numbers",
+}

@@ -133,7 +133,7 @@ def _close_input(child: Child) -> None:
 
 def _environment(threads: int) -> Mapping[str, str]:
     """Each board computes with its own threads only; otherwise every one of them would take all cores."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "EDGEGOSSIP_THREADS")
     return {**os.environ, **dict.fromkeys(names, str(threads)), "PYTHONUNBUFFERED": "1"}
 
 

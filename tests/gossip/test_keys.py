@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from edgegossip.gossip.keys import derive_key, splitmix64
+from edgegossip.codecs.keys import splitmix64
+from edgegossip.gossip.keys import derive_key
 
 
 def test_splitmix64_gives_the_published_sequence() -> None:

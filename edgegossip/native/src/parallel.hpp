@@ -8,7 +8,7 @@
 
 namespace edgegossip {
 
-constexpr int MAX_THREADS = 64;
+constexpr int MAX_THREADS = 256;
 
 // Calls task(0) .. task(count - 1), each once, in any order, on up to `threads` threads (this one included).
 template <class Task>

@@ -1,0 +1,205 @@
+"""`per-tensor`: another codec for some of the tensors. `small-tensors`: the ones with few values, which cost little and
+suffer most (biases, norms' scales), go in fp16.
+
+The tensors fall into runs of neighbours with the same choice. Each run is encoded by its own codec as a vector of its
+own, so no value is copied; its key is derived from the message's key and the run's number. Body: one byte a tensor, 0
+for the main codec and k for the k-th exception; then for each run a uint32 with the size of its body, and that body. The
+codecs themselves stand in the frame's parameters, so that any of this package's codecs may be inside.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import groupby
+from typing import Any, ClassVar
+
+import numpy as np
+
+from edgegossip.codecs.base import MAX_PARAMS_BYTES, Body, Codec, Ctx
+from edgegossip.codecs.checks import require_out
+from edgegossip.codecs.keys import tensor_key
+from edgegossip.codecs.registry import Family, Param
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.types import ConfigError, DecodeError, Vec
+
+_LENGTH = struct.Struct("<I")
+_ENTRY = struct.Struct("<HH")  # wire id, bytes of parameters
+_MAX_CODECS = 8
+
+Choose = Callable[[TensorSpec], int]  # index into the codecs
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which tensors are exceptions: those whose name matches the pattern (as in a shell) or with fewer than `below`
+    values."""
+
+    pattern: str = ""
+    below: int = 0
+
+    def __call__(self, tensor: TensorSpec) -> int:
+        return int(tensor.size < self.below or fnmatchcase(tensor.name, self.pattern))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Neighbouring tensors with the same codec."""
+
+    codec: int
+    tensors: slice
+    values: slice
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PerTensorState:
+    """The plan for this model, and the state of each run's codec."""
+
+    layout: Layout
+    choices: bytes
+    runs: tuple[_Run, ...]
+    states: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PerTensor:
+    """`codecs[0]` for all tensors but those for which `choose` names another one."""
+
+    codecs: tuple[Codec[Any], ...]
+    choose: Choose
+    name: ClassVar[str] = "per-tensor"
+    wire_id: ClassVar[int] = 16
+
+    def wire_params(self) -> bytes:
+        parts = []
+        for codec in self.codecs:
+            params = codec.wire_params()
+            parts.append(_ENTRY.pack(codec.wire_id, len(params)) + params)
+        return b"".join(parts)
+
+    def init(self, layout: Layout) -> PerTensorState:
+        choices = bytes(self.choose(t) for t in layout.tensors)
+        runs = tuple(_runs(layout, choices))
+        return PerTensorState(layout, choices, runs, tuple(self.codecs[r.codec].init(r.layout) for r in runs))
+
+    def encode(self, x: Vec, state: PerTensorState, ctx: Ctx) -> tuple[Body, PerTensorState]:
+        state.layout.check(x)
+        parts: list[Body] = [state.choices]
+        states = []
+        for k, (run, before) in enumerate(zip(state.runs, state.states, strict=True)):
+            own = Ctx(tensor_key(ctx.key, k), ctx.round, ctx.loss, ctx.lr)
+            body, after = self.codecs[run.codec].encode(x[run.values], before, own)
+            parts += [_LENGTH.pack(len(body)), body]
+            states.append(after)
+        return b"".join(parts), PerTensorState(state.layout, state.choices, state.runs, tuple(states))
+
+    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        require_out(layout, out, weight)
+        pieces = self._pieces(memoryview(body).cast("B"), layout)
+        values = np.empty(layout.size, np.float32) if out is None else out
+        if weight is not None:  # nothing may be added before all is known to be good
+            for run, piece in pieces:
+                self.codecs[run.codec].decode(piece, run.layout, np.empty(run.layout.size, np.float32))
+        for run, piece in pieces:
+            self.codecs[run.codec].decode(piece, run.layout, values[run.values], weight)
+        return values
+
+    def _pieces(self, body: memoryview, layout: Layout) -> Sequence[tuple[_Run, memoryview]]:
+        """Each run with its part of the body. Raises DecodeError unless they fill the body."""
+        at = len(layout.tensors)
+        if len(body) < at:
+            raise DecodeError(f"the per-tensor body ends within the choices of {at} tensors")
+        choices = bytes(body[:at])
+        if choices and max(choices) >= len(self.codecs):
+            raise DecodeError(f"the per-tensor body chooses codec {max(choices)}, there are {len(self.codecs)}")
+        pieces = []
+        for run in _runs(layout, choices):
+            if len(body) - at < _LENGTH.size:
+                raise DecodeError("the per-tensor body ends within a length")
+            size = _LENGTH.unpack_from(body, at)[0]
+            at += _LENGTH.size
+            if len(body) - at < size:
+                raise DecodeError(f"the per-tensor body holds {len(body) - at} bytes where {size} are announced")
+            pieces.append((run, body[at : at + size]))
+            at += size
+        if at != len(body):
+            raise DecodeError(f"the per-tensor body is followed by {len(body) - at} bytes that do not belong to it")
+        return pieces
+
+
+def _runs(layout: Layout, choices: bytes) -> Iterator[_Run]:
+    """Tensors without values join any run: a run of nothing else costs a length and an empty body."""
+    start = 0
+    for codec, group in groupby(choices):
+        end = start + len(list(group))
+        values = slice(int(layout.offsets[start]), int(layout.offsets[end]))
+        yield _Run(codec, slice(start, end), values, Layout(layout.tensors[start:end]))
+        start = end
+
+
+def per_tensor(codecs: Sequence[Codec[Any]], choose: Choose) -> PerTensor:
+    """`codecs[choose(tensor)]` for every tensor, as a user writes it in Python. Raises ConfigError on too many codecs, or
+    one of them that is itself a choice by tensor."""
+    if not 1 <= len(codecs) <= _MAX_CODECS:
+        raise ConfigError(f"codec per-tensor: from 1 to {_MAX_CODECS} codecs are possible, these are {len(codecs)}")
+    if any(c.wire_id == PerTensor.wire_id for c in codecs):
+        raise ConfigError("codec per-tensor: a codec inside cannot itself choose by tensor; list all codecs in one")
+    made = PerTensor(tuple(codecs), choose)
+    if len(made.wire_params()) > MAX_PARAMS_BYTES:
+        raise ConfigError(f"codec per-tensor: the codecs' parameters take more than {MAX_PARAMS_BYTES} bytes in a frame")
+    return made
+
+
+def _by_pattern(codec: Codec[Any], tensors: str, other: Codec[Any]) -> PerTensor:
+    return per_tensor((codec, other), Rule(pattern=tensors))
+
+
+def _by_size(codec: Codec[Any], below: int, other: Codec[Any]) -> PerTensor:
+    return per_tensor((codec, other), Rule(below=below))
+
+
+def _from_params(params: bytes) -> PerTensor:
+    from edgegossip.codecs import from_wire  # the registry holds this file's families
+
+    codecs: list[Codec[Any]] = []
+    at = 0
+    while at < len(params):
+        if len(params) - at < _ENTRY.size:
+            raise DecodeError("the per-tensor parameters end within an entry")
+        wire_id, size = _ENTRY.unpack_from(params, at)
+        at += _ENTRY.size
+        if size > len(params) - at:
+            raise DecodeError("the per-tensor parameters end within a codec's parameters")
+        if wire_id == PerTensor.wire_id:
+            raise DecodeError("a codec inside per-tensor cannot itself choose by tensor")
+        if len(codecs) == _MAX_CODECS:
+            raise DecodeError(f"the per-tensor parameters name more than {_MAX_CODECS} codecs")
+        codecs.append(from_wire(wire_id, params[at : at + size]))
+        at += size
+    if not codecs:
+        raise DecodeError("the per-tensor parameters name no codec")
+    return PerTensor(tuple(codecs), Rule())
+
+
+_MAIN = Param("codec", "4-bit-elastiquant", "the codec of all other tensors", codec=True)
+_OTHER = Param("other", "fp16", "the codec of these tensors", codec=True)
+
+FAMILIES = (
+    Family(
+        "per-tensor",
+        _by_pattern,
+        "another codec for tensors whose name matches a pattern",
+        (_MAIN, Param("tensors", "*.bias", "shell pattern of the tensors' names"), _OTHER),
+        PerTensor.wire_id,
+        _from_params,
+    ),
+    Family(
+        "small-tensors",
+        _by_size,
+        "another codec (fp16) for tensors with few values",
+        (_MAIN, Param("below", 1000, "fewer values than this make a tensor small", low=1, high=2**31), _OTHER),
+    ),
+)
