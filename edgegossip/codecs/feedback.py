@@ -18,7 +18,7 @@ import numpy as np
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.checks import all_finite, chunks
 from edgegossip.codecs.registry import Family, Param
-from edgegossip.codecs.sign import SignSgd
+from edgegossip.codecs.sign import SIGN_STAGE, SignSgd
 from edgegossip.layout import Layout
 from edgegossip.types import LocalError, Vec
 
@@ -100,6 +100,6 @@ FAMILIES = (
         "ef-signsgd",
         lambda decay, stage: ErrorFeedback(SignSgd(stage), decay, "ef-signsgd"),
         "signsgd with error feedback",
-        (_DECAY, SignSgd.STAGE),
+        (_DECAY, SIGN_STAGE),
     ),
 )

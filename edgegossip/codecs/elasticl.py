@@ -1,0 +1,95 @@
+"""`elasticl`: the uniform quantizer of QSGD over whole tensors, with a number of levels that follows the training loss
+(ElastiCL, Sudharsan et al. 2021, equations 3 and 4).
+
+s_k = max(1, round(s_0 (eta_k / eta_0) sqrt(f_0 / f_k))): few levels and few bits while the loss is high, more as it falls;
+f is the smoothed loss and eta the learning rate that come with each message (`Ctx.loss`, `Ctx.lr`), f_0 and eta_0 those of
+the first. s travels in the body, so a receiver needs to know nothing of the rule. Unbiased; |Q(v_i) - v_i| <= N / s with
+N the L2 norm of v_i's tensor, and a float32's rounding.
+
+Who smooths: a coordinator that sends one f_k to all sets `smoothing` to 0; otherwise every sender smooths its own losses,
+f <- smoothing f + (1 - smoothing) loss. Deviation: the norm is taken over each tensor, not over the whole model, whose
+tensors' gradients differ by orders of magnitude; a model of one tensor gives the paper's quantizer.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import ClassVar
+
+from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.levels import LevelRule, levels_for, smooth
+from edgegossip.codecs.quantised import STAGE, Stage, decode_body, encode_body
+from edgegossip.codecs.registry import Family, Param, without_params
+from edgegossip.layout import Layout
+from edgegossip.native.section import UNIFORM, Quantiser
+from edgegossip.types import DecodeError, Vec
+
+_HEAD = struct.Struct("<H")  # s
+MAX_LEVELS = 2**15 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ElastiClState:
+    """The rule as the first message fixed it, and the smoothed loss."""
+
+    layout: Layout
+    rule: LevelRule | None = None
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ElastiCl:
+    """1 + ceil(log2(s + 1)) bits a value before the entropy stage, a float32 a tensor. `s0` levels at first."""
+
+    s0: int = 7
+    smoothing: float = 0.9
+    stage: Stage = "auto"
+    name: ClassVar[str] = "elasticl"
+    wire_id: ClassVar[int] = 8
+
+    def wire_params(self) -> bytes:
+        return b""
+
+    def init(self, layout: Layout) -> ElastiClState:
+        return ElastiClState(layout)
+
+    def encode(self, x: Vec, state: ElastiClState, ctx: Ctx) -> tuple[Body, ElastiClState]:
+        state = self._heard(state, ctx)
+        s = levels_for(state.rule, state.loss, ctx.lr) if state.rule and state.loss is not None else self.s0
+        return encode_body(x, state.layout, _quantiser(s), ctx.key, self.stage, norm="l2", head=_HEAD.pack(s)), state
+
+    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        if len(body) < _HEAD.size:
+            raise DecodeError("the elasticl body ends within its number of levels")
+        s = _HEAD.unpack_from(body)[0]
+        if not 1 <= s <= MAX_LEVELS:
+            raise DecodeError(f"the elasticl body has {s} levels; 1 to {MAX_LEVELS} are possible")
+        return decode_body(body, layout, _quantiser(s), self.name, out, weight, start=_HEAD.size)
+
+    def _heard(self, state: ElastiClState, ctx: Ctx) -> ElastiClState:
+        """The state with this message's loss; the first one with a loss fixes the rule."""
+        if ctx.loss is None or ctx.lr <= 0.0 or ctx.loss <= 0.0:
+            return state
+        loss = ctx.loss if state.loss is None else smooth(state.loss, ctx.loss, self.smoothing)
+        return ElastiClState(state.layout, state.rule or LevelRule(self.s0, ctx.lr, loss), loss)
+
+
+def _quantiser(s: int) -> Quantiser:
+    return Quantiser(UNIFORM, 1 + s.bit_length(), s, 0)
+
+
+FAMILIES = (
+    Family(
+        "elasticl",
+        ElastiCl,
+        "stochastic uniform levels, more of them as the loss falls",
+        (
+            Param("s0", 7, "levels at the start", low=1, high=MAX_LEVELS),
+            Param("smoothing", 0.9, "share of the old smoothed loss in the new one", low=0.0, high=0.9999),
+            STAGE,
+        ),
+        ElastiCl.wire_id,
+        without_params("elasticl", ElastiCl),
+    ),
+)

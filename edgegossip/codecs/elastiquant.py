@@ -1,0 +1,137 @@
+"""`elastiquant`: stochastic rounding to levels that lie closer together near zero (ElastiQuant, Sudharsan et al. 2022,
+equation 1; NUQSGD, Ramezani-Kebrya et al. 2021).
+
+Q(v_i) = N sign(v_i) h_i, N the norm of v's bucket, r = |v_i| / N; between two levels l_j <= r < l_(j+1), h_i is the upper
+one with probability (r - l_j) / (l_(j+1) - l_j). Unbiased. The levels are 0, p^s, ..., p^2, p, 1 with s = 2^(bits-1) - 2,
+or any increasing list from 0 to 1 (section 3.6.1). With p = 1/2 and the L2 norm, E||Q(v) - v||^2 <= eps_Q ||v||^2
+(equation 2; `levels.variance_bound`). |Q(v_i) - v_i| is at most N times the width of the interval that r lies in.
+
+p = 1/2 gains nothing from 8 bits over 4 (most of the 126 levels lie where there is nothing), so `ratio` defaults to 0.5 up
+to 4 bits and to 0.9 beyond; `levels.optimal_ratio(s, bucket)` is the p with the smallest worst-case variance. Deviation:
+the paper encodes by Elias codes only; here that is `stage = "elias"`, and E-ElastiQuant's Huffman codes are
+`stage = "huffman"`.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.levels import geometric_levels
+from edgegossip.codecs.quantised import BUCKET, STAGE, Stage, bucket_error, decode_body, encode_body
+from edgegossip.codecs.registry import Family, Param, preset
+from edgegossip.layout import Layout
+from edgegossip.native.section import LEVELS, LOG2, Quantiser
+from edgegossip.types import ConfigError, DecodeError, Vec
+
+_HEAD = struct.Struct("<BBI")  # bits, kind of levels, bucket
+_GEOMETRIC, _LIST = 0, 1
+_MAX_LIST = 2 + 125  # its inner levels fit the frame's parameters
+
+
+@dataclass(frozen=True, slots=True)
+class ElastiQuant:
+    """`bits` a value (the sign included), a float32 a bucket. `levels` empty: geometric ones with `ratio`; ratio 0: the
+    default for these bits. Its state is the layout."""
+
+    bits: int = 4
+    ratio: float = 0.0
+    levels: tuple[float, ...] = ()
+    norm: str = "l2"
+    bucket: int = 512
+    stage: Stage = "auto"
+    name: ClassVar[str] = "elastiquant"
+    wire_id: ClassVar[int] = 7
+
+    def __post_init__(self) -> None:
+        if fault := bucket_error(self.bucket) or _levels_error(self.levels, self.bits):
+            raise ConfigError(f"codec elastiquant: {fault}")
+
+    def wire_params(self) -> bytes:
+        """Bits, kind, bucket; then the ratio as float64, or the inner levels as float32."""
+        if self.levels:
+            inner = np.array(self.levels[1:-1], "<f4").tobytes()
+            return _HEAD.pack(self.bits, _LIST, self.bucket) + inner
+        return _HEAD.pack(self.bits, _GEOMETRIC, self.bucket) + struct.pack("<d", self.p)
+
+    def init(self, layout: Layout) -> Layout:
+        return layout
+
+    def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
+        return encode_body(x, state, self.quantiser(), ctx.key, self.stage, norm=self.norm), state
+
+    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        return decode_body(body, layout, self.quantiser(), self.name, out, weight)
+
+    @property
+    def p(self) -> float:
+        """Ratio of neighbouring geometric levels."""
+        return self.ratio or (0.5 if self.bits <= 4 else 0.9)
+
+    def quantiser(self) -> Quantiser:
+        inner = 2 ** (self.bits - 1) - 2  # s: geometric levels below 1, 0 not counted
+        if self.levels:
+            return Quantiser(LEVELS, self.bits, len(self.levels) - 1, self.bucket, self.levels)
+        if self.p == 0.5 and inner <= 30:
+            return Quantiser(LOG2, self.bits, inner, self.bucket)
+        return Quantiser(LEVELS, self.bits, inner + 1, self.bucket, tuple(geometric_levels(inner, self.p).tolist()))
+
+
+def _levels_error(levels: tuple[float, ...], bits: int) -> str:
+    """What is wrong with a list of levels; empty when nothing is."""
+    if not levels:
+        return ""
+    narrow = np.array(levels, np.float32)
+    if len(levels) < 2 or narrow[0] != 0 or narrow[-1] != 1 or not (np.diff(narrow) > 0).all():
+        return "levels must increase from 0 to 1 (as float32)"
+    if len(levels) > (most := min(2 ** (bits - 1), _MAX_LIST)):
+        return f"{len(levels)} levels do not fit {bits} bits, which hold {most}"
+    return ""
+
+
+def _from_params(params: bytes) -> ElastiQuant:
+    if len(params) < _HEAD.size:
+        raise DecodeError(f"elastiquant has at least {_HEAD.size} bytes of wire parameters, the frame carries {len(params)}")
+    bits, kind, bucket = _HEAD.unpack_from(params)
+    rest = params[_HEAD.size :]
+    if not 2 <= bits <= 8 or bucket_error(bucket):
+        raise DecodeError(f"elastiquant with {bits} bits and buckets of {bucket} does not exist")
+    if kind == _GEOMETRIC and len(rest) == 8:
+        ratio = struct.unpack("<d", rest)[0]
+        if _RATIO.low <= ratio <= _RATIO.high and ratio:
+            return ElastiQuant(bits, ratio, bucket=bucket)
+    elif kind == _LIST and len(rest) % 4 == 0:
+        levels = (0.0, *np.frombuffer(rest, "<f4").tolist(), 1.0)
+        if not _levels_error(levels, bits):
+            return ElastiQuant(bits, levels=levels, bucket=bucket)
+    raise DecodeError("the elastiquant parameters describe no increasing levels from 0 to 1")
+
+
+_RATIO = Param("ratio", 0.0, "ratio p of neighbouring levels; 0: 0.5 up to 4 bits, else 0.9", low=0.0, high=0.9999)
+
+_FAMILY = Family(
+    "elastiquant",
+    ElastiQuant,
+    "stochastic levels that lie closer together near zero",
+    (
+        Param("bits", 4, "bits a value, sign included", low=2, high=8),
+        _RATIO,
+        Param("levels", (), "increasing levels from 0 to 1 instead of a ratio", low=0.0, high=1.0),
+        Param("norm", "l2", "norm of a bucket", choices=("l2", "linf")),
+        BUCKET,
+        STAGE,
+    ),
+    ElastiQuant.wire_id,
+    _from_params,
+)
+
+FAMILIES = (
+    _FAMILY,
+    preset("4-bit-elastiquant", _FAMILY, "elastiquant, 4 bits a value as they are", bits=4, stage="raw"),
+    preset("8-bit-elastiquant", _FAMILY, "elastiquant, 8 bits a value as they are", bits=8, stage="raw"),
+    preset("e-elastiquant", _FAMILY, "elastiquant, 4 bits, Huffman coded", bits=4, stage="huffman"),
+)

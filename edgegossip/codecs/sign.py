@@ -1,0 +1,60 @@
+"""`signsgd`: one bit a value, times the tensor's mean magnitude (Bernstein et al. 2018; the scaled sign of Karimireddy
+et al. 2019, equation 4). Biased: use it with error feedback (`ef-signsgd`) or a sum over many senders.
+
+x'_i = sign(x_i) mean |x|, the mean taken over the values of x_i's tensor. A zero counts as positive: one bit has no third
+value. ||x - x'||^2 = (1 - ||x||_1^2 / (n ||x||_2^2)) ||x||^2 when no value is zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.quantised import STAGE, Stage, decode_body, encode_body
+from edgegossip.codecs.registry import Family, without_params
+from edgegossip.layout import Layout
+from edgegossip.native import quantise
+from edgegossip.native.section import SIGN, Quantiser
+from edgegossip.types import Vec
+
+_QUANTISER = Quantiser(SIGN, bits=1, levels=0, bucket=0)
+
+
+@dataclass(frozen=True, slots=True)
+class SignSgd:
+    """1 bit a value before the entropy stage, a float32 a tensor. Its state is the layout."""
+
+    stage: Stage = "raw"
+    name: ClassVar[str] = "signsgd"
+    wire_id: ClassVar[int] = 11
+
+    def wire_params(self) -> bytes:
+        return b""
+
+    def init(self, layout: Layout) -> Layout:
+        return layout
+
+    def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
+        return encode_body(x, state, _QUANTISER, ctx.key, self.stage, scale_of=_mean_magnitude), state
+
+    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        return decode_body(body, layout, _QUANTISER, self.name, out, weight)
+
+
+def _mean_magnitude(tensor: Vec) -> float:
+    return quantise.moments(tensor).magnitudes / tensor.size
+
+
+SIGN_STAGE = replace(STAGE, default="raw")  # signs of gradients are as good as random, so looking for less is in vain
+
+FAMILIES = (
+    Family(
+        "signsgd",
+        SignSgd,
+        "the sign of each value, times the tensor's mean magnitude",
+        (SIGN_STAGE,),
+        SignSgd.wire_id,
+        without_params("signsgd", SignSgd),
+    ),
+)

@@ -1,0 +1,65 @@
+"""`terngrad`: three levels a tensor, -scale, 0 and scale (Wen et al. 2017, equations 2 to 4 and 10).
+
+g is clipped to +-c, c = `clip` (2.5) standard deviations of the tensor; scale = max |g| after clipping; g becomes scale
+sign(g) with probability |g| / scale, else 0. Unbiased for the clipped g. Deviation: the deviation is taken about zero,
+sqrt(mean g^2), not about the mean, because a clip about zero would otherwise cut all of a tensor whose values lie close
+together. Error of a value: at most its scale, and what the clip cuts off.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.quantised import STAGE, Stage, decode_body, encode_body
+from edgegossip.codecs.registry import Family, Param, without_params
+from edgegossip.layout import Layout
+from edgegossip.native import quantise
+from edgegossip.native.section import UNIFORM, Quantiser
+from edgegossip.types import Vec
+
+_QUANTISER = Quantiser(UNIFORM, bits=2, levels=1, bucket=0)
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, slots=True)
+class TernGrad:
+    """2 bits a value before the entropy stage, a float32 a tensor. Its state is the layout."""
+
+    clip: float = 2.5
+    stage: Stage = "auto"
+    name: ClassVar[str] = "terngrad"
+    wire_id: ClassVar[int] = 10
+
+    def wire_params(self) -> bytes:
+        return b""
+
+    def init(self, layout: Layout) -> Layout:
+        return layout
+
+    def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
+        return encode_body(x, state, _QUANTISER, ctx.key, self.stage, scale_of=self._scale), state
+
+    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        return decode_body(body, layout, _QUANTISER, self.name, out, weight)
+
+    def _scale(self, tensor: Vec) -> float:
+        m = quantise.moments(tensor)
+        limit = self.clip * math.sqrt(m.squares / tensor.size)
+        return min(m.largest, limit, _FLOAT32_MAX) if self.clip else m.largest
+
+
+FAMILIES = (
+    Family(
+        "terngrad",
+        TernGrad,
+        "three stochastic levels a tensor",
+        (Param("clip", 2.5, "standard deviations beyond which values are clipped; 0: never", low=0.0, high=1e6), STAGE),
+        TernGrad.wire_id,
+        without_params("terngrad", TernGrad),
+    ),
+)

@@ -1,0 +1,108 @@
+"""Another codec by tensor: runs of neighbours, keys of their own, and bodies that lie."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip import codecs
+from edgegossip.codecs.per_tensor import Rule, per_tensor
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.types import ConfigError, DecodeError
+
+SHAPES = {"conv.weight": (8, 4), "conv.bias": (8,), "empty": (0,), "fc.weight": (10, 8), "fc.bias": (10,)}
+LAYOUT = Layout.of(TensorSpec(name, shape) for name, shape in SHAPES.items())
+X = np.random.default_rng(1).standard_normal(LAYOUT.size).astype(np.float32)
+CTX = codecs.Ctx(key=9, round=0)
+
+
+def encode(codec: codecs.Codec[Any], x: np.ndarray = X) -> bytes:
+    return bytes(codec.encode(x, codec.init(LAYOUT), CTX)[0])
+
+
+def test_small_tensors_are_nearly_exact_and_the_others_are_not() -> None:
+    codec = codecs.get("small-tensors", codec="minmax8", below=20)
+    y = LAYOUT.views(codec.decode(encode(codec), LAYOUT))
+    for name, x in LAYOUT.views(X).items():
+        assert (np.array_equal(y[name], x.astype(np.float16).astype(np.float32))) == (x.size < 20), name
+
+
+def test_names_by_pattern() -> None:
+    codec = codecs.get("per-tensor", codec="minmax8", tensors="fc.*", other={"name": "fp32"})
+    y = LAYOUT.views(codec.decode(encode(codec), LAYOUT))
+    for name, x in LAYOUT.views(X).items():
+        assert np.array_equal(y[name], x) == (name.startswith("fc.") or x.size == 0), name
+
+
+def test_any_choice_of_several_codecs() -> None:
+    codec = per_tensor([codecs.get("fp32"), codecs.get("fp16"), codecs.get("minmax8")], lambda t: t.size % 3)
+    y = codec.decode(encode(codec), LAYOUT)
+    again = codecs.from_wire(codec.wire_id, codec.wire_params())
+    np.testing.assert_array_equal(again.decode(encode(codec), LAYOUT), y)
+    assert 0 < codecs.relative_error(X, y) < 0.01
+
+
+def test_runs_of_one_random_codec_do_not_share_their_random_numbers() -> None:
+    """The same values in two runs, with another codec between them, are not rounded alike."""
+    layout = Layout.of([TensorSpec("a", (4096,)), TensorSpec("b.x", (1,)), TensorSpec("c", (4096,))])
+    part = np.random.default_rng(2).standard_normal(4096).astype(np.float32)
+    x = np.concatenate([part, part[:1], part])
+    codec = codecs.get("per-tensor", codec="4-bit-elastiquant", tensors="b.*")
+    y = layout.views(codec.decode(codec.encode(x, codec.init(layout), CTX)[0], layout))
+    assert (y["a"] != y["c"]).mean() > 0.1
+
+
+def test_accumulating() -> None:
+    codec = codecs.get("small-tensors", codec="minmax8", below=20)
+    out = np.ones(LAYOUT.size, np.float32)
+    codec.decode(encode(codec), LAYOUT, out, 0.5)
+    np.testing.assert_array_equal(out, 1 + np.float32(0.5) * codec.decode(encode(codec), LAYOUT))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda b: b[:4], "the per-tensor body ends within the choices of 5 tensors"),
+        (lambda b: b"\x02" + b[1:], "the per-tensor body chooses codec 2, there are 2"),
+        (lambda b: b[:7], "the per-tensor body ends within a length"),
+        (lambda b: b[:5] + struct.pack("<I", 2**32 - 1) + b[9:], "the per-tensor body holds [0-9]+ bytes where 4294967295"),
+        (lambda b: b + b"\0", "the per-tensor body is followed by 1 bytes"),
+        (lambda b: b[:5] + struct.pack("<I", 3) + b[9:], "minmax8 needs a body of"),
+    ],
+)
+def test_bodies_that_lie_leave_a_sum_alone(change: Any, message: str) -> None:
+    codec = codecs.get("small-tensors", codec="minmax8", below=20)
+    out = np.full(LAYOUT.size, 7, np.float32)
+    with pytest.raises(DecodeError, match=f"^{message}"):
+        codec.decode(change(encode(codec)), LAYOUT, out, 1.0)
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize(
+    "params, message",
+    [
+        (b"", "the per-tensor parameters name no codec"),
+        (b"\1\0", "the per-tensor parameters end within an entry"),
+        (struct.pack("<HH", 1, 5), "the per-tensor parameters end within a codec's parameters"),
+        (struct.pack("<HH", 16, 0), "a codec inside per-tensor cannot itself choose by tensor"),
+        (struct.pack("<HH", 999, 0), "unknown codec id 999"),
+        (struct.pack("<HH", 1, 0) * 9, "the per-tensor parameters name more than 8 codecs"),
+    ],
+)
+def test_parameters_that_lie(params: bytes, message: str) -> None:
+    with pytest.raises(DecodeError, match=f"^{message}"):
+        codecs.from_wire(16, params)
+
+
+def test_what_cannot_be_inside() -> None:
+    inner = codecs.get("per-tensor", codec="fp16")
+    with pytest.raises(ConfigError, match="cannot itself choose by tensor"):
+        codecs.get("per-tensor", codec=inner)
+    with pytest.raises(ConfigError, match="from 1 to 8 codecs are possible, these are 9"):
+        per_tensor([codecs.get("fp32")] * 9, Rule())
+    long = codecs.get("elastiquant", bits=8, levels=[k / 124 for k in range(125)])
+    with pytest.raises(ConfigError, match="take more than 512 bytes"):
+        per_tensor([long, long], Rule())
