@@ -38,6 +38,7 @@ MAY["cli"] = set(MAY)
 
 # What each part may import from outside, besides the standard library, numpy and the package.
 OUTSIDE = {
+    "codecs": {"zstandard"},
     "recipe": {"tomli_w"},
     "profiling": {"psutil"},
     "training": {"torch"},
