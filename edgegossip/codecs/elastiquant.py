@@ -95,7 +95,9 @@ def _levels_error(levels: tuple[float, ...], bits: int) -> str:
 
 def _from_params(params: bytes) -> ElastiQuant:
     if len(params) < _HEAD.size:
-        raise DecodeError(f"elastiquant has at least {_HEAD.size} bytes of wire parameters, the frame carries {len(params)}")
+        raise DecodeError(
+            f"elastiquant has at least {_HEAD.size} bytes of wire parameters, the frame carries {len(params)}"
+        )
     bits, kind, bucket = _HEAD.unpack_from(params)
     rest = params[_HEAD.size :]
     if not 2 <= bits <= 8 or bucket_error(bucket):

@@ -11,7 +11,7 @@ the paper is here x + m, because x is what the local optimiser adds to the model
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -63,7 +63,9 @@ class ErrorFeedback(Generic[S]):
         body, inner = self.codec.encode(memory, state.inner, ctx)
         self.codec.decode(body, state.layout, memory, -1.0)
         if not all_finite(memory):
-            raise LocalError("what the codec lost of this message is larger than float32 holds; lower the learning rate")
+            raise LocalError(
+                "what the codec lost of this message is larger than float32 holds; lower the learning rate"
+            )
         return body, FeedbackState(state.layout, inner, memory)
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:

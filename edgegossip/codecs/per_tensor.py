@@ -149,7 +149,9 @@ def per_tensor(codecs: Sequence[Codec[Any]], choose: Choose) -> PerTensor:
         raise ConfigError("codec per-tensor: a codec inside cannot itself choose by tensor; list all codecs in one")
     made = PerTensor(tuple(codecs), choose)
     if len(made.wire_params()) > MAX_PARAMS_BYTES:
-        raise ConfigError(f"codec per-tensor: the codecs' parameters take more than {MAX_PARAMS_BYTES} bytes in a frame")
+        raise ConfigError(
+            f"codec per-tensor: the codecs' parameters take more than {MAX_PARAMS_BYTES} bytes in a frame"
+        )
     return made
 
 

@@ -7,20 +7,9 @@ docs/wire-format.md has every byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-import numpy as np
-
-from edgegossip.codecs import zstd
-from edgegossip.codecs.base import Body
-from edgegossip.codecs.checks import nonfinite, require_finite, require_out
-from edgegossip.codecs.keys import tensor_key
 from edgegossip.codecs.registry import Param
-from edgegossip.layout import Layout
-from edgegossip.native import section
-from edgegossip.native.section import Quantiser
-from edgegossip.types import DecodeError, Vec
 
 Stage: TypeAlias = Literal["raw", "huffman", "elias", "zstd", "auto"]
 STAGE = Param(
@@ -29,7 +18,9 @@ STAGE = Param(
     "entropy coding; auto: the smallest for each tensor",
     choices=("raw", "huffman", "elias", "zstd", "auto"),
 )
-BUCKET = Param("bucket", 512, "values that share a norm: a power of two from 8 to 65536, or 0 for a tensor", low=0, high=65536)
+BUCKET = Param(
+    "bucket", 512, "values that share a norm: a power of two from 8 to 65536, or 0 for a tensor", low=0, high=65536
+)
 
 
 def bucket_error(bucket: int) -> str:
@@ -38,3 +29,41 @@ def bucket_error(bucket: int) -> str:
         return ""
     nearest = min((1 << k for k in range(3, 17)), key=lambda size: abs(size - bucket))
     return f"bucket = {bucket} is not a power of two from 8 to 65536, or 0; the nearest is {nearest}"
+
+
+def encode_body(
+    x: Vec,
+    layout: Layout,
+    quantiser: Quantiser,
+    key: int,
+    stage: Stage,
+    *,
+    norm: str = "l2",
+    scale_of: Callable[[Vec], float] | None = None,
+    head: bytes = b"",
+) -> Body:
+    """`head` and a section for every tensor of float32[layout.size] that has values.
+
+    Scales are the bucket norms, or what `scale_of` says of a tensor. Raises LocalError that names the tensor when x is not
+    finite.
+    """
+    layout.check(x)
+    if scale_of is not None:
+        require_finite(x, layout)
+    out = np.empty(len(head) + sum(section.bound(t.size, quantiser) for t in layout.tensors), np.uint8)
+    out[: len(head)] = np.frombuffer(head, np.uint8)
+    at, table = len(head), section.new_table()
+    for k, tensor in enumerate(layout.tensors):
+        if not tensor.size:
+            continue
+        values = x[layout.offsets[k] : layout.offsets[k + 1]]
+        scales = None if scale_of is None else np.array([scale_of(values)], np.float32)
+        own = tensor_key(key, k)
+        native_stage = "raw" if stage == "zstd" else stage
+        size = section.encode(values, quantiser, own, native_stage, out[at:], scales=scales, norm=norm, table=table)
+        if size < 0:
+            raise nonfinite(layout, k)
+        if stage in ("zstd", "auto"):
+            size = zstd_section.shorten(values, quantiser, own, out[at:], size, always=stage == "zstd")
+        at += size
+    return memoryview(out[:at]).toreadonly()

@@ -126,7 +126,7 @@ class Registry:
         if isinstance(value, Mapping):
             rest = dict(value)
             if not isinstance(name := rest.pop("name", None), str):
-                raise ConfigError(f"codec {outer}: {key} needs the name of a codec, such as {key}.name = \"topk\"")
+                raise ConfigError(f'codec {outer}: {key} needs the name of a codec, such as {key}.name = "topk"')
             return self.get(name, rest)
         if callable(getattr(value, "encode", None)) and callable(getattr(value, "decode", None)):
             return cast("Codec[Any]", value)

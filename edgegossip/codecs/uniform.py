@@ -64,7 +64,7 @@ class QsgdInf(Qsgd):
 
 
 def _from_params(make: Callable[[int, int], Qsgd]) -> Callable[[bytes], Qsgd]:
-    name = getattr(make, "name")
+    name = make.name
 
     def from_params(params: bytes) -> Qsgd:
         if len(params) != _PARAMS.size:

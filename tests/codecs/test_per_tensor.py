@@ -68,7 +68,10 @@ def test_accumulating() -> None:
         (lambda b: b[:4], "the per-tensor body ends within the choices of 5 tensors"),
         (lambda b: b"\x02" + b[1:], "the per-tensor body chooses codec 2, there are 2"),
         (lambda b: b[:7], "the per-tensor body ends within a length"),
-        (lambda b: b[:5] + struct.pack("<I", 2**32 - 1) + b[9:], "the per-tensor body holds [0-9]+ bytes where 4294967295"),
+        (
+            lambda b: b[:5] + struct.pack("<I", 2**32 - 1) + b[9:],
+            "the per-tensor body holds [0-9]+ bytes where 4294967295",
+        ),
         (lambda b: b + b"\0", "the per-tensor body is followed by 1 bytes"),
         (lambda b: b[:5] + struct.pack("<I", 3) + b[9:], "minmax8 needs a body of"),
     ],
