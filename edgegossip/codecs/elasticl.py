@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from edgegossip.codecs.base import Body, Ctx
-from edgegossip.codecs.levels import LevelRule, levels_for, smooth
+from edgegossip.codecs.levels import MAX_LEVELS, LevelRule, levels_for, smooth_loss
 from edgegossip.codecs.quantised import STAGE, Stage, decode_body, encode_body
 from edgegossip.codecs.registry import Family, Param, without_params
 from edgegossip.layout import Layout
@@ -26,7 +26,6 @@ from edgegossip.native.section import UNIFORM, Quantiser
 from edgegossip.types import DecodeError, Vec
 
 _HEAD = struct.Struct("<H")  # s
-MAX_LEVELS = 2**15 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class ElastiCl:
         """The state with this message's loss; the first one with a loss fixes the rule."""
         if ctx.loss is None or ctx.lr <= 0.0 or ctx.loss <= 0.0:
             return state
-        loss = ctx.loss if state.loss is None else smooth(state.loss, ctx.loss, self.smoothing)
+        loss = smooth_loss(state.loss, ctx.loss, self.smoothing)
         return ElastiClState(state.layout, state.rule or LevelRule(self.s0, ctx.lr, loss), loss)
 
 
