@@ -23,10 +23,10 @@ from edgegossip.codecs.quantised import STAGE, Stage, decode_body, encode_body
 from edgegossip.codecs.registry import Family, Param, without_params
 from edgegossip.layout import Layout
 from edgegossip.native import quantise
-from edgegossip.native.section import FP4, Quantiser
+from edgegossip.native.quantise import Kind, Quantiser
 from edgegossip.types import Vec
 
-_QUANTISER = Quantiser(FP4, bits=4, levels=5, bucket=0)
+_QUANTISER = Quantiser(Kind.FP4, bits=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Co3Grid:
 
 
 def _scale(tensor: Vec) -> float:
-    m = quantise.moments(tensor)
-    return scale_for(m.magnitudes, m.squares, m.largest, tensor.size)
+    _, magnitudes, squares, largest = quantise.moments(tensor)
+    return float(scale_for(magnitudes, squares, largest, tensor.size))
 
 
 def _make(gamma: float, stage: Stage) -> Codec[Any]:

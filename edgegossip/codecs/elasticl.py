@@ -22,7 +22,7 @@ from edgegossip.codecs.levels import MAX_LEVELS, LevelRule, levels_for, smooth_l
 from edgegossip.codecs.quantised import STAGE, Stage, decode_body, encode_body
 from edgegossip.codecs.registry import Family, Param, without_params
 from edgegossip.layout import Layout
-from edgegossip.native.section import UNIFORM, Quantiser
+from edgegossip.native.quantise import Kind, Quantiser
 from edgegossip.types import DecodeError, Vec
 
 _HEAD = struct.Struct("<H")  # s
@@ -75,7 +75,7 @@ class ElastiCl:
 
 
 def _quantiser(s: int) -> Quantiser:
-    return Quantiser(UNIFORM, 1 + s.bit_length(), s, 0)
+    return Quantiser(Kind.UNIFORM, 1 + s.bit_length(), s, 0)
 
 
 FAMILIES = (

@@ -25,7 +25,7 @@ from edgegossip.codecs.levels import geometric_levels
 from edgegossip.codecs.quantised import BUCKET, STAGE, Stage, bucket_error, decode_body, encode_body
 from edgegossip.codecs.registry import Family, Param, preset
 from edgegossip.layout import Layout
-from edgegossip.native.section import LEVELS, LOG2, Quantiser
+from edgegossip.native.quantise import Kind, Quantiser
 from edgegossip.types import ConfigError, DecodeError, Vec
 
 _HEAD = struct.Struct("<BBI")  # bits, kind of levels, bucket
@@ -75,10 +75,10 @@ class ElastiQuant:
     def quantiser(self) -> Quantiser:
         inner = 2 ** (self.bits - 1) - 2  # s: geometric levels below 1, 0 not counted
         if self.levels:
-            return Quantiser(LEVELS, self.bits, len(self.levels) - 1, self.bucket, self.levels)
+            return Quantiser(Kind.LEVELS, self.bits, 0, self.bucket, self.levels)
         if self.p == 0.5 and inner <= 30:
-            return Quantiser(LOG2, self.bits, inner, self.bucket)
-        return Quantiser(LEVELS, self.bits, inner + 1, self.bucket, tuple(geometric_levels(inner, self.p).tolist()))
+            return Quantiser(Kind.LOG2, self.bits, inner, self.bucket)
+        return Quantiser(Kind.LEVELS, self.bits, 0, self.bucket, tuple(geometric_levels(inner, self.p).tolist()))
 
 
 def _levels_error(levels: tuple[float, ...], bits: int) -> str:

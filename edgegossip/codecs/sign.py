@@ -15,10 +15,10 @@ from edgegossip.codecs.quantised import STAGE, Stage, decode_body, encode_body
 from edgegossip.codecs.registry import Family, without_params
 from edgegossip.layout import Layout
 from edgegossip.native import quantise
-from edgegossip.native.section import SIGN, Quantiser
+from edgegossip.native.quantise import Kind, Quantiser
 from edgegossip.types import Vec
 
-_QUANTISER = Quantiser(SIGN, bits=1, levels=0, bucket=0)
+_QUANTISER = Quantiser(Kind.SIGN, bits=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class SignSgd:
 
 
 def _mean_magnitude(tensor: Vec) -> float:
-    return quantise.moments(tensor).magnitudes / tensor.size
+    return quantise.moments(tensor)[1] / tensor.size
 
 
 SIGN_STAGE = replace(STAGE, default="raw")  # signs of gradients are as good as random, so looking for less is in vain

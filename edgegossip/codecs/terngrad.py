@@ -12,18 +12,15 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.quantised import STAGE, Stage, decode_body, encode_body
 from edgegossip.codecs.registry import Family, Param, without_params
 from edgegossip.layout import Layout
 from edgegossip.native import quantise
-from edgegossip.native.section import UNIFORM, Quantiser
+from edgegossip.native.quantise import Kind, Quantiser
 from edgegossip.types import Vec
 
-_QUANTISER = Quantiser(UNIFORM, bits=2, levels=1, bucket=0)
-_FLOAT32_MAX = float(np.finfo(np.float32).max)
+_QUANTISER = Quantiser(Kind.UNIFORM, bits=2, levels=1, bucket=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +45,8 @@ class TernGrad:
         return decode_body(body, layout, _QUANTISER, self.name, out, weight)
 
     def _scale(self, tensor: Vec) -> float:
-        m = quantise.moments(tensor)
-        limit = self.clip * math.sqrt(m.squares / tensor.size)
-        return min(m.largest, limit, _FLOAT32_MAX) if self.clip else m.largest
+        _, _, squares, largest = quantise.moments(tensor)
+        return min(largest, self.clip * math.sqrt(squares / tensor.size)) if self.clip else largest
 
 
 FAMILIES = (

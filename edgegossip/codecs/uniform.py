@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from edgegossip.codecs.base import Body, Ctx
-from edgegossip.codecs.quantised import BUCKET, STAGE, Stage, check_bucket, decode_body, encode_body
-from edgegossip.codecs.registry import Family, Param
+from edgegossip.codecs.quantised import BUCKET, STAGE, Stage, bucket_error, decode_body, encode_body
+from edgegossip.codecs.registry import Family, Param, preset
 from edgegossip.layout import Layout
-from edgegossip.native.section import UNIFORM, Quantiser
-from edgegossip.types import DecodeError, Vec
+from edgegossip.native.quantise import Kind, Quantiser
+from edgegossip.types import ConfigError, DecodeError, Vec
 
 _PARAMS = struct.Struct("<BI")  # bits, bucket
+_MIN_BITS, _MAX_BITS = 2, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class Qsgd:
     norm: ClassVar[str] = "l2"
 
     def __post_init__(self) -> None:
-        check_bucket(self.name, self.bucket)
+        if fault := bucket_error(self.bucket):
+            raise ConfigError(f"codec {self.name}: {fault}")
 
     def wire_params(self) -> bytes:
         return _PARAMS.pack(self.bits, self.bucket)
@@ -51,7 +53,7 @@ class Qsgd:
 
     @property
     def _quantiser(self) -> Quantiser:
-        return Quantiser(UNIFORM, self.bits, 2 ** (self.bits - 1) - 1, self.bucket)
+        return Quantiser(Kind.UNIFORM, self.bits, 2 ** (self.bits - 1) - 1, self.bucket)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +65,42 @@ class QsgdInf(Qsgd):
     norm: ClassVar[str] = "linf"
 
 
-def _from_params(make: Callable[[int, int], Qsgd]) -> Callable[[bytes], Qsgd]:
-    name = make.name
-
+def _from_params(name: str, make: Callable[[int, int], Qsgd]) -> Callable[[bytes], Qsgd]:
     def from_params(params: bytes) -> Qsgd:
         if len(params) != _PARAMS.size:
             raise DecodeError(f"{name} has {_PARAMS.size} bytes of wire parameters, the frame carries {len(params)}")
         bits, bucket = _PARAMS.unpack(params)
-        if not _BITS.low <= bits <= _BITS.high:
-            raise DecodeError(f"{name} with {bits} bits does not exist")
-        check_bucket(name, bucket, DecodeError)
+        if not _MIN_BITS <= bits <= _MAX_BITS or bucket_error(bucket):
+            raise DecodeError(f"{name} with {bits} bits and buckets of {bucket} does not exist")
         return make(bits, bucket)
 
     return from_params
 
 
-_BITS = Param("bits", 4, "bits a value, sign included", low=2, high=16)
-_ALL = (_BITS, BUCKET, STAGE)
+_ALL = (Param("bits", 4, "bits a value, sign included", low=_MIN_BITS, high=_MAX_BITS), BUCKET, STAGE)
 
-FAMILIES = tuple(
-    Family(make.name, make, help, _ALL, make.wire_id, _from_params(make))
-    for make, help in (
-        (Qsgd, "stochastic uniform levels of a bucket's L2 norm"),
-        (QsgdInf, "stochastic uniform levels of a bucket's largest magnitude"),
-    )
+_QSGD = Family(
+    "qsgd",
+    Qsgd,
+    "stochastic uniform levels of a bucket's L2 norm",
+    _ALL,
+    Qsgd.wire_id,
+    _from_params("qsgd", Qsgd),
+)
+_QSGD_INF = Family(
+    "qsgd-inf",
+    QsgdInf,
+    "stochastic uniform levels of a bucket's largest magnitude",
+    _ALL,
+    QsgdInf.wire_id,
+    _from_params("qsgd-inf", QsgdInf),
+)
+
+FAMILIES = (
+    _QSGD,
+    _QSGD_INF,
+    preset("qsgd-v", _QSGD_INF, "QSGD-V: qsgd-inf, 4 bits a value as they are", bits=4, stage="raw"),
+    preset("2-bit-qsgd", _QSGD, "qsgd, 2 bits a value as they are", bits=2, stage="raw"),
+    preset("4-bit-qsgd", _QSGD, "qsgd, 4 bits a value as they are", bits=4, stage="raw"),
+    preset("8-bit-qsgd", _QSGD, "qsgd, 8 bits a value as they are", bits=8, stage="raw"),
 )
