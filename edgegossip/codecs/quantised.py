@@ -64,6 +64,49 @@ def encode_body(
         if size < 0:
             raise nonfinite(layout, k)
         if stage in ("zstd", "auto"):
-            size = zstd_section.shorten(values, quantiser, own, out[at:], size, always=stage == "zstd")
+            size = zstd_section.shorten(values, quantiser, own, out[at:], size, asked=stage == "zstd")
         at += size
     return memoryview(out[:at]).toreadonly()
+
+
+def decode_body(
+    body: Body,
+    layout: Layout,
+    quantiser: Quantiser,
+    name: str,
+    out: Vec | None,
+    weight: float | None,
+    start: int = 0,
+) -> Vec:
+    """Inverse of `encode_body`, whose head ends at `start`; as `Codec.decode` says."""
+    require_out(layout, out, weight)
+    data = memoryview(body).cast("B")
+    if weight is not None:  # nothing may be added before all is known to be good
+        _walk(data, layout, quantiser, name, start, None, None)
+    values = np.empty(layout.size, np.float32) if out is None else out
+    _walk(data, layout, quantiser, name, start, values, weight)
+    return values
+
+
+def _walk(
+    data: memoryview,
+    layout: Layout,
+    quantiser: Quantiser,
+    name: str,
+    at: int,
+    values: Vec | None,
+    weight: float | None,
+) -> None:
+    """Decode all sections from `at` on into `values`, or only check them."""
+    table = section.new_table()
+    for k, tensor in enumerate(layout.tensors):
+        if not tensor.size:
+            continue
+        of = f"the {name} body, tensor {tensor.name}"
+        out = None if values is None else values[layout.offsets[k] : layout.offsets[k + 1]]
+        if at < len(data) and data[at] == zstd_section.STAGE:
+            at = zstd_section.decode(data, at, quantiser, tensor.size, out, weight, of)
+        else:
+            at = section.decode(data, at, quantiser, tensor.size, out, weight, table, of)
+    if at != len(data):
+        raise DecodeError(f"the {name} body is followed by {len(data) - at} bytes that do not belong to it")

@@ -1,0 +1,107 @@
+"""Sections of stage zstd: u8 4, scales as in a raw section, u32 size, a zstd frame of the tensor's symbols.
+
+Symbols (native.quantise) are codes in the next 1, 2, 4, 8 or 16 bits, which zstd packs better than codes that lie across
+bytes. They are made, packed, unpacked and turned into values a piece at a time, never all at once.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgegossip.codecs import zstd
+from edgegossip.codecs.checks import all_finite
+from edgegossip.native import quantise
+from edgegossip.native.quantise import Kind, Quantiser
+from edgegossip.types import DecodeError, Vec
+
+STAGE = 4
+_SIZE = struct.Struct("<I")
+_PIECE = 1 << 17  # values; a multiple of every bucket
+_WORTH_TRYING_BITS = 1.5  # where codes take more than this, what is left to gain is nothing that zstd finds
+
+
+def shorten(values: Vec, quantiser: Quantiser, key: int, out: NDArray[np.uint8], size: int, asked: bool) -> int:
+    """Replace the section that `out` begins with, `size` bytes, by a zstd one where that is shorter; the size then.
+
+    `asked`: the user wants zstd; otherwise it is tried only where there is something to gain.
+    """
+    scale_bytes = 4 * quantiser.scale_count(values.size)
+    if not asked and 8 * (size - scale_bytes) > _WORTH_TRYING_BITS * values.size:
+        return size
+    scales = out[1 : 1 + scale_bytes].copy().view("<f4")
+    frame = zstd.compress(_symbols(values, scales, quantiser, key))
+    start = 1 + scale_bytes + _SIZE.size
+    if start + len(frame) >= size:
+        return size
+    out[0] = STAGE
+    out[1 + scale_bytes : start] = np.frombuffer(_SIZE.pack(len(frame)), np.uint8)
+    out[start : start + len(frame)] = np.frombuffer(frame, np.uint8)
+    return start + len(frame)
+
+
+def _symbols(values: Vec, scales: Vec, quantiser: Quantiser, key: int) -> Iterator[memoryview]:
+    scratch = np.empty(quantiser.symbol_bytes(min(values.size, _PIECE)), np.uint8)
+    for first, last in _pieces(values.size):
+        out = scratch[: quantiser.symbol_bytes(last - first)]
+        quantise.quantise(quantiser, values[first:last], _scales_of(scales, quantiser, first, last), key, first, out)
+        yield out.data
+
+
+def decode(
+    body: memoryview, at: int, quantiser: Quantiser, n: int, out: Vec | None, weight: float | None, of: str
+) -> int:
+    """Decode the section at `at` into float32[n], or only check it (`out` is None). The position after it.
+
+    Raises DecodeError, which speaks `of` a codec's body and tensor.
+    """
+    scales_at = at + 1
+    size_at = scales_at + 4 * quantiser.scale_count(n)
+    start = size_at + _SIZE.size
+    if start > len(body):
+        raise DecodeError(f"{of}: the section ends early")
+    end = start + _SIZE.unpack_from(body, size_at)[0]
+    if end > len(body):
+        raise DecodeError(f"{of}: the section ends early")
+    scales = np.frombuffer(body[scales_at:size_at], "<f4").astype(np.float32)
+    if not _scales_are_good(scales, quantiser):
+        raise DecodeError(f"{of}: a scale is not finite or below zero")
+    scratch = np.empty(min(n, _PIECE), np.float32) if out is None else None
+    spans = _pieces(n)
+    sizes = [quantiser.symbol_bytes(last - first) for first, last in spans]
+    for (first, last), symbols in zip(spans, zstd.decompress(body[start:end], sizes), strict=True):
+        target = scratch[: last - first] if scratch is not None else out[first:last]  # type: ignore[index]
+        if not quantise.dequantise(quantiser, symbols, _scales_of(scales, quantiser, first, last), target, weight):
+            raise DecodeError(f"{of}: a code is none of this codec's")
+        if _padding(symbols, last - first, quantiser):
+            raise DecodeError(f"{of}: unused bits are set")
+    return end
+
+
+def _scales_are_good(scales: Vec, quantiser: Quantiser) -> bool:
+    """Finite, not negative; and those that divide have a finite largest value."""
+    if not all_finite(scales) or (scales < 0).any():
+        return False
+    if quantiser.kind is not Kind.FP4:
+        return True
+    with np.errstate(over="ignore"):
+        return all_finite(np.divide(np.float32(3), scales[scales > 0]))
+
+
+def _padding(symbols: bytes, n: int, quantiser: Quantiser) -> int:
+    """What stands in the bits after the last code."""
+    used = n * next(width for width in (1, 2, 4, 8, 16) if width >= quantiser.bits) % 8
+    return symbols[-1] >> used if used else 0
+
+
+def _pieces(n: int) -> list[tuple[int, int]]:
+    return [(first, min(first + _PIECE, n)) for first in range(0, n, _PIECE)]
+
+
+def _scales_of(scales: Vec, quantiser: Quantiser, first: int, last: int) -> Vec:
+    """The scales of values first .. last."""
+    b = quantiser.bucket
+    return scales[first // b : -(-last // b)] if b else scales
