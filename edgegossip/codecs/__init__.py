@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgegossip.codecs import dgc, floats, minmax, sparse
+from edgegossip.codecs import (
+    co3,
+    dgc,
+    elasticl,
+    elastiquant,
+    feedback,
+    floats,
+    minmax,
+    per_tensor,
+    sign,
+    sparse,
+    terngrad,
+    uniform,
+)
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Body, Codec, Ctx
 from edgegossip.codecs.measures import bits_per_value, relative_error
 from edgegossip.codecs.registry import Family, Param, Registry
@@ -32,8 +45,16 @@ REGISTRY = Registry.of(
     (
         *floats.FAMILIES,
         *minmax.FAMILIES,
+        *uniform.FAMILIES,
+        *elastiquant.FAMILIES,
+        *elasticl.FAMILIES,
+        *co3.FAMILIES,
+        *terngrad.FAMILIES,
+        *sign.FAMILIES,
         *sparse.FAMILIES,
         *dgc.FAMILIES,
+        *feedback.FAMILIES,
+        *per_tensor.FAMILIES,
     )
 )
 

@@ -16,10 +16,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.feedback import ErrorFeedback
-from edgegossip.codecs.gennorm import scale_for
-from edgegossip.codecs.quantised import STAGE, Stage, decode_body, encode_body
+from edgegossip.codecs.gennorm import STATIC_TABLES, fit, scale_for, static_table_for
+from edgegossip.codecs.quantised import STAGE, Scale, Stage, decode_body, encode_body
 from edgegossip.codecs.registry import Family, Param, without_params
 from edgegossip.layout import Layout
 from edgegossip.native import quantise
@@ -27,6 +29,7 @@ from edgegossip.native.quantise import Kind, Quantiser
 from edgegossip.types import Vec
 
 _QUANTISER = Quantiser(Kind.FP4, bits=4)
+_TABLES = np.array([t.weights for t in STATIC_TABLES], np.uint8).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +47,16 @@ class Co3Grid:
         return layout
 
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
-        return encode_body(x, state, _QUANTISER, ctx.key, self.stage, scale_of=_scale), state
+        return encode_body(x, state, _QUANTISER, ctx.key, self.stage, scale_of=_scale, tables=_TABLES), state
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        return decode_body(body, layout, _QUANTISER, self.name, out, weight)
+        return decode_body(body, layout, _QUANTISER, self.name, out, weight, tables=_TABLES)
 
 
-def _scale(tensor: Vec) -> float:
+def _scale(tensor: Vec) -> Scale:
     _, magnitudes, squares, largest = quantise.moments(tensor)
-    return float(scale_for(magnitudes, squares, largest, tensor.size))
+    k = float(scale_for(magnitudes, squares, largest, tensor.size))
+    return Scale(k, static_table_for(fit(magnitudes, squares, tensor.size).beta).index)
 
 
 def _make(gamma: float, stage: Stage) -> Codec[Any]:

@@ -41,7 +41,7 @@ class ElastiClState:
 class ElastiCl:
     """1 + ceil(log2(s + 1)) bits a value before the entropy stage, a float32 a tensor. `s0` levels at first."""
 
-    s0: int = 7
+    s0: int = 127
     smoothing: float = 0.9
     stage: Stage = "auto"
     name: ClassVar[str] = "elasticl"
@@ -56,7 +56,7 @@ class ElastiCl:
     def encode(self, x: Vec, state: ElastiClState, ctx: Ctx) -> tuple[Body, ElastiClState]:
         state = self._heard(state, ctx)
         s = levels_for(state.rule, state.loss, ctx.lr) if state.rule and state.loss is not None else self.s0
-        return encode_body(x, state.layout, _quantiser(s), ctx.key, self.stage, norm="l2", head=_HEAD.pack(s)), state
+        return encode_body(x, state.layout, _quantiser(s), ctx.key, self.stage, head=_HEAD.pack(s)), state
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         if len(body) < _HEAD.size:
@@ -84,7 +84,7 @@ FAMILIES = (
         ElastiCl,
         "stochastic uniform levels, more of them as the loss falls",
         (
-            Param("s0", 7, "levels at the start", low=1, high=MAX_LEVELS),
+            Param("s0", 127, "levels at the start", low=1, high=MAX_LEVELS),
             Param("smoothing", 0.9, "share of the old smoothed loss in the new one", low=0.0, high=0.9999),
             STAGE,
         ),

@@ -62,7 +62,7 @@ class ElastiQuant:
         return layout
 
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
-        return encode_body(x, state, self.quantiser(), ctx.key, self.stage, norm=self.norm), state
+        return encode_body(x, state, self.quantiser(), ctx.key, self.stage, linf=self.norm == "linf"), state
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         return decode_body(body, layout, self.quantiser(), self.name, out, weight)

@@ -1,4 +1,4 @@
-"""Bodies of the quantised codecs: one section a tensor, made and read by native.section.
+"""Bodies of the quantised codecs: one section a tensor, made and read by native.coding.
 
 A section is a stage byte, scales, and codes of a few bits a value: as they are (`raw`), Huffman coded in pairs and runs
 (`huffman`), Elias coded (`elias`), or as a zstd frame of the raw codes (`zstd`); `auto` takes the smallest for each tensor.
@@ -7,9 +7,22 @@ docs/wire-format.md has every byte.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from edgegossip.codecs import zstd_section
+from edgegossip.codecs.base import Body
+from edgegossip.codecs.checks import nonfinite, require_finite, require_out
+from edgegossip.codecs.keys import tensor_key
 from edgegossip.codecs.registry import Param
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.native import coding
+from edgegossip.native.quantise import Quantiser
+from edgegossip.types import DecodeError, Vec
 
 Stage: TypeAlias = Literal["raw", "huffman", "elias", "zstd", "auto"]
 STAGE = Param(
@@ -31,6 +44,14 @@ def bucket_error(bucket: int) -> str:
     return f"bucket = {bucket} is not a power of two from 8 to 65536, or 0; the nearest is {nearest}"
 
 
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A tensor's scale, and the row of the codec's static code tables that suits it (-1: none)."""
+
+    value: float
+    table: int = -1
+
+
 def encode_body(
     x: Vec,
     layout: Layout,
@@ -38,35 +59,40 @@ def encode_body(
     key: int,
     stage: Stage,
     *,
-    norm: str = "l2",
-    scale_of: Callable[[Vec], float] | None = None,
+    linf: bool = False,
+    scale_of: Callable[[Vec], Scale] | None = None,
+    tables: NDArray[np.uint8] = coding.NO_TABLES,
     head: bytes = b"",
 ) -> Body:
     """`head` and a section for every tensor of float32[layout.size] that has values.
 
-    Scales are the bucket norms, or what `scale_of` says of a tensor. Raises LocalError that names the tensor when x is not
-    finite.
+    Scales are the buckets' L2 or L-infinity norms, or what `scale_of` says of a tensor. Raises LocalError that names the
+    tensor when x is not finite.
     """
     layout.check(x)
     if scale_of is not None:
         require_finite(x, layout)
-    out = np.empty(len(head) + sum(section.bound(t.size, quantiser) for t in layout.tensors), np.uint8)
+    choice: coding.Choice = "raw" if stage == "zstd" else stage
+    sizes = [coding.bound(t.size, quantiser, choice) for t in layout.tensors]
+    out = np.empty(len(head) + sum(sizes), np.uint8)
     out[: len(head)] = np.frombuffer(head, np.uint8)
-    at, table = len(head), section.new_table()
+    at, state = len(head), coding.new_state()
     for k, tensor in enumerate(layout.tensors):
         if not tensor.size:
             continue
-        values = x[layout.offsets[k] : layout.offsets[k + 1]]
-        scales = None if scale_of is None else np.array([scale_of(values)], np.float32)
-        own = tensor_key(key, k)
-        native_stage = "raw" if stage == "zstd" else stage
-        size = section.encode(values, quantiser, own, native_stage, out[at:], scales=scales, norm=norm, table=table)
+        values, own, room = x[layout.offsets[k] : layout.offsets[k + 1]], tensor_key(key, k), out[at:]
+        scale = None if scale_of is None else scale_of(values)
+        scales = None if scale is None else np.array([scale.value], np.float32)
+        row = -1 if scale is None else scale.table
+        size = coding.encode(
+            quantiser, values, own, choice, state, room, scales=scales, linf=linf, tables=tables, preferred=row
+        )
         if size < 0:
             raise nonfinite(layout, k)
         if stage in ("zstd", "auto"):
-            size = zstd_section.shorten(values, quantiser, own, out[at:], size, asked=stage == "zstd")
+            size = zstd_section.shorten(values, quantiser, own, room, size, stage == "zstd")
         at += size
-    return memoryview(out[:at]).toreadonly()
+    return out[:at].data.toreadonly()
 
 
 def decode_body(
@@ -76,37 +102,48 @@ def decode_body(
     name: str,
     out: Vec | None,
     weight: float | None,
+    *,
+    tables: NDArray[np.uint8] = coding.NO_TABLES,
     start: int = 0,
 ) -> Vec:
     """Inverse of `encode_body`, whose head ends at `start`; as `Codec.decode` says."""
     require_out(layout, out, weight)
-    data = memoryview(body).cast("B")
+    reader = _Reader(memoryview(body).cast("B"), layout, quantiser, name, tables, start)
     if weight is not None:  # nothing may be added before all is known to be good
-        _walk(data, layout, quantiser, name, start, None, None)
+        reader.read(None, None)
     values = np.empty(layout.size, np.float32) if out is None else out
-    _walk(data, layout, quantiser, name, start, values, weight)
+    reader.read(values, weight)
     return values
 
 
-def _walk(
-    data: memoryview,
-    layout: Layout,
-    quantiser: Quantiser,
-    name: str,
-    at: int,
-    values: Vec | None,
-    weight: float | None,
-) -> None:
-    """Decode all sections from `at` on into `values`, or only check them."""
-    table = section.new_table()
-    for k, tensor in enumerate(layout.tensors):
-        if not tensor.size:
-            continue
-        of = f"the {name} body, tensor {tensor.name}"
-        out = None if values is None else values[layout.offsets[k] : layout.offsets[k + 1]]
-        if at < len(data) and data[at] == zstd_section.STAGE:
-            at = zstd_section.decode(data, at, quantiser, tensor.size, out, weight, of)
-        else:
-            at = section.decode(data, at, quantiser, tensor.size, out, weight, table, of)
-    if at != len(data):
-        raise DecodeError(f"the {name} body is followed by {len(data) - at} bytes that do not belong to it")
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """The sections of a body."""
+
+    data: memoryview
+    layout: Layout
+    quantiser: Quantiser
+    name: str
+    tables: NDArray[np.uint8]
+    start: int
+
+    def read(self, values: Vec | None, weight: float | None) -> None:
+        """Decode all of them into float32[n], or only check them. Raises DecodeError."""
+        at, state, o = self.start, coding.new_state(), self.layout.offsets
+        for k, tensor in enumerate(self.layout.tensors):
+            if tensor.size:
+                out = None if values is None else values[o[k] : o[k + 1]]
+                at = self._section(at, tensor, state, out, weight)
+        if at != len(self.data):
+            extra = len(self.data) - at
+            raise DecodeError(f"the {self.name} body is followed by {extra} bytes that do not belong to it")
+
+    def _section(self, at: int, tensor: TensorSpec, state: bytearray, out: Vec | None, weight: float | None) -> int:
+        """Where the section at `at` ends."""
+        of = f"the {self.name} section of tensor {tensor.name}"
+        if at < len(self.data) and self.data[at] == zstd_section.STAGE:
+            return zstd_section.decode(self.data, at, self.quantiser, tensor.size, out, weight, of)
+        end = coding.decode(self.quantiser, self.data, at, tensor.size, state, out, weight, tables=self.tables)
+        if end < 0:
+            raise DecodeError(f"{of} is invalid: {coding.FAULTS[end]}")
+        return end

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from edgegossip.codecs.base import Body, Ctx
-from edgegossip.codecs.quantised import STAGE, Stage, decode_body, encode_body
+from edgegossip.codecs.quantised import STAGE, Scale, Stage, decode_body, encode_body
 from edgegossip.codecs.registry import Family, without_params
 from edgegossip.layout import Layout
 from edgegossip.native import quantise
@@ -42,8 +42,8 @@ class SignSgd:
         return decode_body(body, layout, _QUANTISER, self.name, out, weight)
 
 
-def _mean_magnitude(tensor: Vec) -> float:
-    return quantise.moments(tensor)[1] / tensor.size
+def _mean_magnitude(tensor: Vec) -> Scale:
+    return Scale(quantise.moments(tensor)[1] / tensor.size)
 
 
 SIGN_STAGE = replace(STAGE, default="raw")  # signs of gradients are as good as random, so looking for less is in vain

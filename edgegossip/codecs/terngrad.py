@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from edgegossip.codecs.base import Body, Ctx
-from edgegossip.codecs.quantised import STAGE, Stage, decode_body, encode_body
+from edgegossip.codecs.quantised import STAGE, Scale, Stage, decode_body, encode_body
 from edgegossip.codecs.registry import Family, Param, without_params
 from edgegossip.layout import Layout
 from edgegossip.native import quantise
@@ -44,9 +44,10 @@ class TernGrad:
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         return decode_body(body, layout, _QUANTISER, self.name, out, weight)
 
-    def _scale(self, tensor: Vec) -> float:
+    def _scale(self, tensor: Vec) -> Scale:
         _, _, squares, largest = quantise.moments(tensor)
-        return min(largest, self.clip * math.sqrt(squares / tensor.size)) if self.clip else largest
+        limit = self.clip * math.sqrt(squares / tensor.size) if self.clip else math.inf
+        return Scale(min(largest, limit))
 
 
 FAMILIES = (

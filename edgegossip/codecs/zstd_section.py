@@ -62,22 +62,22 @@ def decode(
     size_at = scales_at + 4 * quantiser.scale_count(n)
     start = size_at + _SIZE.size
     if start > len(body):
-        raise DecodeError(f"{of}: the section ends early")
-    end = start + _SIZE.unpack_from(body, size_at)[0]
+        raise DecodeError(f"{of} is invalid: it ends early")
+    end = start + int(_SIZE.unpack_from(body, size_at)[0])
     if end > len(body):
-        raise DecodeError(f"{of}: the section ends early")
+        raise DecodeError(f"{of} is invalid: it ends early")
     scales = np.frombuffer(body[scales_at:size_at], "<f4").astype(np.float32)
     if not _scales_are_good(scales, quantiser):
-        raise DecodeError(f"{of}: a scale is not finite or below zero")
+        raise DecodeError(f"{of} is invalid: a scale is not finite, below zero, or has values beyond float32")
     scratch = np.empty(min(n, _PIECE), np.float32) if out is None else None
     spans = _pieces(n)
     sizes = [quantiser.symbol_bytes(last - first) for first, last in spans]
     for (first, last), symbols in zip(spans, zstd.decompress(body[start:end], sizes), strict=True):
         target = scratch[: last - first] if scratch is not None else out[first:last]  # type: ignore[index]
         if not quantise.dequantise(quantiser, symbols, _scales_of(scales, quantiser, first, last), target, weight):
-            raise DecodeError(f"{of}: a code is none of this codec's")
+            raise DecodeError(f"{of} is invalid: a code is none of this codec's")
         if _padding(symbols, last - first, quantiser):
-            raise DecodeError(f"{of}: unused bits are set")
+            raise DecodeError(f"{of} is invalid: unused bits are set")
     return end
 
 

@@ -4,6 +4,7 @@ from numpy.typing import NDArray
 
 ReadBuffer: TypeAlias = NDArray[Any] | bytes | bytearray | memoryview
 WriteBuffer: TypeAlias = NDArray[Any] | bytearray | memoryview
+QuantiserSpec: TypeAlias = tuple[int, int, int, int, tuple[float, ...] | None]
 
 def isa() -> str: ...
 def available_isas() -> list[str]: ...
@@ -78,7 +79,7 @@ def accumulate_momentum(
 def quantise_norms(x: ReadBuffer, bucket: int, linf: bool, scales: WriteBuffer, isa: str | None = None) -> bool: ...
 def quantise_moments(x: ReadBuffer, isa: str | None = None) -> tuple[float, float, float, float]: ...
 def quantise(
-    spec: tuple[int, int, int, int, tuple[float, ...] | None],
+    spec: QuantiserSpec,
     x: ReadBuffer,
     key: int,
     first: int,
@@ -88,7 +89,7 @@ def quantise(
     isa: str | None = None,
 ) -> bool: ...
 def dequantise(
-    spec: tuple[int, int, int, int, tuple[float, ...] | None],
+    spec: QuantiserSpec,
     symbols: ReadBuffer,
     scales: ReadBuffer,
     out: WriteBuffer,
@@ -96,3 +97,33 @@ def dequantise(
     isa: str | None = None,
 ) -> bool: ...
 def uniform32(key: int, first: int, out: WriteBuffer, isa: str | None = None) -> None: ...
+
+CODING_STATE_BYTES: int
+
+def coding_bound(spec: QuantiserSpec, n: int, choice: int) -> int: ...
+def coding_encode(
+    spec: QuantiserSpec,
+    x: ReadBuffer,
+    key: int,
+    choice: int,
+    linf: bool | None,
+    scales: ReadBuffer,
+    tables: ReadBuffer,
+    preferred: int,
+    state: WriteBuffer,
+    out: WriteBuffer,
+    threads: int | None = None,
+    isa: str | None = None,
+) -> int: ...
+def coding_decode(
+    spec: QuantiserSpec,
+    body: ReadBuffer,
+    position: int,
+    n: int,
+    tables: ReadBuffer,
+    state: WriteBuffer,
+    out: WriteBuffer | None,
+    weight: float | None,
+    threads: int | None = None,
+    isa: str | None = None,
+) -> int: ...

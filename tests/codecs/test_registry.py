@@ -9,29 +9,51 @@ import pytest
 
 from edgegossip import codecs
 from edgegossip.codecs.floats import Fp16, Fp32
-from edgegossip.codecs.registry import Family, Param, Registry
+from edgegossip.codecs.registry import Family, Param, Registry, preset
 from edgegossip.types import ConfigError, DecodeError
 
 
 def test_names_and_wire_ids_of_version_1() -> None:
     """Ids are on the wire: this table only grows."""
-    assert {i: f.name for i, f in codecs.REGISTRY.by_wire_id.items()} == {
+    assert {i: f.name for i, f in sorted(codecs.REGISTRY.by_wire_id.items())} == {
         1: "fp32",
         2: "fp16",
         3: "minmax8",
         4: "bf16",
+        5: "qsgd",
+        6: "qsgd-inf",
+        7: "elastiquant",
+        8: "elasticl",
+        9: "co3",
+        10: "terngrad",
+        11: "signsgd",
         12: "topk",
         13: "randk",
+        16: "per-tensor",
     }
+
+
+def test_every_name_makes_a_codec_that_a_receiver_can_rebuild() -> None:
     for name in codecs.names():
-        assert codecs.get(name).name == name
+        codec = codecs.get(name)
+        rebuilt = codecs.from_wire(codec.wire_id, codec.wire_params())
+        assert (rebuilt.wire_id, rebuilt.wire_params()) == (codec.wire_id, codec.wire_params())
+
+
+def test_presets_are_families_with_other_defaults() -> None:
+    assert codecs.get("4-bit-elastiquant") == codecs.get("elastiquant", bits=4, stage="raw")
+    assert codecs.get("8-bit-elastiquant", bucket=64) == codecs.get("elastiquant", bits=8, stage="raw", bucket=64)
+    assert codecs.get("e-elastiquant") == codecs.get("elastiquant", bits=4, stage="huffman")
+    assert codecs.get("qsgd-v") == codecs.get("qsgd-inf", bits=4, stage="raw")
+    with pytest.raises(ValueError, match="^preset x: elastiquant has no parameters \\['width'\\]$"):
+        preset("x", codecs.REGISTRY.families["elastiquant"], "", width=3)
 
 
 @pytest.mark.parametrize(
     "name, params, message",
     [
         ("minmax", {}, "there is no codec 'minmax'; did you mean minmax8?; valid: "),
-        ("zzz", {}, "there is no codec 'zzz'; valid: fp32, fp16, bf16, minmax8, topk, randk, dgc"),
+        ("zzz", {}, "there is no codec 'zzz'; valid: fp32, fp16, bf16, minmax8, qsgd"),
         ("fp32", {"bits": 4}, "codec fp32 has no parameter 'bits'; it has none"),
     ],
 )

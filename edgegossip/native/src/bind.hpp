@@ -34,6 +34,7 @@ float checked_weight(double weight);
 
 // One function a part: defines its functions in the module.
 void bind_general(nb::module_& m);
+void bind_coding(nb::module_& m);
 void bind_half(nb::module_& m);
 void bind_minmax8(nb::module_& m);
 void bind_sparse(nb::module_& m);

@@ -11,6 +11,7 @@
 #include <cfloat>
 #include <cstdint>
 
+#include "kernels/entropy.hpp"
 #include "kernels/general.hpp"
 #include "kernels/half.hpp"
 #include "kernels/minmax8.hpp"
@@ -24,6 +25,7 @@ namespace edgegossip {
 
 struct Kernels {
     General general;
+    Entropy entropy;
     Half half;
     MinMax8 minmax8;
     Sparse sparse;

@@ -5,25 +5,10 @@
 
 #include "../bind.hpp"
 #include "../core/quantiser.hpp"
+#include "quantiser_spec.hpp"
 
 namespace edgegossip {
 namespace {
-
-// (kind, bits, levels, bucket, list or None), checked. Holds the list, which the kernels point at.
-struct Spec {
-    std::vector<float> list;
-    Quantiser q;
-
-    explicit Spec(nb::handle object) {
-        const auto [kind, bits, levels, bucket, values] =
-            nb::cast<std::tuple<int32_t, int32_t, int32_t, int64_t, std::optional<std::vector<float>>>>(object);
-        if (values) list = *values;
-        q = {kind, bits, levels, bucket, list.empty() ? nullptr : list.data(), int32_t(list.size())};
-        if (const char* error = quantiser_error(q)) throw nb::value_error(error);
-    }
-    Spec(const Spec&) = delete;
-    Spec& operator=(const Spec&) = delete;
-};
 
 bool quantise_norms(nb::handle x_object, int64_t bucket, bool linf, nb::handle scales_object, const Name& isa_name) {
     const Kernels& kernels = *choose(isa_name).kernels;
@@ -59,7 +44,7 @@ void check_first(int64_t first, int64_t bucket) {
 bool quantise(nb::handle spec_object, nb::handle x_object, uint64_t key, int64_t first, nb::handle scales_object,
               nb::handle symbols_object, std::optional<bool> linf, const Name& isa_name) {
     const Kernels& kernels = *choose(isa_name).kernels;
-    const Spec spec(spec_object);
+    const QuantiserSpec spec(spec_object);
     const Buffer<float> x(x_object, "x", false), scales(scales_object, "scales", linf.has_value());
     const Buffer<uint8_t> symbols(symbols_object, "symbols", true);
     scales.expect_size(count_of_scales(spec.q.bucket, x.size()));
@@ -77,7 +62,7 @@ bool quantise(nb::handle spec_object, nb::handle x_object, uint64_t key, int64_t
 bool dequantise(nb::handle spec_object, nb::handle symbols_object, nb::handle scales_object, nb::handle out_object,
                 std::optional<double> weight, const Name& isa_name) {
     const Kernels& kernels = *choose(isa_name).kernels;
-    const Spec spec(spec_object);
+    const QuantiserSpec spec(spec_object);
     const Buffer<uint8_t> symbols(symbols_object, "symbols", false);
     const Buffer<float> scales(scales_object, "scales", false), out(out_object, "out", true);
     scales.expect_size(count_of_scales(spec.q.bucket, out.size()));

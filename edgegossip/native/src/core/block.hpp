@@ -1,0 +1,32 @@
+// A block of the huffman stage: up to 65536 values as 1 or 4 streams, or as they are.
+//
+//   u16 bytes of each stream, the streams; or u16 0xffff and the dense codes where that is smaller
+//
+// A block of fewer than 1024 bytes of symbols is one stream, a larger one four.
+#pragma once
+
+#include <cstdint>
+
+#include "../kernels/entropy.hpp"
+#include "../kernels/quantise.hpp"
+
+namespace edgegossip::coding {
+
+constexpr int64_t FOUR_STREAMS_FROM = 1024;  // bytes of symbols
+constexpr uint16_t RAW_BLOCK = 0xffff;
+
+inline int streams_of(int64_t symbols) { return symbols < FOUR_STREAMS_FROM ? 1 : 4; }
+inline int64_t coded_block_bound(int64_t symbols) { return 8 + symbols * HUFFMAN_MAX_BITS / 8 + 64; }
+
+// The bytes written for n values.
+int64_t encode_block(const Entropy& kernels, const uint8_t* symbols, int64_t n, int bits, const EncodeEntry* table, uint8_t* out);
+
+// The bytes of the block of n values at p, or 0 when it reaches beyond `end`.
+int64_t block_size(const uint8_t* p, const uint8_t* end, int64_t n, int bits);
+
+// Symbols of a block whose size is known to be good; null: only checks (then `scratch` may be used, as large as the
+// symbols). `end`: of what may be read. 0 or a SectionError; codes are not looked at in a raw block that is stored.
+int64_t decode_block(const Entropy& kernels, const uint8_t* p, const uint8_t* end, int64_t n, const Quantiser& q,
+                     const DecodeEntry* table, uint8_t* symbols, uint8_t* scratch);
+
+}  // namespace edgegossip::coding

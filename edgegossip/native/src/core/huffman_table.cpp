@@ -1,0 +1,206 @@
+// Which code a section uses, and how it says so in as few bytes as possible.
+#include <algorithm>
+#include <cstring>
+
+#include "bits.hpp"
+#include "codes.hpp"
+#include "huffman.hpp"
+
+namespace edgegossip::coding {
+namespace {
+
+constexpr int PRODUCT_BITS = 20;  // of the largest marginal, before products are taken
+
+// A marginal weight as a byte: 4 bits of exponent, 4 of mantissa; 0 .. 15 are themselves, the largest is 31 << 14.
+uint64_t expand(uint8_t b) { return b < 16 ? b : uint64_t(16 + (b & 15)) << ((b >> 4) - 1); }
+
+uint8_t compress(uint64_t v) {
+    if (v < 16) return uint8_t(v);
+    const int shift = bit_width(v) - 5;
+    const uint64_t rounded = shift == 0 ? v : (v + (uint64_t(1) << (shift - 1))) >> shift;  // 16 .. 32
+    const uint64_t byte = uint64_t(shift + 1) * 16 + rounded - 16;
+    return uint8_t(std::min<uint64_t>(byte, 255));
+}
+
+// Weights of all valid bytes from marginals. Only integers: every machine gets the same code. Products are cut as
+// they grow, so that those of 8 fit: of 20 bits each two give 40, cut to 28, four 56, cut to 28, all 56, cut to 48.
+void product_weights(const Alphabet& a, const uint64_t* marginals, uint64_t* weights) {
+    uint64_t largest = 1;
+    for (int k = 0; k < a.marginals; k++) largest = std::max(largest, marginals[k]);
+    const int shift = std::max(0, PRODUCT_BITS - bit_width(largest));
+    const int fields = 8 / a.width, mask = (1 << a.width) - 1;
+    for (int s = 0; s < 256; s++) {
+        uint64_t row[8];
+        for (int k = 0; k < fields; k++) row[k] = marginals[a.first[k] + (s >> (k * a.width) & mask)] << shift;
+        for (int count = fields; count > 1; count /= 2)
+            for (int k = 0; k < count / 2; k++) {
+                const uint64_t product = row[2 * k] * row[2 * k + 1];
+                const int cut = fields == 2 ? 0 : count == 2 ? 8 : count == fields ? 12 : 28;
+                row[k] = product >> cut;
+            }
+        weights[s] = a.valid[s] ? std::max<uint64_t>(1, row[0]) : 0;
+    }
+}
+
+void finish_marginals(Alphabet* a) {
+    std::memset(a->listed, 0, sizeof a->listed);
+    const int fields = 8 / a->width, mask = (1 << a->width) - 1;
+    for (int s = 0; s < 256; s++)
+        for (int k = 0; k < fields && a->valid[s]; k++) a->listed[a->first[k] + (s >> (k * a->width) & mask)] = 1;
+}
+
+void count_marginals(const Alphabet& a, const uint32_t* hist, uint64_t* marginals) {
+    std::fill_n(marginals, MAX_MARGINALS, uint64_t(0));
+    const int fields = 8 / a.width, mask = (1 << a.width) - 1;
+    for (int s = 0; s < 256; s++)
+        for (int k = 0; k < fields; k++) marginals[a.first[k] + (s >> (k * a.width) & mask)] += hist[s];
+}
+
+double cost(const CodeLengths& lengths, const uint32_t* hist, double scale) {
+    uint64_t bits = 0;
+    for (int s = 0; s < 256; s++) bits += uint64_t(hist[s]) * lengths.bits[s];
+    return scale * double(bits);
+}
+
+bool covers(const CodeLengths& lengths, const uint8_t* valid) {
+    for (int s = 0; s < 256; s++)
+        if ((lengths.bits[s] > 0) != (valid[s] > 0)) return false;
+    return true;
+}
+
+void static_lengths(const Alphabet& a, const StaticTables& tables, int row, CodeLengths* lengths) {
+    uint64_t marginals[MAX_MARGINALS], weights[256];
+    for (int k = 0; k < a.marginals; k++) marginals[k] = tables.weights[row * a.marginals + k];
+    product_weights(a, marginals, weights);
+    code_lengths(weights, lengths);
+}
+
+bool takes_static(const Alphabet& a, const StaticTables& tables) { return tables.count > 0 && a.width < 8 && a.first[1] == 0; }
+
+void consider(TableChoice* best, const TableChoice& other) {
+    if (other.bits < best->bits) *best = other;
+}
+
+TableChoice from_marginals(const Alphabet& a, const uint32_t* hist, double scale) {
+    uint64_t marginals[MAX_MARGINALS], weights[256];
+    count_marginals(a, hist, marginals);
+    const uint64_t largest = std::max<uint64_t>(1, *std::max_element(marginals, marginals + a.marginals));
+    TableChoice c;
+    c.transport[0] = TABLE_MARGINALS;
+    c.transport_bytes = 1;
+    for (int k = 0; k < a.marginals; k++) {
+        if (!a.listed[k]) continue;
+        const int up = 19 - bit_width(largest);
+        const uint64_t aligned = up >= 0 ? marginals[k] << up : marginals[k] >> -up;
+        const uint8_t byte = std::max<uint8_t>(1, compress(aligned));
+        c.transport[c.transport_bytes++] = byte;
+        marginals[k] = expand(byte);
+    }
+    product_weights(a, marginals, weights);
+    code_lengths(weights, &c.lengths);
+    c.bits = cost(c.lengths, hist, scale) + 8 * c.transport_bytes;
+    return c;
+}
+
+TableChoice from_histogram(const Alphabet& a, const uint32_t* hist, double scale) {
+    uint64_t weights[256];
+    for (int s = 0; s < 256; s++) weights[s] = a.valid[s] ? 16 * uint64_t(hist[s]) + 1 : 0;  // what a sample lacks has a code too
+    TableChoice c;
+    code_lengths(weights, &c.lengths);
+    c.transport[0] = TABLE_LENGTHS;
+    std::memset(c.transport + 1, 0, sizeof c.transport - 1);
+    int at = 0;
+    for (int s = 0; s < 256; s++) {
+        if (!a.valid[s]) continue;
+        c.transport[1 + at / 2] |= uint8_t(c.lengths.bits[s] << (4 * (at & 1)));
+        at++;
+    }
+    c.transport_bytes = 1 + (at + 1) / 2;
+    c.bits = cost(c.lengths, hist, scale) + 8 * c.transport_bytes;
+    return c;
+}
+
+}  // namespace
+
+Alphabet symbol_alphabet(const Quantiser& q) {
+    Alphabet a{};
+    mark_symbols(q, a.valid);
+    a.width = symbol_width(q.bits);
+    a.marginals = a.width == 8 ? 0 : 1 << a.width;
+    if (a.width < 8) finish_marginals(&a);
+    return a;
+}
+
+// Low nibble: sign << 3 | min(level, 7), 0 only for the byte that skips; high nibble: a run of zeros, see runs.hpp.
+Alphabet token_alphabet(const Quantiser& q) {
+    Alphabet a{};
+    const int levels = std::min<int32_t>(max_level(q), 7);
+    for (int s = 0; s < 256; s++) a.valid[s] = s == 0xf0 || ((s & 7) > 0 && (s & 7) <= levels);
+    a.width = 4;
+    a.first[1] = 16;
+    a.marginals = 32;
+    finish_marginals(&a);
+    return a;
+}
+
+TableChoice choose_table(const Alphabet& a, const uint32_t* hist, double scale, const LastTable& last, const StaticTables& tables) {
+    TableChoice best = from_histogram(a, hist, scale);
+    if (a.width < 8) consider(&best, from_marginals(a, hist, scale));
+    TableChoice other{};
+    if (takes_static(a, tables) && tables.preferred >= 0 && tables.preferred < tables.count) {
+        static_lengths(a, tables, tables.preferred, &other.lengths);
+        other.transport[0] = TABLE_STATIC;
+        other.transport[1] = uint8_t(tables.preferred);
+        other.transport_bytes = 2;
+        other.bits = cost(other.lengths, hist, scale) + 16;
+        consider(&best, other);
+    }
+    if (last.known && covers(last.lengths, a.valid)) {
+        other.lengths = last.lengths;
+        other.transport[0] = TABLE_SAME;
+        other.transport_bytes = 1;
+        other.bits = cost(other.lengths, hist, scale) + 8;
+        consider(&best, other);
+    }
+    return best;
+}
+
+int read_table(const uint8_t* p, const uint8_t* end, const Alphabet& a, const LastTable& last, const StaticTables& tables,
+               CodeLengths* lengths) {
+    if (p >= end) return 0;
+    const uint8_t kind = *p++;
+    int used = 1;
+    if (kind == TABLE_SAME && last.known) {
+        *lengths = last.lengths;
+    } else if (kind == TABLE_STATIC && takes_static(a, tables)) {
+        if (p >= end || *p >= tables.count) return 0;
+        static_lengths(a, tables, *p, lengths);
+        used += 1;
+    } else if (kind == TABLE_MARGINALS && a.width < 8) {
+        uint64_t marginals[MAX_MARGINALS] = {}, weights[256];
+        for (int k = 0; k < a.marginals; k++) {
+            if (!a.listed[k]) continue;
+            if (p >= end || *p == 0) return 0;
+            marginals[k] = expand(*p++);
+            used++;
+        }
+        product_weights(a, marginals, weights);
+        code_lengths(weights, lengths);
+    } else if (kind == TABLE_LENGTHS) {
+        std::memset(lengths->bits, 0, sizeof lengths->bits);
+        const int valid = int(std::count(a.valid, a.valid + 256, 1)), bytes = (valid + 1) / 2;
+        if (end - p < bytes || (valid % 2 == 1 && p[bytes - 1] >> 4 != 0)) return 0;
+        int at = 0;
+        for (int s = 0; s < 256; s++) {
+            if (!a.valid[s]) continue;
+            lengths->bits[s] = p[at / 2] >> (4 * (at & 1)) & 15;
+            at++;
+        }
+        used += bytes;
+    } else {
+        return 0;
+    }
+    return is_complete(*lengths, a.valid) ? used : 0;
+}
+
+}  // namespace edgegossip::coding

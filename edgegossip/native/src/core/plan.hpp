@@ -1,0 +1,48 @@
+// How a tensor is to be coded, decided from its symbols or a sample of them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "huffman.hpp"
+#include "runs.hpp"
+#include "quantised.hpp"
+
+namespace edgegossip::coding {
+
+// A tensor's symbols: all of them where it is small, so that it is quantised once; else a fixed sample, pieces at equal
+// distances, one after the other.
+struct Symbols {
+    const Kernels& kernels;
+    const Source& source;
+    const float* whole;  // the scale, where there is one and the source gives none
+    bool all = false;
+    int64_t count = 0;  // in `data`
+    std::vector<uint8_t> data;
+
+    Symbols(const Kernels& kernels, const Source& source, const float* whole) : kernels(kernels), source(source), whole(whole) {}
+
+    // Symbols of values first .. first + n; the bucket scales go to `scales` unless the source gives them. False when not finite.
+    bool quantise(int64_t first, int64_t n, float* scales, uint8_t* symbols) const;
+
+    // Fills `data`; of a small tensor the bucket scales go to `scales_out` (any alignment). False when not finite.
+    bool collect(uint8_t* scales_out);
+};
+
+struct RunsPlan {
+    TableChoice table;
+    int run_bits;
+    bool is_long;
+    int64_t unit() const { return int64_t(1) << (is_long ? LONG_UNIT_LOG2 : SHORT_UNIT_LOG2); }
+    int64_t size_bytes() const { return is_long ? 3 : 2; }  // that say how long a unit is
+};
+
+struct Plan {
+    Stage stage = STAGE_RAW;
+    TableChoice huffman;
+    RunsPlan runs;
+};
+
+Plan make_plan(const Symbols& symbols, const Source& source, Choice choice, const StaticTables& tables, const TableState& state);
+
+}  // namespace edgegossip::coding

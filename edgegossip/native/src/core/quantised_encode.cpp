@@ -1,0 +1,216 @@
+// Tensor -> section. Everything works on blocks of 65536 values, which are quantised into a scratch that stays in a core's
+// cache and coded from there. What to code with is decided from all symbols of a small tensor and from a fixed sample of
+// a large one.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "../parallel.hpp"
+#include "block.hpp"
+#include "codes.hpp"
+#include "elias.hpp"
+#include "plan.hpp"
+#include "runs.hpp"
+#include "quantised.hpp"
+
+namespace edgegossip::coding {
+namespace {
+
+constexpr int64_t TASKS_A_THREAD = 8;  // in one round of several threads
+
+// Scratch of one task.
+struct Slot {
+    std::vector<float> scales;
+    std::vector<uint8_t> symbols, coded;
+    int64_t bytes = 0;  // coded; negative: it would not fit, or a SectionError
+};
+
+struct Writer {
+    const Kernels& kernels;
+    const Source& source;
+    const Symbols& symbols;
+    uint8_t* scales;  // where the section has them
+
+    // Symbols and scales of a block; the scales go to their place. Null when it is not finite.
+    const uint8_t* quantise(int64_t first, int64_t n, Slot* slot, uint8_t* place) const {
+        const int64_t bucket = source.q.bucket;
+        if (symbols.all) return symbols.data.data() + symbol_bytes(first, source.q.bits);
+        if (!symbols.quantise(first, n, slot->scales.data(), place)) return nullptr;
+        if (bucket > 0) std::memcpy(scales + 4 * (first / bucket), slot->scales.data(), size_t(4 * scale_count(n, bucket)));
+        return place;
+    }
+};
+
+int64_t encode_raw(const Writer& w, uint8_t* out, int threads) {
+    const int bits = w.source.q.bits;
+    const int64_t n = w.source.n, blocks = (n + BLOCK_VALUES - 1) / BLOCK_VALUES;
+    std::atomic<bool> good{true};
+    std::vector<Slot> slots(size_t(std::min<int64_t>(threads, blocks)));
+    const int64_t lanes = int64_t(slots.size());
+    parallel_for(lanes, threads, [&](int64_t lane) {
+        Slot& slot = slots[size_t(lane)];
+        slot.scales.resize(BLOCK_SCALES);
+        slot.symbols.resize(is_dense(bits) ? 0 : size_t(symbol_bytes(BLOCK_VALUES, bits)));
+        for (int64_t b = lane; b < blocks; b += lanes) {
+            const int64_t first = b * BLOCK_VALUES, count = std::min(BLOCK_VALUES, n - first);
+            uint8_t* const to = out + dense_bytes(first, bits);
+            const uint8_t* from = w.quantise(first, count, &slot, is_dense(bits) ? to : slot.symbols.data());
+            if (from == nullptr) {
+                good = false;
+                return;
+            }
+            if (!is_dense(bits))
+                pack_dense(from, count, bits, to);
+            else if (from != to)
+                std::memcpy(to, from, size_t(symbol_bytes(count, bits)));
+        }
+    });
+    return good ? dense_bytes(n, bits) : int64_t(NOT_FINITE);
+}
+
+// Runs tasks into slots, round by round, and puts what they coded one after the other. The bytes, NOT_FINITE, or 0 when
+// it would not fit in `room`.
+template <class Task>
+int64_t gather(int64_t tasks, int threads, uint8_t* out, int64_t room, const Task& task) {
+    const int64_t round = threads == 1 ? 1 : std::min(tasks, threads * TASKS_A_THREAD);
+    std::vector<Slot> slots(static_cast<size_t>(round));
+    int64_t bytes = 0;
+    for (int64_t start = 0; start < tasks; start += round) {
+        const int64_t count = std::min(round, tasks - start);
+        parallel_for(count, threads, [&](int64_t k) {
+            Slot& slot = slots[size_t(k)];
+            slot.scales.resize(BLOCK_SCALES);
+            slot.bytes = task(start + k, &slot);
+        });
+        for (int64_t k = 0; k < count; k++) {
+            const Slot& slot = slots[size_t(k)];
+            if (slot.bytes < 0) return slot.bytes;
+            if (slot.bytes == 0 || bytes + slot.bytes > room) return 0;
+            std::memcpy(out + bytes, slot.coded.data(), size_t(slot.bytes));
+            bytes += slot.bytes;
+        }
+    }
+    return bytes;
+}
+
+int64_t encode_huffman(const Writer& w, const TableChoice& table, uint8_t* out, int64_t room, int threads) {
+    EncodeEntry codes[256];
+    make_encode_table(table.lengths, codes);
+    const int bits = w.source.q.bits;
+    const int64_t n = w.source.n, blocks = (n + BLOCK_VALUES - 1) / BLOCK_VALUES;
+    if (room < table.transport_bytes) return 0;
+    std::memcpy(out, table.transport, size_t(table.transport_bytes));
+    const int64_t bytes = gather(blocks, threads, out + table.transport_bytes, room - table.transport_bytes, [&](int64_t b, Slot* slot) {
+        const int64_t first = b * BLOCK_VALUES, count = std::min(BLOCK_VALUES, n - first);
+        slot->symbols.resize(size_t(symbol_bytes(BLOCK_VALUES, bits)));
+        slot->coded.resize(size_t(coded_block_bound(symbol_bytes(BLOCK_VALUES, bits))));
+        const uint8_t* symbols = w.quantise(first, count, slot, slot->symbols.data());
+        if (symbols == nullptr) return int64_t(NOT_FINITE);
+        return encode_block(w.kernels.entropy, symbols, count, bits, codes, slot->coded.data());
+    });
+    return bytes <= 0 ? bytes : bytes + table.transport_bytes;
+}
+
+int64_t encode_runs(const Writer& w, const RunsPlan& plan, uint8_t* out, int64_t room, int threads) {
+    EncodeEntry codes[256];
+    make_encode_table(plan.table.lengths, codes);
+    const int bits = w.source.q.bits, k = plan.run_bits;
+    const int64_t n = w.source.n, unit = plan.unit(), head = 1 + plan.table.transport_bytes;
+    const int64_t task_values = std::max(unit, BLOCK_VALUES), tasks = (n + task_values - 1) / task_values;
+    if (room < head) return 0;
+    out[0] = uint8_t(k | (plan.is_long ? 128 : 0));
+    std::memcpy(out + 1, plan.table.transport, size_t(plan.table.transport_bytes));
+    const int64_t bytes = gather(tasks, threads, out + head, room - head, [&](int64_t t, Slot* slot) {
+        const int64_t first = t * task_values, end = std::min(n, first + task_values);
+        const int64_t most = dense_bytes(end - first, bits) + 64;
+        slot->symbols.resize(size_t(symbol_bytes(BLOCK_VALUES, bits)));
+        slot->coded.resize(size_t(most + 32));
+        const uint8_t* const limit = slot->coded.data() + most;
+        uint8_t* to = slot->coded.data();
+        RunsWriter writer{};
+        const uint8_t* symbols = nullptr;
+        for (int64_t at = first; at < end;) {
+            const int64_t in_block = at % BLOCK_VALUES;
+            if (in_block == 0) symbols = w.quantise(at, std::min(BLOCK_VALUES, n - at), slot, slot->symbols.data());
+            if (symbols == nullptr) return int64_t(NOT_FINITE);
+            if (at % unit == 0) writer = RunsWriter{BitWriter{to + plan.size_bytes()}};
+            const int64_t count = std::min({unit, BLOCK_VALUES - in_block, end - at});
+            if (!writer.put(symbols + symbol_bytes(in_block, bits), count, bits, k, codes, limit)) return int64_t(0);
+            at += count;
+            if (at % unit != 0 && at < end) continue;
+            if (!writer.finish(k, codes, limit)) return int64_t(0);
+            const uint32_t size = uint32_t(writer.out.p - to - plan.size_bytes());
+            std::memcpy(to, &size, size_t(plan.size_bytes()));
+            to = writer.out.p;
+            if (to >= limit) return int64_t(0);
+        }
+        return int64_t(to - slot->coded.data());
+    });
+    return bytes <= 0 ? bytes : bytes + head;
+}
+
+int64_t encode_elias(const Writer& w, uint8_t* out, int64_t room) {
+    const int bits = w.source.q.bits;
+    const int64_t n = w.source.n;
+    Slot slot;
+    slot.scales.resize(BLOCK_SCALES);
+    slot.symbols.resize(size_t(symbol_bytes(BLOCK_VALUES, bits)));
+    EliasWriter writer{BitWriter{out + 4}};
+    if (room < 32) return 0;
+    for (int64_t first = 0; first < n; first += BLOCK_VALUES) {
+        const int64_t count = std::min(BLOCK_VALUES, n - first);
+        const uint8_t* symbols = w.quantise(first, count, &slot, slot.symbols.data());
+        if (symbols == nullptr) return NOT_FINITE;
+        if (!writer.put(symbols, count, bits, out + room - 24)) return 0;
+    }
+    std::memcpy(out, &writer.nonzeros, 4);
+    return writer.out.finish() - out;
+}
+
+}  // namespace
+
+int64_t section_bound(int64_t n, const Quantiser& q, Choice choice) {
+    if (n == 0) return 0;
+    int64_t payload = dense_bytes(n, q.bits);
+    if (choice == Choice::ELIAS && q.bits > 1) payload = (n * (2 + int64_t(omega(uint64_t(max_level(q))).count)) + 7) / 8;
+    return 1 + 4 * scale_count(n, q.bucket) + payload + 64;
+}
+
+int64_t encode_section(const Kernels& kernels, const Source& source, Choice choice, const StaticTables& tables,
+                       TableState* state, uint8_t* out, int threads) {
+    const Quantiser& q = source.q;
+    const int64_t head = 1 + 4 * scale_count(source.n, q.bucket), raw = dense_bytes(source.n, q.bits);
+    float whole = 0;
+    Symbols symbols(kernels, source, &whole);
+    if (q.bucket == 0 && source.scales == nullptr && !kernels.quantise.norms(source.x, source.n, 0, source.norm, &whole))
+        return NOT_FINITE;
+    if (source.scales != nullptr) std::memcpy(out + 1, source.scales, size_t(head - 1));
+    else if (q.bucket == 0) std::memcpy(out + 1, &whole, 4);
+    Plan plan{};
+    if (choice != Choice::RAW && q.bits > 1) {
+        if (!symbols.collect(out + 1)) return NOT_FINITE;
+        plan = make_plan(symbols, source, choice, tables, *state);
+    }
+    const Writer writer{kernels, source, symbols, out + 1};
+    uint8_t* const payload = out + head + 4;
+    const bool must = choice == Choice::ELIAS;
+    const int64_t room = must ? section_bound(source.n, q, choice) - head - 4 : raw - 5;  // 4 bytes say the payload's size
+    int64_t bytes = 0;
+    if (plan.stage == STAGE_HUFFMAN) bytes = encode_huffman(writer, plan.huffman, payload, room, threads);
+    if (plan.stage == STAGE_RUNS) bytes = encode_runs(writer, plan.runs, payload, room, threads);
+    if (plan.stage == STAGE_ELIAS) bytes = encode_elias(writer, payload, room);
+    if (bytes < 0) return bytes;
+    if (bytes == 0) {  // it would not be smaller
+        out[0] = STAGE_RAW;
+        const int64_t dense = encode_raw(writer, out + head, threads);
+        return dense < 0 ? dense : head + dense;
+    }
+    if (plan.stage == STAGE_HUFFMAN) state->symbols = {1, plan.huffman.lengths};
+    if (plan.stage == STAGE_RUNS) state->tokens = {1, plan.runs.table.lengths};
+    out[0] = plan.stage;
+    const uint32_t size = uint32_t(bytes);
+    std::memcpy(out + head, &size, 4);
+    return head + 4 + bytes;
+}
+
+}  // namespace edgegossip::coding

@@ -1,0 +1,34 @@
+// The inner loops of the Huffman stage, which gain from an instruction set's variable shifts. Streams are strings of bits,
+// LSB first; a code stands with its first bit lowest. Everything else about the stages lies in core/.
+#pragma once
+
+#include <cstdint>
+
+namespace edgegossip {
+
+constexpr int HUFFMAN_MAX_BITS = 12;
+constexpr int64_t HUFFMAN_WINDOWS = int64_t(1) << HUFFMAN_MAX_BITS;
+
+// What the next 12 bits of a stream decode to: bits 0 .. 15 two symbols, 16 .. 23 the bits of what it holds, 24 .. 27 the
+// bits of the first symbol alone, 28 .. 31 how many symbols it holds, 1 or 2.
+using DecodeEntry = uint32_t;
+
+// A symbol's code: code << 8 | bits. 0 where the symbol has none.
+using EncodeEntry = uint32_t;
+
+struct Entropy {
+    // hist[256] += how often each byte occurs.
+    void (*histogram)(const uint8_t* symbols, int64_t m, uint32_t* hist);
+
+    // Writes the codes of m symbols, padded with zero bits to a byte; returns the bytes. Up to 8 bytes beyond are touched.
+    int64_t (*encode)(const uint8_t* symbols, int64_t m, const EncodeEntry* table, uint8_t* out);
+
+    // Decodes `streams` (1 or 4) streams, which lie one after the other at `in` and have these sizes in bytes. The first
+    // three of four hold m / 4 symbols each, the last the others. `end`: the end of what may be read, at or after the last
+    // stream's. `out`, uint8[m], may be null: nothing is then stored. False unless every stream is used up to its last
+    // byte and padded with zeros. Nothing outside is read or written, whatever the streams hold.
+    bool (*decode)(const uint8_t* in, const int64_t* sizes, int streams, const uint8_t* end, const DecodeEntry* table,
+                   uint8_t* out, int64_t m);
+};
+
+}  // namespace edgegossip
