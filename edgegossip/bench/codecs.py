@@ -37,7 +37,8 @@ _SPARSE = ("topk", "dgc")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    repeat: int = 5
+    repeat: int = 5  # rounds at least
+    at_least_s: float = 0.0  # time that they take at least
     threads: int = 1  # of torch; the product's kernels take EDGEGOSSIP_THREADS
     key: int = 1
     rivals: bool = True
@@ -70,7 +71,7 @@ def measure(case: Case, data: Input, settings: Settings) -> list[Row]:
     if settings.rivals:
         work.rivals(name, params, elias="elias" in products)
     with torch_threads(settings.threads):
-        seconds = interleaved(work.functions, settings.repeat, work.slow)
+        seconds = interleaved(work.functions, settings.repeat, work.slow, at_least_s=settings.at_least_s)
     found = _entropy(case, data, ctx)
     return [_row(case, stage, products[stage], data, name, params, seconds, found) for stage in products]
 

@@ -34,6 +34,7 @@ class Asked:
     steps: int
     threads: int
     repeat: int
+    min_seconds: float
     seed: int
     isa: str | None
     rivals: bool
@@ -54,12 +55,13 @@ def run(asked: Asked, arguments: Sequence[str], out: Print, note: Print) -> tupl
         "command": shlex.join(["edgegossip", *arguments]),
         "threads": asked.threads,
         "repeat": asked.repeat,
+        "min_seconds": asked.min_seconds,
         "seed": asked.seed,
         "rows": [],
     }
     out(show.machine_line(document["machine"]))
     out(show.heading())
-    settings = Settings(asked.repeat, asked.threads, asked.seed, asked.rivals)
+    settings = Settings(asked.repeat, asked.min_seconds, asked.threads, asked.seed, asked.rivals)
     for size in sizes:
         for _, source in sources:
             document["rows"] += _measure_all(cases, source(size), settings, out, note)

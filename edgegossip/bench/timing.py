@@ -10,8 +10,11 @@ from time import perf_counter
 Work = Mapping[str, Callable[[], object]]
 
 
-def interleaved(work: Work, repeat: int, slow: Collection[str] = (), slow_budget_s: float = 2.0) -> dict[str, float]:
-    """Median seconds of each function over `repeat` rounds, after one round to warm up that does not count.
+def interleaved(
+    work: Work, repeat: int, slow: Collection[str] = (), *, at_least_s: float = 0.0, slow_budget_s: float = 2.0
+) -> dict[str, float]:
+    """Median seconds of each function over `repeat` rounds, and more until they have taken `at_least_s` seconds, after one
+    round to warm up that does not count.
 
     The functions named in `slow` (plain rivals) sit out once they have taken `slow_budget_s` seconds; one that took that
     long in the first round is judged by that round."""
@@ -22,7 +25,9 @@ def interleaved(work: Work, repeat: int, slow: Collection[str] = (), slow_budget
     try:
         for name, function in work.items():
             first[name] = _time(function)
-        for _ in range(repeat):
+        rounds, start = 0, perf_counter()
+        while rounds < repeat or perf_counter() - start < at_least_s:
+            rounds += 1
             for name, function in work.items():
                 if name not in slow or first[name] + sum(taken[name]) < slow_budget_s:
                     taken[name].append(_time(function))

@@ -45,6 +45,13 @@ def bench() -> None:
 @click.option("--steps", default=30, show_default=True, type=click.IntRange(1), help="Training steps behind gradient.")
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(1, 256), help="Of kernels and of torch.")
 @click.option("--repeat", default=5, show_default=True, type=click.IntRange(1), help="Rounds; figures are medians.")
+@click.option(
+    "--min-seconds",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0.0),
+    help="More rounds for a codec up to this time.",
+)
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="Of the input and the rounding.")
 @click.option("--isa", help="Instruction set of the kernels; default: the best of this machine.")
 @click.option("--rivals/--no-rivals", default=True, help="Measure plain torch and numpy versions too.")
@@ -60,6 +67,7 @@ def codecs(
     steps: int,
     threads: int,
     repeat: int,
+    min_seconds: float,
     seed: int,
     isa: str | None,
     rivals: bool,
@@ -81,7 +89,9 @@ def codecs(
     from edgegossip.bench.run_codecs import Asked, run
 
     folder = Path(save) if save else None
-    asked = Asked(names, stages, inputs, sizes, settings, steps, threads, repeat, seed, isa, rivals, check, folder)
+    asked = Asked(
+        names, stages, inputs, sizes, settings, steps, threads, repeat, min_seconds, seed, isa, rivals, check, folder
+    )
     document, code = run(
         asked, sys.argv[1:], (lambda text: None) if as_json else click.echo, lambda text: click.echo(text, err=True)
     )

@@ -16,6 +16,7 @@ from edgegossip.cli.bench import bench
 from edgegossip.types import ConfigError, DataError
 from tests.bench.fake_qsgd import FakeFeedback, FakeQsgd
 
+QUICK = ("--repeat", "1", "--min-seconds", "0")
 FIELDS = (
     "codec stage input n bits_per_value entropy_bits relative_error encode_mb_s decode_mb_s encode_vs_memcpy "
     "decode_vs_memcpy encode_vs_torch isa"
@@ -35,8 +36,22 @@ def invoke(*arguments):
 
 
 def test_json_document():
-    done = invoke("--codec", "minmax8", "--codec", "fp16", "--size", "3000", "--size", "4kB", "--repeat", "1", "--json",
-                  "--set", "model.params.hidden=[16]", "--steps", "3")  # fmt: skip
+    done = invoke(
+        "--codec",
+        "minmax8",
+        "--codec",
+        "fp16",
+        "--size",
+        "3000",
+        "--size",
+        "4kB",
+        *QUICK,
+        "--json",
+        "--set",
+        "model.params.hidden=[16]",
+        "--steps",
+        "3",
+    )
     document = json.loads(done.stdout)
     assert done.return_value == 0
     rows = document["rows"]
@@ -57,7 +72,18 @@ def test_json_document():
 
 def test_every_codec_of_the_default_list_runs(tmp_path):
     done = invoke(
-        "--input", "synthetic", "--size", "6000", "--repeat", "1", "--json", "--check", "--save", str(tmp_path)
+        "--input",
+        "synthetic",
+        "--size",
+        "6000",
+        "--repeat",
+        "1",
+        "--min-seconds",
+        "0",
+        "--json",
+        "--check",
+        "--save",
+        str(tmp_path),
     )
     document = json.loads(done.stdout)
     wanted = [(case.label, stage) for case in default_cases() for stage in case.stages or (None,)]
@@ -74,15 +100,28 @@ def test_every_codec_of_the_default_list_runs(tmp_path):
 
 
 def test_plain_lines_and_no_rivals():
-    done = invoke("--codec", "fp32", "--input", "synthetic", "--size", "64", "--repeat", "1", "--no-rivals")
+    done = invoke("--codec", "fp32", "--input", "synthetic", "--size", "64", *QUICK, "--no-rivals")
     line = next(line for line in done.stdout.splitlines() if line.startswith("fp32"))
     assert line.split()[:6] == ["fp32", "-", "synthetic", "64", "32.000", "-"] and line.split()[-2:] == ["-", "-"]
 
 
 @pytest.mark.parametrize("isa", native.available_isas())
 def test_isa_and_threads_reach_the_kernels(isa):
-    done = invoke("--codec", "fp16", "--input", "synthetic", "--size", "64", "--repeat", "1", "--isa", isa, "--threads",
-                  "2", "--json", "--no-rivals")  # fmt: skip
+    done = invoke(
+        "--codec",
+        "fp16",
+        "--input",
+        "synthetic",
+        "--size",
+        "64",
+        *QUICK,
+        "--isa",
+        isa,
+        "--threads",
+        "2",
+        "--json",
+        "--no-rivals",
+    )
     assert json.loads(done.stdout)["rows"][0]["isa"] == isa
 
 
@@ -107,7 +146,7 @@ def test_dump_makes_an_input(tmp_path):
     run = ["dump", str(file), "--set", "model.params.hidden=[16]", "--steps", "2"]
     done = CliRunner().invoke(bench, run, catch_exceptions=False, standalone_mode=False)
     assert "values" in done.stdout
-    done = invoke("--codec", "fp16", "--input", str(file), "--size", "500", "--repeat", "1", "--json")
+    done = invoke("--codec", "fp16", "--input", str(file), "--size", "500", *QUICK, "--json")
     assert [(r["input"], r["n"]) for r in json.loads(done.stdout)["rows"]] == [("g", 500)]
     file.write_bytes(b"")
     with pytest.raises(DataError):
@@ -153,4 +192,7 @@ def test_interleaved_takes_turns_and_bounds_slow_ones():
     work = {name: lambda name=name: calls.append(name) for name in "abc"}
     seconds = interleaved(work, 2, slow={"c"}, slow_budget_s=0.0)
     assert "".join(calls) == "abc" + "ab" * 2
+    calls.clear()
+    interleaved({"a": lambda: calls.append("a")}, 1, at_least_s=0.01)
+    assert len(calls) > 2
     assert set(seconds) == set("abc") and all(s >= 0 for s in seconds.values())
