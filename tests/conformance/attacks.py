@@ -12,6 +12,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from edgegossip import codecs
+from tests.conformance import attacks_quantised as quantised
 from tests.conformance.pipeline import LAYOUT, RUN_ID, aux_entry, raw_frame
 
 _GOOD = raw_frame(aux=aux_entry(1, 0.5))
@@ -231,4 +233,9 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
         raw_frame(codec_id=3, body=_minmax((0, 1), (0, 1), (float("-inf"), 1))),
         "the minmax8 body has an invalid minimum and maximum for tensor bn.mean",
     ),
+    **{
+        name: attack
+        for name, attack in quantised.ATTACKS.items()
+        if quantised.codec_of(attack[0]) in codecs.REGISTRY.by_wire_id
+    },
 }
