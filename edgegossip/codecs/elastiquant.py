@@ -26,7 +26,7 @@ from edgegossip.codecs.quantised import BUCKET, STAGE, Stage, bucket_error, deco
 from edgegossip.codecs.registry import Family, Param, preset
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Quantiser
-from edgegossip.types import ConfigError, DecodeError, Vec
+from edgegossip.types import ConfigError, DecodeError, LocalError, Vec
 
 _HEAD = struct.Struct("<BBI")  # bits, kind of levels, bucket
 _GEOMETRIC, _LIST = 0, 1
@@ -93,6 +93,15 @@ def _levels_error(levels: tuple[float, ...], bits: int) -> str:
     return ""
 
 
+def _can_be_told_apart(bits: int, ratio: float) -> bool:
+    """Whether all geometric levels differ in float32."""
+    try:
+        ElastiQuant(bits, ratio).quantiser()
+    except LocalError:
+        return False
+    return True
+
+
 def _from_params(params: bytes) -> ElastiQuant:
     if len(params) < _HEAD.size:
         raise DecodeError(
@@ -104,7 +113,7 @@ def _from_params(params: bytes) -> ElastiQuant:
         raise DecodeError(f"elastiquant with {bits} bits and buckets of {bucket} does not exist")
     if kind == _GEOMETRIC and len(rest) == 8:
         ratio = struct.unpack("<d", rest)[0]
-        if _RATIO.low <= ratio <= _RATIO.high and ratio:
+        if _RATIO.low <= ratio <= _RATIO.high and ratio and _can_be_told_apart(bits, ratio):
             return ElastiQuant(bits, ratio, bucket=bucket)
     elif kind == _LIST and len(rest) % 4 == 0:
         levels = (0.0, *np.frombuffer(rest, "<f4").tolist(), 1.0)

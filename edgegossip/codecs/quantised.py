@@ -84,6 +84,7 @@ def encode_body(
         scale = None if scale_of is None else scale_of(values)
         scales = None if scale is None else np.array([scale.value], np.float32)
         row = -1 if scale is None else scale.table
+        before = state.copy()
         size = coding.encode(
             quantiser, values, own, choice, state, room, scales=scales, linf=linf, tables=tables, preferred=row
         )
@@ -91,6 +92,8 @@ def encode_body(
             raise nonfinite(layout, k)
         if stage in ("zstd", "auto"):
             size = zstd_section.shorten(values, quantiser, own, room, size, stage == "zstd")
+            if room[0] == zstd_section.STAGE:
+                state = before  # the code table of the section that was replaced never travels
         at += size
     return out[:at].data.toreadonly()
 

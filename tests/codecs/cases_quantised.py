@@ -71,7 +71,7 @@ CASES: tuple[Case, ...] = (
     case("4-bit-elastiquant", **stochastic(0.5)),
     case("8-bit-elastiquant", **stochastic(0.1)),
     case("e-elastiquant", **stochastic(0.5)),
-    case("elasticl", **stochastic(1 / 7, 0)),
+    case("elasticl", **stochastic(1 / 127, 0)),
     case("elasticl", {"s0": 300, "smoothing": 0.0, "stage": "raw"}, **stochastic(1 / 300, 0)),
     case("co3", bound=own_size, memory=feedback(0.9)),
     case("co3", {"gamma": 0.0, "stage": "auto"}, bound=own_size),

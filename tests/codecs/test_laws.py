@@ -47,7 +47,7 @@ def snapshot(state: Any) -> Any:
         return {key: snapshot(part) for key, part in state.items()}
     if dataclasses.is_dataclass(state):
         return [snapshot(getattr(state, f.name)) for f in dataclasses.fields(state)]
-    assert isinstance(state, (int, float, str, bytes, bool, type(None))), f"a state holds a {type(state)}"
+    assert isinstance(state, (int, float, str, bytes, bool, slice, type(None))), f"a state holds a {type(state)}"
     return state
 
 

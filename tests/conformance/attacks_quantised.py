@@ -15,7 +15,7 @@ BITS_4 = struct.pack("<BI", 4, 512)
 _ONE = struct.pack("<f", 1.0)
 _WEIGHT, _BIAS, _MEAN = b"\0" + _ONE + bytes(3), b"\0" + _ONE + bytes(2), b"\0" + _ONE + bytes(1)
 GOOD = _WEIGHT + _BIAS + _MEAN
-_AT_WEIGHT = "tensor fc.weight*"
+_AT_WEIGHT = "section of tensor fc.weight is invalid: *"
 
 
 def _first(section: bytes, params: bytes = BITS_4, codec_id: int = QSGD, rest: bytes = _BIAS + _MEAN) -> bytes:
@@ -38,7 +38,7 @@ def _lengths(*lengths: int) -> bytes:
     return bytes([3, *(a | b << 4 for a, b in zip(nibbles[::2], nibbles[1::2], strict=True))])
 
 
-_OF = "the qsgd body, "
+_OF = "the qsgd "
 _STREAM = struct.pack("<H", 1) + b"\0"
 
 ATTACKS: Mapping[str, tuple[bytes, str]] = {
@@ -55,7 +55,7 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
     "qsgd-ends-in-codes": (raw_frame(codec_id=QSGD, params=BITS_4, body=_WEIGHT[:-1]), _OF + _AT_WEIGHT),
     "qsgd-last-tensor-missing": (
         raw_frame(codec_id=QSGD, params=BITS_4, body=_WEIGHT + _BIAS),
-        _OF + "tensor bn.mean*",
+        _OF + "section of tensor bn.mean is invalid: *",
     ),
     "qsgd-byte-after": (_first(_WEIGHT, rest=_BIAS + _MEAN + b"\0"), "the qsgd body is followed by 1 bytes*"),
     "qsgd-stage-5": (_first(b"\5" + _WEIGHT[1:]), _OF + _AT_WEIGHT),
@@ -65,10 +65,13 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
     "qsgd-scale-negative": (_first(b"\0" + _float(0xBF800000) + bytes(3)), _OF + _AT_WEIGHT),
     "qsgd-scale-nan-in-last": (
         _first(_WEIGHT, rest=_BIAS + b"\0" + _float(0x7FC00000) + b"\0"),
-        _OF + "tensor bn.mean*",
+        _OF + "section of tensor bn.mean is invalid: *",
     ),
     "qsgd-negative-zero": (_first(b"\0" + _ONE + b"\x08\0\0"), _OF + _AT_WEIGHT),
-    "qsgd-padding": (_first(_WEIGHT, rest=b"\0" + _ONE + b"\0\x10" + _MEAN), _OF + "tensor fc.bias*"),
+    "qsgd-padding": (
+        _first(_WEIGHT, rest=b"\0" + _ONE + b"\0\x10" + _MEAN),
+        _OF + "section of tensor fc.bias is invalid: *",
+    ),
     "qsgd-payload-4-gib": (_first(_coded(ELIAS, bytes(4), claimed=2**32 - 1)), _OF + _AT_WEIGHT),
     "qsgd-payload-one-too-long": (
         raw_frame(codec_id=QSGD, params=BITS_4, body=_coded(ELIAS, bytes(4), claimed=5)),
@@ -128,16 +131,19 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
         _first(_WEIGHT, struct.pack("<BBId", 4, 0, 512, float("nan")), ELASTIQUANT),
         "the elastiquant parameters describe no increasing levels from 0 to 1",
     ),
-    "elastiquant-ratio-too-small": (_first(_WEIGHT, struct.pack("<BBId", 8, 0, 512, 1e-30), ELASTIQUANT), "*"),
-    "co3-reserved-exponent": (_first(b"\0" + _ONE + b"\6\0\0", b"", CO3), "the co3 body, " + _AT_WEIGHT),
-    "co3-scale-too-small": (_first(b"\0" + _float(1) + bytes(3), b"", CO3), "the co3 body, " + _AT_WEIGHT),
+    "elastiquant-ratio-too-small": (
+        _first(_WEIGHT, struct.pack("<BBId", 8, 0, 512, 1e-30), ELASTIQUANT),
+        "the elastiquant parameters describe no increasing levels from 0 to 1",
+    ),
+    "co3-reserved-exponent": (_first(b"\0" + _ONE + b"\6\0\0", b"", CO3), "the co3 " + _AT_WEIGHT),
+    "co3-scale-too-small": (_first(b"\0" + _float(1) + bytes(3), b"", CO3), "the co3 " + _AT_WEIGHT),
     "signsgd-elias": (
         raw_frame(codec_id=SIGNSGD, body=_coded(ELIAS, bytes(4))),
-        "the signsgd body, " + _AT_WEIGHT,
+        "the signsgd " + _AT_WEIGHT,
     ),
     "terngrad-fourth-code": (
         raw_frame(codec_id=TERNGRAD, body=b"\0" + _ONE + b"\2\0" + (b"\0" + _ONE + b"\0") * 2),
-        "the terngrad body, " + _AT_WEIGHT,
+        "the terngrad " + _AT_WEIGHT,
     ),
     "per-tensor-no-codec": (raw_frame(codec_id=PER_TENSOR, body=b""), "the per-tensor parameters name no codec"),
     "per-tensor-in-itself": (

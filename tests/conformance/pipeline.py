@@ -20,12 +20,12 @@ NAMES = (
 ).split()
 
 
-def receive(data: bytes, out: Vec | None = None) -> tuple[frame.Frame, Vec]:
+def receive(data: bytes, out: Vec | None = None, weight: float | None = None) -> tuple[frame.Frame, Vec]:
     """Everything between the transport and the algorithm. Raises PeerError."""
     message = frame.parse(data, LIMITS)
     frame.expect(message, run_id=RUN_ID, layout_hash=LAYOUT.hash)
     codec = codecs.from_wire(message.codec_id, message.codec_params)
-    return message, codec.decode(message.body, LAYOUT, out)
+    return message, codec.decode(message.body, LAYOUT, out, weight)
 
 
 def raw_frame(params: bytes = b"", aux: bytes = b"", body: bytes = bytes(4 * LAYOUT.size), **fields: Any) -> bytes:

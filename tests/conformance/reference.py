@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,28 @@ def minmax8_values(body: bytes, shapes: Shapes) -> list[float]:
     return values
 
 
+def per_tensor(x: np.ndarray, shapes: Shapes, codec: str, tensors: str, other: str) -> bytes:
+    """fp32 and fp16 by the number of the tensor: `tensors` is one name. Neighbours of one choice go together."""
+    choices = [int(f"t{k}" == tensors) for k in range(len(shapes))]
+    body, parts = bytes(choices), list(_split(x, shapes))
+    for choice, group in groupby(range(len(shapes)), key=lambda k: choices[k]):
+        run = np.concatenate([parts[k] for k in group])
+        piece = (fp16 if (codec, other)[choice] == "fp16" else fp32)(run, ())
+        body += struct.pack("<I", len(piece)) + piece
+    return body
+
+
+def per_tensor_values(body: bytes, shapes: Shapes, codec: str, tensors: str, other: str) -> list[float]:
+    values: list[float] = []
+    choices, at = body[: len(shapes)], len(shapes)
+    for choice, _ in groupby(choices):
+        size = struct.unpack_from("<I", body, at)[0]
+        piece = body[at + 4 : at + 4 + size]
+        values += (fp16_values if (codec, other)[choice] == "fp16" else fp32_values)(piece, ())
+        at += 4 + size
+    return values
+
+
 def _grid(low: np.float32, high: np.float32) -> tuple[Any, Any, Any]:
     """Arithmetic, scale and lowest level of one tensor: float32, or double where float32 would lose too much."""
     exact = 255.0 / ((float(high) - float(low)) * (1.0 + 1e-7))
@@ -97,6 +120,7 @@ REFERENCES: Mapping[str, tuple[Body, Values]] = {
     "minmax8": (minmax8, minmax8_values),
     "topk": (topk, topk_values),
     "randk": (randk, randk_values),
+    "per-tensor": (per_tensor, per_tensor_values),
     "qsgd": (quantised.QSGD.body, quantised.QSGD.values),
     "qsgd-inf": (quantised.QSGD_INF.body, quantised.QSGD_INF.values),
     "elastiquant": (quantised.elastiquant, quantised.elastiquant_values),
@@ -123,6 +147,10 @@ _UNIFORM: tuple[dict[str, Any], ...] = (
 PARAMS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "topk": _SPARSE,
     "randk": (*_SPARSE, {"ratio": 0.5, "unbiased": False}),
+    "per-tensor": (
+        {"codec": "fp32", "tensors": "t1", "other": "fp16"},
+        {"codec": "fp16", "tensors": "t0", "other": "fp32"},
+    ),
     "qsgd": _UNIFORM,
     "qsgd-inf": _UNIFORM,
     "elastiquant": (

@@ -315,11 +315,11 @@ def elastiquant_values(body: bytes, shapes: Shapes, stage: str, norm: str = "l2"
     return decode(body, shapes, elastiquant_grid(**params))
 
 
-def elasticl(x: np.ndarray, shapes: Shapes, stage: str, s0: int = 7) -> bytes:
+def elasticl(x: np.ndarray, shapes: Shapes, stage: str, s0: int = 127) -> bytes:
     return struct.pack("<H", s0) + encode(x, shapes, Grid("uniform", 1 + s0.bit_length(), s0), l2, stage)
 
 
-def elasticl_values(body: bytes, shapes: Shapes, stage: str, s0: int = 7) -> list[float]:
+def elasticl_values(body: bytes, shapes: Shapes, stage: str, s0: int = 127) -> list[float]:
     s = struct.unpack_from("<H", body)[0]
     return decode(body[2:], shapes, Grid("uniform", 1 + s.bit_length(), s))
 

@@ -34,6 +34,8 @@ def test_attack_is_refused(name: str) -> None:
     wanted = ERRORS[name]
     pattern = re.escape(wanted.removesuffix("*")) + (".*" if wanted.endswith("*") else "")
     with pytest.raises(PeerError) as refused:
-        receive((FOLDER / f"{name}.bin").read_bytes(), out)
+        receive((FOLDER / f"{name}.bin").read_bytes(), out, 0.5)
     assert re.fullmatch(pattern, str(refused.value)), str(refused.value)
     assert (out == 7).all()
+    with pytest.raises(PeerError):
+        receive((FOLDER / f"{name}.bin").read_bytes())

@@ -28,7 +28,7 @@ def options(name: str, params: dict[str, Any]) -> tuple[int, int, int, int] | No
             else (LEVELS, bits - 2, bucket, 2 ** (bits - 1) - 2)
         )
     if name == "elasticl":
-        return UNIFORM, params.get("s0", 7).bit_length() - 1, 8, 0
+        return UNIFORM, params.get("s0", 127).bit_length() - 1, 8, 0
     return {"terngrad": (UNIFORM, 0, 8, 0), "signsgd": (SIGN, 0, 8, 0), "co3": (FP4, 0, 8, 0)}.get(name)
 
 
