@@ -146,7 +146,7 @@ def test_nothing_that_a_memory_holds_is_lost(case: Case, model: tuple[Layout, Ve
         body, after = codec.encode(x, state, dataclasses.replace(CTX, key=step, round=step))
         q = codec.decode(body, layout).astype(np.float64)
         before, left = memory.before(x, state).astype(np.float64), memory.after(after).astype(np.float64)
-        scale = np.abs(before) + np.abs(q) + np.abs(left)
+        scale = np.abs(before) + np.abs(q) + np.abs(left) + 2 * np.abs(x.astype(np.float64))
         assert (np.abs(before - (q + left)) <= ROUNDING * scale + 4 * TINY).all(), (before, q, left)
         state = after
 
