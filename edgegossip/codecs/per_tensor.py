@@ -49,9 +49,12 @@ class _Run:
     """Neighbouring tensors with the same codec."""
 
     codec: int
-    tensors: slice
-    values: slice
+    first: int  # of the values
     layout: Layout
+
+    def of(self, values: Vec) -> Vec:
+        """Its part of float32[n]."""
+        return values[self.first : self.first + self.layout.size]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +94,7 @@ class PerTensor:
         states = []
         for k, (run, before) in enumerate(zip(state.runs, state.states, strict=True)):
             own = Ctx(tensor_key(ctx.key, k), ctx.round, ctx.loss, ctx.lr)
-            body, after = self.codecs[run.codec].encode(x[run.values], before, own)
+            body, after = self.codecs[run.codec].encode(run.of(x), before, own)
             parts += [_LENGTH.pack(len(body)), body]
             states.append(after)
         return b"".join(parts), PerTensorState(state.layout, state.choices, state.runs, tuple(states))
@@ -104,7 +107,7 @@ class PerTensor:
             for run, piece in pieces:
                 self.codecs[run.codec].decode(piece, run.layout, np.empty(run.layout.size, np.float32))
         for run, piece in pieces:
-            self.codecs[run.codec].decode(piece, run.layout, values[run.values], weight)
+            self.codecs[run.codec].decode(piece, run.layout, run.of(values), weight)
         return values
 
     def _pieces(self, body: memoryview, layout: Layout) -> Sequence[tuple[_Run, memoryview]]:
@@ -135,8 +138,7 @@ def _runs(layout: Layout, choices: bytes) -> Iterator[_Run]:
     start = 0
     for codec, group in groupby(choices):
         end = start + len(list(group))
-        values = slice(int(layout.offsets[start]), int(layout.offsets[end]))
-        yield _Run(codec, slice(start, end), values, Layout(layout.tensors[start:end]))
+        yield _Run(codec, int(layout.offsets[start]), Layout(layout.tensors[start:end]))
         start = end
 
 

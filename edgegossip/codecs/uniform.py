@@ -33,7 +33,7 @@ class Qsgd:
     stage: Stage = "auto"
     name: ClassVar[str] = "qsgd"
     wire_id: ClassVar[int] = 5
-    linf: ClassVar[bool] = False
+    norm: ClassVar[str] = "l2"
 
     def __post_init__(self) -> None:
         if fault := bucket_error(self.bucket):
@@ -46,7 +46,7 @@ class Qsgd:
         return layout
 
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
-        return encode_body(x, state, self._quantiser, ctx.key, self.stage, linf=self.linf), state
+        return encode_body(x, state, self._quantiser, ctx.key, self.stage, linf=self.norm == "linf"), state
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         return decode_body(body, layout, self._quantiser, self.name, out, weight)
@@ -62,7 +62,7 @@ class QsgdInf(Qsgd):
 
     name: ClassVar[str] = "qsgd-inf"
     wire_id: ClassVar[int] = 6
-    linf: ClassVar[bool] = True
+    norm: ClassVar[str] = "linf"
 
 
 def _from_params(name: str, make: Callable[[int, int], Qsgd]) -> Callable[[bytes], Qsgd]:

@@ -50,7 +50,7 @@ def feedback(decay: float) -> Memory:
     """x + decay e == q + e'."""
 
     def before(x: Vec, state: Any) -> NDArray[np.floating]:
-        return x if state.memory is None else x + decay * state.memory.astype(np.float64)
+        return x if state.memory is None else x + float(np.float32(decay)) * state.memory.astype(np.float64)
 
     after: Callable[[Any], NDArray[np.floating]] = lambda state: state.memory  # noqa: E731
     return Memory(before, after)
