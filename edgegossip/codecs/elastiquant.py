@@ -50,6 +50,10 @@ class ElastiQuant:
     def __post_init__(self) -> None:
         if fault := bucket_error(self.bucket) or _levels_error(self.levels, self.bits):
             raise ConfigError(f"codec elastiquant: {fault}")
+        try:
+            self.quantiser()
+        except LocalError as error:
+            raise ConfigError(f"codec elastiquant: {error}") from None
 
     def wire_params(self) -> bytes:
         """Bits, kind, bucket; then the ratio as float64, or the inner levels as float32."""
@@ -76,7 +80,7 @@ class ElastiQuant:
         inner = 2 ** (self.bits - 1) - 2  # s: geometric levels below 1, 0 not counted
         if self.levels:
             return Quantiser(Kind.LEVELS, self.bits, 0, self.bucket, self.levels)
-        if self.p == 0.5 and inner <= 30:
+        if inner == 0 or (self.p == 0.5 and inner <= 30):
             return Quantiser(Kind.LOG2, self.bits, inner, self.bucket)
         return Quantiser(Kind.LEVELS, self.bits, 0, self.bucket, tuple(geometric_levels(inner, self.p).tolist()))
 
@@ -96,8 +100,8 @@ def _levels_error(levels: tuple[float, ...], bits: int) -> str:
 def _can_be_told_apart(bits: int, ratio: float) -> bool:
     """Whether all geometric levels differ in float32."""
     try:
-        ElastiQuant(bits, ratio).quantiser()
-    except LocalError:
+        ElastiQuant(bits, ratio)
+    except ConfigError:
         return False
     return True
 

@@ -64,7 +64,7 @@ def test_the_layout_hash_is_that_of_the_shell(layout_line: str) -> None:
 
 
 def test_the_tables_of_tags_kinds_limits_and_codecs_are_complete() -> None:
-    rows = {(int(i), name) for i, name in re.findall(r"^\| (\d+) \| (\w+) \|", TEXT, re.MULTILINE)}
+    rows = {(int(i), name) for i, name in re.findall(r"^\| (\d+) \| ([\w-]+) \|", TEXT, re.MULTILINE)}
     assert {(int(tag), tag.name) for tag in frame.Aux} <= rows
     assert {(i, family.name) for i, family in codecs.REGISTRY.by_wire_id.items()} <= rows
     assert ", ".join(f"{int(kind)} {kind.name.lower()}" for kind in frame.Kind) in TEXT
