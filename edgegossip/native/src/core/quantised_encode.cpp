@@ -36,7 +36,8 @@ struct Writer {
         const int64_t bucket = source.q.bucket;
         if (symbols.all) return symbols.data.data() + symbol_bytes(first, source.q.bits);
         if (!symbols.quantise(first, n, slot->scales.data(), place)) return nullptr;
-        if (bucket > 0) std::memcpy(scales + 4 * (first / bucket), slot->scales.data(), size_t(4 * scale_count(n, bucket)));
+        if (bucket > 0 && source.scales == nullptr)
+            std::memcpy(scales + 4 * (first / bucket), slot->scales.data(), size_t(4 * scale_count(n, bucket)));
         return place;
     }
 };

@@ -1,0 +1,192 @@
+"""Sections of the quantised codecs decoded the slow, plain way, from docs/wire-format.md: every stage but zstd, every
+transport of a Huffman code. Shares no code with the product."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tests.conformance.reference_stages import bits_of, canonical, read_omega, read_symbol, symbol_bytes, tokens
+
+RAW, HUFFMAN, RUNS, ELIAS = range(4)
+SAME, STATIC, MARGINALS, LENGTHS = range(4)
+BLOCK, RAW_BLOCK = 65536, 0xFFFF
+SKIP = 0xF0
+
+
+@dataclass
+class Decoder:
+    """Sections of one body. `largest`: the largest level; `static`: rows of 2^W marginals. `seen` collects what the
+    sections were made of, as words."""
+
+    bits: int
+    largest: int
+    bucket: int = 0
+    static: Sequence[Sequence[int]] = ()
+    last: dict[int, dict[int, int]] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+
+    def section(self, body: bytes, n: int) -> tuple[list[float], list[int], bytes]:
+        """Scales and codes, and the rest of the body."""
+        count = -(-n // self.bucket) if self.bucket else 1
+        stage, scales = body[0], struct.unpack_from(f"<{count}f", body, 1)
+        body = body[1 + 4 * count :]
+        if stage == RAW:
+            size = -(-n * self.bits // 8)
+            return list(scales), self.dense(body[:size], n), body[size:]
+        size = struct.unpack_from("<I", body)[0]
+        payload, rest = body[4 : 4 + size], body[4 + size :]
+        assert len(payload) == size
+        read = {HUFFMAN: self.huffman, RUNS: self.runs, ELIAS: self.elias}[stage]
+        self.seen.add(("raw", "huffman", "runs", "elias")[stage])
+        return list(scales), read(payload, n), rest
+
+    def dense(self, data: bytes, n: int, width: int = 0) -> list[int]:
+        width, bits = width or self.bits, bits_of(data)
+        assert len(bits) - n * width in range(8) and "1" not in bits[n * width :]
+        return [int(bits[i : i + width][::-1], 2) for i in range(0, n * width, width)]
+
+    def elias(self, payload: bytes, n: int) -> list[int]:
+        codes, bits, at, i = [0] * n, bits_of(payload[4:]), 0, -1
+        for _ in range(struct.unpack_from("<I", payload)[0]):
+            gap, at = read_omega(bits, at)
+            i += gap
+            level, end = read_omega(bits, at + 1)
+            codes[i] = self.code(int(bits[at]), level)
+            at = end
+        ends(bits, at)
+        return codes
+
+    def huffman(self, payload: bytes, n: int) -> list[int]:
+        width = next(w for w in (1, 2, 4, 8) if w >= self.bits)
+        alphabet = symbol_bytes(self.bits, self.largest)
+        words, payload = self.words(payload, HUFFMAN, alphabet, width)
+        codes: list[int] = []
+        for start in range(0, n, BLOCK):
+            block, payload = self.block(payload, min(BLOCK, n - start), width, words)
+            codes += block
+        assert not payload
+        return codes
+
+    def block(self, data: bytes, n: int, width: int, words: dict[str, int]) -> tuple[list[int], bytes]:
+        if struct.unpack_from("<H", data)[0] == RAW_BLOCK:
+            self.seen.add("raw block")
+            size = 2 + -(-n * self.bits // 8)
+            return self.dense(data[2:size], n), data[size:]
+        count = -(-n * width // 8)
+        streams = 1 if count < 1024 else 4
+        self.seen.add(f"{streams} streams")
+        sizes = struct.unpack_from(f"<{streams}H", data)
+        data, symbols = data[2 * streams :], bytearray()
+        for k, size in enumerate(sizes):
+            bits, at = bits_of(data[:size]), 0
+            for _ in range(count // 4 if k < streams - 1 else count - count // 4 * k):
+                symbol, at = read_symbol(bits, at, words)
+                symbols.append(symbol)
+            ends(bits, at)
+            data = data[size:]
+        return self.dense(bytes(symbols), n, width), data
+
+    def runs(self, payload: bytes, n: int) -> list[int]:
+        k, is_long = payload[0] & 127, payload[0] >> 7
+        words, payload = self.words(payload[1:], RUNS, tokens(self.largest), 4)
+        self.seen.add("long units" if is_long else "short units")
+        unit, size_bytes = (1 << 18, 3) if is_long else (1 << 14, 2)
+        codes: list[int] = []
+        for start in range(0, n, unit):
+            size = int.from_bytes(payload[:size_bytes], "little")
+            codes += self.unit(payload[size_bytes : size_bytes + size], min(unit, n - start), k, words)
+            payload = payload[size_bytes + size :]
+        assert not payload
+        return codes
+
+    def unit(self, data: bytes, n: int, k: int, words: dict[str, int]) -> list[int]:
+        codes: list[int] = []
+        bits, at = bits_of(data), 0
+        while len(codes) < n:
+            token, at = read_symbol(bits, at, words)
+            if token == SKIP:
+                self.seen.add("skip")
+                codes += [0] * (15 << k)
+                continue
+            codes += [0] * ((token >> 4 << k) + int("0" + bits[at : at + k][::-1], 2))
+            at, level = at + k, token & 7
+            if level == 7:
+                self.seen.add("escape")
+                more, at = read_omega(bits, at)
+                level = 6 + more
+            assert len(codes) < n
+            codes.append(self.code(token >> 3 & 1, level))
+        ends(bits, at)
+        return codes[:n]
+
+    def code(self, sign: int, level: int) -> int:
+        assert 0 < level <= self.largest
+        return sign << self.bits - 1 | level
+
+    def words(self, data: bytes, stage: int, alphabet: list[int], width: int) -> tuple[dict[str, int], bytes]:
+        """Code words and their bytes, and what follows the table."""
+        kind, data = data[0], data[1:]
+        self.seen.add(f"{('huffman', 'runs')[stage - 1]} {('same', 'static', 'marginals', 'lengths')[kind]}")
+        rows = 1 if stage == HUFFMAN else 2  # lists of marginals
+        if kind == SAME:
+            lengths = self.last[stage]
+        elif kind == STATIC:
+            lengths, data = package_merge(weights_of(alphabet, width, [self.static[data[0]]])), data[1:]
+        elif kind == MARGINALS:
+            marginals, data = read_marginals(data, alphabet, width, rows)
+            lengths = package_merge(weights_of(alphabet, width, marginals))
+        else:
+            size = (len(alphabet) + 1) // 2
+            halves = [half for byte in data[:size] for half in (byte & 15, byte >> 4)]
+            assert not any(halves[len(alphabet) :])
+            lengths, data = {s: n for s, n in zip(alphabet, halves, strict=False) if n}, data[size:]
+        assert sum(2.0**-n for n in lengths.values()) == 1 and max(lengths.values()) <= 12
+        self.last[stage] = lengths
+        return {word: symbol for symbol, word in canonical(lengths).items()}, data
+
+
+def ends(bits: str, at: int) -> None:
+    """A stream ends here: less than a byte is left, all zero."""
+    assert len(bits) - at in range(8) and "1" not in bits[at:]
+
+
+def fields(byte: int, width: int) -> list[int]:
+    return [byte >> k & (1 << width) - 1 for k in range(0, 8, width)]
+
+
+def read_marginals(data: bytes, alphabet: list[int], width: int, rows: int) -> tuple[list[list[int]], bytes]:
+    marginals, at = [[0] * (1 << width) for _ in range(rows)], 0
+    for row, values in enumerate(marginals):
+        occur = {f for byte in alphabet for k, f in enumerate(fields(byte, width)) if k % rows == row}
+        for f in sorted(occur):
+            b = data[at]
+            assert b
+            values[f] = b if b < 16 else (16 + b % 16) * 2 ** (b // 16 - 1)
+            at += 1
+    return marginals, data[at:]
+
+
+def weights_of(alphabet: list[int], width: int, marginals: Sequence[Sequence[int]]) -> dict[int, int]:
+    factor = 2 ** max(0, 20 - max(map(max, marginals)).bit_length())
+    found = {}
+    for byte in alphabet:
+        m = [marginals[k % len(marginals)][f] * factor for k, f in enumerate(fields(byte, width))]
+        product = m[0] * m[1] if len(m) == 2 else ((m[0] * m[1] >> 12) * (m[2] * m[3] >> 12)) >> 8
+        found[byte] = max(1, product)
+    return found
+
+
+def package_merge(weights: dict[int, int]) -> dict[int, int]:
+    """Lengths of an optimal code without words of more than 12 bits."""
+    leaves = sorted((w, 0, (s,)) for s, w in weights.items())
+    items = leaves
+    for _ in range(11):
+        pairs = [(a[0] + b[0], 1, a[2] + b[2]) for a, b in zip(items[::2], items[1::2], strict=False)]
+        items = sorted(leaves + pairs, key=lambda item: item[:2])
+    lengths = dict.fromkeys(weights, 0)
+    for _, _, symbols in items[: 2 * len(weights) - 2]:
+        for s in symbols:
+            lengths[s] += 1
+    return lengths

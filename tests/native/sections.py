@@ -1,0 +1,94 @@
+"""What tests of sections share: quantisers as the codecs make them, tensors with known codes, encoding and decoding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgegossip.codecs.gennorm import STATIC_TABLES
+from edgegossip.codecs.levels import geometric_levels
+from edgegossip.native import coding, quantise
+from edgegossip.native.quantise import Kind, Quantiser
+
+KEY = 0x1234_5678_9ABC_DEF0
+CO3_TABLES = np.array([t.weights for t in STATIC_TABLES], np.uint8).reshape(-1)
+FP4 = Quantiser(Kind.FP4, 4)
+SIGN = Quantiser(Kind.SIGN, 1)
+TERNARY = Quantiser(Kind.UNIFORM, 2, 1)
+CHOICES: tuple[coding.Choice, ...] = ("raw", "huffman", "elias", "auto")
+
+
+def uniform(bits, bucket=0):
+    return Quantiser(Kind.UNIFORM, bits, 2 ** (bits - 1) - 1, bucket)
+
+
+def log2(bits, bucket=0):
+    return Quantiser(Kind.LOG2, bits, 2 ** (bits - 1) - 2, bucket)
+
+
+def geometric(bits, bucket=0):
+    return Quantiser(Kind.LEVELS, bits, 0, bucket, tuple(geometric_levels(2 ** (bits - 1) - 2, 0.9).tolist()))
+
+
+def largest_level(q):
+    return {Kind.UNIFORM: q.levels, Kind.LOG2: q.levels + 1, Kind.FP4: 5, Kind.SIGN: 0}.get(
+        q.kind, len(q.list or ()) - 1
+    )
+
+
+def code_width(q):
+    return next(w for w in (1, 2, 4, 8, 16) if w >= q.bits)
+
+
+def codes_in(q, symbols, n):
+    """uint16[n] from a row of symbols."""
+    if code_width(q) == 16:
+        return np.frombuffer(bytes(symbols), "<u2")
+    bits = np.unpackbits(np.frombuffer(bytes(symbols), np.uint8), bitorder="little")[: n * code_width(q)]
+    return bits.reshape(n, -1) @ (1 << np.arange(code_width(q), dtype=np.uint16))
+
+
+def exact(q, levels, signs):
+    """x and scales that are quantised to these levels, int[n], and signs, bool[n], for every key."""
+    n = len(levels)
+    scales = np.full(q.scale_count(n), q.levels if q.kind is Kind.UNIFORM else 1, np.float32)
+    if q.kind is Kind.UNIFORM:
+        sizes = levels.astype(np.float32)
+    elif q.kind is Kind.LOG2:
+        sizes = np.where(levels > 0, 2.0 ** (levels - 1.0 - q.levels), 0).astype(np.float32)
+    elif q.kind is Kind.SIGN:
+        sizes = np.ones(n, np.float32)
+    else:
+        sizes = np.array(q.list or (0, 0.5, 1, 1.5, 2, 3), np.float32)[levels]
+    return np.where(signs, -sizes, sizes).astype(np.float32), scales
+
+
+def codes_of(q, levels, signs):
+    if q.kind is Kind.SIGN:
+        return signs.astype(np.uint16)
+    return (levels + np.where(signs & (levels > 0), 1 << q.bits - 1, 0)).astype(np.uint16)
+
+
+def sparse_levels(q, n, density, seed=1):
+    """Levels of which a share is not zero, mostly small ones, and signs."""
+    rng = np.random.default_rng(seed)
+    levels = np.minimum(rng.geometric(0.4, n), max(largest_level(q), 1)) * (rng.random(n) < density)
+    top = rng.random(n) < 0.02
+    return np.where(top & (levels > 0), largest_level(q), levels).astype(np.int64), rng.random(n) < 0.5
+
+
+def encode(q, x, choice, scales=None, state=None, **more):
+    room = np.full(coding.bound(len(x), q, choice), 0xA5, np.uint8)
+    size = coding.encode(q, x, KEY, choice, coding.new_state() if state is None else state, room, scales=scales, **more)
+    return size if size < 0 else room[:size].tobytes()
+
+
+def decode(q, body, n, out=None, weight=None, at=0, state=None, **more):
+    """Where the section ends, or a fault."""
+    return coding.decode(q, body, at, n, coding.new_state() if state is None else state, out, weight, **more)
+
+
+def values_of(q, x, scales):
+    """What x becomes, by the quantisers alone."""
+    out = np.empty_like(x)
+    assert quantise.dequantise(q, quantise.quantise(q, x, scales, KEY), scales, out)
+    return out

@@ -1,0 +1,288 @@
+"""Sections: what comes back, the same bytes everywhere, never larger than raw, and the codes that the papers list."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgegossip import native
+from edgegossip.native import coding, quantise
+from tests.native import sections
+from tests.native.reference_entropy import Decoder
+from tests.native.sections import (
+    CHOICES,
+    CO3_TABLES,
+    FP4,
+    SIGN,
+    TERNARY,
+    decode,
+    encode,
+    exact,
+    geometric,
+    log2,
+    uniform,
+)
+
+ISAS = native.available_isas()
+QUANTISERS = [
+    *(uniform(bits) for bits in range(2, 17)),
+    *(uniform(bits, 8) for bits in (2, 4, 7, 12)),
+    *(log2(bits, 64) for bits in (2, 3, 4, 5)),
+    *(geometric(bits, 512) for bits in (3, 5, 8)),
+    FP4,
+    SIGN,
+]
+SIZES = st.one_of(
+    st.integers(1, 70),
+    st.integers(1000, 1050),
+    st.integers(2040, 2060),
+    st.integers(4090, 4100),
+    st.integers(16380, 16390),
+)
+DENSITIES = (0.0, 0.0005, 0.02, 0.2, 1.0)
+
+
+def name_of(q):
+    return f"{q.kind.name}-{q.bits}-{q.bucket}"
+
+
+def raw_size(q, n):
+    return 1 + 4 * q.scale_count(n) + (n * q.bits + 7) // 8
+
+
+def check(q, n, density, choice, seed, norms):
+    """One tensor, there and back."""
+    levels, signs = sections.sparse_levels(q, n, density, seed)
+    x, scales = exact(q, levels, signs)
+    if norms:
+        x += np.float32(0.01) * (np.arange(n) % 3 == 0)
+        scales = quantise.norms(x, q.bucket)
+    body = encode(q, x, choice, None if norms else scales)
+    assert len(body) <= coding.bound(n, q, choice)
+    assert choice == "elias" or len(body) <= raw_size(q, n)
+    expected = sections.values_of(q, x, scales)
+    if not norms and q.kind is not quantise.Kind.SIGN:
+        assert ((expected != 0) == (levels > 0)).all() and (np.signbit(expected) == (signs & (levels > 0))).all()
+    assert decode(q, body, n) == len(body)
+    out = np.full(n, np.nan, np.float32)
+    assert decode(q, body, n, out) == len(body)
+    np.testing.assert_array_equal(out, expected)
+    total = np.arange(n, dtype=np.float32)
+    assert decode(q, body, n, total, 0.3) == len(body)
+    np.testing.assert_array_equal(total, np.arange(n, dtype=np.float32) + np.float32(0.3) * expected)
+
+
+@settings(max_examples=400)
+@given(
+    q=st.sampled_from(QUANTISERS),
+    n=SIZES,
+    density=st.sampled_from(DENSITIES),
+    choice=st.sampled_from(CHOICES),
+    seed=st.integers(0, 99),
+    norms=st.booleans(),
+)
+def test_round_trip(q, n, density, choice, seed, norms):
+    check(q, n, density, choice, seed, norms and q.kind not in (quantise.Kind.FP4, quantise.Kind.SIGN))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("n", [65535, 65537, 131_073, 400_011])
+@pytest.mark.parametrize("q", [uniform(2), uniform(3, 8), log2(4, 512), uniform(11)], ids=name_of)
+def test_round_trip_over_several_blocks(q, n, choice):
+    for density in (0.0005, 0.6) if n > 200_000 else (0.02, 0.2):
+        check(q, n, density, choice, n, norms=q.bucket > 8)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize(
+    "q", [TERNARY, uniform(3, 8), uniform(4, 512), geometric(8, 512), uniform(11, 65536), SIGN], ids=name_of
+)
+@pytest.mark.parametrize("n", [70, 4099, 300_011])
+def test_same_bytes_on_every_instruction_set_and_for_any_number_of_threads(q, choice, n):
+    for density in (0.003, 0.3):
+        x, scales = exact(q, *sections.sparse_levels(q, n, density))
+        x += np.float32(0.004) * (q.kind is not quantise.Kind.SIGN)
+        body = encode(q, x, choice, scales, threads=1)
+        out = np.empty(n, np.float32)
+        assert decode(q, body, n, out, threads=1) == len(body)
+        for isa in ISAS:
+            for threads in (1, 2, 3, 7) if n > 65536 else (1, 2):
+                assert encode(q, x, choice, scales, isa=isa, threads=threads) == body
+                again = np.empty(n, np.float32)
+                assert decode(q, body, n, again, isa=isa, threads=threads) == len(body)
+                np.testing.assert_array_equal(again, out)
+                assert decode(q, body, n, isa=isa, threads=threads) == len(body)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("q", [uniform(4), uniform(4, 512), uniform(13, 64)], ids=name_of)
+@pytest.mark.parametrize("bad", [np.nan, -np.inf])
+@pytest.mark.parametrize("n, at", [(9, 8), (300_000, 299_999), (300_000, 123_457)])
+def test_what_is_not_finite_is_refused(q, choice, bad, n, at):
+    x = np.ones(n, np.float32)
+    x[at] = bad
+    assert encode(q, x, choice) == -1
+    assert encode(q, x, choice, threads=3) == -1
+
+
+# What the stages are good for.
+
+
+def stage(q, density, n=40_000, choice="auto"):
+    x, scales = exact(q, *sections.sparse_levels(q, n, density))
+    return encode(q, x, choice, scales)[0]
+
+
+def test_the_stage_follows_the_codes():
+    assert stage(uniform(4), 0.01) == 2 and stage(uniform(12), 0.01) == 2 and stage(uniform(4), 0.0005) == 3
+    assert stage(uniform(4), 0.9) == 1 and stage(uniform(8), 0.9) == 1
+    rng = np.random.default_rng(3)
+    noise, scales = exact(uniform(8), rng.integers(0, 128, 40_000), rng.random(40_000) < 0.5)
+    assert encode(uniform(8), noise, "auto", scales)[0] == 0
+    assert encode(uniform(8), noise, "huffman", scales)[0] == 0
+    assert encode(uniform(8), noise, "elias", scales)[0] == 3
+    assert encode(SIGN, np.zeros(4000, np.float32), "auto", np.ones(1, np.float32))[0] == 0
+
+
+def test_huffman_is_close_to_the_entropy():
+    """Independent codes: within 1 % of the entropy of pairs, tables and sizes included."""
+    n, q = 262_144, uniform(4)
+    levels, signs = sections.sparse_levels(q, n, 0.7)
+    codes = sections.codes_of(q, levels, signs)
+    share = np.bincount(codes, minlength=16) / n
+    entropy = -n * float((share[share > 0] * np.log2(share[share > 0])).sum()) / 8
+    x, scales = exact(q, levels, signs)
+    assert entropy < len(encode(q, x, "huffman", scales)) < 1.01 * entropy + 200
+
+
+# Elias's recursive code, as the papers list it.
+
+
+@pytest.mark.parametrize(
+    "k, word",
+    [
+        (1, "0"),
+        (2, "100"),
+        (3, "110"),
+        (4, "101000"),
+        (5, "101010"),
+        (7, "101110"),
+        (8, "1110000"),
+        (15, "1111110"),
+        (16, "10100100000"),
+        (100, "1011011001000"),
+        (1000, "11100111111010000"),
+    ],
+)
+def test_elias_words_bit_by_bit(k, word):
+    """As a gap, behind a level of 1, and as a level."""
+    q = uniform(12)
+    as_gap, scales = exact(q, np.array([0] * (k - 1) + [1]), np.array([False] * k))
+    body = encode(q, as_gap, "elias", scales)
+    if body[0] == 3:  # else raw codes are smaller
+        assert_bits(body, word + "0" + "0")
+    sparse = np.zeros(200, int)
+    sparse[0] = k
+    x, scales = exact(q, sparse, sparse == k)
+    assert_bits(encode(q, x, "elias", scales), "0" + "1" + word)
+
+
+def assert_bits(body, expected):
+    assert body[0] == 3 and int.from_bytes(body[9:13], "little") == 1
+    size = int.from_bytes(body[5:9], "little")
+    assert size == 4 + -(-len(expected) // 8) and len(body) == 9 + size
+    bits = "".join(format(byte, "08b")[::-1] for byte in body[13:])
+    assert bits == expected + "0" * (-len(expected) % 8)
+
+
+# The slow decoder that was written from the documentation.
+
+
+def reads(q, parts, choice, static=(), **more):
+    """One body of several tensors (levels, signs), decoded by both; what the sections were made of."""
+    slow = Decoder(q.bits, sections.largest_level(q), q.bucket, static)
+    state, body = coding.new_state(), b""
+    for levels, signs in parts:
+        x, scales = exact(q, levels, signs)
+        body += encode(q, x, choice, scales, state, **more)
+    rest, state, at = body, coding.new_state(), 0
+    for levels, signs in parts:
+        scales, codes, rest = slow.section(rest, len(levels))
+        np.testing.assert_array_equal(codes, sections.codes_of(q, levels, signs))
+        out = np.empty(len(levels), np.float32)
+        at = decode(q, body, len(levels), out, at=at, state=state, tables=more.get("tables", coding.NO_TABLES))
+        x, given = exact(q, levels, signs)
+        np.testing.assert_array_equal(scales, given)
+        np.testing.assert_array_equal(out, sections.values_of(q, x, given))
+    assert not rest and at == len(body)
+    return slow.seen
+
+
+def pairs(q, n):
+    """Codes that come twice: their bytes are not as likely as products say."""
+    levels, signs = sections.sparse_levels(q, n // 4, 0.6)
+    return np.repeat(levels, 4), np.repeat(signs, 4)
+
+
+@pytest.mark.parametrize("q", [TERNARY, uniform(3, 64), log2(4, 512), FP4], ids=name_of)
+def test_the_documentation_decodes_marginals_and_blocks(q):
+    assert {"huffman marginals", "1 streams"} <= reads(q, [sections.sparse_levels(q, 1500, 0.8)], "huffman")
+    assert {"huffman marginals", "4 streams"} <= reads(q, [sections.sparse_levels(q, 9001, 0.8)], "huffman")
+    assert {"huffman lengths", "4 streams"} <= reads(q, [pairs(q, 40_000)], "huffman")
+
+
+@pytest.mark.parametrize("bits", [5, 8])
+def test_the_documentation_decodes_codes_of_whole_bytes(bits):
+    q = uniform(bits, 512)
+    parts = [sections.sparse_levels(q, n, 0.7, n) for n in (900, 66_000)]
+    assert {"huffman lengths", "huffman same", "1 streams", "4 streams"} <= reads(q, [*parts, parts[0]], "huffman")
+
+
+@pytest.mark.parametrize("bits", [3, 4, 6])
+def test_the_documentation_decodes_raw_blocks(bits):
+    q, rng = uniform(bits), np.random.default_rng(1)
+    plain, signs = sections.sparse_levels(q, 65536, 0.7)[0], np.zeros(65536, bool)
+    codes = rng.integers(1, 2 ** (bits - 1), 30_001)
+    mixed = np.concatenate([plain, codes]), np.concatenate([signs, rng.random(30_001) < 0.5])
+    assert {"raw block", "4 streams"} <= reads(q, [mixed], "huffman")
+
+
+@pytest.mark.parametrize("row", [0, 5, 12])
+def test_the_documentation_decodes_static_and_same_tables(row):
+    rng, static = np.random.default_rng(row), CO3_TABLES.reshape(-1, 16)
+    parts = []
+    for n in (300, 280, 1):
+        codes = rng.choice(16, n, p=static[row] / static[row].sum())
+        parts.append((codes & 7, codes >= 8))
+    seen = reads(FP4, parts, "huffman", static.tolist(), tables=CO3_TABLES, preferred=row)
+    assert {"huffman static", "huffman same"} <= seen
+    assert reads(FP4, parts[2:], "huffman", static.tolist(), tables=CO3_TABLES, preferred=row) == set()  # raw
+
+
+@pytest.mark.parametrize("q", [TERNARY, uniform(4, 512), uniform(7), uniform(12), uniform(16)], ids=name_of)
+def test_the_documentation_decodes_runs(q):
+    seen = set()
+    for density, n in ((0.005, 300_000), (0.002, 3000), (0.1, 40_000)):
+        part = sections.sparse_levels(q, n, density)
+        seen |= reads(q, [part, part], "huffman")
+    assert {"runs", "runs same", "short units", "long units", "skip"} <= seen
+    assert q is TERNARY or q.bits == 4 or "escape" in seen
+    assert {"runs marginals", "runs lengths"} & seen
+
+
+def test_the_documentation_decodes_both_tables_of_runs():
+    q, seen = uniform(12), set()
+    part = sections.sparse_levels(q, 2000, 0.05)
+    seen |= reads(q, [part], "huffman")
+    levels, signs = np.zeros(200_000, int), np.zeros(200_000, bool)
+    levels[::40], levels[1::40], signs[1::40] = 2, 5, True  # a code says which run comes before
+    seen |= reads(q, [(levels, signs)], "huffman")
+    assert {"runs marginals", "runs lengths"} <= seen
+
+
+@pytest.mark.parametrize("q", [TERNARY, uniform(5, 8), uniform(16)], ids=name_of)
+@pytest.mark.parametrize("choice", ["elias", "auto"])
+def test_the_documentation_decodes_elias_and_raw(q, choice):
+    for density, n in ((0.0, 100), (0.004, 70_000), (0.5, 3000), (1.0, 9)):
+        seen = reads(q, [sections.sparse_levels(q, n, density)], choice)
+        assert choice == "auto" or n < 100 or "elias" in seen
