@@ -38,7 +38,7 @@ def run(mode: str, name: str, seed: int) -> dict[str, object]:
     command = ["edgegossip", "run", f"quickstart-{mode}", *settings(name, seed)]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-m", *command, "--runs-dir", folder, "--json"], capture_output=True, text=True
+            [sys.executable, "-m", *command, "--runs", folder, "--no-plots", "--json"], capture_output=True, text=True
         )
     line: dict[str, object] = {"mode": mode, "codec": name, "seed": seed, "command": " ".join(command)}
     if done.returncode:
@@ -93,6 +93,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("docs/results/codec-runs.md"))
     options = parser.parse_args()
     kept = json.loads(options.out.with_suffix(".json").read_text()) if options.out.with_suffix(".json").exists() else []
+    kept = [line for line in kept if "failed" not in line]
     have = {(line["mode"], line["codec"], line["seed"]) for line in kept}
     for mode in options.modes.split(","):
         for name in options.names or codecs.names():
