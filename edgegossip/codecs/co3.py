@@ -24,8 +24,7 @@ from edgegossip.codecs.gennorm import STATIC_TABLES, fit, scale_for, static_tabl
 from edgegossip.codecs.quantised import STAGE, Scale, Stage, decode_body, encode_body
 from edgegossip.codecs.registry import Family, Param, without_params
 from edgegossip.layout import Layout
-from edgegossip.native import quantise
-from edgegossip.native.quantise import Kind, Quantiser
+from edgegossip.native.quantise import Kind, Moments, Quantiser
 from edgegossip.types import Vec
 
 _QUANTISER = Quantiser(Kind.FP4, bits=4)
@@ -53,10 +52,9 @@ class Co3Grid:
         return decode_body(body, layout, _QUANTISER, self.name, out, weight, tables=_TABLES)
 
 
-def _scale(tensor: Vec) -> Scale:
-    _, magnitudes, squares, largest = quantise.moments(tensor)
-    k = float(scale_for(magnitudes, squares, largest, tensor.size))
-    return Scale(k, static_table_for(fit(magnitudes, squares, tensor.size).beta).index)
+def _scale(m: Moments, n: int) -> Scale:
+    k = float(scale_for(m.magnitudes, m.squares, m.largest, n))
+    return Scale(k, static_table_for(fit(m.magnitudes, m.squares, n).beta).index)
 
 
 def _make(gamma: float, stage: Stage) -> Codec[Any]:

@@ -7,8 +7,10 @@ docs/wire-format.md has every byte.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import compress
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -16,12 +18,12 @@ from numpy.typing import NDArray
 
 from edgegossip.codecs import zstd_section
 from edgegossip.codecs.base import Body
-from edgegossip.codecs.checks import nonfinite, require_finite, require_out
+from edgegossip.codecs.checks import nonfinite, require_out
 from edgegossip.codecs.keys import tensor_key
 from edgegossip.codecs.registry import Param
-from edgegossip.layout import Layout, TensorSpec
-from edgegossip.native import coding
-from edgegossip.native.quantise import Quantiser
+from edgegossip.layout import Layout
+from edgegossip.native import coding, quantise
+from edgegossip.native.quantise import Moments, Quantiser
 from edgegossip.types import DecodeError, Vec
 
 Stage: TypeAlias = Literal["raw", "huffman", "elias", "zstd", "auto"]
@@ -52,6 +54,9 @@ class Scale:
     table: int = -1
 
 
+ScaleOf: TypeAlias = Callable[[Moments, int], Scale]  # of a tensor's moments and how many values it has
+
+
 def encode_body(
     x: Vec,
     layout: Layout,
@@ -60,7 +65,7 @@ def encode_body(
     stage: Stage,
     *,
     linf: bool = False,
-    scale_of: Callable[[Vec], Scale] | None = None,
+    scale_of: ScaleOf | None = None,
     tables: NDArray[np.uint8] = coding.NO_TABLES,
     head: bytes = b"",
 ) -> Body:
@@ -70,32 +75,77 @@ def encode_body(
     tensor when x is not finite.
     """
     layout.check(x)
-    if scale_of is not None:
-        require_finite(x, layout)
+    scales = None if scale_of is None else _scales(x, layout, scale_of)
     choice: coding.Choice = "raw" if stage == "zstd" else stage
-    sizes = [coding.bound(t.size, quantiser, choice) for t in layout.tensors]
-    out = np.empty(len(head) + sum(sizes), np.uint8)
+    out = np.empty(len(head) + coding.bound_of(layout.offsets, quantiser, choice), np.uint8)
     out[: len(head)] = np.frombuffer(head, np.uint8)
-    at, state = len(head), coding.new_state()
-    for k, tensor in enumerate(layout.tensors):
-        if not tensor.size:
-            continue
-        values, own, room = x[layout.offsets[k] : layout.offsets[k + 1]], tensor_key(key, k), out[at:]
-        scale = None if scale_of is None else scale_of(values)
-        scales = None if scale is None else np.array([scale.value], np.float32)
-        row = -1 if scale is None else scale.table
-        before = state.copy()
-        size = coding.encode(
-            quantiser, values, own, choice, state, room, scales=scales, linf=linf, tables=tables, preferred=row
-        )
-        if size < 0:
-            raise nonfinite(layout, k)
-        if stage in ("zstd", "auto"):
-            size = zstd_section.shorten(values, quantiser, own, room, size, stage == "zstd")
+    writer = _Writer(
+        x, layout, quantiser, linf, scales, tables, [tensor_key(key, k) for k in range(len(layout.tensors))]
+    )
+    room = out[len(head) :]
+    size = writer.write_with_zstd(room, stage) if stage in ("zstd", "auto") else writer.write(room, choice)
+    return out[: len(head) + size].data.toreadonly()
+
+
+def _scales(x: Vec, layout: Layout, scale_of: ScaleOf) -> list[Scale]:
+    """One a tensor; 0 where there are no values."""
+    moments = quantise.moments_of(x, layout.offsets)
+    if bad := next((k for k, m in enumerate(moments, 1) if not math.isfinite(m.largest)), 0):
+        raise nonfinite(layout, bad - 1)
+    return [scale_of(m, t.size) if t.size else Scale(0.0) for m, t in zip(moments, layout.tensors, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """The sections of a vector."""
+
+    x: Vec
+    layout: Layout
+    quantiser: Quantiser
+    linf: bool
+    scales: list[Scale] | None
+    tables: NDArray[np.uint8]
+    keys: list[int]
+
+    def write(self, out: NDArray[np.uint8], choice: coding.Choice) -> int:
+        """All sections, none of them zstd; their size."""
+        return self._sections(0, len(self.keys), out, choice, coding.new_state())
+
+    def write_with_zstd(self, out: NDArray[np.uint8], stage: Stage) -> int:
+        """All sections, each zstd where that is shorter; their size."""
+        at, state, o = 0, coding.new_state(), self.layout.offsets
+        for k, tensor in enumerate(self.layout.tensors):
+            if not tensor.size:
+                continue
+            before, room = state.copy(), out[at:]
+            size = self._sections(k, k + 1, room, "raw" if stage == "zstd" else "auto", state)
+            values = self.x[o[k] : o[k + 1]]
+            at += zstd_section.shorten(values, self.quantiser, self.keys[k], room, size, stage == "zstd")
             if room[0] == zstd_section.STAGE:
                 state = before  # the code table of the section that was replaced never travels
-        at += size
-    return out[:at].data.toreadonly()
+        return at
+
+    def _sections(self, first: int, last: int, out: NDArray[np.uint8], choice: coding.Choice, state: bytearray) -> int:
+        """Sections of tensors first .. last; their size. Raises LocalError that names the tensor that is not finite."""
+        start, end = self.layout.offsets[first], self.layout.offsets[last]
+        given = None if self.scales is None else self.scales[first:last]
+        filled = [t.size > 0 for t in self.layout.tensors[first:last]]
+        size = coding.encode_all(
+            self.quantiser,
+            self.x[start:end],
+            self.layout.offsets[first : last + 1] - start,
+            self.keys[first:last],
+            choice,
+            state,
+            out,
+            scales=None if given is None else np.array([s.value for s in compress(given, filled)], np.float32),
+            linf=self.linf,
+            tables=self.tables,
+            preferred=coding.NO_PREFERENCE if given is None else np.array([s.table for s in given], np.int64),
+        )
+        if size < 0:
+            raise nonfinite(self.layout, first - 1 - size)
+        return size
 
 
 def decode_body(
@@ -132,21 +182,22 @@ class _Reader:
 
     def read(self, values: Vec | None, weight: float | None) -> None:
         """Decode all of them into float32[n], or only check them. Raises DecodeError."""
-        at, state, o = self.start, coding.new_state(), self.layout.offsets
-        for k, tensor in enumerate(self.layout.tensors):
-            if tensor.size:
-                out = None if values is None else values[o[k] : o[k + 1]]
-                at = self._section(at, tensor, state, out, weight)
-        if at != len(self.data):
-            extra = len(self.data) - at
+        at, tensor, tensors = self.start, 0, self.layout.tensors
+        o, state = self.layout.offsets, coding.new_state()
+        while True:
+            tensor, at = coding.decode_all(
+                self.quantiser, self.data, at, o, tensor, state, values, weight, tables=self.tables
+            )
+            if at < 0:
+                raise DecodeError(f"{self._of(tensor)} is invalid: {coding.FAULTS[at]}")
+            if tensor == len(tensors):
+                break
+            out = None if values is None else values[o[tensor] : o[tensor + 1]]
+            size = tensors[tensor].size
+            at = zstd_section.decode(self.data, at, self.quantiser, size, out, weight, self._of(tensor))
+            tensor += 1
+        if extra := len(self.data) - at:
             raise DecodeError(f"the {self.name} body is followed by {extra} bytes that do not belong to it")
 
-    def _section(self, at: int, tensor: TensorSpec, state: bytearray, out: Vec | None, weight: float | None) -> int:
-        """Where the section at `at` ends."""
-        of = f"the {self.name} section of tensor {tensor.name}"
-        if at < len(self.data) and self.data[at] == zstd_section.STAGE:
-            return zstd_section.decode(self.data, at, self.quantiser, tensor.size, out, weight, of)
-        end = coding.decode(self.quantiser, self.data, at, tensor.size, state, out, weight, tables=self.tables)
-        if end < 0:
-            raise DecodeError(f"{of} is invalid: {coding.FAULTS[end]}")
-        return end
+    def _of(self, tensor: int) -> str:
+        return f"the {self.name} section of tensor {self.layout.tensors[tensor].name}"

@@ -14,8 +14,7 @@ from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.quantised import STAGE, Scale, Stage, decode_body, encode_body
 from edgegossip.codecs.registry import Family, without_params
 from edgegossip.layout import Layout
-from edgegossip.native import quantise
-from edgegossip.native.quantise import Kind, Quantiser
+from edgegossip.native.quantise import Kind, Moments, Quantiser
 from edgegossip.types import Vec
 
 _QUANTISER = Quantiser(Kind.SIGN, bits=1)
@@ -42,8 +41,8 @@ class SignSgd:
         return decode_body(body, layout, _QUANTISER, self.name, out, weight)
 
 
-def _mean_magnitude(tensor: Vec) -> Scale:
-    return Scale(quantise.moments(tensor)[1] / tensor.size)
+def _mean_magnitude(m: Moments, n: int) -> Scale:
+    return Scale(m.magnitudes / n)
 
 
 SIGN_STAGE = replace(STAGE, default="raw")  # signs of gradients are as good as random, so looking for less is in vain

@@ -16,8 +16,7 @@ from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.quantised import STAGE, Scale, Stage, decode_body, encode_body
 from edgegossip.codecs.registry import Family, Param, without_params
 from edgegossip.layout import Layout
-from edgegossip.native import quantise
-from edgegossip.native.quantise import Kind, Quantiser
+from edgegossip.native.quantise import Kind, Moments, Quantiser
 from edgegossip.types import Vec
 
 _QUANTISER = Quantiser(Kind.UNIFORM, bits=2, levels=1, bucket=0)
@@ -44,10 +43,9 @@ class TernGrad:
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         return decode_body(body, layout, _QUANTISER, self.name, out, weight)
 
-    def _scale(self, tensor: Vec) -> Scale:
-        _, _, squares, largest = quantise.moments(tensor)
-        limit = self.clip * math.sqrt(squares / tensor.size) if self.clip else math.inf
-        return Scale(min(largest, limit))
+    def _scale(self, m: Moments, n: int) -> Scale:
+        limit = self.clip * math.sqrt(m.squares / n) if self.clip else math.inf
+        return Scale(min(m.largest, limit))
 
 
 FAMILIES = (

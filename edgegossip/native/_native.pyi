@@ -77,7 +77,9 @@ def accumulate_momentum(
     isa: str | None = None,
 ) -> None: ...
 def quantise_norms(x: ReadBuffer, bucket: int, linf: bool, scales: WriteBuffer, isa: str | None = None) -> bool: ...
-def quantise_moments(x: ReadBuffer, isa: str | None = None) -> tuple[float, float, float, float]: ...
+def quantise_moments(
+    x: ReadBuffer, offsets: ReadBuffer, isa: str | None = None
+) -> list[tuple[float, float, float, float]]: ...
 def quantise(
     spec: QuantiserSpec,
     x: ReadBuffer,
@@ -100,16 +102,17 @@ def uniform32(key: int, first: int, out: WriteBuffer, isa: str | None = None) ->
 
 CODING_STATE_BYTES: int
 
-def coding_bound(spec: QuantiserSpec, n: int, choice: int) -> int: ...
+def coding_bound(spec: QuantiserSpec, offsets: ReadBuffer, n: int, choice: int) -> int: ...
 def coding_encode(
     spec: QuantiserSpec,
     x: ReadBuffer,
-    key: int,
+    offsets: ReadBuffer,
+    keys: list[int],
     choice: int,
     linf: bool | None,
     scales: ReadBuffer,
     tables: ReadBuffer,
-    preferred: int,
+    preferred: ReadBuffer,
     state: WriteBuffer,
     out: WriteBuffer,
     threads: int | None = None,
@@ -119,11 +122,13 @@ def coding_decode(
     spec: QuantiserSpec,
     body: ReadBuffer,
     position: int,
+    offsets: ReadBuffer,
     n: int,
+    tensor: int,
     tables: ReadBuffer,
     state: WriteBuffer,
     out: WriteBuffer | None,
     weight: float | None,
     threads: int | None = None,
     isa: str | None = None,
-) -> int: ...
+) -> tuple[int, int]: ...

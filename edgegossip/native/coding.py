@@ -23,9 +23,13 @@ if TYPE_CHECKING:
 
 Choice: TypeAlias = Literal["raw", "huffman", "elias", "auto"]
 
+Offsets: TypeAlias = NDArray[np.int64]
+
 NO_TABLES = np.empty(0, np.uint8)
+NO_PREFERENCE = np.empty(0, np.int64)
 _CHOICES: Mapping[str, int] = {"raw": 0, "huffman": 1, "elias": 2, "auto": 3}
 _NO_SCALES = np.empty(0, np.float32)
+_BAD_STAGE = -3
 
 FAULTS: Mapping[int, str] = {
     -2: "it ends early",
@@ -46,7 +50,12 @@ def new_state() -> bytearray:
 
 def bound(n: int, quantiser: Quantiser, choice: Choice) -> int:
     """Bytes that `out` of `encode` must have for a tensor of n values."""
-    return _native.coding_bound(quantiser.spec, n, _CHOICES[choice])
+    return bound_of(np.array([0, n]), quantiser, choice)
+
+
+def bound_of(offsets: Offsets, quantiser: Quantiser, choice: Choice) -> int:
+    """Bytes that `out` of `encode_all` must have for tensors at these offsets."""
+    return _native.coding_bound(quantiser.spec, offsets, int(offsets[-1]), _CHOICES[choice])
 
 
 def encode(
@@ -64,22 +73,57 @@ def encode(
     threads: int | None = None,
     isa: str | None = None,
 ) -> int:
-    """Write the section of a tensor x, float32[n], n > 0, with this tensor's key to the start of `out`, uint8.
+    """`encode_all` of one tensor x, float32[n], with this tensor's key; -1 when it is not finite."""
+    return encode_all(
+        quantiser,
+        x,
+        np.array([0, x.size]),
+        [key],
+        choice,
+        state,
+        out,
+        scales=scales,
+        linf=linf,
+        tables=tables,
+        preferred=np.array([preferred]),
+        threads=threads,
+        isa=isa,
+    )
 
-    Without `scales` (float32, one a bucket) they are the buckets' L2 or L-infinity norms. "huffman" is the smallest of
-    Huffman coded symbols, Huffman coded runs of zeros and raw codes, "auto" of these and Elias codes. `tables` has rows of
-    2^bits weights, from which both ends make the same Huffman codes; `preferred` is the row that is considered, or -1.
 
-    Returns its size in bytes, or -1 when x is not finite. With scales given x is not looked at for that.
+def encode_all(
+    quantiser: Quantiser,
+    x: Vec,
+    offsets: Offsets,
+    keys: list[int],
+    choice: Choice,
+    state: WriteBuffer,
+    out: WriteBuffer,
+    *,
+    scales: Vec | None = None,
+    linf: bool = False,
+    tables: NDArray[np.uint8] = NO_TABLES,
+    preferred: Offsets = NO_PREFERENCE,
+    threads: int | None = None,
+    isa: str | None = None,
+) -> int:
+    """Write the sections of all tensors of x that have values, with the tensors' keys, to the start of `out`, uint8.
+
+    Without `scales` (float32, one a bucket, tensor by tensor) they are the buckets' L2 or L-infinity norms. "huffman" is the
+    smallest of Huffman coded symbols, Huffman coded runs of zeros and raw codes, "auto" of these and Elias codes. `tables`
+    has rows of 2^bits weights, from which both ends make the same Huffman codes; `preferred`, int64[tensors] or empty, names
+    the row that is considered for each, or -1.
+
+    Returns their size in bytes, or -1 - k when tensor k is not finite. With scales given x is not looked at for that.
     """
-    given = None if scales is None else scales
     return _native.coding_encode(
         quantiser.spec,
         x,
-        key,
+        offsets,
+        keys,
         _CHOICES[choice],
-        linf if given is None else None,
-        _NO_SCALES if given is None else given,
+        linf if scales is None else None,
+        _NO_SCALES if scales is None else scales,
         tables,
         preferred,
         state,
@@ -102,9 +146,45 @@ def decode(
     threads: int | None = None,
     isa: str | None = None,
 ) -> int:
-    """Decode the section that starts at `position` of uint8 `body`: out = values, or out += weight * values, float32[n].
-    Without `out` it is only checked, and ends as it would otherwise; a section that is to be added must have been checked.
+    """`decode_all` of one tensor of n values: the position after its section, or a key of FAULTS."""
+    tensor, end = decode_all(
+        quantiser, body, position, np.array([0, n]), 0, state, out, weight, tables=tables, threads=threads, isa=isa
+    )
+    return end if tensor == 1 or end < 0 else _BAD_STAGE
 
-    Returns the position after it, or a key of FAULTS. Reads nothing outside the body; finite whatever it holds.
+
+def decode_all(
+    quantiser: Quantiser,
+    body: bytes | memoryview | NDArray[np.uint8],
+    position: int,
+    offsets: Offsets,
+    tensor: int,
+    state: WriteBuffer,
+    out: Vec | None,
+    weight: float | None = None,
+    *,
+    tables: NDArray[np.uint8] = NO_TABLES,
+    threads: int | None = None,
+    isa: str | None = None,
+) -> tuple[int, int]:
+    """Decode the sections from that of `tensor` on, which starts at `position` of uint8 `body`: out = values, or out +=
+    weight * values, float32[offsets[-1]]. Without `out` they are only checked, and end as they would otherwise; what is to
+    be added must have been checked.
+
+    Returns (tensors, position after the last section), or (k, position) before the section of tensor k when that is of
+    stage zstd, or (k, key of FAULTS) when it is invalid. Reads nothing outside the body; finite whatever it holds.
     """
-    return _native.coding_decode(quantiser.spec, body, position, n, tables, state, out, weight, threads, isa)
+    return _native.coding_decode(
+        quantiser.spec,
+        body,
+        position,
+        offsets,
+        int(offsets[-1]),
+        tensor,
+        tables,
+        state,
+        out,
+        weight,
+        threads,
+        isa,
+    )

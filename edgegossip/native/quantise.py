@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,9 +90,23 @@ def norms(x: Vec, bucket: int, linf: bool = False, isa: str | None = None) -> Ve
     return scales if _native.quantise_norms(x, bucket, linf, scales, isa) else None
 
 
-def moments(x: Vec, isa: str | None = None) -> tuple[float, float, float, float]:
-    """sum x, sum |x|, sum x^2 and max |x| of float32[n], in double. max |x| is not finite exactly when x is not."""
-    return _native.quantise_moments(x, isa)
+class Moments(NamedTuple):
+    """Sums over values, in double."""
+
+    sum: float
+    magnitudes: float  # sum |x|
+    squares: float  # sum x^2
+    largest: float  # max |x|; not finite exactly when a value is not
+
+
+def moments(x: Vec, isa: str | None = None) -> Moments:
+    """Of float32[n]."""
+    return moments_of(x, np.array([0, len(x)]), isa)[0]
+
+
+def moments_of(x: Vec, offsets: NDArray[np.int64], isa: str | None = None) -> list[Moments]:
+    """Of every tensor x[offsets[k]:offsets[k + 1]] of float32[n]."""
+    return [Moments(*m) for m in _native.quantise_moments(x, offsets, isa)]
 
 
 def quantise(

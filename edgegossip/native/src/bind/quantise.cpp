@@ -21,16 +21,22 @@ bool quantise_norms(nb::handle x_object, int64_t bucket, bool linf, nb::handle s
     return kernels.quantise.norms(x.data(), x.size(), bucket, linf, scales.data());
 }
 
-std::tuple<double, double, double, double> quantise_moments(nb::handle x_object, const Name& isa_name) {
+std::vector<std::tuple<double, double, double, double>> quantise_moments(nb::handle x_object, nb::handle offsets_object,
+                                                                         const Name& isa_name) {
     const Kernels& kernels = *choose(isa_name).kernels;
     const Buffer<float> x(x_object, "x", false);
-    double m[4];
+    const std::vector<int64_t> offsets = read_offsets(offsets_object, x.size());
+    std::vector<std::tuple<double, double, double, double>> found(offsets.size() - 1);
     {
         nb::gil_scoped_release unlocked;
         DefaultFloatEnv env;
-        kernels.quantise.moments(x.data(), x.size(), m);
+        for (size_t k = 0; k < found.size(); k++) {
+            double m[4] = {};
+            kernels.quantise.moments(x.data() + offsets[k], offsets[k + 1] - offsets[k], m);
+            found[k] = {m[0], m[1], m[2], m[3]};
+        }
     }
-    return {m[0], m[1], m[2], m[3]};
+    return found;
 }
 
 // Where a tensor may be cut: at a bucket, and at 512 values.
@@ -88,7 +94,7 @@ void uniform32(uint64_t key, int64_t first, nb::handle out_object, const Name& i
 void bind_quantise(nb::module_& m) {
     using nb::literals::operator""_a;
     m.def("quantise_norms", &quantise_norms, "x"_a.none(), "bucket"_a, "linf"_a, "scales"_a.none(), "isa"_a.none() = nb::none());
-    m.def("quantise_moments", &quantise_moments, "x"_a.none(), "isa"_a.none() = nb::none());
+    m.def("quantise_moments", &quantise_moments, "x"_a.none(), "offsets"_a.none(), "isa"_a.none() = nb::none());
     m.def("quantise", &quantise, "spec"_a, "x"_a.none(), "key"_a, "first"_a, "scales"_a.none(), "symbols"_a.none(),
           "linf"_a.none() = nb::none(), "isa"_a.none() = nb::none());
     m.def("dequantise", &dequantise, "spec"_a, "symbols"_a.none(), "scales"_a.none(), "out"_a.none(), "weight"_a.none() = nb::none(),
