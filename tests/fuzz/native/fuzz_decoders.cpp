@@ -1,11 +1,14 @@
 // libFuzzer target: every native decoder, without Python, as the Python layer calls it. run.py builds it with sanitizers.
 
+#include "core/quantised.hpp"
 #include "core/sparse.hpp"
 #include "float_env.hpp"
 #include "input.hpp"
 
 namespace edgegossip::fuzz {
 namespace {
+
+using namespace coding;
 
 void fuzz_floats(const Input& in, const FloatForm& form, const char* name) {
     if (in.body_bytes != form.bytes * in.size()) return;  // checked in Python
@@ -32,17 +35,79 @@ void fuzz_sparse(const Input& in, bool drawn) {
     target.check(verdict.tensor < 0, drawn ? "randk" : "topk");
 }
 
+// Weights of CO3's codes, sign << 3 | level, in two rows as different as the product's.
+constexpr uint8_t STATIC[2][16] = {{200, 90, 30, 12, 6, 2, 0, 0, 0, 90, 30, 12, 6, 2, 0, 0},
+                                   {255, 3, 1, 1, 1, 1, 0, 0, 0, 3, 1, 1, 1, 1, 0, 0}};
+
+// Quantisers as the codecs make them: kind, bits and what depends on them.
+Quantiser quantiser_of(const Input& in, std::vector<float>* list) {
+    const int kind = in.options[0] % 5, bucket_bits = in.options[2] % 9;
+    Quantiser q{};
+    q.kind = kind;
+    q.bucket = bucket_bits == 8 ? 0 : int64_t(8) << (2 * bucket_bits > 13 ? 13 : 2 * bucket_bits);
+    switch (kind) {
+        case UNIFORM:
+            q.bits = 2 + in.options[1] % 15;
+            q.levels = (1 << (q.bits - 1)) - 1;
+            if (in.options[3] != 0 && q.bits > 2) q.levels = (1 << (q.bits - 2)) + in.options[3] % (1 << (q.bits - 2));
+            break;
+        case LOG2:
+            q.bits = 3 + in.options[1] % 3;
+            q.levels = (1 << (q.bits - 1)) - 2;
+            break;
+        case LEVELS:
+            q.bits = 2 + in.options[1] % 7;
+            q.list_count = 2 + in.options[3] % ((1 << (q.bits - 1)) - 1);
+            for (int k = 0; k < q.list_count; k++) list->push_back(float(k) / float(q.list_count - 1));
+            q.list = list->data();
+            break;
+        case FP4: q.bits = 4; q.bucket = 0; q.levels = 5; break;
+        default: q.bits = 1; q.bucket = 0;
+    }
+    return q;
+}
+
+// A body of sections, as the codecs read it: all are checked before anything is added.
+void fuzz_sections(const Input& in) {
+    std::vector<float> list;
+    const Quantiser q = quantiser_of(in, &list);
+    const Body body{in.body.get(), in.body_bytes};
+    const StaticTables tables = q.kind == FP4 ? StaticTables{STATIC[0], 2, -1} : StaticTables{};
+    Target target(in);
+    const auto pass = [&](Mode mode) {
+        TableState state{};
+        int64_t at = 0;
+        for (int64_t k = 0; k < in.tensors(); k++) {
+            if (in.tensor(k) == 0) continue;
+            at = decode_section(*in.kernels, body, at, q, in.tensor(k), tables, &state, mode, Target::WEIGHT,
+                                target.data() + in.offsets[size_t(k)], in.threads);
+            if (at < 0) return at;
+            if (at > body.size) std::abort();
+        }
+        return at;
+    };
+    const int64_t checked = pass(Mode::CHECK);
+    if (in.accumulate && checked < 0) return target.check(false, "section");
+    const int64_t decoded = pass(in.accumulate ? Mode::ADD : Mode::STORE);
+    if (decoded != checked) {
+        std::fprintf(stderr, "section: checked %lld, decoded %lld\n", static_cast<long long>(checked), static_cast<long long>(decoded));
+        std::abort();
+    }
+    target.check(decoded >= 0, "section");
+}
+
 }  // namespace
 
 void fuzz(const Input& in) {
     const DefaultFloatEnv environment;
-    switch (in.decoder % 6) {
+    switch (in.decoder % 7) {
         case 0: return fuzz_floats(in, in.kernels->half.fp32, "fp32");
         case 1: return fuzz_floats(in, in.kernels->half.fp16, "fp16");
         case 2: return fuzz_floats(in, in.kernels->half.bf16, "bf16");
         case 3: return fuzz_minmax8(in);
         case 4: return fuzz_sparse(in, false);
-        default: return fuzz_sparse(in, true);
+        case 5: return fuzz_sparse(in, true);
+        default: return fuzz_sections(in);
     }
 }
 

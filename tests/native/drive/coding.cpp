@@ -1,0 +1,74 @@
+#include "core/quantised.hpp"
+#include "core/codes.hpp"
+#include "driver.hpp"
+
+namespace {
+
+using namespace edgegossip;
+using namespace edgegossip::coding;
+
+// Marginals of 16 codes, sign << 3 | level.
+constexpr uint8_t STATIC[32] = {255, 70, 21, 8, 5, 3, 0, 0, 0, 70, 21, 8, 5, 3, 0, 0,
+                                235, 235, 185, 124, 91, 35, 0, 0, 0, 235, 185, 124, 91, 35, 0, 0};
+
+struct Hashes {
+    drive::Hash bodies, values;
+};
+
+// A body of these tensors, every section decoded as a sum and stored.
+void round_trip(const Isa& isa, const std::vector<float>& x, const std::vector<int64_t>& offsets, const Quantiser& q, Choice choice,
+                Hashes* hashes) {
+    const StaticTables tables{q.kind == FP4 ? STATIC : nullptr, q.kind == FP4 ? 2 : 0, q.kind == FP4 ? 1 : -1};
+    TableState state{}, received{};
+    for (size_t t = 0; t + 1 < offsets.size(); t++) {
+        const int64_t n = offsets[t + 1] - offsets[t];
+        if (n == 0) continue;
+        const float k = 1.5f;
+        const bool given = q.kind == FP4 || q.kind == SIGN;
+        const Source source{x.data() + offsets[t], n, q, 0x9e3779b97f4a7c15ull * (t + 1), int32_t(t & 1), given ? &k : nullptr};
+        std::vector<uint8_t> room(size_t(section_bound(n, q, choice)));
+        const int64_t size = encode_section(*isa.kernels, source, choice, tables, &state, room.data(), 1 + int(t & 1));
+        const Body body{room.data(), size};
+        hashes->bodies.add(room.data(), size_t(size));
+        std::vector<float> out(size_t(n), 0.25f);
+        int64_t end = decode_section(*isa.kernels, body, 0, q, n, tables, &received, Mode::ADD, 0.3f, out.data(), 2);
+        hashes->values.add(&end, sizeof end);
+        hashes->values.add(out.data(), 4 * out.size());
+        end = decode_section(*isa.kernels, body, 0, q, n, tables, &received, Mode::STORE, 1.0f, out.data(), 1);
+        hashes->values.add(&end, sizeof end);
+        hashes->values.add(out.data(), 4 * out.size());
+    }
+}
+
+// Every 40th value, so that the runs and Elias stages are chosen.
+std::vector<float> thinned(const std::vector<float>& x) {
+    std::vector<float> out(x.size(), 0.0f);
+    for (size_t i = 0; i < x.size(); i += 40 + i % 7) out[i] = x[i];
+    return out;
+}
+
+void run(const Isa& isa) {
+    const drive::Tensors t = drive::make_tensors();
+    const float list[] = {0.0f, 0.05f, 0.2f, 0.5f, 1.0f};
+    const Quantiser quantisers[] = {
+        {UNIFORM, 2, 1, 0, nullptr, 0}, {UNIFORM, 4, 7, 512, nullptr, 0}, {UNIFORM, 6, 31, 64, nullptr, 0}, {UNIFORM, 12, 2047, 0, nullptr, 0},
+        {LOG2, 4, 6, 8, nullptr, 0},    {LEVELS, 5, 0, 512, list, 5},     {FP4, 4, 0, 0, nullptr, 0},       {SIGN, 1, 0, 0, nullptr, 0},
+    };
+    const std::vector<int64_t> whole = {0, int64_t(t.x.size())};
+    std::vector<float> longer;  // above 2^18 values, of which a sample decides
+    while (longer.size() < 300000) longer.insert(longer.end(), t.x.begin(), t.x.end());
+    const std::vector<int64_t> long_whole = {0, 300000};
+    Hashes hashes;
+    for (const Quantiser& q : quantisers)
+        for (const Choice choice : {Choice::RAW, Choice::HUFFMAN, Choice::ELIAS, Choice::AUTO}) {
+            round_trip(isa, t.x, t.offsets, q, choice, &hashes);
+            round_trip(isa, thinned(t.x), whole, q, choice, &hashes);
+            round_trip(isa, longer, long_whole, q, choice, &hashes);
+        }
+    drive::report(isa, "section_encode", hashes.bodies);
+    drive::report(isa, "section_decode", hashes.values);
+}
+
+const drive::Part part(run);
+
+}  // namespace

@@ -1,0 +1,278 @@
+"""Sections that no encoder wrote: only faults or finite values come of them, and nothing is read beyond the body."""
+
+import ctypes
+import mmap
+import struct
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgegossip.native import coding
+from edgegossip.native.coding import FAULTS
+from edgegossip.types import LocalError
+from tests.native import sections
+from tests.native.sections import CO3_TABLES, FP4, SIGN, TERNARY, decode, encode, exact, geometric, log2, uniform
+
+ENDS_EARLY, BAD_STAGE, BAD_SCALE, BAD_TABLE, BAD_STREAM, BAD_CODE, BAD_PADDING = -2, -3, -4, -5, -6, -7, -8
+
+
+@pytest.fixture(scope="module")
+def at_the_edge():
+    """A function that puts bytes right before a page that must not be touched: reading on ends the process."""
+    page, pages = mmap.PAGESIZE, 8
+    memory = mmap.mmap(-1, (pages + 1) * page)
+    raw = np.frombuffer(memory, np.uint8)
+    if sys.platform == "linux":
+        protect = ctypes.CDLL(None, use_errno=True).mprotect
+        protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        assert protect(raw.ctypes.data + pages * page, page, mmap.PROT_READ & 0) == 0
+
+    def put(body):
+        end = pages * page
+        raw[end - len(body) : end] = np.frombuffer(bytes(body), np.uint8)
+        return raw[end - len(body) : end]
+
+    return put
+
+
+def survives(q, body, n, tables=coding.NO_TABLES):
+    """A body's verdict, the same for a check and a decoding on one thread and three."""
+    verdict = decode(q, body, n, tables=tables, threads=1)
+    assert verdict in FAULTS or 0 < verdict <= len(body)
+    for threads in (1, 3):
+        out = np.full(n, np.nan, np.float32)
+        assert decode(q, body, n, out, tables=tables, threads=threads) == verdict
+        assert verdict < 0 or np.isfinite(out).all()
+    return verdict
+
+
+def small_sections():
+    """(quantiser, n, section) of every stage, transport and width."""
+    made = {}
+    for q, n, density, choice in [
+        (TERNARY, 61, 0.5, "raw"),
+        (SIGN, 61, 1, "raw"),
+        (uniform(3, 8), 40, 0.9, "raw"),
+        (uniform(11), 25, 0.9, "raw"),
+        (TERNARY, 900, 0.5, "huffman"),
+        (log2(3, 64), 700, 0.5, "huffman"),
+        (uniform(4), 500, 0.5, "huffman"),
+        (geometric(5, 512), 500, 0.5, "huffman"),
+        (uniform(4), 9001, 0.5, "huffman"),
+        (FP4, 500, 0.6, "huffman"),
+        (uniform(4), 900, 0.05, "huffman"),
+        (uniform(12), 2000, 0.01, "huffman"),
+        (uniform(4, 8), 90, 0.1, "elias"),
+        (uniform(16), 400, 0.05, "elias"),
+    ]:
+        x, scales = exact(q, *sections.sparse_levels(q, n, density))
+        tables = CO3_TABLES if q is FP4 else coding.NO_TABLES
+        body = encode(q, x, choice, scales, tables=tables, preferred=5 if q is FP4 else -1)
+        made[f"{q.kind.name}-{q.bits}-{n}-{body[0]}"] = (q, n, body, tables)
+    return made
+
+
+SECTIONS = small_sections()
+
+
+def test_the_sections_have_every_stage():
+    assert {body[0] for _, _, body, _ in SECTIONS.values()} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_every_byte_changed(name, at_the_edge):
+    q, n, body, tables = SECTIONS[name]
+    assert survives(q, at_the_edge(body), n, tables) == len(body)
+    positions = [*range(min(len(body), 250)), *range(250, len(body), 17)]
+    for at in positions:
+        for change in (0x01, 0x80, 0xFF, 0x10):
+            survives(q, at_the_edge(body[:at] + bytes([body[at] ^ change]) + body[at + 1 :]), n, tables)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_cut_and_lengthened(name, at_the_edge):
+    q, n, body, tables = SECTIONS[name]
+    head = 1 + 4 * q.scale_count(n)
+    for size in [*range(min(len(body), 120)), *range(120, len(body), 23), len(body) - 1]:
+        assert survives(q, at_the_edge(body[:size]), n, tables) == ENDS_EARLY
+        if size < head + 4 or body[0] == 0:
+            continue
+        shorter = body[:head] + struct.pack("<I", size - head - 4) + body[head + 4 : size]
+        assert survives(q, at_the_edge(shorter), n, tables) in FAULTS  # the length is right, the payload is cut
+    assert survives(q, at_the_edge(body + b"\0" * 9), n, tables) == len(body)  # another section may follow
+    if body[0]:
+        longer = body[:head] + struct.pack("<I", len(body) - head - 3) + body[head + 4 :] + b"\0"
+        assert survives(q, at_the_edge(longer), n, tables) == BAD_STREAM
+        for lie in (2**31 - 1, 2**31, 2**32 - 1, len(body)):
+            lied = body[:head] + struct.pack("<I", lie) + body[head + 4 :]
+            assert survives(q, at_the_edge(lied), n, tables) == ENDS_EARLY
+
+
+@pytest.mark.parametrize("n", [1, 2, 63, 1024, 70_000])
+@pytest.mark.parametrize("name", SECTIONS)
+def test_of_another_size(name, n, at_the_edge):
+    q, _, body, tables = SECTIONS[name]
+    survives(q, at_the_edge(body), n, tables)
+
+
+@settings(max_examples=300)
+@given(
+    q=st.sampled_from([TERNARY, uniform(4), uniform(6), uniform(13), FP4, SIGN]),
+    stage=st.integers(0, 5),
+    payload=st.binary(max_size=90),
+    n=st.integers(1, 300),
+    table=st.integers(0, 3),
+)
+def test_noise(at_the_edge, q, stage, payload, n, table):
+    """Any payload, most of them behind a table that is one."""
+    if stage in (1, 2):
+        payload = (
+            bytes([table]) + payload if stage == 1 else bytes([payload[0] % 20 if payload else 0, table]) + payload
+        )
+    head = bytes([stage]) + struct.pack("<f", 1.5)
+    body = head + payload if stage == 0 else head + struct.pack("<I", len(payload)) + payload
+    survives(q, at_the_edge(body), n, CO3_TABLES if q is FP4 else coding.NO_TABLES)
+
+
+# Each fault by what brings it about. One scale; UNIFORM with 4 bits: levels to 7, 15 * 15 symbols.
+
+ONE = struct.pack("<f", 1.0)
+Q4 = uniform(4)
+HALF = bytes([3, 0x11, *([0] * 112)])  # the symbols 00 and 01, one bit each
+
+
+def coded(stage, payload, scale=ONE):
+    return bytes([stage]) + scale + struct.pack("<I", len(payload)) + payload
+
+
+def stream(*data):
+    return struct.pack("<H", len(data)) + bytes(data)
+
+
+@pytest.mark.parametrize(
+    "q, n, body, fault",
+    [
+        (Q4, 2, b"", ENDS_EARLY),
+        (Q4, 2, b"\0" + ONE, ENDS_EARLY),
+        (Q4, 2, b"\3" + ONE + b"\0\0\0", ENDS_EARLY),
+        (Q4, 2, coded(1, HALF), ENDS_EARLY),
+        (Q4, 2, coded(1, HALF + b"\xff\xff"), ENDS_EARLY),
+        (Q4, 2, coded(2, b""), ENDS_EARLY),
+        (Q4, 2, coded(3, b"\0\0\0"), ENDS_EARLY),
+        (Q4, 2, b"\5" + ONE + b"\0", BAD_STAGE),
+        (Q4, 2, coded(4, b""), BAD_STAGE),  # zstd is not read here
+        (uniform(9), 2, coded(1, HALF), BAD_STAGE),
+        (SIGN, 2, coded(1, HALF), BAD_STAGE),
+        (SIGN, 2, coded(2, b"\0"), BAD_STAGE),
+        (SIGN, 2, coded(3, bytes(4)), BAD_STAGE),
+        (Q4, 2, b"\0" + struct.pack("<f", np.nan) + b"\0", BAD_SCALE),
+        (Q4, 2, b"\0" + struct.pack("<f", np.inf) + b"\0", BAD_SCALE),
+        (Q4, 2, b"\0" + struct.pack("<f", -1) + b"\0", BAD_SCALE),
+        (FP4, 2, b"\0" + struct.pack("<f", 1e-39) + b"\0", BAD_SCALE),
+        (Q4, 2, coded(1, b"\0" + stream(0)), BAD_TABLE),  # same as none
+        (Q4, 2, coded(1, b"\1\0" + stream(0)), BAD_TABLE),  # there are no static tables
+        (Q4, 2, coded(1, b"\4" + stream(0)), BAD_TABLE),
+        (Q4, 2, coded(1, b"\2" + b"\0" * 15 + stream(0)), BAD_TABLE),  # marginals of 0
+        (Q4, 2, coded(1, bytes([3, 0x21, *([0] * 112)]) + stream(0)), BAD_TABLE),  # not complete
+        (Q4, 2, coded(1, bytes([3, 0x11, 0x01, *([0] * 111)]) + stream(0)), BAD_TABLE),  # too many words
+        (Q4, 2, coded(1, bytes([3, 0xD1, *([0] * 112)]) + stream(0)), BAD_TABLE),  # 13 bits
+        (Q4, 2, coded(1, HALF[:-1] + b"\x10" + stream(0)), BAD_TABLE),  # half a byte too many
+        (Q4, 2, coded(1, HALF[:50]), BAD_TABLE),
+        (Q4, 2, coded(2, b"\x0f" + bytes([2, *([1] * 31)]) + stream(0)), BAD_TABLE),  # runs of 15 bits
+        (Q4, 2, coded(2, b"\0\1\0" + stream(0)), BAD_TABLE),  # tokens have no static tables
+        (geometric(5), 2, coded(1, bytes([2, *([1] * 31)]) + stream(0)), BAD_TABLE),  # whole bytes have no marginals
+        (Q4, 2, coded(1, HALF + stream(2)), BAD_STREAM),
+        (Q4, 2, coded(1, HALF + stream(0, 0)), BAD_STREAM),
+        (Q4, 2, coded(1, HALF + stream(0) + b"\0"), BAD_STREAM),
+        (Q4, 2, coded(1, HALF + stream()), BAD_STREAM),
+        (Q4, 2, coded(3, struct.pack("<I", 3) + b"\0\0"), BAD_STREAM),  # a third code of two
+        (Q4, 2, coded(3, struct.pack("<I", 1) + b"\x07"), BAD_STREAM),  # a gap of 3
+        (Q4, 2, coded(3, struct.pack("<I", 1) + b"\xff" * 30), BAD_STREAM),
+        (Q4, 2, coded(3, struct.pack("<I", 1) + bytes([0b00011100, 0])), BAD_STREAM),  # level 8
+        (Q4, 2, coded(3, struct.pack("<I", 1) + b"\x08"), BAD_STREAM),  # padding
+        (Q4, 2, b"\0" + ONE + b"\x08", BAD_CODE),  # minus zero
+        (TERNARY, 4, b"\0" + ONE + b"\x02", BAD_CODE),
+        (FP4, 2, b"\0" + ONE + b"\x06", BAD_CODE),
+        (Q4, 2, coded(1, HALF + b"\xff\xff\x08"), BAD_CODE),
+        (Q4, 1, b"\0" + ONE + b"\x10", BAD_PADDING),
+        (uniform(3), 1, b"\0" + ONE + b"\x09", BAD_PADDING),
+        (Q4, 1, coded(1, HALF + b"\xff\xff\x10"), BAD_PADDING),
+    ],
+)
+def test_each_fault(q, n, body, fault, at_the_edge):
+    assert survives(q, at_the_edge(body), n) == fault
+
+
+def test_a_symbol_with_a_code_too_many_is_padding(at_the_edge):
+    lengths = [0] * 225
+    symbols = [b for b in range(256) if b & 15 != 8 and b >> 4 != 8]
+    lengths[symbols.index(0x00)] = lengths[symbols.index(0x11)] = 1
+    table = bytes([3, *(a | b << 4 for a, b in zip(lengths[::2], [*lengths[1::2], 0], strict=True))])
+    assert survives(Q4, at_the_edge(coded(1, table + stream(1))), 2) == len(coded(1, table + stream(1)))
+    assert survives(Q4, at_the_edge(coded(1, table + stream(1))), 1) == BAD_PADDING
+
+
+def test_a_static_table_that_there_is_not(at_the_edge):
+    good = next(body for q, _, body, _ in SECTIONS.values() if q is FP4)
+    assert good[9] == 1 and good[10] == 5
+    for row in (16, 17, 255):
+        assert survives(FP4, at_the_edge(good[:10] + bytes([row]) + good[11:]), 500, CO3_TABLES) == BAD_TABLE
+
+
+def test_the_state_is_only_what_the_caller_passes():
+    """A section with the table of the one before needs that one."""
+    q, n = uniform(8), 3000
+    x, scales = exact(q, np.arange(n) % 30, np.arange(n) % 2 == 0)
+    state = coding.new_state()
+    first = encode(q, x, "huffman", scales, state)
+    second = encode(q, x, "huffman", scales, state)
+    assert first[9] == 3 and second[9] == 0 and len(second) == len(first) - 128
+    assert first[0] == second[0] == 1 and decode(q, second, n) == BAD_TABLE
+    assert decode(q, first + second, n, at=0, state=(state := coding.new_state())) == len(first)
+    assert decode(q, first + second, n, at=len(first), state=state) == len(first) + len(second)
+
+
+def call(**changes):
+    q, n = changes.pop("q", Q4), changes.pop("n", 4)
+    room = changes.pop("room", coding.bound(n, q, "auto"))
+    scales = changes.pop("scales", None)
+    state = changes.pop("state", coding.new_state())
+    return coding.encode(
+        q, np.ones(n, np.float32), 1, "auto", state, np.empty(room, np.uint8), scales=scales, **changes
+    )
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"n": 0}, "x must have a value"),
+        ({"room": 10}, "out is smaller than the section may be"),
+        ({"state": bytearray(513)}, "state"),
+        ({"scales": np.ones(2, np.float32)}, "scales"),
+        ({"tables": np.ones(17, np.uint8)}, "static tables must be whole rows"),
+        ({"tables": np.ones(16, np.uint8), "preferred": 1}, "there is no such static table"),
+        ({"tables": np.ones(16 * 256, np.uint8)}, "there is no such static table"),
+        ({"preferred": -2}, "there is no such static table"),
+        ({"threads": 0}, "threads=0"),
+        ({"isa": "z80"}, "z80"),
+    ],
+)
+def test_callers_mistakes(changes, message):
+    with pytest.raises((ValueError, LocalError), match=message):
+        call(**changes)
+
+
+def test_callers_mistakes_of_decoding():
+    body = encode(Q4, np.ones(4, np.float32), "raw")
+    for n, out in ((0, None), (-1, None), (4, np.empty(5, np.float32))):
+        with pytest.raises(ValueError):
+            decode(Q4, body, n, out)
+    with pytest.raises(ValueError):
+        coding.bound(-1, Q4, "raw")
+    with pytest.raises(ValueError):
+        coding._native.coding_bound(Q4.spec, 1, 4)
+    assert coding.bound(0, Q4, "auto") == 0
+    assert decode(Q4, body, 4, at=-1) == decode(Q4, body, 4, at=len(body)) == ENDS_EARLY
