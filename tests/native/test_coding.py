@@ -72,7 +72,7 @@ def check(q, n, density, choice, seed, norms):
     np.testing.assert_array_equal(total, np.arange(n, dtype=np.float32) + np.float32(0.3) * expected)
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(
     q=st.sampled_from(QUANTISERS),
     n=SIZES,
@@ -123,6 +123,44 @@ def test_what_is_not_finite_is_refused(q, choice, bad, n, at):
     x[at] = bad
     assert encode(q, x, choice) == -1
     assert encode(q, x, choice, threads=3) == -1
+
+
+# Many tensors in one call.
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("q", [TERNARY, uniform(4, 512), uniform(12, 8), FP4], ids=name_of)
+def test_many_tensors_are_their_sections_one_after_the_other(q, choice):
+    sizes = [0, 1, 900, 0, 5000, 70_000, 3, 0]
+    offsets, keys = np.cumsum([0, *sizes]), [sections.KEY] * len(sizes)
+    parts = [exact(q, *sections.sparse_levels(q, n, 0.3, n)) for n in sizes]
+    x, scales = (np.concatenate(found) for found in zip(*parts, strict=True))
+    state, ends, body = coding.new_state(), [], b""
+    for part, own in parts:
+        body += encode(q, part, choice, own, state) if part.size else b""
+        ends.append(len(body))
+    for threads in (1, 3):
+        again, room = coding.new_state(), np.empty(coding.bound_of(offsets, q, choice), np.uint8)
+        size = coding.encode_all(q, x, offsets, keys, choice, again, room, scales=scales, threads=threads)
+        assert room[:size].tobytes() == body and again == state
+    out, state = np.full(len(x), np.nan, np.float32), coding.new_state()
+    assert coding.decode_all(q, body, 0, offsets, 0, state, None) == (len(sizes), len(body))
+    state = coding.new_state()
+    assert coding.decode_all(q, body, 0, offsets, 0, state, out) == (len(sizes), len(body))
+    np.testing.assert_array_equal(out, np.concatenate([sections.values_of(q, *part) for part in parts]))
+    assert coding.decode_all(q, body, ends[5], offsets, 6, coding.new_state(), None) == (len(sizes), len(body))
+    zstd = body[: ends[1]] + b"\4" + body[ends[1] + 1 :]
+    assert coding.decode_all(q, zstd, 0, offsets, 0, coding.new_state(), None) == (2, ends[1])
+    assert coding.decode_all(q, body[:-1], 0, offsets, 0, coding.new_state(), None)[0] == 6
+
+
+def test_the_tensor_that_is_not_finite_is_named():
+    for bad in range(3):
+        x = np.ones(30, np.float32)
+        x[10 * bad + 3] = np.inf
+        room = np.empty(1000, np.uint8)
+        offsets = np.array([0, 10, 20, 30])
+        assert coding.encode_all(uniform(4, 8), x, offsets, [1, 2, 3], "auto", coding.new_state(), room) == -1 - bad
 
 
 # What the stages are good for.

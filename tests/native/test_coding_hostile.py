@@ -248,8 +248,7 @@ def call(**changes):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"n": 0}, "x must have a value"),
-        ({"room": 10}, "out is smaller than the section may be"),
+        ({"room": 10}, "out is smaller than the sections may be"),
         ({"state": bytearray(513)}, "state"),
         ({"scales": np.ones(2, np.float32)}, "scales"),
         ({"tables": np.ones(17, np.uint8)}, "static tables must be whole rows"),
@@ -265,14 +264,35 @@ def test_callers_mistakes(changes, message):
         call(**changes)
 
 
+def test_callers_mistakes_of_many_tensors():
+    x, room = np.ones(4, np.float32), np.empty(500, np.uint8)
+    state = coding.new_state()
+
+    def call_all(offsets, keys, preferred=coding.NO_PREFERENCE, tables=coding.NO_TABLES):
+        return coding.encode_all(Q4, x, np.array(offsets), keys, "raw", state, room, preferred=preferred, tables=tables)
+
+    assert call_all([0, 1, 4], [1, 2]) == 13
+    for offsets, keys in (([0, 4], [1, 2]), ([0, 5], [1]), ([0, 3], [1]), ([0, 3, 2, 4], [1, 2, 3]), ([1, 4], [1])):
+        with pytest.raises(ValueError):
+            call_all(offsets, keys)
+    with pytest.raises(ValueError):
+        call_all([0, 1, 4], [1, 2], np.array([0]), CO3_TABLES)
+    with pytest.raises(ValueError, match="there is no such static table"):
+        call_all([0, 1, 4], [1, 2], np.array([0, 16]), CO3_TABLES)
+    for tensor in (-1, 3):
+        with pytest.raises(ValueError):
+            coding.decode_all(Q4, room, 0, np.array([0, 1, 4]), tensor, state, None)
+
+
 def test_callers_mistakes_of_decoding():
     body = encode(Q4, np.ones(4, np.float32), "raw")
-    for n, out in ((0, None), (-1, None), (4, np.empty(5, np.float32))):
+    for n, out in ((-1, None), (4, np.empty(5, np.float32))):
         with pytest.raises(ValueError):
             decode(Q4, body, n, out)
     with pytest.raises(ValueError):
         coding.bound(-1, Q4, "raw")
     with pytest.raises(ValueError):
-        coding._native.coding_bound(Q4.spec, 1, 4)
+        coding._native.coding_bound(Q4.spec, np.array([0, 1]), 1, 4)
     assert coding.bound(0, Q4, "auto") == 0
-    assert decode(Q4, body, 4, at=-1) == decode(Q4, body, 4, at=len(body)) == ENDS_EARLY
+    assert decode(Q4, body, 0) == 0
+    assert decode(Q4, body, 4, at=len(body)) == ENDS_EARLY
