@@ -21,7 +21,8 @@ from edgegossip.types import DecodeError, Vec
 STAGE = 4
 _SIZE = struct.Struct("<I")
 _PIECE = 1 << 17  # values; a multiple of every bucket
-_WORTH_TRYING_BITS = 1.5  # where codes take more than this, what is left to gain is nothing that zstd finds
+_HUFFMAN_BITS = 8  # wider codes have no Huffman stage, so zstd is always tried
+_WORTH_TRYING_BITS = 1.5  # where others take more than this, what is left to gain is nothing that zstd finds
 
 
 def shorten(values: Vec, quantiser: Quantiser, key: int, out: NDArray[np.uint8], size: int, asked: bool) -> int:
@@ -30,7 +31,8 @@ def shorten(values: Vec, quantiser: Quantiser, key: int, out: NDArray[np.uint8],
     `asked`: the user wants zstd; otherwise it is tried only where there is something to gain.
     """
     scale_bytes = 4 * quantiser.scale_count(values.size)
-    if not asked and 8 * (size - scale_bytes) > _WORTH_TRYING_BITS * values.size:
+    dear = 8 * (size - scale_bytes) > _WORTH_TRYING_BITS * values.size
+    if not asked and dear and quantiser.bits <= _HUFFMAN_BITS:
         return size
     scales = out[1 : 1 + scale_bytes].copy().view("<f4")
     frame = zstd.compress(_symbols(values, scales, quantiser, key))

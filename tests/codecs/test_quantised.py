@@ -1,0 +1,397 @@
+"""The quantised codecs: parameters, stages, what each one's rule says, and bodies that are refused."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip import codecs
+from edgegossip.codecs import zstd, zstd_section
+from edgegossip.codecs.elastiquant import ElastiQuant
+from edgegossip.codecs.feedback import ErrorFeedback, FeedbackState
+from edgegossip.codecs.gennorm import EDGES, GRID
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.native.quantise import Kind
+from edgegossip.types import ConfigError, DecodeError, LocalError, Vec
+
+RAW, HUFFMAN, RUNS, ELIAS, ZSTD = range(5)
+CTX = codecs.Ctx(key=7, round=0)
+
+
+def layout_of(*sizes: int) -> Layout:
+    return Layout.of([TensorSpec(f"t{k}", (n,)) for k, n in enumerate(sizes)])
+
+
+def body_of(codec: codecs.Codec[Any], x: Vec, ctx: codecs.Ctx = CTX) -> bytes:
+    layout = layout_of(x.size)
+    return bytes(codec.encode(x, codec.init(layout), ctx)[0])
+
+
+def normal(n: int, seed: int = 1) -> Vec:
+    return np.random.default_rng(seed).standard_normal(n).astype(np.float32)
+
+
+def sparse(n: int, share: float) -> Vec:
+    rng = np.random.default_rng(2)
+    return np.where(rng.random(n) < share, rng.standard_normal(n), 0).astype(np.float32)
+
+
+# Parameters.
+
+MANY = tuple(k / 127 for k in range(128))
+
+
+@pytest.mark.parametrize(
+    "name, params, message",
+    [
+        ("qsgd", {"bucket": 100}, "codec qsgd: bucket = 100 is not a power of two from 8 to 65536, or 0; the nearest is 128"),
+        ("qsgd-inf", {"bucket": 1}, "codec qsgd-inf: bucket = 1 is not a power of two from 8 to 65536, or 0; the nearest is 8"),
+        ("qsgd", {"bits": 17}, "codec qsgd: bits = 17 is outside 2 to 16"),
+        ("qsgd", {"stage": "zsdt"}, "codec qsgd: stage = 'zsdt' is not one of raw, huffman, elias, zstd, auto"),
+        ("elastiquant", {"bucket": 48}, "codec elastiquant: bucket = 48 is not a power of two"),
+        ("elastiquant", {"bits": 9}, "codec elastiquant: bits = 9 is outside 2 to 8"),
+        ("elastiquant", {"ratio": 1.0}, "codec elastiquant: ratio = 1.0 is outside 0.0 to 0.9999"),
+        ("elastiquant", {"bits": 8, "ratio": 1e-9}, "codec elastiquant: 126 levels of ratio 1e-09 cannot be told apart"),
+        ("elastiquant", {"levels": (0.0, 0.5)}, "codec elastiquant: levels must increase from 0 to 1"),
+        ("elastiquant", {"levels": (0.0,)}, "codec elastiquant: levels must increase from 0 to 1"),
+        ("elastiquant", {"levels": (0.0, 0.5, 0.5, 1.0)}, "codec elastiquant: levels must increase from 0 to 1"),
+        ("elastiquant", {"levels": (0.0, 0.2, 0.4, 1.0), "bits": 2}, "codec elastiquant: 4 levels do not fit 2 bits"),
+        ("elastiquant", {"levels": MANY, "bits": 8}, "codec elastiquant: 128 levels do not fit 8 bits, which hold 127"),
+        ("elasticl", {"s0": 0}, "codec elasticl: s0 = 0 is outside 1 to 32767"),
+        ("terngrad", {"clip": -1.0}, "codec terngrad: clip = -1.0 is outside"),
+        ("co3", {"gamma": 1.5}, "codec co3: gamma = 1.5 is outside 0.0 to 1.0"),
+    ],
+)  # fmt: skip
+def test_parameters_that_cannot_be(name: str, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        codecs.get(name, **params)
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "name, same, params",
+    [
+        ("4-bit-elastiquant", "elastiquant", {"bits": 4, "stage": "raw"}),
+        ("8-bit-elastiquant", "elastiquant", {"bits": 8, "stage": "raw"}),
+        ("e-elastiquant", "elastiquant", {"bits": 4, "stage": "huffman"}),
+        ("qsgd-v", "qsgd-inf", {"bits": 4, "stage": "raw"}),
+        ("2-bit-qsgd", "qsgd", {"bits": 2, "stage": "raw"}),
+        ("4-bit-qsgd", "qsgd", {"bits": 4, "stage": "raw"}),
+        ("8-bit-qsgd", "qsgd", {"bits": 8, "stage": "raw"}),
+    ],
+)
+def test_presets_are_the_family_with_other_defaults(name: str, same: str, params: dict[str, Any]) -> None:
+    assert codecs.get(name) == codecs.get(same, **params)
+    assert codecs.get(name, stage="auto") == codecs.get(same, **{**params, "stage": "auto"})
+
+
+@pytest.mark.parametrize(
+    "name, params, wire",
+    [
+        ("qsgd", {"bits": 5, "bucket": 64}, struct.pack("<BI", 5, 64)),
+        ("qsgd-inf", {"bits": 16, "bucket": 0}, struct.pack("<BI", 16, 0)),
+        ("elastiquant", {}, struct.pack("<BBId", 4, 0, 512, 0.5)),
+        ("elastiquant", {"bits": 8}, struct.pack("<BBId", 8, 0, 512, 0.9)),
+        ("elastiquant", {"levels": (0, 0.25, 1), "bucket": 8}, struct.pack("<BBIf", 4, 1, 8, 0.25)),
+        ("elastiquant", {"levels": (0, 1), "bits": 2}, struct.pack("<BBI", 2, 1, 512)),
+        ("elasticl", {"s0": 9}, b""),
+        ("terngrad", {}, b""),
+        ("signsgd", {}, b""),
+        ("co3", {}, b""),
+    ],
+)
+def test_the_wire_says_what_a_receiver_needs(name: str, params: dict[str, Any], wire: bytes) -> None:
+    codec = codecs.get(name, **params)
+    assert codec.wire_params() == wire
+    twin = codecs.from_wire(codec.wire_id, wire)
+    assert twin.wire_params() == wire
+    x = normal(900)
+    body = body_of(codec, x)
+    np.testing.assert_array_equal(twin.decode(body, layout_of(900)), codec.decode(body, layout_of(900)))
+    if name.startswith("qsgd"):
+        with pytest.raises(DecodeError, match=f"^{name} with 1 bits and buckets of 512 does not exist$"):
+            codecs.from_wire(codec.wire_id, struct.pack("<BI", 1, 512))
+        for extra in (wire[:-1], wire + b"\0"):
+            with pytest.raises(DecodeError, match="bytes of wire parameters"):
+                codecs.from_wire(codec.wire_id, extra)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        b"\x04\x00\x00\x02\x00",
+        struct.pack("<BBId", 9, 0, 512, 0.5),
+        struct.pack("<BBId", 1, 0, 512, 0.5),
+        struct.pack("<BBId", 4, 0, 500, 0.5),
+        struct.pack("<BBId", 4, 2, 512, 0.5),
+        struct.pack("<BBIf", 4, 0, 512, 0.5),
+        struct.pack("<BBId", 4, 0, 512, 0.0),
+        struct.pack("<BBId", 4, 0, 512, 1.0),
+        struct.pack("<BBId", 8, 0, 512, 1e-9),
+        struct.pack("<BBI", 4, 1, 512) + b"\0\0",
+        struct.pack("<BBIff", 3, 1, 512, 0.9, 0.1),
+        struct.pack("<BBIf", 2, 1, 512, 0.5),
+    ],
+)
+def test_elastiquant_parameters_that_are_refused(params: bytes) -> None:
+    with pytest.raises(DecodeError, match="elastiquant"):
+        codecs.from_wire(ElastiQuant.wire_id, params)
+
+
+def test_elastiquant_quantisers() -> None:
+    kinds = {
+        (b, p): ElastiQuant(b, p).quantiser().kind
+        for b, p in ((2, 0.3), (4, 0.0), (6, 0.5), (7, 0.5), (4, 0.4), (8, 0))
+    }
+    assert kinds[2, 0.3] is kinds[4, 0.0] is kinds[6, 0.5] is Kind.LOG2
+    assert kinds[7, 0.5] is kinds[4, 0.4] is kinds[8, 0] is Kind.LEVELS
+
+
+# Stages.
+
+
+@pytest.mark.parametrize(
+    "name, params, x, stages",
+    [
+        ("qsgd", {"bits": 8, "bucket": 0}, sparse(30_000, 0.01), {RUNS, ELIAS, ZSTD}),
+        ("qsgd", {"bits": 8, "bucket": 0, "stage": "huffman"}, sparse(30_000, 0.01), {RUNS}),
+        ("qsgd", {"bits": 8, "stage": "zstd"}, sparse(30_000, 0.01), {ZSTD}),
+        ("qsgd", {"bits": 4, "bucket": 0}, np.zeros(30_000, np.float32), {RUNS, ELIAS, ZSTD}),
+        ("qsgd", {"bits": 4}, normal(30_000), {HUFFMAN, RUNS}),
+        ("qsgd-inf", {"bits": 8}, np.random.default_rng(1).uniform(-1, 1, 30_000).astype(np.float32), {RAW}),
+        ("qsgd-inf", {"bits": 8, "stage": "zstd"}, np.random.default_rng(1).uniform(-1, 1, 30_000).astype(np.float32), {RAW}),
+        ("qsgd", {"bits": 4, "stage": "elias"}, normal(3000), {ELIAS}),
+        ("elastiquant", {"stage": "auto"}, np.tile(normal(1), 20_000), {ZSTD, HUFFMAN, RUNS}),
+        ("elastiquant", {"stage": "raw"}, np.zeros(3000, np.float32), {RAW}),
+        ("terngrad", {}, np.zeros(30_000, np.float32), {RUNS, ELIAS, ZSTD}),
+        ("signsgd", {}, np.ones(30_000, np.float32), {RAW}),
+        ("signsgd", {"stage": "huffman"}, np.ones(30_000, np.float32), {RAW}),
+        ("signsgd", {"stage": "auto"}, np.ones(30_000, np.float32), {ZSTD}),
+        ("signsgd", {"stage": "auto"}, normal(30_000), {RAW}),
+        ("co3", {}, normal(30_000), {HUFFMAN}),
+    ],
+)  # fmt: skip
+def test_the_stage_that_is_chosen(name: str, params: dict[str, Any], x: Vec, stages: set[int]) -> None:
+    codec = codecs.get(name, **params)
+    body = body_of(codec, x)
+    assert body[0] in stages
+    values = codec.decode(body, layout_of(x.size))
+    raw = codecs.get(name, **{**params, "stage": "raw"})
+    plain = body_of(raw, x)
+    np.testing.assert_array_equal(values, raw.decode(plain, layout_of(x.size)))
+    assert params.get("stage") == "elias" or len(body) <= len(plain)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 7, 12])
+def test_auto_is_as_small_as_the_smallest(bits: int) -> None:
+    for x in (sparse(20_000, 0.003), sparse(20_000, 0.1), normal(20_000), np.zeros(500, np.float32)):
+        sizes = {
+            s: len(body_of(codecs.get("qsgd", bits=bits, stage=s), x)) for s in ("raw", "huffman", "elias", "zstd")
+        }
+        assert len(body_of(codecs.get("qsgd", bits=bits), x)) <= min(sizes.values()) * 1.02 + 8, (bits, sizes)
+
+
+def test_a_section_each_and_none_for_what_is_empty() -> None:
+    layout = layout_of(0, 5, 0, 7)
+    codec = codecs.get("qsgd", bits=4, stage="raw")
+    body = codec.encode(normal(12), codec.init(layout), CTX)[0]
+    assert len(body) == 1 + 4 + 3 + 1 + 4 + 4
+    assert len(codec.encode(normal(0), codec.init(layout_of(0)), CTX)[0]) == 0
+    with pytest.raises(DecodeError, match="^the qsgd body is followed by 2 bytes that do not belong to it$"):
+        codec.decode(bytes(body) + b"\0\0", layout)
+    with pytest.raises(DecodeError, match="^the qsgd section of tensor t3 is invalid: it ends early$"):
+        codec.decode(body[:-1], layout)
+
+
+@pytest.mark.parametrize("name", ["qsgd", "elasticl", "terngrad", "signsgd", "co3", "elastiquant"])
+@pytest.mark.parametrize("stage", ["raw", "auto", "zstd"])
+def test_the_tensor_that_is_not_finite_is_named(name: str, stage: str) -> None:
+    layout, x = layout_of(3, 0, 4, 5), np.ones(12, np.float32)
+    x[5] = np.nan
+    codec = codecs.get(name, stage=stage)
+    with pytest.raises(LocalError, match="^tensor t2 holds NaN or infinite values"):
+        codec.encode(x, codec.init(layout), CTX)
+
+
+# zstd sections that are damaged.
+
+
+def zstd_body(name: str = "qsgd", **params: Any) -> tuple[codecs.Codec[Any], bytes, int]:
+    codec, n = codecs.get(name, stage="zstd", **params), 3001
+    body = body_of(codec, np.full(n, 0.25, np.float32))
+    assert body[0] == ZSTD
+    return codec, body, n
+
+
+def symbols_in(frame: list[bytes], scale: float = 1.0) -> bytes:
+    packed = zstd.compress([memoryview(part) for part in frame])
+    return bytes([ZSTD]) + struct.pack("<fI", scale, len(packed)) + packed
+
+
+CODE, SCALE = "a code is none of this codec's", "a scale is not finite, below zero, or has values beyond float32"
+
+
+@pytest.mark.parametrize(
+    "name, n, body, message",
+    [
+        ("terngrad", 9, b"\4", "it ends early"),
+        ("terngrad", 9, b"\4" + bytes(7), "it ends early"),
+        ("terngrad", 9, b"\4" + bytes(4) + b"\1\0\0\0", "it ends early"),
+        ("terngrad", 9, symbols_in([bytes(3)], math.nan), SCALE),
+        ("terngrad", 9, symbols_in([bytes(3)], math.inf), SCALE),
+        ("terngrad", 9, symbols_in([bytes(3)], -1.0), SCALE),
+        ("co3", 9, symbols_in([bytes(5)], 1e-39), SCALE),
+        ("terngrad", 9, symbols_in([b"\2\0\0"]), CODE),
+        ("co3", 9, symbols_in([b"\6\0\0\0\0"]), CODE),
+        ("terngrad", 9, symbols_in([b"\0\0\4"]), "unused bits are set"),
+        ("co3", 9, symbols_in([b"\0\0\0\0\x10"]), "unused bits are set"),
+    ],
+)
+@pytest.mark.parametrize("weight", [None, 0.5])
+def test_damaged_zstd_sections(name: str, n: int, body: bytes, message: str, weight: float | None) -> None:
+    out = np.full(n, 3, np.float32)
+    with pytest.raises(DecodeError) as error:
+        codecs.get(name).decode(body, layout_of(n), out, weight)
+    assert str(error.value) == f"the {name} section of tensor t0 is invalid: {message}"
+    assert weight is None or (out == 3).all()
+
+
+@pytest.mark.parametrize("frame", [[bytes(2)], [bytes(4)]])
+def test_zstd_frames_of_another_size(frame: list[bytes]) -> None:
+    with pytest.raises(DecodeError, match="zstd frame"):
+        codecs.get("terngrad").decode(symbols_in(frame), layout_of(9))
+
+
+@pytest.mark.parametrize(
+    "name, params", [("qsgd", {}), ("qsgd", {"bits": 12}), ("signsgd", {}), ("co3", {"gamma": 0.0})]
+)
+def test_zstd_sections_with_a_byte_changed(name: str, params: dict[str, Any]) -> None:
+    codec, body, n = zstd_body(name, **params)
+    np.testing.assert_allclose(codec.decode(body, layout_of(n)).mean(), 0.25, rtol=0.2)
+    total = np.ones(n, np.float32)
+    np.testing.assert_array_equal(codec.decode(body, layout_of(n), total, 1.0), 1 + codec.decode(body, layout_of(n)))
+    for at in range(len(body)):
+        for change in (1, 0x80, 0xFF):
+            bad = body[:at] + bytes([body[at] ^ change]) + body[at + 1 :]
+            try:
+                values = codec.decode(bad, layout_of(n))
+            except DecodeError:
+                continue
+            assert np.isfinite(values).all()
+
+
+def test_zstd_over_several_pieces_and_buckets() -> None:
+    n = 2 * zstd_section._PIECE + 777
+    x = np.repeat(normal(n // 64 + 1), 64)[:n].copy()
+    for params in ({"bits": 3, "bucket": 64}, {"bits": 9, "bucket": 65536}):
+        raw, packed = (codecs.get("qsgd-inf", **params, stage=stage) for stage in ("raw", "zstd"))
+        body, plain = body_of(packed, x), body_of(raw, x)
+        assert body[0] == ZSTD and len(body) < len(plain)
+        np.testing.assert_array_equal(packed.decode(body, layout_of(n)), raw.decode(plain, layout_of(n)))
+
+
+# What each codec's rule says.
+
+
+def test_terngrad_clips() -> None:
+    x = normal(5000)
+    deviation = math.sqrt(float(np.mean(x.astype(np.float64) ** 2)))
+    for clip, scale in (
+        (2.5, 2.5 * deviation),
+        (1.0, deviation),
+        (0.0, float(np.abs(x).max())),
+        (50.0, float(np.abs(x).max())),
+    ):
+        codec = codecs.get("terngrad", clip=clip)
+        values = codec.decode(body_of(codec, x), layout_of(x.size))
+        assert set(np.unique(values)) == {-np.float32(scale), np.float32(0), np.float32(scale)}
+        far = np.abs(x) >= scale
+        np.testing.assert_array_equal(values[far], np.sign(x[far]) * np.float32(scale))
+
+
+def test_signsgd_sends_the_mean_magnitude() -> None:
+    x = np.array([1, -2, 0, -3, -0.0], np.float32)
+    codec = codecs.get("signsgd")
+    np.testing.assert_array_equal(
+        codec.decode(body_of(codec, x), layout_of(5)), np.float32(1.2) * np.array([1, -1, 1, -1, 1])
+    )
+
+
+def levels_in(body: bytes) -> int:
+    return int.from_bytes(body[:2], "little")
+
+
+def test_elasticl_levels_follow_loss_and_learning_rate() -> None:
+    codec, layout, x = codecs.get("elasticl", s0=10, smoothing=0.0), layout_of(600), normal(600)
+    state, found = codec.init(layout), []
+    for loss, lr in (
+        (None, 0.1),
+        (4.0, 0.0),
+        (0.0, 0.1),
+        (4.0, 0.1),
+        (1.0, 0.1),
+        (0.04, 0.1),
+        (0.04, 0.05),
+        (1e-9, 0.1),
+        (400.0, 0.1),
+        (4e6, 0.1),
+    ):
+        body, state = codec.encode(x, state, codecs.Ctx(1, 0, loss, lr))
+        s = levels_in(bytes(body))
+        found.append(s)
+        values = codecs.from_wire(8, b"").decode(body, layout)
+        norm = math.sqrt(float(np.sum(x.astype(np.float64) ** 2)))
+        assert np.abs(values - x).max() <= norm / s * (1 + 1e-5)
+    assert found == [10, 10, 10, 10, 20, 100, 50, 32767, 1, 1]
+
+
+def test_elasticl_smooths_the_loss() -> None:
+    codec, layout, x = codecs.get("elasticl", s0=100, smoothing=0.5), layout_of(9), normal(9)
+    state, smooth = codec.init(layout), None
+    for loss in (8.0, 2.0, 2.0, 30.0):
+        body, state = codec.encode(x, state, codecs.Ctx(1, 0, loss, 0.1))
+        smooth = loss if smooth is None else 0.5 * smooth + 0.5 * loss
+        assert levels_in(bytes(body)) == round(100 * math.sqrt(8 / smooth))
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        (b"", "the elasticl body ends within its number of levels"),
+        (b"\0\0", "the elasticl body has 0 levels; 1 to 32767 are possible"),
+        (b"\0\x80", "the elasticl body has 32768 levels; 1 to 32767 are possible"),
+    ],
+)
+def test_elasticl_heads_that_are_refused(body: bytes, message: str) -> None:
+    with pytest.raises(DecodeError, match=f"^{message}$"):
+        codecs.get("elasticl").decode(body, layout_of(3))
+
+
+@pytest.mark.parametrize("gamma", [0.9, 1.0, 0.3])
+def test_co3_is_algorithm_1(gamma: float) -> None:
+    """a = g + gamma m; g' = Q(a), the nearest of the grid's numbers over k; m <- a - g'."""
+    codec, layout = codecs.get("co3", gamma=gamma, stage="raw"), layout_of(700)
+    state, memory = codec.init(layout), np.zeros(700, np.float32)
+    for t in range(5):
+        g = normal(700, t)
+        body, state = codec.encode(g, state, codecs.Ctx(key=t, round=t))
+        a = g + np.float32(gamma) * memory
+        k = np.frombuffer(bytes(body), "<f4", 1, 1)[0]
+        levels = (np.abs(a * k)[:, None] > np.array(EDGES, np.float32)).sum(1)
+        sent = np.sign(a) * (np.array(GRID, np.float32)[levels] / k)
+        np.testing.assert_array_equal(codec.decode(body, layout), sent)
+        memory = a - sent
+        np.testing.assert_array_equal(state.memory, memory)
+
+
+def test_co3_without_memory_is_the_grid() -> None:
+    grid = codecs.get("co3", gamma=0.0)
+    full = codecs.get("co3")
+    assert not isinstance(grid, ErrorFeedback) and isinstance(full, ErrorFeedback) and full.name == grid.name == "co3"
+    assert isinstance(full.init(layout_of(3)), FeedbackState)
+    assert body_of(grid, normal(300)) == body_of(full, normal(300))
+    assert body_of(grid, normal(300), codecs.Ctx(99, 5)) == body_of(grid, normal(300))  # nothing is random
