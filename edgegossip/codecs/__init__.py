@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from edgegossip.codecs import (
+    atomo,
     co3,
     dgc,
     elasticl,
@@ -17,6 +18,7 @@ from edgegossip.codecs import (
     floats,
     minmax,
     per_tensor,
+    powersgd,
     sign,
     sparse,
     terngrad,
@@ -53,6 +55,8 @@ REGISTRY = Registry.of(
         *sign.FAMILIES,
         *sparse.FAMILIES,
         *dgc.FAMILIES,
+        *atomo.FAMILIES,
+        *powersgd.FAMILIES,
         *feedback.FAMILIES,
         *per_tensor.FAMILIES,
     )

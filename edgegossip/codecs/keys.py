@@ -1,6 +1,9 @@
-"""Keys of the counter-based generators: SplitMix64, and one key a tensor."""
+"""Keys of the counter-based generators: SplitMix64, one key a tensor, and the numbers of a tensor's elements."""
 
 from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -20,3 +23,16 @@ def tensor_key(key: int, index: int) -> int:
     """Key of the tensor at this index of the layout, from a frame's key: output `index` of the SplitMix64 that starts at
     `key`."""
     return splitmix64(key + index * _GOLDEN)
+
+
+def uniform_words(key: int, first: int, count: int) -> NDArray[np.uint32]:
+    """uint32[count]: the numbers of the elements first, first + 1, ... of a tensor with this key, as the kernels draw
+    them."""
+    element = np.arange(first, first + count, dtype=np.int64)
+    x = (element >> 1).astype(np.uint32) * np.uint32(0x9E3779B9) + np.uint32(key & 0xFFFFFFFF)
+    x ^= x >> np.uint32(16)
+    x = x * np.uint32(0x7FEB352D) + np.uint32(key >> 32)
+    x ^= x >> np.uint32(15)
+    x *= np.uint32(0x846CA68B)
+    x ^= x >> np.uint32(16)
+    return np.where(element & 1, x << np.uint32(16) | x >> np.uint32(16), x)

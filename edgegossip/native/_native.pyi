@@ -132,3 +132,42 @@ def coding_decode(
     threads: int | None = None,
     isa: str | None = None,
 ) -> tuple[int, int]: ...
+) -> int: ...
+def factors_sound(factors: ReadBuffer, rows: int, cols: int, rank: int, form: str, isa: str | None = None) -> bool: ...
+def factors_product(
+    factors: ReadBuffer,
+    rows: int,
+    cols: int,
+    rank: int,
+    form: str,
+    out: WriteBuffer,
+    weight: float | None = None,
+    isa: str | None = None,
+) -> None: ...
+def power_step(
+    x: ReadBuffer,
+    error: ReadBuffer,
+    decay: float,
+    rows: int,
+    cols: int,
+    rank: int,
+    form: str,
+    start: ReadBuffer,
+    factors: WriteBuffer,
+    next: WriteBuffer,
+    residual: WriteBuffer,
+    isa: str | None = None,
+) -> None: ...
+def corrected(x: ReadBuffer, error: ReadBuffer, decay: float, out: WriteBuffer, isa: str | None = None) -> None: ...
+def spectral_basis(
+    x: ReadBuffer, rows: int, cols: int, basis: WriteBuffer, norms: WriteBuffer, isa: str | None = None
+) -> None: ...
+def spectral_atom(
+    x: ReadBuffer,
+    rows: int,
+    cols: int,
+    unit: ReadBuffer,
+    divisor: float,
+    out: WriteBuffer,
+    isa: str | None = None,
+) -> None: ...

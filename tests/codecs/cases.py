@@ -19,6 +19,8 @@ from tests.codecs.bounds import (
     half_a_step,
     nearest_bfloat16,
     nearest_binary16,
+    own_norm,
+    own_norm_times,
     own_size,
     scaled_by_n_over_k,
 )
@@ -30,6 +32,14 @@ MOMENTUM = Memory(
     before=lambda x, state: state.v.astype(np.float64) + 0.9 * state.u.astype(np.float64) + x,
     after=lambda state: state.v,
 )
+
+
+def error_feedback(decay: float) -> Memory:
+    return Memory(
+        before=lambda x, state: x.astype(np.float64) + decay * state.error.astype(np.float64),
+        after=lambda state: state.error,
+    )
+
 
 CASES: tuple[Case, ...] = (
     case("fp32", bound=exact),
@@ -46,6 +56,15 @@ CASES: tuple[Case, ...] = (
         {"ratio": 0.05, "values": "fp16", "warmup_rounds": 10, "clip": 0.5},
         bound=either(own_size, nearest_binary16),
         uses=frozenset({"round"}),
+    ),
+    case("atomo", unbounded="a sampled atom is s / p times its size", unbiased=True, random=True),
+    case("atomo", {"rank": 1}, unbounded="a sampled atom is s / p times its size", unbiased=True, random=True),
+    case("powersgd", norm_bound=own_norm, memory=error_feedback(1.0)),
+    case(
+        "powersgd",
+        {"rank": 1, "values": "fp16", "decay": 0.5},
+        norm_bound=own_norm_times(1.01),
+        memory=error_feedback(0.5),
     ),
     *(c for c in QUANTISED if c.name in codecs.names()),
 )

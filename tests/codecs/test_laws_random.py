@@ -44,7 +44,10 @@ def test_the_key_decides_the_bytes_where_the_codec_draws_and_only_there(case: Ca
         bytes(codec.encode(x, codec.init(LAYOUT), dataclasses.replace(CTX, key=key))[0])
         for key in (0, 1, 2**32, 2**64 - 1)
     }
-    assert len(bodies) == (4 if case.claims.random else 1)
+    if case.claims.random:
+        assert len(bodies) >= 3  # of the few numbers that atomo draws here, two keys may say the same
+    else:
+        assert len(bodies) == 1
 
 
 @every_unbiased_codec

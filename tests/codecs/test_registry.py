@@ -29,6 +29,8 @@ def test_names_and_wire_ids_of_version_1() -> None:
         11: "signsgd",
         12: "topk",
         13: "randk",
+        14: "atomo",
+        15: "powersgd",
         16: "per-tensor",
     }
 

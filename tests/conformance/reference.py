@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.conformance import reference_quantised as quantised
+from tests.conformance.reference_lowrank import atomo, atomo_values, powersgd, powersgd_values
 from tests.conformance.reference_sparse import randk, randk_values, topk, topk_values
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -121,6 +122,8 @@ REFERENCES: Mapping[str, tuple[Body, Values]] = {
     "topk": (topk, topk_values),
     "randk": (randk, randk_values),
     "per-tensor": (per_tensor, per_tensor_values),
+    "atomo": (atomo, atomo_values),
+    "powersgd": (powersgd, powersgd_values),
     "qsgd": (quantised.QSGD.body, quantised.QSGD.values),
     "qsgd-inf": (quantised.QSGD_INF.body, quantised.QSGD_INF.values),
     "elastiquant": (quantised.elastiquant, quantised.elastiquant_values),
@@ -147,6 +150,8 @@ _UNIFORM: tuple[dict[str, Any], ...] = (
 PARAMS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "topk": _SPARSE,
     "randk": (*_SPARSE, {"ratio": 0.5, "unbiased": False}),
+    "atomo": ({}, {"rank": 1}),
+    "powersgd": ({}, {"rank": 1, "values": "fp16"}),
     "per-tensor": (
         {"codec": "fp32", "tensors": "t1", "other": "fp16"},
         {"codec": "fp16", "tensors": "t0", "other": "fp32"},

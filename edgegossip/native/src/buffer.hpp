@@ -67,9 +67,11 @@ inline bool is_format(const char* format, const char* codes) {
 }
 
 template <> inline bool Buffer<float>::has_format(const char* f) { return is_format(f, "f"); }
+template <> inline bool Buffer<double>::has_format(const char* f) { return is_format(f, "d"); }
 template <> inline bool Buffer<int64_t>::has_format(const char* f) { return is_format(f, "ql"); }  // 8 bytes by itemsize
 template <> inline bool Buffer<uint8_t>::has_format(const char* f) { return is_format(f, "B"); }
 template <> inline const char* Buffer<float>::type_name() { return "float32"; }
+template <> inline const char* Buffer<double>::type_name() { return "float64"; }
 template <> inline const char* Buffer<int64_t>::type_name() { return "int64"; }
 template <> inline const char* Buffer<uint8_t>::type_name() { return "uint8"; }
 

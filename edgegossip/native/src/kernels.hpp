@@ -14,6 +14,7 @@
 #include "kernels/entropy.hpp"
 #include "kernels/general.hpp"
 #include "kernels/half.hpp"
+#include "kernels/matrix.hpp"
 #include "kernels/minmax8.hpp"
 #include "kernels/sparse.hpp"
 #include "kernels/quantise.hpp"
@@ -30,6 +31,7 @@ struct Kernels {
     MinMax8 minmax8;
     Sparse sparse;
     Quantise quantise;
+    Matrix matrix;
 };
 
 }  // namespace edgegossip
