@@ -94,7 +94,7 @@ def probabilities(norms: Sequence[float], rank: int) -> list[float]:
     budget = float(rank)
     while rest:
         total = math.fsum(norms[i] for i in rest)
-        sure = [i for i in rest if len(rest) <= budget or norms[i] * budget >= total]
+        sure = [i for i in rest if len(rest) <= budget or norms[i] * budget > total]
         for i in sure or rest:
             chances[i] = 1.0 if sure else norms[i] * budget / total
         if not sure:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from edgegossip import codecs
+from tests.conformance import attacks_lowrank as lowrank
 from tests.conformance import attacks_quantised as quantised
 from tests.conformance.pipeline import LAYOUT, RUN_ID, aux_entry, raw_frame
 
@@ -233,6 +234,7 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
         raw_frame(codec_id=3, body=_minmax((0, 1), (0, 1), (float("-inf"), 1))),
         "the minmax8 body has an invalid minimum and maximum for tensor bn.mean",
     ),
+    **lowrank.ATTACKS,
     **{
         name: attack
         for name, attack in quantised.ATTACKS.items()
