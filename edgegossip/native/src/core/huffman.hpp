@@ -44,7 +44,7 @@ struct TableState {
 };
 static_assert(sizeof(TableState) == 514, "callers keep it as bytes");
 
-// Lengths of the optimal code for these weights, sum below 2^59; 0 has no code. Two symbols at least.
+// Lengths of the optimal code for these weights, sum below 2^57; 0 has no code. Two symbols at least.
 void code_lengths(const uint64_t* weights, CodeLengths* lengths);
 
 // Every byte with a code is valid, and the code is complete: any string of bits decodes.
@@ -52,6 +52,11 @@ bool is_complete(const CodeLengths& lengths, const uint8_t* valid);
 
 void make_encode_table(const CodeLengths& lengths, EncodeEntry* table);
 void make_decode_table(const CodeLengths& lengths, DecodeEntry* table);
+
+// The table of this code, which is made unless the thread's last one of the same purpose was of the same code. It is the
+// thread's until its next call; a body's tensors mostly share a code, and making the table takes as long as 10 000 values.
+enum class Purpose { SYMBOLS, TOKENS };
+const DecodeEntry* decode_table(const CodeLengths& lengths, Purpose purpose);
 
 enum TableKind : uint8_t { TABLE_SAME = 0, TABLE_STATIC = 1, TABLE_MARGINALS = 2, TABLE_LENGTHS = 3 };
 constexpr int MAX_TABLE_BYTES = 1 + 128;

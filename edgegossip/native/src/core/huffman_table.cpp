@@ -1,15 +1,21 @@
 // Which code a section uses, and how it says so in as few bytes as possible.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "bits.hpp"
 #include "codes.hpp"
 #include "huffman.hpp"
+#include "log2.hpp"
 
 namespace edgegossip::coding {
 namespace {
 
 constexpr int PRODUCT_BITS = 20;  // of the largest marginal, before products are taken
+
+// The last table is taken again, and none is made, when it costs at most this much more than an ideal code and its
+// transport would. About that much a Huffman code lies above the ideal.
+constexpr double GOOD_ENOUGH = 1.015;
 
 // A marginal weight as a byte: 4 bits of exponent, 4 of mantissa; 0 .. 15 are themselves, the largest is 31 << 14.
 uint64_t expand(uint8_t b) { return b < 16 ? b : uint64_t(16 + (b & 15)) << ((b >> 4) - 1); }
@@ -53,7 +59,7 @@ void count_marginals(const Alphabet& a, const uint32_t* hist, uint64_t* marginal
     std::fill_n(marginals, MAX_MARGINALS, uint64_t(0));
     const int fields = 8 / a.width, mask = (1 << a.width) - 1;
     for (int s = 0; s < 256; s++)
-        for (int k = 0; k < fields; k++) marginals[a.first[k] + (s >> (k * a.width) & mask)] += hist[s];
+        for (int k = 0; k < fields && hist[s] > 0; k++) marginals[a.first[k] + (s >> (k * a.width) & mask)] += hist[s];
 }
 
 double cost(const CodeLengths& lengths, const uint32_t* hist, double scale) {
@@ -143,25 +149,61 @@ Alphabet token_alphabet(const Quantiser& q) {
     return a;
 }
 
+namespace {
+
+// What the kinds of tables would cost with ideal codes; infinite where there is no such table.
+struct Ideals {
+    double lengths, marginals, fixed;
+    double least() const { return std::min({lengths, marginals, fixed}); }
+};
+
+Ideals ideals(const Alphabet& a, const uint32_t* hist, double scale, const StaticTables& tables) {
+    constexpr double NEVER = std::numeric_limits<double>::infinity();
+    const auto listed_bytes = [](const uint8_t* flags, int size) { return double(std::count(flags, flags + size, 1)); };
+    Ideals costs{scale * entropy_bits(hist, 256) + 4 * listed_bytes(a.valid, 256) + 8, NEVER, NEVER};
+    if (a.width == 8) return costs;
+    uint64_t marginals[MAX_MARGINALS];
+    count_marginals(a, hist, marginals);
+    const int rows = a.marginals >> a.width, row = 1 << a.width;
+    costs.marginals = 8 * (listed_bytes(a.listed, a.marginals) + 1);
+    for (int k = 0; k < rows; k++) costs.marginals += scale * entropy_bits(marginals + k * row, row);
+    if (!takes_static(a, tables) || tables.preferred < 0 || tables.preferred >= tables.count) return costs;
+    const uint8_t* const weights = tables.weights + tables.preferred * row;
+    uint64_t total = 0, bits = 0;
+    for (int v = 0; v < row; v++) total += weights[v];
+    if (total > 0)
+        for (int v = 0; v < row; v++) bits += marginals[v] * (log2_fixed(total) - log2_fixed(std::max<uint64_t>(1, weights[v])));
+    costs.fixed = 16 + scale * double(bits) / double(1 << LOG2_FRACTION);
+    return costs;
+}
+
+TableChoice from_static(const Alphabet& a, const uint32_t* hist, double scale, const StaticTables& tables) {
+    TableChoice c;
+    static_lengths(a, tables, tables.preferred, &c.lengths);
+    c.transport[0] = TABLE_STATIC;
+    c.transport[1] = uint8_t(tables.preferred);
+    c.transport_bytes = 2;
+    c.bits = cost(c.lengths, hist, scale) + 16;
+    return c;
+}
+
+}  // namespace
+
 TableChoice choose_table(const Alphabet& a, const uint32_t* hist, double scale, const LastTable& last, const StaticTables& tables) {
-    TableChoice best = from_histogram(a, hist, scale);
-    if (a.width < 8) consider(&best, from_marginals(a, hist, scale));
-    TableChoice other{};
-    if (takes_static(a, tables) && tables.preferred >= 0 && tables.preferred < tables.count) {
-        static_lengths(a, tables, tables.preferred, &other.lengths);
-        other.transport[0] = TABLE_STATIC;
-        other.transport[1] = uint8_t(tables.preferred);
-        other.transport_bytes = 2;
-        other.bits = cost(other.lengths, hist, scale) + 16;
-        consider(&best, other);
-    }
+    const Ideals ideal = ideals(a, hist, scale, tables);
+    TableChoice same;
+    same.bits = std::numeric_limits<double>::infinity();
     if (last.known && covers(last.lengths, a.valid)) {
-        other.lengths = last.lengths;
-        other.transport[0] = TABLE_SAME;
-        other.transport_bytes = 1;
-        other.bits = cost(other.lengths, hist, scale) + 8;
-        consider(&best, other);
+        same.lengths = last.lengths;
+        same.transport[0] = TABLE_SAME;
+        same.transport_bytes = 1;
+        same.bits = cost(same.lengths, hist, scale) + 8;
+        if (same.bits <= GOOD_ENOUGH * ideal.least()) return same;
     }
+    TableChoice best = ideal.fixed == ideal.least()       ? from_static(a, hist, scale, tables)
+                       : ideal.marginals == ideal.least() ? from_marginals(a, hist, scale)
+                                                          : from_histogram(a, hist, scale);
+    consider(&best, same);
     return best;
 }
 

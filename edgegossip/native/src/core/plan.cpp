@@ -6,6 +6,7 @@
 #include "block.hpp"
 #include "codes.hpp"
 #include "elias.hpp"
+#include "log2.hpp"
 
 namespace edgegossip::coding {
 namespace {
@@ -48,8 +49,8 @@ bool Symbols::collect(uint8_t* scales_out) {
     all = source.n <= SMALL_VALUES;
     const int64_t piece = all ? BLOCK_VALUES : std::max(PIECE_VALUES, q.bucket);
     const int64_t pieces = all ? (source.n + piece - 1) / piece : std::clamp<int64_t>(source.n / SAMPLED_PART / piece, 1, PIECES);
-    std::vector<float> scales(static_cast<size_t>(BLOCK_SCALES));
-    data.resize(size_t(symbol_bytes(pieces * piece, q.bits)));
+    Scratch<float> scales(scale_count(std::min(piece, source.n), q.bucket));
+    data.need(symbol_bytes(std::min(pieces * piece, source.n), q.bits));
     for (int64_t i = 0; i < pieces; i++) {
         const int64_t first = all ? i * piece : source.n / pieces * i / piece * piece;
         const int64_t n = std::min(piece, source.n - first);
@@ -61,32 +62,79 @@ bool Symbols::collect(uint8_t* scales_out) {
     return true;
 }
 
+namespace {
+
+// A tensor's byte symbols, counted.
+struct Counts {
+    uint32_t bytes[256] = {};
+    int64_t all, nonzeros = 0;  // bytes; values that are not zero
+    int64_t in_levels = 0;      // bits of their Elias codes without the gaps' words, of which none takes less than one
+
+    Counts(const Symbols& s, const Quantiser& q) : all(symbol_bytes(s.count, q.bits)) {
+        s.kernels.entropy.histogram(s.data.data(), all, bytes);
+        const int width = symbol_width(q.bits);
+        const uint32_t mask = (1u << width) - 1, level_mask = (1u << (q.bits - 1)) - 1;
+        for (uint32_t symbol = 1; symbol < 256; symbol++) {
+            if (bytes[symbol] == 0) continue;
+            for (int at = 0; at < 8; at += width) {
+                const uint32_t code = symbol >> at & mask;
+                if (code == 0) continue;
+                nonzeros += bytes[symbol];
+                in_levels += int64_t(bytes[symbol]) * (1 + omega(code & level_mask).count);
+            }
+        }
+    }
+
+    // A byte of zeros gets a code of one bit then, which may be far above its worth.
+    bool has_frequent_zeros() const { return 5 * int64_t(bytes[0]) > 2 * all; }
+
+    // Bits of a Huffman code of these bytes at least.
+    double least_huffman() const {
+        if (!has_frequent_zeros()) return entropy_bits(bytes, 256);
+        return double(all) + entropy_bits(bytes + 1, 255);  // 1 bit for each, the first; what an ideal code takes for the others
+    }
+};
+
+// What was considered, the smallest so far in `stage`.
+struct Contest {
+    Plan* plan;
+    double best;
+    void consider(Stage stage, double bits) {
+        if (bits >= best) return;
+        best = bits;
+        plan->stage = stage;
+    }
+};
+
+}  // namespace
+
+// Stages that cannot win are not worked out. Runs of zeros win where Huffman coded bytes waste much of a bit on a byte of zeros.
 Plan make_plan(const Symbols& s, const Source& source, Choice choice, const StaticTables& tables, const TableState& state) {
     const Quantiser& q = source.q;
     const double scale = double(source.n) / double(s.count);
     Plan plan;
-    int64_t nonzeros = 0;
-    const int64_t in_elias = elias_bits(s.data.data(), s.count, q.bits, &nonzeros);
-    if (choice == Choice::ELIAS) {
-        plan.stage = STAGE_ELIAS;
-        return plan;
+    Contest contest{&plan, double(8 * dense_bytes(source.n, q.bits))};
+    int64_t in_elias = 0, nonzeros = 0;
+    if (q.bits > 8) {
+        in_elias = elias_bits(s.data.data(), s.count, q.bits, &nonzeros);
+        plan.runs = plan_runs(s, source, scale, nonzeros, state.tokens);
+        contest.consider(STAGE_RUNS, plan.runs.table.bits);
+    } else {
+        const Counts counts(s, q);
+        if (counts.has_frequent_zeros()) {
+            plan.runs = plan_runs(s, source, scale, counts.nonzeros, state.tokens);
+            contest.consider(STAGE_RUNS, plan.runs.table.bits);
+        }
+        const double around = double((source.n + BLOCK_VALUES - 1) / BLOCK_VALUES * 80) + LENGTH_BITS;
+        if (scale * counts.least_huffman() + around < contest.best) {
+            plan.huffman = choose_table(symbol_alphabet(q), counts.bytes, scale, state.symbols, tables);
+            contest.consider(STAGE_HUFFMAN, plan.huffman.bits + around);
+        }
+        in_elias = counts.in_levels + counts.nonzeros;
+        if (choice == Choice::AUTO && scale * double(in_elias) + 32 + LENGTH_BITS < contest.best)
+            in_elias = elias_bits(s.data.data(), s.count, q.bits, &nonzeros);
     }
-    double best = double(8 * dense_bytes(source.n, q.bits));
-    const auto consider = [&](Stage stage, double bits) {
-        if (bits >= best) return;
-        best = bits;
-        plan.stage = stage;
-    };
-    if (q.bits <= 8) {
-        uint32_t hist[256] = {};
-        s.kernels.entropy.histogram(s.data.data(), symbol_bytes(s.count, q.bits), hist);
-        plan.huffman = choose_table(symbol_alphabet(q), hist, scale, state.symbols, tables);
-        const int64_t blocks = (source.n + BLOCK_VALUES - 1) / BLOCK_VALUES;
-        consider(STAGE_HUFFMAN, plan.huffman.bits + double(blocks * 80) + LENGTH_BITS);
-    }
-    plan.runs = plan_runs(s, source, scale, nonzeros, state.tokens);
-    consider(STAGE_RUNS, plan.runs.table.bits);
-    if (choice == Choice::AUTO) consider(STAGE_ELIAS, scale * double(in_elias) + 32 + LENGTH_BITS);
+    if (choice == Choice::AUTO) contest.consider(STAGE_ELIAS, scale * double(in_elias) + 32 + LENGTH_BITS);
     return plan;
 }
 

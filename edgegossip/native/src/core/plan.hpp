@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "huffman.hpp"
 #include "runs.hpp"
 #include "quantised.hpp"
+#include "scratch.hpp"
 
 namespace edgegossip::coding {
 
@@ -18,7 +18,7 @@ struct Symbols {
     const float* whole;  // the scale, where there is one and the source gives none
     bool all = false;
     int64_t count = 0;  // in `data`
-    std::vector<uint8_t> data;
+    Scratch<uint8_t> data;
 
     Symbols(const Kernels& kernels, const Source& source, const float* whole) : kernels(kernels), source(source), whole(whole) {}
 
@@ -43,6 +43,7 @@ struct Plan {
     RunsPlan runs;
 };
 
+// Huffman or runs, or raw; Elias too where the choice is AUTO.
 Plan make_plan(const Symbols& symbols, const Source& source, Choice choice, const StaticTables& tables, const TableState& state);
 
 }  // namespace edgegossip::coding

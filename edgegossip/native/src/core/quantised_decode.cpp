@@ -10,15 +10,17 @@
 #include "elias.hpp"
 #include "runs.hpp"
 #include "quantised.hpp"
+#include "scratch.hpp"
 
 namespace edgegossip::coding {
 namespace {
 
-// What one thread decodes with.
-struct Scratch {
-    std::vector<float> scales;
-    std::vector<uint8_t> symbols;
-    explicit Scratch(int bits) : scales(size_t(BLOCK_SCALES)), symbols(size_t(symbol_bytes(BLOCK_VALUES, bits))) {}
+// What one thread decodes with: a block.
+struct Slot {
+    Scratch<float> scales;
+    Scratch<uint8_t> symbols;
+    Slot(const Quantiser& q, int64_t n)
+        : scales(scale_count(std::min(BLOCK_VALUES, n), q.bucket)), symbols(symbol_bytes(std::min(BLOCK_VALUES, n), q.bits)) {}
 };
 
 struct Target {
@@ -33,11 +35,11 @@ struct Target {
     bool checks() const { return mode == Mode::CHECK; }
 
     // Values of a block from its symbols. False when a code is none.
-    bool write(const uint8_t* symbols, int64_t first, int64_t count, Scratch* scratch) const {
+    bool write(const uint8_t* symbols, int64_t first, int64_t count, Slot* slot) const {
         const int64_t bucket = q.bucket;
         const int64_t start = bucket == 0 ? 0 : first / bucket;
-        std::memcpy(scratch->scales.data(), scales + 4 * start, size_t(4 * scale_count(count, bucket)));
-        return kernels.quantise.dequantise(symbols, count, &q, scratch->scales.data(), out + first, mode == Mode::ADD, weight);
+        std::memcpy(slot->scales.data(), scales + 4 * start, size_t(4 * scale_count(count, bucket)));
+        return kernels.quantise.dequantise(symbols, count, &q, slot->scales.data(), out + first, mode == Mode::ADD, weight);
     }
 };
 
@@ -46,15 +48,15 @@ bool is_scale(const Quantiser& q, float s) {
     return q.kind != FP4 || s == 0 || std::isfinite(3.0f / s);  // the grid's largest value, 3
 }
 
-// Calls task(t, scratch) for all tasks; the error of the first in order that has one, else 0.
+// Calls task(t, slot) for all tasks; the error of the first in order that has one, else 0.
 template <class Task>
-int64_t each_task(int64_t tasks, int threads, int bits, const Task& task) {
+int64_t each_task(int64_t tasks, int threads, const Quantiser& q, int64_t n, const Task& task) {
     const int64_t lanes = std::min<int64_t>(threads, tasks);
     std::vector<int64_t> errors(size_t(lanes), 0), failed(size_t(lanes), tasks);
     parallel_for(lanes, threads, [&](int64_t lane) {
-        Scratch scratch(bits);
+        Slot slot(q, n);
         for (int64_t t = lane; t < tasks; t += lanes) {
-            const int64_t error = task(t, &scratch);
+            const int64_t error = task(t, &slot);
             if (error == 0) continue;
             errors[size_t(lane)] = error;
             failed[size_t(lane)] = t;
@@ -68,15 +70,15 @@ int64_t blocks_of(int64_t n) { return (n + BLOCK_VALUES - 1) / BLOCK_VALUES; }
 
 int64_t decode_raw(const Target& t, const uint8_t* dense, int threads) {
     const int bits = t.q.bits;
-    return each_task(blocks_of(t.n), threads, bits, [&](int64_t b, Scratch* scratch) {
+    return each_task(blocks_of(t.n), threads, t.q, t.n, [&](int64_t b, Slot* slot) {
         const int64_t first = b * BLOCK_VALUES, count = std::min(BLOCK_VALUES, t.n - first);
         const uint8_t* symbols = dense + dense_bytes(first, bits);
         if (has_padding(symbols, count, bits)) return int64_t(BAD_PADDING);
         if (!is_dense(bits)) {
-            unpack_dense(symbols, count, bits, scratch->symbols.data());
-            symbols = scratch->symbols.data();
+            unpack_dense(symbols, count, bits, slot->symbols.data());
+            symbols = slot->symbols.data();
         }
-        const bool good = t.checks() ? are_codes(t.q, symbols, count) : t.write(symbols, first, count, scratch);
+        const bool good = t.checks() ? are_codes(t.q, symbols, count) : t.write(symbols, first, count, slot);
         return good ? int64_t(0) : int64_t(BAD_CODE);
     });
 }
@@ -91,8 +93,7 @@ int64_t decode_huffman(const Target& t, Range r, const Body& body, const StaticT
     const int used = read_table(r.p, r.end, symbol_alphabet(t.q), *last, tables, &lengths);
     if (used == 0) return BAD_TABLE;
     *last = {1, lengths};
-    std::vector<DecodeEntry> table(static_cast<size_t>(HUFFMAN_WINDOWS));
-    make_decode_table(lengths, table.data());
+    const DecodeEntry* const table = decode_table(lengths, Purpose::SYMBOLS);
     const int64_t blocks = blocks_of(t.n);
     std::vector<const uint8_t*> starts;
     const uint8_t* p = r.p + used;
@@ -103,13 +104,13 @@ int64_t decode_huffman(const Target& t, Range r, const Body& body, const StaticT
         p += size;
     }
     if (p != r.end) return BAD_STREAM;
-    return each_task(blocks, threads, bits, [&](int64_t b, Scratch* scratch) {
+    return each_task(blocks, threads, t.q, t.n, [&](int64_t b, Slot* slot) {
         const int64_t first = b * BLOCK_VALUES, count = std::min(BLOCK_VALUES, t.n - first);
-        uint8_t* const symbols = scratch->symbols.data();
-        const int64_t error = decode_block(t.kernels.entropy, starts[size_t(b)], body.data + body.size, count, t.q, table.data(),
+        uint8_t* const symbols = slot->symbols.data();
+        const int64_t error = decode_block(t.kernels.entropy, starts[size_t(b)], body.data + body.size, count, t.q, table,
                                            t.checks() ? nullptr : symbols, symbols);
         if (error != 0 || t.checks()) return error;
-        return t.write(symbols, first, count, scratch) ? int64_t(0) : int64_t(BAD_CODE);
+        return t.write(symbols, first, count, slot) ? int64_t(0) : int64_t(BAD_CODE);
     });
 }
 
@@ -137,13 +138,12 @@ int64_t decode_runs(const Target& t, Range r, LastTable* last, int threads) {
     const int used = read_table(r.p + 1, r.end, token_alphabet(t.q), *last, StaticTables{}, &lengths);
     if (used == 0) return BAD_TABLE;
     *last = {1, lengths};
-    std::vector<DecodeEntry> table(static_cast<size_t>(HUFFMAN_WINDOWS));
-    make_decode_table(lengths, table.data());
+    const DecodeEntry* const table = decode_table(lengths, Purpose::TOKENS);
     const int64_t unit = int64_t(1) << (is_long ? LONG_UNIT_LOG2 : SHORT_UNIT_LOG2);
     std::vector<Range> units;
     if (const int64_t error = find_units({r.p + 1 + used, r.end}, (t.n + unit - 1) / unit, is_long ? 3 : 2, &units)) return error;
     const int64_t task_values = std::max(unit, BLOCK_VALUES);
-    return each_task((t.n + task_values - 1) / task_values, threads, bits, [&](int64_t task, Scratch* scratch) {
+    return each_task((t.n + task_values - 1) / task_values, threads, t.q, t.n, [&](int64_t task, Slot* slot) {
         const int64_t end = std::min(t.n, (task + 1) * task_values);
         RunsReader reader{};
         for (int64_t at = task * task_values; at < end;) {
@@ -152,13 +152,13 @@ int64_t decode_runs(const Target& t, Range r, LastTable* last, int threads) {
                 reader = RunsReader{BitReader{own.p, own.end - own.p}};
             }
             const int64_t in_block = at % BLOCK_VALUES, count = std::min({unit, BLOCK_VALUES - in_block, end - at});
-            uint8_t* const symbols = t.checks() ? nullptr : scratch->symbols.data() + symbol_bytes(in_block, bits);
-            if (!reader.get(symbols, count, t.q, k, table.data())) return int64_t(BAD_STREAM);
+            uint8_t* const symbols = t.checks() ? nullptr : slot->symbols.data() + symbol_bytes(in_block, bits);
+            if (!reader.get(symbols, count, t.q, k, table)) return int64_t(BAD_STREAM);
             at += count;
             if ((at % unit == 0 || at == end) && !reader.finished()) return int64_t(BAD_STREAM);
             if (t.checks() || (at % BLOCK_VALUES != 0 && at < end)) continue;
             const int64_t first = (at - 1) / BLOCK_VALUES * BLOCK_VALUES;
-            if (!t.write(scratch->symbols.data(), first, at - first, scratch)) return int64_t(BAD_CODE);
+            if (!t.write(slot->symbols.data(), first, at - first, slot)) return int64_t(BAD_CODE);
         }
         return int64_t(0);
     });
@@ -168,12 +168,12 @@ int64_t decode_elias(const Target& t, Range r) {
     if (r.end - r.p < 4) return ENDS_EARLY;
     uint32_t nonzeros;
     std::memcpy(&nonzeros, r.p, 4);
-    Scratch scratch(t.q.bits);
+    Slot slot(t.q, t.n);
     EliasReader reader{BitReader{r.p + 4, r.end - r.p - 4}, nonzeros, t.n};
     for (int64_t first = 0; first < t.n; first += BLOCK_VALUES) {
         const int64_t count = std::min(BLOCK_VALUES, t.n - first);
-        if (!reader.get(t.checks() ? nullptr : scratch.symbols.data(), count, t.q)) return BAD_STREAM;
-        if (!t.checks() && !t.write(scratch.symbols.data(), first, count, &scratch)) return BAD_CODE;
+        if (!reader.get(t.checks() ? nullptr : slot.symbols.data(), count, t.q)) return BAD_STREAM;
+        if (!t.checks() && !t.write(slot.symbols.data(), first, count, &slot)) return BAD_CODE;
     }
     return reader.finished() ? 0 : int64_t(BAD_STREAM);
 }

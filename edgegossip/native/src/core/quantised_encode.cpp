@@ -12,6 +12,7 @@
 #include "plan.hpp"
 #include "runs.hpp"
 #include "quantised.hpp"
+#include "scratch.hpp"
 
 namespace edgegossip::coding {
 namespace {
@@ -20,8 +21,8 @@ constexpr int64_t TASKS_A_THREAD = 8;  // in one round of several threads
 
 // Scratch of one task.
 struct Slot {
-    std::vector<float> scales;
-    std::vector<uint8_t> symbols, coded;
+    Scratch<float> scales;
+    Scratch<uint8_t> symbols, coded;
     int64_t bytes = 0;  // coded; negative: it would not fit, or a SectionError
 };
 
@@ -30,6 +31,11 @@ struct Writer {
     const Source& source;
     const Symbols& symbols;
     uint8_t* scales;  // where the section has them
+
+    // What a block has at most: nothing that was worked out already.
+    int64_t block_values() const { return symbols.all ? 0 : std::min(BLOCK_VALUES, source.n); }
+    int64_t block_symbols() const { return symbol_bytes(block_values(), source.q.bits); }
+    int64_t block_scales() const { return scale_count(block_values(), source.q.bucket); }
 
     // Symbols and scales of a block; the scales go to their place. Null when it is not finite.
     const uint8_t* quantise(int64_t first, int64_t n, Slot* slot, uint8_t* place) const {
@@ -50,8 +56,8 @@ int64_t encode_raw(const Writer& w, uint8_t* out, int threads) {
     const int64_t lanes = int64_t(slots.size());
     parallel_for(lanes, threads, [&](int64_t lane) {
         Slot& slot = slots[size_t(lane)];
-        slot.scales.resize(BLOCK_SCALES);
-        slot.symbols.resize(is_dense(bits) ? 0 : size_t(symbol_bytes(BLOCK_VALUES, bits)));
+        slot.scales.need(w.block_scales());
+        slot.symbols.need(is_dense(bits) ? 0 : w.block_symbols());
         for (int64_t b = lane; b < blocks; b += lanes) {
             const int64_t first = b * BLOCK_VALUES, count = std::min(BLOCK_VALUES, n - first);
             uint8_t* const to = out + dense_bytes(first, bits);
@@ -72,7 +78,7 @@ int64_t encode_raw(const Writer& w, uint8_t* out, int threads) {
 // Runs tasks into slots, round by round, and puts what they coded one after the other. The bytes, NOT_FINITE, or 0 when
 // it would not fit in `room`.
 template <class Task>
-int64_t gather(int64_t tasks, int threads, uint8_t* out, int64_t room, const Task& task) {
+int64_t gather(const Writer& w, int64_t tasks, int threads, uint8_t* out, int64_t room, const Task& task) {
     const int64_t round = threads == 1 ? 1 : std::min(tasks, threads * TASKS_A_THREAD);
     std::vector<Slot> slots(static_cast<size_t>(round));
     int64_t bytes = 0;
@@ -80,7 +86,8 @@ int64_t gather(int64_t tasks, int threads, uint8_t* out, int64_t room, const Tas
         const int64_t count = std::min(round, tasks - start);
         parallel_for(count, threads, [&](int64_t k) {
             Slot& slot = slots[size_t(k)];
-            slot.scales.resize(BLOCK_SCALES);
+            slot.scales.need(w.block_scales());
+            slot.symbols.need(w.block_symbols());
             slot.bytes = task(start + k, &slot);
         });
         for (int64_t k = 0; k < count; k++) {
@@ -101,10 +108,9 @@ int64_t encode_huffman(const Writer& w, const TableChoice& table, uint8_t* out, 
     const int64_t n = w.source.n, blocks = (n + BLOCK_VALUES - 1) / BLOCK_VALUES;
     if (room < table.transport_bytes) return 0;
     std::memcpy(out, table.transport, size_t(table.transport_bytes));
-    const int64_t bytes = gather(blocks, threads, out + table.transport_bytes, room - table.transport_bytes, [&](int64_t b, Slot* slot) {
+    const int64_t bytes = gather(w, blocks, threads, out + table.transport_bytes, room - table.transport_bytes, [&](int64_t b, Slot* slot) {
         const int64_t first = b * BLOCK_VALUES, count = std::min(BLOCK_VALUES, n - first);
-        slot->symbols.resize(size_t(symbol_bytes(BLOCK_VALUES, bits)));
-        slot->coded.resize(size_t(coded_block_bound(symbol_bytes(BLOCK_VALUES, bits))));
+        slot->coded.need(coded_block_bound(symbol_bytes(std::min(BLOCK_VALUES, n), bits)));
         const uint8_t* symbols = w.quantise(first, count, slot, slot->symbols.data());
         if (symbols == nullptr) return int64_t(NOT_FINITE);
         return encode_block(w.kernels.entropy, symbols, count, bits, codes, slot->coded.data());
@@ -121,11 +127,10 @@ int64_t encode_runs(const Writer& w, const RunsPlan& plan, uint8_t* out, int64_t
     if (room < head) return 0;
     out[0] = uint8_t(k | (plan.is_long ? 128 : 0));
     std::memcpy(out + 1, plan.table.transport, size_t(plan.table.transport_bytes));
-    const int64_t bytes = gather(tasks, threads, out + head, room - head, [&](int64_t t, Slot* slot) {
+    const int64_t bytes = gather(w, tasks, threads, out + head, room - head, [&](int64_t t, Slot* slot) {
         const int64_t first = t * task_values, end = std::min(n, first + task_values);
         const int64_t most = dense_bytes(end - first, bits) + 64;
-        slot->symbols.resize(size_t(symbol_bytes(BLOCK_VALUES, bits)));
-        slot->coded.resize(size_t(most + 32));
+        slot->coded.need(most + 32);
         const uint8_t* const limit = slot->coded.data() + most;
         uint8_t* to = slot->coded.data();
         RunsWriter writer{};
@@ -154,8 +159,8 @@ int64_t encode_elias(const Writer& w, uint8_t* out, int64_t room) {
     const int bits = w.source.q.bits;
     const int64_t n = w.source.n;
     Slot slot;
-    slot.scales.resize(BLOCK_SCALES);
-    slot.symbols.resize(size_t(symbol_bytes(BLOCK_VALUES, bits)));
+    slot.scales.need(w.block_scales());
+    slot.symbols.need(w.block_symbols());
     EliasWriter writer{BitWriter{out + 4}};
     if (room < 32) return 0;
     for (int64_t first = 0; first < n; first += BLOCK_VALUES) {
@@ -188,7 +193,9 @@ int64_t encode_section(const Kernels& kernels, const Source& source, Choice choi
     if (source.scales != nullptr) std::memcpy(out + 1, source.scales, size_t(head - 1));
     else if (q.bucket == 0) std::memcpy(out + 1, &whole, 4);
     Plan plan{};
-    if (choice != Choice::RAW && q.bits > 1) {
+    if (choice == Choice::ELIAS && q.bits > 1) {
+        plan.stage = STAGE_ELIAS;
+    } else if (choice != Choice::RAW && q.bits > 1) {
         if (!symbols.collect(out + 1)) return NOT_FINITE;
         plan = make_plan(symbols, source, choice, tables, *state);
     }
