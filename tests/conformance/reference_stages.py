@@ -7,7 +7,7 @@ import heapq
 import struct
 from collections import Counter
 
-LONGEST = 12  # bits of a Huffman code
+LONGEST = 14  # bits of a Huffman code
 SKIP = 0xF0
 LENGTHS = 3  # the kind of table that lists all lengths
 

@@ -142,7 +142,7 @@ class Decoder:
             halves = [half for byte in data[:size] for half in (byte & 15, byte >> 4)]
             assert not any(halves[len(alphabet) :])
             lengths, data = {s: n for s, n in zip(alphabet, halves, strict=False) if n}, data[size:]
-        assert sum(2.0**-n for n in lengths.values()) == 1 and max(lengths.values()) <= 12
+        assert sum(2.0**-n for n in lengths.values()) == 1 and max(lengths.values()) <= 14
         self.last[stage] = lengths
         return {word: symbol for symbol, word in canonical(lengths).items()}, data
 
@@ -179,10 +179,10 @@ def weights_of(alphabet: list[int], width: int, marginals: Sequence[Sequence[int
 
 
 def package_merge(weights: dict[int, int]) -> dict[int, int]:
-    """Lengths of an optimal code without words of more than 12 bits."""
+    """Lengths of an optimal code without words of more than 14 bits."""
     leaves = sorted((w, 0, (s,)) for s, w in weights.items())
     items = leaves
-    for _ in range(11):
+    for _ in range(13):
         pairs = [(a[0] + b[0], 1, a[2] + b[2]) for a, b in zip(items[::2], items[1::2], strict=False)]
         items = sorted(leaves + pairs, key=lambda item: item[:2])
     lengths = dict.fromkeys(weights, 0)

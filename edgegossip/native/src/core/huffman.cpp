@@ -133,9 +133,9 @@ bool is_complete(const CodeLengths& lengths, const uint8_t* valid) {
         const int bits = lengths.bits[s];
         if (bits == 0) continue;
         if (!valid[s] || bits > HUFFMAN_MAX_BITS) return false;
-        kraft += HUFFMAN_WINDOWS >> bits;
+        kraft += int64_t(1) << (HUFFMAN_MAX_BITS - bits);
     }
-    return kraft == HUFFMAN_WINDOWS;
+    return kraft == int64_t(1) << HUFFMAN_MAX_BITS;
 }
 
 void make_encode_table(const CodeLengths& lengths, EncodeEntry* table) {
@@ -144,26 +144,42 @@ void make_encode_table(const CodeLengths& lengths, EncodeEntry* table) {
 }
 
 // Codes of up to k bits fill a table of 2^k windows; it is doubled by a copy, and the codes of k + 1 bits go where they belong.
+// Windows without a code are 0 until the first longer code that begins so gets a place after the windows.
 void make_decode_table(const CodeLengths& lengths, DecodeEntry* table) {
     DecodeEntry single[HUFFMAN_WINDOWS];
+    uint32_t next_place = uint32_t(HUFFMAN_WINDOWS);
     int filled = 0;
     single[0] = 0;
     const auto grow = [&](int bits) {
         for (; filled < bits; filled++) std::memcpy(single + (1 << filled), single, sizeof *single << filled);
     };
     each_code(lengths, [&](int symbol, int bits, uint32_t code) {
-        grow(bits);
-        single[code] = uint32_t(symbol) | uint32_t(bits) << 16 | uint32_t(bits) << 24 | 1u << 28;
+        const DecodeEntry entry = uint32_t(symbol) | uint32_t(bits) << 16 | uint32_t(bits) << 24 | 1u << 28;
+        if (bits <= HUFFMAN_WINDOW_BITS) {
+            grow(bits);
+            single[code] = entry;
+            return;
+        }
+        grow(HUFFMAN_WINDOW_BITS);
+        DecodeEntry& place = single[code & uint32_t(HUFFMAN_WINDOWS - 1)];
+        if (place == 0) {
+            place = next_place;
+            next_place += HUFFMAN_AFTER;
+        }
+        const int step = 1 << (bits - HUFFMAN_WINDOW_BITS);
+        for (int after = int(code >> HUFFMAN_WINDOW_BITS); after < HUFFMAN_AFTER; after += step) table[place + uint32_t(after)] = entry;
     });
-    grow(HUFFMAN_MAX_BITS);
+    grow(HUFFMAN_WINDOW_BITS);
+    std::memcpy(table, single, sizeof single);
     // A second symbol where its code ends within the window.
     each_code(lengths, [&](int symbol, int bits, uint32_t code) {
-        const uint32_t one = single[code], left = uint32_t(HUFFMAN_MAX_BITS - bits);
+        if (bits > HUFFMAN_WINDOW_BITS) return;
+        const uint32_t left = uint32_t(HUFFMAN_WINDOW_BITS - bits);
         const uint32_t two = uint32_t(symbol) | uint32_t(bits) << 16 | uint32_t(bits) << 24 | 2u << 28;
         for (uint32_t after = 0; after < 1u << left; after++) {
             const uint32_t next = single[after];
-            const bool fits = (next & 0xff0000) <= left << 16;
-            table[code + (after << bits)] = fits ? two + ((next & 0xff) << 8) + (next & 0xff0000) : one;
+            const bool fits = next >> 28 != 0 && (next & 0xff0000) <= left << 16;
+            if (fits) table[code + (after << bits)] = two + ((next & 0xff) << 8) + (next & 0xff0000);
         }
     });
 }
@@ -171,7 +187,7 @@ void make_decode_table(const CodeLengths& lengths, DecodeEntry* table) {
 const DecodeEntry* decode_table(const CodeLengths& lengths, Purpose purpose) {
     struct Made {
         CodeLengths lengths;
-        DecodeEntry table[HUFFMAN_WINDOWS];
+        DecodeEntry table[HUFFMAN_ENTRIES];
     };
     thread_local std::unique_ptr<Made> kept[2];
     std::unique_ptr<Made>& last = kept[purpose == Purpose::TOKENS];

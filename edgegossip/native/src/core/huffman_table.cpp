@@ -1,7 +1,9 @@
 // Which code a section uses, and how it says so in as few bytes as possible.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "bits.hpp"
 #include "codes.hpp"
@@ -15,7 +17,8 @@ constexpr int PRODUCT_BITS = 20;  // of the largest marginal, before products ar
 
 // The last table is taken again, and none is made, when it costs at most this much more than an ideal code and its
 // transport would. About that much a Huffman code lies above the ideal.
-constexpr double GOOD_ENOUGH = 1.015;
+constexpr double GOOD_ENOUGH = 1.01;
+constexpr int64_t TRY_ALL_UP_TO = 2048;  // bytes
 
 // A marginal weight as a byte: 4 bits of exponent, 4 of mantissa; 0 .. 15 are themselves, the largest is 31 << 14.
 uint64_t expand(uint8_t b) { return b < 16 ? b : uint64_t(16 + (b & 15)) << ((b >> 4) - 1); }
@@ -200,10 +203,13 @@ TableChoice choose_table(const Alphabet& a, const uint32_t* hist, double scale, 
         same.bits = cost(same.lengths, hist, scale) + 8;
         if (same.bits <= GOOD_ENOUGH * ideal.least()) return same;
     }
-    TableChoice best = ideal.fixed == ideal.least()       ? from_static(a, hist, scale, tables)
-                       : ideal.marginals == ideal.least() ? from_marginals(a, hist, scale)
-                                                          : from_histogram(a, hist, scale);
-    consider(&best, same);
+    TableChoice best = same;
+    // How near a code comes to its ideal differs between kinds; where a section is small the difference is worth the work.
+    const bool all = std::accumulate(hist, hist + 256, int64_t(0)) <= TRY_ALL_UP_TO;
+    const auto worth = [&](double kind) { return kind == ideal.least() || (all && std::isfinite(kind)); };
+    if (worth(ideal.fixed)) consider(&best, from_static(a, hist, scale, tables));
+    if (worth(ideal.marginals)) consider(&best, from_marginals(a, hist, scale));
+    if (worth(ideal.lengths)) consider(&best, from_histogram(a, hist, scale));
     return best;
 }
 

@@ -121,7 +121,8 @@ Plan make_plan(const Symbols& s, const Source& source, Choice choice, const Stat
         contest.consider(STAGE_RUNS, plan.runs.table.bits);
     } else {
         const Counts counts(s, q);
-        if (counts.has_frequent_zeros()) {
+        // Runs decode more slowly, so where they gain little they are for `auto` alone.
+        if (counts.has_frequent_zeros() || (choice == Choice::AUTO && 4 * int64_t(counts.bytes[0]) > counts.all)) {
             plan.runs = plan_runs(s, source, scale, counts.nonzeros, state.tokens);
             contest.consider(STAGE_RUNS, plan.runs.table.bits);
         }

@@ -86,7 +86,7 @@ namespace {
 // One token: the zeros before its code, and the code, 0 for a skip. False when its level is impossible.
 inline bool read_token(BitReader* r, const Quantiser& q, int k, const DecodeEntry* table, int64_t* zeros, uint32_t* code) {
     const uint64_t bits = r->peek();
-    const DecodeEntry e = table[bits & (HUFFMAN_WINDOWS - 1)];
+    const DecodeEntry e = decode_entry(table, bits);
     const uint32_t length = e >> 24 & 15, token = e & 0xff;
     if (token == SKIP_TOKEN) {
         *zeros += int64_t(15) << k;

@@ -6,12 +6,21 @@
 
 namespace edgegossip {
 
-constexpr int HUFFMAN_MAX_BITS = 12;
-constexpr int64_t HUFFMAN_WINDOWS = int64_t(1) << HUFFMAN_MAX_BITS;
+constexpr int HUFFMAN_MAX_BITS = 14;
+constexpr int HUFFMAN_WINDOW_BITS = 12;
+constexpr int64_t HUFFMAN_WINDOWS = int64_t(1) << HUFFMAN_WINDOW_BITS;
+constexpr int HUFFMAN_AFTER = 1 << (HUFFMAN_MAX_BITS - HUFFMAN_WINDOW_BITS);  // what may follow a window in a longer code
 
 // What the next 12 bits of a stream decode to: bits 0 .. 15 two symbols, 16 .. 23 the bits of what it holds, 24 .. 27 the
-// bits of the first symbol alone, 28 .. 31 how many symbols it holds, 1 or 2.
+// bits of the first symbol alone, 28 .. 31 how many symbols it holds, 1 or 2. An entry below 2^28 is the start of a longer
+// code: the place of the four entries of which the next two bits choose one.
 using DecodeEntry = uint32_t;
+constexpr int64_t HUFFMAN_ENTRIES = HUFFMAN_WINDOWS + 256 * HUFFMAN_AFTER;
+
+static inline DecodeEntry decode_entry(const DecodeEntry* table, uint64_t bits) {
+    const DecodeEntry e = table[bits & uint64_t(HUFFMAN_WINDOWS - 1)];
+    return __builtin_expect(e >> 28 != 0, 1) ? e : table[e + (bits >> HUFFMAN_WINDOW_BITS & (HUFFMAN_AFTER - 1))];
+}
 
 // A symbol's code: code << 8 | bits. 0 where the symbol has none.
 using EncodeEntry = uint32_t;
