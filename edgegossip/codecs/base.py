@@ -26,6 +26,7 @@ class Ctx:
     round: int
     loss: float | None = None  # smoothed training loss, for level rules
     lr: float = 0.0
+    levels: int | None = None  # that a coordinator's level rule asks for; None: the codec's own choice
 
 
 class Codec(Protocol[S]):

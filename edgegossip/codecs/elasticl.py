@@ -6,9 +6,10 @@ f is the smoothed loss and eta the learning rate that come with each message (`C
 the first. s travels in the body, so a receiver needs to know nothing of the rule. Unbiased; |Q(v_i) - v_i| <= N / s with
 N the L2 norm of v_i's tensor, and a float32's rounding.
 
-Who smooths: a coordinator that sends one f_k to all sets `smoothing` to 0; otherwise every sender smooths its own losses,
-f <- smoothing f + (1 - smoothing) loss. Deviation: the norm is taken over each tensor, not over the whole model, whose
-tensors' gradients differ by orders of magnitude; a model of one tensor gives the paper's quantizer.
+Who computes it: in the paper the server, for all; what it sends arrives as `Ctx.levels` and is taken as it is. Without
+one (deviation) every sender follows its own losses, f <- smoothing f + (1 - smoothing) loss. Deviation: the norm is taken
+over each tensor, not over the whole model, whose tensors' gradients differ by orders of magnitude; a model of one tensor
+gives the paper's quantizer.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from edgegossip.codecs.quantised import STAGE, Stage, decode_body, encode_body
 from edgegossip.codecs.registry import Family, Param, without_params
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Quantiser
-from edgegossip.types import DecodeError, Vec
+from edgegossip.types import DecodeError, LocalError, Vec
 
 _HEAD = struct.Struct("<H")  # s
 
@@ -35,6 +36,7 @@ class ElastiClState:
     layout: Layout
     rule: LevelRule | None = None
     loss: float | None = None
+    levels: int = 0  # of the last message that brought a loss; 0: none did
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,9 @@ class ElastiCl:
 
     def encode(self, x: Vec, state: ElastiClState, ctx: Ctx) -> tuple[Body, ElastiClState]:
         state = self._heard(state, ctx)
-        s = levels_for(state.rule, state.loss, ctx.lr) if state.rule and state.loss is not None else self.s0
+        s = ctx.levels or state.levels or self.s0
+        if not 1 <= s <= MAX_LEVELS:
+            raise LocalError(f"elasticl has 1 to {MAX_LEVELS} levels, not {s}")
         return encode_body(x, state.layout, _quantiser(s), ctx.key, self.stage, head=_HEAD.pack(s)), state
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
@@ -67,11 +71,13 @@ class ElastiCl:
         return decode_body(body, layout, _quantiser(s), self.name, out, weight, start=_HEAD.size)
 
     def _heard(self, state: ElastiClState, ctx: Ctx) -> ElastiClState:
-        """The state with this message's loss; the first one with a loss fixes the rule."""
-        if ctx.loss is None or ctx.lr <= 0.0 or ctx.loss <= 0.0:
+        """The state with this message's loss and learning rate; the first one fixes the rule. One without leaves all as
+        it was."""
+        if ctx.loss is None or ctx.lr <= 0.0 or (state.rule is None and ctx.loss <= 0.0):
             return state
         loss = smooth_loss(state.loss, ctx.loss, self.smoothing)
-        return ElastiClState(state.layout, state.rule or LevelRule(self.s0, ctx.lr, loss), loss)
+        rule = state.rule or LevelRule(self.s0, ctx.lr, loss)
+        return ElastiClState(state.layout, rule, loss, levels_for(rule, loss, ctx.lr))
 
 
 def _quantiser(s: int) -> Quantiser:

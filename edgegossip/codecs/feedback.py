@@ -4,6 +4,9 @@ Seide et al. 2014; Karimireddy et al. 2019 (EF-SGD, Algorithm 2); CO3's Algorith
 a = x + gamma m; the message is Q(a); m' = a - Q(a). The memory is float32, so x + gamma m and a - Q(a) are each rounded
 once: Q(a) + m' equals x + gamma m within two roundings. Only the sender remembers: bodies are those of the inner codec.
 
+The error stays bounded when Q loses less than it is given, E||Q(a) - a||^2 < ||a||^2: nearest and sparse codecs do, few
+stochastic levels do not (2-bit-qsgd and terngrad lose several times ||a||^2; they are unbiased and need no feedback).
+
 `ef-signsgd` is error feedback around signsgd with decay 1 (Karimireddy et al. 2019, Algorithm 1): the p = eta g + e of
 the paper is here x + m, because x is what the local optimiser adds to the model, learning rate included.
 """
@@ -20,7 +23,7 @@ from edgegossip.codecs.checks import all_finite, chunks
 from edgegossip.codecs.registry import Family, Param
 from edgegossip.codecs.sign import SIGN_STAGE, SignSgd
 from edgegossip.layout import Layout
-from edgegossip.types import LocalError, Vec
+from edgegossip.types import ConfigError, LocalError, Vec
 
 S = TypeVar("S")
 
@@ -41,6 +44,15 @@ class ErrorFeedback(Generic[S]):
     codec: Codec[S]
     decay: float = 1.0
     title: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.decay <= 1.0:
+            raise ConfigError(f"codec error-feedback: decay = {self.decay!r} is outside 0.0 to 1.0")
+        if getattr(self.codec, "unbiased", False):
+            raise ConfigError(
+                f"codec error-feedback: {self.codec.name} scales its values up to be unbiased, and the error would grow "
+                "without end; set its unbiased to false"
+            )
 
     @property
     def name(self) -> str:

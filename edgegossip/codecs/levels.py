@@ -42,7 +42,7 @@ def levels_for(rule: LevelRule, loss: float, lr: float) -> int:
     """s_k = max(1, round(s_0 (eta_k / eta_0) sqrt(f_0 / f_k))), ElastiCL's equations 3 and 4, at most MAX_LEVELS.
 
     `loss` is the smoothed training loss f_k that clients report, `lr` the learning rate eta_k. Ties round to even. A
-    loss of 0 asks for as many levels as there are. Computed by the server alone, which sends the number. Raises
+    loss of 0 asks for as many levels as there are. Raises
     LocalError unless both are finite and not negative.
     """
     _require(0 <= loss < math.inf, f"the training loss must be finite and not negative, got {loss}")

@@ -44,7 +44,7 @@ class MinMax8:
         body = np.empty(_body_bytes(state), np.uint8)
         if (bad := native.minmax8_encode(x, state.offsets, body)) >= 0:
             raise nonfinite(state, bad)
-        return body.tobytes(), state
+        return body.data.toreadonly(), state
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         require_out(layout, out, weight)

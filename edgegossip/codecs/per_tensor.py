@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any, ClassVar
@@ -93,7 +93,7 @@ class PerTensor:
         parts: list[Body] = [state.choices]
         states = []
         for k, (run, before) in enumerate(zip(state.runs, state.states, strict=True)):
-            own = Ctx(tensor_key(ctx.key, k), ctx.round, ctx.loss, ctx.lr)
+            own = replace(ctx, key=tensor_key(ctx.key, k))
             body, after = self.codecs[run.codec].encode(run.of(x), before, own)
             parts += [_LENGTH.pack(len(body)), body]
             states.append(after)

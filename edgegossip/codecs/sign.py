@@ -45,7 +45,8 @@ def _mean_magnitude(m: Moments, n: int) -> Scale:
     return Scale(m.magnitudes / n)
 
 
-SIGN_STAGE = replace(STAGE, default="raw")  # signs of gradients are as good as random, so looking for less is in vain
+# Signs of gradients are as good as random, so looking for less is in vain. One bit a value is no symbol to code.
+SIGN_STAGE = replace(STAGE, default="raw", choices=("raw", "zstd", "auto"))
 
 FAMILIES = (
     Family(

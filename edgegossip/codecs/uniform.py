@@ -36,6 +36,8 @@ class Qsgd:
     norm: ClassVar[str] = "l2"
 
     def __post_init__(self) -> None:
+        if not _MIN_BITS <= self.bits <= _MAX_BITS:
+            raise ConfigError(f"codec {self.name}: bits = {self.bits} is outside {_MIN_BITS} to {_MAX_BITS}")
         if fault := bucket_error(self.bucket):
             raise ConfigError(f"codec {self.name}: {fault}")
 

@@ -68,6 +68,8 @@ def _require_frame(payload: memoryview) -> None:
             raise DecodeError("a zstd frame ends within a block's header")
         header = int.from_bytes(payload[at : at + 3], "little")
         last, kind, size = bool(header & _LAST), header >> 1 & 3, header >> 3
+        if size == 0 and not last:
+            raise DecodeError("a zstd frame has an empty block before its last")
         at += 3 + (1 if kind == _RLE else size)
         if at > len(payload):
             raise DecodeError("a zstd frame ends within a block")

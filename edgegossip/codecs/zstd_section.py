@@ -20,6 +20,7 @@ from edgegossip.types import DecodeError, Vec
 
 STAGE = 4
 _SIZE = struct.Struct("<I")
+_FRAME_BYTES = 64  # around the codes, at most
 _PIECE = 1 << 17  # values; a multiple of every bucket
 _HUFFMAN_BITS = 8  # wider codes have no Huffman stage, so zstd is always tried
 _WORTH_TRYING_BITS = 1.5  # where others take more than this, what is left to gain is nothing that zstd finds
@@ -68,6 +69,10 @@ def decode(
     end = start + int(_SIZE.unpack_from(body, size_at)[0])
     if end > len(body):
         raise DecodeError(f"{of} is invalid: it ends early")
+    if (
+        end - start > quantiser.symbol_bytes(n) + _FRAME_BYTES
+    ):  # never sent, and would take as long to walk as the peer likes
+        raise DecodeError(f"{of} is invalid: it is longer than the codes as they are")
     scales = np.frombuffer(body[scales_at:size_at], "<f4").astype(np.float32)
     if not _scales_are_good(scales, quantiser):
         raise DecodeError(f"{of} is invalid: a scale is not finite, below zero, or has values beyond float32")

@@ -6,7 +6,7 @@ bits in a little-endian uint16; what is left of the last byte is 0. With N the s
 u the element's random number:
 
 - UNIFORM (QSGD, Alistarh et al. 2017; TernGrad with levels = 1): level 0 .. s stands for l / s. In fixed point
-  a = floor(min(|v| k, s 2^F)), k = s 2^F / N, level = (a + (u >> 32 - F)) >> F; F = 24, or 16 for more than 8 bits.
+  a = floor(min(|v| k, s 2^F)), k = s 2^F / N, level = (a + (u >> 32 - F)) >> F; F = 24, or 32 - w for more than 8 bits.
 - LOG2 (NUQSGD, Ramezani-Kebrya et al. 2021, p = 1/2): levels 0, 2^-s, .., 1/2, 1. With t = 2^s r the 23 mantissa bits of
   max(1 + t, 2 t) are the probability of the next level.
 - LEVELS (NUQSGD): any increasing list from 0 to 1; from l_j <= r < l_(j+1) up when (u >> 8) 2^-24 < (r - l_j) steepness,
@@ -15,7 +15,7 @@ u the element's random number:
 - SIGN (signSGD): the sign alone.
 
 Every operation is rounded to float32; |v| / N is |v| times 1 / N. A scale outside [2^-60, 2^60] is first brought nearer to 1,
-with its values, by 2^64 or 2^-64 (not FP4, SIGN). Probabilities are exact to 2^-23 (2^-16 for more than 8 bits) of a step.
+with its values, by 2^64 or 2^-64 (not FP4, SIGN). Probabilities are exact to 2^-23 (2^(w - 32) for more than 8 bits) of a step.
 A value is unit * N, unit = l / s, the level or 1; of FP4 the grid's number divided by k. A bucket with N = 0 is zeros.
 
 The random numbers are a function of a 64-bit key and the element's index in its tensor, so the symbols do not depend on

@@ -169,7 +169,6 @@ def test_elastiquant_quantisers() -> None:
         ("elastiquant", {"stage": "raw"}, np.zeros(3000, np.float32), {RAW}),
         ("terngrad", {}, np.zeros(30_000, np.float32), {RUNS, ELIAS, ZSTD}),
         ("signsgd", {}, np.ones(30_000, np.float32), {RAW}),
-        ("signsgd", {"stage": "huffman"}, np.ones(30_000, np.float32), {RAW}),
         ("signsgd", {"stage": "auto"}, np.ones(30_000, np.float32), {ZSTD}),
         ("signsgd", {"stage": "auto"}, normal(30_000), {RAW}),
         ("co3", {}, normal(30_000), {HUFFMAN}),

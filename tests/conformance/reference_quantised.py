@@ -140,14 +140,14 @@ def before_and_factor(grid: Grid, scale: np.float32) -> tuple[np.float32, np.flo
     if scale == 0:
         return F(1), F(0)
     before = F(2.0**64) if scale < F(2.0**-60) else F(2.0**-64) if scale > F(2.0**60) else F(1)
-    top = F(grid.s) * F(2.0**16 if grid.bits > 8 else 2.0**24) if grid.kind == "uniform" else F(1)
+    top = F(grid.s) * F(2.0 ** (32 - grid.bits) if grid.bits > 8 else 2.0**24) if grid.kind == "uniform" else F(1)
     return before, top / (scale * before)
 
 
 def level_of(grid: Grid, a: np.float32, u: int) -> int:
     """The level of a = |v| times its factor; u is uniform in uint32."""
     if grid.kind == "uniform":
-        fraction = 16 if grid.bits > 8 else 24
+        fraction = 32 - grid.bits if grid.bits > 8 else 24
         return (int(min(a, F(grid.s) * F(2.0**fraction))) + (u >> 32 - fraction)) >> fraction
     if grid.kind == "fp4":
         return sum(a > edge for edge in (0.25, 0.75, 1.25, 1.75, 2.5))

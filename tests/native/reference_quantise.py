@@ -75,7 +75,7 @@ def products(q, x, scales):
     if q.kind is Kind.FP4:
         return np.abs(x) * n
     before = np.where(n < 2.0**-60, F32(2.0**64), np.where(n > 2.0**60, F32(2.0**-64), F32(1)))
-    top = F32(q.levels) * F32(2.0 ** (16 if q.bits > 8 else 24)) if q.kind is Kind.UNIFORM else F32(1)
+    top = F32(q.levels) * F32(2.0 ** (32 - q.bits if q.bits > 8 else 24)) if q.kind is Kind.UNIFORM else F32(1)
     k = np.where(n > 0, top / np.where(n > 0, n * before, F32(1)), F32(0)).astype(F32)
     return np.abs(x) * before * k
 
@@ -83,7 +83,7 @@ def products(q, x, scales):
 def levels_of(q, x, scales, u):
     a = products(q, x, scales)
     if q.kind is Kind.UNIFORM:
-        shift = 16 if q.bits > 8 else 24
+        shift = 32 - q.bits if q.bits > 8 else 24
         fixed = np.minimum(a, F32(q.levels) * F32(2.0**shift)).astype(np.int64)
         return fixed + (u >> np.uint32(32 - shift)) >> shift
     r = np.minimum(a, F32(1))

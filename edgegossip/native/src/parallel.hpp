@@ -3,6 +3,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
+#include <new>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -10,17 +13,30 @@ namespace edgegossip {
 
 constexpr int MAX_THREADS = 256;
 
-// Calls task(0) .. task(count - 1), each once, in any order, on up to `threads` threads (this one included).
+// Calls task(0) .. task(count - 1), each once, in any order, on up to `threads` threads (this one included; fewer where the
+// system gives no more). The first exception of a task is thrown here once all threads are done.
 template <class Task>
 void parallel_for(int64_t count, int threads, const Task& task) {
     std::atomic<int64_t> next{0};
+    std::atomic<bool> failed{false};
+    std::exception_ptr error;
     const auto work = [&] {
-        for (int64_t k = next++; k < count; k = next++) task(k);
+        try {
+            for (int64_t k = next++; k < count; k = next++) task(k);
+        } catch (...) {
+            if (!failed.exchange(true)) error = std::current_exception();
+            next = count;
+        }
     };
     std::vector<std::thread> others;
-    for (int t = 1; t < threads && t < count; t++) others.emplace_back(work);
+    try {
+        for (int t = 1; t < threads && t < count; t++) others.emplace_back(work);
+    } catch (const std::system_error&) {  // no more threads; those that there are do it all
+    } catch (const std::bad_alloc&) {
+    }
     work();
     for (std::thread& other : others) other.join();
+    if (error) std::rethrow_exception(error);
 }
 
 }  // namespace edgegossip

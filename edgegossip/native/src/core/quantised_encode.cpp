@@ -202,7 +202,8 @@ int64_t encode_section(const Kernels& kernels, const Source& source, Choice choi
     const Writer writer{kernels, source, symbols, out + 1};
     uint8_t* const payload = out + head + 4;
     const bool must = choice == Choice::ELIAS;
-    const int64_t room = must ? section_bound(source.n, q, choice) - head - 4 : raw - 5;  // 4 bytes say the payload's size
+    const int64_t most = must ? section_bound(source.n, q, choice) - head - 4 : raw - 5;  // 4 bytes say the payload's size
+    const int64_t room = std::min<int64_t>(most, UINT32_MAX);
     int64_t bytes = 0;
     if (plan.stage == STAGE_HUFFMAN) bytes = encode_huffman(writer, plan.huffman, payload, room, threads);
     if (plan.stage == STAGE_RUNS) bytes = encode_runs(writer, plan.runs, payload, room, threads);
