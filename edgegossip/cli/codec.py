@@ -114,7 +114,7 @@ def _finite(value: Any) -> Any:
 
 
 def _param(param: Param) -> dict[str, Any]:
-    return {key: value for key, value in asdict(param).items() if value not in (None, ())}
+    return {key: value for key, value in asdict(param).items() if key == "default" or value not in (None, ())}
 
 
 def _range(param: Param) -> str:

@@ -116,7 +116,7 @@ def _signsgd(codec: Any, x: Vec, layout: Layout) -> Claims:
         part = np.abs(x[layout.offsets[k] : layout.offsets[k + 1]].astype(np.float64))
         explained += float(part.sum()) ** 2 / max(tensor.size, 1)
         square += float(part @ part)
-    return Claims(False, 1.0 - explained / square + ROUNDING if square else 0.0)
+    return Claims(False, 1.0 - explained / square + 1e-6 if square else 0.0)  # the scale is rounded to float32
 
 
 def _topk(codec: Any, x: Vec, layout: Layout) -> Claims:
