@@ -24,12 +24,14 @@ from edgegossip.types import LocalError
 STEPS = 30
 # A network of 1.1 M values on the data set that comes with the package: some seconds, without the many exact zeros that
 # convolutions over images of 8 x 8 pixels leave in a gradient.
-_SETTINGS = ("model.name=mlp", "model.params.hidden=[1024, 1024]", "training.lr=0.05", "run.threads=1")
+_SETTINGS = ("model.name=mlp", "training.lr=0.05", "run.threads=1")
+_WIDE = "model.params.hidden=[1024, 1024]"  # of the default network only
 
 
 def recipe_for(settings: Sequence[str] = ()) -> Recipe:
     """The recipe whose [data], [model], [training] and seed are used; `settings` as in `run --set`."""
-    return recipes.load("quickstart-gossip", (*_SETTINGS, *settings))
+    other = any(setting.partition("=")[0].strip() == "model.name" for setting in settings)
+    return recipes.load("quickstart-gossip", (*_SETTINGS, *(() if other else (_WIDE,)), *settings))
 
 
 def dump(recipe: Recipe, steps: int = STEPS) -> Tensors:

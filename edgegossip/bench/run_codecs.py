@@ -114,7 +114,11 @@ def _conclude(document: dict[str, Any], asked: Asked, out: Print) -> int:
         document["checks"] = [verdict.as_dict() for verdict in verdicts]
         for verdict in document["checks"]:
             out(show.verdict_line(verdict))
-        code = EXIT_RUN if any(verdict.holds is False for verdict in verdicts) else EXIT_OK
+        held = [verdict.holds for verdict in verdicts]
+        out(
+            f"{held.count(True)} of {len(held)} targets hold, {held.count(False)} fail, {held.count(None)} were not measured"
+        )
+        code = EXIT_OK if False not in held and True in held else EXIT_RUN
     if asked.save is not None:
         (asked.save / "codecs.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         (asked.save / "codecs.md").write_text(show.markdown(document), encoding="utf-8")

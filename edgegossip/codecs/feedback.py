@@ -26,6 +26,7 @@ from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, LocalError, Vec
 
 S = TypeVar("S")
+_WITH_MEMORY = ("dgc", "powersgd")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +49,8 @@ class ErrorFeedback(Generic[S]):
     def __post_init__(self) -> None:
         if not 0.0 <= self.decay <= 1.0:
             raise ConfigError(f"codec error-feedback: decay = {self.decay!r} is outside 0.0 to 1.0")
+        if isinstance(self.codec, ErrorFeedback) or self.codec.name in _WITH_MEMORY:
+            raise ConfigError(f"codec error-feedback: {self.codec.name} has a memory of its own and needs no other")
         if getattr(self.codec, "unbiased", False):
             raise ConfigError(
                 f"codec error-feedback: {self.codec.name} scales its values up to be unbiased, and the error would grow "

@@ -131,7 +131,7 @@ def _require_sound(verdict: tuple[int, int], layout: Layout, name: str) -> None:
     raise DecodeError(f"the {name} body {sparse.FAULTS[fault]}, seen {where}")
 
 
-RATIO = Param("ratio", 0.01, "share of every tensor's values that is sent, at least one value", low=0.0, high=1.0)
+RATIO = Param("ratio", 0.01, "share of every tensor's values that is sent, at least one value", low=1e-9, high=1.0)
 VALUES = Param("values", "fp32", "form in which values travel", choices=tuple(half.BYTES))
 
 FAMILIES = (

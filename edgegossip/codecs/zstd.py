@@ -7,20 +7,22 @@ any frame. The same library version gives the same bytes everywhere; another ver
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from types import ModuleType
 from typing import Any
 
-from edgegossip.types import DecodeError
+from edgegossip.types import DecodeError, HostError
 
 _WINDOW_LOG = 18
 _LEVEL = 1
 _HEAD = b"\x28\xb5\x2f\xfd\x00"  # magic number and a frame header without options
 _BLOCKS_AT = len(_HEAD) + 1  # after the window descriptor
+_MIN_BLOCKS, _MEAN_BLOCK_BYTES = 16, 4096  # far more blocks than the library makes, which are 128 KiB each
 _LAST, _RLE = 1, 1  # bits of a block header
 
 
 def compress(pieces: Iterable[memoryview]) -> bytes:
     """One frame around the pieces."""
-    import zstandard  # only runs that use the stage pay for its memory
+    zstandard = _library()
 
     params = zstandard.ZstdCompressionParameters.from_level(
         _LEVEL, window_log=_WINDOW_LOG, write_content_size=False, write_checksum=False
@@ -31,9 +33,9 @@ def compress(pieces: Iterable[memoryview]) -> bytes:
 
 def decompress(payload: memoryview, sizes: Iterable[int]) -> Iterator[bytes]:
     """Pieces of these sizes in bytes, which must be all that the frame holds. Raises DecodeError, when it comes to it."""
-    import zstandard
-
-    _require_frame(payload)
+    zstandard = _library()
+    sizes = list(sizes)
+    _require_frame(payload, _MIN_BLOCKS + sum(sizes) // _MEAN_BLOCK_BYTES)
     unpacker = zstandard.ZstdDecompressor(max_window_size=1 << _WINDOW_LOG)
     try:
         with unpacker.stream_reader(payload, read_size=1 << 16, closefd=False) as reader:
@@ -43,6 +45,17 @@ def decompress(payload: memoryview, sizes: Iterable[int]) -> Iterator[bytes]:
                 raise DecodeError("a zstd frame holds more than its tensor's codes")
     except zstandard.ZstdError as error:
         raise DecodeError(f"a zstd frame is damaged: {error}") from None
+
+
+def _library() -> ModuleType:
+    """zstandard, imported here because only runs that use the stage pay for its memory. Raises HostError without it."""
+    try:
+        import zstandard
+    except ImportError:
+        raise HostError(
+            "the zstd stage needs the package zstandard, which is not installed: pip install zstandard"
+        ) from None
+    return zstandard
 
 
 def _read(reader: Any, size: int) -> bytes:
@@ -55,15 +68,18 @@ def _read(reader: Any, size: int) -> bytes:
     return data
 
 
-def _require_frame(payload: memoryview) -> None:
-    """Raises DecodeError unless these bytes are one frame of our form, to the last byte."""
+def _require_frame(payload: memoryview, max_blocks: int) -> None:
+    """Raises DecodeError unless these bytes are one frame of our form, to the last byte, with no more blocks than that."""
     if bytes(payload[: len(_HEAD)]) != _HEAD or len(payload) <= _BLOCKS_AT:
         raise DecodeError("a zstd section holds something else than a plain zstd frame")
     exponent, mantissa = payload[len(_HEAD)] >> 3, payload[len(_HEAD)] & 7
     if (1 << exponent + 10) * (8 + mantissa) > 8 << _WINDOW_LOG:
         raise DecodeError(f"a zstd frame asks for a window of more than {1 << _WINDOW_LOG} bytes")
-    at, last = _BLOCKS_AT, False
+    at, last, blocks = _BLOCKS_AT, False, 0
     while not last:
+        blocks += 1
+        if blocks > max_blocks:
+            raise DecodeError(f"a zstd frame has more than {max_blocks} blocks")
         if len(payload) - at < 3:
             raise DecodeError("a zstd frame ends within a block's header")
         header = int.from_bytes(payload[at : at + 3], "little")

@@ -15,6 +15,7 @@ from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.types import ConfigError, HostError, NodeId
 
+_COARSE = 0.5  # relative error of a codec from which on whole models suffer
 TORCH_HINT = "pip install torch (any of 2.9 to 2.13 with CPU support will do)"
 
 
@@ -44,6 +45,24 @@ def preflight_server(recipe: Recipe, members: Sequence[NodeId]) -> None:
         )
     training.check(recipe)
     _check_model(recipe)
+
+
+def codec_notice(recipe: Recipe) -> str:
+    """What a user should know of the codec in this mode; empty when there is nothing. Whole models travel in gossip, of
+    which a coarse codec takes its share in every round."""
+    if recipe.run.mode != "gossip":
+        return ""
+    codec = codecs.get(recipe.codec.name, **recipe.codec.params)
+    layout = Layout.of([TensorSpec("sample", (64, 64))])
+    x = np.random.default_rng(0).standard_normal(layout.size).astype(np.float32)
+    body, _ = codec.encode(x, codec.init(layout), codecs.Ctx(key=0, round=0))
+    error = codecs.relative_error(x, codec.decode(body, layout))
+    if error <= _COARSE:
+        return ""
+    return (
+        f"codec {recipe.codec.name} changes a vector by {100 * error:.0f} % of its length; whole models travel in gossip, "
+        "and this may keep them from training; fp16, bf16, minmax8 and 8-bit-elastiquant fit"
+    )
 
 
 def require(module: str, cure: str) -> None:

@@ -83,3 +83,14 @@ def test_a_sum_beyond_float32_names_the_tensor() -> None:
 def test_a_bad_inner_codec(value: object, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}"):
         codecs.get("error-feedback", codec=value)
+
+
+def test_what_cannot_have_feedback() -> None:
+    for inner in ("ef-signsgd", "co3", "dgc", "powersgd"):
+        with pytest.raises(ConfigError, match="has a memory of its own and needs no other$"):
+            codecs.get("error-feedback", codec=inner)
+    with pytest.raises(ConfigError, match="randk scales its values up to be unbiased"):
+        codecs.get("error-feedback", codec="randk")
+    codecs.get("error-feedback", codec={"name": "randk", "unbiased": False})
+    with pytest.raises(ConfigError, match="decay = 7.0 is outside 0.0 to 1.0"):
+        error_feedback(codecs.get("fp16"), 7.0)

@@ -394,3 +394,18 @@ def test_co3_without_memory_is_the_grid() -> None:
     assert isinstance(full.init(layout_of(3)), FeedbackState)
     assert body_of(grid, normal(300)) == body_of(full, normal(300))
     assert body_of(grid, normal(300), codecs.Ctx(99, 5)) == body_of(grid, normal(300))  # nothing is random
+
+
+def test_a_coordinators_levels_are_taken_as_they_are() -> None:
+    codec = codecs.get("elasticl", s0=20)
+    layout = Layout.of([TensorSpec("w", (50,))])
+    x, state = normal(50), codec.init(layout)
+    body, state = codec.encode(x, state, codecs.Ctx(1, 0, loss=2.0, lr=0.1, levels=77))
+    assert body[:2] == (77).to_bytes(2, "little")
+    body, state = codec.encode(x, state, codecs.Ctx(2, 1, loss=0.02, lr=0.1))
+    lower = int.from_bytes(body[:2], "little")
+    assert lower > 20  # its own rule again
+    body, _ = codec.encode(x, state, codecs.Ctx(3, 2))  # without a loss: as before
+    assert int.from_bytes(body[:2], "little") == lower
+    with pytest.raises(LocalError, match="1 to 32767 levels, not 40000"):
+        codec.encode(x, state, codecs.Ctx(3, 2, levels=40_000))

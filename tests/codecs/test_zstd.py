@@ -60,9 +60,18 @@ def test_damaged_frames(payload: bytes, message: str) -> None:
 
 
 def test_a_bomb_is_read_no_further_than_its_tensor_is_long() -> None:
-    """2^30 zeros from 33 kB: only the pieces that are asked for are ever made."""
+    """2 MiB of zeros from 60 bytes: only the pieces that are asked for are ever made."""
     block = (0 << 0 | 1 << 1 | (1 << 17) << 3).to_bytes(3, "little") + b"\0"
     last = (1 << 0 | 1 << 1 | (1 << 17) << 3).to_bytes(3, "little") + b"\0"
-    bomb = GOOD[:6] + block * 8191 + last
+    bomb = GOOD[:6] + block * 14 + last
     with pytest.raises(DecodeError, match="holds more than its tensor's codes"):
         unpack(bomb, [4096])
+
+
+def test_many_small_blocks_are_refused_at_once() -> None:
+    small = (1 << 1 | 1 << 3).to_bytes(3, "little") + b"\0"
+    with pytest.raises(DecodeError, match="more than 17 blocks"):
+        unpack(GOOD[:6] + small * 4095 + b"\x0b\0\0\0", [4096])
+    empty = bytes(3)
+    with pytest.raises(DecodeError, match="an empty block before its last"):
+        unpack(GOOD[:6] + empty * 4 + GOOD[6:], [len(DATA)])

@@ -304,3 +304,9 @@ def test_wrong_arguments():
         native_quantise.norms(x, 7)
     with pytest.raises(ValueError, match="first must not be below 0"):
         native_quantise.uniform32(KEY, -1, 4)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("first", [1 << 18, (1 << 18) + 1024, 1 << 24, (1 << 30) + 512, (1 << 31) - 512])
+def test_random_numbers_far_into_a_tensor(isa, first):
+    assert (native_quantise.uniform32(KEY, first, 300, isa) == reference.uniform32(KEY, first, 300)).all()

@@ -44,6 +44,17 @@ bool Symbols::quantise(int64_t first, int64_t n, float* scales, uint8_t* symbols
     return true;
 }
 
+// Start of piece i: somewhere in the i-th of equal parts, at a multiple of the piece. Not at the same place in each, because
+// what repeats in a tensor (rows, channels) would then be sampled at one phase only.
+static int64_t sampled_start(int64_t i, int64_t part, int64_t piece) {
+    uint64_t mixed = uint64_t(i + 1) * 0x9E3779B97F4A7C15ull;
+    mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9ull;
+    mixed ^= mixed >> 27;
+    const int64_t room = part - piece;
+    const int64_t shift = room > 0 ? int64_t(mixed % uint64_t(room)) : 0;
+    return (part * i + shift) / piece * piece;
+}
+
 bool Symbols::collect(uint8_t* scales_out) {
     const Quantiser& q = source.q;
     all = source.n <= SMALL_VALUES;
@@ -52,7 +63,7 @@ bool Symbols::collect(uint8_t* scales_out) {
     Scratch<float> scales(scale_count(std::min(piece, source.n), q.bucket));
     data.need(symbol_bytes(std::min(pieces * piece, source.n), q.bits));
     for (int64_t i = 0; i < pieces; i++) {
-        const int64_t first = all ? i * piece : source.n / pieces * i / piece * piece;
+        const int64_t first = all ? i * piece : sampled_start(i, source.n / pieces, piece);
         const int64_t n = std::min(piece, source.n - first);
         if (!quantise(first, n, scales.data(), data.data() + symbol_bytes(count, q.bits))) return false;
         if (all && q.bucket > 0 && source.scales == nullptr)
