@@ -18,8 +18,8 @@ def names(requirements):
     return {re.match(r"[\w-]+", r).group().lower() for r in requirements}
 
 
-def test_a_gossip_board_needs_six_packages():
-    assert names(PROJECT["dependencies"]) == {"numpy", "grpcio", "protobuf", "psutil", "click", "tomli-w"}
+def test_a_gossip_board_needs_seven_packages():
+    assert names(PROJECT["dependencies"]) == {"numpy", "grpcio", "protobuf", "psutil", "click", "tomli-w", "zstandard"}
 
 
 def test_everything_installed_is_pinned():
