@@ -18,9 +18,6 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import Vec
 from tests.codecs import gennorm_oracle as oracle
 
-pytest.importorskip("edgegossip.codecs.uniform")  # the quantised codecs
-pytest.importorskip("edgegossip.codecs.co3")
-
 N = 1 << 17
 LAYOUT = Layout.of([TensorSpec("t", (N,))])
 LISTS = {
