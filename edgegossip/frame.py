@@ -40,7 +40,8 @@ class Kind(IntEnum):
     DIFFERENCE = 2  # to be added to a replica that both ends hold
     GRADIENT = 3
     UPDATE = 4  # a board's change of the coordinator's model
-    STATE = 5  # a full replica, after a gap
+    STATE = 5  # a full replica or model, after a gap or for a newcomer
+    HELLO = 6  # no body: opens a stream of differences, or asks the other end to do so
 
 
 class Aux(IntEnum):
@@ -51,6 +52,13 @@ class Aux(IntEnum):
     EXAMPLES = 3
     LEARNING_RATE = 4
     STEPS = 5  # optimiser steps taken
+    SESSION = 6  # of the stream that the message belongs to; chosen by its receiver, below 2^48
+    SHARE = 7  # push-sum: the part of the public vector that is handed over, (0, 1]
+    LIFE = 8  # push-sum: which history the sender's totals belong to, below 2^48
+    PART = 9  # of a state of several vectors, from 0
+    PARTS = 10  # how many there are
+    MODEL = 11  # 1: the last part is the sender's model, for one that was left behind
+    FRESH = 12  # 1: the sender has nothing of its own yet
 
 
 @dataclass(frozen=True, slots=True)

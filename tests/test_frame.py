@@ -95,7 +95,7 @@ def test_body_may_be_a_view_of_wider_elements() -> None:
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"kind": 9}, "frame kind 9 is not one of MODEL, DIFFERENCE, GRADIENT, UPDATE, STATE"),
+        ({"kind": 9}, "frame kind 9 is not one of MODEL, DIFFERENCE, GRADIENT, UPDATE, STATE, HELLO"),
         ({"codec_id": 0}, "frame field codec_id must be an integer from 1 to 65535, got 0"),
         ({"codec_id": 65536}, "frame field codec_id must be an integer from 1 to 65535, got 65536"),
         ({"layout_hash": -1}, f"frame field layout_hash must be an integer from 0 to {U64}, got -1"),

@@ -69,6 +69,7 @@ class NodeView:
     seed: int
     deadline_s: float  # how long a round waits for a silent neighbour before it goes on without it
     down: frozenset[NodeId] = field(default_factory=frozenset)  # members known to be gone
+    boot: int = 0  # drawn at random by whoever starts the node, 0..2^48 - 1: tells its processes apart, in any order
 
     @property
     def index(self) -> int:
@@ -123,7 +124,33 @@ class Suspect:
     reason: str
 
 
-Action: TypeAlias = Send | SetTimer | Checkpoint | RoundDone | Suspect
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """The node had been left behind and took over the model of `node`; it goes on in `round`."""
+
+    node: NodeId
+    round: Round
+
+
+Action: TypeAlias = Send | SetTimer | Checkpoint | RoundDone | Suspect | Adopted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Audit:
+    """What a state holds, for checkers and diagnosis. Everything is a view: not to be written to.
+
+    Push-sum: `mass` and `weight` are the node's own; `sent[k]` and `seen[j]` the totals, as (vector, weight), that went
+    out to k and came in from j. The sum over all nodes of mass + sent - seen changes by local updates only. Replicas:
+    `public` is what the node has told everybody, `replicas[j]` its copy of j's, each with a mark that is the same at both
+    ends when the copy is up to date. Keys are (member index, phase of the topology's period). Elsewhere empty or None."""
+
+    mass: NDArray[np.float64] | None = None  # float64[n]
+    weight: float = 1.0
+    sent: Mapping[tuple[int, int], tuple[NDArray[np.float64], float]] = field(default_factory=dict)
+    seen: Mapping[tuple[int, int], tuple[NDArray[np.float64], float]] = field(default_factory=dict)
+    public: Mapping[int, tuple[int, Vec]] = field(default_factory=dict)  # by phase: (messages so far, float32[n])
+    replicas: Mapping[tuple[int, int], tuple[int, Vec]] = field(default_factory=dict)
+    row: Mapping[int, float] = field(default_factory=dict)  # weights of the last mixing, by member, own included
 
 
 class GossipAlgorithm(Protocol[S]):
@@ -132,9 +159,20 @@ class GossipAlgorithm(Protocol[S]):
     @property
     def name(self) -> str: ...
 
+    @property
+    def asynchronous(self) -> bool:
+        """Whether messages should be taken in while the local update is computed, too."""
+
     def init(self, x: Vec, view: NodeView) -> S:
         """State before round 0. Raises ConfigError when the topology's weights are not of the kind that the algorithm
         needs."""
+
+    def resume(self, s: S, view: NodeView) -> S:
+        """From a state that an earlier process of this node kept (any that came with a Checkpoint, however old). `view`
+        is of the same run and has another boot."""
+
+    def start(self, s: S) -> tuple[S, list[Action]]:
+        """Called once, after `init` or `resume` and before anything else: greets the neighbours."""
 
     def step(self, s: S, local: LocalUpdate) -> tuple[S, list[Action]]:
         """Called once a round, after local training at `model(s)`."""
@@ -156,3 +194,6 @@ class GossipAlgorithm(Protocol[S]):
 
     def waiting_for(self, s: S) -> tuple[NodeId, ...]:
         """Whose messages the round in progress still lacks; empty before `step` and when nothing is missing."""
+
+    def audit(self, s: S) -> Audit:
+        """What the state holds, for checkers."""

@@ -20,7 +20,17 @@ import numpy as np
 from edgegossip.codecs.base import Ctx
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import edges
-from edgegossip.gossip.base import Action, Checkpoint, Message, Neighbours, NodeView, RoundDone, SetTimer, Suspect
+from edgegossip.gossip.base import (
+    Action,
+    Audit,
+    Checkpoint,
+    Message,
+    Neighbours,
+    NodeView,
+    RoundDone,
+    SetTimer,
+    Suspect,
+)
 from edgegossip.gossip.inbox import Inbox
 from edgegossip.gossip.mixing import Gathered, coding_error
 from edgegossip.gossip.params import check_integer, check_number
@@ -67,6 +77,7 @@ class Dpsgd:
     )
 
     name = "dpsgd"
+    asynchronous = False
 
     def __post_init__(self) -> None:
         check_number("eta of dpsgd", self.eta, 0.0, 1.0)
@@ -86,6 +97,14 @@ class Dpsgd:
                 )
         edges.check_vector(view, x)
         return State(view, index, 0, x.copy(), view.codec.init(view.layout), (0,) * topology.n)
+
+    def resume(self, s: State, view: NodeView) -> State:
+        edges.check_same_run(s.view, view)
+        return replace(s, view=view)
+
+    def start(self, s: State) -> tuple[State, list[Action]]:
+        """Models stand for themselves: there is nothing to agree on first."""
+        return s, []
 
     def step(self, s: State, local: LocalUpdate) -> tuple[State, list[Action]]:
         """Sends the model x of this round and waits for the neighbours'. Raises LocalError when called twice in a
@@ -145,6 +164,9 @@ class Dpsgd:
 
     def waiting_for(self, s: State) -> tuple[NodeId, ...]:
         return tuple(s.view.members[j] for j in _missing(s))
+
+    def audit(self, s: State) -> Audit:
+        return Audit()
 
     def _receive_early(self, s: State, sender: int, frame: Frame) -> tuple[State, list[Action]]:
         ahead = self.max_ahead or s.view.topology.n + s.view.topology.period

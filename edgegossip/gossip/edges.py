@@ -34,8 +34,8 @@ def check_vector(view: NodeView, vec: Vec) -> None:
 
 
 def check_same_run(old: NodeView, new: NodeView) -> None:
-    """Raises LocalError when more than `down` differs: that is another run, not a change of membership."""
-    if new.with_down(old.down) != old:
+    """Raises LocalError when more than `down` and `boot` differ: that is another run, not a change of membership."""
+    if replace(new, down=old.down, boot=old.boot) != old:
         raise LocalError("a change of membership may only change which members are down")
 
 

@@ -56,7 +56,7 @@ class Driver:
     def start(self, x: Vec, down: frozenset[NodeId] = frozenset()) -> None:
         """Begin at model x, with members already known to be down."""
         self._view = self._view.with_down(down)
-        self._state = self._algorithm.init(x, self._view)
+        self._advance(*self._algorithm.start(self._algorithm.init(x, self._view)))
 
     @property
     def round(self) -> Round:

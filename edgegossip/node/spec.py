@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +67,7 @@ def make_view(spec: NodeSpec, layout: Layout) -> NodeView:
         run_id=spec.run_id,
         seed=spec.recipe.run.seed,
         deadline_s=spec.recipe.gossip.deadline_s,
+        boot=secrets.randbits(48),
     )
 
 
