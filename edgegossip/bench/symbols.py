@@ -24,7 +24,8 @@ _CHUNK = 1 << 20  # codes
 
 @dataclass(frozen=True, slots=True)
 class CodeForm:
-    """How a raw body holds its codes: bytes before the first section, bits a code, values a scale (0: a tensor)."""
+    """How a raw body holds its codes: bytes before the first section, bits a code, values a scale of 2 bytes (0: a
+    tensor has one of 4)."""
 
     head_bytes: int
     bits: int
@@ -60,10 +61,10 @@ def entropy(body: Body, layout: Layout, form: CodeForm) -> Entropy:
     for tensor in layout.tensors:
         if not tensor.size:
             continue
-        scales = -(-tensor.size // form.bucket) if form.bucket else 1
-        start = at + 1 + 4 * scales
+        scale_bytes = 2 * -(-tensor.size // form.bucket) if form.bucket else 4
+        start = at + 1 + scale_bytes
         at = start + (tensor.size * form.bits + 7) // 8
-        if at > data.size or data[start - 1 - 4 * scales] != _RAW:
+        if at > data.size or data[start - 1 - scale_bytes] != _RAW:
             raise LocalError(f"the section of tensor {tensor.name} is not a raw one")
         counts = _counts(data[start:at], tensor.size, form.bits)
         bits += entropy_bits(counts) * tensor.size

@@ -24,6 +24,7 @@ from edgegossip.layout import Layout
 from edgegossip.types import Vec
 
 ENTROPY_STAGES = ("huffman", "auto")
+NORM_ROUNDING = 1 + 2.0**-8  # how much larger than a bucket's norm the one that travels is, at most
 ROUNDING = 2.0**-40  # of a squared norm: float32 arithmetic beside a bound that exact arithmetic reaches
 
 
@@ -62,10 +63,10 @@ def _stochastic(levels: Any, codec: Any, x: Vec, layout: Layout, norm: Norm, bou
         for k, tensor in enumerate(layout.tensors):
             part = x[layout.offsets[k] : layout.offsets[k + 1]]
             bits += part.size * code_entropy(levels, part, bucket, norm)
-            bits += 32 * -(-tensor.size // (bucket or max(tensor.size, 1)))
+            bits += 16 * -(-tensor.size // bucket) if bucket else 32 * (tensor.size > 0)
         entropy = bits / max(layout.size, 1)
     variance = worst_case_variance(levels, largest_bucket(layout, bucket)) if bound is None else bound
-    return Claims(True, variance, entropy)
+    return Claims(True, variance * (NORM_ROUNDING**2 if bucket else 1.0), entropy)
 
 
 def largest_bucket(layout: Layout, bucket: int) -> int:

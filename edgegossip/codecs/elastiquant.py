@@ -7,9 +7,9 @@ or any increasing list from 0 to 1 (section 3.6.1). With p = 1/2 and the L2 norm
 (equation 2; `levels.variance_bound`). |Q(v_i) - v_i| is at most N times the width of the interval that r lies in.
 
 p = 1/2 gains nothing from 8 bits over 4 (most of the 126 levels lie where there is nothing), so `ratio` defaults to 0.5 up
-to 4 bits and to 0.9 beyond; `levels.optimal_ratio(s, bucket)` is the p with the smallest worst-case variance. Deviation:
+to 4 bits and to 0.9 beyond; `levels.optimal_ratio(s, bucket)` is the p with the smallest worst-case variance. Deviations:
 the paper encodes by Elias codes only; here that is `stage = "elias"`, and E-ElastiQuant's Huffman codes are
-`stage = "huffman"`.
+`stage = "huffman"`. A bucket's norm travels in 16 bits, rounded up, as in uniform.py; that of a tensor (bucket 0) as float32.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_LIST = 2 + 125  # its inner levels fit the frame's parameters
 
 @dataclass(frozen=True, slots=True)
 class ElastiQuant:
-    """`bits` a value (the sign included), a float32 a bucket. `levels` empty: geometric ones with `ratio`; ratio 0: the
+    """`bits` a value (the sign included), 16 a bucket. `levels` empty: geometric ones with `ratio`; ratio 0: the
     default for these bits. Its state is the layout."""
 
     bits: int = 4

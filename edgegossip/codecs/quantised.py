@@ -1,8 +1,8 @@
 """Bodies of the quantised codecs: one section a tensor, made and read by native.coding.
 
-A section is a stage byte, scales, and codes of a few bits a value: as they are (`raw`), Huffman coded in pairs and runs
-(`huffman`), Elias coded (`elias`), or as a zstd frame of the raw codes (`zstd`); `auto` takes the smallest for each tensor.
-docs/wire-format.md has every byte.
+A section is a stage byte, scales (16 bits a bucket, or a float32 a tensor), and codes of a few bits a value: as they are
+(`raw`), Huffman coded in pairs and runs (`huffman`), Elias coded (`elias`), or as a zstd frame of the raw codes (`zstd`);
+`auto` takes the smallest for each tensor. docs/wire-format.md has every byte.
 """
 
 from __future__ import annotations

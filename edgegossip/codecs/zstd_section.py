@@ -31,11 +31,11 @@ def shorten(values: Vec, quantiser: Quantiser, key: int, out: NDArray[np.uint8],
 
     `asked`: the user wants zstd; otherwise it is tried only where there is something to gain.
     """
-    scale_bytes = 4 * quantiser.scale_count(values.size)
+    scale_bytes = quantiser.scale_bytes(values.size)
     dear = 8 * (size - scale_bytes) > _WORTH_TRYING_BITS * values.size
     if not asked and dear and quantiser.bits <= _HUFFMAN_BITS:
         return size
-    scales = out[1 : 1 + scale_bytes].copy().view("<f4")
+    scales = _read_scales(out[1 : 1 + scale_bytes].data, quantiser)
     frame = zstd.compress(_symbols(values, scales, quantiser, key))
     start = 1 + scale_bytes + _SIZE.size
     if start + len(frame) >= size:
@@ -62,7 +62,7 @@ def decode(
     Raises DecodeError, which speaks `of` a codec's body and tensor.
     """
     scales_at = at + 1
-    size_at = scales_at + 4 * quantiser.scale_count(n)
+    size_at = scales_at + quantiser.scale_bytes(n)
     start = size_at + _SIZE.size
     if start > len(body):
         raise DecodeError(f"{of} is invalid: it ends early")
@@ -73,7 +73,7 @@ def decode(
         end - start > quantiser.symbol_bytes(n) + _FRAME_BYTES
     ):  # never sent, and would take as long to walk as the peer likes
         raise DecodeError(f"{of} is invalid: it is longer than the codes as they are")
-    scales = np.frombuffer(body[scales_at:size_at], "<f4").astype(np.float32)
+    scales = _read_scales(body[scales_at:size_at], quantiser)
     if not _scales_are_good(scales, quantiser):
         raise DecodeError(f"{of} is invalid: a scale is not finite, below zero, or has values beyond float32")
     scratch = np.empty(min(n, _PIECE), np.float32) if out is None else None
@@ -86,6 +86,13 @@ def decode(
         if _padding(symbols, last - first, quantiser):
             raise DecodeError(f"{of} is invalid: unused bits are set")
     return end
+
+
+def _read_scales(stored: memoryview, quantiser: Quantiser) -> Vec:
+    """float32[m]; of buckets from the upper halves of float32 without a sign."""
+    if not quantiser.bucket:
+        return np.frombuffer(stored, "<f4").astype(np.float32)
+    return (np.frombuffer(stored, "<u2").astype(np.uint32) << 15).view(np.float32)
 
 
 def _scales_are_good(scales: Vec, quantiser: Quantiser) -> bool:

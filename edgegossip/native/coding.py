@@ -109,7 +109,8 @@ def encode_all(
 ) -> int:
     """Write the sections of all tensors of x that have values, with the tensors' keys, to the start of `out`, uint8.
 
-    Without `scales` (float32, one a bucket, tensor by tensor) they are the buckets' L2 or L-infinity norms. "huffman" is the
+    Without `scales` (float32, one a bucket, tensor by tensor; of buckets they must be as `norms` gives them, with 8 bits of
+    mantissa) they are the buckets' L2 or L-infinity norms. "huffman" is the
     smallest of Huffman coded symbols, Huffman coded runs of zeros and raw codes, "auto" of these and Elias codes. `tables`
     has rows of 2^bits weights, from which both ends make the same Huffman codes; `preferred`, int64[tensors] or empty, names
     the row that is considered for each, or -1.

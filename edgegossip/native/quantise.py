@@ -75,6 +75,10 @@ class Quantiser:
         """Scales of n values."""
         return scale_count(n, self.bucket)
 
+    def scale_bytes(self, n: int) -> int:
+        """Bytes of the scales of n values as they travel: 2 a bucket, or 4 for the one of a tensor."""
+        return scale_count(n, self.bucket) * (2 if self.bucket else 4)
+
 
 def scale_count(n: int, bucket: int) -> int:
     """Scales of n values in buckets: ceil(n / bucket), and with bucket 0 one unless n is 0."""
@@ -84,7 +88,9 @@ def scale_count(n: int, bucket: int) -> int:
 def norms(x: Vec, bucket: int, linf: bool = False, isa: str | None = None) -> Vec | None:
     """L2 or L-infinity norm of every bucket of x, float32[scale_count(n, bucket)]; None when x is not finite.
 
-    Correct for any finite input; an L2 norm beyond the largest float32 is that number.
+    Norms of buckets are rounded up to the next number with 8 bits of mantissa behind the leading one, as they travel in 16
+    bits; at most the largest such number, 2^-9 below the largest float32. The norm of a tensor (bucket 0) is not; beyond the
+    largest float32 it is that number.
     """
     scales = np.empty(scale_count(len(x), bucket), np.float32)
     return scales if _native.quantise_norms(x, bucket, linf, scales, isa) else None

@@ -17,8 +17,9 @@ def packed(codes, bits):
     return np.packbits(stream, bitorder="little").tobytes()
 
 
-def section(codes, bits, scales):
-    return b"\0" + struct.pack(f"<{scales}f", *[1.0] * scales) + packed(codes, bits)
+def section(codes, bits, buckets):
+    """Without buckets one scale for the tensor."""
+    return b"\0" + (struct.pack("<H", 0x7F00) * buckets or struct.pack("<f", 1)) + packed(codes, bits)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 8, 11, 16])
@@ -38,13 +39,13 @@ def test_uniform_symbols_and_padding(n):
     codes = np.random.default_rng(0).integers(0, 16, n)
     counts = np.bincount(codes, minlength=16)
     p = counts[counts > 0] / n
-    found = entropy(section(codes, 4, 1), Layout.of([TensorSpec("a", (n,))]), CodeForm(0, 4, 0))
+    found = entropy(section(codes, 4, 0), Layout.of([TensorSpec("a", (n,))]), CodeForm(0, 4, 0))
     assert found.by_tensor == found.overall == pytest.approx(-(p * np.log2(p)).sum(), abs=1e-12)
 
 
 def test_other_bodies_are_refused():
     layout = Layout.of([TensorSpec("a", (16,))])
-    whole = section(np.zeros(16, int), 4, 1)
+    whole = section(np.zeros(16, int), 4, 0)
     for body in (b"\1" + whole[1:], whole[:-1], whole + b"\0", b""):
         with pytest.raises(LocalError):
             entropy(body, layout, CodeForm(0, 4, 0))

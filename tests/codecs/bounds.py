@@ -18,6 +18,7 @@ Bound = Callable[[Vec, Layout], NDArray[np.float64]]
 
 ROUNDING = 2.0**-20  # relative: what a few roundings of float32 in a row may add
 TINY = 2.0**-149
+LARGEST_SHORT = (2 - 2.0**-8) * 2.0**127
 
 
 def tensors(x: Vec, layout: Layout) -> Iterator[NDArray[np.float64]]:
@@ -110,7 +111,8 @@ def own_norm_times(factor: float) -> Bound:
 
 
 def share_of_bucket_norm(share: float, bucket: int, norm: float) -> Bound:
-    """|x' - x| <= share * N, N the norm (2 or infinity) of the value's bucket; bucket 0 is the whole tensor.
+    """|x' - x| <= share * N, N the norm (2 or infinity) of the value's bucket, rounded up to 8 bits of mantissa, at most the
+    largest such number; bucket 0 is the whole tensor, its norm a float32.
 
     For levels 0 .. 1 share is the widest gap between two of them: a value lies between two levels and goes to one.
     """
@@ -122,7 +124,9 @@ def share_of_bucket_norm(share: float, bucket: int, norm: float) -> Bound:
             for start in range(0, t.size, width):
                 v = t[start : start + width]
                 size = min(float(np.linalg.norm(v, norm)), float(np.finfo(np.float32).max))
-                parts.append(np.full(v.size, share * size + ROUNDING * size + TINY))
+                sent = min(size * (1 + 2.0**-8) + 2.0**-134, LARGEST_SHORT) if bucket else size
+                clipped = np.maximum(np.abs(v) - sent, 0)
+                parts.append(share * sent + ROUNDING * sent + TINY + clipped)
         return np.concatenate(parts) if parts else np.zeros(0)
 
     return bound

@@ -196,7 +196,7 @@ def test_a_section_each_and_none_for_what_is_empty() -> None:
     layout = layout_of(0, 5, 0, 7)
     codec = codecs.get("qsgd", bits=4, stage="raw")
     body = codec.encode(normal(12), codec.init(layout), CTX)[0]
-    assert len(body) == 1 + 4 + 3 + 1 + 4 + 4
+    assert len(body) == 1 + 2 + 3 + 1 + 2 + 4
     assert len(codec.encode(normal(0), codec.init(layout_of(0)), CTX)[0]) == 0
     with pytest.raises(DecodeError, match="^the qsgd body is followed by 2 bytes that do not belong to it$"):
         codec.decode(bytes(body) + b"\0\0", layout)

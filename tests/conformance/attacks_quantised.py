@@ -11,16 +11,21 @@ QSGD, ELASTIQUANT, ELASTICL, CO3, TERNGRAD, SIGNSGD, PER_TENSOR = 5, 7, 8, 9, 10
 RAW, HUFFMAN, RUNS, ELIAS, ZSTD = range(5)
 BITS_4 = struct.pack("<BI", 4, 512)
 
-# One scale a tensor and 4 bits a code: 6, 3 and 1 values.
-_ONE = struct.pack("<f", 1.0)
+# One scale of a bucket or a tensor, and 4 bits a code: 6, 3 and 1 values.
+_ONE, _ONE_OF_TENSOR = struct.pack("<H", 0x7F00), struct.pack("<f", 1.0)
 _WEIGHT, _BIAS, _MEAN = b"\0" + _ONE + bytes(3), b"\0" + _ONE + bytes(2), b"\0" + _ONE + bytes(1)
-GOOD = _WEIGHT + _BIAS + _MEAN
+GOOD_TENSORS = b"".join(b"\0" + _ONE_OF_TENSOR + bytes(size) for size in (3, 2, 1))
 _AT_WEIGHT = "section of tensor fc.weight is invalid: *"
 
 
 def _first(section: bytes, params: bytes = BITS_4, codec_id: int = QSGD, rest: bytes = _BIAS + _MEAN) -> bytes:
     """A frame whose first section is this one; the others are good."""
     return raw_frame(codec_id=codec_id, params=params, body=section + rest)
+
+
+def _of_tensor(codec_id: int, section: bytes) -> bytes:
+    """The same for a codec with one scale a tensor and 4 bits a code."""
+    return raw_frame(codec_id=codec_id, body=section + GOOD_TENSORS[1 + len(_ONE_OF_TENSOR) + 3 :])
 
 
 def _coded(stage: int, payload: bytes, scale: bytes = _ONE, claimed: int | None = None) -> bytes:
@@ -51,7 +56,7 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
     "qsgd-bucket-1": (_first(_WEIGHT, struct.pack("<BI", 4, 1)), "qsgd with*"),
     "qsgd-bucket-4-gib": (_first(_WEIGHT, struct.pack("<BI", 4, 2**32 - 1)), "qsgd with*"),
     "qsgd-empty-body": (raw_frame(codec_id=QSGD, params=BITS_4, body=b""), _OF + _AT_WEIGHT),
-    "qsgd-ends-in-scale": (raw_frame(codec_id=QSGD, params=BITS_4, body=_WEIGHT[:3]), _OF + _AT_WEIGHT),
+    "qsgd-ends-in-scale": (raw_frame(codec_id=QSGD, params=BITS_4, body=_WEIGHT[:2]), _OF + _AT_WEIGHT),
     "qsgd-ends-in-codes": (raw_frame(codec_id=QSGD, params=BITS_4, body=_WEIGHT[:-1]), _OF + _AT_WEIGHT),
     "qsgd-last-tensor-missing": (
         raw_frame(codec_id=QSGD, params=BITS_4, body=_WEIGHT + _BIAS),
@@ -60,11 +65,11 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
     "qsgd-byte-after": (_first(_WEIGHT, rest=_BIAS + _MEAN + b"\0"), "the qsgd body is followed by 1 bytes*"),
     "qsgd-stage-5": (_first(b"\5" + _WEIGHT[1:]), _OF + _AT_WEIGHT),
     "qsgd-stage-255": (_first(b"\xff" + _WEIGHT[1:]), _OF + _AT_WEIGHT),
-    "qsgd-scale-nan": (_first(b"\0" + _float(0x7FC00000) + bytes(3)), _OF + _AT_WEIGHT),
-    "qsgd-scale-infinite": (_first(b"\0" + _float(0x7F800000) + bytes(3)), _OF + _AT_WEIGHT),
-    "qsgd-scale-negative": (_first(b"\0" + _float(0xBF800000) + bytes(3)), _OF + _AT_WEIGHT),
+    "qsgd-scale-nan": (_first(b"\0\x80\xff" + bytes(3)), _OF + _AT_WEIGHT),
+    "qsgd-scale-infinite": (_first(b"\0\x00\xff" + bytes(3)), _OF + _AT_WEIGHT),
+    "qsgd-scale-of-ones": (_first(b"\0\xff\xff" + bytes(3)), _OF + _AT_WEIGHT),
     "qsgd-scale-nan-in-last": (
-        _first(_WEIGHT, rest=_BIAS + b"\0" + _float(0x7FC00000) + b"\0"),
+        _first(_WEIGHT, rest=_BIAS + b"\0\x80\xff" + b"\0"),
         _OF + "section of tensor bn.mean is invalid: *",
     ),
     "qsgd-negative-zero": (_first(b"\0" + _ONE + b"\x08\0\0"), _OF + _AT_WEIGHT),
@@ -108,11 +113,11 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
     "zstd-nothing": (_first(_coded(ZSTD, b"")), "*"),
     "zstd-not-a-frame": (_first(_coded(ZSTD, b"\x28\xb5\x2f\xfd" + bytes(12))), "*"),
     "elasticl-0-levels": (
-        raw_frame(codec_id=ELASTICL, body=struct.pack("<H", 0) + GOOD),
+        raw_frame(codec_id=ELASTICL, body=struct.pack("<H", 0) + GOOD_TENSORS),
         "the elasticl body has 0 levels; 1 to 32767 are possible",
     ),
     "elasticl-65535-levels": (
-        raw_frame(codec_id=ELASTICL, body=struct.pack("<H", 65535) + GOOD),
+        raw_frame(codec_id=ELASTICL, body=struct.pack("<H", 65535) + GOOD_TENSORS),
         "the elasticl body has 65535 levels; 1 to 32767 are possible",
     ),
     "elasticl-ends-in-levels": (
@@ -135,14 +140,17 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
         _first(_WEIGHT, struct.pack("<BBId", 8, 0, 512, 1e-30), ELASTIQUANT),
         "the elastiquant parameters describe no increasing levels from 0 to 1",
     ),
-    "co3-reserved-exponent": (_first(b"\0" + _ONE + b"\6\0\0", b"", CO3), "the co3 " + _AT_WEIGHT),
-    "co3-scale-too-small": (_first(b"\0" + _float(1) + bytes(3), b"", CO3), "the co3 " + _AT_WEIGHT),
+    "co3-reserved-exponent": (_of_tensor(CO3, b"\0" + _ONE_OF_TENSOR + b"\6\0\0"), "the co3 " + _AT_WEIGHT),
+    "co3-scale-too-small": (_of_tensor(CO3, b"\0" + _float(1) + bytes(3)), "the co3 " + _AT_WEIGHT),
+    "co3-scale-nan": (_of_tensor(CO3, b"\0" + _float(0x7FC00000) + bytes(3)), "the co3 " + _AT_WEIGHT),
+    "co3-scale-infinite": (_of_tensor(CO3, b"\0" + _float(0x7F800000) + bytes(3)), "the co3 " + _AT_WEIGHT),
+    "co3-scale-negative": (_of_tensor(CO3, b"\0" + _float(0xBF800000) + bytes(3)), "the co3 " + _AT_WEIGHT),
     "signsgd-elias": (
-        raw_frame(codec_id=SIGNSGD, body=_coded(ELIAS, bytes(4))),
+        raw_frame(codec_id=SIGNSGD, body=_coded(ELIAS, bytes(4), _ONE_OF_TENSOR)),
         "the signsgd " + _AT_WEIGHT,
     ),
     "terngrad-fourth-code": (
-        raw_frame(codec_id=TERNGRAD, body=b"\0" + _ONE + b"\2\0" + (b"\0" + _ONE + b"\0") * 2),
+        raw_frame(codec_id=TERNGRAD, body=b"\0" + _ONE_OF_TENSOR + b"\2\0" + (b"\0" + _ONE_OF_TENSOR + b"\0") * 2),
         "the terngrad " + _AT_WEIGHT,
     ),
     "per-tensor-no-codec": (raw_frame(codec_id=PER_TENSOR, body=b""), "the per-tensor parameters name no codec"),

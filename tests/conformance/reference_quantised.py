@@ -114,6 +114,14 @@ def l2(x: np.ndarray, bucketed: bool) -> np.float32:
     return narrow(math.sqrt(total))
 
 
+def as_it_travels(norm: np.float32) -> np.float32:
+    """A bucket's norm with 8 bits of mantissa, rounded up; the largest finite one for all above."""
+    word = struct.unpack("<I", struct.pack("<f", norm))[0]
+    while word % 2**15:
+        word += 1
+    return F(struct.unpack("<f", struct.pack("<I", min(word, 0xFEFF << 15)))[0])
+
+
 def linf(x: np.ndarray, bucketed: bool) -> np.float32:
     return F(np.abs(x).max())
 
@@ -201,9 +209,13 @@ def section(x: np.ndarray, grid: Grid, norm: Callable[[np.ndarray, bool], np.flo
     scales, codes = [], []
     for start, end in buckets(x, grid.bucket):
         scale = norm(x[start:end], grid.bucket != 0)
+        if grid.bucket:
+            scale = as_it_travels(scale)
         scales.append(scale)
         codes += [code_of(grid, x[i], scale, uniform32(key, i)) for i in range(start, end)]
     head = struct.pack(f"<{len(scales)}f", *scales)
+    if grid.bucket:  # the 16 bits below the sign
+        head = b"".join(struct.pack("<H", word >> 15) for (word,) in struct.iter_unpack("<I", head))
     if stage == "raw":
         return b"\0" + head + bits_to_bytes("".join(low_first(c, grid.bits) for c in codes))
     number, payload = {
@@ -240,6 +252,13 @@ def encode(x: np.ndarray, shapes: Shapes, grid: Grid, norm: Callable[..., np.flo
     return b"".join(section(t, grid, norm, tensor_key(KEY, k), stage) for k, t in enumerate(split(x, shapes)) if t.size)
 
 
+def scales_at(body: bytes, at: int, count: int, bucket: int) -> list[np.float32]:
+    if not bucket:
+        return [F(v) for v in struct.unpack_from(f"<{count}f", body, at)]
+    words = struct.pack(f"<{count}I", *(half << 15 for half in struct.unpack_from(f"<{count}H", body, at)))
+    return [F(v) for v in struct.unpack(f"<{count}f", words)]
+
+
 def decode(body: bytes, shapes: Shapes, grid: Grid) -> list[float]:
     """Bodies of any stage but zstd."""
     values: list[float] = []
@@ -248,8 +267,8 @@ def decode(body: bytes, shapes: Shapes, grid: Grid) -> list[float]:
         if n == 0:
             continue
         stage, count = body[at], -(-n // grid.bucket) if grid.bucket else 1
-        scales = [F(v) for v in struct.unpack_from(f"<{count}f", body, at + 1)]
-        at += 1 + 4 * count
+        scales = scales_at(body, at + 1, count, grid.bucket)
+        at += 1 + (2 if grid.bucket else 4) * count
         if stage == 0:
             size = -(-n * grid.bits // 8)
             bits = "".join(low_first(byte, 8) for byte in body[at : at + size])

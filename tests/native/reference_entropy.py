@@ -15,6 +15,14 @@ BLOCK, RAW_BLOCK = 65536, 0xFFFF
 SKIP = 0xF0
 
 
+def read_scales(data: bytes, count: int, bucket: int) -> list[float]:
+    """float32; of buckets the 16 bits below the sign of one."""
+    if not bucket:
+        return list(struct.unpack_from(f"<{count}f", data))
+    halves = struct.unpack_from(f"<{count}H", data)
+    return list(struct.unpack(f"<{count}f", struct.pack(f"<{count}I", *(half << 15 for half in halves))))
+
+
 @dataclass
 class Decoder:
     """Sections of one body. `largest`: the largest level; `static`: rows of 2^W marginals. `seen` collects what the
@@ -30,8 +38,8 @@ class Decoder:
     def section(self, body: bytes, n: int) -> tuple[list[float], list[int], bytes]:
         """Scales and codes, and the rest of the body."""
         count = -(-n // self.bucket) if self.bucket else 1
-        stage, scales = body[0], struct.unpack_from(f"<{count}f", body, 1)
-        body = body[1 + 4 * count :]
+        stage, scales = body[0], read_scales(body[1:], count, self.bucket)
+        body = body[1 + (2 if self.bucket else 4) * count :]
         if stage == RAW:
             size = -(-n * self.bits // 8)
             return list(scales), self.dense(body[:size], n), body[size:]

@@ -45,6 +45,15 @@ def moments(x):
     return (*total.tolist(), float(np.abs(x).max(initial=0)))
 
 
+def short(norm):
+    """The next number with 8 bits of mantissa, at most the largest finite one: what travels of a bucket's norm."""
+    norm = float(norm)
+    if norm == 0:
+        return F32(0)
+    step = 2.0 ** max(np.frexp(norm)[1] - 9, -134)
+    return F32(min(np.ceil(norm / step) * step, (2 - 2.0**-8) * 2.0**127))
+
+
 def norms(x, bucket, linf):
     if bucket == 0 and not linf and len(x):
         squares = moments(x)[2]
@@ -53,7 +62,8 @@ def norms(x, bucket, linf):
     for start in range(0, len(x), bucket or max(len(x), 1)):
         part = x[start : start + (bucket or len(x))]
         if linf:
-            found.append(np.abs(part).max())
+            largest = np.abs(part).max()
+            found.append(short(largest) if bucket else largest)
             continue
         squares = 0.0
         with np.errstate(over="ignore", under="ignore"):
@@ -61,7 +71,7 @@ def norms(x, bucket, linf):
                 squares += float(chunk_squares(part[at : at + 512]))
         if not 2.0**-80 <= squares < np.inf:
             squares = moments(part)[2]
-        found.append(min(np.sqrt(squares), np.finfo(F32).max))
+        found.append(short(F32(min(np.sqrt(squares), np.finfo(F32).max))))
     return np.array(found, F32)
 
 

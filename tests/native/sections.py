@@ -51,7 +51,9 @@ def exact(q, levels, signs):
     """x and scales that are quantised to these levels, int[n], and signs, bool[n], for every key."""
     n = len(levels)
     scales = np.full(q.scale_count(n), q.levels if q.kind is Kind.UNIFORM else 1, np.float32)
-    if q.kind is Kind.UNIFORM:
+    if q.kind is Kind.UNIFORM and q.bucket and q.levels > 511:  # a scale of so many bits does not travel
+        sizes, scales = far_from_short(q, levels)
+    elif q.kind is Kind.UNIFORM:
         sizes = levels.astype(np.float32)
     elif q.kind is Kind.LOG2:
         sizes = np.where(levels > 0, 2.0 ** (levels - 1.0 - q.levels), 0).astype(np.float32)
@@ -60,6 +62,18 @@ def exact(q, levels, signs):
     else:
         sizes = np.array(q.list or (0, 0.5, 1, 1.5, 2, 3), np.float32)[levels]
     return np.where(signs, -sizes, sizes).astype(np.float32), scales
+
+
+def far_from_short(q, levels):
+    """Magnitudes whose products with the factor of a scale 2^(bits - 1) are the levels in fixed point, without a rest."""
+    scale, one = np.float32(2 ** (q.bits - 1)), np.float32(2.0 ** (32 - q.bits))
+    factor = np.float32(q.levels) * one / scale
+    near = (levels / q.levels * float(scale)).astype(np.float32)
+    sizes = near
+    for other in (np.nextafter(near, np.float32(0)), np.nextafter(near, 2 * scale)):
+        sizes = np.where(sizes * factor == levels * one, sizes, other)
+    assert (sizes * factor == levels * one).all()
+    return sizes, np.full(q.scale_count(len(levels)), scale, np.float32)
 
 
 def codes_of(q, levels, signs):

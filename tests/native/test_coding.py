@@ -47,7 +47,7 @@ def name_of(q):
 
 
 def raw_size(q, n):
-    return 1 + 4 * q.scale_count(n) + (n * q.bits + 7) // 8
+    return 1 + q.scale_bytes(n) + (n * q.bits + 7) // 8
 
 
 def check(q, n, density, choice, seed, norms):

@@ -95,7 +95,7 @@ def test_every_byte_changed(name, at_the_edge):
 @pytest.mark.parametrize("name", SECTIONS)
 def test_cut_and_lengthened(name, at_the_edge):
     q, n, body, tables = SECTIONS[name]
-    head = 1 + 4 * q.scale_count(n)
+    head = 1 + q.scale_bytes(n)
     for size in [*range(min(len(body), 120)), *range(120, len(body), 23), len(body) - 1]:
         assert survives(q, at_the_edge(body[:size]), n, tables) == ENDS_EARLY
         if size < head + 4 or body[0] == 0:

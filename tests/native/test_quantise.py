@@ -35,6 +35,9 @@ QUANTISERS = [
 UNBIASED = [q for q in QUANTISERS if q.kind not in (Kind.FP4, Kind.SIGN)]
 
 
+LARGEST_SHORT = (2 - 2.0**-8) * 2.0**127
+
+
 def name_of(q):
     return f"{q.kind.name}-{q.bits}-{q.levels}-{q.bucket}"
 
@@ -129,13 +132,26 @@ def test_norms(isa, linf):
                     part = x[k * bucket :][: bucket or n].astype(np.float64)
                     true = np.abs(part).max() if linf else np.linalg.norm(part)
                     true = min(true, float(np.finfo(np.float32).max))
-                    assert abs(value - true) <= 3e-6 * true + 1e-45
+                    wide, tiny = (2.0**-8, 2.0**-134) if bucket else (0, 1e-45)
+                    assert abs(value - true) <= (wide + 3e-6) * true + tiny
+                    assert not bucket or value >= true * (1 - 3e-6) or value == LARGEST_SHORT
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_norms_of_buckets_are_rounded_up_to_what_travels(isa):
+    x = np.zeros((6, 8), np.float32)
+    x[:, 3] = [0, 1, np.nextafter(np.float32(1), np.float32(2)), 2 - 2.0**-8, 2 - 2.0**-9, -(2.0**-149)]
+    expected = [0, 1, 1 + 2.0**-8, 2 - 2.0**-8, 2, 2.0**-134]
+    for linf in (False, True):
+        assert native_quantise.norms(x.reshape(-1), 8, linf, isa).tolist() == expected
+    assert native_quantise.norms(x[2], 0, True, isa)[0] == x[2, 3]
 
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_norm_is_clamped_to_the_largest_float(isa):
     x = np.full(64, np.finfo(np.float32).max, np.float32)
-    assert native_quantise.norms(x, 8, False, isa).tolist() == [np.finfo(np.float32).max] * 8
+    for linf in (False, True):
+        assert native_quantise.norms(x, 8, linf, isa).tolist() == [LARGEST_SHORT] * 8
     assert native_quantise.norms(x, 0, False, isa).tolist() == [np.finfo(np.float32).max]
 
 

@@ -1,5 +1,8 @@
+#include <algorithm>
+
 #include "../bind.hpp"
 #include "../core/quantised.hpp"
+#include "../core/scales.hpp"
 #include "quantiser_spec.hpp"
 
 namespace edgegossip {
@@ -76,6 +79,8 @@ int64_t coding_encode(nb::handle spec_object, nb::handle x_object, nb::handle of
         scale_total += count_of_scales(q.bucket, n);
     }
     if (!linf) scales.expect_size(scale_total);
+    if (!linf && q.bucket > 0 && !std::all_of(scales.data(), scales.data() + scale_total, is_short))
+        throw nb::value_error("scales of buckets must be finite, not below 0, with 8 bits of mantissa");
     if (out.size() < room) throw nb::value_error("out is smaller than the sections may be");
     int64_t at = 0;
     const float* given = scales.data();

@@ -7,6 +7,7 @@
 #include "codes.hpp"
 #include "elias.hpp"
 #include "log2.hpp"
+#include "scales.hpp"
 
 namespace edgegossip::coding {
 namespace {
@@ -67,7 +68,7 @@ bool Symbols::collect(uint8_t* scales_out) {
         const int64_t n = std::min(piece, source.n - first);
         if (!quantise(first, n, scales.data(), data.data() + symbol_bytes(count, q.bits))) return false;
         if (all && q.bucket > 0 && source.scales == nullptr)
-            std::memcpy(scales_out + 4 * (first / q.bucket), scales.data(), size_t(4 * scale_count(n, q.bucket)));
+            put_short(scales.data(), scale_count(n, q.bucket), scales_out + 2 * (first / q.bucket));
         count += n;
     }
     return true;

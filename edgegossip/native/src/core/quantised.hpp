@@ -1,6 +1,6 @@
 // One tensor's section of a quantised body, both ways:
 //
-//   u8 stage; float32 scales[m]; unless raw: u32 payload bytes; payload
+//   u8 stage; scales[m], of 2 or 4 bytes; unless raw: u32 payload bytes; payload
 //
 // raw: dense codes. huffman: table, then blocks of 65536 values. runs: u8 k | 128 for long units, table, units.
 // elias: u32 nonzeros, words. zstd is the caller's. docs/wire-format.md has every byte.
@@ -35,7 +35,7 @@ struct Source {
     Quantiser q;
     uint64_t key;
     int32_t norm;         // of the buckets, where `scales` is null
-    const float* scales;  // float32[scale_count(n, bucket)], or null
+    const float* scales;  // float32[scale_count(n, bucket)], those of buckets short (scales.hpp), or null
 };
 
 // A section's bytes at most, and what `out` must hold.

@@ -10,6 +10,7 @@
 #include "elias.hpp"
 #include "runs.hpp"
 #include "quantised.hpp"
+#include "scales.hpp"
 #include "scratch.hpp"
 
 namespace edgegossip::coding {
@@ -37,15 +38,28 @@ struct Target {
     // Values of a block from its symbols. False when a code is none.
     bool write(const uint8_t* symbols, int64_t first, int64_t count, Slot* slot) const {
         const int64_t bucket = q.bucket;
-        const int64_t start = bucket == 0 ? 0 : first / bucket;
-        std::memcpy(slot->scales.data(), scales + 4 * start, size_t(4 * scale_count(count, bucket)));
+        if (bucket == 0)
+            std::memcpy(slot->scales.data(), scales, 4);
+        else
+            get_short(scales + 2 * (first / bucket), scale_count(count, bucket), slot->scales.data());
         return kernels.quantise.dequantise(symbols, count, &q, slot->scales.data(), out + first, mode == Mode::ADD, weight);
     }
 };
 
-bool is_scale(const Quantiser& q, float s) {
-    if (!(std::isfinite(s) && s >= 0)) return false;
-    return q.kind != FP4 || s == 0 || std::isfinite(3.0f / s);  // the grid's largest value, 3
+// Scales that stand at p: finite, not below zero, and of FP4 with a finite value of the grid's largest number, 3.
+bool are_scales(const Quantiser& q, const uint8_t* p, int64_t count) {
+    bool good = true;
+    if (q.bucket == 0) {
+        float s;
+        std::memcpy(&s, p, sizeof s);
+        return std::isfinite(s) && s >= 0 && (q.kind != FP4 || s == 0 || std::isfinite(3.0f / s));
+    }
+    for (int64_t k = 0; k < count; k++) {
+        uint16_t s;
+        std::memcpy(&s, p + 2 * k, sizeof s);
+        good &= s < SHORT_INFINITY;
+    }
+    return good;
 }
 
 // Calls task(t, slot) for all tasks; the error of the first in order that has one, else 0.
@@ -181,11 +195,11 @@ int64_t decode_elias(const Target& t, Range r) {
 }  // namespace
 
 int64_t find_section(const Body& body, int64_t position, const Quantiser& q, int64_t n, Section* section) {
-    const int64_t scales = scale_count(n, q.bucket);
-    if (position < 0 || position >= body.size || body.size - position - 1 < 4 * scales) return ENDS_EARLY;
+    const int64_t scales = scale_bytes(n, q.bucket);
+    if (position < 0 || position >= body.size || body.size - position - 1 < scales) return ENDS_EARLY;
     section->stage = body.data[position];
     section->scales = position + 1;
-    section->payload = section->scales + 4 * scales;
+    section->payload = section->scales + scales;
     if (section->stage > STAGE_ZSTD) return BAD_STAGE;
     if (section->stage == STAGE_HUFFMAN && q.bits > 8) return BAD_STAGE;
     if ((section->stage == STAGE_HUFFMAN || section->stage == STAGE_RUNS || section->stage == STAGE_ELIAS) && q.bits == 1) return BAD_STAGE;
@@ -199,12 +213,7 @@ int64_t find_section(const Body& body, int64_t position, const Quantiser& q, int
     }
     if (body.size - section->payload < bytes) return ENDS_EARLY;
     section->end = section->payload + bytes;
-    for (int64_t k = 0; k < scales; k++) {
-        float s;
-        std::memcpy(&s, body.data + section->scales + 4 * k, 4);
-        if (!is_scale(q, s)) return BAD_SCALE;
-    }
-    return 0;
+    return are_scales(q, body.data + section->scales, scale_count(n, q.bucket)) ? 0 : int64_t(BAD_SCALE);
 }
 
 int64_t decode_section(const Kernels& kernels, const Body& body, int64_t position, const Quantiser& q, int64_t n,

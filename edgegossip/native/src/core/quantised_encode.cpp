@@ -12,6 +12,7 @@
 #include "plan.hpp"
 #include "runs.hpp"
 #include "quantised.hpp"
+#include "scales.hpp"
 #include "scratch.hpp"
 
 namespace edgegossip::coding {
@@ -43,7 +44,7 @@ struct Writer {
         if (symbols.all) return symbols.data.data() + symbol_bytes(first, source.q.bits);
         if (!symbols.quantise(first, n, slot->scales.data(), place)) return nullptr;
         if (bucket > 0 && source.scales == nullptr)
-            std::memcpy(scales + 4 * (first / bucket), slot->scales.data(), size_t(4 * scale_count(n, bucket)));
+            put_short(slot->scales.data(), scale_count(n, bucket), scales + 2 * (first / bucket));
         return place;
     }
 };
@@ -179,19 +180,21 @@ int64_t section_bound(int64_t n, const Quantiser& q, Choice choice) {
     if (n == 0) return 0;
     int64_t payload = dense_bytes(n, q.bits);
     if (choice == Choice::ELIAS && q.bits > 1) payload = (n * (2 + int64_t(omega(uint64_t(max_level(q))).count)) + 7) / 8;
-    return 1 + 4 * scale_count(n, q.bucket) + payload + 64;
+    return 1 + scale_bytes(n, q.bucket) + payload + 64;
 }
 
 int64_t encode_section(const Kernels& kernels, const Source& source, Choice choice, const StaticTables& tables,
                        TableState* state, uint8_t* out, int threads) {
     const Quantiser& q = source.q;
-    const int64_t head = 1 + 4 * scale_count(source.n, q.bucket), raw = dense_bytes(source.n, q.bits);
+    const int64_t head = 1 + scale_bytes(source.n, q.bucket), raw = dense_bytes(source.n, q.bits);
     float whole = 0;
     Symbols symbols(kernels, source, &whole);
     if (q.bucket == 0 && source.scales == nullptr && !kernels.quantise.norms(source.x, source.n, 0, source.norm, &whole))
         return NOT_FINITE;
-    if (source.scales != nullptr) std::memcpy(out + 1, source.scales, size_t(head - 1));
-    else if (q.bucket == 0) std::memcpy(out + 1, &whole, 4);
+    if (q.bucket == 0)
+        std::memcpy(out + 1, source.scales != nullptr ? source.scales : &whole, 4);
+    else if (source.scales != nullptr)
+        put_short(source.scales, scale_count(source.n, q.bucket), out + 1);
     Plan plan{};
     if (choice == Choice::ELIAS && q.bits > 1) {
         plan.stage = STAGE_ELIAS;

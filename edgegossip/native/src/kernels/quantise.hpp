@@ -22,8 +22,8 @@ struct Quantiser {
 constexpr int64_t QUANTISE_BLOCK = 65536;
 
 struct Quantise {
-    // Bucket norms (norm 0: L2, 1: L-infinity) of x[0 .. n), ceil(n / bucket) of them, or one when bucket is 0 and n > 0.
-    // False when x holds NaN or infinity.
+    // Bucket norms (norm 0: L2, 1: L-infinity) of x[0 .. n): ceil(n / bucket) of them, rounded up to what travels (core/scales.hpp),
+    // or one float32 when bucket is 0 and n > 0. False when x holds NaN or infinity.
     bool (*norms)(const float* x, int64_t n, int64_t bucket, int32_t norm, float* scales);
 
     // sum, sum |x|, sum x^2, max |x| in double: blocks of 65536 in fixed lanes, added in order, so that a caller may do
