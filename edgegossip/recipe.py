@@ -91,6 +91,12 @@ class GossipSection:
     topology_file: str = _key("", "topology = file: a JSON or edge-list file")
     topology_params: Mapping[str, Any] = _key({}, "parameters of the topology, such as degree = 3")
     params: Mapping[str, Any] = _key({}, "parameters of the algorithm")
+    momentum: str = _key(
+        "none",
+        "momentum around the algorithm, in place of training.momentum",
+        choices=("none", "heavy-ball", "nesterov", "quasi-global", "quasi-global-nesterov"),
+    )
+    momentum_factor: float = _key(0.9, "its factor", low=0.0, high=0.9999)
     deadline_s: float = _key(
         60.0, "a round waits this long for a silent neighbour, then goes on without it", low=0.1, high=86_400.0
     )

@@ -11,6 +11,7 @@ from edgegossip import codecs, gossip
 from edgegossip.frame import HEADER_BYTES, Limits
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Topology
+from edgegossip.gossip.momentum import with_momentum
 from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
 from edgegossip.types import ConfigError, NodeId
@@ -83,5 +84,12 @@ def frame_limit(layout: Layout) -> int:
 
 
 def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:
-    """The recipe's gossip algorithm. Raises ConfigError on an unknown name or parameter."""
-    return gossip.get(recipe.gossip.algorithm, **recipe.gossip.params)
+    """The recipe's gossip algorithm, with its momentum around it. Raises ConfigError on an unknown name or parameter, and
+    when both the local optimiser and gossip would have momentum."""
+    section = recipe.gossip
+    if section.momentum != "none" and recipe.training.momentum:
+        raise ConfigError(
+            f"gossip.momentum = {section.momentum} and training.momentum = {recipe.training.momentum:g}: a run has one "
+            "momentum only; say training.momentum = 0"
+        )
+    return with_momentum(gossip.get(section.algorithm, **section.params), section.momentum, section.momentum_factor)

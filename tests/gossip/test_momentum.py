@@ -1,0 +1,303 @@
+"""Momentum around D-PSGD against dense references, and what ends a momentum: catching up and adopting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgegossip import codecs, gossip
+from edgegossip.gossip import topologies
+from edgegossip.gossip.base import Adopted, Audit, Checkpoint, Message, NodeView, RoundDone, Send
+from edgegossip.gossip.momentum import KINDS, with_momentum
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.types import ConfigError, LocalError, LocalUpdate
+
+LAYOUT = Layout.of([TensorSpec("w", (3, 2)), TensorSpec("mean", (2,), trainable=False), TensorSpec("b", (3,))])
+N, TRAINED = LAYOUT.size, LAYOUT.trainable_size
+ALL = KINDS[1:]
+
+
+def view(node: int, topology: Any, **changes: Any) -> NodeView:
+    members = tuple(f"board-{i}" for i in range(topology.n))
+    fields = {
+        "node": members[node],
+        "members": members,
+        "topology": topology,
+        "layout": LAYOUT,
+        "codec": codecs.get("fp32"),
+        "run_id": b"r" * 16,
+        "seed": 0,
+        "deadline_s": 5.0,
+    }
+    return NodeView(**{**fields, **changes})
+
+
+def update(delta: np.ndarray, lr: float = 0.1) -> LocalUpdate:
+    return LocalUpdate(delta.astype(np.float32), lr, loss=1.0, examples=1, steps=1)
+
+
+class Nodes:
+    """Every node of a topology, round by round; messages of a round arrive in a random order."""
+
+    def __init__(self, algorithm: Any, topology: Any, start: np.ndarray) -> None:
+        self.algorithm = algorithm
+        self.states = [algorithm.init(x, view(i, topology)) for i, x in enumerate(start)]
+        self.members = view(0, topology).members
+        for i, s in enumerate(self.states):
+            self.states[i], actions = algorithm.start(s)
+            assert not actions
+
+    def models(self) -> np.ndarray:
+        return np.stack([self.algorithm.model(s) for s in self.states]).astype(np.float64)
+
+    def momenta(self) -> np.ndarray:
+        return np.stack([s.momentum for s in self.states]).astype(np.float64)
+
+    def round(self, updates: Sequence[LocalUpdate], rng: np.random.Generator) -> None:
+        mail = []
+        for i in rng.permutation(len(self.states)):
+            self.states[i], actions = self.algorithm.step(self.states[i], updates[i])
+            mail += [(a.to, Message(self.members[i], a.frame)) for a in actions if isinstance(a, Send)]
+        for k in rng.permutation(len(mail)):
+            to, message = mail[k]
+            i = self.members.index(to)
+            self.states[i], _ = self.algorithm.receive(self.states[i], message)
+
+
+def reference_step(kind: str, g: np.ndarray, m: np.ndarray, f: float) -> np.ndarray:
+    """What takes the place of the gradient, straight from the papers; m is that of before the step."""
+    new = f * m + g
+    return g + f * new if "nesterov" in kind else new
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(ALL),
+    topology=st.sampled_from(["ring", "complete", "exponential", "one-peer-exponential"]),
+    nodes=st.integers(2, 6),
+    factor=st.sampled_from([0.0, 0.5, 0.9]),
+    lrs=st.lists(st.sampled_from([0.0, 0.01, 0.1, 0.3]), min_size=1, max_size=8),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_around_dpsgd_it_is_the_matrix_form(
+    kind: str, topology: str, nodes: int, factor: float, lrs: list[float], seed: int
+) -> None:
+    """X <- W X - lr D, D from the momentum; in float64 and on trained values only."""
+    graph, rng = topologies.get(topology, nodes), np.random.default_rng(seed)
+    start = rng.normal(size=(nodes, N)).astype(np.float32)
+    fleet = Nodes(with_momentum(gossip.get("dpsgd"), kind, factor), graph, start)
+    x, m = start.astype(np.float64), np.zeros((nodes, TRAINED))
+    for t, lr in enumerate(lrs):
+        g = rng.normal(size=(nodes, N))
+        buffers = rng.normal(size=(nodes, N - TRAINED))
+        deltas = np.concatenate([-lr * g[:, :TRAINED], buffers], axis=1)
+        fleet.round([update(d, lr) for d in deltas], rng)
+        step = np.concatenate([-lr * reference_step(kind, g[:, :TRAINED], m, factor), buffers], axis=1)
+        new = graph.matrix(t) @ x + step
+        if lr > 0:
+            used = (1 - factor) * (x - new)[:, :TRAINED] / lr if "global" in kind else g[:, :TRAINED]
+            m = factor * m + used
+        x = new
+        np.testing.assert_allclose(fleet.models(), x, rtol=0, atol=1e-4 * np.abs(x).max())
+        np.testing.assert_allclose(fleet.momenta(), m, rtol=0, atol=1e-4 * (1 + np.abs(m).max()))
+
+
+@pytest.mark.parametrize("kind", ["quasi-global", "quasi-global-nesterov"])
+def test_on_a_complete_graph_the_mean_is_the_centralised_method(kind: str) -> None:
+    """All nodes hold f(x) = x A x / 2 - b_i x, so the mean of the gradients is the gradient at the mean: the mean model
+    does what one machine with all the data and the same rule would do."""
+    nodes, lr, f = 5, 0.05, 0.9
+    rng = np.random.default_rng(3)
+    root = rng.normal(size=(N, N))
+    a, b = root @ root.T / N, rng.normal(size=(nodes, N))
+    a[:, TRAINED:] = a[TRAINED:] = b[:, TRAINED:] = 0
+    start = rng.normal(size=(nodes, N)).astype(np.float32)
+    fleet = Nodes(with_momentum(gossip.get("dpsgd"), kind, f), topologies.get("complete", nodes), start)
+    x, m = start.mean(axis=0, dtype=np.float64), np.zeros(N)
+    for _ in range(60):
+        fleet.round([update(-lr * (a @ mine - b[i]), lr) for i, mine in enumerate(fleet.models())], rng)
+        new = x - lr * reference_step(kind, a @ x - b.mean(axis=0), m, f)
+        m = f * m + (1 - f) * (x - new) / lr
+        x = new
+        np.testing.assert_allclose(fleet.models().mean(axis=0), x, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(fleet.momenta().mean(axis=0), m[:TRAINED], rtol=0, atol=1e-3)
+
+
+@dataclass
+class Scripted:
+    """An inner algorithm whose every call gives what the test put into `next`: (rounds forward, model, actions)."""
+
+    next: tuple[int, float, list[Any]] = (0, 0.0, [])
+    name = "scripted"
+    asynchronous = True
+
+    def _go(self, s: Any, *_: Any) -> Any:
+        forward, value, actions = self.next
+        return (s[0] + forward, np.full(N, value, np.float32)), actions
+
+    step = receive = tick = membership = start = _go
+
+    def init(self, x: np.ndarray, view: NodeView) -> Any:
+        return 0, x
+
+    def resume(self, s: Any, view: NodeView) -> Any:
+        return s
+
+    def model(self, s: Any) -> np.ndarray:
+        return s[1]
+
+    def round(self, s: Any) -> int:
+        return s[0]
+
+    def waiting_for(self, s: Any) -> tuple[str, ...]:
+        return ("board-7",)
+
+    def audit(self, s: Any) -> Audit:
+        return Audit(weight=float(s[0]))
+
+
+def done(round: int) -> RoundDone:
+    return RoundDone(round, 0.0, 0.0)
+
+
+ONE = np.ones(N, np.float32)
+GRAPH = topologies.get("ring", 2)
+CALLS: dict[str, Callable[[Any, Any], Any]] = {
+    "receive": lambda a, s: a.receive(s, None),
+    "tick": lambda a, s: a.tick(s, 1.0),
+    "membership": lambda a, s: a.membership(s, None),
+    "start": lambda a, s: a.start(s),
+}
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("forward", "actions"),
+    [
+        (2, [Checkpoint(), done(1)]),  # caught up: rounds were skipped
+        (3, [Checkpoint()]),  # caught up before its own step
+        (0, [Adopted("board-1", 0)]),
+        (1, [Adopted("board-1", 1), done(0)]),
+    ],
+)
+def test_a_round_that_was_not_gone_through_ends_the_momentum(
+    kind: str, call: str, forward: int, actions: list[Any]
+) -> None:
+    inner = Scripted((1, 1.0, [done(0)]))
+    algorithm: Any = with_momentum(inner, kind)
+    s, _ = algorithm.step(algorithm.init(ONE * 2, view(0, GRAPH)), update(-ONE))
+    assert (s.momentum != 0).all()
+    inner.next = (0, 1.0, [])
+    s, _ = algorithm.step(s, update(-ONE))
+    inner.next = (forward, 9.0, actions)
+    s, seen = CALLS[call](algorithm, s)
+    assert seen == actions and not s.momentum.any() and s.lr == 0.0 and s.local is None
+    np.testing.assert_array_equal(s.before, 9 * ONE)
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("call", CALLS)
+def test_the_momentum_changes_when_the_round_is_done_wherever_that_is_said(kind: str, call: str) -> None:
+    inner = Scripted((0, 2.0, []))
+    algorithm: Any = with_momentum(inner, kind)
+    s, _ = algorithm.step(algorithm.init(ONE * 2, view(0, GRAPH)), update(-0.5 * ONE, lr=0.25))
+    assert not s.momentum.any()
+    again, _ = algorithm.step(s, update(-0.5 * ONE, lr=0.25))  # of a round that is done over after a restart
+    assert not again.momentum.any()
+    inner.next = (1, 1.0, [done(0)])
+    s, _ = CALLS[call](algorithm, s)
+    expected = (1 - 0.9) * (2 - 1) / 0.25 if "global" in kind else 0.5 / 0.25
+    np.testing.assert_allclose(s.momentum, expected * ONE[:TRAINED], rtol=1e-6)
+    np.testing.assert_array_equal(s.before, ONE)
+
+
+def test_a_model_that_others_change_between_rounds_counts() -> None:
+    inner = Scripted((0, 3.0, []))
+    algorithm: Any = with_momentum(inner, "quasi-global", 0.5)
+    s, _ = algorithm.receive(algorithm.init(ONE, view(0, GRAPH)), None)
+    np.testing.assert_array_equal(algorithm.model(s), 3 * ONE)
+    inner.next = (1, 2.0, [done(0)])
+    s, _ = algorithm.step(s, update(-ONE, lr=1.0))
+    np.testing.assert_array_equal(s.momentum, 0.5 * (1 - 2) * ONE[:TRAINED])
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("lr", [0.0, 1e-44])
+def test_a_vanishing_learning_rate_leaves_the_momentum_as_it_is(kind: str, lr: float) -> None:
+    inner = Scripted((1, 1.0, [done(0)]))
+    algorithm: Any = with_momentum(inner, kind)
+    s, _ = algorithm.step(algorithm.init(ONE * 2, view(0, GRAPH)), update(-ONE))
+    inner.next = (1, 5.0, [done(1)])
+    after, _ = algorithm.step(s, update(-ONE * 1e-3, lr))
+    np.testing.assert_array_equal(after.momentum, s.momentum)
+
+
+def test_the_rest_is_the_inner_algorithms_own() -> None:
+    inner = Scripted()
+    algorithm: Any = with_momentum(inner, "nesterov")
+    s = algorithm.init(ONE, view(0, GRAPH))
+    assert (algorithm.name, algorithm.asynchronous) == ("scripted+nesterov", True)
+    assert algorithm.waiting_for(s) == ("board-7",) and algorithm.audit(s).weight == 0.0 and algorithm.round(s) == 0
+    assert with_momentum(inner, "none") is inner
+
+
+def test_resume_keeps_the_momentum_and_takes_the_new_view() -> None:
+    algorithm: Any = with_momentum(gossip.get("dpsgd"), "heavy-ball")
+    fleet = Nodes(algorithm, GRAPH, np.zeros((2, N), np.float32))
+    fleet.round([update(-ONE)] * 2, np.random.default_rng(0))
+    s = algorithm.resume(fleet.states[0], view(0, GRAPH, boot=7))
+    assert s.inner.view.boot == 7 and (s.momentum == 10).all()
+    assert algorithm.audit(s).mass is None
+    s, actions = algorithm.membership(s, view(0, GRAPH, boot=7, down=frozenset({"board-1"})))
+    assert not actions
+    s, actions = algorithm.step(s, update(-ONE))
+    assert [type(a) for a in actions] == [Checkpoint, RoundDone] and algorithm.round(s) == 2
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_states_never_change(kind: str) -> None:
+    algorithm: Any = with_momentum(gossip.get("dpsgd"), kind)
+    fleet = Nodes(algorithm, GRAPH, np.ones((2, N), np.float32))
+    rng = np.random.default_rng(0)
+    fleet.round([update(-ONE)] * 2, rng)
+    old = fleet.states[0]
+    kept = old.momentum.copy(), old.before.copy()
+    given_update = update(-ONE)
+    fleet.round([given_update, update(ONE)], rng)
+    np.testing.assert_array_equal(given_update.delta, -ONE)
+    np.testing.assert_array_equal(old.momentum, kept[0])
+    np.testing.assert_array_equal(old.before, kept[1])
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_bad_update_is_refused_by_name_and_changes_nothing(kind: str) -> None:
+    algorithm: Any = with_momentum(gossip.get("dpsgd"), kind)
+    s = algorithm.init(ONE, view(0, GRAPH))
+    with pytest.raises(LocalError, match="float32"):
+        algorithm.step(s, update(np.ones(3)))
+    with pytest.raises(LocalError, match="w"):
+        algorithm.step(s, update(np.where(np.arange(N) == 1, np.nan, 1.0)))
+    with pytest.raises(LocalError):
+        algorithm.step(replace(s, momentum=np.full(TRAINED, 3e38, np.float32)), update(-ONE, lr=1e9))
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor", "words"),
+    [
+        ("quasi-globl", 0.9, "unknown momentum 'quasi-globl'; did you mean quasi-global"),
+        ("heavy-ball", 1.0, "from 0 to 0.9999"),
+        ("heavy-ball", -0.1, "from 0"),
+        ("heavy-ball", True, "must be a number"),
+        ("heavy-ball", "0.9", "must be a number"),
+    ],
+)
+def test_a_wrong_kind_or_factor_is_refused(kind: str, factor: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
+        with_momentum(gossip.get("dpsgd"), kind, factor)
