@@ -324,3 +324,23 @@ def test_the_documentation_decodes_elias_and_raw(q, choice):
     for density, n in ((0.0, 100), (0.004, 70_000), (0.5, 3000), (1.0, 9)):
         seen = reads(q, [sections.sparse_levels(q, n, density)], choice)
         assert choice == "auto" or n < 100 or "elias" in seen
+
+
+@pytest.mark.parametrize("q", [TERNARY, uniform(3), log2(4, 512), uniform(8), uniform(16)], ids=name_of)
+def test_the_documentation_decodes_words_of_every_length_side_by_side(q):
+    """Gaps and levels of 1 to 19 bits, long ones beside short ones; then another number of them is claimed."""
+    rng = np.random.default_rng(q.bits)
+    n = 66_000
+    places = np.cumsum(2 ** (8 * rng.random(20_000) ** 3) + 0.01).astype(int)
+    places = np.unique(places[places < n])
+    levels = np.zeros(n, int)
+    levels[places] = np.maximum(sections.largest_level(q) ** rng.random(len(places)) ** 2, 1).astype(int)
+    signs = rng.random(n) < 0.5
+    assert "elias" in reads(q, [(levels, signs)], "elias")
+    x, scales = exact(q, levels, signs)
+    body = encode(q, x, "elias", scales)
+    head = 1 + q.scale_bytes(n) + 4
+    for nonzeros, end in ((len(places) // 2, -6), (len(places) + 3, -6), (len(places), len(body)), (2**32 - 1, -6)):
+        claimed = body[:head] + nonzeros.to_bytes(4, "little") + body[head + 4 :]
+        assert decode(q, claimed, n) == end
+        assert decode(q, claimed, n, np.empty(n, np.float32)) == end

@@ -109,38 +109,4 @@ int64_t elias_bits(const uint8_t* symbols, int64_t n, int bits, int64_t* nonzero
     return total;
 }
 
-bool EliasReader::get(uint8_t* symbols, int64_t n, const Quantiser& q) {
-    const Tables& t = tables();
-    const int width = symbol_width(q.bits);
-    const uint64_t levels = uint64_t(max_level(q));
-    if (symbols != nullptr) std::memset(symbols, 0, size_t(symbol_bytes(n, q.bits)));
-    BitReader r = in;
-    int64_t at = -1;
-    bool good = true;
-    for (;;) {
-        if (ahead == 0) {
-            if (left == 0) break;
-            ahead = read_word(&r, t);
-            if (ahead == 0 || ahead > uint64_t(values)) good = false;
-            if (!good) break;
-            values -= int64_t(ahead);
-        }
-        if (ahead > uint64_t(n - 1 - at)) {  // beyond this block: the rest of the gap is the next block's
-            ahead -= uint64_t(n - 1 - at);
-            break;
-        }
-        at += int64_t(ahead);
-        ahead = 0;
-        left--;
-        const uint32_t sign = uint32_t(r.peek() & 1);
-        r.skip(1);
-        const uint64_t level = read_word(&r, t);
-        if (level == 0 || level > levels || !r.inside()) good = false;
-        if (!good) break;
-        if (symbols != nullptr) set_code(symbols, at, sign << (q.bits - 1) | uint32_t(level), width);
-    }
-    in = r;
-    return good;
-}
-
 }  // namespace edgegossip::coding

@@ -41,12 +41,12 @@ bool each_nonzero(const uint8_t* symbols, int64_t n, int bits, const Visit& visi
     }
 }
 
-// Writes a code into a row of symbols that was all zero there.
+// Writes a code into a row of symbols that was all zero there; code 0 changes nothing.
 template <int WIDTH>
 void set_code(uint8_t* symbols, int64_t at, uint32_t code) {
     if (WIDTH == 16) {
-        symbols[2 * at] = uint8_t(code);
-        symbols[2 * at + 1] = uint8_t(code >> 8);
+        symbols[2 * at] |= uint8_t(code);
+        symbols[2 * at + 1] |= uint8_t(code >> 8);
     } else {
         symbols[at * WIDTH / 8] |= uint8_t(code << (at * WIDTH % 8));
     }
