@@ -1,0 +1,127 @@
+"""Which reference belongs to which algorithm, on which graphs and with which codecs; and both run side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from edgegossip import codecs, gossip
+from tests.gossip.paper import graphs, references
+from tests.gossip.paper.compression import Compression
+from tests.gossip.paper.fleet import Fleet
+from tests.gossip.paper.graphs import Graph
+from tests.gossip.paper.momentum import Momentum, Plain
+from tests.gossip.paper.problem import Problem
+from tests.gossip.paper.references import Point, Run
+
+ROUNDS = 50
+N = 10  # values of a model
+TOLERANCE = 1e-6  # times the largest value of the round, which is of order 1
+
+LOSSLESS = (("fp32", {}, 1.0), ("fp32", {}, 0.6))
+# With eta small enough for what the codec loses: otherwise the models grow without end, in the papers as here.
+FINE = (("minmax8", {}, 1.0), ("8-bit-qsgd", {}, 0.7))
+SPARSE = (("topk", {"ratio": 0.3}, 0.2), ("topk", {"ratio": 0.3, "values": "fp16"}, 0.1))
+COARSE = (("4-bit-qsgd", {}, 0.2), ("signsgd", {}, 0.05))
+
+
+@dataclass(frozen=True)
+class Case:
+    """How one algorithm is tested. `codecs`: (name, parameters, eta)."""
+
+    reference: Callable[[Run], Iterator[Point]]
+    graphs: Mapping[str, Graph]
+    codecs: tuple[tuple[str, Mapping[str, Any], float], ...]
+    params: Mapping[str, Any] = field(default_factory=dict)  # of the algorithm
+    takes_eta: bool = True
+    alike: bool = False  # all nodes start with the same model
+    smallest: int = 2  # nodes
+
+
+CASES: Mapping[str, Case] = {
+    "dpsgd": Case(references.dpsgd, graphs.DOUBLY, (*LOSSLESS, *FINE)),
+    "deep-squeeze": Case(references.deep_squeeze, graphs.SYMMETRIC, (*LOSSLESS, *FINE, *SPARSE, *COARSE)),
+    "choco-sgd": Case(references.choco_sgd, graphs.SYMMETRIC, (*LOSSLESS, *FINE, *SPARSE, *COARSE)),
+    "sgp": Case(references.sgp, graphs.COLUMN, (*LOSSLESS, *FINE)),
+    "sparse-push": Case(references.sparse_push, graphs.COLUMN, (*LOSSLESS, *FINE, *SPARSE, *COARSE)),
+    "quant-sgp": Case(references.quant_sgp, graphs.COLUMN, (*LOSSLESS, *FINE, *SPARSE, *COARSE)),
+    "bagua-lp": Case(
+        references.bagua_lp,
+        graphs.RING,
+        (("fp32", {}, 1.0), ("minmax8", {}, 1.0), ("8-bit-qsgd", {}, 1.0)),
+        takes_eta=False,
+        alike=True,
+        smallest=3,
+    ),
+    "d2": Case(references.d2, graphs.EXACT, (*LOSSLESS, *FINE)),
+    "parallel-sgd": Case(
+        references.parallel_sgd,
+        graphs.COMPLETE,
+        (("fp32", {}, 1.0), ("4-bit-elastiquant", {}, 1.0), ("8-bit-qsgd", {}, 1.0), ("topk", {"ratio": 0.3}, 1.0)),
+        takes_eta=False,
+        alike=True,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Both trajectories of `compare`, for tests that look closer."""
+
+    fleet: Fleet
+    points: tuple[Point, ...]  # after each round
+    compression: Compression
+
+
+def compare(
+    name: str,
+    graph: str,
+    codec: tuple[str, Mapping[str, Any], float],
+    *,
+    nodes: int,
+    seed: int,
+    rounds: int = ROUNDS,
+    lr: float = 0.05,
+    decay_at: int | None = None,
+    params: Mapping[str, Any] | None = None,
+    wrap: Callable[[Any], Any] = lambda algorithm: algorithm,
+    momentum: Momentum | None = None,
+    reference: Callable[[Run], Iterator[Point]] | None = None,
+) -> Outcome:
+    """Drive the algorithm, run its reference, and assert that they agree after every round."""
+    case, (codec_name, codec_params, eta) = CASES[name], codec
+    rng = np.random.default_rng([seed, nodes])
+    topology = case.graphs[graph](nodes, rng)
+    x0 = rng.normal(size=(nodes, N)).astype(np.float32)
+    if case.alike:
+        x0 = np.broadcast_to(x0[0], x0.shape).copy()
+    algorithm = gossip.get(
+        name, **({"eta": eta} if case.takes_eta else {}), **(case.params if params is None else params)
+    )
+    problem = Problem.of(nodes, N, seed, lr, decay_at)
+    fleet = Fleet(wrap(algorithm), topology, codecs.get(codec_name, **codec_params), x0, seed)
+    fleet.run(rounds, problem, rng)
+    compression = Compression(fleet.codec, fleet.layout, fleet.view(0), fleet.bodies)
+    run = Run(
+        topology.matrix,
+        x0.astype(np.float64),
+        problem.gradient,
+        problem.rate,
+        eta,
+        compression,
+        rounds,
+        topology.period,
+        Plain() if momentum is None else momentum,
+    )
+    points = tuple((reference or case.reference)(run))
+    for t, point in enumerate(points):
+        size = max(1.0, float(np.abs(point.z).max()))
+        assert size < 100, "the reference itself diverges; the case has too large an eta"
+        np.testing.assert_allclose(
+            fleet.models[t + 1] / size, point.z / size, rtol=0, atol=TOLERANCE, err_msg=f"after round {t}"
+        )
+    assert len(compression.tipped) <= max(3, 0.003 * compression.asked)
+    return Outcome(fleet, points, compression)

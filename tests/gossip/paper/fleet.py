@@ -1,0 +1,103 @@
+"""A mesh in memory that loses nothing: it carries out what an algorithm asks for, with edges that overtake each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from edgegossip.frame import Frame, Kind
+from edgegossip.gossip.base import Action, Message, NodeView, RoundDone, Send
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.types import LocalUpdate
+from tests.gossip.paper.problem import Problem
+
+CONTENT = (Kind.MODEL, Kind.DIFFERENCE, Kind.GRADIENT)
+
+
+def layout_of(n: int) -> Layout:
+    """Two tensors, so that a codec that works tensor by tensor has something to tell apart."""
+    return Layout.of([TensorSpec("w", (n - n // 3,)), TensorSpec("b", (n // 3,))])
+
+
+@dataclass
+class Fleet:
+    """Drives one algorithm on all nodes. `models[t][i]` is node i's model as round t begins, `bodies[t, i]` what it told
+    its neighbours in round t, `done[i]` the last report of every round."""
+
+    algorithm: Any
+    topology: Any
+    codec: Any
+    x0: np.ndarray  # float32[nodes, n]
+    seed: int = 0
+    bodies: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    mail: dict[tuple[int, int], list[Frame]] = field(default_factory=dict)  # (sender, receiver) -> in order
+    done: dict[tuple[int, int], RoundDone] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        nodes, n = self.x0.shape
+        self.layout = layout_of(n)
+        self.members = tuple(f"board-{i}" for i in range(nodes))
+        self.states = [self.algorithm.init(x, self.view(i)) for i, x in enumerate(self.x0)]
+        self.models = {0: np.stack([self.algorithm.model(s) for s in self.states])}
+
+    def view(self, index: int) -> NodeView:
+        return NodeView(
+            node=self.members[index],
+            members=self.members,
+            topology=self.topology,
+            layout=self.layout,
+            codec=self.codec,
+            run_id=b"r" * 16,
+            seed=self.seed,
+            deadline_s=5.0,
+            boot=int(np.random.default_rng([self.seed, index]).integers(2**48)),
+        )
+
+    def run(self, rounds: int, problem: Problem, rng: np.random.Generator) -> None:
+        """Until every node has begun round `rounds`. What happens next, a start, a step or a delivery, is drawn; only
+        an edge keeps its order. Nodes run as far ahead of each other as they may. Fails when they wait for a timer."""
+        asleep, stepped = list(range(len(self.members))), [-1] * len(self.members)
+        while True:
+            awake = [i for i in range(len(self.members)) if i not in asleep]
+            ready = [i for i in awake if stepped[i] < self.algorithm.round(self.states[i]) < rounds]
+            edges = [edge for edge, frames in self.mail.items() if frames and edge[1] not in asleep]
+            if not (asleep or ready or edges):
+                break
+            kinds = [k for k, some in enumerate((asleep, ready, edges)) if some]
+            match int(rng.choice(kinds)):
+                case 0:
+                    node = asleep.pop(int(rng.integers(len(asleep))))
+                    self._carry_out(node, *self.algorithm.start(self.states[node]))
+                case 1:
+                    node = ready[int(rng.integers(len(ready)))]
+                    stepped[node] = self.algorithm.round(self.states[node])
+                    self._step(node, problem)
+                case _:
+                    sender, to = edges[int(rng.integers(len(edges)))]
+                    message = Message(self.members[sender], self.mail[sender, to].pop(0))
+                    self._carry_out(to, *self.algorithm.receive(self.states[to], message))
+        assert [self.algorithm.round(s) for s in self.states] == [rounds] * len(self.members), "the nodes wait for ever"
+
+    def _step(self, node: int, problem: Problem) -> None:
+        state = self.states[node]
+        round, model = self.algorithm.round(state), self.algorithm.model(state)
+        lr = problem.rate(round)
+        delta = (-lr * problem.gradient(round, node, model)).astype(np.float32)
+        local = LocalUpdate(delta=delta, lr=lr, loss=1.0, examples=1, steps=1)
+        self._carry_out(node, *self.algorithm.step(state, local))
+
+    def _carry_out(self, node: int, state: Any, actions: list[Action]) -> None:
+        self.states[node] = state
+        for action in actions:
+            match action:
+                case Send(to, frame):
+                    self.mail.setdefault((node, self.members.index(to)), []).append(frame)
+                    if frame.kind in CONTENT:
+                        known = self.bodies.setdefault((frame.round, node), bytes(frame.body))
+                        assert known == bytes(frame.body), "neighbours were told different things"
+                case RoundDone():
+                    self.done[action.round, node] = action
+                    row = self.models.setdefault(action.round + 1, np.full_like(self.x0, np.nan))
+                    row[node] = self.algorithm.model(state)

@@ -1,0 +1,198 @@
+"""The papers' algorithms on dense matrices in float64: row i of a matrix is node i's vector. Slow and plain; nothing here
+knows of the package. Each gives the models of round 1, 2, ... (and what else it keeps).
+
+Names: gamma the learning rate, eta the averaging rate, C the compression, W[i, j] the weight at i of what j sends. "LP" is
+Aketi et al., "Low precision decentralized distributed training with heterogeneous data" (2021), whose algorithms 2 to 5
+these are. Where the package deviates on purpose, a comment says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tests.gossip.paper.momentum import Momentum, Plain
+
+Array = np.ndarray  # float64
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a reference is given."""
+
+    w: Callable[[int], Array]  # round -> float64[nodes, nodes]
+    x0: Array  # float64[nodes, n]
+    g: Callable[[int, int, Array], Array]  # (round, node, model) -> float64[n]
+    lr: Callable[[int], float]
+    eta: float
+    c: Callable[[int, int, Array], Array]  # (round, node, vector) -> float64[n]
+    rounds: int
+    period: int = 1  # of w
+    momentum: Momentum = field(default_factory=Plain)
+
+    def local(self, t: int, z: Array) -> Array:
+        """gamma times the direction of every node, at its model z_i."""
+        rows = [self.momentum.direction(i, self.g(t, i, z[i])) for i in range(len(z))]
+        return self.lr(t) * np.stack(rows)
+
+    def compress(self, t: int, v: Array) -> Array:
+        return np.stack([self.c(t, i, v[i]) for i in range(len(v))])
+
+    def mixed(self, t: int, before: Array, after: Array) -> Array:
+        for i in range(len(before)):
+            self.momentum.mixed(i, before[i], after[i], self.lr(t))
+        return after
+
+
+@dataclass(frozen=True)
+class Point:
+    """After a round."""
+
+    z: Array  # the models to train and evaluate, float64[nodes, n]
+    x: Array  # push-sum: before de-biasing
+    u: Array  # push-sum weights, float64[nodes]; ones elsewhere
+
+
+def plain(x: Array) -> Point:
+    return Point(x, x, np.ones(len(x)))
+
+
+def dpsgd(run: Run) -> Iterator[Point]:
+    """Lian et al. 2017, algorithm 1: x <- sum_j W_ij x_j - gamma g_i(x_i). With a codec, neighbours see C[x_j]; of what
+    is taken for C[x_i] a node takes the same off itself, so that the mean stays."""
+    x = run.x0
+    for t in range(run.rounds):
+        w, eye = run.w(t), np.eye(len(x))
+        seen = run.compress(t, x)
+        x = run.mixed(t, x, x + run.eta * (w - eye) @ seen - run.local(t, x))
+        yield plain(x)
+
+
+def deep_squeeze(run: Run) -> Iterator[Point]:
+    """Tang et al. 2019; LP algorithm 2."""
+    x, delta = run.x0, np.zeros_like(run.x0)
+    for t in range(run.rounds):
+        w, eye = run.w(t), np.eye(len(x))
+        half = x - run.local(t, x)  # 3, 4
+        v = half + delta  # 5
+        c = run.compress(t, v)  # 6
+        delta = v - c  # 7
+        x = run.mixed(t, x, half + run.eta * (w - eye) @ c)  # 10
+        yield plain(x)
+
+
+def choco_sgd(run: Run) -> Iterator[Point]:
+    """Koloskova et al. 2019; LP algorithm 3. On a graph that changes with the rounds, a public copy for every round of the
+    period: those who hold one have then heard everything that was added to it."""
+    x = run.x0
+    hats = [np.zeros_like(x) for _ in range(run.period)]
+    for t in range(run.rounds):
+        w = run.w(t)
+        hat = hats[t % run.period]
+        half = x - run.local(t, x)  # 3, 4
+        hat += run.compress(t, half - hat)  # 5, 7
+        step = [sum(w[i, j] * (hat[j] - hat[i]) for j in range(len(x))) for i in range(len(x))]
+        x = run.mixed(t, x, half + run.eta * np.stack(step))  # 9
+        yield plain(x)
+
+
+def sgp(run: Run) -> Iterator[Point]:
+    """Assran et al. 2019, "Stochastic gradient push for distributed deep learning", algorithm 1; averaging rate and codec
+    as in LP algorithm 4, without its memory."""
+    x, u = run.x0, np.ones(len(run.x0))
+    z = x
+    for t in range(run.rounds):
+        w, eye = run.w(t), np.eye(len(x))
+        half = x - run.local(t, z)  # gradient at the de-biased z
+        c = run.compress(t, half)
+        x = half + run.eta * (w - eye) @ c
+        u = u + run.eta * (w - eye) @ u
+        z = run.mixed(t, z, x / u[:, None])
+        yield Point(z, x, u)
+
+
+def sparse_push(run: Run) -> Iterator[Point]:
+    """Aketi et al. 2021; LP algorithm 4."""
+    x, u, delta = run.x0, np.ones(len(run.x0)), np.zeros_like(run.x0)
+    z = x
+    for t in range(run.rounds):
+        w, eye = run.w(t), np.eye(len(x))
+        half = x - run.local(t, z)  # 3, 4
+        v = half + delta  # 5
+        c = run.compress(t, v)  # 6
+        delta = v - c
+        x = half + run.eta * (w - eye) @ c  # 9
+        u = u + run.eta * (w - eye) @ u
+        z = run.mixed(t, z, x / u[:, None])  # 10
+        yield Point(z, x, u)
+
+
+def quant_sgp(run: Run, *, as_printed: bool = False) -> Iterator[Point]:
+    """Taheri et al. 2020; LP algorithm 5 with its line 9 corrected: (W_ij - I_ij) multiplies the public copies themselves.
+    As printed it multiplies their differences, and mass is lost unless the rows of W sum to 1 too. A public copy for every
+    round of the period, as in `choco_sgd`."""
+    x, u = run.x0, np.ones(len(run.x0))
+    z, hats = x, [np.zeros_like(x) for _ in range(run.period)]
+    for t in range(run.rounds):
+        w, eye = run.w(t), np.eye(len(x))
+        hat = hats[t % run.period]
+        half = x - run.local(t, z)  # 3, 4
+        hat += run.compress(t, half - hat)  # 5, 7
+        if as_printed:
+            step = [sum((w - eye)[i, j] * (hat[j] - hat[i]) for j in range(len(x))) for i in range(len(x))]
+            x = half + run.eta * np.stack(step)
+        else:
+            x = half + run.eta * (w - eye) @ hat  # 9
+        u = u + run.eta * (w - eye) @ u
+        z = run.mixed(t, z, x / u[:, None])  # 10
+        yield Point(z, x, u)
+
+
+def bagua_lp(run: Run) -> Iterator[Point]:
+    """Bagua's low precision decentralized SGD, on a ring of three nodes or more, eta = 1. Every node keeps replicas of its
+    neighbours, which start equal to their models: z = x_after_step + (L + R) / 3 - (5/3) x; x <- x + Q(z); L <- L + Q(z_L);
+    R <- R + Q(z_R)."""
+    x = run.x0
+    n = len(x)
+    left, right = np.roll(x, 1, axis=0), np.roll(x, -1, axis=0)  # of node i: node i - 1's and node i + 1's
+    for t in range(run.rounds):
+        stepped = x - run.local(t, x)
+        z = stepped + (left + right) / 3 - 5 / 3 * x
+        q = run.compress(t, z)
+        new = x + q
+        left = np.stack([left[i] + q[(i - 1) % n] for i in range(n)])
+        right = np.stack([right[i] + q[(i + 1) % n] for i in range(n)])
+        x = run.mixed(t, x, new)
+        yield plain(x)
+
+
+def d2(run: Run) -> Iterator[Point]:
+    """Tang et al. 2018, "D2: decentralized training over decentralized data", algorithm 1:
+    x_1 = W (x_0 - gamma g_0), x_(t+1) = W (2 x_t - x_(t-1) - gamma g_t + gamma g_(t-1)). With a codec, C of what is in the
+    brackets travels."""
+    x, old, last = run.x0, run.x0, np.zeros_like(run.x0)
+    for t in range(run.rounds):
+        w, eye = run.w(t), np.eye(len(x))
+        now = run.local(t, x)
+        half = x - now if t == 0 else 2 * x - old - now + last
+        new = run.mixed(t, x, half + run.eta * (w - eye) @ run.compress(t, half))
+        old, x, last = x, new, now
+        yield plain(x)
+
+
+def parallel_sgd(run: Run, *, mu: float = 0.0, nesterov: bool = False) -> Iterator[Point]:
+    """ElastiQuant (Sudharsan et al. 2022), sections 3 and 3.4: everybody broadcasts its encoded gradient, decodes all and
+    steps by their sum (over the number of nodes), with one rule for heavy ball (l = 0) and Nesterov (l = 1). What travels
+    is -gamma g rather than g: the step that a board asks for."""
+    w, l = run.x0, 1.0 if nesterov else 0.0  # noqa: E741
+    y_dash = w
+    for t in range(run.rounds):
+        sent = run.compress(t, -run.local(t, w))
+        a_g = -np.broadcast_to(sent.mean(axis=0), w.shape)
+        y = w - a_g
+        y_dash_next = w - l * a_g
+        w = run.mixed(t, w, y + mu * (y_dash_next - y_dash))
+        y_dash = y_dash_next
+        yield plain(w)

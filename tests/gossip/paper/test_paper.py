@@ -1,0 +1,87 @@
+"""Every algorithm is the paper's: 50 rounds against a dense float64 reference, on random graphs, with and without codecs.
+
+The references (references.py) are written from the papers line by line and import nothing of the package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgegossip import gossip
+from tests.gossip.paper.cases import CASES, ROUNDS, N, compare
+from tests.gossip.paper.problem import Problem
+
+ASYNCHRONOUS = {"ad-psgd"}  # test_ad_psgd.py: its reference follows the order of the exchanges
+HERE = [name for name in gossip.names() if name in CASES]
+
+
+def covering() -> list[Any]:
+    """Every codec of every algorithm once, going round its graphs; every graph without a codec."""
+    found = []
+    for name in HERE:
+        case = CASES[name]
+        kinds = list(case.graphs)
+        pairs = [(graph, case.codecs[0]) for graph in kinds]
+        pairs += [(kinds[k % len(kinds)], codec) for k, codec in enumerate(case.codecs[1:])]
+        for k, (graph, codec) in enumerate(pairs):
+            found.append(pytest.param(name, graph, codec, k, id=f"{name}-{graph}-{codec[0]}-{codec[2]:g}"))
+    return found
+
+
+@pytest.mark.parametrize(("name", "graph", "codec", "seed"), covering())
+def test_fifty_rounds_equal_the_paper(name: str, graph: str, codec: Any, seed: int) -> None:
+    outcome = compare(name, graph, codec, nodes=7, seed=seed)
+    weights = [outcome.fleet.algorithm.audit(s).weight for s in outcome.fleet.states]
+    np.testing.assert_allclose(weights, outcome.points[-1].u, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", HERE)
+@settings(max_examples=5)
+@given(data=st.data())
+def test_any_number_of_nodes_and_any_graph(name: str, data: st.DataObject) -> None:
+    draw_a_case(name, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HERE)
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_any_number_of_nodes_and_any_graph_at_length(name: str, data: st.DataObject) -> None:
+    draw_a_case(name, data)
+
+
+def draw_a_case(name: str, data: st.DataObject) -> None:
+    case = CASES[name]
+    nodes = data.draw(st.integers(case.smallest, 9), "nodes")
+    graph = data.draw(st.sampled_from(sorted(case.graphs)), "graph")
+    codec = data.draw(st.sampled_from(case.codecs), "codec")
+    compare(name, graph, codec, nodes=nodes, seed=data.draw(st.integers(0, 2**16), "seed"))
+
+
+@pytest.mark.parametrize("codec", [("fp16", {}, 1.0), ("minmax8", {}, 1.0)])
+@pytest.mark.parametrize("name", [name for name in HERE if name in ("dpsgd", "deep-squeeze", "choco-sgd", "d2")])
+def test_the_mean_moves_by_the_mean_update_alone(name: str, codec: Any) -> None:
+    """Whatever the codec loses. D2's own updates are differences of updates, which add up to the last one."""
+    outcome = compare(name, "undirected", codec, nodes=7, seed=3)
+    fleet, problem = outcome.fleet, Problem.of(7, N, 3)
+    moved = np.zeros(N)
+    for t in range(ROUNDS):
+        moved -= np.mean([problem.rate(t) * problem.gradient(t, i, fleet.models[t][i]) for i in range(7)], axis=0)
+        mean = fleet.x0.mean(axis=0, dtype=np.float64) + moved
+        np.testing.assert_allclose(fleet.models[t + 1].mean(axis=0, dtype=np.float64), mean, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in HERE if "one-peer" in CASES[name].graphs])
+def test_a_period_of_the_one_peer_graph_averages_exactly(name: str) -> None:
+    outcome = compare(name, "one-peer", ("fp32", {}, 1.0), nodes=8, seed=0, rounds=3, lr=0.0)
+    models = outcome.fleet.models
+    np.testing.assert_allclose(models[3], np.broadcast_to(models[0].mean(axis=0), models[3].shape), rtol=0, atol=1e-6)
+
+
+def test_every_algorithm_has_a_reference() -> None:
+    missing = set(gossip.names()) - set(CASES) - ASYNCHRONOUS
+    assert not missing, f"write the reference of {sorted(missing)} from its paper"

@@ -1,0 +1,223 @@
+"""The references themselves, and the comparison: what the papers prove of an algorithm holds of its reference, and a
+reference that is wrong is told apart from the implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip import codecs
+from edgegossip.codecs.base import Ctx
+from edgegossip.gossip import edges
+from edgegossip.gossip.base import NodeView
+from tests.gossip.paper import cases, graphs, references
+from tests.gossip.paper.compression import Compression
+from tests.gossip.paper.fleet import layout_of
+from tests.gossip.paper.momentum import HeavyBall, Nesterov, QuasiGlobal
+from tests.gossip.paper.problem import Problem
+from tests.gossip.paper.references import Point, Run
+
+NODES, N = 8, 6
+
+
+def exactly(round: int, node: int, v: np.ndarray) -> np.ndarray:
+    return v
+
+
+def largest_two(round: int, node: int, v: np.ndarray) -> np.ndarray:
+    """Top-k with k = 2."""
+    return np.where(np.abs(v) >= np.sort(np.abs(v))[-2], v, 0.0)
+
+
+def a_run(graph: graphs.Graph, rounds: int = 30, lr: float = 0.05, **changes: Any) -> Run:
+    rng = np.random.default_rng(3)
+    topology = graph(NODES, rng)
+    problem = Problem.of(NODES, N, 3)
+    x0 = rng.normal(size=(NODES, N))
+    run = Run(topology.matrix, x0, problem.gradient, lambda t: lr, 1.0, exactly, rounds, topology.period)
+    return replace(run, **changes)
+
+
+def last(points: Iterator[Point]) -> Point:
+    *_, point = points
+    return point
+
+
+PUSH = [references.sgp, references.sparse_push, references.quant_sgp]
+SYMMETRIC = [references.dpsgd, references.deep_squeeze, references.choco_sgd, references.d2]
+
+
+@pytest.mark.parametrize("graph", graphs.COLUMN)
+@pytest.mark.parametrize("reference", PUSH)
+def test_push_sum_keeps_mass_and_weight_whatever_is_lost(reference: Any, graph: str) -> None:
+    run = a_run(graphs.COLUMN[graph], lr=0.0, eta=0.3, c=largest_two)
+    for point in reference(run):
+        np.testing.assert_allclose(point.x.sum(axis=0), run.x0.sum(axis=0), atol=1e-12)
+        assert point.u.sum() == pytest.approx(NODES) and (point.u > 0).all()
+
+
+@pytest.mark.parametrize("reference", SYMMETRIC)
+def test_a_symmetric_w_keeps_the_mean_whatever_is_lost(reference: Any) -> None:
+    run = a_run(graphs.undirected, lr=0.0, eta=0.3, c=largest_two)
+    for point in reference(run):
+        np.testing.assert_allclose(point.z.mean(axis=0), run.x0.mean(axis=0), atol=1e-12)
+
+
+@pytest.mark.parametrize("c", [exactly, largest_two])
+def test_the_printed_line_of_quant_sgp_misses_the_mean_and_the_corrected_one_does_not(c: Any) -> None:
+    run = a_run(graphs.digraph, rounds=600, lr=0.0, eta=0.2, c=c)
+    mean = run.x0.mean(axis=0)
+    assert np.abs(last(references.quant_sgp(run)).z - mean).max() < 1e-9
+    assert np.abs(last(references.quant_sgp(run, as_printed=True)).z - mean).max() > 0.05
+
+
+def test_with_rows_that_sum_to_one_the_printed_line_is_the_corrected_one() -> None:
+    run = a_run(graphs.circulants, eta=0.3, c=largest_two)
+    for a, b in zip(references.quant_sgp(run), references.quant_sgp(run, as_printed=True), strict=True):
+        np.testing.assert_allclose(a.z, b.z, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("special", "general"),
+    [
+        (references.deep_squeeze, references.sparse_push),
+        (references.choco_sgd, references.quant_sgp),
+        (references.deep_squeeze, references.sgp),
+    ],
+)
+def test_on_a_doubly_stochastic_w_push_sum_changes_nothing(special: Any, general: Any) -> None:
+    c = exactly if general is references.sgp else largest_two
+    run = a_run(graphs.undirected, eta=0.3, c=c)
+    for a, b in zip(special(run), general(run), strict=True):
+        np.testing.assert_allclose(a.z, b.z, atol=1e-12)
+
+
+def test_d2_forgets_that_the_nodes_data_differ_and_dpsgd_does_not() -> None:
+    """Tang et al.'s point: without noise, D2 comes to the optimum of the mean of all f_i, with any learning rate."""
+    problem = Problem.of(NODES, N, 3)
+    a, b = problem.a, problem.b
+    best = np.linalg.solve(sum(m.T @ m for m in a), sum(m.T @ v for m, v in zip(a, b, strict=True)))
+
+    def g(round: int, node: int, x: np.ndarray) -> np.ndarray:
+        return a[node].T @ (a[node] @ x - b[node])
+
+    run = a_run(graphs.undirected_far_from_minus_one, rounds=4000, g=g)
+    assert np.abs(last(references.d2(run)).z - best).max() < 1e-6
+    assert np.abs(last(references.dpsgd(run)).z - best).max() > 0.01
+
+
+def test_bagua_without_rounding_is_dpsgd() -> None:
+    run = a_run(graphs.named("ring"))
+    run = replace(run, x0=np.broadcast_to(run.x0[0], run.x0.shape))
+    for a, b in zip(references.bagua_lp(run), references.dpsgd(run), strict=True):
+        np.testing.assert_allclose(a.z, b.z, atol=1e-12)
+
+
+@pytest.mark.parametrize(("nesterov", "momentum"), [(False, HeavyBall(0.9)), (True, Nesterov(0.9))])
+def test_elastiquants_momentum_is_the_usual_one_of_the_mean_gradient(nesterov: bool, momentum: Any) -> None:
+    """With one learning rate, section 3.4's rule is Polyak's for l = 0, and for l = 1 Nesterov's: the iterates of the
+    form with a velocity are its own, looked at one extrapolation ahead."""
+    run = a_run(graphs.named("complete"), x0=np.broadcast_to(np.arange(N) / N, (NODES, N)))
+    points = references.parallel_sgd(run, mu=0.9, nesterov=nesterov)
+    w = run.x0[0]
+    for t, point in enumerate(points):
+        g = np.mean([run.g(t, i, w) for i in range(NODES)], axis=0)
+        w = w - run.lr(t) * momentum.direction(0, g)
+        np.testing.assert_allclose(point.z, np.broadcast_to(w, point.z.shape), atol=1e-12)
+
+
+def test_quasi_global_momentum_of_one_lonely_node_averages_its_own_steps() -> None:
+    """With nobody to mix with, d = m: mhat <- (mu + (1 - mu) beta) mhat + (1 - mu) g."""
+    rng = np.random.default_rng(0)
+    momentum, x, mhat = QuasiGlobal(0.9), rng.normal(size=N), np.zeros(N)
+    for _ in range(20):
+        g = rng.normal(size=N)
+        new = x - 0.1 * momentum.direction(0, g)
+        momentum.mixed(0, x, new, 0.1)
+        mhat = (0.9 + 0.1 * 0.9) * mhat + 0.1 * g
+        np.testing.assert_allclose(momentum.mhat[0], mhat, atol=1e-12)
+        x = new
+
+
+@pytest.fixture
+def compression() -> Callable[..., Compression]:
+    """C over recorded bodies of one vector; `sent` may differ from what is asked for later."""
+
+    def make(codec_name: str, sent: np.ndarray, key_off: int = 0, **params: Any) -> Compression:
+        codec, layout = codecs.get(codec_name, **params), layout_of(sent.size)
+        members = ("a", "b")
+        topology = graphs.named("ring")(2, np.random.default_rng(0))
+        view = NodeView("a", members, topology, layout, codec, b"r" * 16, 5, 1.0)
+        key = edges.key_of(view, 1, 4) + key_off
+        body, _ = codec.encode(sent.astype(np.float32), codec.init(layout), Ctx(key, 4))
+        return Compression(codec, layout, view, {(4, 1): bytes(body)})
+
+    return make
+
+
+VECTOR = np.random.default_rng(1).normal(size=30)
+
+
+@pytest.mark.parametrize("codec", [("fp32", {}), ("minmax8", {}), ("4-bit-qsgd", {}), ("topk", {"ratio": 0.2})])
+def test_the_same_vector_up_to_rounding_is_taken(compression: Any, codec: Any) -> None:
+    near = VECTOR * (1 + 1e-7)
+    c = compression(codec[0], near, **codec[1])
+    assert c(4, 1, VECTOR).shape == VECTOR.shape
+    assert len(c.tipped) <= 2
+
+
+@pytest.mark.parametrize("codec", [("fp32", {}), ("minmax8", {}), ("4-bit-qsgd", {}), ("topk", {"ratio": 0.2})])
+def test_another_vector_is_found_out(compression: Any, codec: Any) -> None:
+    with pytest.raises(AssertionError, match="what was sent is not what"):
+        compression(codec[0], VECTOR * 1.01, **codec[1])(4, 1, VECTOR)
+
+
+def test_another_key_is_found_out(compression: Any) -> None:
+    with pytest.raises(AssertionError, match="what was sent is not what"):
+        compression("4-bit-qsgd", VECTOR, key_off=1)(4, 1, VECTOR)
+
+
+def test_a_value_on_the_edge_of_a_decision_may_fall_on_either_side(compression: Any) -> None:
+    """Two magnitudes that differ by less than float32 tells: top-k may send either."""
+    v = np.linspace(0.1, 0.3, 9)
+    v[1], v[2] = 1.0, 1.0 + 1e-9
+    c = compression("topk", np.where(np.arange(9) == 2, v + 1e-6, v), ratio=0.1)
+    sent = c(4, 1, v)
+    assert sent[2] == pytest.approx(1.0, abs=2e-6) and sent[1] == 0.0
+    assert {k for _, _, k in c.tipped} == {1, 2}
+
+
+def wrong_key(run: Run) -> Iterator[Point]:
+    return references.dpsgd(replace(run, c=lambda t, i, v: run.c(t, (i + 1) % len(run.x0), v)))
+
+
+WRONG: dict[str, tuple[str, Callable[[Run], Iterator[Point]]]] = {
+    "gradient after mixing": ("dpsgd", lambda run: references.deep_squeeze(run)),
+    "another averaging rate": ("dpsgd", lambda run: references.dpsgd(replace(run, eta=run.eta * 0.999))),
+    "another learning rate": ("dpsgd", lambda run: references.dpsgd(replace(run, lr=lambda t: 1.0001 * run.lr(t)))),
+    "the columns for the rows": ("dpsgd", lambda run: references.dpsgd(replace(run, w=lambda t: run.w(t).T))),
+    "a round late": ("dpsgd", lambda run: references.dpsgd(replace(run, w=lambda t: run.w(max(0, t - 1))))),
+    "another node's message": ("dpsgd", wrong_key),
+    "no memory": ("deep-squeeze", references.sgp),
+    "memory of the model": ("sparse-push", references.quant_sgp),
+    "as printed": ("quant-sgp", lambda run: references.quant_sgp(run, as_printed=True)),
+    "no public copy": ("choco-sgd", references.deep_squeeze),
+    "gradient at x": ("sgp", lambda run: references.deep_squeeze(run)),
+    "one public copy for all rounds": ("quant-sgp", lambda run: references.quant_sgp(replace(run, period=1))),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_wrong_reference_does_not_pass(fault: str) -> None:
+    name, reference = WRONG[fault]
+    case = cases.CASES[name]
+    graph = next(g for g in ("time-varying", "circulants", "undirected") if g in case.graphs)
+    codec = ("topk", {"ratio": 0.3}, 0.2) if name not in ("dpsgd", "sgp") else ("fp32", {}, 1.0)
+    if name not in cases.gossip.names():
+        pytest.skip(f"{name} is not registered")
+    with pytest.raises(AssertionError):
+        cases.compare(name, graph, codec, nodes=7, seed=11, reference=reference)
