@@ -1,8 +1,9 @@
 """`bench codecs`: bits, entropy, error and speed of codecs, beside memcpy and plain rivals in the same run.
 
 What is timed. Encoding goes through the public `Codec.encode`, which makes its own output; decoding writes into a vector
-of ours that has been written to before; memcpy copies the same float32[n] into another such vector. All stages of a codec,
-its decoders, memcpy and the rivals are timed in turn (timing.py), and figures are from medians. MB are 10^6 bytes of
+of ours that has been written to before, and memcpy copies the same float32[n] into that same vector. All stages of a codec,
+its decoders, memcpy and the rivals are timed in turn, each (but the rivals) right after a run of its own that does not count,
+so that all find the caches as they leave them (timing.py); figures are from medians. MB are 10^6 bytes of
 float32, before encoding and after decoding. Codecs with a memory are timed from their second message on. Bits, entropy
 and error are those of the first message.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,10 +25,9 @@ from edgegossip.bench.inputs import Input
 from edgegossip.bench.numpy_elias import NumpyElias, Piece
 from edgegossip.bench.symbols import Entropy, code_form, entropy
 from edgegossip.bench.timing import interleaved
-from edgegossip.bench.torch_codecs import rival
+from edgegossip.bench.torch_codecs import default_levels, rival, tuned_rival
 from edgegossip.bench.torch_codecs.base import decode_model, encode_model, views
 from edgegossip.codecs import Body, Codec, Ctx, bits_per_value, relative_error
-from edgegossip.codecs.levels import geometric_levels
 from edgegossip.codecs.sparse import counts as sparse_counts
 from edgegossip.native import half, sparse
 
@@ -86,8 +87,8 @@ class _Work:
         self.slow: set[str] = set()
 
     def memcpy(self) -> None:
-        copy = np.ones_like(self.data.x)
-        self.functions["memcpy"] = lambda: np.copyto(copy, self.data.x)
+        x, out = self.data.x, self.out
+        self.functions["memcpy"] = lambda: np.copyto(out, x)
 
     def product(self, stage: str, product: _Product, ctx: Ctx) -> None:
         data, out, codec, body, state = self.data, self.out, product.codec, product.body, product.state
@@ -97,10 +98,11 @@ class _Work:
 
     def rivals(self, name: str, params: dict[str, Any], *, elias: bool) -> None:
         x, out, layout = torch.from_numpy(self.data.x), torch.from_numpy(self.out), self.data.layout
-        if (codec := rival(name, params)) is not None:
-            parts = encode_model(codec, x, layout)
-            self._rival("torch encode", lambda: encode_model(codec, x, layout))
-            self._rival("torch decode", lambda: decode_model(codec, parts, out, layout))
+        for title, codec in (("torch", rival(name, params)), ("tuned", tuned_rival(name, params))):
+            if codec is not None:
+                parts = encode_model(codec, x, layout)
+                self._rival(f"{title} encode", partial(encode_model, codec, x, layout))
+                self._rival(f"{title} decode", partial(decode_model, codec, parts, out, layout))
         if name in _SPARSE:
             self._selection(params["ratio"])
         if elias and (numpy := numpy_elias(name, params)) is not None:
@@ -130,8 +132,7 @@ def numpy_elias(name: str, params: dict[str, Any]) -> NumpyElias | None:
     if name == "qsgd":
         return NumpyElias(2 ** (bits - 1) - 1, bucket)
     if name == "elastiquant" and not params.get("levels"):
-        ratio = params.get("ratio") or (0.5 if bits <= 4 else 0.9)
-        return NumpyElias(0, bucket, tuple(geometric_levels(2 ** (bits - 1) - 2, ratio).tolist()))
+        return NumpyElias(0, bucket, default_levels(bits, params.get("ratio", 0.0)))
     return None
 
 
@@ -193,6 +194,9 @@ def _row(
         "decode_add_mb_s": mb_s(f"add {stage}"),
         "memcpy_mb_s": mb_s("memcpy"),
         "torch_encode_mb_s": mb_s("torch encode"),
+        "encode_vs_torch_tuned": ratio(encode, "tuned encode"),
+        "decode_vs_torch_tuned": ratio(decode, "tuned decode"),
+        "torch_tuned_encode_mb_s": mb_s("tuned encode"),
         "encode_vs_numpy": ratio(encode, "numpy encode") if elias else None,
         "decode_vs_numpy": ratio(decode, "numpy decode") if elias else None,
         "select_vs_torch": ratio("select", "torch select"),

@@ -1,7 +1,8 @@
 """What is encoded: named vectors of a wanted number of values, with the tensors they consist of.
 
-`synthetic` draws a generalised normal vector in the shapes of ResNet-50; `fitted` cuts or repeats real tensors. Both keep
-the mix of shapes: to get fewer values every tensor gives the same share of its rows (its first dimension).
+`synthetic` draws a generalised normal vector in the shapes of ResNet-50; `fitted` takes or repeats real tensors. Both have
+whole tensors of the sizes that they have in the model, in its order, until there are as many values as are wanted: what a
+codec pays and gains by the tensor (scales, code tables) is then what it is in practice.
 """
 
 from __future__ import annotations
@@ -72,12 +73,15 @@ def synthetic(n: int, seed: int) -> Input:
     they sum over (taken as 8), all times a log-normal factor exp(0.5 z).
     """
     rng = np.random.default_rng(seed)
+    shapes = resnet50_shapes()
+    whole = dict(shapes)
     parts, specs = [], []
-    for name, shape in _scaled(resnet50_shapes(), n):
+    for piece in _filled(shapes, n):
+        of = whole[piece.source]
         alpha = 1e-3 * math.exp(0.5 * rng.standard_normal())
-        alpha *= 8.0 if len(shape) == 1 else 1.0 / math.sqrt(math.prod(shape[1:]))
-        specs.append(TensorSpec(name, shape))
-        parts.append(_gennorm(rng, math.prod(shape), alpha))
+        alpha *= 8.0 if len(of) == 1 else 1.0 / math.sqrt(math.prod(of[1:]))
+        specs.append(TensorSpec(piece.title, piece.shape))
+        parts.append(_gennorm(rng, math.prod(piece.shape), alpha))
     return Input("synthetic", Layout.of(specs), np.concatenate(parts))
 
 
@@ -89,42 +93,49 @@ def _gennorm(rng: np.random.Generator, size: int, alpha: float) -> Vec:
 
 
 def fitted(name: str, tensors: Tensors, n: int) -> Input:
-    """These tensors with the same share of rows of each, or all of them several times, so that there are n values."""
+    """The first of these tensors, or all of them several times, so that there are n values."""
     by_name = dict(tensors.arrays)
     if not sum(a.size for a in by_name.values()):
         raise LocalError("there is no value to encode in these tensors")
     parts, specs = [], []
-    for title, shape in _scaled(tensors.shapes, n):
-        source = by_name[title.partition("#")[0]].reshape(-1)
-        specs.append(TensorSpec(title, shape))
-        parts.append(source[: math.prod(shape)])
+    for piece in _filled(tensors.shapes, n):
+        source = by_name[piece.source].reshape(-1)
+        specs.append(TensorSpec(piece.title, piece.shape))
+        parts.append(source[piece.start : piece.start + math.prod(piece.shape)])
     return Input(name, Layout.of(specs), np.concatenate(parts).astype(np.float32, copy=False))
 
 
-def _scaled(shapes: Sequence[tuple[str, Shape]], n: int) -> Iterator[tuple[str, Shape]]:
-    """Names and shapes with n values in all: whole copies, then the same share of every tensor's rows.
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What is taken of a tensor: its values from `start` on, in this shape."""
 
-    What whole rows leave over is one flat piece of the largest tensor. A name's "#..." tells copies apart.
+    title: str
+    source: str
+    start: int
+    shape: Shape
+
+
+def _filled(shapes: Sequence[tuple[str, Shape]], n: int) -> Iterator[_Piece]:
+    """The tensors in order, whole, until there are n values, and from the first again when they do not suffice.
+
+    The last one is cut after a row of its first dimension; what is left then is one flat piece of its next values. "#..." in
+    a title tells copies and pieces apart.
     """
-    total = sum(math.prod(shape) for _, shape in shapes)
-    copies, rest = divmod(n, total)
-    for copy in range(copies):
-        yield from ((f"{name}#{copy}" if copy else name, shape) for name, shape in shapes)
-    mark = f"#{copies}" if copies else ""
-    wanted = got = 0.0
-    for name, shape in shapes:
-        wanted += math.prod(shape) * rest / total
-        row = math.prod(shape[1:])
-        rows = min(shape[0] if shape else 1, int((wanted - got) // row)) if row else 0
-        if rows > 0:
-            got += rows * row
-            yield name + mark, (rows, *shape[1:]) if shape else ()
-    largest = max(shapes, key=lambda item: math.prod(item[1]))[0]
-    piece = max(math.prod(shape) for _, shape in shapes)
-    left, k = rest - int(got), 0
+    left, copy = n, 0
     while left > 0:
-        yield f"{largest}#rest{copies}.{k}", (min(left, piece),)
-        left, k = left - piece, k + 1
+        for name, shape in shapes:
+            size, title = math.prod(shape), f"{name}#{copy}" if copy else name
+            if size <= left:
+                yield _Piece(title, name, 0, shape)
+                left -= size
+                continue
+            row = math.prod(shape[1:])
+            if rows := left // row:
+                yield _Piece(title, name, 0, (rows, *shape[1:]))
+            if rest := left % row:
+                yield _Piece(f"{title}#rest", name, rows * row, (rest,))
+            return
+        copy += 1
 
 
 def save(path: Path, tensors: Tensors) -> None:

@@ -24,11 +24,13 @@ _COLUMNS: tuple[tuple[str, str, int, int | None], ...] = (
     ("dec/cpy", "decode_vs_memcpy", 7, 2),
     ("enc/torch", "encode_vs_torch", 9, 1),
     ("dec/torch", "decode_vs_torch", 9, 1),
+    ("enc/tuned", "encode_vs_torch_tuned", 9, 1),
 )
 NOTES = (
     "bits: on the wire, a value; entropy: order 0, of the symbols, by tensor; error: relative, L2",
     "encode, decode, add (decoding into a sum), memcpy: MB of float32 a second, medians; /cpy, /torch: ratios in the same run",
-    "torch has no entropy coder: its figure is quantise and pack alone; sizes and error are of the first message",
+    "torch: the codec as plain torch code; tuned: torch with temporaries reused, if that differs; both quantise and pack alone",
+    "sizes and error are of the first message",
 )
 
 

@@ -33,7 +33,8 @@ class FakeQsgd:
     def _section(self, v, rng):
         codes, norms = self._codes(v, rng)
         stream = ((codes[:, None] >> np.arange(self.bits)) & 1).astype(np.uint8).reshape(-1)
-        return b"\0" + norms.astype("<f4").tobytes() + np.packbits(stream, bitorder="little").tobytes()
+        halves = (norms.astype("<f4").view("<u4") >> 15).astype("<u2")
+        return b"\0" + halves.tobytes() + np.packbits(stream, bitorder="little").tobytes()
 
     def _codes(self, v, rng):
         s = 2 ** (self.bits - 1) - 1

@@ -33,12 +33,20 @@ def test_resnet50_is_the_published_one():
 
 
 @pytest.mark.parametrize("n", [1, 7, 1000, 54_321])
-def test_synthetic_has_the_size_asked_for_and_the_mix_of_shapes(n):
+def test_synthetic_has_the_size_asked_for_and_real_tensors(n):
     data = inputs.synthetic(n, seed=3)
     assert data.x.dtype == np.float32 and data.x.size == data.layout.size == n
     assert np.isfinite(data.x).all()
-    if n > 50_000:
-        assert sum(len(t.shape) == 4 for t in data.layout.tensors) >= 20
+    shapes = [shape for _, shape in inputs.resnet50_shapes()]
+    whole = [t.shape for t in data.layout.tensors][: -2 if n > 9408 else 0]
+    assert whole == shapes[: len(whole)]
+    if n == 54_321:  # 50 752 values up to layer1.0.conv2's norm, 55 rows of the next tensor, 49 values
+        assert [t.shape for t in data.layout.tensors[-2:]] == [(55, 64, 1, 1), (49,)]
+
+
+def test_synthetic_beyond_the_model_has_it_again():
+    titles = [p.title for p in inputs._filled(inputs.resnet50_shapes(), 25_557_032 + 9408 + 64)]
+    assert len(titles) == 163 and titles[161:] == ["conv1#1", "bn1.weight#1"]
 
 
 def test_synthetic_is_seeded_and_generalised_normal():
@@ -63,7 +71,11 @@ def test_fitted_takes_rows_or_copies(n):
     if n >= 27:
         assert np.array_equal(data.x[:24], np.arange(24)) and data.layout.tensors[0].shape == (6, 4)
     if n == 13:  # whole rows, and what is left over as a flat piece
-        assert [t.shape for t in data.layout.tensors] == [(2, 4), (3,), (2,)]
+        assert [t.shape for t in data.layout.tensors] == [(3, 4), (1,)]
+        assert np.array_equal(data.x, np.arange(13))
+    if n == 60:
+        assert [t.shape for t in data.layout.tensors] == [(6, 4), (3,), (6, 4), (3,), (1, 4), (2,)]
+        assert np.array_equal(data.x[54:], np.arange(6))
 
 
 def test_fitted_needs_values():

@@ -7,7 +7,7 @@ import torch
 from edgegossip import codecs
 from edgegossip.bench.inputs import synthetic
 from edgegossip.bench.numpy_elias import NumpyElias, omega
-from edgegossip.bench.torch_codecs import rival
+from edgegossip.bench.torch_codecs import rival, tuned_rival
 from edgegossip.bench.torch_codecs.base import decode_model, encode_model, pack, size_bytes, unpack
 from edgegossip.bench.torch_codecs.low_rank import probabilities
 from edgegossip.codecs import Ctx, relative_error
@@ -53,10 +53,13 @@ def test_same_values_as_the_product(name):
     assert size_bytes(parts) == len(body)
 
 
-@pytest.mark.parametrize("name", PARAMS)
-def test_stochastic_rivals_are_unbiased(name):
+BOTH = [(find, name) for find in (rival, tuned_rival) for name in PARAMS if find(name, PARAMS[name]) is not None]
+
+
+@pytest.mark.parametrize(("find", "name"), BOTH)
+def test_stochastic_rivals_are_unbiased(find, name):
     torch.manual_seed(1)
-    codec = rival(name, PARAMS[name])
+    codec = find(name, PARAMS[name])
     draws = 24
     decoded = np.mean([through(codec)[0].astype(np.float64) for _ in range(draws)], axis=0)
     one, _ = through(codec)
@@ -67,9 +70,23 @@ def test_stochastic_rivals_are_unbiased(name):
     assert abs(decoded @ x / (x @ x) - 1) < 5 * np.sqrt(single / draws / (x @ x))
 
 
-def test_levels_and_signs():
+@pytest.mark.parametrize("name", ["qsgd", "qsgd-inf", "elastiquant", "elasticl", "terngrad"])
+@pytest.mark.parametrize("bits", [2, 3, 4, 8, 12])
+def test_plain_and_tuned_send_as_many_bytes(name, bits):
+    params = {
+        "bits": min(bits, 8) if name == "elastiquant" else bits,
+        "bucket": 512,
+        "clip": 2.5,
+        "s0": 2 ** (bits - 1) - 1,
+    }
+    sizes = [size_bytes(through(find(name, params))[1]) for find in (rival, tuned_rival)]
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("find", [rival, tuned_rival])
+def test_levels_and_signs(find):
     x = torch.tensor([0.0, 3.0, -4.0, 0.0, 0.0, 0.0, 0.0, 0.0])
-    uniform = rival("qsgd", {"bits": 4, "bucket": 8})
+    uniform = find("qsgd", {"bits": 4, "bucket": 8})
     for _ in range(20):
         y = uniform.decode(uniform.encode(x, 0), x.shape)
         assert ((y * 7 / 5).frac().abs() < 1e-5).logical_or((y * 7 / 5).frac().abs() > 1 - 1e-5).all()
@@ -77,8 +94,8 @@ def test_levels_and_signs():
     sign = rival("signsgd", {})
     assert sign.decode(sign.encode(x, 0), x.shape).tolist() == pytest.approx([7 / 8, 7 / 8, -7 / 8, *[7 / 8] * 5])
     zeros = torch.zeros(9)
-    for name in ("qsgd", "elastiquant", "terngrad", "co3", "minmax8", "signsgd"):
-        codec = rival(name, {"bits": 4, "bucket": 8, "clip": 2.5})
+    for name in ("qsgd", "elastiquant", "terngrad", *(("co3", "minmax8", "signsgd") if find is rival else ())):
+        codec = find(name, {"bits": 4, "bucket": 8, "clip": 2.5})
         assert torch.equal(codec.decode(codec.encode(zeros, 0), zeros.shape), zeros), name
 
 
@@ -162,14 +179,15 @@ def test_numpy_elias(levels, n):
         ("elastiquant", 8, "l2", geometric_levels(126, 0.9)),
     ],
 )
-def test_variance_is_the_formula_s(name, bits, norm, levels):
+@pytest.mark.parametrize("find", [rival, tuned_rival])
+def test_variance_is_the_formula_s(name, bits, norm, levels, find):
     torch.manual_seed(2)
     x = synthetic_tensor(1 << 18)
-    codec = rival(name, {"bits": bits, "bucket": 512})
+    codec = find(name, {"bits": bits, "bucket": 512})
     y = codec.decode(codec.encode(torch.from_numpy(x), 0), torch.Size(x.shape)).numpy()
     expected = normalized_variance(levels, x, 512, norm)
     assert relative_error(x, y) ** 2 == pytest.approx(expected, rel=0.05)
-    if name != "qsgd-inf" and bits == 4:
+    if name != "qsgd-inf" and bits == 4 and find is rival:
         elias = NumpyElias(7, 512, tuple(levels.tolist()) if name == "elastiquant" else ())
         assert relative_error(x, elias.decode(elias.encode(x), np.empty_like(x))) ** 2 == pytest.approx(
             expected, rel=0.05

@@ -1,4 +1,7 @@
-"""The quantisers: norms by bucket, torch.rand for the rounding, codes packed to nibbles (or bits, pairs, bytes)."""
+"""The quantisers: norms by bucket, torch.rand for the rounding, codes packed to nibbles (or bits, pairs, bytes).
+
+Temporaries are reused (operations in place) and integers narrow. Of qsgd, elastiquant, elasticl and terngrad plain.py has the
+plain versions."""
 
 from __future__ import annotations
 
