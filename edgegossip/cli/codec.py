@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgegossip.cli.options import JSON
+from edgegossip.cli.options import JSON, parse_params
 from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError, LocalError
 
 if TYPE_CHECKING:
@@ -66,7 +64,7 @@ def verify(name: str | None, settings: tuple[str, ...], size: int, draws: int, a
             raise ConfigError("--params belong to one codec; name it")
         made = [(known, codecs.get(known)) for known in codecs.names()]
     else:
-        made = [(name, _build(name, _parse(settings)))]
+        made = [(name, _build(name, parse_params(settings)))]
     rebuild = None if name is not None and ":" in name else codecs.from_wire
     reports = [run(one, title, size=size, draws=draws, rebuild=rebuild) for title, one in made]
     if as_json:
@@ -88,20 +86,6 @@ def _build(name: str, params: dict[str, Any]) -> Any:
     if missing := [part for part in _SEAM if not hasattr(made, part)]:
         raise LocalError(f"{name} returned {type(made).__name__}, which is no codec: it lacks {', '.join(missing)}")
     return made
-
-
-def _parse(settings: Iterable[str]) -> dict[str, Any]:
-    """KEY=VALUE with a TOML value; a bare word is a string. Raises ConfigError."""
-    params: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not (equals and key.strip().isidentifier()):
-            raise ConfigError(f"--params {setting}: write it as key=value, such as --params bits=4")
-        try:
-            params[key.strip()] = tomllib.loads(f"v = {text.strip()}")["v"]
-        except tomllib.TOMLDecodeError:
-            params[key.strip()] = text.strip()
-    return params
 
 
 def _finite(value: Any) -> Any:

@@ -26,6 +26,7 @@ COMMANDS = {
     "data": "edgegossip.cli.data",
     "bench": "edgegossip.cli.bench",
     "codec": "edgegossip.cli.codec",
+    "topology": "edgegossip.cli.topology",
 }
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
+
+from edgegossip.types import ConfigError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -28,3 +31,17 @@ JSON: Decorator = click.option("--json", "as_json", is_flag=True, help="Print on
 PLOTS: Decorator = click.option(
     "--plots/--no-plots", default=True, help="Draw PNG plots at the end (needs matplotlib)."
 )
+
+
+def parse_params(settings: Iterable[str]) -> dict[str, Any]:
+    """KEY=VALUE with a TOML value; a bare word is a string. Raises ConfigError."""
+    params: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not (equals and key.strip().isidentifier()):
+            raise ConfigError(f"--params {setting}: write it as key=value, such as --params bits=4")
+        try:
+            params[key.strip()] = tomllib.loads(f"v = {text.strip()}")["v"]
+        except tomllib.TOMLDecodeError:
+            params[key.strip()] = text.strip()
+    return params
