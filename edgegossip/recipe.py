@@ -171,6 +171,14 @@ def from_dict(document: Mapping[str, Any]) -> Recipe:
     return Recipe(**values)
 
 
+def with_settings(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
+    """The recipe with `section.key` (or `section.table.key`) set to these values. Raises ConfigError."""
+    document = asdict(recipe)
+    for key, value in settings.items():
+        _put(document, key, value, f"{key} = {_show(value)}")
+    return from_dict(document)
+
+
 def to_toml(recipe: Recipe) -> str:
     """The resolved recipe; `from_dict(tomllib.loads(to_toml(r))) == r`."""
     return tomli_w.dumps(asdict(recipe))
@@ -228,18 +236,25 @@ def _parse(text: str, source: str) -> dict[str, Any]:
 def _apply(document: dict[str, Any], setting: str) -> None:
     """Put one `a.b=value` (or `a.b.c=value` inside a table of parameters) into the document."""
     key, equals, text = setting.partition("=")
-    path = key.strip().split(".")
-    if not equals or len(path) < 2 or not all(path):
+    if not equals:
         raise ConfigError(f"--set {setting}: write it as section.key=value, such as --set training.lr=0.05")
+    _put(document, key.strip(), parse_value(text.strip()), f"--set {setting}")
+
+
+def _put(document: dict[str, Any], key: str, value: Any, what: str) -> None:
+    """document[a][b] = value for the key a.b; `what` names the setting in errors."""
+    path = key.split(".")
+    if len(path) < 2 or not all(path):
+        raise ConfigError(f"{what}: write it as section.key=value, such as --set training.lr=0.05")
     table = document
     for depth, part in enumerate(path[:-1], 1):
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"--set {setting}: {'.'.join(path[:depth])} is a value, not a section")
-    table[path[-1]] = _value(text.strip())
+            raise ConfigError(f"{what}: {'.'.join(path[:depth])} is a value, not a section")
+    table[path[-1]] = value
 
 
-def _value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """A TOML value; a bare word is a string, so that --set model.name=cnn needs no quotes."""
     try:
         return tomllib.loads(f"v = {text}")["v"]

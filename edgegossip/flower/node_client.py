@@ -18,9 +18,10 @@ from edgegossip import codecs
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.flower import protocol
 from edgegossip.flower._private import FleetLink, Incoming, LinkError
+from edgegossip.flower.channel import update_aux
 from edgegossip.flower.pace import Pace
 from edgegossip.flower.payload import Channel, frame_bytes, frame_content, frame_key
-from edgegossip.frame import Aux, Kind
+from edgegossip.frame import Kind
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.training.base import Workload
@@ -255,15 +256,9 @@ class _Board:
     def _pack(self, update: LocalUpdate) -> RecordDict:
         self._sequence += 1
         key = frame_key(self._channel.run_id, self._name, self.round)
-        aux: dict[int, float] = {
-            Aux.LOSS: update.loss,
-            Aux.EXAMPLES: update.examples,
-            Aux.LEARNING_RATE: update.lr,
-            Aux.STEPS: update.steps,
-        }
         ctx = Ctx(key=key, round=self.round, loss=update.loss, lr=update.lr)
         packed, self._codec_state = self._channel.pack(
-            Kind.UPDATE, update.delta, self._codec_state, ctx, self._sequence, aux
+            Kind.UPDATE, update.delta, self._codec_state, ctx, self._sequence, update_aux(update)
         )
         decoded = self._channel.codec.decode(packed.body, self._channel.layout)
         self._report = {

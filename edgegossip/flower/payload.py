@@ -6,18 +6,20 @@ own, so `Array.numpy()` refuses it: no strategy can average compressed bytes by 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from edgegossip import frame as wire
-from edgegossip.codecs.base import Body, Codec, Ctx
-from edgegossip.frame import Frame, Kind
-from edgegossip.layout import Layout
-from edgegossip.types import DecodeError, PeerError, Round, Vec
+from edgegossip.codecs.base import Body, Ctx
+from edgegossip.flower import channel
+from edgegossip.flower.channel import frame_key
+from edgegossip.frame import Kind
+from edgegossip.types import DecodeError, Vec
+
+__all__ = ["ARRAYS", "FRAME", "STYPE", "Channel", "Packed", "frame_bytes", "frame_content", "frame_key"]
 
 STYPE = "edgegossip.frame.v1"
 FRAME = "edgegossip"  # the Array's name in its ArrayRecord
@@ -32,59 +34,18 @@ class Packed:
     body: Body  # what the codec made
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
-    """What both ends of a run agree on: model, run and how vectors are encoded."""
+class Channel(channel.Channel):
+    """A channel whose frames travel as Arrays."""
 
-    layout: Layout
-    run_id: bytes  # 16 bytes
-    codec: Codec[Any]
-    limits: wire.Limits = field(default_factory=wire.Limits)
-
-    @classmethod
-    def of(cls, layout: Layout, run_id: bytes, codec: Codec[Any]) -> Channel:
-        return cls(layout, run_id, codec, wire.Limits.of(layout))
+    __slots__ = ()
 
     def pack(
         self, kind: Kind, x: Vec, state: Any, ctx: Ctx, sequence: int, aux: Mapping[int, float] | None = None
     ) -> tuple[Packed, Any]:
         """Encode float32[n]; the Array and the codec's next state. Raises LocalError when x is not finite."""
-        body, state = self.codec.encode(x, state, ctx)
-        frame = Frame(
-            kind=kind,
-            codec_id=self.codec.wire_id,
-            codec_params=self.codec.wire_params(),
-            layout_hash=self.layout.hash,
-            run_id=self.run_id,
-            round=ctx.round,
-            sequence=sequence,
-            key=ctx.key,
-            body=body,
-            aux=aux or {},
-        )
+        frame, state = self.frame(kind, x, state, ctx, sequence, aux)
         data = b"".join(wire.build(frame))
-        return Packed(Array(dtype="float32", shape=(self.layout.size,), stype=STYPE, data=data), body), state
-
-    def check(self, data: bytes, kind: Kind, round: Round | None) -> Frame:
-        """A frame of this run, model and codec. Raises PeerError on anything else. The body is not decoded."""
-        frame = wire.parse(data, self.limits)
-        wire.expect(frame, run_id=self.run_id, layout_hash=self.layout.hash, codec=self.codec)
-        if frame.kind != kind:
-            raise PeerError(f"expected a frame of kind {kind.name}, got {frame.kind.name}")
-        if round is not None and frame.round != round:
-            raise PeerError(f"the frame is of round {frame.round}, this is round {round}")
-        return frame
-
-    def open(self, data: bytes, kind: Kind, round: Round | None) -> tuple[Frame, Vec]:
-        """Check and decode a frame: finite float32[n]. Raises PeerError."""
-        frame = self.check(data, kind, round)
-        return frame, self.codec.decode(frame.body, self.layout)
-
-
-def frame_key(run_id: bytes, sender: str, round: Round) -> int:
-    """A 64-bit key for the codec's generator: another one for every sender and round of a run."""
-    digest = hashlib.blake2b(f"{sender}\0{round}".encode(), digest_size=8, key=run_id).digest()
-    return int.from_bytes(digest, "little")
+        return Packed(Array(dtype="float32", shape=(self.layout.size,), stype=STYPE, data=data), frame.body), state
 
 
 def frame_bytes(content: RecordDict) -> bytes:

@@ -12,13 +12,13 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Codec, Ctx
+from edgegossip.flower.channel import finite_sum
 from edgegossip.flower.payload import FRAME, Channel, frame_key
 from edgegossip.flower.records import RecordLayout, all_finite, conform, split_frame
 from edgegossip.frame import Kind
@@ -145,20 +145,11 @@ class CompressedStrategy(Strategy):
         for name, record in reply.content.array_records.items():
             data, rest = split_frame(record)
             _, delta = channel.open(data, Kind.UPDATE, round)
-            content[name] = self._record.restore(_finite_sum(self._sent, delta), rest)
+            content[name] = self._record.restore(finite_sum(self._sent, delta), rest)
         if not all(all_finite(metrics) for metrics in reply.content.metric_records.values()):
             raise PeerError("a metric in the reply is not a finite number")
         content.pop(META, None)
         return content
-
-
-def _finite_sum(x: Vec, delta: Vec) -> Vec:
-    """x + delta, which may overflow although both are finite."""
-    with np.errstate(over="ignore"):
-        total: Vec = x + delta
-    if not np.isfinite(total).all():
-        raise PeerError("the update is so large that the model would not be finite")
-    return total
 
 
 def _run_id(given: bytes | None, message: Message) -> bytes:

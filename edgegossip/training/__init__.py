@@ -7,6 +7,7 @@ with the first model that is built.
 Public functions, each taking a resolved `Recipe`:
     check(recipe)                      raises ConfigError or DataError before anything starts
     build_workload(recipe, node)       the Workload of board number `node`
+    build_workloads(recipe)            the Workloads of all boards, in one process
     initial_model(recipe)              the model's Layout and the vector that every board starts from
     layout_of(recipe)                  the model's Layout, without data and without initialising weights
     partition_counts(recipe)           int64[nodes, classes], examples of each class on each board
@@ -14,6 +15,7 @@ Public functions, each taking a resolved `Recipe`:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,9 +27,19 @@ from edgegossip.training.check import check
 if TYPE_CHECKING:
     from edgegossip.layout import Layout
     from edgegossip.recipe import Recipe
+    from edgegossip.training.data import DataSet
     from edgegossip.types import Vec
 
-__all__ = ["Workload", "build_workload", "check", "initial_model", "layout_of", "partition_counts", "size_mb"]
+__all__ = [
+    "Workload",
+    "build_workload",
+    "build_workloads",
+    "check",
+    "initial_model",
+    "layout_of",
+    "partition_counts",
+    "size_mb",
+]
 
 
 def build_workload(recipe: Recipe, node_index: int) -> Workload:
@@ -38,6 +50,16 @@ def build_workload(recipe: Recipe, node_index: int) -> Workload:
     from edgegossip.training.workload import TorchWorkload
 
     return TorchWorkload.build(recipe, node_index)
+
+
+def build_workloads(recipe: Recipe, data: DataSet | None = None) -> Sequence[Workload]:
+    """The workloads of all boards, for a process that holds the whole fleet. Each gives what `build_workload` of that
+    board gives, but they share the module's memory and the test set: only one may be at work at a time.
+
+    `data` is what `data.open_data(recipe.data)` gave, where it is at hand. Raises as `build_workload` does."""
+    from edgegossip.training.workload import TorchWorkload
+
+    return TorchWorkload.build_all(recipe, data)
 
 
 def layout_of(recipe: Recipe) -> Layout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,34 +50,75 @@ def _build(recipe: Recipe, about: Description, seed: int = 0) -> nn.Module:
         return models.build(recipe.model, about.shape, about.classes)
 
 
+def _prepare(recipe: Recipe, data: DataSet | None) -> DataSet:
+    """Sets torch's threads and checks what a recipe names; opens its data set unless it is given."""
+    torch.set_num_threads(recipe.run.threads)
+    models.check(recipe.model)
+    data = open_data(recipe.data) if data is None else data
+    check_augmentation(recipe, data.about)
+    return data
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Equipment:
+    """What the boards of one process can share, because each call loads the model anew and nothing of a board stays in
+    it: the module with its gradients, and the test set as stored."""
+
+    model: FlatModel
+    test_inputs: NDArray[Any]
+    test_labels: torch.Tensor
+    normalise: Normaliser
+
+    @classmethod
+    def of(cls, recipe: Recipe, data: DataSet) -> Equipment:
+        every = np.arange(len(data.test), dtype=np.int64)
+        labels = torch.from_numpy(data.test.labels)
+        return cls(
+            FlatModel(_build(recipe, data.about)), data.test.inputs.take(every), labels, Normaliser.of(data.about)
+        )
+
+
 class TorchWorkload:
     """See `base.Workload`. The momentum is this board's own and stays with it from round to round."""
 
-    def __init__(self, recipe: Recipe, node_index: int, data: DataSet) -> None:
-        """Keeps node_index's share of data.train and all of data.test in memory, as stored."""
+    def __init__(
+        self,
+        recipe: Recipe,
+        node_index: int,
+        data: DataSet,
+        share: NDArray[np.int64] | None = None,
+        equipment: Equipment | None = None,
+    ) -> None:
+        """Keeps node_index's share of data.train and all of data.test in memory, as stored. `share` and `equipment` are
+        given when other boards of the same recipe live in this process."""
         settings = recipe.training
         self._recipe, self._node, self._about = recipe, node_index, data.about
-        self._model = FlatModel(_build(recipe, data.about))
+        shared = Equipment.of(recipe, data) if equipment is None else equipment
+        self._model, self._normalise = shared.model, shared.normalise
+        self._test_inputs, self._test_labels = shared.test_inputs, shared.test_labels
         self._sgd = FlatSgd(
             self._model.layout.trainable_size, settings.momentum, settings.nesterov, settings.weight_decay
         )
-        share = partition(data.train.labels, recipe)[node_index]
+        if share is None:
+            share = partition(data.train.labels, recipe)[node_index]
         self._inputs, self._labels = data.train.inputs.take(share), torch.from_numpy(data.train.labels[share])
-        every = np.arange(len(data.test), dtype=np.int64)
-        self._test_inputs, self._test_labels = data.test.inputs.take(every), torch.from_numpy(data.test.labels)
         self._sampler = Sampler(len(share), settings.batch_size, recipe.run.seed, node_index)
         self._augmentation = Augmentation(recipe.run.seed, node_index) if recipe.data.augment else None
-        self._normalise = Normaliser.of(data.about)
 
     @classmethod
     def build(cls, recipe: Recipe, node_index: int) -> TorchWorkload:
         if not 0 <= node_index < recipe.run.nodes:
             raise ConfigError(f"board {node_index} does not exist: boards are 0 to {recipe.run.nodes - 1}")
-        torch.set_num_threads(recipe.run.threads)
-        models.check(recipe.model)
-        data = open_data(recipe.data)
-        check_augmentation(recipe, data.about)
-        return cls(recipe, node_index, data)
+        return cls(recipe, node_index, _prepare(recipe, None))
+
+    @classmethod
+    def build_all(cls, recipe: Recipe, data: DataSet | None = None) -> list[TorchWorkload]:
+        """Every board of the recipe in this process, each equal to what `build` makes. They share one module and one
+        test set, so only one of them can compute at a time. `data` is what `open_data(recipe.data)` gave."""
+        data = _prepare(recipe, data)
+        shared = Equipment.of(recipe, data)
+        shares = partition(data.train.labels, recipe)
+        return [cls(recipe, k, data, share, shared) for k, share in enumerate(shares)]
 
     @property
     def layout(self) -> Layout:
