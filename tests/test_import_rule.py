@@ -32,6 +32,7 @@ MAY = {
     "node": {*PURE_MAY, "recipe", "profiling", "training", "mesh", "flower"},
     "bench": {*PURE_MAY, "recipe", "profiling", "training"},
     "report": {*PURE_MAY, "recipe", "profiling", "training", "node"},
+    "study": {*PURE_MAY, "recipe", "profiling", "training", "flower", "node", "report"},
     "launch": {*PURE_MAY, "recipe", "profiling", "training", "mesh", "flower", "node", "report"},
 }
 MAY["cli"] = set(MAY)
@@ -130,6 +131,9 @@ def loaded_by(code):
         ("edgegossip.training", {"torch"}),
         ("edgegossip.bench", set()),
         ("edgegossip.cli.bench", set()),
+        ("edgegossip.cli.study", set()),
+        ("edgegossip.study.campaign", set()),
+        ("edgegossip.study.pool", set()),
     ],
 )
 def test_importing_loads_nothing_heavy(module, may):

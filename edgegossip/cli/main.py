@@ -25,6 +25,7 @@ COMMANDS = {
     "recipe": "edgegossip.cli.recipe",
     "data": "edgegossip.cli.data",
     "bench": "edgegossip.cli.bench",
+    "study": "edgegossip.cli.study",
     "codec": "edgegossip.cli.codec",
     "topology": "edgegossip.cli.topology",
 }

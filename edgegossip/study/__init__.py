@@ -1,0 +1,15 @@
+"""Studies: many runs of one recipe with some keys changed, each over virtual nodes in one process, for accuracy tables.
+
+Nothing here has sockets. The algorithms, codecs, frames and workloads are those of a fleet; what stands in for the network
+and the boards is `virtual.py` (gossip) and `server.py` (rounds through a coordinator). One model computes at a time.
+
+cases.py      the cases of a study: cartesian sweeps and files with explicit cases
+virtual.py    gossip algorithms over virtual nodes, on a virtual clock
+server.py     FedAvg of encoded updates
+measure.py    what is recorded on the way: consensus distance, accuracy of the averaged model, bytes
+run_case.py   one case, from recipe to result
+store.py      study.jsonl: results that survive kill -9
+pool.py       cases on several processes
+campaign.py   the command: what is missing is run, then table and plots
+table.py      means and deviations over seeds, as text, CSV, Markdown and JSON
+"""

@@ -1,0 +1,113 @@
+"""What a case records while it runs. Pure arithmetic on the nodes' models.
+
+Consensus distance: sqrt(1/n sum_i ||x_i - mean x||^2) (Kong, Lin, Koloskova, Jaggi, Stich 2021, "Consensus control for
+decentralized deep learning", section 3.1), with x_i the model that a node trains: de-biased where the algorithm keeps a weight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edgegossip.types import Metrics, Round, Vec
+
+CURVE_POINTS = 200  # rounds of a run in which the consensus distance is taken
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of real frames. Payload: what the codec made; overhead: the rest of the frames. No transport is counted."""
+
+    values: int  # n of the model
+    payload_bytes: int = 0
+    overhead_bytes: int = 0
+    vectors: int = 0  # frames with a body: each stands for `values` values
+
+    def count(self, frame_bytes: int, payload_bytes: int) -> None:
+        self.payload_bytes += payload_bytes
+        self.overhead_bytes += frame_bytes - payload_bytes
+        self.vectors += payload_bytes > 0
+
+    @property
+    def total_bytes(self) -> int:
+        return self.payload_bytes + self.overhead_bytes
+
+    @property
+    def bits_per_value(self) -> float:
+        """nan when nothing was sent."""
+        return 8 * self.payload_bytes / (self.vectors * self.values) if self.vectors else math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    round: Round
+    sent_bytes: int  # by all nodes so far
+    averaged: Metrics  # of the mean of the nodes' models
+    train_loss: float  # mean over the nodes, of this round
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Takes the nodes' models at the end of rounds; evaluates and measures when all have come to that round.
+
+    A node that was left behind and skips rounds stands in them with the model of the round it comes to."""
+
+    nodes: int
+    evaluate_after: frozenset[Round]
+    measure_after: frozenset[Round]
+    evaluate: Callable[[Vec], Metrics]
+    sent_bytes: Callable[[], int]
+    evaluations: list[Evaluation] = field(default_factory=list)
+    distances: list[tuple[Round, float]] = field(default_factory=list)
+    _models: dict[Round, dict[int, tuple[Vec, float]]] = field(default_factory=dict)
+    _next: list[Round] = field(default_factory=list)  # per node, the first round not seen yet
+
+    def __post_init__(self) -> None:
+        self._next = [0] * self.nodes
+
+    def done(self, node: int, round: Round, model: Vec, train_loss: float) -> None:
+        """`model` is the node's at the end of `round`; it is kept for a while, so nobody may write to it."""
+        first, self._next[node] = self._next[node], max(self._next[node], round + 1)
+        for r in range(first, round + 1):
+            if r in self.evaluate_after or r in self.measure_after:
+                waiting = self._models.setdefault(r, {})
+                waiting[node] = (model, train_loss)
+                if len(waiting) == self.nodes:
+                    self._complete(r, list(self._models.pop(r).values()))
+
+    def _complete(self, round: Round, entries: Sequence[tuple[Vec, float]]) -> None:
+        models = [model for model, _ in entries]
+        mean = average(models)
+        if round in self.measure_after:
+            self.distances.append((round, consensus_distance(models, mean)))
+        if round in self.evaluate_after:
+            loss = float(np.mean([loss for _, loss in entries]))
+            self.evaluations.append(Evaluation(round, self.sent_bytes(), self.evaluate(mean), loss))
+
+
+def measure_rounds(rounds: Round) -> frozenset[Round]:
+    """At most about CURVE_POINTS rounds, evenly spaced, the first and the last among them."""
+    every = max(1, rounds // CURVE_POINTS)
+    return frozenset(range(0, rounds, every)) | {rounds - 1}
+
+
+def average(models: Sequence[Vec]) -> Vec:
+    """Mean of float32[n] vectors, summed in float64 in the order given."""
+    total = np.zeros(models[0].shape, np.float64)
+    for model in models:
+        total += model
+    total /= len(models)
+    return total.astype(np.float32)
+
+
+def consensus_distance(models: Sequence[Vec], mean: Vec) -> float:
+    """Of float32[n] vectors from their mean; inf when it is beyond float32."""
+    squares = 0.0
+    with np.errstate(over="ignore"):
+        for model in models:
+            difference = model - mean
+            squares += float(np.dot(difference, difference))
+    return math.sqrt(squares / len(models))
