@@ -25,6 +25,15 @@ def tensor_key(key: int, index: int) -> int:
     return splitmix64(key + index * _GOLDEN)
 
 
+def tensor_keys(key: int, count: int) -> list[int]:
+    """`tensor_key` of the tensors 0 to count - 1, all at once."""
+    z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(key & _MASK)
+    z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    keys: list[int] = (z ^ z >> np.uint64(31)).tolist()
+    return keys
+
+
 def uniform_words(key: int, first: int, count: int) -> NDArray[np.uint32]:
     """uint32[count]: the numbers of the elements first, first + 1, ... of a tensor with this key, as the kernels draw
     them."""

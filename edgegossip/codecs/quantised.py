@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import compress
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from edgegossip.codecs import zstd_section
 from edgegossip.codecs.base import Body
 from edgegossip.codecs.checks import nonfinite, require_out
-from edgegossip.codecs.keys import tensor_key
+from edgegossip.codecs.keys import tensor_keys
 from edgegossip.codecs.registry import Param
 from edgegossip.layout import Layout
 from edgegossip.native import coding, quantise
@@ -79,9 +78,7 @@ def encode_body(
     choice: coding.Choice = "raw" if stage == "zstd" else stage
     out = np.empty(len(head) + coding.bound_of(layout.offsets, quantiser, choice), np.uint8)
     out[: len(head)] = np.frombuffer(head, np.uint8)
-    writer = _Writer(
-        x, layout, quantiser, linf, scales, tables, [tensor_key(key, k) for k in range(len(layout.tensors))]
-    )
+    writer = _Writer(x, layout, quantiser, linf, scales, tables, tensor_keys(key, len(layout.tensors)))
     room = out[len(head) :]
     size = writer.write_with_zstd(room, stage) if stage in ("zstd", "auto") else writer.write(room, choice)
     return out[: len(head) + size].data.toreadonly()
@@ -129,7 +126,6 @@ class _Writer:
         """Sections of tensors first .. last; their size. Raises LocalError that names the tensor that is not finite."""
         start, end = self.layout.offsets[first], self.layout.offsets[last]
         given = None if self.scales is None else self.scales[first:last]
-        filled = [t.size > 0 for t in self.layout.tensors[first:last]]
         size = coding.encode_all(
             self.quantiser,
             self.x[start:end],
@@ -138,7 +134,7 @@ class _Writer:
             choice,
             state,
             out,
-            scales=None if given is None else np.array([s.value for s in compress(given, filled)], np.float32),
+            scales=None if given is None else self._values(given, first),
             linf=self.linf,
             tables=self.tables,
             preferred=coding.NO_PREFERENCE if given is None else np.array([s.table for s in given], np.int64),
@@ -146,6 +142,11 @@ class _Writer:
         if size < 0:
             raise nonfinite(self.layout, first - 1 - size)
         return size
+
+    def _values(self, scales: list[Scale], first: int) -> Vec:
+        """The scales of tensors from `first` on that have values."""
+        tensors = self.layout.tensors[first : first + len(scales)]
+        return np.array([s.value for s, t in zip(scales, tensors, strict=True) if t.size], np.float32)
 
 
 def decode_body(

@@ -12,6 +12,7 @@ import pytest
 from edgegossip import codecs
 from edgegossip.codecs import zstd, zstd_section
 from edgegossip.codecs.elastiquant import ElastiQuant
+from edgegossip.codecs.keys import tensor_key, tensor_keys
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.native.quantise import Kind
 from edgegossip.types import ConfigError, DecodeError, LocalError, Vec
@@ -212,6 +213,11 @@ def test_the_tensor_that_is_not_finite_is_named(name: str, stage: str) -> None:
     codec = codecs.get(name, stage=stage)
     with pytest.raises(LocalError, match="^tensor t2 holds NaN or infinite values"):
         codec.encode(x, codec.init(layout), CTX)
+
+
+@pytest.mark.parametrize("key", [0, 1, 2**63, 2**64 - 1])
+def test_keys_of_all_tensors_are_those_of_each(key: int) -> None:
+    assert tensor_keys(key, 5) == [tensor_key(key, k) for k in range(5)] and tensor_keys(key, 0) == []
 
 
 # zstd sections that are damaged.
