@@ -116,3 +116,16 @@ def test_bad_sections(section, message):
 def test_images_are_needed():
     with pytest.raises(ConfigError, match=r"model\.name = 'cnn' needs images"):
         models.build(ModelSection(name="cnn"), (64,), 10)
+
+
+def test_pooling_before_relu_is_relu_before_pooling():
+    model = models.build(ModelSection(name="cnn"), (1, 28, 28), 10)
+    textbook = torch.nn.Sequential(*model)
+    for first in (1, 4, 7):
+        textbook[first], textbook[first + 1] = model[first + 1], model[first]
+    x, grads = torch.randn(16, 1, 28, 28), []
+    for net in (model, textbook):
+        net.zero_grad()
+        net(x).square().sum().backward()
+        grads.append([p.grad.clone() for p in net.parameters()])
+    assert torch.equal(model(x), textbook(x)) and all(map(torch.equal, *grads))

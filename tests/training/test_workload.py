@@ -14,6 +14,7 @@ from edgegossip.training import models
 from edgegossip.training.batches import Normaliser, Sampler
 from edgegossip.training.data import open_data
 from edgegossip.training.partition import partition
+from edgegossip.training.workload import channels_last
 from edgegossip.types import ConfigError, DataError, LocalError
 from tests.training.fakes import recipe, write_cifar
 
@@ -249,3 +250,12 @@ def test_check_and_partitions_import_no_torch():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_reach_the_network_in_the_order_that_its_fast_kernels_want(channels):
+    images = torch.arange(2 * channels * 5 * 4, dtype=torch.float32).reshape(2, channels, 5, 4)
+    turned = channels_last(images)
+    assert torch.equal(turned, images) and turned.stride() == (20 * channels, 1, 4 * channels, channels)
+    out = torch.nn.Conv2d(channels, 8, 3)(turned)
+    assert out.stride()[1] == 1  # and stays so
