@@ -58,7 +58,8 @@ class Aux(IntEnum):
     PART = 9  # of a state of several vectors, from 0
     PARTS = 10  # how many there are
     MODEL = 11  # 1: the last part is the sender's model, for one that was left behind
-    FRESH = 12  # 1: the sender has nothing of its own yet
+    FRESH = 12  # the sender has nothing of the other's yet; a fingerprint of what its replicas start from
+    PHASE = 13  # of the topology's period, for messages about a stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,21 @@ send."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgegossip.codecs.base import Body
 from edgegossip.codecs.checks import require_finite
 from edgegossip.frame import Frame, Kind
-from edgegossip.gossip.base import Message, NodeView, Send
+from edgegossip.gossip.base import Message, NodeView
 from edgegossip.gossip.keys import derive_key
-from edgegossip.types import ConfigError, LocalError, PeerError, Round, Vec
+from edgegossip.types import ConfigError, LocalError, NodeId, PeerError, Round, Vec
+
+IMPLAUSIBLE = 1e4  # times the own model's norm
 
 
 def check_view(view: NodeView) -> int:
@@ -44,28 +50,42 @@ def up(view: NodeView, nodes: Iterable[int]) -> tuple[int, ...]:
     return tuple(j for j in nodes if view.members[j] not in view.down)
 
 
-def admit(view: NodeView, index: int, m: Message, kind: Kind) -> int:
-    """Index of the sender. Raises PeerError, with what is wrong, unless the message belongs to this run, model and
-    codec, is of this kind and comes from an in-neighbour of its round."""
+def belongs(view: NodeView, m: Message) -> int:
+    """Index of the sender. Raises PeerError, with what is wrong, unless the message is of this run and model."""
     frame = m.frame
     if m.sender not in view.members:
         raise PeerError(f"{m.sender} is not a member of this run")
-    sender = view.members.index(m.sender)
     if frame.run_id != view.run_id:
         raise PeerError(f"{m.sender} sent a message of another run")
     if frame.layout_hash != view.layout.hash:
         raise PeerError(
             f"{m.sender} trains another model: its layout hash is {frame.layout_hash:016x}, not {view.layout.hash:016x}"
         )
+    return view.members.index(m.sender)
+
+
+def admit(view: NodeView, index: int, sender: int, frame: Frame, kind: Kind) -> None:
+    """Raises PeerError unless the frame is of this kind and codec and comes from an in-neighbour of its round."""
+    name = view.members[sender]
     if frame.kind != kind:
         raise PeerError(
-            f"{m.sender} sent a message of kind {int(frame.kind)}, where {kind.name.lower()} ({int(kind)}) is expected"
+            f"{name} sent a message of kind {int(frame.kind)}, where {kind.name.lower()} ({int(kind)}) is expected"
         )
     if frame.codec_id != view.codec.wire_id or frame.codec_params != view.codec.wire_params():
-        raise PeerError(f"{m.sender} sent a body of another codec than {view.codec.name} with this run's parameters")
+        raise PeerError(f"{name} sent a body of another codec than {view.codec.name} with this run's parameters")
     if sender not in view.topology.neighbours(index, frame.round).in_:
-        raise PeerError(f"{m.sender} is not an in-neighbour of {view.node} in round {frame.round}")
-    return sender
+        raise PeerError(f"{name} is not an in-neighbour of {view.node} in round {frame.round}")
+
+
+def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec) -> float:
+    """||vec||^2. Raises PeerError when it is out of all proportion to the own vector: more than IMPLAUSIBLE times
+    ||own|| + 1, as after training that diverged or with intent."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = float(np.dot(vec, vec))
+        limit = IMPLAUSIBLE * (math.sqrt(float(np.dot(own, own))) + 1.0)
+    if not squares <= limit * limit:
+        raise PeerError(f"{name} sent values that are too large to average")
+    return squares
 
 
 def key_of(view: NodeView, index: int, round: Round) -> int:
@@ -74,7 +94,7 @@ def key_of(view: NodeView, index: int, round: Round) -> int:
 
 
 def make_frame(view: NodeView, kind: Kind, round: Round, key: int, body: Body) -> Frame:
-    """The frame that all out-neighbours get; `address` numbers it for each."""
+    """The frame that all out-neighbours get, each with a number and a few values of its own."""
     return Frame(
         kind=kind,
         codec_id=view.codec.wire_id,
@@ -86,15 +106,3 @@ def make_frame(view: NodeView, kind: Kind, round: Round, key: int, body: Body) -
         key=key,
         body=body,
     )
-
-
-def address(
-    view: NodeView, frame: Frame, to: Iterable[int], sequences: tuple[int, ...]
-) -> tuple[list[Send], tuple[int, ...]]:
-    """One Send per receiver, sharing the body, each with the next sequence number of its edge; and the new numbers.
-    `sequences[j]` is the last one used towards member j, 0 before the first."""
-    numbers, sends = list(sequences), []
-    for j in to:
-        numbers[j] += 1
-        sends.append(Send(view.members[j], replace(frame, sequence=numbers[j])))
-    return sends, tuple(numbers)

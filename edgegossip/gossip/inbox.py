@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from edgegossip.frame import Frame
+from edgegossip.frame import Aux, Frame
 from edgegossip.types import PeerError, Round
 
 
@@ -30,10 +30,11 @@ class Inbox:
         return kept[-1].round if kept else -1
 
     def put(self, sender: int, frame: Frame, max_frames: int, max_bytes: int) -> Inbox | None:
-        """With this frame; None if there is one of the same sender and round already. Of a sender's frames the newest
-        `max_frames` stay. Raises PeerError when the bodies of all senders would take more than `max_bytes`."""
+        """With this frame; None if there is one of the same sender, round and session already. Of a sender's frames the
+        newest `max_frames` stay. Raises PeerError when the bodies of all senders would take more than `max_bytes`."""
         kept = self.frames.get(sender, ())
-        if any(f.round == frame.round for f in kept):
+        session = frame.aux.get(Aux.SESSION)
+        if any(f.round == frame.round and f.aux.get(Aux.SESSION) == session for f in kept):
             return None
         kept = tuple(sorted((*kept, frame), key=lambda f: f.round))[-max_frames:]
         inbox = Inbox(MappingProxyType({**self.frames, sender: kept}))
@@ -43,6 +44,17 @@ class Inbox:
                 f"more than the {max_bytes} for early messages"
             )
         return inbox
+
+    def of(self, sender: int) -> tuple[Frame, ...]:
+        """What is kept of a sender, by round."""
+        return self.frames.get(sender, ())
+
+    def keep(self, sender: int, frames: tuple[Frame, ...]) -> Inbox:
+        """With these, and no others, of a sender."""
+        if len(frames) == len(self.of(sender)):
+            return self
+        rest = {j: kept for j, kept in self.frames.items() if j != sender}
+        return Inbox(MappingProxyType({**rest, sender: frames} if frames else rest))
 
     def take(self, round: Round) -> tuple[dict[int, Frame], Inbox]:
         """The frames of this round by sender (in order of their index), and the inbox of what is later."""

@@ -51,3 +51,17 @@ def check_number(what: str, value: Any, above: float, at_most: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value <= at_most:
         raise ConfigError(f"{what} = {value!r} must be a number above {above:g} and at most {at_most:g}")
     return float(value)
+
+
+def check_eta(algorithm: str, value: Any) -> float:
+    """Raises ConfigError unless value is an averaging rate: 0 (by default) or above, at most 1."""
+    if value == 0 and not isinstance(value, bool):
+        return 0.0
+    return check_number(f"eta of {algorithm}", value, 0.0, 1.0)
+
+
+def check_flag(what: str, value: Any) -> bool:
+    """Raises ConfigError unless value is true or false."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{what} = {value!r} must be true or false")
+    return value

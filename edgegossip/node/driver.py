@@ -11,7 +11,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from edgegossip import frame as wire
-from edgegossip.gossip.base import Action, GossipAlgorithm, Message, NodeView, RoundDone, Send, SetTimer, Suspect
+from edgegossip.gossip.base import (
+    Action,
+    Adopted,
+    GossipAlgorithm,
+    Message,
+    NodeView,
+    RoundDone,
+    Send,
+    SetTimer,
+    Suspect,
+)
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Transport, TransportEvent
 from edgegossip.node.traffic import Traffic
 from edgegossip.profiling.records import Sink
@@ -125,7 +135,7 @@ class Driver:
             try:
                 frame = wire.parse(data, self._limits)
                 wire.expect(frame, run_id=self._view.run_id, layout_hash=self._view.layout.hash)
-                if frame.round >= self._rounds:
+                if frame.round - (frame.kind == wire.Kind.STATE) >= self._rounds:  # a state tells the round after it
                     raise PeerError(f"its round {frame.round} is not one of the run's {self._rounds}")
                 outcome = self._algorithm.receive(self._state, Message(sender, frame))
             except PeerError as error:
@@ -159,6 +169,9 @@ class Driver:
                     self._timer = None if after_s is None else self._now() + after_s
                 case Suspect(node, reason):
                     self._sink.event(self._view.node, "suspect", f"went on without {node}: {reason}", peer=node)
+                case Adopted(node, round):
+                    text = f"had been left behind: took over the model of {node} and goes on in round {round}"
+                    self._sink.event(self._view.node, "adopted", text, peer=node)
                 case RoundDone():
                     self._done = action
 

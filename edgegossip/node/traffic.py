@@ -14,7 +14,7 @@ class Traffic:
     values: int  # n of the model
     payload_bytes: int = 0
     overhead_bytes: int = 0
-    frames: int = 0
+    frames: int = 0  # that carried values
     in_flight: dict[int, int] = field(default_factory=dict)  # ticket -> payload bytes
 
     def sent(self, ticket: int, payload_bytes: int) -> None:
@@ -25,7 +25,7 @@ class Traffic:
         if payload is not None:
             self.payload_bytes += payload
             self.overhead_bytes += receipt.message_bytes - payload
-            self.frames += 1
+            self.frames += payload > 0  # a greeting has no values
 
     def failed(self, ticket: int) -> None:
         self.in_flight.pop(ticket, None)

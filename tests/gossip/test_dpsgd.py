@@ -151,7 +151,7 @@ def test_late_messages_and_duplicates_are_counted_and_change_nothing_else(make_f
     fleet.hand(0, mail[0])
     before = fleet.states[0]
     assert fleet.hand(0, mail[0]) == []
-    assert fleet.states[0].duplicates == 1 and fleet.states[0].gathered is before.gathered
+    assert fleet.states[0].duplicates == 1 and fleet.states[0].math is before.math
     fleet.hand(0, mail[1])
     model = fleet.algorithm.model(fleet.states[0])
     assert fleet.hand(0, mail[0]) == [] and fleet.states[0].late == 1
@@ -173,7 +173,7 @@ def test_replaying_an_input_on_an_old_state_gives_the_same_result(make_fleet: An
     algorithm, history = fleet.algorithm, []
 
     def record(state: Any, call: Any) -> Any:
-        kept = copy.deepcopy((state.x, state.gathered.total, state.stepped and state.stepped.base))
+        kept = copy.deepcopy((state.math.x, state.math.gathered.total, state.math.base))
         kept = (*kept, dict(state.inbox.frames))
         after, actions = call(state)
         history.append((state, call, after, actions, kept))
@@ -194,11 +194,11 @@ def test_replaying_an_input_on_an_old_state_gives_the_same_result(make_fleet: An
     for state, call, after, actions, (x, total, base, inbox) in history:
         again, same = call(state)
         assert shown(same) == shown(actions)
-        np.testing.assert_array_equal(again.x, after.x)
-        np.testing.assert_array_equal(state.x, x)
+        np.testing.assert_array_equal(again.math.x, after.math.x)
+        np.testing.assert_array_equal(state.math.x, x)
         assert (again.round, again.late, again.duplicates) == (after.round, after.late, after.duplicates)
         assert dict(state.inbox.frames) == inbox
         if total is not None:
-            np.testing.assert_array_equal(state.gathered.total, total)
+            np.testing.assert_array_equal(state.math.gathered.total, total)
         if base is not None:
-            np.testing.assert_array_equal(state.stepped.base, base)
+            np.testing.assert_array_equal(state.math.base, base)

@@ -46,7 +46,7 @@ def bad_weather(fleet: Any, rng: np.random.Generator, loss: float) -> None:
         for i, s in enumerate(fleet.states):
             assert s.round >= last[i]
             last[i] = s.round
-            assert (s.x >= low).all() and (s.x <= high).all()
+            assert (s.math.x >= low).all() and (s.math.x <= high).all()
     assert all(s.round >= ROUNDS for s in fleet.states)
     assert not any(fleet.timers.values())  # and nobody's is left running
 

@@ -49,9 +49,9 @@ def test_what_does_not_belong_is_refused_with_the_state_untouched(
     with pytest.raises(PeerError, match=message) as caught:
         fleet.hand(0, Message(sender, replace(good.frame, **change)))
     assert isinstance(caught.value, DecodeError) == (message == ".")
-    assert fleet.states[0] is before and before.gathered.senders == frozenset()
+    assert fleet.states[0] is before
     fleet.hand(0, good)
-    assert fleet.states[0].gathered.senders == {1}
+    assert fleet.states[0].in_edge((1, 0)).round == 0
 
 
 def test_an_in_neighbour_of_another_round_only_is_refused(make_fleet: Any) -> None:

@@ -50,8 +50,11 @@ class Nodes:
         self.states = [algorithm.init(x, view(i, topology)) for i, x in enumerate(start)]
         self.members = view(0, topology).members
         for i, s in enumerate(self.states):
-            self.states[i], actions = algorithm.start(s)
-            assert not actions
+            self.states[i], greetings = algorithm.start(s)
+            for a in greetings:
+                to = self.members.index(a.to)
+                self.states[to], answers = algorithm.receive(self.states[to], Message(self.members[i], a.frame))
+                assert not answers
 
     def models(self) -> np.ndarray:
         return np.stack([self.algorithm.model(s) for s in self.states]).astype(np.float64)

@@ -67,13 +67,22 @@ def test_four_nodes_do_what_the_matrix_says() -> None:
     assert not sink.events
 
 
+def next_model(end: MemoryTransport) -> Received:
+    """The next event that brings a model; greetings are passed over."""
+    while True:
+        event = end.incoming(10)
+        if isinstance(event, Received) and frame.parse(event.data, frame.Limits()).kind == frame.Kind.MODEL:
+            return event
+
+
 def test_traffic_counts_what_was_acknowledged() -> None:
     ends, sink = network(NAMES), ListSink()
     drivers = [make_driver(name, ends[name], sink) for name in NAMES]
     play_all(drivers, 3)
     taken = drivers[0].traffic.take()
     assert taken["net/payload_bytes"] == 3 * 2 * 6 * 4  # rounds, neighbours, values, bytes
-    assert taken["net/overhead_bytes"] == 3 * 2 * (frame.HEADER_BYTES + 20)
+    model, hello = frame.HEADER_BYTES + 20, frame.HEADER_BYTES + 3 * 9 + 20  # a hello carries three numbers
+    assert taken["net/overhead_bytes"] == 2 * (3 * model + hello)
     assert taken["codec/bits_per_value"] == 32
     assert drivers[0].traffic.take() == {"net/payload_bytes": 0, "net/overhead_bytes": 0}
 
@@ -98,8 +107,7 @@ def test_frame_of_another_run_is_refused() -> None:
     other.start(np.zeros(6, np.float32))
     thread = threading.Thread(target=other.play, daemon=True)
     thread.start()
-    while not isinstance(event := ends["a"].incoming(10), Received):
-        pass
+    event = next_model(ends["a"])
     driver._handle(event)
     assert ends["a"].closed and "run" in ends["a"].closed[0][1]
     for peer in NAMES:
@@ -160,13 +168,12 @@ def test_a_round_beyond_the_run_is_refused_and_what_its_sender_sent_before_is_dr
     ends, sink = network(NAMES), ListSink()
     driver, other = make_driver("a", ends["a"], sink), make_driver("b", ends["b"], sink)
     threading.Thread(target=other.play, daemon=True).start()
-    while not isinstance(event := ends["a"].incoming(10), Received):
-        pass
+    event = next_model(ends["a"])
     honest = frame.parse(event.data, frame.Limits())
     hostile = b"".join(frame.build(replace(honest, round=ROUNDS)))
     driver._handle(Received("b", hostile))
     driver._handle(event)
     assert [reason for _, reason in ends["a"].closed] == [f"its round {ROUNDS} is not one of the run's {ROUNDS}"]
-    assert driver.round == 0 and not driver._state.gathered.senders
+    assert driver.round == 0 and driver._state.in_edge((1, 0)).round == -1
     for peer in NAMES:
         ends["b"].lose(peer)

@@ -1,0 +1,105 @@
+"""How a node that lost messages, or slept, or begins late gets on a level with its neighbours.
+
+A full state replaces what a stream would have brought. A node goes on in the others' round when at least half of its
+in-neighbours that are up are far ahead: half, not more, because after a split heals a node of a ring has one neighbour
+on either side of it; and not one, because then any single one could lead it where it likes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from edgegossip.frame import Aux, Frame
+from edgegossip.gossip import edges
+from edgegossip.gossip.base import Action, Adopted, Checkpoint, RoundDone, SetTimer
+from edgegossip.gossip.handshake import in_keys
+from edgegossip.gossip.scheme import Full
+from edgegossip.gossip.streams import MAX_ID, InEdge, number_of, vector_of
+from edgegossip.types import PeerError, Round, Vec
+
+if TYPE_CHECKING:
+    from edgegossip.gossip.synchronous import Key, Outcome, State, Synchronous
+
+
+def state(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
+    """A part of a full state. Of a session that nobody asked for, or older than what is known: dropped."""
+    name = s.view.members[sender]
+    key = (sender, number_of(frame, Aux.PHASE, 0, s.view.topology.period - 1))
+    if key not in in_keys(algorithm, s):
+        raise PeerError(f"{name} sent a state of a stream that {s.view.node} does not get")
+    session, position, edge = number_of(frame, Aux.SESSION, 1, MAX_ID), frame.sequence - 1, s.in_edge(key)
+    stale = session == edge.session and position <= edge.position and algorithm.scheme.streams
+    stale = stale or session == edge.parts_of[0] and position < edge.parts_of[1]
+    if session not in (edge.opening, edge.session) or stale:
+        return replace(s, late=s.late + 1), []
+    parts = _with_part(algorithm, s, edge, frame, (session, position))
+    if len(parts) < frame.aux[Aux.PARTS]:
+        return s.with_in(key, replace(edge, parts=parts, parts_of=(session, position))), []
+    vectors = [parts[k] for k in sorted(parts)]
+    model = vectors.pop() if Aux.MODEL in frame.aux else None
+    s, actions = _take_full(algorithm, s, key, session, Full(vectors, frame.aux), frame)
+    if model is not None:
+        s, more = _claim(algorithm, s, sender, frame.round, model)
+        return s, [*actions, *more]
+    s, more = algorithm.proceed(s)
+    return s, [*actions, *more]
+
+
+def left_behind(algorithm: Synchronous, s: State) -> Round | None:
+    """The round to go on in, when the early messages of at least half of the in-neighbours that are up are far ahead."""
+    alive = _alive(algorithm, s)
+    ahead = algorithm.ahead(s)
+    far = [r for j in alive if (r := s.inbox.newest(j)) > s.round + ahead]
+    return min(far) if far and 2 * len(far) >= len(alive) else None
+
+
+def skip_to(algorithm: Synchronous, s: State, target: Round, model: Vec | None) -> Outcome:
+    """Goes on in round `target`; an update that waited to be mixed is kept, unmixed, unless there is another model."""
+    stepped = s.stepped is not None
+    math_ = algorithm.scheme.settle(s.math, model, s.here)
+    s, actions = algorithm.enter(s, target, math_)
+    done: list[Action] = [RoundDone(target - 1, math.nan, math.nan)] if stepped else []
+    return s, [*([SetTimer(None)] if stepped else []), Checkpoint(), *done, *actions]
+
+
+def _with_part(algorithm: Synchronous, s: State, edge: InEdge, frame: Frame, of: tuple[int, int]) -> Mapping[int, Vec]:
+    """The parts so far. Raises PeerError when there are not as many as there should be."""
+    wanted = algorithm.scheme.parts + (Aux.MODEL in frame.aux)
+    parts = number_of(frame, Aux.PARTS, wanted, wanted)
+    part = number_of(frame, Aux.PART, 0, parts - 1)
+    return MappingProxyType({**(edge.parts if edge.parts_of == of else {}), part: vector_of(s.view, frame)})
+
+
+def _take_full(algorithm: Synchronous, s: State, key: Key, session: int, full: Full, frame: Frame) -> Outcome:
+    """The stream goes on after what the full state holds."""
+    if not algorithm.scheme.streams:
+        return s.with_in(key, replace(s.in_edge(key), parts=InEdge().parts, parts_of=(0, 0))), []
+    math_ = algorithm.scheme.adopt(s.math, *key, full, s.here)
+    s = s.with_in(key, s.in_edge(key).settled(session, frame.sequence - 1, frame.round - 1), math=math_)
+    return algorithm.drain(s, key[0])
+
+
+def _claim(algorithm: Synchronous, s: State, sender: int, round: Round, model: Vec) -> Outcome:
+    """A neighbour says that we are far behind; once half of them do, we take over the model of the last one."""
+    name = s.view.members[sender]
+    edges.squared_norm(name, model, algorithm.scheme.model(s.math))
+    if round <= s.round + algorithm.ahead(s):
+        return algorithm.proceed(s)
+    s = replace(s, claims={**s.claims, sender: round})
+    alive = _alive(algorithm, s)
+    if 2 * sum(j in alive for j in s.claims) < len(alive):
+        return algorithm.proceed(s)
+    s, actions = skip_to(algorithm, s, round, model)
+    if algorithm.scheme.replicates:  # what the receivers hold has nothing to do with the new model
+        broken = {k: replace(e, session=0, position=e.position + 2) for k, e in s.out.items()}
+        s = replace(s, out=MappingProxyType(broken))
+    return s, [Adopted(name, round), *actions]
+
+
+def _alive(algorithm: Synchronous, s: State) -> tuple[int, ...]:
+    """In-neighbours, in any round, that are up."""
+    return edges.up(s.view, sorted({j for j, _ in in_keys(algorithm, s)}))

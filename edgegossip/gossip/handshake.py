@@ -1,0 +1,135 @@
+"""How the two ends of a stream find together: HELLO with a session opens one, HELLO without asks for that.
+
+A HELLO also tells the receiver's round, so that one that is far behind is offered the sender's model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.gossip.base import Action, Send
+from edgegossip.gossip.streams import ANSWERS_A_ROUND, MAX_ID, OutEdge, control, number_of, session_id
+from edgegossip.types import PeerError
+
+if TYPE_CHECKING:
+    from edgegossip.gossip.synchronous import Key, Outcome, State, Synchronous
+
+
+def in_keys(algorithm: Synchronous, s: State) -> list[Key]:
+    """Every edge, and phase if it matters, on which somebody sends to this node."""
+    phases = range(s.view.topology.period)
+    around = {algorithm.key(j, r) for r in phases for j in s.view.topology.neighbours(s.index, r).in_}
+    return sorted(around)
+
+
+def out_keys(algorithm: Synchronous, s: State) -> list[Key]:
+    """Every edge, and phase if it matters, on which this node sends."""
+    phases = range(s.view.topology.period)
+    return sorted({algorithm.key(k, r) for r in phases for k in s.view.topology.neighbours(s.index, r).out})
+
+
+def greet(algorithm: Synchronous, s: State, keys: Iterable[Key]) -> Outcome:
+    """Opens a new session of each of these streams whose sender is up."""
+    actions: list[Action] = []
+    for key in keys:
+        j, phase = key
+        session = session_id(s.view, j, phase, s.sessions)
+        s = s.with_in(key, replace(s.in_edge(key), opening=session), sessions=s.sessions + 1)
+        actions += _ask(algorithm, s, key)
+    return s, actions
+
+
+def remind(algorithm: Synchronous, s: State) -> Outcome:
+    """Once a round: what was asked for and did not come is asked for again, and so are receivers of broken streams."""
+    if not algorithm.scheme.streams:
+        return s, []
+    actions: list[Action] = []
+    for key in sorted(s.in_):
+        if s.in_[key].opening:
+            actions += _ask(algorithm, s, key)
+    for key in out_keys(algorithm, s):
+        if not s.out_edge(key).session:
+            actions += _send(s, key, {})
+    return s, actions
+
+
+def hello(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
+    """The other end wants to open a stream of ours, or wants us to open one of its."""
+    phase = number_of(frame, Aux.PHASE, 0, s.view.topology.period - 1, default=0)
+    key = (sender, phase)
+    if Aux.SESSION not in frame.aux:
+        if key not in in_keys(algorithm, s):
+            raise PeerError(f"{s.view.members[sender]} sends nothing to {s.view.node}, and asked for a session")
+        if not algorithm.scheme.streams:
+            return s, []
+        return (s, _ask(algorithm, s, key)) if s.in_edge(key).opening else greet(algorithm, s, [key])
+    if key not in out_keys(algorithm, s):
+        raise PeerError(f"{s.view.members[sender]} opened a stream that {s.view.node} does not send")
+    behind = frame.round + algorithm.ahead(s) < s.round
+    session = number_of(frame, Aux.SESSION, 1, MAX_ID)
+    if algorithm.scheme.streams:
+        return _opened(algorithm, s, key, frame, session, behind)
+    return _answer(algorithm, s, key, session, behind) if behind else (s, [])
+
+
+def _opened(algorithm: Synchronous, s: State, key: Key, frame: Frame, session: int, behind: bool) -> Outcome:
+    edge = s.out_edge(key)
+    life = number_of(frame, Aux.LIFE, 1, MAX_ID)
+    if edge.is_retired(life):
+        return s, []
+    if edge.lives and edge.lives[-1] != life:
+        s = replace(s, math=algorithm.scheme.forget(s.math, *key))
+    edge = edge.opened(session, life)
+    s = s.with_out(key, edge)
+    alike = frame.aux.get(Aux.FRESH) == algorithm.scheme.fingerprint(s.math)
+    if alike and not behind and _nothing_missed(s, key, edge):
+        return algorithm.tell_again(s, key[0]) if edge.position else (s, [])
+    return _answer(algorithm, s, key, session, behind)
+
+
+def _nothing_missed(s: State, key: Key, edge: OutEdge) -> bool:
+    """Whether one that has nothing yet can begin with the message of this round, or the next."""
+    if edge.position == 0:
+        return True
+    return edge.position == 1 and s.stepped is not None and key[1] == s.here.phase and key[0] in s.here.around.out
+
+
+def _answer(algorithm: Synchronous, s: State, key: Key, session: int, behind: bool) -> Outcome:
+    """The full state, in parts; for one that is far behind the model as the last."""
+    edge = s.out_edge(key)
+    if edge.answers >= ANSWERS_A_ROUND or s.view.members[key[0]] in s.view.down:
+        return s, []
+    full = algorithm.scheme.full(s.math, *key)
+    vectors = [*full.vectors, algorithm.scheme.model(s.math)] if behind else list(full.vectors)
+    next_round = s.round if s.stepped is None else s.round + 1
+    aux = {**full.numbers, Aux.SESSION: session, Aux.LIFE: s.life, Aux.PARTS: len(vectors), Aux.PHASE: key[1]}
+    if behind:
+        aux[Aux.MODEL] = 1
+    sends: list[Action] = [
+        Send(
+            s.view.members[key[0]],
+            control(s.view, Kind.STATE, next_round, edge.position + 1, {**aux, Aux.PART: part}, vector),
+        )
+        for part, vector in enumerate(vectors)
+    ]
+    return s.with_out(key, replace(edge, answers=edge.answers + 1)), sends
+
+
+def _ask(algorithm: Synchronous, s: State, key: Key) -> list[Action]:
+    edge = s.in_edge(key)
+    aux: dict[int, float] = {Aux.SESSION: edge.opening, Aux.LIFE: s.life}
+    if not edge.established:
+        aux[Aux.FRESH] = algorithm.scheme.fingerprint(s.math)
+    return _send(s, key, aux)
+
+
+def _send(s: State, key: Key, aux: dict[int, float]) -> list[Action]:
+    to = s.view.members[key[0]]
+    if to in s.view.down:
+        return []
+    if key[1]:
+        aux = {**aux, Aux.PHASE: key[1]}
+    return [Send(to, control(s.view, Kind.HELLO, s.round, 1, aux, None))]

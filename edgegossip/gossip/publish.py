@@ -1,0 +1,141 @@
+"""What a node makes known of a vector v: the three ways in which compressed gossip differs.
+
+plain: C[v]. compensated: C[v + e], what was lost is kept in e and said later (Tang et al. 2019, DeepSqueeze, algorithm 1).
+difference: the public copy xhat moves by C[v - xhat], which vanishes as v settles (Koloskova et al. 2019, CHOCO-SGD,
+algorithm 2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from edgegossip.codecs.base import Body
+from edgegossip.gossip.here import Here
+from edgegossip.types import LocalUpdate, Vec
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Said:
+    """One message and what receivers know after it."""
+
+    body: Body
+    public: Vec  # float32[n]
+    relative_error: float  # ||decoded - meant|| / ||meant||, 0 when both vanish
+
+
+class Publisher(Protocol[P]):
+    @property
+    def replicates(self) -> bool:
+        """Whether receivers keep the public vector and messages move it on."""
+
+    def init(self, start: Vec, here: Here) -> P:
+        """`start`, float32[n]: what replicas start from; kept, not copied."""
+
+    def publish(self, memory: P, v: Vec, local: LocalUpdate, here: Here) -> tuple[P, Said]: ...
+
+    def reset(self, memory: P, v: Vec) -> P:
+        """The node has another vector, which has nothing to do with what it said before."""
+
+    def public(self, memory: P, phase: int) -> Vec | None:
+        """What receivers hold now, float32[n], if they hold anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Implements `Publisher[codec state]`."""
+
+    replicates = False
+
+    def init(self, start: Vec, here: Here) -> Any:
+        return here.view.codec.init(here.view.layout)
+
+    def publish(self, memory: Any, v: Vec, local: LocalUpdate, here: Here) -> tuple[Any, Said]:
+        body, memory = here.view.codec.encode(v, memory, here.ctx(local))
+        public = here.view.codec.decode(body, here.view.layout)
+        return memory, Said(body, public, relative_error(public - v, v))
+
+    def reset(self, memory: Any, v: Vec) -> Any:
+        return memory
+
+    def public(self, memory: Any, phase: int) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Residue:
+    codec: Any
+    error: Vec | None  # e, float32[n]; None: zero
+
+
+@dataclass(frozen=True, slots=True)
+class Compensated:
+    """Implements `Publisher[Residue]`."""
+
+    replicates = False
+
+    def init(self, start: Vec, here: Here) -> Residue:
+        return Residue(here.view.codec.init(here.view.layout), None)
+
+    def publish(self, memory: Residue, v: Vec, local: LocalUpdate, here: Here) -> tuple[Residue, Said]:
+        meant = v if memory.error is None else v + memory.error
+        body, codec = here.view.codec.encode(meant, memory.codec, here.ctx(local))
+        public = here.view.codec.decode(body, here.view.layout)
+        error = meant - public
+        return Residue(codec, error), Said(body, public, relative_error(error, meant))
+
+    def reset(self, memory: Residue, v: Vec) -> Residue:
+        return Residue(memory.codec, None)
+
+    def public(self, memory: Residue, phase: int) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Told:
+    codec: Any
+    start: Vec  # what the public copies were before the first message
+    copies: Mapping[int, Vec]  # xhat by phase of the topology; where the receivers change, so does what they know
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Implements `Publisher[Told]`."""
+
+    replicates = True
+
+    def init(self, start: Vec, here: Here) -> Told:
+        return Told(here.view.codec.init(here.view.layout), start, MappingProxyType({}))
+
+    def publish(self, memory: Told, v: Vec, local: LocalUpdate, here: Here) -> tuple[Told, Said]:
+        copy = memory.copies.get(here.phase, memory.start)
+        meant = v - copy
+        body, codec = here.view.codec.encode(meant, memory.codec, here.ctx(local))
+        public = moved(copy, body, here)
+        np.subtract(v, public, out=(left := np.empty_like(v)))
+        copies = MappingProxyType({**memory.copies, here.phase: public})
+        return replace(memory, codec=codec, copies=copies), Said(body, public, relative_error(left, meant))
+
+    def reset(self, memory: Told, v: Vec) -> Told:
+        return Told(memory.codec, v, MappingProxyType({}))
+
+    def public(self, memory: Told, phase: int) -> Vec:
+        return memory.copies.get(phase, memory.start)
+
+
+def moved(copy: Vec, body: Body, here: Here) -> Vec:
+    """copy + decode(body), float32[n]; sender and receivers compute it alike, so their copies stay equal to the bit.
+    Raises DecodeError."""
+    return here.view.codec.decode(body, here.view.layout, out=copy.copy(), weight=1.0)
+
+
+def relative_error(error: Vec, meant: Vec) -> float:
+    lost, whole = math.sqrt(float(np.dot(error, error))), math.sqrt(float(np.dot(meant, meant)))
+    return lost / whole if whole else (0.0 if lost == 0.0 else math.inf)

@@ -1,0 +1,244 @@
+"""Mixing by push-sum: on directed and time-varying graphs, with column-stochastic weights.
+
+A node holds mass x and weight u; its model is z = x / u. Each round it makes p public and hands over eta W_ki of p, and of
+u, to every out-neighbour k that is up, and takes exactly that off itself:
+x_i <- x~_i + eta sum_j (W_ij - I_ij) p_j,  u_i <- u_i + eta sum_j (W_ij - I_ij) u_j   (columns of W sum to 1).
+Assran et al. 2019 (SGP, algorithm 1); Aketi et al. 2021 (algorithms 4 and 5). Their algorithm 5 weighs differences
+(p_j - p_i) at the receiver, which conserves mass only if the rows of W sum to 1 too; this form always does.
+
+The sender weighs, so nobody has to agree on who takes part. What was handed over is kept as a running total by both ends of
+an edge: whatever is lost, repeated, or rolled back with a checkpoint, the difference of the two totals is what is still
+under way, and a full state brings it. Sums are float64: float32 would lose mass with every round.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.gossip import edges
+from edgegossip.gossip.averaging import default_eta
+from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.here import Here
+from edgegossip.gossip.publish import Publisher, moved
+from edgegossip.gossip.scheme import Full, Numbers, Published
+from edgegossip.gossip.streams import MAX_ID, life_of, number_of
+from edgegossip.types import LocalUpdate, PeerError, Vec
+
+Key: TypeAlias = tuple[int, int]  # (member index, phase)
+Vec64: TypeAlias = NDArray[np.float64]
+
+LIGHT = 1e-3  # weight under which z = x / u would amplify errors: the model stays what it was
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Total:
+    """What went over an edge since both ends began: float64[n], and the weight."""
+
+    mass: Vec64
+    weight: float
+    life: int = 0  # of the sender, at the receiver's end; 0: not known yet
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mass:
+    """State of a push-sum scheme. Immutable; arrays in it are never written to once they are there."""
+
+    x: Vec64  # float64[n]
+    u: float
+    z: Vec  # float32[n], the model
+    life: int
+    memory: Any  # the publisher's
+    start: Vec  # what replicas start from
+    fingerprint: int  # of that
+    eta: float
+    incoming: Vec64 | None = None  # handed over to this node since its round began
+    incoming_weight: float = 0.0
+    sent: Mapping[Key, Total] = field(default_factory=lambda: MappingProxyType({}))
+    seen: Mapping[Key, Total] = field(default_factory=lambda: MappingProxyType({}))
+    copies: Mapping[Key, Vec] = field(default_factory=lambda: MappingProxyType({}))
+    squares: tuple[int, float] = (0, 0.0)  # models heard of in this round, and the sum of ||z_j - z_i||^2
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Implements `scheme.Scheme[Mass]`."""
+
+    name: str
+    publisher: Publisher[Any]
+    eta: float  # averaging rate, (0, 1]; 0: by how much the codec keeps
+    suits: Callable[[str, NodeView], None]
+    zero_start: bool = False  # replicas start at zero rather than at the initial model
+
+    streams = True
+    replicates = property(lambda self: self.publisher.replicates)
+    parts = property(lambda self: 3 if self.publisher.replicates else 2)
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.DIFFERENCE if self.publisher.replicates else Kind.MODEL
+
+    def check(self, view: NodeView) -> None:
+        self.suits(self.name, view)
+
+    def init(self, x: Vec, here: Here) -> Mass:
+        x = x.copy()
+        start = np.zeros_like(x) if self.zero_start else x
+        memory, crc = self.publisher.init(start, here), zlib.crc32(start.tobytes())
+        eta = self.eta or default_eta(here.view.codec)
+        return Mass(x.astype(np.float64), 1.0, x, life_of(here.view), memory, start, crc + 1, eta)
+
+    def fingerprint(self, m: Mass) -> int:
+        """Without replicas nothing is shared at the start."""
+        return m.fingerprint if self.publisher.replicates else 1
+
+    def publish(self, m: Mass, local: LocalUpdate, here: Here, to: Sequence[int]) -> tuple[Mass, Published]:
+        x = m.x + local.delta
+        memory, said = self.publisher.publish(m.memory, x.astype(np.float32), local, here)
+        shares = self._shares(m, here, to)
+        sent, whole = dict(m.sent), said.public.astype(np.float64)
+        numbers: dict[int, Numbers] = {}
+        parts = {share: share * whole for share in set(shares.values())}  # one vector for all who get the same
+        u = m.u
+        for k in here.around.out:
+            share, key = shares.get(k, 0.0), (k, here.phase)
+            total = sent.get(key) or Total(np.zeros_like(x), 0.0)
+            if share:
+                x -= parts[share]
+                u -= share * m.u
+                total = Total(total.mass + parts[share], total.weight + share * m.u)
+            sent[key] = total
+            numbers[k] = {Aux.SHARE: share, Aux.PUSH_SUM_WEIGHT: total.weight, Aux.LIFE: m.life}
+        m = replace(m, x=x, u=u, memory=memory, sent=MappingProxyType(sent))
+        return m, Published(said.body, numbers, said.relative_error)
+
+    def take(self, m: Mass, sender: int, frame: Frame, here: Here) -> Mass:
+        key, name = (sender, frame.round % here.view.topology.period), here.name(sender)
+        seen = m.seen.get(key) or Total(np.zeros_like(m.x), 0.0, 0)
+        share, weight, life = _numbers(name, frame, seen, here.view.topology.n)
+        copies = m.copies
+        if self.publisher.replicates:
+            public = moved(copies.get(key, m.start), frame.body, here)
+            copies = MappingProxyType({**copies, key: public})
+        else:
+            public = here.view.codec.decode(frame.body, here.view.layout)
+        edges.squared_norm(name, public, m.z)
+        part = share * public.astype(np.float64)
+        gained = weight - seen.weight
+        m = _gain(m, part, gained)
+        total = Total(seen.mass + part, weight, life)
+        squares = _further(m, public, gained, share)
+        return replace(m, seen=MappingProxyType({**m.seen, key: total}), copies=copies, squares=squares)
+
+    def mix(self, m: Mass, here: Here, fresh: Sequence[int]) -> tuple[Mass, float]:
+        """What was handed over is added; root mean square of ||z_j - z_i||."""
+        count, squares = m.squares
+        return _debiased(m), math.sqrt(squares / count) if count else math.nan
+
+    def settle(self, m: Mass, model: Vec | None, here: Here) -> Mass:
+        m = _debiased(m)
+        if model is None:
+            return m
+        x = m.u * model.astype(np.float64)
+        return replace(m, x=x, z=model, memory=self.publisher.reset(m.memory, x.astype(np.float32)))
+
+    def full(self, m: Mass, to: int, phase: int) -> Full:
+        """The total as two float32 vectors, high and low part, which is exact to 2^-48; then the replica."""
+        total = m.sent.get((to, phase)) or Total(np.zeros_like(m.x), 0.0)
+        high = total.mass.astype(np.float32)
+        low = (total.mass - high).astype(np.float32)
+        public = self.publisher.public(m.memory, phase)
+        vectors = [high, low] if public is None else [high, low, public]
+        return Full(vectors, {Aux.PUSH_SUM_WEIGHT: total.weight, Aux.LIFE: m.life})
+
+    def adopt(self, m: Mass, sender: int, phase: int, full: Full, here: Here) -> Mass:
+        """Takes in what is new in the total. A sender that has lost its disk begins with a total of zero."""
+        key, name = (sender, phase), here.name(sender)
+        weight, life = full.numbers.get(Aux.PUSH_SUM_WEIGHT, -1.0), int(full.numbers[Aux.LIFE])
+        if not weight >= 0.0:
+            raise PeerError(f"{name} sent a push-sum weight of {weight:g}")
+        total = full.vectors[0].astype(np.float64) + full.vectors[1]
+        seen = m.seen.get(key)
+        if seen is None or seen.life not in (0, life):
+            seen = Total(np.zeros_like(total), 0.0)
+        part = total - seen.mass
+        edges.squared_norm(name, part, m.z)
+        copies = m.copies
+        if self.publisher.replicates:
+            edges.squared_norm(name, full.vectors[2], m.z)
+            copies = MappingProxyType({**copies, key: full.vectors[2]})
+        m = _gain(m, part, weight - seen.weight)
+        return replace(m, seen=MappingProxyType({**m.seen, key: Total(total, weight, life)}), copies=copies)
+
+    def forget(self, m: Mass, to: int, phase: int) -> Mass:
+        return replace(m, sent=MappingProxyType({k: t for k, t in m.sent.items() if k != (to, phase)}))
+
+    def model(self, m: Mass) -> Vec:
+        return m.z
+
+    def audit(self, m: Mass, here: Here) -> Audit:
+        mass = m.x if m.incoming is None else m.x + m.incoming
+        phases = range(here.view.topology.period)
+        public = {r: (0, vec) for r in phases if (vec := self.publisher.public(m.memory, r)) is not None}
+        return Audit(
+            mass=mass,
+            weight=m.u + m.incoming_weight,
+            sent={k: (t.mass, t.weight) for k, t in m.sent.items()},
+            seen={k: (t.mass, t.weight) for k, t in m.seen.items()},
+            public=public,
+            replicas={key: (0, vec) for key, vec in m.copies.items()},
+        )
+
+    def _shares(self, m: Mass, here: Here, to: Sequence[int]) -> Mapping[int, float]:
+        """eta W_ki of those out-neighbours that are up: the others' stay here. Nothing of a weight that is not positive,
+        as it can be for a while after a rollback."""
+        if m.u <= 0.0:
+            return {}
+        w = here.view.topology.matrix(here.round)
+        return {k: m.eta * float(w[k, here.index]) for k in to}
+
+
+def _numbers(name: str, frame: Frame, seen: Total, nodes: int) -> tuple[float, float, int]:
+    """Share, total weight and life beside a message. Raises PeerError when they cannot be: a share outside of [0, 1], a
+    total that shrinks, or more weight than twice what the whole fleet began with."""
+    share = frame.aux.get(Aux.SHARE, -1.0)
+    weight = frame.aux.get(Aux.PUSH_SUM_WEIGHT, -1.0)
+    life = number_of(frame, Aux.LIFE, 1, MAX_ID)
+    if not 0.0 <= share <= 1.0:
+        raise PeerError(f"{name} sent a push-sum share of {share:g}; 0 to 1 is expected")
+    gained = weight - seen.weight
+    if not 0.0 <= gained <= 2.0 * nodes * share:
+        raise PeerError(f"{name} sent a push-sum weight of {weight:g} after {seen.weight:g} with a share of {share:g}")
+    if seen.life not in (0, life):
+        raise PeerError(f"{name} began a new life in the middle of a session")
+    return share, weight, life
+
+
+def _gain(m: Mass, part: Vec64, weight: float) -> Mass:
+    incoming = part if m.incoming is None else m.incoming + part
+    return replace(m, incoming=incoming, incoming_weight=m.incoming_weight + weight)
+
+
+def _further(m: Mass, public: Vec, gained: float, share: float) -> tuple[int, float]:
+    """With the sender's model, p / u, counted in the consensus distance."""
+    if not share or gained < LIGHT * share:
+        return m.squares
+    away = public * np.float32(share / gained)
+    away -= m.z
+    return m.squares[0] + 1, m.squares[1] + float(np.dot(away, away))
+
+
+def _debiased(m: Mass) -> Mass:
+    """The next round's mass, weight and model."""
+    x = m.x if m.incoming is None else m.x + m.incoming
+    u = m.u + m.incoming_weight
+    z = (x / u).astype(np.float32) if u > LIGHT else m.z
+    return replace(m, x=x, u=u, z=z, incoming=None, incoming_weight=0.0, squares=(0, 0.0))

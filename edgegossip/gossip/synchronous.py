@@ -1,0 +1,410 @@
+"""Rounds: every synchronous algorithm is this protocol around a `scheme.Scheme`.
+
+A round: `step` publishes, messages of the in-neighbours come in, the scheme mixes. Who is down is neither waited for nor
+counted. Past the deadline the round goes on without whoever is silent; with a quorum it waits only a little longer for the
+rest; with bounded staleness s, news of a neighbour that is at most s rounds old will do. A message of a later round tells
+that this round's was lost. A node that most of its in-neighbours have left behind goes on in their round; a newcomer takes
+over a neighbour's model as well. Where messages are differences or carry mass, `streams` keeps the two ends together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.gossip import catching_up, edges, handshake
+from edgegossip.gossip.base import Action, Audit, Checkpoint, Message, NodeView, RoundDone, Send, SetTimer, Suspect
+from edgegossip.gossip.here import Here
+from edgegossip.gossip.inbox import Inbox
+from edgegossip.gossip.params import check_integer, check_number
+from edgegossip.gossip.scheme import Published, Scheme
+from edgegossip.gossip.streams import MAX_ID, InEdge, OutEdge, life_of, number_of
+from edgegossip.types import LocalError, LocalUpdate, NodeId, PeerError, Round, Vec
+
+Key: TypeAlias = tuple[int, int]  # (member index, phase); the phase is 0 where there are no streams
+
+_NO_OUT: Mapping[Key, OutEdge] = MappingProxyType({})
+_NO_IN: Mapping[Key, InEdge] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stepped:
+    """This node's own part of a round, from `step` until the round is done."""
+
+    frame: Frame  # what out-neighbours get, without a number
+    published: Published
+    sent: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """Immutable; arrays in it are never written to once they are there."""
+
+    view: NodeView
+    index: int
+    round: Round
+    math: Any  # the scheme's state
+    life: int
+    out: Mapping[Key, OutEdge] = field(default_factory=lambda: _NO_OUT)
+    in_: Mapping[Key, InEdge] = field(default_factory=lambda: _NO_IN)
+    inbox: Inbox = field(default_factory=Inbox)
+    stepped: Stepped | None = None
+    refused: frozenset[int] = frozenset()  # senders whose message of this round could not be used
+    lingering: bool = False  # the quorum is there
+    sessions: int = 0  # that this process has opened
+    claims: Mapping[int, Round] = field(default_factory=dict)  # who says that we are far behind, and their round
+    late: int = 0  # messages of a round that was over, dropped
+    duplicates: int = 0  # second messages of one sender and round, dropped
+
+    @property
+    def here(self) -> Here:
+        return Here(self.view, self.index, self.round)
+
+    def out_edge(self, key: Key) -> OutEdge:
+        return self.out.get(key, _OUT)
+
+    def in_edge(self, key: Key) -> InEdge:
+        return self.in_.get(key, _IN)
+
+    def with_out(self, key: Key, edge: OutEdge, **changes: Any) -> State:
+        return replace(self, out=MappingProxyType({**self.out, key: edge}), **changes)
+
+    def with_in(self, key: Key, edge: InEdge, **changes: Any) -> State:
+        return replace(self, in_=MappingProxyType({**self.in_, key: edge}), **changes)
+
+
+_OUT, _IN = OutEdge(), InEdge()
+Outcome: TypeAlias = tuple[State, list[Action]]
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronous:
+    """Implements `gossip.base.GossipAlgorithm[State]`."""
+
+    scheme: Scheme[Any]
+    staleness: int = 0  # rounds that a neighbour's news may be old
+    quorum: float = 1.0  # share of the neighbours that are up after which the rest gets only linger_s
+    linger_s: float = 1.0
+    max_ahead: int = 0  # rounds that a neighbour may be ahead before we count as left behind; 0: members + period
+    early_bytes: int = 0  # limit of early messages kept, encoded; 0: what honest neighbours can send, at least 256 MiB
+
+    asynchronous = False
+
+    def __post_init__(self) -> None:
+        name = self.scheme.name
+        check_integer(f"staleness of {name}", self.staleness, 0, 1000)
+        check_number(f"quorum of {name}", self.quorum, 0.0, 1.0)
+        check_number(f"linger_s of {name}", self.linger_s, 0.0, 86_400.0)
+        check_integer(f"max_ahead of {name}", self.max_ahead, 0, 2**32 - 1)
+        check_integer(f"early_bytes of {name}", self.early_bytes, 0, 2**63 - 1)
+
+    @property
+    def name(self) -> str:
+        return self.scheme.name
+
+    def init(self, x: Vec, view: NodeView) -> State:
+        """State before round 0; x is copied. Raises ConfigError on an unsuitable topology, LocalError when x does not
+        fit the layout or is not finite."""
+        index = edges.check_view(view)
+        self.scheme.check(view)
+        edges.check_vector(view, x)
+        return State(view, index, 0, self.scheme.init(x, Here(view, index, 0)), life_of(view))
+
+    def resume(self, s: State, view: NodeView) -> State:
+        """The streams that this node sent are broken, and those that it received have to be opened anew: nobody knows
+        what was lost. An update that was not mixed yet counts."""
+        edges.check_same_run(s.view, view)
+        s = replace(s, view=view, inbox=Inbox(), refused=frozenset(), lingering=False, sessions=0, claims={})
+        s = replace(s, out=_frozen({key: replace(edge, session=0) for key, edge in s.out.items()}))
+        if s.stepped is None:
+            return s
+        return replace(s, round=s.round + 1, math=self.scheme.settle(s.math, None, s.here), stepped=None)
+
+    def start(self, s: State) -> Outcome:
+        """Opens the streams of the in-neighbours, and asks whether they are far ahead."""
+        return handshake.greet(self, s, handshake.in_keys(self, s))
+
+    def step(self, s: State, local: LocalUpdate) -> Outcome:
+        """Publishes and waits for the neighbours. Raises LocalError when called twice in a round, or when the update is
+        not finite (names the tensor)."""
+        if s.stepped is not None:
+            raise LocalError(f"round {s.round} of {s.view.node} has its local update already")
+        edges.check_vector(s.view, local.delta)
+        here = s.here
+        math_, published = self.scheme.publish(s.math, local, here, edges.up(s.view, here.around.out))
+        frame = edges.make_frame(s.view, self.scheme.kind, s.round, here.key, published.body)
+        s = replace(s, math=math_, stepped=Stepped(frame, published))
+        s, sends = self._tell(s, here.around.out, advance=True)
+        s, greetings = handshake.remind(self, s)
+        if self.missing(s):
+            s, actions = self._linger(s)
+            return s, [*greetings, *sends, SetTimer(s.view.deadline_s), *actions]
+        s, done = self._finish(s)
+        return s, [*greetings, *sends, *done]
+
+    def receive(self, s: State, m: Message) -> Outcome:
+        """Late messages and duplicates are counted and dropped: (round, sender) tells them, or the stream's number."""
+        sender, frame = edges.belongs(s.view, m), m.frame
+        if frame.kind == Kind.HELLO:
+            return handshake.hello(self, s, sender, frame)
+        if frame.kind == Kind.STATE:
+            return catching_up.state(self, s, sender, frame)
+        edges.admit(s.view, s.index, sender, frame, self.scheme.kind)
+        return self._next_of_stream(s, sender, frame) if self.scheme.streams else self._single(s, sender, frame)
+
+    def tick(self, s: State, now_s: float) -> Outcome:
+        """The deadline of the round has passed: goes on without whoever is missing."""
+        missing = self.missing(s)
+        if not missing:
+            return s, []
+        waited = f"{self.linger_s:g} s after the others" if s.lingering else f"{s.view.deadline_s:g} s"
+        reason = f"no message of round {s.round} within {waited}"
+        done, actions = self._finish(s)
+        return done, [*(Suspect(s.view.members[j], reason) for j in missing), *actions]
+
+    def membership(self, s: State, view: NodeView) -> Outcome:
+        """Who is down is neither waited for nor sent to; who came back gets the message of the round in progress."""
+        edges.check_same_run(s.view, view)
+        back = {view.members.index(name) for name in s.view.down - view.down}
+        s = replace(s, view=view, claims={j: r for j, r in s.claims.items() if view.members[j] not in view.down})
+        keys = [k for k in handshake.in_keys(self, s) if k[0] in back and not s.in_edge(k).established]
+        keys = keys if self.scheme.streams else []
+        s, greetings = handshake.greet(self, s, keys)
+        if s.stepped is None:
+            return s, greetings
+        sent = s.stepped.sent
+        s, sends = self._tell(s, [j for j in s.here.around.out if j in back and j not in sent], advance=False)
+        s, actions = self.proceed(s)
+        return s, [*greetings, *sends, *actions]
+
+    def model(self, s: State) -> Vec:
+        return self.scheme.model(s.math)
+
+    def round(self, s: State) -> Round:
+        return s.round
+
+    def waiting_for(self, s: State) -> tuple[NodeId, ...]:
+        return tuple(s.view.members[j] for j in self.missing(s))
+
+    def audit(self, s: State) -> Audit:
+        audit = self.scheme.audit(s.math, s.here)
+        if not self.scheme.replicates:
+            return audit
+        told = {
+            phase: max((e.position for (_, p), e in s.out.items() if p == phase), default=0) for phase in audit.public
+        }
+        public = {phase: (told[phase], vec) for phase, (_, vec) in audit.public.items()}
+        held = {key: (s.in_edge(key).position, vec) for key, (_, vec) in audit.replicas.items()}
+        return replace(audit, public=public, replicas=held)
+
+    def key(self, j: int, phase: int) -> Key:
+        """Where the edge with j is kept."""
+        return (j, phase) if self.scheme.streams else (j, 0)
+
+    def ahead(self, s: State) -> int:
+        """In a strongly connected static graph without deadlines nobody can be more than n - 1 rounds ahead."""
+        return self.max_ahead or s.view.topology.n + s.view.topology.period
+
+    def missing(self, s: State) -> tuple[int, ...]:
+        """Whom the round waits for; nobody before `step`."""
+        if s.stepped is None:
+            return ()
+        here = s.here
+        waited = edges.up(s.view, here.around.in_)
+        return tuple(
+            j for j in waited if j not in s.refused and not self._has_news(s, j, here) and not self._lost(s, j)
+        )
+
+    def proceed(self, s: State) -> Outcome:
+        """Ends the round if nothing is missing any more."""
+        if s.stepped is None:
+            return s, []
+        if self.missing(s):
+            return self._linger(s)
+        reason, here = f"its message of round {s.round} was lost", s.here
+        lost = [j for j in edges.up(s.view, here.around.in_) if j not in s.refused and not self._has_news(s, j, here)]
+        s, actions = self._finish(s)
+        return s, [SetTimer(None), *(Suspect(s.view.members[j], reason) for j in lost), *actions]
+
+    def enter(self, s: State, round: Round, math_: Any) -> Outcome:
+        """Start of a round: takes in what came early. A sender of a body that cannot be used is suspected, and not
+        waited for."""
+        out = _frozen({k: replace(e, answers=0) if e.answers else e for k, e in s.out.items()}) if s.out else s.out
+        s = replace(s, round=round, math=math_, out=out, stepped=None, refused=frozenset(), lingering=False, claims={})
+        actions: list[Action] = []
+        if self.scheme.streams:
+            for sender in sorted(s.inbox.frames):
+                s, more = self.drain(s, sender)
+                actions += more
+            return s, actions
+        frames, inbox = s.inbox.take(round)
+        s = replace(s, inbox=inbox)
+        for sender, frame in frames.items():
+            s, more = self._use(s, sender, frame)
+            actions += more
+        return s, actions
+
+    def drain(self, s: State, sender: int) -> Outcome:
+        """Takes in the kept messages of a sender's streams that are next and not early."""
+        actions: list[Action] = []
+        rest = []
+        for frame in s.inbox.of(sender):
+            edge = s.in_edge(key := self.key(sender, frame.round % s.view.topology.period))
+            session = frame.aux[Aux.SESSION]
+            if (
+                session not in (edge.session, edge.opening)
+                or session == edge.session
+                and frame.sequence <= edge.position
+            ):
+                continue
+            if session == edge.session and frame.sequence == edge.position + 1 and frame.round <= s.round:
+                s, more = self._use(s, sender, frame)
+                actions += more
+                if more:  # refused: the stream cannot go on over it
+                    s = s.with_in(key, replace(s.in_edge(key), session=0))
+            else:
+                rest.append(frame)
+        return replace(s, inbox=s.inbox.keep(sender, tuple(rest))), actions
+
+    def _has_news(self, s: State, j: int, here: Here) -> bool:
+        return s.in_edge(self.key(j, here.phase)).round >= s.round - self.staleness
+
+    def _lost(self, s: State, j: int) -> bool:
+        """Whether a message of a later round is here: an edge keeps its order, so that of this round was lost and will
+        not come. Of a stream it is on its way, in a full state; unless the sender left this round out."""
+        if not self.scheme.streams:
+            return s.inbox.newest(j) > s.round
+        edge = s.in_edge(self.key(j, s.here.phase))
+        return any(
+            f.round > s.round and f.sequence == edge.position + 1 and f.aux[Aux.SESSION] == edge.session
+            for f in s.inbox.of(j)
+        )
+
+    def _linger(self, s: State) -> Outcome:
+        """Shortens the wait once the quorum is there."""
+        if s.lingering or self.quorum >= 1.0:
+            return s, []
+        waited = len(edges.up(s.view, s.here.around.in_))
+        if waited - len(self.missing(s)) < self.quorum * waited:
+            return s, []
+        return replace(s, lingering=True), [SetTimer(min(self.linger_s, s.view.deadline_s))]
+
+    def _tell(self, s: State, to: Iterable[int], advance: bool) -> Outcome:
+        """Sends this round's message to those of `to` that are up and, for a stream, have opened it."""
+        assert s.stepped is not None
+        phase, stepped = s.here.phase, s.stepped
+        sends: list[Action] = []
+        out = dict(s.out)
+        for k in to:
+            edge = s.out_edge(key := self.key(k, phase))
+            if advance and self.scheme.streams:
+                edge = replace(edge, position=edge.position + 1)
+            if s.view.members[k] not in s.view.down and (edge.session or not self.scheme.streams):
+                if not self.scheme.streams:
+                    edge = replace(edge, position=edge.position + 1)
+                sends.append(Send(s.view.members[k], self._frame_for(stepped, k, edge, s)))
+                stepped = replace(stepped, sent=stepped.sent | {k})
+            out[key] = edge
+        return replace(s, out=_frozen(out), stepped=stepped), sends
+
+    def _frame_for(self, stepped: Stepped, k: int, edge: OutEdge, s: State) -> Frame:
+        aux = dict(stepped.published.numbers.get(k, {}))
+        if self.scheme.streams:
+            aux[Aux.SESSION] = edge.session
+            if edge.position == 1:
+                aux[Aux.FRESH] = self.scheme.fingerprint(s.math)
+        return replace(stepped.frame, sequence=edge.position, aux=aux)
+
+    def tell_again(self, s: State, k: int) -> Outcome:
+        """This round's message to one that has just opened the stream."""
+        return self._tell(s, [k], advance=False)
+
+    def _single(self, s: State, sender: int, frame: Frame) -> Outcome:
+        """A message that stands for itself."""
+        edge = s.in_edge((sender, 0))
+        if frame.round > s.round:
+            return self._keep(s, sender, frame)
+        if frame.round < max(s.round - self.staleness, edge.round):
+            return replace(s, late=s.late + 1), []
+        if frame.round == edge.round or frame.round == s.round and sender in s.refused:
+            return replace(s, duplicates=s.duplicates + 1), []
+        math_ = self.scheme.take(s.math, sender, frame, s.here)
+        return self.proceed(s.with_in((sender, 0), replace(edge, round=frame.round), math=math_))
+
+    def _next_of_stream(self, s: State, sender: int, frame: Frame) -> Outcome:
+        """A message of a stream: the next one, an early one, one after a gap, or one of a session that is over."""
+        session = number_of(frame, Aux.SESSION, 1, MAX_ID)
+        key = self.key(sender, frame.round % s.view.topology.period)
+        edge = s.in_edge(key)
+        if session == edge.opening and self._starts_alike(s, edge, frame):
+            edge = InEdge(session, round=edge.round)
+            s = s.with_in(key, edge)
+        if session == edge.session:
+            if frame.sequence <= edge.position:
+                return replace(s, duplicates=s.duplicates + 1), []
+            if frame.sequence == edge.position + 1 and frame.round <= s.round:
+                math_ = self.scheme.take(s.math, sender, frame, s.here)
+                s, refused = self.drain(s.with_in(key, edge.took(frame.round), math=math_), sender)
+                s, actions = self.proceed(s)
+                return s, [*refused, *actions]
+            kept, actions = self._keep(s, sender, frame)
+            if frame.sequence == edge.position + 1 or kept.in_edge(key).opening:
+                return kept, actions
+            kept, greetings = handshake.greet(self, kept, [key])
+            return kept, [*greetings, *actions]
+        if session == edge.opening:
+            return self._keep(s, sender, frame)
+        s = replace(s, late=s.late + 1)
+        return (s, []) if edge.opening else handshake.greet(self, s, [key])
+
+    def _starts_alike(self, s: State, edge: InEdge, frame: Frame) -> bool:
+        fresh = not edge.established and frame.sequence == 1
+        return fresh and frame.aux.get(Aux.FRESH) == self.scheme.fingerprint(s.math)
+
+    def _keep(self, s: State, sender: int, frame: Frame) -> Outcome:
+        """Keeps an early message, and goes on in the neighbours' round if this node was left behind."""
+        ahead = self.ahead(s)
+        try:
+            inbox = s.inbox.put(sender, frame, ahead + 1, self._early_limit(s, ahead))
+        except PeerError as error:
+            raise PeerError(f"{s.view.members[sender]}: {error}") from None
+        if inbox is None:
+            return replace(s, duplicates=s.duplicates + 1), []
+        s = replace(s, inbox=inbox)
+        target = catching_up.left_behind(self, s)
+        return self.proceed(s) if target is None else catching_up.skip_to(self, s, target, None)
+
+    def _early_limit(self, s: State, ahead: int) -> int:
+        """As many messages as `ahead` allows of every neighbour, at fp32's size."""
+        honest = (ahead + 1) * len(s.here.around.in_) * (4 * s.view.layout.size + 2**16)
+        return self.early_bytes or max(honest, 256 * 2**20)
+
+    def _use(self, s: State, sender: int, frame: Frame) -> Outcome:
+        """Takes in a message that was kept; a Suspect if it turns out to be bad."""
+        key = self.key(sender, frame.round % s.view.topology.period)
+        edge = s.in_edge(key)
+        try:
+            math_ = self.scheme.take(s.math, sender, frame, s.here)
+        except PeerError as error:
+            reason = f"message of round {frame.round} refused: {error}"
+            return replace(s, refused=s.refused | {sender}), [Suspect(s.view.members[sender], reason)]
+        edge = edge.took(frame.round) if self.scheme.streams else replace(edge, round=frame.round)
+        return s.with_in(key, edge, math=math_), []
+
+    def _finish(self, s: State) -> Outcome:
+        assert s.stepped is not None
+        here = s.here
+        fresh = [j for j in here.around.in_ if j not in s.refused and self._has_news(s, j, here)]
+        math_, distance = self.scheme.mix(s.math, here, fresh)
+        error = s.stepped.published.relative_error if s.stepped.sent else math.nan
+        done = RoundDone(s.round, distance, error)
+        s, actions = self.enter(s, s.round + 1, math_)
+        return s, [Checkpoint(), done, *actions]
+
+
+def _frozen(edges_: Mapping[Key, Any]) -> Mapping[Key, Any]:
+    return MappingProxyType(dict(edges_))
