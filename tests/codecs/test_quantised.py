@@ -248,6 +248,8 @@ CODE, SCALE = "a code is none of this codec's", "a scale is not finite, below ze
         ("terngrad", 9, symbols_in([bytes(3)], math.inf), SCALE),
         ("terngrad", 9, symbols_in([bytes(3)], -1.0), SCALE),
         ("co3", 9, symbols_in([bytes(5)], 1e-39), SCALE),
+        ("qsgd", 9, b"\4\0\xff" + symbols_in([bytes(5)])[5:], SCALE),
+        ("qsgd", 9, b"\4\0\x7f" + symbols_in([b"\x08" + bytes(4)])[5:], CODE),
         ("terngrad", 9, symbols_in([b"\2\0\0"]), CODE),
         ("co3", 9, symbols_in([b"\6\0\0\0\0"]), CODE),
         ("terngrad", 9, symbols_in([b"\0\0\4"]), "unused bits are set"),

@@ -234,6 +234,22 @@ def test_the_state_is_only_what_the_caller_passes():
     assert decode(q, first + second, n, at=len(first), state=state) == len(first) + len(second)
 
 
+IN_BUCKETS = uniform(2, 8)
+
+
+def test_every_scale_of_a_bucket():
+    """All that are finite, with a code of the largest level behind each; then each that is not."""
+    patterns = np.arange(0xFF00, dtype=np.uint16)
+    body, n = b"\0" + patterns.tobytes() + b"\x55\x55" * patterns.size, 8 * patterns.size
+    out = np.empty(n, np.float32)
+    assert decode(IN_BUCKETS, body, n, out) == decode(IN_BUCKETS, body, n) == len(body)
+    np.testing.assert_array_equal(out, np.repeat((patterns.astype(np.uint32) << 15).view(np.float32), 8))
+    for pattern in range(0xFF00, 0x10000):
+        for before in (b"", b"\0\x7f"):  # it is the first, or the second
+            bad = b"\0" + before + pattern.to_bytes(2, "little") + b"\x55\x55" * (1 + bool(before))
+            assert decode(IN_BUCKETS, bad, 16 if before else 8) == BAD_SCALE
+
+
 def call(**changes):
     q, n = changes.pop("q", Q4), changes.pop("n", 4)
     room = changes.pop("room", coding.bound(n, q, "auto"))
@@ -250,6 +266,9 @@ def call(**changes):
         ({"room": 10}, "out is smaller than the sections may be"),
         ({"state": bytearray(513)}, "state"),
         ({"scales": np.ones(2, np.float32)}, "scales"),
+        ({"scales": np.full(1, 1.3, np.float32), "q": IN_BUCKETS}, "8 bits of mantissa"),
+        ({"scales": np.full(1, -1.0, np.float32), "q": IN_BUCKETS}, "not below 0"),
+        ({"scales": np.full(1, np.inf, np.float32), "q": IN_BUCKETS}, "finite"),
         ({"tables": np.ones(17, np.uint8)}, "static tables must be whole rows"),
         ({"tables": np.ones(16, np.uint8), "preferred": 1}, "there is no such static table"),
         ({"tables": np.ones(16 * 256, np.uint8)}, "there is no such static table"),
