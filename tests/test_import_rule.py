@@ -47,6 +47,7 @@ OUTSIDE = {
     "mesh": {"grpc", "google"},
     "flower": {"flwr", "grpc", "google", "httpx"},  # httpx is a dependency of flwr
     "report": {"matplotlib", "rich"},
+    "study": {"matplotlib"},
     "launch": {"click", "psutil"},
     "cli": {"click"},
 }

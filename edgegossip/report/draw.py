@@ -1,5 +1,4 @@
-"""Figures with matplotlib, off screen. Colours are Okabe and Ito's, which people with any kind of colour vision tell
-apart (M. Okabe, K. Ito, "Color Universal Design", 2008)."""
+"""The figures of a run, with matplotlib."""
 
 from __future__ import annotations
 
@@ -10,13 +9,11 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from edgegossip.profiling.records import PARTS
 from edgegossip.report.series import Curves, Numbers, column_mean, column_range, smooth, thin
+from edgegossip.report.style import INK, MUTED, STYLE, class_colors, new_figure, save
 from edgegossip.report.units import bytes_text, printable, seconds_text
 
 PALETTE = {
@@ -28,42 +25,15 @@ PALETTE = {
     "other": "#E4E7EA",
 }
 TRAIN, TEST = "#0072B2", "#D55E00"
-INK, MUTED, GRID = "#22272E", "#667079", "#E4E7EA"
 MOST_POINTS = 1500  # of a line; more cannot be seen
-_CLASSES = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#D55E00",
-    "#F0E442",
-    "#7F7F7F",
-    "#332288",
-    "#882255",
-)
 
 _EDGE: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.6}  # keeps neighbouring pieces of a bar apart
-_STYLE: Any = {
-    "font.size": 9.5,
-    "font.family": "DejaVu Sans",
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": MUTED,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "grid.color": GRID,
-    "legend.frameon": False,
-}
 
 
 def draw_learning(curves: Curves, title: str, path: Path, *, log_bytes: bool = False) -> Path:
     """Loss and test accuracy, against seconds and against bytes sent by all boards."""
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(10.0, 6.2, title)
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(10.0, 6.2, title)
         axes = figure.subplots(2, 2, sharex="col", sharey="row")
         for column, x in enumerate((curves.t_s, curves.sent_bytes)):
             _loss(axes[0, column], x, curves)
@@ -74,7 +44,7 @@ def draw_learning(curves: Curves, title: str, path: Path, *, log_bytes: bool = F
         axes[0, 0].set_ylabel("loss")
         axes[1, 0].set_ylabel("test accuracy")
         axes[0, 1].legend(loc="upper right")
-        return _save(figure, path)
+        return save(figure, path)
 
 
 def _loss(axes: Axes, x: Numbers, curves: Curves) -> None:
@@ -135,8 +105,8 @@ def _evaluations(axes: Axes, x: Numbers, matrix: Numbers | None, label: str) -> 
 def draw_time(summary: Mapping[str, Any], title: str, path: Path) -> Path:
     """What each board's seconds went to, one stacked bar a board."""
     rows = [row for row in summary["boards"] if any(v is not None for v in row["time_s"].values())]
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(10.0, 1.7 + 0.36 * len(rows), title)
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(10.0, 1.7 + 0.36 * len(rows), title)
         axes = figure.subplots()
         totals = np.array([sum(row["time_s"][part] or 0.0 for part in PARTS) for row in rows])
         longest = float(totals.max()) or 1.0
@@ -155,7 +125,7 @@ def draw_time(summary: Mapping[str, Any], title: str, path: Path) -> Path:
         axes.set_xlabel("seconds in the run's rounds")
         axes.grid(axis="x")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
-        return _save(figure, path)
+        return save(figure, path)
 
 
 def _inside(axes: Axes, left: Numbers, seconds: Numbers, longest: float, color: str) -> None:
@@ -173,8 +143,8 @@ def _board_label(row: Mapping[str, Any]) -> str:
 def draw_partition(nodes: Sequence[str], classes: Sequence[str], counts: Any, title: str, path: Path) -> Path:
     """Who has which training examples: one stacked bar a board, one colour a class; counts int[nodes, classes]."""
     table = np.asarray(counts)
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(10.0, 1.9 + 0.36 * len(nodes), title)
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(10.0, 1.9 + 0.36 * len(nodes), title)
         axes = figure.subplots()
         left = np.zeros(len(nodes))
         widest = max(float(table.sum(axis=1).max(initial=0)), 1.0)
@@ -203,34 +173,12 @@ def draw_partition(nodes: Sequence[str], classes: Sequence[str], counts: Any, ti
         axes.set_xlabel("training examples")
         axes.grid(axis="x")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=10, title="class")
-        return _save(figure, path)
-
-
-def class_colors(count: int) -> list[str]:
-    """One colour a class: a palette that can be told apart up to ten, an even scale beyond."""
-    if count <= len(_CLASSES):
-        return list(_CLASSES[:count])
-    scale = matplotlib.colormaps["viridis"]
-    return [matplotlib.colors.to_hex(scale(k / (count - 1))) for k in range(count)]
+        return save(figure, path)
 
 
 def _ink_on(color: str) -> str:
     red, green, blue = matplotlib.colors.to_rgb(color)
     return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "white"
-
-
-def _figure(width_in: float, height_in: float, title: str) -> Figure:
-    """Not through pyplot: no global state, no display."""
-    layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, hspace=0.04, wspace=0.03)  # inches, inches, shares
-    figure = Figure(figsize=(width_in, height_in), layout=layout, facecolor="white")
-    FigureCanvasAgg(figure)
-    figure.suptitle(printable(title, 160), x=0.012, ha="left", fontsize=11, fontweight="bold")
-    return figure
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    figure.savefig(path, dpi=150)
-    return path
 
 
 def _bytes_axis(axes: Axes, sent_bytes: Numbers, log: bool) -> None:

@@ -12,4 +12,5 @@ store.py      study.jsonl: results that survive kill -9
 pool.py       cases on several processes
 campaign.py   the command: what is missing is run, then table and plots
 table.py      means and deviations over seeds, as text, CSV, Markdown and JSON
+plots.py      which variant goes into which panel, in which colour; draw.py draws
 """

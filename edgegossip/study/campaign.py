@@ -14,6 +14,7 @@ from edgegossip.report.units import printable, seconds_text
 from edgegossip.study import cases as planning
 from edgegossip.study import store, table
 from edgegossip.study.cases import Case, Plan
+from edgegossip.study.plots import write_plots
 from edgegossip.types import EXIT_DEGRADED, EXIT_OK, ConfigError, HostError, Round
 
 SAY_S = 10.0  # between two lines on the cases in progress
@@ -158,12 +159,8 @@ def _show(
         warn(f"{failure['case']}, seed {failure['seed']} failed: {printable(failure['reason'])}")
     if plots:
         try:
-            for path in _plots(folder, cases, results):
+            for path in write_plots(folder, cases, results):
                 say(f"plot {path}")
         except HostError as error:
             warn(f"no plots: {error}")
     say(f"study folder {folder}")
-
-
-def _plots(folder: Path, cases: Sequence[Case], results: dict[str, Any]) -> list[Path]:
-    return []

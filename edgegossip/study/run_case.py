@@ -55,7 +55,7 @@ def run_case(case: Case, opened: Opened, progress: Progress = lambda round: None
     """Run the case to its end. A run that diverges has a result too: its state is "failed", with the reason.
 
     Raises ConfigError, DataError or HostError when it could not be run at all."""
-    start_s = time.perf_counter()
+    start_s, start_cpu_s = time.perf_counter(), time.process_time()
     recipe = case.recipe
     workloads = training.build_workloads(recipe, opened.get(recipe.data))
     run = _Gossip(recipe, workloads, progress) if recipe.run.mode == "gossip" else _Server(recipe, workloads, progress)
@@ -85,6 +85,7 @@ def run_case(case: Case, opened: Opened, progress: Progress = lambda round: None
             **run.figures(),
             **_curves(recorder),
             "seconds": time.perf_counter() - start_s,
+            "cpu_seconds": time.process_time() - start_cpu_s,
             "version": __version__,
             "recipe": asdict(recipe),
         }

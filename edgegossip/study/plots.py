@@ -1,0 +1,134 @@
+"""What the plots of a study show: variants sorted into panels, colours and marks by what differs between them. Knows no
+matplotlib; `draw.py` draws.
+
+Panels: the problem (data, model, topology, number of nodes). Colours: the algorithm, or the server. Marks and lines: whatever
+else differs, such as the codec and momentum. A key that another one determines (eta, where it follows the codec) is not named."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgegossip.study.cases import Case, say
+from edgegossip.types import HostError
+
+Result = Mapping[str, Any]
+Point = tuple[float, float]
+
+MOST_PANELS = 9
+_PROBLEM = ("data.", "model.", "gossip.topology", "run.nodes")
+_METHOD = ("gossip.algorithm", "run.mode")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One variant over its seeds. Lists are means over the runs that did not fail."""
+
+    panel: str
+    color: str
+    mark: str
+    bits_per_value: float
+    accuracy: float
+    accuracy_std: float  # 0 with one seed
+    by_bytes: list[Point] = field(default_factory=list)  # (bytes sent by a node, accuracy of the averaged model)
+    by_round: list[Point] = field(default_factory=list)  # (round, consensus distance)
+
+
+def write_plots(folder: Path, cases: Sequence[Case], results: Mapping[str, Result]) -> list[Path]:
+    """accuracy-bits.png, accuracy-bytes.png and consensus.png in `folder`; those without data are left out. Raises
+    HostError without matplotlib."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise HostError("plots need matplotlib: pip install 'edgegossip[report]'") from None
+    from edgegossip.study.draw import draw_bits, draw_bytes, draw_consensus
+
+    found, study, written = variants(cases, results), folder.resolve().name, []
+    if any(v.bits_per_value > 0 for v in found):
+        written.append(draw_bits(found, study, folder / "accuracy-bits.png"))
+    if any(v.by_bytes for v in found):
+        written.append(draw_bytes(found, study, folder / "accuracy-bytes.png"))
+    if any(y > 0 for v in found for _, y in v.by_round):
+        written.append(draw_consensus(found, study, folder / "consensus.png"))
+    return written
+
+
+def variants(cases: Sequence[Case], results: Mapping[str, Result]) -> list[Variant]:
+    """Every variant with at least one run that did not fail, in the order of the cases."""
+    groups: dict[str, list[Case]] = {}
+    for case in cases:
+        if results.get(case.key, {}).get("state") == "done":
+            groups.setdefault(case.group, []).append(case)
+    looks = _looks([group[0] for group in groups.values()])
+    runs = ([results[case.key] for case in group] for group in groups.values())
+    return [_variant(look, results) for look, results in zip(looks, runs, strict=True)]
+
+
+def _variant(look: tuple[str, str, str], results: Sequence[Result]) -> Variant:
+    rates = [result["accuracy"]["averaged"] for result in results]
+    bits = [result["bits_per_value"] for result in results]
+    return Variant(
+        *look,
+        bits_per_value=statistics.fmean(bits) if None not in bits else math.nan,
+        accuracy=statistics.fmean(rates),
+        accuracy_std=statistics.stdev(rates) if len(rates) > 1 else 0.0,
+        by_bytes=_mean_curve([_learning(result) for result in results]),
+        by_round=_mean_curve([[(r, d) for r, d in result["consensus_distance"]] for result in results]),
+    )
+
+
+def _learning(result: Result) -> list[Point]:
+    """The evaluations of a run, and its end."""
+    nodes, sent = result["nodes"], result["sent_bytes"]
+    points = [(entry["sent_bytes"] / nodes, entry["accuracy"]) for entry in result["curve"]]
+    return [*points, ((sent["payload"] + sent["overhead"]) / nodes, result["accuracy"]["averaged"])]
+
+
+def _mean_curve(curves: Sequence[Sequence[Point]]) -> list[Point]:
+    """Point by point: runs of one variant are measured after the same rounds."""
+    known = [[(x, math.nan if y is None else y) for x, y in curve] for curve in curves]
+    return [
+        (statistics.fmean(x for x, _ in at), statistics.fmean(y for _, y in at)) for at in zip(*known, strict=False)
+    ]
+
+
+def _looks(cases: Sequence[Case]) -> list[tuple[str, str, str]]:
+    """(panel, colour, mark) of each."""
+    keys = list(dict.fromkeys(key for case in cases for key in case.settings))
+    table = [{key: _lookup(case, key) for key in keys} for case in cases]
+    varying = [key for key in keys if len({repr(row[key]) for row in table}) > 1]
+    problem = _needed([key for key in varying if key.startswith(_PROBLEM)], table)
+    if len({_words(problem, row) for row in table}) > MOST_PANELS:
+        problem = []
+    method = [key for key in varying if key in _METHOD]
+    rest = _needed([key for key in varying if key not in (*problem, *method)], table)
+    if not method:
+        method, rest = rest[:1], rest[1:]
+    return [(_words(problem, row), _words(method, row), _words(rest, row)) for row in table]
+
+
+def _needed(keys: Iterable[str], table: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Without those that tell nothing apart that the others do not: the later ones go first."""
+    kept = list(keys)
+    for key in reversed(kept.copy()):
+        others = [other for other in kept if other != key]
+        if len({_words(others, row) for row in table}) == len({_words(kept, row) for row in table}):
+            kept = others
+    return kept
+
+
+def _words(keys: Iterable[str], row: Mapping[str, Any]) -> str:
+    return say({key: row[key] for key in keys if row[key] is not None})
+
+
+def _lookup(case: Case, key: str) -> Any:
+    """The value of a recipe key in the resolved recipe; None for a parameter that this case does not set."""
+    section, name, *inside = key.split(".")
+    value = getattr(getattr(case.recipe, section), name)
+    for part in inside:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
