@@ -60,6 +60,8 @@ class Aux(IntEnum):
     MODEL = 11  # 1: the last part is the sender's model, for one that was left behind
     FRESH = 12  # the sender has nothing of the other's yet; a fingerprint of what its replicas start from
     PHASE = 13  # of the topology's period, for messages about a stream
+    ANSWER = 14  # 1: to the exchange of this session and sequence, which the receiver began
+    SETTLED = 15  # sequence of the last exchange with the receiver that is over for the sender, who began it
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from edgegossip.gossip import topologies
+from edgegossip.gossip.adpsgd import AdPsgd
 from edgegossip.gossip.base import GossipAlgorithm
 from edgegossip.gossip.choco import choco_sgd
 from edgegossip.gossip.d2 import d2
@@ -35,7 +36,7 @@ _SCHEMES: Mapping[str, Callable[..., Scheme[Any]]] = MappingProxyType(
         "d2": d2,
     }
 )
-_OTHERS: Mapping[str, Callable[..., GossipAlgorithm[Any]]] = MappingProxyType({})
+_OTHERS: Mapping[str, Callable[..., GossipAlgorithm[Any]]] = MappingProxyType({"ad-psgd": AdPsgd})
 
 
 def names() -> tuple[str, ...]:

@@ -142,7 +142,12 @@ class Audit:
     Push-sum: `mass` and `weight` are the node's own; `sent[k]` and `seen[j]` the totals, as (vector, weight), that went
     out to k and came in from j. The sum over all nodes of mass + sent - seen changes by local updates only. Replicas:
     `public` is what the node has told everybody, `replicas[j]` its copy of j's, each with a mark that is the same at both
-    ends when the copy is up to date. Keys are (member index, phase of the topology's period). Elsewhere empty or None."""
+    ends when the copy is up to date. Keys are (member index, phase of the topology's period).
+
+    Pairwise exchanges: `taken[i]` is the exchange that i began and of which this node has done its half, without knowing
+    that i has, too, as (sequence, what it added); `finished[j]` the sequence of the last one begun with j that is over for
+    this node. The sum over all nodes of mass, less every taken change whose sequence is above what i has finished with
+    this node, changes by local updates only. Elsewhere empty or None."""
 
     mass: NDArray[np.float64] | None = None  # float64[n]
     weight: float = 1.0
@@ -150,6 +155,8 @@ class Audit:
     seen: Mapping[tuple[int, int], tuple[NDArray[np.float64], float]] = field(default_factory=dict)
     public: Mapping[int, tuple[int, Vec]] = field(default_factory=dict)  # by phase: (messages so far, float32[n])
     replicas: Mapping[tuple[int, int], tuple[int, Vec]] = field(default_factory=dict)
+    taken: Mapping[int, tuple[int, Vec]] = field(default_factory=dict)
+    finished: Mapping[int, int] = field(default_factory=dict)
     row: Mapping[int, float] = field(default_factory=dict)  # weights of the last mixing, by member, own included
 
 

@@ -101,8 +101,9 @@ class WithMomentum:
         return self._restart(self.algorithm.init(x, view), view.layout)
 
     def resume(self, s: State, view: NodeView) -> State:
-        """The momentum goes on: it was kept with the model that it belongs to."""
-        return replace(s, inner=self.algorithm.resume(s.inner, view))
+        """The momentum goes on: it was kept with the model that it belongs to. A round that was not over is not in it."""
+        inner = self.algorithm.resume(s.inner, view)
+        return State(inner, s.layout, s.momentum, self.algorithm.model(inner))
 
     def start(self, s: State) -> tuple[State, list[Action]]:
         return self._follow(s, *self.algorithm.start(s.inner))

@@ -18,7 +18,7 @@ def test_every_name_gives_an_algorithm_of_that_name() -> None:
 @pytest.mark.parametrize(
     ("name", "params", "message"),
     [
-        ("d-psgd", {}, "unknown algorithm 'd-psgd'; did you mean dpsgd"),
+        ("dpsg", {}, "unknown algorithm 'dpsg'; did you mean dpsgd"),
         ("dpsgd", {"etta": 1.0}, "unknown parameter of algorithm 'dpsgd' 'etta'; did you mean eta"),
         ("dpsgd", {"eta": 0.0}, "eta of dpsgd = 0.0 must be a number above 0 and at most 1"),
         ("dpsgd", {"eta": 1.5}, "at most 1"),
