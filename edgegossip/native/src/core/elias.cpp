@@ -25,15 +25,22 @@ OmegaWord make_omega(uint64_t k) {
     return w;
 }
 
+// The first bit highest instead of lowest.
+uint64_t reversed(uint64_t v) {
+    v = (v >> 1 & 0x5555555555555555) | (v & 0x5555555555555555) << 1;
+    v = (v >> 2 & 0x3333333333333333) | (v & 0x3333333333333333) << 2;
+    v = (v >> 4 & 0x0F0F0F0F0F0F0F0F) | (v & 0x0F0F0F0F0F0F0F0F) << 4;
+    return __builtin_bswap64(v);
+}
+
 uint64_t read_slowly(BitReader* in) {
-    uint64_t k = 1, bits = in->peek();
+    uint64_t k = 1, bits = reversed(in->peek());
     uint32_t used = 0;
-    while (bits & 1) {
+    while (bits >> 63) {
         const uint32_t group = uint32_t(k) + 1;
         if (k >= MAX_WORD || used + group + 1 > MAX_WORD) return 0;
-        k = 0;
-        for (uint32_t i = 0; i < group; i++) k = k << 1 | (bits >> i & 1);
-        bits >>= group;
+        k = bits >> (64 - group);
+        bits <<= group;
         used += group;
     }
     in->skip(used + 1);

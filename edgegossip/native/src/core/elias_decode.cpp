@@ -81,7 +81,7 @@ struct Place {
     bool good;
 };
 
-// As far as loads stay within the stream, places within the block and words within windows.
+// As far as loads stay within the stream and places within the block.
 template <int WIDTH, bool STORE>
 Place read_windows(Place place, BitReader* in, uint8_t* symbols, int64_t n, int bits, uint32_t levels) {
     const Entry* const table = windows();
@@ -90,13 +90,13 @@ Place read_windows(Place place, BitReader* in, uint8_t* symbols, int64_t n, int 
     int64_t at = place.at, used = in->used, left = place.left;
     uint32_t pending = 0, bad = 0;
     uint64_t waits = 0;  // WINDOWS where a level comes next
-    Entry e = 1;
     const auto put = [&](uint32_t level, uint32_t sign) {
         bad |= levels - level;
         if (STORE) set_code<WIDTH>(symbols, at, level | sign << sign_at);
     };
-    while (e != 0 && used <= last_load && at <= last_place && left >= 2 * AT_ONCE) {
+    while (used <= last_load && at <= last_place && left >= 2 * AT_ONCE) {
         uint64_t window;
+        Entry e = 0;
         std::memcpy(&window, in->p + (used >> 3), sizeof window);
         window >>= used & 7;
         for (int k = 0; k < AT_ONCE; k++) {
@@ -112,6 +112,21 @@ Place read_windows(Place place, BitReader* in, uint8_t* symbols, int64_t n, int 
             used += e & 15;
             window >>= e & 15;
         }
+        if (e != 0) continue;
+        BitReader slow{in->p, in->size, used};
+        if (waits == 0) {
+            const uint64_t gap = read_omega(&slow);
+            if (gap == 0 || gap > uint64_t(n - 1 - at)) break;  // for the caller, who knows of the next block
+            at += int64_t(gap);
+        }
+        const uint32_t sign = uint32_t(slow.peek() & 1);
+        slow.skip(1);
+        const uint64_t level = read_omega(&slow);
+        if (level == 0 || level > levels || !slow.inside()) return {at, 0, uint32_t(left), false};
+        put(uint32_t(level), sign);
+        used = slow.used;
+        waits = 0;
+        left--;
     }
     in->used = used;
     const uint64_t ahead = waits != 0 ? pending : 0;
