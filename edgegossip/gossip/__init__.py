@@ -13,11 +13,13 @@ from typing import Any
 
 from edgegossip.gossip import topologies
 from edgegossip.gossip.adpsgd import AdPsgd
+from edgegossip.gossip.bagua import bagua_lp
 from edgegossip.gossip.base import GossipAlgorithm
 from edgegossip.gossip.choco import choco_sgd
 from edgegossip.gossip.d2 import d2
 from edgegossip.gossip.deep_squeeze import deep_squeeze
 from edgegossip.gossip.dpsgd import dpsgd
+from edgegossip.gossip.parallel import parallel_sgd
 from edgegossip.gossip.params import check_keywords, unknown
 from edgegossip.gossip.scheme import Scheme
 from edgegossip.gossip.sgp import quant_sgp, sgp, sparse_push
@@ -33,6 +35,8 @@ _SCHEMES: Mapping[str, Callable[..., Scheme[Any]]] = MappingProxyType(
         "sgp": sgp,
         "sparse-push": sparse_push,
         "quant-sgp": quant_sgp,
+        "bagua-lp": bagua_lp,
+        "parallel-sgd": parallel_sgd,
         "d2": d2,
     }
 )

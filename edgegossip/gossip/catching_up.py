@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgegossip.frame import Aux, Frame
 from edgegossip.gossip import edges
@@ -61,7 +61,7 @@ def skip_to(algorithm: Synchronous, s: State, target: Round, model: Vec | None) 
     """Goes on in round `target`; an update that waited to be mixed is kept, unmixed, unless there is another model."""
     stepped = s.stepped is not None
     math_ = algorithm.scheme.settle(s.math, model, s.here)
-    s, actions = algorithm.enter(s, target, math_)
+    s, actions = algorithm.enter(_break_streams(algorithm, s, math_), target, math_)
     done: list[Action] = [RoundDone(target - 1, math.nan, math.nan)] if stepped else []
     return s, [*([SetTimer(None)] if stepped else []), Checkpoint(), *done, *actions]
 
@@ -79,8 +79,20 @@ def _take_full(algorithm: Synchronous, s: State, key: Key, session: int, full: F
     if not algorithm.scheme.streams:
         return s.with_in(key, replace(s.in_edge(key), parts=InEdge().parts, parts_of=(0, 0))), []
     math_ = algorithm.scheme.adopt(s.math, *key, full, s.here)
+    s = _break_streams(algorithm, s, math_)
     s = s.with_in(key, s.in_edge(key).settled(session, frame.sequence - 1, frame.round - 1), math=math_)
     return algorithm.drain(s, key[0])
+
+
+def _break_streams(algorithm: Synchronous, s: State, math_: Any) -> State:
+    """Before `math_` takes the place of what receivers hold: where it has nothing to do with that, they have to ask for
+    it. Their numbers go on, by two: one would look like the first message."""
+    phases = range(s.view.topology.period)
+    changed = {p for p in phases if algorithm.scheme.public(s.math, p) is not algorithm.scheme.public(math_, p)}
+    if not changed:
+        return s
+    out = {k: replace(e, session=0, position=e.position + 2) if k[1] in changed else e for k, e in s.out.items()}
+    return replace(s, out=MappingProxyType(out))
 
 
 def _claim(algorithm: Synchronous, s: State, sender: int, round: Round, model: Vec) -> Outcome:
@@ -94,9 +106,6 @@ def _claim(algorithm: Synchronous, s: State, sender: int, round: Round, model: V
     if 2 * sum(j in alive for j in s.claims) < len(alive):
         return algorithm.proceed(s)
     s, actions = skip_to(algorithm, s, round, model)
-    if algorithm.scheme.replicates:  # what the receivers hold has nothing to do with the new model
-        broken = {k: replace(e, session=0, position=e.position + 2) for k, e in s.out.items()}
-        s = replace(s, out=MappingProxyType(broken))
     return s, [Adopted(name, round), *actions]
 
 

@@ -150,12 +150,15 @@ class Push:
         x = m.u * model.astype(np.float64)
         return replace(m, x=x, z=model, memory=self.publisher.reset(m.memory, x.astype(np.float32)))
 
+    def public(self, m: Mass, phase: int) -> Vec | None:
+        return self.publisher.public(m.memory, phase)
+
     def full(self, m: Mass, to: int, phase: int) -> Full:
         """The total as two float32 vectors, high and low part, which is exact to 2^-48; then the replica."""
         total = m.sent.get((to, phase)) or Total(np.zeros_like(m.x), 0.0)
         high = total.mass.astype(np.float32)
         low = (total.mass - high).astype(np.float32)
-        public = self.publisher.public(m.memory, phase)
+        public = self.public(m, phase)
         vectors = [high, low] if public is None else [high, low, public]
         return Full(vectors, {Aux.PUSH_SUM_WEIGHT: total.weight, Aux.LIFE: m.life})
 
@@ -187,7 +190,7 @@ class Push:
     def audit(self, m: Mass, here: Here) -> Audit:
         mass = m.x if m.incoming is None else m.x + m.incoming
         phases = range(here.view.topology.period)
-        public = {r: (0, vec) for r in phases if (vec := self.publisher.public(m.memory, r)) is not None}
+        public = {r: (0, vec) for r in phases if (vec := self.public(m, r)) is not None}
         return Audit(
             mass=mass,
             weight=m.u + m.incoming_weight,

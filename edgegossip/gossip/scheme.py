@@ -80,6 +80,9 @@ class Scheme(Protocol[M]):
     def settle(self, m: M, model: Vec | None, here: Here) -> M:
         """End the round without mixing; with another node's model instead of the own if there is one."""
 
+    def public(self, m: M, phase: int) -> Vec | None:
+        """What receivers hold of this node when they are up to date, the same array until it changes; None if nothing."""
+
     def full(self, m: M, to: int, phase: int) -> Full:
         """For a receiver that has lost track."""
 

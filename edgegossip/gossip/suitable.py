@@ -43,3 +43,15 @@ def column_stochastic(name: str, view: NodeView) -> None:
                 f"{name} needs weights whose columns sum to 1, and those of topology {topology.name!r} do not in round "
                 f"{r}; use weights = 'column'"
             )
+
+
+def complete(name: str, view: NodeView) -> None:
+    """Everybody hears everybody in every round."""
+    topology = view.topology
+    everybody = all(
+        len(topology.neighbours(i, r).in_) == topology.n - 1 for r in range(topology.period) for i in range(topology.n)
+    )
+    if not everybody:
+        raise ConfigError(
+            f"{name} needs topology = 'complete': with {topology.name!r} somebody would not hear of a gradient"
+        )

@@ -129,8 +129,11 @@ class Symmetric:
             return replace(self._clean(m), x=m.x if m.base is None else m.base)
         return replace(self._clean(m), x=model, memory=self.publisher.reset(m.memory, model), past=None)
 
+    def public(self, m: Mixing, phase: int) -> Vec | None:
+        return self.publisher.public(m.memory, phase)
+
     def full(self, m: Mixing, to: int, phase: int) -> Full:
-        vec = self.publisher.public(m.memory, phase)
+        vec = self.public(m, phase)
         return Full([] if vec is None else [vec], {})
 
     def adopt(self, m: Mixing, sender: int, phase: int, full: Full, here: Here) -> Mixing:
@@ -147,7 +150,7 @@ class Symmetric:
         if not self.publisher.replicates:
             return Audit(row=m.row)
         phases = range(here.view.topology.period)
-        public = {r: (0, vec) for r in phases if (vec := self.publisher.public(m.memory, r)) is not None}
+        public = {r: (0, vec) for r in phases if (vec := self.public(m, r)) is not None}
         return Audit(public=public, replicas={key: (0, vec) for key, vec in m.copies.items()}, row=m.row)
 
     def _clean(self, m: Mixing) -> Mixing:

@@ -93,5 +93,5 @@ def test_a_board_that_slept_for_many_rounds_catches_up(make_fleet: Any, name: st
             deadlines += 1
             fleet.tick(min(waiting, key=lambda i: fleet.states[i].round))
         assert deadlines <= 20
-    gathered = np.stack([s.x for s in fleet.states])
+    gathered = np.stack([s.math.x for s in fleet.states])
     assert np.ptp(gathered, axis=0).max() < 0.1 * np.ptp(fleet.start, axis=0).max()

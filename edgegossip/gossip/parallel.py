@@ -1,0 +1,167 @@
+"""`parallel-sgd`: everybody sends everybody its encoded gradient and adds up what it decodes.
+
+Alistarh et al. (2017), QSGD, algorithm 1; ElastiQuant's own setting. Momentum is ElastiQuant's section 3.4, heavy ball
+(l = 0) and Nesterov (l = 1) in one: y_(t+1) = w_t - a g; y'_(t+1) = w_t - l a g; w_(t+1) = y_(t+1) + mu (y'_(t+1) - y'_t),
+g the mean of the decoded gradients.
+
+Deviations. (1) What is encoded is the local update delta = -a g; the codecs commute with a factor. (2) Averaging gradients
+does not bring models together again once they differ, so a lost message would part them for ever. Hence every node holds
+each other's *stream*: the sum of its updates, with the momentum played out per sender (the rule is linear). The model is a
+function of the streams alone, w = w_0 + (1/n) sum_j F_j, in the order of the members: nodes that have heard the same
+messages have the same model to the bit, and a full state mends what was lost. (3) A node that is down adds nothing; the
+others' updates still count 1/n. Memory: a model a member, two with momentum."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.gossip import edges, suitable
+from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.here import Here
+from edgegossip.gossip.params import check_flag, check_number
+from edgegossip.gossip.publish import relative_error
+from edgegossip.gossip.scheme import Full, Published
+from edgegossip.types import LocalUpdate, PeerError, Vec
+
+_MANY = 2**52
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """What one node's messages have come to."""
+
+    total: Vec  # F, float32[n]
+    momentum: Vec  # V, float32[n]; the same array as `total` stays unused without momentum
+    count: int = 0  # messages
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Streams:
+    """State of the scheme. Immutable; arrays in it are never written to once they are there."""
+
+    index: int  # of this node
+    start: Vec  # w_0
+    x: Vec
+    zero: Stream
+    codec: Any
+    by_node: Mapping[int, Stream] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """Implements `scheme.Scheme[Streams]`."""
+
+    momentum: float
+    nesterov: bool
+
+    name = "parallel-sgd"
+    kind = Kind.GRADIENT
+    streams = True
+    replicates = True
+    parts = property(lambda self: 4 if self.momentum else 2)
+
+    def check(self, view: NodeView) -> None:
+        suitable.complete(self.name, view)
+
+    def init(self, x: Vec, here: Here) -> Streams:
+        zero = np.zeros_like(x)
+        return Streams(here.index, x.copy(), x.copy(), Stream(zero, zero), here.view.codec.init(here.view.layout))
+
+    def fingerprint(self, m: Streams) -> int:
+        """The models agree only if they start alike."""
+        return zlib.crc32(m.start.tobytes()) + 1
+
+    def publish(self, m: Streams, local: LocalUpdate, here: Here, to: Sequence[int]) -> tuple[Streams, Published]:
+        body, codec = here.view.codec.encode(local.delta, m.codec, here.ctx(local))
+        decoded = here.view.codec.decode(body, here.view.layout)
+        m = self._with(replace(m, codec=codec), m.index, self._on(_of(m, m.index), decoded))
+        return m, Published(body, {}, relative_error(decoded - local.delta, local.delta))
+
+    def take(self, m: Streams, sender: int, frame: Frame, here: Here) -> Streams:
+        decoded = here.view.codec.decode(frame.body, here.view.layout)
+        edges.squared_norm(here.name(sender), decoded, m.x)
+        return self._with(m, sender, self._on(_of(m, sender), decoded))
+
+    def mix(self, m: Streams, here: Here, fresh: Sequence[int]) -> tuple[Streams, float]:
+        """The model of all streams as they are. The others' models are not known: no consensus distance."""
+        return self._model(m, here), math.nan
+
+    def settle(self, m: Streams, model: Vec | None, here: Here) -> Streams:
+        """Another's model serves until the next round's end, when all streams should be there."""
+        return self._model(m, here) if model is None else replace(m, x=model)
+
+    def full(self, m: Streams, to: int, phase: int) -> Full:
+        """The own stream, and the receiver's as it is known here: one that lost it gets it back so."""
+        own, theirs = _of(m, m.index), _of(m, to)
+        vectors = (
+            [own.total, own.momentum, theirs.total, theirs.momentum] if self.momentum else [own.total, theirs.total]
+        )
+        return Full(vectors, {Aux.EXAMPLES: own.count, Aux.STEPS: theirs.count})
+
+    def adopt(self, m: Streams, sender: int, phase: int, full: Full, here: Here) -> Streams:
+        """One that knows more of this node's own stream than the node itself gives it back."""
+        name, own, theirs = here.name(sender), full.vectors[: self.parts // 2], full.vectors[self.parts // 2 :]
+        for vec in full.vectors:
+            edges.squared_norm(name, vec, m.x)
+        m = self._with(m, sender, Stream(own[0], own[-1], _count(name, full, Aux.EXAMPLES)))
+        known = _count(name, full, Aux.STEPS)
+        return self._with(m, m.index, Stream(theirs[0], theirs[-1], known)) if known > _of(m, m.index).count else m
+
+    def forget(self, m: Streams, to: int, phase: int) -> Streams:
+        return m
+
+    def model(self, m: Streams) -> Vec:
+        return m.x
+
+    def public(self, m: Streams, phase: int) -> Vec:
+        return _of(m, m.index).total
+
+    def audit(self, m: Streams, here: Here) -> Audit:
+        replicas = {(j, 0): (stream.count, stream.total) for j, stream in m.by_node.items() if j != m.index}
+        row = dict.fromkeys(range(here.view.topology.n), 1.0 / here.view.topology.n)
+        return Audit(public={0: (0, self.public(m, 0))}, replicas=replicas, row=row)
+
+    def _on(self, stream: Stream, delta: Vec) -> Stream:
+        """One message further: V <- mu V + delta; F <- F + V, or F + delta + mu V with Nesterov."""
+        if not self.momentum:
+            return Stream(stream.total + delta, stream.momentum, stream.count + 1)
+        momentum = np.float32(self.momentum) * stream.momentum + delta
+        moved = delta + np.float32(self.momentum) * momentum if self.nesterov else momentum
+        return Stream(stream.total + moved, momentum, stream.count + 1)
+
+    def _with(self, m: Streams, j: int, stream: Stream) -> Streams:
+        return replace(m, by_node=MappingProxyType({**m.by_node, j: stream}))
+
+    def _model(self, m: Streams, here: Here) -> Streams:
+        total = np.zeros_like(m.x)
+        for j in sorted(m.by_node):
+            total += m.by_node[j].total
+        total /= np.float32(here.view.topology.n)
+        total += m.start
+        return replace(m, x=total)
+
+
+def parallel_sgd(momentum: float = 0.0, nesterov: bool = False) -> Parallel:
+    """momentum: mu, [0, 1), applied to the sum of what was sent; train without a momentum of the boards' own then."""
+    check_number("momentum of parallel-sgd", momentum, -1e-300, 0.9999)
+    check_flag("nesterov of parallel-sgd", nesterov)
+    return Parallel(float(momentum), nesterov)
+
+
+def _of(m: Streams, j: int) -> Stream:
+    return m.by_node.get(j, m.zero)
+
+
+def _count(name: str, full: Full, tag: Aux) -> int:
+    count = full.numbers.get(tag, -1.0)
+    if not 0.0 <= count <= _MANY or count != int(count):
+        raise PeerError(f"{name} sent a state that holds {count} messages")
+    return int(count)
