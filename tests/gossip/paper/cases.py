@@ -39,15 +39,20 @@ class Case:
     takes_eta: bool = True
     alike: bool = False  # all nodes start with the same model
     smallest: int = 2  # nodes
+    public_copies: bool = False  # which start at zero as in the paper, or at the initial model
 
 
 CASES: Mapping[str, Case] = {
     "dpsgd": Case(references.dpsgd, graphs.DOUBLY, (*LOSSLESS, *FINE)),
     "deep-squeeze": Case(references.deep_squeeze, graphs.SYMMETRIC, (*LOSSLESS, *FINE, *SPARSE, *COARSE)),
-    "choco-sgd": Case(references.choco_sgd, graphs.SYMMETRIC, (*LOSSLESS, *FINE, *SPARSE, *COARSE)),
+    "choco-sgd": Case(
+        references.choco_sgd, graphs.SYMMETRIC, (*LOSSLESS, *FINE, *SPARSE, *COARSE), public_copies=True
+    ),
     "sgp": Case(references.sgp, graphs.COLUMN, (*LOSSLESS, *FINE)),
     "sparse-push": Case(references.sparse_push, graphs.COLUMN, (*LOSSLESS, *FINE, *SPARSE, *COARSE)),
-    "quant-sgp": Case(references.quant_sgp, graphs.COLUMN, (*LOSSLESS, *FINE, *SPARSE, *COARSE)),
+    "quant-sgp": Case(
+        references.quant_sgp, graphs.COLUMN, (*LOSSLESS, *FINE, *SPARSE, *COARSE), public_copies=True
+    ),
     "bagua-lp": Case(
         references.bagua_lp,
         graphs.RING,
@@ -86,7 +91,7 @@ def compare(
     rounds: int = ROUNDS,
     lr: float = 0.05,
     decay_at: int | None = None,
-    params: Mapping[str, Any] | None = None,
+    zero_start: bool = True,
     wrap: Callable[[Any], Any] = lambda algorithm: algorithm,
     momentum: Momentum | None = None,
     reference: Callable[[Run], Iterator[Point]] | None = None,
@@ -98,9 +103,12 @@ def compare(
     x0 = rng.uniform(-1.0, 1.0, size=(nodes, N)).astype(np.float32)
     if case.alike:
         x0 = np.broadcast_to(x0[0], x0.shape).copy()
-    algorithm = gossip.get(
-        name, **({"eta": eta} if case.takes_eta else {}), **(case.params if params is None else params)
-    )
+    params = {
+        **({"eta": eta} if case.takes_eta else {}),
+        **({"zero_start": zero_start} if case.public_copies else {}),
+        **case.params,
+    }
+    algorithm = gossip.get(name, **params)
     problem = Problem.of(nodes, N, seed, lr, decay_at)
     fleet = Fleet(wrap(algorithm), topology, codecs.get(codec_name, **codec_params), x0, seed)
     fleet.run(rounds, problem, rng)
@@ -115,6 +123,7 @@ def compare(
         rounds,
         topology.period,
         Plain() if momentum is None else momentum,
+        zero_start,
     )
     points = tuple((reference or case.reference)(run))
     for t, point in enumerate(points):

@@ -1,10 +1,11 @@
-"""The compression operator C of the references: what really travelled, held to what the codec makes of their own vector.
+"""The compression operator C of the references: the real codec, held to what really travelled.
 
 The implementation computes in float32 in places, the references in float64. A codec decides between values (which ones to
 send, up or down), and where a vector lies on the edge of such a decision, rounding tips it; from there on two trajectories
-part by far more than 1e-6, and rightly so. So a reference goes on with the body that was on the wire, after a check: it
-equals, value by value, what the codec makes with the same key of the reference's own vector, or of that vector moved by
-`NEARBY` at most. A wrong vector, weight, key or memory fails this check in the round in which it happens.
+part by far more than 1e-6, and rightly so. So every body on the wire is compared, value by value, with what the codec makes
+of the reference's own vector with the same key. Where they differ, the codec must make what was sent of the reference's
+vector moved by `NEARBY` at most, and only then does the reference go on with the value that was sent. A wrong vector,
+weight, key or memory fails this check in the round in which it happens.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Compression:
         if off.any():
             self._explain(round, node, v, sent, off, size)
         self.asked += v.size
-        return sent
+        return np.where(off, sent, own)
 
     def _explain(self, round: int, node: int, v: np.ndarray, sent: np.ndarray, off: np.ndarray, size: float) -> None:
         rng = np.random.default_rng([round, node])

@@ -31,6 +31,11 @@ class Run:
     rounds: int
     period: int = 1  # of w
     momentum: Momentum = field(default_factory=Plain)
+    zero_start: bool = True  # of public copies, as in the papers; else they start at the initial models
+
+    def hats(self) -> list[Array]:
+        """Public copies at the start, one for every round of the period."""
+        return [np.zeros_like(self.x0) if self.zero_start else self.x0.copy() for _ in range(self.period)]
 
     def local(self, t: int, z: Array) -> Array:
         """gamma times the direction of every node, at its model z_i."""
@@ -86,8 +91,7 @@ def deep_squeeze(run: Run) -> Iterator[Point]:
 def choco_sgd(run: Run) -> Iterator[Point]:
     """Koloskova et al. 2019; LP algorithm 3. On a graph that changes with the rounds, a public copy for every round of the
     period: those who hold one have then heard everything that was added to it."""
-    x = run.x0
-    hats = [np.zeros_like(x) for _ in range(run.period)]
+    x, hats = run.x0, run.hats()
     for t in range(run.rounds):
         w = run.w(t)
         hat = hats[t % run.period]
@@ -134,7 +138,7 @@ def quant_sgp(run: Run, *, as_printed: bool = False) -> Iterator[Point]:
     As printed it multiplies their differences, and mass is lost unless the rows of W sum to 1 too. A public copy for every
     round of the period, as in `choco_sgd`."""
     x, u = run.x0, np.ones(len(run.x0))
-    z, hats = x, [np.zeros_like(x) for _ in range(run.period)]
+    z, hats = x, run.hats()
     for t in range(run.rounds):
         w, eye = run.w(t), np.eye(len(x))
         hat = hats[t % run.period]
