@@ -56,29 +56,34 @@ class Fleet:
         )
 
     def run(self, rounds: int, problem: Problem, rng: np.random.Generator) -> None:
-        """Until every node has begun round `rounds`. What happens next, a start, a step or a delivery, is drawn; only
-        an edge keeps its order. Nodes run as far ahead of each other as they may. Fails when they wait for a timer."""
-        asleep, stepped = list(range(len(self.members))), [-1] * len(self.members)
+        """Until every node has begun round `rounds`. The nodes greet each other first, as the papers' nodes are all there
+        from the start. Then what happens next, a step or a delivery, is drawn; only an edge keeps its order. Nodes run as
+        far ahead of each other as they may. Fails when they wait for a timer."""
+        for node in rng.permutation(len(self.members)):
+            self._carry_out(int(node), *self.algorithm.start(self.states[node]))
+        while edges := self._waiting():
+            self._deliver(*edges[int(rng.integers(len(edges)))])
+        stepped = [-1] * len(self.members)
         while True:
-            awake = [i for i in range(len(self.members)) if i not in asleep]
-            ready = [i for i in awake if stepped[i] < self.algorithm.round(self.states[i]) < rounds]
-            edges = [edge for edge, frames in self.mail.items() if frames and edge[1] not in asleep]
-            if not (asleep or ready or edges):
+            ready = [i for i, s in enumerate(self.states) if stepped[i] < self.algorithm.round(s) < rounds]
+            edges = self._waiting()
+            if not (ready or edges):
                 break
-            kinds = [k for k, some in enumerate((asleep, ready, edges)) if some]
-            match int(rng.choice(kinds)):
-                case 0:
-                    node = asleep.pop(int(rng.integers(len(asleep))))
-                    self._carry_out(node, *self.algorithm.start(self.states[node]))
-                case 1:
-                    node = ready[int(rng.integers(len(ready)))]
-                    stepped[node] = self.algorithm.round(self.states[node])
-                    self._step(node, problem)
-                case _:
-                    sender, to = edges[int(rng.integers(len(edges)))]
-                    message = Message(self.members[sender], self.mail[sender, to].pop(0))
-                    self._carry_out(to, *self.algorithm.receive(self.states[to], message))
+            if ready and (not edges or rng.random() < 0.5):
+                node = ready[int(rng.integers(len(ready)))]
+                stepped[node] = self.algorithm.round(self.states[node])
+                self._step(node, problem)
+            else:
+                self._deliver(*edges[int(rng.integers(len(edges)))])
         assert [self.algorithm.round(s) for s in self.states] == [rounds] * len(self.members), "the nodes wait for ever"
+
+    def _waiting(self) -> list[tuple[int, int]]:
+        """Edges with mail on them."""
+        return [edge for edge, frames in self.mail.items() if frames]
+
+    def _deliver(self, sender: int, to: int) -> None:
+        message = Message(self.members[sender], self.mail[sender, to].pop(0))
+        self._carry_out(to, *self.algorithm.receive(self.states[to], message))
 
     def _step(self, node: int, problem: Problem) -> None:
         state = self.states[node]
