@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 def state(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
-    """A part of a full state. Of a session that nobody asked for, or older than what is known: dropped."""
+    """A part of a full state. Of a session that was not asked for, or is established already, or older than what is known:
+    dropped. What it holds would otherwise come twice to one who waits for its round: early messages hold it, too."""
     name = s.view.members[sender]
     key = (sender, number_of(frame, Aux.PHASE, 0, s.view.topology.period - 1))
     if key not in in_keys(algorithm, s):
         raise PeerError(f"{name} sent a state of a stream that {s.view.node} does not get")
     session, position, edge = number_of(frame, Aux.SESSION, 1, MAX_ID), frame.sequence - 1, s.in_edge(key)
-    stale = session == edge.session and position <= edge.position and algorithm.scheme.streams
-    stale = stale or session == edge.parts_of[0] and position < edge.parts_of[1]
-    if session not in (edge.opening, edge.session) or stale:
+    stale = session == edge.parts_of[0] and position < edge.parts_of[1]
+    if session != edge.opening or stale:
         return replace(s, late=s.late + 1), []
     parts = _with_part(algorithm, s, edge, frame, (session, position))
     if len(parts) < frame.aux[Aux.PARTS]:

