@@ -37,7 +37,7 @@ def greet(algorithm: Synchronous, s: State, keys: Iterable[Key]) -> Outcome:
     for key in keys:
         j, phase = key
         session = session_id(s.view, j, phase, s.sessions)
-        s = s.with_in(key, replace(s.in_edge(key), opening=session), sessions=s.sessions + 1)
+        s = s.with_in(key, replace(s.in_edge(key), opening=session, asked=s.round), sessions=s.sessions + 1)
         actions += _ask(algorithm, s, key)
     return s, actions
 
@@ -48,7 +48,7 @@ def remind(algorithm: Synchronous, s: State) -> Outcome:
         return s, []
     actions: list[Action] = []
     for key in sorted(s.in_):
-        if s.in_[key].opening:
+        if s.in_[key].opening and s.in_[key].asked < s.round:  # in its round the sender's own reminder does
             actions += _ask(algorithm, s, key)
     for key in out_keys(algorithm, s):
         if not s.out_edge(key).session:
@@ -82,11 +82,13 @@ def _opened(algorithm: Synchronous, s: State, key: Key, frame: Frame, session: i
         return s, []
     if edge.lives and edge.lives[-1] != life:
         s = replace(s, math=algorithm.scheme.forget(s.math, *key))
+    known = edge.session == session
     edge = edge.opened(session, life)
     s = s.with_out(key, edge)
     alike = frame.aux.get(Aux.FRESH) == algorithm.scheme.fingerprint(s.math)
     if alike and not behind and _nothing_missed(s, key, edge):
-        return algorithm.tell_again(s, key[0]) if edge.position else (s, [])
+        told = edge.position == 0 or known and s.stepped is not None and key[0] in s.stepped.sent
+        return (s, []) if told else algorithm.tell_again(s, key[0])
     return _answer(algorithm, s, key, session, behind)
 
 

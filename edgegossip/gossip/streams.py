@@ -54,6 +54,7 @@ class InEdge:
     position: int = 0  # messages taken in
     round: Round = -1  # of the last one
     opening: int = 0  # session asked for and not established yet; 0: none
+    asked: Round = -1  # when
     parts: Mapping[int, Vec] = field(default_factory=lambda: _NOTHING)  # of a full state that is not complete
     parts_of: tuple[int, int] = (0, 0)  # its session and position
 

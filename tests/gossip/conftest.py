@@ -35,11 +35,13 @@ class Fleet:
     keys: dict[tuple[int, int], int] = field(default_factory=dict)  # (round, node) -> codec key seen on the wire
     timers: dict[int, float | None] = field(default_factory=dict)
     done: list[tuple[int, RoundDone]] = field(default_factory=list)
+    boots: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         nodes, n = self.start.shape
         self.layout = Layout.of([TensorSpec("w", (n - n // 3,)), TensorSpec("b", (n // 3,))])
         self.members = tuple(f"board-{i}" for i in range(nodes))
+        self.boots = [1000 + i for i in range(nodes)]
         self.states = [self.algorithm.init(x, self.view(i)) for i, x in enumerate(self.start)]
         self.models = {0: self.start.copy()}
 
@@ -53,6 +55,7 @@ class Fleet:
             "run_id": b"r" * 16,
             "seed": self.seed,
             "deadline_s": 5.0,
+            "boot": self.boots[index] if self.boots else 0,
         }
         return NodeView(**{**fields, **changes})
 
@@ -68,6 +71,27 @@ class Fleet:
                     self.done.append((node, action))
                     row = self.models.setdefault(action.round + 1, np.full_like(self.start, np.nan))
                     row[node] = self.algorithm.model(self.states[node])
+
+    def greet(self, *nodes: int) -> None:
+        """Starts these nodes, or all, and delivers what they say."""
+        for node in nodes or range(len(self.members)):
+            self.states[node], actions = self.algorithm.start(self.states[node])
+            self.carry_out(node, actions)
+        self.deliver_all()
+
+    def restart(self, node: int, kept: Any = None) -> None:
+        """A new process of this node, from a state that was kept or from nothing."""
+        self.boots[node] += 100
+        view = self.view(node)
+        kept = self.algorithm.init(self.start[node], view) if kept is None else self.algorithm.resume(kept, view)
+        self.states[node], actions = self.algorithm.start(kept)
+        self.carry_out(node, actions)
+
+    def play(self, rounds: int, nodes: Any = None) -> None:
+        """Rounds without local updates in which every message arrives."""
+        for _ in range(rounds):
+            self.step_all(nodes)
+            self.deliver_all()
 
     def step(self, node: int, delta: np.ndarray) -> list[Action]:
         self.states[node], actions = self.algorithm.step(self.states[node], update(delta))
@@ -130,11 +154,19 @@ class Fleet:
 @pytest.fixture(scope="session")
 def make_fleet() -> Callable[..., Fleet]:
     def make(
-        topology: Any = "ring", nodes: int = 4, n: int = 12, codec: str = "fp32", seed: int = 0, **params: Any
+        topology: Any = "ring",
+        nodes: int = 4,
+        n: int = 12,
+        codec: str = "fp32",
+        seed: int = 0,
+        algorithm: str = "dpsgd",
+        alike: bool = False,
+        **params: Any,
     ) -> Fleet:
         if isinstance(topology, str):
             topology = gossip.topologies.get(topology, nodes)
         start = np.random.default_rng(seed).normal(size=(topology.n, n)).astype(np.float32)
-        return Fleet(gossip.get("dpsgd", **params), topology, codecs.get(codec), start, seed)
+        start = np.repeat(start[:1], len(start), axis=0) if alike else start
+        return Fleet(gossip.get(algorithm, **params), topology, codecs.get(codec), start, seed)
 
     return make
