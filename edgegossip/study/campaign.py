@@ -17,7 +17,7 @@ from edgegossip.study.cases import Case, Plan
 from edgegossip.study.plots import write_plots
 from edgegossip.types import EXIT_DEGRADED, EXIT_OK, ConfigError, HostError, Round
 
-SAY_S = 10.0  # between two lines on the cases in progress
+SAY_S = 30.0  # between two lines on the cases in progress
 
 Say = Callable[[str], None]
 

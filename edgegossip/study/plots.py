@@ -122,7 +122,7 @@ def _needed(keys: Iterable[str], table: Sequence[Mapping[str, Any]]) -> list[str
 
 
 def _words(keys: Iterable[str], row: Mapping[str, Any]) -> str:
-    return say({key: row[key] for key in keys if row[key] is not None})
+    return say({key: row[key] for key in keys if row[key] not in (None, "none", "")})
 
 
 def _lookup(case: Case, key: str) -> Any:
