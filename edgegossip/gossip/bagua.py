@@ -10,11 +10,12 @@ by what was sent only, so it is its own replica. The codec is the run's; Bagua's
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from edgegossip.gossip import suitable
+from edgegossip.gossip.changed import changed
 from edgegossip.gossip.here import Here
 from edgegossip.gossip.params import check_eta
 from edgegossip.gossip.publish import Difference
@@ -33,15 +34,15 @@ class Bagua(Symmetric):
             copy = m.copies.get((j, here.phase), m.start)
             v += np.float32(m.eta * here.around.weights[j]) * (copy - m.x)
         memory, said = self.publisher.publish(m.memory, v, local, here)
-        m = replace(m, memory=memory, base=said.public, public=said.public)
+        m = changed(m, memory=memory, base=said.public, public=said.public)
         return m, Published(said.body, {}, said.relative_error)
 
     def mix(self, m: Mixing, here: Here, fresh: Sequence[int]) -> tuple[Mixing, float]:
         """The model is what was made known of it; the neighbours' news counts from the next round on."""
         assert m.base is not None
         base = m.base
-        m, distance = Symmetric.mix(self, replace(m, eta=0.0), here, fresh)
-        return replace(m, x=base, eta=self.eta or 1.0), distance
+        m, distance = Symmetric.mix(self, changed(m, eta=0.0), here, fresh)
+        return changed(m, x=base, eta=self.eta or 1.0), distance
 
 
 def bagua_lp(eta: float = 1.0) -> Bagua:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from edgegossip.frame import Aux, Frame
 from edgegossip.gossip import edges
 from edgegossip.gossip.base import Action, Adopted, Checkpoint, RoundDone, SetTimer
+from edgegossip.gossip.changed import changed
 from edgegossip.gossip.handshake import in_keys
 from edgegossip.gossip.scheme import Full
 from edgegossip.gossip.streams import MAX_ID, InEdge, number_of, vector_of
@@ -35,10 +35,10 @@ def state(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcom
     session, position, edge = number_of(frame, Aux.SESSION, 1, MAX_ID), frame.sequence - 1, s.in_edge(key)
     stale = session == edge.parts_of[0] and position < edge.parts_of[1]
     if session != edge.opening or stale:
-        return replace(s, late=s.late + 1), []
+        return changed(s, late=s.late + 1), []
     parts = _with_part(algorithm, s, edge, frame, (session, position))
     if len(parts) < frame.aux[Aux.PARTS]:
-        return s.with_in(key, replace(edge, parts=parts, parts_of=(session, position))), []
+        return s.with_in(key, changed(edge, parts=parts, parts_of=(session, position))), []
     vectors = [parts[k] for k in sorted(parts)]
     model = vectors.pop() if Aux.MODEL in frame.aux else None
     s, actions = _take_full(algorithm, s, key, session, Full(vectors, frame.aux), frame)
@@ -77,7 +77,7 @@ def _with_part(algorithm: Synchronous, s: State, edge: InEdge, frame: Frame, of:
 def _take_full(algorithm: Synchronous, s: State, key: Key, session: int, full: Full, frame: Frame) -> Outcome:
     """The stream goes on after what the full state holds."""
     if not algorithm.scheme.streams:
-        return s.with_in(key, replace(s.in_edge(key), parts=InEdge().parts, parts_of=(0, 0))), []
+        return s.with_in(key, changed(s.in_edge(key), parts=InEdge().parts, parts_of=(0, 0))), []
     math_ = algorithm.scheme.adopt(s.math, *key, full, s.here)
     s = _break_streams(algorithm, s, math_)
     s = s.with_in(key, s.in_edge(key).settled(session, frame.sequence - 1, frame.round - 1), math=math_)
@@ -88,11 +88,11 @@ def _break_streams(algorithm: Synchronous, s: State, math_: Any) -> State:
     """Before `math_` takes the place of what receivers hold: where it has nothing to do with that, they have to ask for
     it. Their numbers go on, by two: one would look like the first message."""
     phases = range(s.view.topology.period)
-    changed = {p for p in phases if algorithm.scheme.public(s.math, p) is not algorithm.scheme.public(math_, p)}
-    if not changed:
+    moved = {p for p in phases if algorithm.scheme.public(s.math, p) is not algorithm.scheme.public(math_, p)}
+    if not moved:
         return s
-    out = {k: replace(e, session=0, position=e.position + 2) if k[1] in changed else e for k, e in s.out.items()}
-    return replace(s, out=MappingProxyType(out))
+    out = {k: changed(e, session=0, position=e.position + 2) if k[1] in moved else e for k, e in s.out.items()}
+    return changed(s, out=MappingProxyType(out))
 
 
 def _claim(algorithm: Synchronous, s: State, sender: int, round: Round, model: Vec) -> Outcome:
@@ -101,7 +101,7 @@ def _claim(algorithm: Synchronous, s: State, sender: int, round: Round, model: V
     edges.squared_norm(name, model, algorithm.scheme.model(s.math))
     if round <= s.round + algorithm.ahead(s):
         return algorithm.proceed(s)
-    s = replace(s, claims={**s.claims, sender: round})
+    s = changed(s, claims={**s.claims, sender: round})
     alive = _alive(algorithm, s)
     if 2 * sum(j in alive for j in s.claims) < len(alive):
         return algorithm.proceed(s)

@@ -9,11 +9,12 @@ change; a round without mixing goes on from there, and a new model begins anew."
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from edgegossip.gossip import suitable
+from edgegossip.gossip.changed import changed
 from edgegossip.gossip.here import Here
 from edgegossip.gossip.params import check_eta
 from edgegossip.gossip.publish import Plain
@@ -54,7 +55,7 @@ class D2(Symmetric):
                 f"smallest eigenvalue is {smallest:.3g}; 0 chooses one"
             )
         m = Symmetric.init(self, x, here)
-        return m if self.eta or m.eta < largest - _MARGIN else replace(m, eta=0.5)
+        return m if self.eta or m.eta < largest - _MARGIN else changed(m, eta=0.5)
 
 
 def d2(eta: float = 0.0, keeps: bool = False) -> D2:

@@ -6,11 +6,11 @@ A HELLO also tells the receiver's round, so that one that is far behind is offer
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.base import Action, Send
+from edgegossip.gossip.changed import changed
 from edgegossip.gossip.streams import ANSWERS_A_ROUND, MAX_ID, OutEdge, control, number_of, session_id
 from edgegossip.types import PeerError
 
@@ -37,7 +37,7 @@ def greet(algorithm: Synchronous, s: State, keys: Iterable[Key]) -> Outcome:
     for key in keys:
         j, phase = key
         session = session_id(s.view, j, phase, s.sessions)
-        s = s.with_in(key, replace(s.in_edge(key), opening=session, asked=s.round), sessions=s.sessions + 1)
+        s = s.with_in(key, changed(s.in_edge(key), opening=session, asked=s.round), sessions=s.sessions + 1)
         actions += _ask(algorithm, s, key)
     return s, actions
 
@@ -81,7 +81,7 @@ def _opened(algorithm: Synchronous, s: State, key: Key, frame: Frame, session: i
     if edge.is_retired(life):
         return s, []
     if edge.lives and edge.lives[-1] != life:
-        s = replace(s, math=algorithm.scheme.forget(s.math, *key))
+        s = changed(s, math=algorithm.scheme.forget(s.math, *key))
     known = edge.session == session
     edge = edge.opened(session, life)
     s = s.with_out(key, edge)
@@ -117,7 +117,7 @@ def _answer(algorithm: Synchronous, s: State, key: Key, session: int, behind: bo
         )
         for part, vector in enumerate(vectors)
     ]
-    return s.with_out(key, replace(edge, answers=edge.answers + 1)), sends
+    return s.with_out(key, changed(edge, answers=edge.answers + 1)), sends
 
 
 def _ask(algorithm: Synchronous, s: State, key: Key) -> list[Action]:

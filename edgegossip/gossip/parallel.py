@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +25,7 @@ import numpy as np
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import edges, suitable
 from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.changed import changed
 from edgegossip.gossip.here import Here
 from edgegossip.gossip.params import check_flag, check_number
 from edgegossip.gossip.publish import relative_error
@@ -82,7 +83,7 @@ class Parallel:
     def publish(self, m: Streams, local: LocalUpdate, here: Here, to: Sequence[int]) -> tuple[Streams, Published]:
         body, codec = here.view.codec.encode(local.delta, m.codec, here.ctx(local))
         decoded = here.view.codec.decode(body, here.view.layout)
-        m = self._with(replace(m, codec=codec), m.index, self._on(_of(m, m.index), decoded))
+        m = self._with(changed(m, codec=codec), m.index, self._on(_of(m, m.index), decoded))
         return m, Published(body, {}, relative_error(decoded - local.delta, local.delta))
 
     def take(self, m: Streams, sender: int, frame: Frame, here: Here) -> Streams:
@@ -96,7 +97,7 @@ class Parallel:
 
     def settle(self, m: Streams, model: Vec | None, here: Here) -> Streams:
         """Another's model serves until the next round's end, when all streams should be there."""
-        return self._model(m, here) if model is None else replace(m, x=model)
+        return self._model(m, here) if model is None else changed(m, x=model)
 
     def full(self, m: Streams, to: int, phase: int) -> Full:
         """The own stream, and the receiver's as it is known here: one that lost it gets it back so."""
@@ -138,7 +139,7 @@ class Parallel:
         return Stream(stream.total + moved, momentum, stream.count + 1)
 
     def _with(self, m: Streams, j: int, stream: Stream) -> Streams:
-        return replace(m, by_node=MappingProxyType({**m.by_node, j: stream}))
+        return changed(m, by_node=MappingProxyType({**m.by_node, j: stream}))
 
     def _model(self, m: Streams, here: Here) -> Streams:
         total = np.zeros_like(m.x)
@@ -146,7 +147,7 @@ class Parallel:
             total += m.by_node[j].total
         total /= np.float32(here.view.topology.n)
         total += m.start
-        return replace(m, x=total)
+        return changed(m, x=total)
 
 
 def parallel_sgd(momentum: float = 0.0, nesterov: bool = False) -> Parallel:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from edgegossip.codecs.base import Body
+from edgegossip.gossip.changed import changed
 from edgegossip.gossip.here import Here
 from edgegossip.types import LocalUpdate, Vec
 
@@ -121,7 +122,7 @@ class Difference:
         public = moved(copy, body, here)
         np.subtract(v, public, out=(left := np.empty_like(v)))
         copies = MappingProxyType({**memory.copies, here.phase: public})
-        return replace(memory, codec=codec, copies=copies), Said(body, public, relative_error(left, meant))
+        return changed(memory, codec=codec, copies=copies), Said(body, public, relative_error(left, meant))
 
     def reset(self, memory: Told, v: Vec) -> Told:
         return Told(memory.codec, v, MappingProxyType({}))

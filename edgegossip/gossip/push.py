@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -27,6 +27,7 @@ from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import edges
 from edgegossip.gossip.averaging import default_eta
 from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.changed import changed
 from edgegossip.gossip.here import Here
 from edgegossip.gossip.publish import Publisher, moved
 from edgegossip.gossip.scheme import Full, Numbers, Published
@@ -117,7 +118,7 @@ class Push:
                 total = Total(total.mass + parts[share], total.weight + share * m.u)
             sent[key] = total
             numbers[k] = {Aux.SHARE: share, Aux.PUSH_SUM_WEIGHT: total.weight, Aux.LIFE: m.life}
-        m = replace(m, x=x, u=u, memory=memory, sent=MappingProxyType(sent))
+        m = changed(m, x=x, u=u, memory=memory, sent=MappingProxyType(sent))
         return m, Published(said.body, numbers, said.relative_error)
 
     def take(self, m: Mass, sender: int, frame: Frame, here: Here) -> Mass:
@@ -136,7 +137,7 @@ class Push:
         m = _gain(m, part, gained)
         total = Total(seen.mass + part, weight, life)
         squares = _further(m, public, gained, share)
-        return replace(m, seen=MappingProxyType({**m.seen, key: total}), copies=copies, squares=squares)
+        return changed(m, seen=MappingProxyType({**m.seen, key: total}), copies=copies, squares=squares)
 
     def mix(self, m: Mass, here: Here, fresh: Sequence[int]) -> tuple[Mass, float]:
         """What was handed over is added; root mean square of ||z_j - z_i||."""
@@ -148,7 +149,7 @@ class Push:
         if model is None:
             return m
         x = m.u * model.astype(np.float64)
-        return replace(m, x=x, z=model, memory=self.publisher.reset(m.memory, x.astype(np.float32)))
+        return changed(m, x=x, z=model, memory=self.publisher.reset(m.memory, x.astype(np.float32)))
 
     def public(self, m: Mass, phase: int) -> Vec | None:
         return self.publisher.public(m.memory, phase)
@@ -179,10 +180,10 @@ class Push:
             edges.squared_norm(name, full.vectors[2], m.z)
             copies = MappingProxyType({**copies, key: full.vectors[2]})
         m = _gain(m, part, weight - seen.weight)
-        return replace(m, seen=MappingProxyType({**m.seen, key: Total(total, weight, life)}), copies=copies)
+        return changed(m, seen=MappingProxyType({**m.seen, key: Total(total, weight, life)}), copies=copies)
 
     def forget(self, m: Mass, to: int, phase: int) -> Mass:
-        return replace(m, sent=MappingProxyType({k: t for k, t in m.sent.items() if k != (to, phase)}))
+        return changed(m, sent=MappingProxyType({k: t for k, t in m.sent.items() if k != (to, phase)}))
 
     def model(self, m: Mass) -> Vec:
         return m.z
@@ -227,7 +228,7 @@ def _numbers(name: str, frame: Frame, seen: Total, nodes: int) -> tuple[float, f
 
 def _gain(m: Mass, part: Vec64, weight: float) -> Mass:
     incoming = part if m.incoming is None else m.incoming + part
-    return replace(m, incoming=incoming, incoming_weight=m.incoming_weight + weight)
+    return changed(m, incoming=incoming, incoming_weight=m.incoming_weight + weight)
 
 
 def _further(m: Mass, public: Vec, gained: float, share: float) -> tuple[int, float]:
@@ -244,4 +245,4 @@ def _debiased(m: Mass) -> Mass:
     x = m.x if m.incoming is None else m.x + m.incoming
     u = m.u + m.incoming_weight
     z = (x / u).astype(np.float32) if u > LIGHT else m.z
-    return replace(m, x=x, u=u, z=z, incoming=None, incoming_weight=0.0, squares=(0, 0.0))
+    return changed(m, x=x, u=u, z=z, incoming=None, incoming_weight=0.0, squares=(0, 0.0))

@@ -12,12 +12,13 @@ disk. Both ends of an edge start their totals at zero when the other has begun a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from edgegossip.codecs.floats import Fp32
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.base import NodeView
+from edgegossip.gossip.changed import changed
 from edgegossip.gossip.keys import derive_key
 from edgegossip.types import PeerError, Round, Vec
 
@@ -40,7 +41,7 @@ class OutEdge:
 
     def opened(self, session: int, life: int) -> OutEdge:
         lives = self.lives if self.lives[-1:] == (life,) else (*self.lives, life)[-RETIRED_LIVES - 1 :]
-        return replace(self, session=session, lives=lives)
+        return changed(self, session=session, lives=lives)
 
     def is_retired(self, life: int) -> bool:
         return life in self.lives[:-1]
@@ -63,7 +64,7 @@ class InEdge:
         return self.session != 0
 
     def took(self, round: Round) -> InEdge:
-        return replace(self, position=self.position + 1, round=max(self.round, round))
+        return changed(self, position=self.position + 1, round=max(self.round, round))
 
     def settled(self, session: int, position: int, round: Round) -> InEdge:
         return InEdge(session, position, max(self.round, round))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +20,7 @@ from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import edges
 from edgegossip.gossip.averaging import default_eta
 from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.changed import changed
 from edgegossip.gossip.here import Here
 from edgegossip.gossip.mixing import Gathered
 from edgegossip.gossip.publish import Publisher, moved
@@ -95,7 +96,7 @@ class Symmetric:
     def publish(self, m: Mixing, local: LocalUpdate, here: Here, to: Sequence[int]) -> tuple[Mixing, Published]:
         v, base, past = self.rule(m, local)
         memory, said = self.publisher.publish(m.memory, v, local, here)
-        m = replace(m, memory=memory, base=base, public=said.public, past=past)
+        m = changed(m, memory=memory, base=base, public=said.public, past=past)
         return m, Published(said.body, {}, said.relative_error)
 
     def take(self, m: Mixing, sender: int, frame: Frame, here: Here) -> Mixing:
@@ -106,9 +107,9 @@ class Symmetric:
             copy = here.view.codec.decode(frame.body, here.view.layout)
         else:
             weight = here.around.weights[sender]
-            return replace(m, gathered=m.gathered.add(here.view, sender, frame.body, weight, m.x))
+            return changed(m, gathered=m.gathered.add(here.view, sender, frame.body, weight, m.x))
         edges.squared_norm(name, copy, m.x)
-        return replace(m, copies=MappingProxyType({**m.copies, key: copy}))
+        return changed(m, copies=MappingProxyType({**m.copies, key: copy}))
 
     def mix(self, m: Mixing, here: Here, fresh: Sequence[int]) -> tuple[Mixing, float]:
         """x~ + eta sum_j W_ij (p_j - p_i) over the fresh neighbours j; root mean square of ||p_j - x_i||."""
@@ -122,12 +123,12 @@ class Symmetric:
         weights = here.around.weights
         row = {j: weights[j] for j in fresh}
         row[here.index] = 1.0 - sum(row.values())
-        return replace(self._clean(m), x=total, row=row), distance
+        return changed(self._clean(m), x=total, row=row), distance
 
     def settle(self, m: Mixing, model: Vec | None, here: Here) -> Mixing:
         if model is None:
-            return replace(self._clean(m), x=m.x if m.base is None else m.base)
-        return replace(self._clean(m), x=model, memory=self.publisher.reset(m.memory, model), past=None)
+            return changed(self._clean(m), x=m.x if m.base is None else m.base)
+        return changed(self._clean(m), x=model, memory=self.publisher.reset(m.memory, model), past=None)
 
     def public(self, m: Mixing, phase: int) -> Vec | None:
         return self.publisher.public(m.memory, phase)
@@ -138,7 +139,7 @@ class Symmetric:
 
     def adopt(self, m: Mixing, sender: int, phase: int, full: Full, here: Here) -> Mixing:
         edges.squared_norm(here.name(sender), full.vectors[0], m.x)
-        return replace(m, copies=MappingProxyType({**m.copies, (sender, phase): full.vectors[0]}))
+        return changed(m, copies=MappingProxyType({**m.copies, (sender, phase): full.vectors[0]}))
 
     def forget(self, m: Mixing, to: int, phase: int) -> Mixing:
         return m
@@ -154,7 +155,7 @@ class Symmetric:
         return Audit(public=public, replicas={key: (0, vec) for key, vec in m.copies.items()}, row=m.row)
 
     def _clean(self, m: Mixing) -> Mixing:
-        return replace(m, base=None, public=None, gathered=Gathered())
+        return changed(m, base=None, public=None, gathered=Gathered())
 
     def _phase(self, view: NodeView, round: Round) -> int:
         """News that stands for itself is kept whatever the phase it came in."""

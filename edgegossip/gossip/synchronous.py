@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import catching_up, edges, handshake
 from edgegossip.gossip.base import Action, Audit, Checkpoint, Message, NodeView, RoundDone, Send, SetTimer, Suspect
+from edgegossip.gossip.changed import changed
 from edgegossip.gossip.here import Here
 from edgegossip.gossip.inbox import Inbox
 from edgegossip.gossip.params import check_integer, check_number
@@ -71,10 +72,10 @@ class State:
         return self.in_.get(key, _IN)
 
     def with_out(self, key: Key, edge: OutEdge, **changes: Any) -> State:
-        return replace(self, out=MappingProxyType({**self.out, key: edge}), **changes)
+        return changed(self, out=MappingProxyType({**self.out, key: edge}), **changes)
 
     def with_in(self, key: Key, edge: InEdge, **changes: Any) -> State:
-        return replace(self, in_=MappingProxyType({**self.in_, key: edge}), **changes)
+        return changed(self, in_=MappingProxyType({**self.in_, key: edge}), **changes)
 
 
 _OUT, _IN = OutEdge(), InEdge()
@@ -118,11 +119,11 @@ class Synchronous:
         """The streams that this node sent are broken, and those that it received have to be opened anew: nobody knows
         what was lost. An update that was not mixed yet counts."""
         edges.check_same_run(s.view, view)
-        s = replace(s, view=view, inbox=Inbox(), refused=frozenset(), lingering=False, sessions=0, claims={})
-        s = replace(s, out=_frozen({key: replace(edge, session=0) for key, edge in s.out.items()}))
+        s = changed(s, view=view, inbox=Inbox(), refused=frozenset(), lingering=False, sessions=0, claims={})
+        s = changed(s, out=_frozen({key: changed(edge, session=0) for key, edge in s.out.items()}))
         if s.stepped is None:
             return s
-        return replace(s, round=s.round + 1, math=self.scheme.settle(s.math, None, s.here), stepped=None)
+        return changed(s, round=s.round + 1, math=self.scheme.settle(s.math, None, s.here), stepped=None)
 
     def start(self, s: State) -> Outcome:
         """Opens the streams of the in-neighbours, and asks whether they are far ahead."""
@@ -137,7 +138,7 @@ class Synchronous:
         here = s.here
         math_, published = self.scheme.publish(s.math, local, here, edges.up(s.view, here.around.out))
         frame = edges.make_frame(s.view, self.scheme.kind, s.round, here.key, published.body)
-        s = replace(s, math=math_, stepped=Stepped(frame, published))
+        s = changed(s, math=math_, stepped=Stepped(frame, published))
         s, sends = self._tell(s, here.around.out, advance=True)
         s, greetings = handshake.remind(self, s)
         if self.missing(s):
@@ -170,7 +171,7 @@ class Synchronous:
         """Who is down is neither waited for nor sent to; who came back gets the message of the round in progress."""
         edges.check_same_run(s.view, view)
         back = {view.members.index(name) for name in s.view.down - view.down}
-        s = replace(s, view=view, claims={j: r for j, r in s.claims.items() if view.members[j] not in view.down})
+        s = changed(s, view=view, claims={j: r for j, r in s.claims.items() if view.members[j] not in view.down})
         keys = [k for k in handshake.in_keys(self, s) if k[0] in back and not s.in_edge(k).established]
         keys = keys if self.scheme.streams else []
         s, greetings = handshake.greet(self, s, keys)
@@ -199,7 +200,7 @@ class Synchronous:
         }
         public = {phase: (told[phase], vec) for phase, (_, vec) in audit.public.items()}
         held = {key: (s.in_edge(key).position, vec) for key, (_, vec) in audit.replicas.items()}
-        return replace(audit, public=public, replicas=held)
+        return changed(audit, public=public, replicas=held)
 
     def key(self, j: int, phase: int) -> Key:
         """Where the edge with j is kept."""
@@ -211,30 +212,25 @@ class Synchronous:
 
     def missing(self, s: State) -> tuple[int, ...]:
         """Whom the round waits for; nobody before `step`."""
-        if s.stepped is None:
-            return ()
-        here = s.here
-        waited = edges.up(s.view, here.around.in_)
-        return tuple(
-            j for j in waited if j not in s.refused and not self._has_news(s, j, here) and not self._lost(s, j)
-        )
+        return () if s.stepped is None else tuple(j for j in self._silent(s) if not self._lost(s, j))
 
     def proceed(self, s: State) -> Outcome:
         """Ends the round if nothing is missing any more."""
         if s.stepped is None:
             return s, []
-        if self.missing(s):
+        silent = self._silent(s)
+        if not all(self._lost(s, j) for j in silent):
             return self._linger(s)
-        reason, here = f"its message of round {s.round} was lost", s.here
-        lost = [j for j in edges.up(s.view, here.around.in_) if j not in s.refused and not self._has_news(s, j, here)]
+        reason = f"its message of round {s.round} was lost"
+        lost = [Suspect(s.view.members[j], reason) for j in silent]
         s, actions = self._finish(s)
-        return s, [SetTimer(None), *(Suspect(s.view.members[j], reason) for j in lost), *actions]
+        return s, [SetTimer(None), *lost, *actions]
 
     def enter(self, s: State, round: Round, math_: Any) -> Outcome:
         """Start of a round: takes in what came early. A sender of a body that cannot be used is suspected, and not
         waited for."""
-        out = _frozen({k: replace(e, answers=0) if e.answers else e for k, e in s.out.items()}) if s.out else s.out
-        s = replace(s, round=round, math=math_, out=out, stepped=None, refused=frozenset(), lingering=False, claims={})
+        out = _frozen({k: changed(e, answers=0) if e.answers else e for k, e in s.out.items()}) if s.out else s.out
+        s = changed(s, round=round, math=math_, out=out, stepped=None, refused=frozenset(), lingering=False, claims={})
         actions: list[Action] = []
         if self.scheme.streams:
             for sender in sorted(s.inbox.frames):
@@ -242,7 +238,7 @@ class Synchronous:
                 actions += more
             return s, actions
         frames, inbox = s.inbox.take(round)
-        s = replace(s, inbox=inbox)
+        s = changed(s, inbox=inbox)
         for sender, frame in frames.items():
             s, more = self._use(s, sender, frame)
             actions += more
@@ -265,10 +261,19 @@ class Synchronous:
                 s, more = self._use(s, sender, frame)
                 actions += more
                 if more:  # refused: the stream cannot go on over it
-                    s = s.with_in(key, replace(s.in_edge(key), session=0))
+                    s = s.with_in(key, changed(s.in_edge(key), session=0))
             else:
                 rest.append(frame)
-        return replace(s, inbox=s.inbox.keep(sender, tuple(rest))), actions
+        return changed(s, inbox=s.inbox.keep(sender, tuple(rest))), actions
+
+    def _silent(self, s: State) -> list[int]:
+        """In-neighbours that are up, of whom there is no news and no refused message either."""
+        here, down, refused = s.here, s.view.down, s.refused
+        return [
+            j
+            for j in here.around.in_
+            if j not in refused and s.view.members[j] not in down and not self._has_news(s, j, here)
+        ]
 
     def _has_news(self, s: State, j: int, here: Here) -> bool:
         return s.in_edge(self.key(j, here.phase)).round >= s.round - self.staleness
@@ -291,7 +296,7 @@ class Synchronous:
         waited = len(edges.up(s.view, s.here.around.in_))
         if waited - len(self.missing(s)) < self.quorum * waited:
             return s, []
-        return replace(s, lingering=True), [SetTimer(min(self.linger_s, s.view.deadline_s))]
+        return changed(s, lingering=True), [SetTimer(min(self.linger_s, s.view.deadline_s))]
 
     def _tell(self, s: State, to: Iterable[int], advance: bool) -> Outcome:
         """Sends this round's message to those of `to` that are up and, for a stream, have opened it."""
@@ -302,14 +307,14 @@ class Synchronous:
         for k in to:
             edge = s.out_edge(key := self.key(k, phase))
             if advance and self.scheme.streams:
-                edge = replace(edge, position=edge.position + 1)
+                edge = changed(edge, position=edge.position + 1)
             if s.view.members[k] not in s.view.down and (edge.session or not self.scheme.streams):
                 if not self.scheme.streams:
-                    edge = replace(edge, position=edge.position + 1)
+                    edge = changed(edge, position=edge.position + 1)
                 sends.append(Send(s.view.members[k], self._frame_for(stepped, k, edge, s)))
-                stepped = replace(stepped, sent=stepped.sent | {k})
+                stepped = changed(stepped, sent=stepped.sent | {k})
             out[key] = edge
-        return replace(s, out=_frozen(out), stepped=stepped), sends
+        return changed(s, out=_frozen(out), stepped=stepped), sends
 
     def _frame_for(self, stepped: Stepped, k: int, edge: OutEdge, s: State) -> Frame:
         aux = dict(stepped.published.numbers.get(k, {}))
@@ -317,7 +322,7 @@ class Synchronous:
             aux[Aux.SESSION] = edge.session
             if edge.position == 1:
                 aux[Aux.FRESH] = self.scheme.fingerprint(s.math)
-        return replace(stepped.frame, sequence=edge.position, aux=aux)
+        return changed(stepped.frame, sequence=edge.position, aux=aux)
 
     def tell_again(self, s: State, k: int) -> Outcome:
         """This round's message to one that has just opened the stream."""
@@ -329,11 +334,11 @@ class Synchronous:
         if frame.round > s.round:
             return self._keep(s, sender, frame)
         if frame.round < max(s.round - self.staleness, edge.round):
-            return replace(s, late=s.late + 1), []
+            return changed(s, late=s.late + 1), []
         if frame.round == edge.round or frame.round == s.round and sender in s.refused:
-            return replace(s, duplicates=s.duplicates + 1), []
+            return changed(s, duplicates=s.duplicates + 1), []
         math_ = self.scheme.take(s.math, sender, frame, s.here)
-        return self.proceed(s.with_in((sender, 0), replace(edge, round=frame.round), math=math_))
+        return self.proceed(s.with_in((sender, 0), changed(edge, round=frame.round), math=math_))
 
     def _next_of_stream(self, s: State, sender: int, frame: Frame) -> Outcome:
         """A message of a stream: the next one, an early one, one after a gap, or one of a session that is over."""
@@ -345,7 +350,7 @@ class Synchronous:
             s = s.with_in(key, edge)
         if session == edge.session:
             if frame.sequence <= edge.position:
-                return replace(s, duplicates=s.duplicates + 1), []
+                return changed(s, duplicates=s.duplicates + 1), []
             if frame.sequence == edge.position + 1 and frame.round <= s.round:
                 math_ = self.scheme.take(s.math, sender, frame, s.here)
                 s, refused = self.drain(s.with_in(key, edge.took(frame.round), math=math_), sender)
@@ -358,7 +363,7 @@ class Synchronous:
             return kept, [*greetings, *actions]
         if session == edge.opening:
             return self._keep(s, sender, frame)
-        s = replace(s, late=s.late + 1)
+        s = changed(s, late=s.late + 1)
         return (s, []) if edge.opening else handshake.greet(self, s, [key])
 
     def _gap_before(self, s: State, sender: int, key: Key, frame: Frame) -> bool:
@@ -380,8 +385,8 @@ class Synchronous:
         except PeerError as error:
             raise PeerError(f"{s.view.members[sender]}: {error}") from None
         if inbox is None:
-            return replace(s, duplicates=s.duplicates + 1), []
-        s = replace(s, inbox=inbox)
+            return changed(s, duplicates=s.duplicates + 1), []
+        s = changed(s, inbox=inbox)
         target = catching_up.left_behind(self, s)
         return self.proceed(s) if target is None else catching_up.skip_to(self, s, target, None)
 
@@ -398,8 +403,8 @@ class Synchronous:
             math_ = self.scheme.take(s.math, sender, frame, s.here)
         except PeerError as error:
             reason = f"message of round {frame.round} refused: {error}"
-            return replace(s, refused=s.refused | {sender}), [Suspect(s.view.members[sender], reason)]
-        edge = edge.took(frame.round) if self.scheme.streams else replace(edge, round=frame.round)
+            return changed(s, refused=s.refused | {sender}), [Suspect(s.view.members[sender], reason)]
+        edge = edge.took(frame.round) if self.scheme.streams else changed(edge, round=frame.round)
         return s.with_in(key, edge, math=math_), []
 
     def _finish(self, s: State) -> Outcome:
