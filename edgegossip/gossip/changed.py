@@ -28,6 +28,6 @@ def changed(record: T, **changes: Any) -> T:
 
 
 @cache
-def _slots(kind: type) -> tuple[tuple[str, Any], ...]:
+def _slots(kind: Any) -> tuple[tuple[str, Any], ...]:
     """Fields and their slot descriptors, which write past a frozen class's refusal."""
     return tuple((f.name, getattr(kind, f.name)) for f in fields(kind))
