@@ -81,7 +81,10 @@ class Transport(Protocol):
         """
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
-        """The next event, or None when none came in time."""
+        """The next event, or None when none came in time, or `wake` was called."""
+
+    def wake(self) -> None:
+        """Let the `incoming` that waits, or else the next one, return None at once. May be called from any thread."""
 
     def close_peer(self, peer: NodeId, reason: str) -> None:
         """Stop talking to a peer that sent something bad. Nobody else is affected."""

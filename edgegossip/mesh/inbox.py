@@ -10,11 +10,15 @@ from contextlib import suppress
 from edgegossip.mesh.base import Received, TransportEvent
 
 
+class _Wake:
+    """Takes the place of an event for whoever waits in `get`."""
+
+
 class Inbox:
     """A queue of events. Frames take room from the moment their first chunk arrives until `get` hands them out."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes: int) -> None:
-        self._events: queue.SimpleQueue[TransportEvent | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[TransportEvent | _Wake | None] = queue.SimpleQueue()
         self._loop = loop
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
@@ -30,6 +34,10 @@ class Inbox:
         """Wake whoever waits in `get`; what is queued can still be taken."""
         self._events.put(None)
 
+    def wake(self) -> None:
+        """Let one `get`, the present one or the next, return None."""
+        self._events.put(_Wake())
+
     def get(self, timeout_s: float | None) -> TransportEvent | None:
         try:
             event = self._events.get(timeout=timeout_s) if timeout_s != 0 else self._events.get_nowait()
@@ -37,6 +45,8 @@ class Inbox:
             return None
         if event is None:
             self._events.put(None)  # stays closed for the next caller
+        elif isinstance(event, _Wake):
+            return None
         elif isinstance(event, Received):
             self.release(len(event.data))
         return event

@@ -108,8 +108,12 @@ class GrpcTransport:
             return outgoing.ticket
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
-        """The next event; None when none came in time, or when the transport is closed and all were taken."""
+        """The next event; None when none came in time, after `wake`, or when the transport is closed and all were taken."""
         return self._inbox.get(timeout_s)
+
+    def wake(self) -> None:
+        """See Transport.wake."""
+        self._inbox.wake()
 
     def close_peer(self, peer: NodeId, reason: str) -> None:
         """Refuse this peer from now on. Its queued frames fail and PeerDown follows."""

@@ -2,13 +2,20 @@
 
 One round: train [compute], `step` [encode], send, then take in events until the algorithm says RoundDone. Blocked time
 is [transmit] while a frame of ours is not acknowledged yet, [wait] after that; parsing and `receive` are [decode].
+
+An asynchronous algorithm takes in messages while the update is computed, too: the computing moves to a thread of its own
+and this loop goes on. All of that time is [compute]. What the messages take meanwhile costs the round no wall time of
+their own, and as far as both share a core the computing takes longer by it; no clock tells the two apart.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, TypeVar
 
 from edgegossip import frame as wire
 from edgegossip.gossip.base import (
@@ -29,11 +36,13 @@ from edgegossip.profiling.spans import RoundClock
 from edgegossip.training.base import Workload
 from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, Vec
 
+T = TypeVar("T")
+
 ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
 
 
 class Driver:
-    """One node's run of one algorithm. Not thread-safe; everything happens in `play` and `finish`."""
+    """One node's run of one algorithm. Not thread-safe; everything happens in `play`, `aside` and `drain`."""
 
     def __init__(
         self,
@@ -54,6 +63,9 @@ class Driver:
         self._traffic = Traffic(view.layout.size)
         self._timer: float | None = None
         self._done: RoundDone | None = None
+        self._adopted = False  # since the update in progress was begun
+        self._worker = ThreadPoolExecutor(1, "compute") if algorithm.asynchronous else None
+        self._aside = False  # the worker computes, and spans are not ours to open
 
     @property
     def model(self) -> Vec:
@@ -75,10 +87,9 @@ class Driver:
 
     def play(self) -> tuple[LocalUpdate, RoundDone]:
         """One round, from training to the mixed model."""
-        self._done, round = None, self.round
-        with self._clock.span("compute"):
-            local = self._workload.local_update(self.model, round)
-        with self._clock.span("encode"):
+        self._done = None
+        local, round = self._train(), self.round
+        with self._span("encode"):
             self._state, actions = self._algorithm.step(self._state, local)
         self._perform(actions)
         announce_at = self._now() + ANNOUNCE_S
@@ -87,12 +98,44 @@ class Driver:
             if now >= announce_at:
                 self._announce(round, now - announce_at + ANNOUNCE_S)
                 announce_at = now + ANNOUNCE_S
-            if self._timer is not None and now >= self._timer:
-                self._timer = None
-                self._advance(*self._algorithm.tick(self._state, now))
-            else:
-                self._take(announce_at if self._timer is None else min(announce_at, self._timer))
+            self._go_on(announce_at)
         return local, self._done
+
+    def aside(self, part: str, work: Callable[[], T]) -> T:
+        """What `work` gives; the time is `part`'s. An asynchronous algorithm is served meanwhile."""
+        with self._clock.span(part):
+            if self._worker is None:
+                return work()
+            future = self._worker.submit(work)
+            future.add_done_callback(lambda _: self._transport.wake())
+            self._aside = True
+            try:
+                while not future.done():
+                    self._go_on(None)
+            finally:
+                self._aside = False
+            return future.result()
+
+    def _train(self) -> LocalUpdate:
+        """The local update at the present model; anew when another's model was taken over meanwhile, for which it is none."""
+        while True:
+            self._adopted = False
+            local = self.aside("compute", partial(self._workload.local_update, self.model, self.round))
+            if not self._adopted:
+                return local
+
+    def _go_on(self, until: float | None) -> None:
+        """A tick that is due, or one event; blocks until then at most, None: until the transport wakes us."""
+        now = self._now()
+        if self._timer is not None and now >= self._timer:
+            self._timer = None
+            self._advance(*self._algorithm.tick(self._state, now))
+            return
+        bounds = [t for t in (until, self._timer) if t is not None]
+        self._take(min(bounds) if bounds else None)
+
+    def _span(self, part: str) -> AbstractContextManager[object]:
+        return nullcontext() if self._aside else self._clock.span(part)
 
     def drain(self, patience_s: float) -> None:
         """Take in events until every frame of ours is acknowledged, or patience runs out."""
@@ -100,10 +143,10 @@ class Driver:
         while self._traffic.in_flight and self._now() < until:
             self._take(until)
 
-    def _take(self, until: float) -> None:
+    def _take(self, until: float | None) -> None:
         """Block for one event until then at most, and handle it."""
-        with self._clock.span("transmit" if self._traffic.in_flight else "wait"):
-            event = self._transport.incoming(max(0.0, until - self._now()))
+        with self._span("transmit" if self._traffic.in_flight else "wait"):
+            event = self._transport.incoming(None if until is None else max(0.0, until - self._now()))
         if event is not None:
             self._handle(event)
 
@@ -131,7 +174,7 @@ class Driver:
         """A bad frame costs its sender the connection and nobody else anything. What it sent before is dropped too."""
         if sender in self._refused:
             return
-        with self._clock.span("decode"):
+        with self._span("decode"):
             try:
                 frame = wire.parse(data, self._limits)
                 wire.expect(frame, run_id=self._view.run_id, layout_hash=self._view.layout.hash)
@@ -162,7 +205,7 @@ class Driver:
         for action in actions:
             match action:
                 case Send(to, frame):
-                    with self._clock.span("transmit"):
+                    with self._span("transmit"):
                         ticket = self._transport.send(to, wire.build(frame))
                     self._traffic.sent(ticket, len(frame.body))
                 case SetTimer(after_s):
@@ -170,6 +213,7 @@ class Driver:
                 case Suspect(node, reason):
                     self._sink.event(self._view.node, "suspect", f"went on without {node}: {reason}", peer=node)
                 case Adopted(node, round):
+                    self._adopted = True
                     text = f"had been left behind: took over the model of {node} and goes on in round {round}"
                     self._sink.event(self._view.node, "adopted", text, peer=node)
                 case RoundDone():

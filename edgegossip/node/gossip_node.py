@@ -44,7 +44,7 @@ class _Replay:
     def __init__(self, transport: Transport, events: list[TransportEvent]) -> None:
         self._transport, self._events = transport, list(events)
         self.send, self.close_peer, self.close = transport.send, transport.close_peer, transport.close
-        self.limit_frames = transport.limit_frames
+        self.limit_frames, self.wake = transport.limit_frames, transport.wake
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
         return self._events.pop(0) if self._events else self._transport.incoming(timeout_s)
@@ -174,5 +174,6 @@ class _Reporter:
         if not last and round not in self._evaluate_after:
             return {}
         limit = None if last else self._spec.recipe.evaluation.examples or None
-        self.final = self._workload.evaluate(self._driver.model, limit)
+        model = self._driver.model
+        self.final = self._driver.aside("other", lambda: self._workload.evaluate(model, limit))
         return {"eval/loss": self.final.loss, "eval/accuracy": self.final.accuracy}

@@ -23,7 +23,7 @@ class MemoryTransport:
 
     node: NodeId
     peers: dict[NodeId, MemoryTransport] = field(default_factory=dict)
-    events: queue.Queue[TransportEvent] = field(default_factory=queue.Queue)
+    events: queue.Queue[TransportEvent | None] = field(default_factory=queue.Queue)
     closed: list[tuple[NodeId, str]] = field(default_factory=list)
     acknowledge_after_s: float = 0.0
     tickets: int = 0
@@ -44,6 +44,9 @@ class MemoryTransport:
             return self.events.get(timeout=timeout_s)
         except queue.Empty:
             return None
+
+    def wake(self) -> None:
+        self.events.put(None)
 
     def close_peer(self, peer: NodeId, reason: str) -> None:
         self.closed.append((peer, reason))
