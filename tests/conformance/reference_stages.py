@@ -60,7 +60,7 @@ def symbol_bytes(bits: int, largest: int) -> list[int]:
 
 
 def tokens(largest: int) -> list[int]:
-    return [b for b in range(256) if b == SKIP or 0 < b & 7 <= min(largest, 7)]
+    return [b for b in range(256) if b == SKIP or 0 < b & 15 <= min(largest, 7)]
 
 
 def code_lengths(alphabet: list[int], seen: Counter[int]) -> dict[int, int]:
@@ -140,43 +140,64 @@ def huffman_codes(payload: bytes, n: int, bits: int, largest: int) -> list[int]:
     return [int(row[i * width : (i + 1) * width][::-1], 2) for i in range(n)]
 
 
-def runs(codes: list[int], bits: int, largest: int, k: int = 1) -> bytes:
-    """One unit of up to 2^14 values."""
+def run_streams(n: int) -> list[int]:
+    """The values of each stream of a block of the runs stage."""
+    quarter = n // 256 * 64
+    return [n] if n < 2048 else [quarter, quarter, quarter, n - 3 * quarter]
+
+
+def run_items(codes: list[int], bits: int, largest: int, k: int) -> list[tuple[int, str]]:
+    """Tokens of a stream and the bits that stand beside them."""
     items: list[tuple[int, str]] = []
     zeros = 0
     for code in [*codes, None]:
         if code == 0:
             zeros += 1
             continue
-        while zeros >> k >= 15 or (code is None and zeros > 0):
-            items.append((SKIP, ""))
-            zeros -= 15 << k
+        while zeros >= 16 << k or (code is None and zeros > 0):
+            items.append((SKIP, "1" * k))
+            zeros -= 16 << k
         if code is not None:
             level = code & (1 << bits - 1) - 1
-            rest = omega(level - 6) if level >= 7 else ""
-            token = zeros >> k << 4 | code >> bits - 1 << 3 | min(level, 7)
-            items.append((token, low_first(zeros & (1 << k) - 1, k) + rest))
+            rest = omega(level - 6) if level >= 7 < largest else ""
+            beside = str(code >> bits - 1) + low_first(zeros & (1 << k) - 1, k) + rest
+            items.append((zeros >> k << 4 | min(level, 7), beside))
             zeros = 0
+    return items
+
+
+def runs(codes: list[int], bits: int, largest: int, k: int = 1) -> bytes:
+    """One block of up to 65536 values."""
+    streams, at = [], 0
+    for count in run_streams(len(codes)):
+        streams.append(run_items(codes[at : at + count], bits, largest, k))
+        at += count
     alphabet = tokens(largest)
-    lengths = code_lengths(alphabet, Counter(token for token, _ in items))
+    lengths = code_lengths(alphabet, Counter(token for items in streams for token, _ in items))
     words = canonical(lengths)
-    unit = bits_to_bytes("".join(words[token] + rest for token, rest in items))
-    return bytes([k]) + table(lengths, alphabet) + struct.pack("<H", len(unit)) + unit
+    coded = [bits_to_bytes("".join(words[token] + rest for token, rest in items)) for items in streams]
+    sizes = struct.pack(f"<{len(coded)}H", *map(len, coded))
+    return bytes([k]) + table(lengths, alphabet) + sizes + b"".join(coded)
 
 
 def runs_codes(payload: bytes, n: int, bits: int, largest: int) -> list[int]:
-    k, out = payload[0], []
+    k, out, end = payload[0], [], 0
     words, used = read_table(payload[1:], tokens(largest))
-    stream, at = bits_of(payload[3 + used :]), 0
-    while len(out) < n:
-        token, at = read_symbol(stream, at, words)
-        if token == SKIP:
-            out += [0] * (15 << k)
-            continue
-        out += [0] * ((token >> 4 << k) + int("0" + stream[at : at + k][::-1], 2))
-        at, level = at + k, token & 7
-        if level == 7:
-            rest, at = read_omega(stream, at)
-            level += rest - 1
-        out.append((token >> 3 & 1) << bits - 1 | level)
-    return out[:n]
+    counts = run_streams(n)
+    place = 1 + used + 2 * len(counts)
+    for count, size in zip(counts, struct.unpack_from(f"<{len(counts)}H", payload, 1 + used), strict=True):
+        stream, at, end = bits_of(payload[place : place + size]), 0, end + count
+        place += size
+        while len(out) < end:
+            token, at = read_symbol(stream, at, words)
+            level, sign = token & 7, 0
+            if level:
+                sign, at = int(stream[at]), at + 1
+            out += [0] * ((token >> 4 << k) + int("0" + stream[at : at + k][::-1], 2))
+            at += k
+            if level == 7 < largest:
+                rest, at = read_omega(stream, at)
+                level += rest - 1
+            out.append(sign << bits - 1 | level)
+        out = out[:end]
+    return out

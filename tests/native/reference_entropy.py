@@ -3,16 +3,25 @@ transport of a Huffman code. Shares no code with the product."""
 
 from __future__ import annotations
 
+import heapq
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.conformance.reference_stages import bits_of, canonical, read_omega, read_symbol, symbol_bytes, tokens
+from tests.conformance.reference_stages import (
+    bits_of,
+    canonical,
+    read_omega,
+    read_symbol,
+    run_streams,
+    symbol_bytes,
+    tokens,
+)
 
 RAW, HUFFMAN, RUNS, ELIAS = range(4)
 SAME, STATIC, MARGINALS, LENGTHS = range(4)
 BLOCK, RAW_BLOCK = 65536, 0xFFFF
-SKIP = 0xF0
+OWN_TABLE_FROM = 512  # values
 
 
 def read_scales(data: bytes, count: int, bucket: int) -> list[float]:
@@ -69,7 +78,7 @@ class Decoder:
     def huffman(self, payload: bytes, n: int) -> list[int]:
         width = next(w for w in (1, 2, 4, 8) if w >= self.bits)
         alphabet = symbol_bytes(self.bits, self.largest)
-        words, payload = self.words(payload, HUFFMAN, alphabet, width)
+        words, payload = self.words(payload, HUFFMAN, alphabet, width, n)
         codes: list[int] = []
         for start in range(0, n, BLOCK):
             block, payload = self.block(payload, min(BLOCK, n - start), width, words)
@@ -97,35 +106,40 @@ class Decoder:
         return self.dense(bytes(symbols), n, width), data
 
     def runs(self, payload: bytes, n: int) -> list[int]:
-        k, is_long = payload[0] & 127, payload[0] >> 7
-        words, payload = self.words(payload[1:], RUNS, tokens(self.largest), 4)
-        self.seen.add("long units" if is_long else "short units")
-        unit, size_bytes = (1 << 18, 3) if is_long else (1 << 14, 2)
+        k = payload[0]
+        words, payload = self.words(payload[1:], RUNS, tokens(self.largest), 4, n)
         codes: list[int] = []
-        for start in range(0, n, unit):
-            size = int.from_bytes(payload[:size_bytes], "little")
-            codes += self.unit(payload[size_bytes : size_bytes + size], min(unit, n - start), k, words)
-            payload = payload[size_bytes + size :]
+        for start in range(0, n, BLOCK):
+            counts = run_streams(min(BLOCK, n - start))
+            self.seen.add(f"{len(counts)} streams of runs")
+            sizes = struct.unpack_from(f"<{len(counts)}H", payload)
+            payload = payload[2 * len(counts) :]
+            for count, size in zip(counts, sizes, strict=True):
+                codes += self.items(payload[:size], count, k, words)
+                payload = payload[size:]
         assert not payload
         return codes
 
-    def unit(self, data: bytes, n: int, k: int, words: dict[str, int]) -> list[int]:
+    def items(self, data: bytes, n: int, k: int, words: dict[str, int]) -> list[int]:
         codes: list[int] = []
         bits, at = bits_of(data), 0
         while len(codes) < n:
             token, at = read_symbol(bits, at, words)
-            if token == SKIP:
-                self.seen.add("skip")
-                codes += [0] * (15 << k)
-                continue
+            level, sign = token & 7, 0
+            if level:
+                sign, at = int(bits[at]), at + 1
             codes += [0] * ((token >> 4 << k) + int("0" + bits[at : at + k][::-1], 2))
-            at, level = at + k, token & 7
-            if level == 7:
+            at += k
+            if not level:
+                self.seen.add("skip")
+                codes.append(0)
+                continue
+            if level == 7 < self.largest:
                 self.seen.add("escape")
                 more, at = read_omega(bits, at)
                 level = 6 + more
             assert len(codes) < n
-            codes.append(self.code(token >> 3 & 1, level))
+            codes.append(self.code(sign, level))
         ends(bits, at)
         return codes[:n]
 
@@ -133,18 +147,21 @@ class Decoder:
         assert 0 < level <= self.largest
         return sign << self.bits - 1 | level
 
-    def words(self, data: bytes, stage: int, alphabet: list[int], width: int) -> tuple[dict[str, int], bytes]:
+    def words(
+        self, data: bytes, stage: int, alphabet: list[int], width: int, n: int
+    ) -> tuple[dict[str, int], bytes]:
         """Code words and their bytes, and what follows the table."""
         kind, data = data[0], data[1:]
+        assert kind == SAME or n >= OWN_TABLE_FROM
         self.seen.add(f"{('huffman', 'runs')[stage - 1]} {('same', 'static', 'marginals', 'lengths')[kind]}")
         rows = 1 if stage == HUFFMAN else 2  # lists of marginals
         if kind == SAME:
             lengths = self.last[stage]
         elif kind == STATIC:
-            lengths, data = package_merge(weights_of(alphabet, width, [self.static[data[0]]])), data[1:]
+            lengths, data = lengths_from(weights_of(alphabet, width, [self.static[data[0]]])), data[1:]
         elif kind == MARGINALS:
             marginals, data = read_marginals(data, alphabet, width, rows)
-            lengths = package_merge(weights_of(alphabet, width, marginals))
+            lengths = lengths_from(weights_of(alphabet, width, marginals))
         else:
             size = (len(alphabet) + 1) // 2
             halves = [half for byte in data[:size] for half in (byte & 15, byte >> 4)]
@@ -186,15 +203,22 @@ def weights_of(alphabet: list[int], width: int, marginals: Sequence[Sequence[int
     return found
 
 
-def package_merge(weights: dict[int, int]) -> dict[int, int]:
-    """Lengths of an optimal code without words of more than 14 bits."""
-    leaves = sorted((w, 0, (s,)) for s, w in weights.items())
-    items = leaves
-    for _ in range(13):
-        pairs = [(a[0] + b[0], 1, a[2] + b[2]) for a, b in zip(items[::2], items[1::2], strict=False)]
-        items = sorted(leaves + pairs, key=lambda item: item[:2])
-    lengths = dict.fromkeys(weights, 0)
-    for _, _, symbols in items[: 2 * len(weights) - 2]:
-        for s in symbols:
-            lengths[s] += 1
-    return lengths
+def lengths_from(weights: dict[int, int]) -> dict[int, int]:
+    """Lengths of Huffman's code for the nine highest bits of the weights, cut to 14 bits."""
+    cut = {s: w >> max(0, w.bit_length() - 9) << max(0, w.bit_length() - 9) for s, w in weights.items()}
+    order = sorted(cut, key=lambda s: (cut[s], s))
+    heap: list[tuple[int, int, tuple[int, ...]]] = [(cut[s], k, (s,)) for k, s in enumerate(order)]  # ordered: a heap
+    depth = dict.fromkeys(weights, 0)
+    for made in range(len(weights) - 1):
+        a, b = heapq.heappop(heap), heapq.heappop(heap)
+        for s in a[2] + b[2]:
+            depth[s] += 1
+        heapq.heappush(heap, (a[0] + b[0], len(weights) + made, a[2] + b[2]))
+    counts = [sum(min(d, 14) == bits for d in depth.values()) for bits in range(15)]
+    while sum(count * 2 ** (14 - bits) for bits, count in enumerate(counts) if bits) > 2**14:
+        grows = max(bits for bits in range(1, 14) if counts[bits])
+        counts[14] -= 1
+        counts[grows] -= 1
+        counts[grows + 1] += 2
+    lengths = [bits for bits in range(14, 0, -1) for _ in range(counts[bits])]
+    return dict(zip(order, lengths, strict=True))

@@ -16,6 +16,7 @@
 #include "kernels/half.hpp"
 #include "kernels/matrix.hpp"
 #include "kernels/minmax8.hpp"
+#include "kernels/runs.hpp"
 #include "kernels/sparse.hpp"
 #include "kernels/quantise.hpp"
 
@@ -27,6 +28,7 @@ namespace edgegossip {
 struct Kernels {
     General general;
     Entropy entropy;
+    Runs runs;
     Half half;
     MinMax8 minmax8;
     Sparse sparse;

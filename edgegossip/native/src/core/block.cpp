@@ -57,7 +57,7 @@ int64_t block_size(const uint8_t* p, const uint8_t* end, int64_t n, int bits) {
 }
 
 int64_t decode_block(const Entropy& kernels, const uint8_t* p, const uint8_t* end, int64_t n, const Quantiser& q,
-                     const DecodeEntry* table, uint8_t* symbols, uint8_t* scratch) {
+                     const DecodeTable& table, uint8_t* symbols, uint8_t* scratch, const void* soon) {
     if (read16(p) == RAW_BLOCK) return decode_raw(p + 2, n, q, symbols, scratch);
     const int64_t m = symbol_bytes(n, q.bits);
     const int width = symbol_width(q.bits), streams = streams_of(m);
@@ -65,7 +65,7 @@ int64_t decode_block(const Entropy& kernels, const uint8_t* p, const uint8_t* en
     int64_t sizes[4] = {};
     for (int k = 0; k < streams; k++) sizes[k] = read16(p + 2 * k);
     uint8_t* const to = symbols == nullptr && padded ? scratch : symbols;
-    if (!kernels.decode(p + 2 * streams, sizes, streams, end, table, to, m)) return BAD_STREAM;
+    if (!kernels.decode(p + 2 * streams, sizes, streams, end, table.entries, table.window, to, m, soon)) return BAD_STREAM;
     return padded && has_padding(to, n, width) ? int64_t(BAD_PADDING) : 0;
 }
 

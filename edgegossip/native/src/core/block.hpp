@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "huffman.hpp"
 #include "../kernels/entropy.hpp"
 #include "../kernels/quantise.hpp"
 
@@ -25,8 +26,8 @@ int64_t encode_block(const Entropy& kernels, const uint8_t* symbols, int64_t n, 
 int64_t block_size(const uint8_t* p, const uint8_t* end, int64_t n, int bits);
 
 // Symbols of a block whose size is known to be good; null: only checks (then `scratch` may be used, as large as the
-// symbols). `end`: of what may be read. 0 or a SectionError; codes are not looked at in a raw block that is stored.
+// symbols). `end`: of what may be read; `soon`: where the values will go, or null. 0 or a SectionError; codes are not looked at in a raw block that is stored.
 int64_t decode_block(const Entropy& kernels, const uint8_t* p, const uint8_t* end, int64_t n, const Quantiser& q,
-                     const DecodeEntry* table, uint8_t* symbols, uint8_t* scratch);
+                     const DecodeTable& table, uint8_t* symbols, uint8_t* scratch, const void* soon);
 
 }  // namespace edgegossip::coding

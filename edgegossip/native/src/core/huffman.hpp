@@ -1,5 +1,5 @@
-// Huffman codes over bytes: canonical (Schwartz and Kallick 1964), complete, no code longer than 12 bits, optimal under
-// that limit (package-merge, Larmore and Hirschberg 1990), and what tells a receiver which code it is.
+// Huffman codes over bytes: canonical (Schwartz and Kallick 1964), complete, no code longer than 14 bits; and what tells a
+// receiver which code it is.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct Alphabet {
     int marginals;                    // in the list
     uint8_t listed[MAX_MARGINALS];    // those that are sent; the others are 0
 };
-Alphabet symbol_alphabet(const Quantiser& q);
-Alphabet token_alphabet(const Quantiser& q);  // of the runs stage
+const Alphabet& symbol_alphabet(const Quantiser& q);  // the thread's until its next call with other codes
+const Alphabet& token_alphabet(const Quantiser& q);   // of the runs stage; likewise
 
 struct CodeLengths {
     uint8_t bits[256];  // 0: no code
@@ -44,36 +44,74 @@ struct TableState {
 };
 static_assert(sizeof(TableState) == 514, "callers keep it as bytes");
 
-// Lengths of the optimal code for these weights, sum below 2^57; 0 has no code. Two symbols at least.
+// Lengths of Huffman's code for these weights, sum below 2^57, of which the 9 highest bits count; 0 has no code. Two symbols at
+// least. Where a length exceeds the limit, others grow to make room.
 void code_lengths(const uint64_t* weights, CodeLengths* lengths);
 
 // Every byte with a code is valid, and the code is complete: any string of bits decodes.
 bool is_complete(const CodeLengths& lengths, const uint8_t* valid);
 
 void make_encode_table(const CodeLengths& lengths, EncodeEntry* table);
-void make_decode_table(const CodeLengths& lengths, DecodeEntry* table);
 
-// The table of this code, which is made unless the thread's last one of the same purpose was of the same code. It is the
-// thread's until its next call; a body's tensors mostly share a code, and making the table takes as long as 10 000 values.
-enum class Purpose { SYMBOLS, TOKENS };
-const DecodeEntry* decode_table(const CodeLengths& lengths, Purpose purpose);
+inline uint32_t reversed(uint32_t v) {
+    v = (v >> 1 & 0x55555555) | (v & 0x55555555) << 1;
+    v = (v >> 2 & 0x33333333) | (v & 0x33333333) << 2;
+    v = (v >> 4 & 0x0f0f0f0f) | (v & 0x0f0f0f0f) << 4;
+    return __builtin_bswap32(v);
+}
+
+// Calls visit(byte, bits of its code word, the word with its first bit lowest) in the order of the words.
+template <class Visit>
+void each_code(const CodeLengths& lengths, const Visit& visit);
+
+// The table of this code, for n values or more. It is the thread's until its next call, and is made only when the last one was of
+// another code (or too small): a body's tensors mostly share one. What it takes is bounded by n: see table_work.
+struct DecodeTable {
+    const DecodeEntry* entries;
+    int window;
+};
+DecodeTable symbol_table(const CodeLengths& lengths, int64_t n);
+
+// A section's own code needs so many values, or those that build its tables could cost a receiver much more than the values do.
+constexpr int64_t MIN_TABLE_VALUES = 512;
+
+// Table entries that this thread has filled, and bytes whose code lengths it has computed, for decoding.
+int64_t& table_work();
 
 enum TableKind : uint8_t { TABLE_SAME = 0, TABLE_STATIC = 1, TABLE_MARGINALS = 2, TABLE_LENGTHS = 3 };
 constexpr int MAX_TABLE_BYTES = 1 + 128;
 
 // The code that a sender uses for bytes that occur as `hist` says (a sample: `scale` times as many are to be sent), its
-// transport, and the bits of both.
+// transport, and the bits of both; infinitely many when there is none for a tensor of n values.
 struct TableChoice {
     CodeLengths lengths;
     uint8_t transport[MAX_TABLE_BYTES];
     int transport_bytes;
     double bits;
 };
-TableChoice choose_table(const Alphabet& a, const uint32_t* hist, double scale, const LastTable& last, const StaticTables& tables);
+TableChoice choose_table(const Alphabet& a, const uint32_t* hist, double scale, const LastTable& last, const StaticTables& tables,
+                         int64_t n);
 
-// Reads a transport at p, nothing at or beyond `end`. The bytes it has, or 0 when it is none, or not of a complete code
-// over the alphabet.
+// Reads a transport at p of a section of n values, nothing at or beyond `end`. The bytes it has, or 0 when it is none, or not of a
+// complete code over the alphabet.
 int read_table(const uint8_t* p, const uint8_t* end, const Alphabet& a, const LastTable& last, const StaticTables& tables,
-               CodeLengths* lengths);
+               int64_t n, CodeLengths* lengths);
+
+// Canonical codes in order of (length, symbol).
+template <class Visit>
+void each_code(const CodeLengths& lengths, const Visit& visit) {
+    int start[HUFFMAN_MAX_BITS + 2] = {};
+    uint8_t order[256];
+    for (int s = 0; s < 256; s++) start[lengths.bits[s] + 1]++;
+    const int none = start[1];
+    for (int bits = 1; bits <= HUFFMAN_MAX_BITS; bits++) start[bits + 1] += start[bits];
+    for (int s = 0; s < 256; s++) order[start[lengths.bits[s]]++] = uint8_t(s);
+    uint32_t code = 0;  // its first bit is bit 31
+    for (int i = none; i < 256; i++) {
+        const int bits = lengths.bits[order[i]];
+        visit(order[i], bits, reversed(code));
+        code += uint32_t(1) << (32 - bits);
+    }
+}
 
 }  // namespace edgegossip::coding

@@ -9,6 +9,7 @@
 #include "codes.hpp"
 #include "huffman.hpp"
 #include "log2.hpp"
+#include "../kernels/runs.hpp"
 
 namespace edgegossip::coding {
 namespace {
@@ -52,7 +53,7 @@ void product_weights(const Alphabet& a, const uint64_t* marginals, uint64_t* wei
 }
 
 void finish_marginals(Alphabet* a) {
-    std::memset(a->listed, 0, sizeof a->listed);
+    if (a->width == 8) return;
     const int fields = 8 / a->width, mask = (1 << a->width) - 1;
     for (int s = 0; s < 256; s++)
         for (int k = 0; k < fields && a->valid[s]; k++) a->listed[a->first[k] + (s >> (k * a->width) & mask)] = 1;
@@ -131,25 +132,48 @@ TableChoice from_histogram(const Alphabet& a, const uint32_t* hist, double scale
 
 }  // namespace
 
-Alphabet symbol_alphabet(const Quantiser& q) {
-    Alphabet a{};
-    mark_symbols(q, a.valid);
-    a.width = symbol_width(q.bits);
-    a.marginals = a.width == 8 ? 0 : 1 << a.width;
-    if (a.width < 8) finish_marginals(&a);
-    return a;
+namespace {
+
+// An alphabet and what it depends on.
+struct Kept {
+    int32_t bits = 0, levels = 0, kind = 0;
+    Alphabet alphabet;
+};
+
+template <class Make>
+const Alphabet& kept_alphabet(Kept* last, const Quantiser& q, const Make& make) {
+    const int32_t levels = max_level(q);
+    if (last->bits != q.bits || last->levels != levels || last->kind != q.kind) {
+        last->alphabet = Alphabet{};
+        make(&last->alphabet, levels);
+        finish_marginals(&last->alphabet);
+        last->bits = q.bits;
+        last->levels = levels;
+        last->kind = q.kind;
+    }
+    return last->alphabet;
 }
 
-// Low nibble: sign << 3 | min(level, 7), 0 only for the byte that skips; high nibble: a run of zeros, see runs.hpp.
-Alphabet token_alphabet(const Quantiser& q) {
-    Alphabet a{};
-    const int levels = std::min<int32_t>(max_level(q), 7);
-    for (int s = 0; s < 256; s++) a.valid[s] = s == 0xf0 || ((s & 7) > 0 && (s & 7) <= levels);
-    a.width = 4;
-    a.first[1] = 16;
-    a.marginals = 32;
-    finish_marginals(&a);
-    return a;
+}  // namespace
+
+const Alphabet& symbol_alphabet(const Quantiser& q) {
+    thread_local Kept last;
+    return kept_alphabet(&last, q, [&](Alphabet* a, int32_t) {
+        mark_symbols(q, a->valid);
+        a->width = symbol_width(q.bits);
+        a->marginals = a->width == 8 ? 0 : 1 << a->width;
+    });
+}
+
+// Low nibble: min(level, 7), 0 only for the byte of zeros alone; high nibble: a run of zeros, see runs.hpp.
+const Alphabet& token_alphabet(const Quantiser& q) {
+    thread_local Kept last;
+    return kept_alphabet(&last, q, [](Alphabet* a, int32_t levels) {
+        for (int s = 0; s < 256; s++) a->valid[s] = s == RUN_SKIP || ((s & 15) > 0 && (s & 15) <= std::min(levels, RUN_ESCAPE));
+        a->width = 4;
+        a->first[1] = 16;
+        a->marginals = 32;
+    });
 }
 
 namespace {
@@ -192,7 +216,8 @@ TableChoice from_static(const Alphabet& a, const uint32_t* hist, double scale, c
 
 }  // namespace
 
-TableChoice choose_table(const Alphabet& a, const uint32_t* hist, double scale, const LastTable& last, const StaticTables& tables) {
+TableChoice choose_table(const Alphabet& a, const uint32_t* hist, double scale, const LastTable& last, const StaticTables& tables,
+                         int64_t n) {
     const Ideals ideal = ideals(a, hist, scale, tables);
     TableChoice same;
     same.bits = std::numeric_limits<double>::infinity();
@@ -204,6 +229,7 @@ TableChoice choose_table(const Alphabet& a, const uint32_t* hist, double scale, 
         if (same.bits <= GOOD_ENOUGH * ideal.least()) return same;
     }
     TableChoice best = same;
+    if (n < MIN_TABLE_VALUES) return best;
     // How near a code comes to its ideal differs between kinds; where a section is small the difference is worth the work.
     const bool all = std::accumulate(hist, hist + 256, int64_t(0)) <= TRY_ALL_UP_TO;
     const auto worth = [&](double kind) { return kind == ideal.least() || (all && std::isfinite(kind)); };
@@ -214,10 +240,14 @@ TableChoice choose_table(const Alphabet& a, const uint32_t* hist, double scale, 
 }
 
 int read_table(const uint8_t* p, const uint8_t* end, const Alphabet& a, const LastTable& last, const StaticTables& tables,
-               CodeLengths* lengths) {
+               int64_t n, CodeLengths* lengths) {
     if (p >= end) return 0;
     const uint8_t kind = *p++;
     int used = 1;
+    if (kind != TABLE_SAME) {
+        if (n < MIN_TABLE_VALUES) return 0;
+        table_work() += 256;
+    }
     if (kind == TABLE_SAME && last.known) {
         *lengths = last.lengths;
     } else if (kind == TABLE_STATIC && takes_static(a, tables)) {

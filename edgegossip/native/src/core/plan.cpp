@@ -14,23 +14,33 @@ namespace {
 
 constexpr int64_t SMALL_VALUES = int64_t(1) << 18;
 constexpr int64_t PIECE_VALUES = 2048, PIECES = 64, SAMPLED_PART = 16;
-constexpr double LENGTH_BITS = 32;  // the payload's size
+constexpr double LENGTH_BITS = 32;        // the payload's size
+constexpr int64_t AROUND_BLOCK = 80;      // bits of the sizes of four streams, and what fills their last bytes
+constexpr int64_t ESCAPED_BITS = 5;       // of the omega word of an escaped level, of which most are small
 
-// Below this share of nonzeros a unit is long, so that its own bytes weigh little; above it, short.
-constexpr int64_t SHORT_UNIT_SHARE = 25;
+// Codes are so sparse when this share of the bytes of symbols is 0 that runs are taken without a look at Huffman codes of bytes.
+constexpr int64_t SPARSE_SHARE_OF_3 = 2;
+constexpr int64_t GLANCE_FROM = 4096, GLANCE_PIECE = 512, GLANCE_STEP = 8;  // bytes; one piece of 8 is looked at
 
 RunsPlan plan_runs(const Symbols& s, const Source& source, double scale, int64_t nonzeros, const LastTable& last) {
     RunsPlan plan;
     plan.run_bits = run_bits_for(nonzeros, s.count);
-    plan.is_long = nonzeros * SHORT_UNIT_SHARE < s.count;
+    const RunShape shape = run_shape(source.q, plan.run_bits);
     uint32_t hist[256] = {};
-    int64_t beside = 0;
-    for (int64_t first = 0; first < s.count; first += plan.unit())
-        beside += count_tokens(s.data.data() + symbol_bytes(first, source.q.bits), std::min(plan.unit(), s.count - first),
-                               source.q.bits, plan.run_bits, hist);
-    plan.table = choose_table(token_alphabet(source.q), hist, scale, last, StaticTables{});
-    const int64_t units = (source.n + plan.unit() - 1) / plan.unit();
-    plan.table.bits += scale * double(beside) + double(units * (8 * plan.size_bytes() + 4) + 8) + LENGTH_BITS;
+    int64_t items = 0;
+    plan.items.need(run_items_bound(s.all ? s.count : std::min(s.count, BLOCK_VALUES)));
+    for (int64_t first = 0; first < s.count; first += BLOCK_VALUES) {
+        uint32_t* const to = plan.items.data() + (s.all ? items : 0);
+        plan.blocks.push_back(find_items(s.kernels.runs, s.data.data() + symbol_bytes(first, source.q.bits),
+                                         std::min(BLOCK_VALUES, s.count - first), shape, to, hist));
+        items += plan.blocks.back().all();
+    }
+    plan.table = choose_table(token_alphabet(source.q), hist, scale, last, StaticTables{}, source.n);
+    int64_t beside = bits_beside(hist, plan.run_bits);
+    for (int s = 0; s < 256; s++) items -= hist[s];
+    beside += ESCAPED_BITS * items;
+    const int64_t blocks = (source.n + BLOCK_VALUES - 1) / BLOCK_VALUES;
+    plan.table.bits += scale * double(beside) + double(blocks * AROUND_BLOCK + 8) + LENGTH_BITS;
     return plan;
 }
 
@@ -79,11 +89,18 @@ namespace {
 // A tensor's byte symbols, counted.
 struct Counts {
     uint32_t bytes[256] = {};
-    int64_t all, nonzeros = 0;  // bytes; values that are not zero
+    int64_t all = 0, nonzeros = 0;  // bytes; values that are not zero
     int64_t in_levels = 0;      // bits of their Elias codes without the gaps' words, of which none takes less than one
 
-    Counts(const Symbols& s, const Quantiser& q) : all(symbol_bytes(s.count, q.bits)) {
-        s.kernels.entropy.histogram(s.data.data(), all, bytes);
+    // Of a piece of GLANCE_PIECE bytes in `step`.
+    Counts(const Symbols& s, const Quantiser& q, int64_t step) {
+        const int64_t total = symbol_bytes(s.count, q.bits);
+        const int64_t piece = step == 1 ? total : GLANCE_PIECE;
+        for (int64_t first = 0; first < total; first += step * piece) {
+            const int64_t count = std::min(piece, total - first);
+            s.kernels.entropy.histogram(s.data.data() + first, count, bytes);
+            all += count;
+        }
         const int width = symbol_width(q.bits);
         const uint32_t mask = (1u << width) - 1, level_mask = (1u << (q.bits - 1)) - 1;
         for (uint32_t symbol = 1; symbol < 256; symbol++) {
@@ -96,6 +113,8 @@ struct Counts {
             }
         }
     }
+
+    bool is_sparse() const { return 3 * int64_t(bytes[0]) > SPARSE_SHARE_OF_3 * all; }
 
     // A byte of zeros gets a code of one bit then, which may be far above its worth.
     bool has_frequent_zeros() const { return 5 * int64_t(bytes[0]) > 2 * all; }
@@ -132,15 +151,23 @@ Plan make_plan(const Symbols& s, const Source& source, Choice choice, const Stat
         plan.runs = plan_runs(s, source, scale, nonzeros, state.tokens);
         contest.consider(STAGE_RUNS, plan.runs.table.bits);
     } else {
-        const Counts counts(s, q);
+        if (choice == Choice::HUFFMAN && symbol_bytes(s.count, q.bits) >= GLANCE_FROM) {
+            const Counts glance(s, q, GLANCE_STEP);
+            if (glance.is_sparse()) {
+                plan.runs = plan_runs(s, source, scale, glance.nonzeros * symbol_bytes(s.count, q.bits) / glance.all, state.tokens);
+                contest.consider(STAGE_RUNS, plan.runs.table.bits);
+                return plan;
+            }
+        }
+        const Counts counts(s, q, 1);
         // Runs decode more slowly, so where they gain little they are for `auto` alone.
         if (counts.has_frequent_zeros() || (choice == Choice::AUTO && 4 * int64_t(counts.bytes[0]) > counts.all)) {
             plan.runs = plan_runs(s, source, scale, counts.nonzeros, state.tokens);
             contest.consider(STAGE_RUNS, plan.runs.table.bits);
         }
-        const double around = double((source.n + BLOCK_VALUES - 1) / BLOCK_VALUES * 80) + LENGTH_BITS;
+        const double around = double((source.n + BLOCK_VALUES - 1) / BLOCK_VALUES * AROUND_BLOCK) + LENGTH_BITS;
         if (scale * counts.least_huffman() + around < contest.best) {
-            plan.huffman = choose_table(symbol_alphabet(q), counts.bytes, scale, state.symbols, tables);
+            plan.huffman = choose_table(symbol_alphabet(q), counts.bytes, scale, state.symbols, tables, source.n);
             contest.consider(STAGE_HUFFMAN, plan.huffman.bits + around);
         }
         in_elias = counts.in_levels + counts.nonzeros;

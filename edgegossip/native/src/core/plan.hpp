@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "huffman.hpp"
 #include "runs.hpp"
@@ -32,9 +33,8 @@ struct Symbols {
 struct RunsPlan {
     TableChoice table;
     int run_bits;
-    bool is_long;
-    int64_t unit() const { return int64_t(1) << (is_long ? LONG_UNIT_LOG2 : SHORT_UNIT_LOG2); }
-    int64_t size_bytes() const { return is_long ? 3 : 2; }  // that say how long a unit is
+    Scratch<uint32_t> items;       // of all blocks, where the symbols are all of the tensor's
+    std::vector<RunItems> blocks;  // how many of them each has
 };
 
 struct Plan {

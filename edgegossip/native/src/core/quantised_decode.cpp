@@ -34,6 +34,7 @@ struct Target {
     float* out;
 
     bool checks() const { return mode == Mode::CHECK; }
+    const void* soon(int64_t first) const { return checks() ? nullptr : out + first; }  // what a block's values go to
 
     // Values of a block from its symbols. False when a code is none.
     bool write(const uint8_t* symbols, int64_t first, int64_t count, Slot* slot) const {
@@ -101,80 +102,56 @@ struct Range {
     const uint8_t *p, *end;
 };
 
-int64_t decode_huffman(const Target& t, Range r, const Body& body, const StaticTables& tables, LastTable* last, int threads) {
-    const int bits = t.q.bits;
-    CodeLengths lengths;
-    const int used = read_table(r.p, r.end, symbol_alphabet(t.q), *last, tables, &lengths);
-    if (used == 0) return BAD_TABLE;
-    *last = {1, lengths};
-    const DecodeEntry* const table = decode_table(lengths, Purpose::SYMBOLS);
-    const int64_t blocks = blocks_of(t.n);
-    std::vector<const uint8_t*> starts;
-    const uint8_t* p = r.p + used;
-    for (int64_t b = 0; b < blocks; b++) {
-        const int64_t size = block_size(p, r.end, std::min(BLOCK_VALUES, t.n - b * BLOCK_VALUES), bits);
+// Where the blocks of n values start, which fill the range. 0 or a SectionError.
+template <class SizeOf>
+int64_t find_blocks(Range r, int64_t n, const SizeOf& size_of, std::vector<const uint8_t*>* starts) {
+    for (int64_t first = 0; first < n; first += BLOCK_VALUES) {
+        const int64_t size = size_of(r.p, r.end, std::min(BLOCK_VALUES, n - first));
         if (size == 0) return ENDS_EARLY;
-        starts.push_back(p);
-        p += size;
-    }
-    if (p != r.end) return BAD_STREAM;
-    return each_task(blocks, threads, t.q, t.n, [&](int64_t b, Slot* slot) {
-        const int64_t first = b * BLOCK_VALUES, count = std::min(BLOCK_VALUES, t.n - first);
-        uint8_t* const symbols = slot->symbols.data();
-        const int64_t error = decode_block(t.kernels.entropy, starts[size_t(b)], body.data + body.size, count, t.q, table,
-                                           t.checks() ? nullptr : symbols, symbols);
-        if (error != 0 || t.checks()) return error;
-        return t.write(symbols, first, count, slot) ? int64_t(0) : int64_t(BAD_CODE);
-    });
-}
-
-// The units' streams, in order. 0 or a SectionError.
-int64_t find_units(Range r, int64_t units, int size_bytes, std::vector<Range>* found) {
-    for (int64_t u = 0; u < units; u++) {
-        uint32_t size = 0;
-        if (r.end - r.p < size_bytes) return ENDS_EARLY;
-        std::memcpy(&size, r.p, size_t(size_bytes));
-        r.p += size_bytes;
-        if (r.end - r.p < int64_t(size)) return ENDS_EARLY;
-        found->push_back({r.p, r.p + size});
+        starts->push_back(r.p);
         r.p += size;
     }
     return r.p == r.end ? 0 : int64_t(BAD_STREAM);
 }
 
-int64_t decode_runs(const Target& t, Range r, LastTable* last, int threads) {
+int64_t decode_huffman(const Target& t, Range r, const Body& body, const StaticTables& tables, LastTable* last, int threads) {
     const int bits = t.q.bits;
-    if (r.p == r.end) return ENDS_EARLY;
-    const int k = *r.p & 127;
-    const bool is_long = *r.p >> 7 != 0;
     CodeLengths lengths;
-    if (k > MAX_RUN_BITS) return BAD_TABLE;
-    const int used = read_table(r.p + 1, r.end, token_alphabet(t.q), *last, StaticTables{}, &lengths);
+    const int used = read_table(r.p, r.end, symbol_alphabet(t.q), *last, tables, t.n, &lengths);
     if (used == 0) return BAD_TABLE;
     *last = {1, lengths};
-    const DecodeEntry* const table = decode_table(lengths, Purpose::TOKENS);
-    const int64_t unit = int64_t(1) << (is_long ? LONG_UNIT_LOG2 : SHORT_UNIT_LOG2);
-    std::vector<Range> units;
-    if (const int64_t error = find_units({r.p + 1 + used, r.end}, (t.n + unit - 1) / unit, is_long ? 3 : 2, &units)) return error;
-    const int64_t task_values = std::max(unit, BLOCK_VALUES);
-    return each_task((t.n + task_values - 1) / task_values, threads, t.q, t.n, [&](int64_t task, Slot* slot) {
-        const int64_t end = std::min(t.n, (task + 1) * task_values);
-        RunsReader reader{};
-        for (int64_t at = task * task_values; at < end;) {
-            if (at % unit == 0) {
-                const Range& own = units[size_t(at / unit)];
-                reader = RunsReader{BitReader{own.p, own.end - own.p}};
-            }
-            const int64_t in_block = at % BLOCK_VALUES, count = std::min({unit, BLOCK_VALUES - in_block, end - at});
-            uint8_t* const symbols = t.checks() ? nullptr : slot->symbols.data() + symbol_bytes(in_block, bits);
-            if (!reader.get(symbols, count, t.q, k, table)) return int64_t(BAD_STREAM);
-            at += count;
-            if ((at % unit == 0 || at == end) && !reader.finished()) return int64_t(BAD_STREAM);
-            if (t.checks() || (at % BLOCK_VALUES != 0 && at < end)) continue;
-            const int64_t first = (at - 1) / BLOCK_VALUES * BLOCK_VALUES;
-            if (!t.write(slot->symbols.data(), first, at - first, slot)) return int64_t(BAD_CODE);
-        }
-        return int64_t(0);
+    const DecodeTable table = symbol_table(lengths, t.n);
+    std::vector<const uint8_t*> starts;
+    const auto size_of = [bits](const uint8_t* p, const uint8_t* end, int64_t n) { return block_size(p, end, n, bits); };
+    if (const int64_t error = find_blocks({r.p + used, r.end}, t.n, size_of, &starts)) return error;
+    return each_task(blocks_of(t.n), threads, t.q, t.n, [&](int64_t b, Slot* slot) {
+        const int64_t first = b * BLOCK_VALUES, count = std::min(BLOCK_VALUES, t.n - first);
+        uint8_t* const symbols = slot->symbols.data();
+        const int64_t error = decode_block(t.kernels.entropy, starts[size_t(b)], body.data + body.size, count, t.q, table,
+                                           t.checks() ? nullptr : symbols, symbols, t.soon(first));
+        if (error != 0 || t.checks()) return error;
+        return t.write(symbols, first, count, slot) ? int64_t(0) : int64_t(BAD_CODE);
+    });
+}
+
+int64_t decode_runs(const Target& t, Range r, const Body& body, LastTable* last, int threads) {
+    if (r.p == r.end) return ENDS_EARLY;
+    const int k = *r.p;
+    CodeLengths lengths;
+    if (k > MAX_RUN_BITS) return BAD_TABLE;
+    const int used = read_table(r.p + 1, r.end, token_alphabet(t.q), *last, StaticTables{}, t.n, &lengths);
+    if (used == 0) return BAD_TABLE;
+    *last = {1, lengths};
+    const RunShape shape = run_shape(t.q, k);
+    const DecodeEntry* const table = token_table(lengths, shape);
+    std::vector<const uint8_t*> starts;
+    if (const int64_t error = find_blocks({r.p + 1 + used, r.end}, t.n, run_block_size, &starts)) return error;
+    return each_task(blocks_of(t.n), threads, t.q, t.n, [&](int64_t b, Slot* slot) {
+        const int64_t first = b * BLOCK_VALUES, count = std::min(BLOCK_VALUES, t.n - first);
+        uint8_t* const symbols = slot->symbols.data();
+        if (!read_run_block(t.kernels.runs, starts[size_t(b)], body.data + body.size, count, table, shape, symbols, t.soon(first)))
+            return int64_t(BAD_STREAM);
+        return t.checks() || t.write(symbols, first, count, slot) ? int64_t(0) : int64_t(BAD_CODE);
     });
 }
 
@@ -226,7 +203,7 @@ int64_t decode_section(const Kernels& kernels, const Body& body, int64_t positio
     switch (s.stage) {
         case STAGE_RAW: error = decode_raw(target, payload.p, threads); break;
         case STAGE_HUFFMAN: error = decode_huffman(target, payload, body, tables, &state->symbols, threads); break;
-        case STAGE_RUNS: error = decode_runs(target, payload, &state->tokens, threads); break;
+        case STAGE_RUNS: error = decode_runs(target, payload, body, &state->tokens, threads); break;
         case STAGE_ELIAS: error = decode_elias(target, payload); break;
         default: error = BAD_STAGE;
     }

@@ -24,6 +24,7 @@ constexpr int64_t TASKS_A_THREAD = 8;  // in one round of several threads
 struct Slot {
     Scratch<float> scales;
     Scratch<uint8_t> symbols, coded;
+    Scratch<uint32_t> items;
     int64_t bytes = 0;  // coded; negative: it would not fit, or a SectionError
 };
 
@@ -120,38 +121,30 @@ int64_t encode_huffman(const Writer& w, const TableChoice& table, uint8_t* out, 
 }
 
 int64_t encode_runs(const Writer& w, const RunsPlan& plan, uint8_t* out, int64_t room, int threads) {
-    EncodeEntry codes[256];
-    make_encode_table(plan.table.lengths, codes);
-    const int bits = w.source.q.bits, k = plan.run_bits;
-    const int64_t n = w.source.n, unit = plan.unit(), head = 1 + plan.table.transport_bytes;
-    const int64_t task_values = std::max(unit, BLOCK_VALUES), tasks = (n + task_values - 1) / task_values;
+    RunEntry codes[256];
+    make_run_table(plan.table.lengths, plan.run_bits, codes);
+    const RunShape shape = run_shape(w.source.q, plan.run_bits);
+    const Runs& kernels = w.kernels.runs;
+    const int64_t n = w.source.n, blocks = (n + BLOCK_VALUES - 1) / BLOCK_VALUES, head = 1 + plan.table.transport_bytes;
     if (room < head) return 0;
-    out[0] = uint8_t(k | (plan.is_long ? 128 : 0));
+    out[0] = uint8_t(plan.run_bits);
     std::memcpy(out + 1, plan.table.transport, size_t(plan.table.transport_bytes));
-    const int64_t bytes = gather(w, tasks, threads, out + head, room - head, [&](int64_t t, Slot* slot) {
-        const int64_t first = t * task_values, end = std::min(n, first + task_values);
-        const int64_t most = dense_bytes(end - first, bits) + 64;
-        slot->coded.need(most + 32);
-        const uint8_t* const limit = slot->coded.data() + most;
-        uint8_t* to = slot->coded.data();
-        RunsWriter writer{};
-        const uint8_t* symbols = nullptr;
-        for (int64_t at = first; at < end;) {
-            const int64_t in_block = at % BLOCK_VALUES;
-            if (in_block == 0) symbols = w.quantise(at, std::min(BLOCK_VALUES, n - at), slot, slot->symbols.data());
+    const int64_t bytes = gather(w, blocks, threads, out + head, room - head, [&](int64_t b, Slot* slot) {
+        const int64_t first = b * BLOCK_VALUES, count = std::min(BLOCK_VALUES, n - first);
+        const uint32_t* items = plan.items.data();
+        RunItems found;
+        if (w.symbols.all) {
+            found = plan.blocks[size_t(b)];
+            for (int64_t before = 0; before < b; before++) items += plan.blocks[size_t(before)].all();
+        } else {
+            slot->items.need(run_items_bound(BLOCK_VALUES));
+            const uint8_t* symbols = w.quantise(first, count, slot, slot->symbols.data());
             if (symbols == nullptr) return int64_t(NOT_FINITE);
-            if (at % unit == 0) writer = RunsWriter{BitWriter{to + plan.size_bytes()}};
-            const int64_t count = std::min({unit, BLOCK_VALUES - in_block, end - at});
-            if (!writer.put(symbols + symbol_bytes(in_block, bits), count, bits, k, codes, limit)) return int64_t(0);
-            at += count;
-            if (at % unit != 0 && at < end) continue;
-            if (!writer.finish(k, codes, limit)) return int64_t(0);
-            const uint32_t size = uint32_t(writer.out.p - to - plan.size_bytes());
-            std::memcpy(to, &size, size_t(plan.size_bytes()));
-            to = writer.out.p;
-            if (to >= limit) return int64_t(0);
+            found = find_items(kernels, symbols, count, shape, slot->items.data(), nullptr);
+            items = slot->items.data();
         }
-        return int64_t(to - slot->coded.data());
+        slot->coded.need(coded_run_bound(found.all()));
+        return write_run_block(kernels, items, found, count, codes, slot->coded.data());
     });
     return bytes <= 0 ? bytes : bytes + head;
 }

@@ -1,144 +1,136 @@
 #include "runs.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
 
+#include "bits.hpp"
 #include "codes.hpp"
-#include "elias.hpp"
-#include "nonzeros.hpp"
 
 namespace edgegossip::coding {
-namespace {
 
-// Level l >= 7 is sent as nibble 7 and omega(l - 6).
-constexpr uint32_t ESCAPE = 7;
+RunShape run_shape(const Quantiser& q, int run_bits) { return {q.bits, max_level(q), run_bits}; }
 
-inline uint32_t token_of(uint32_t run_high, uint32_t sign, uint32_t level) {
-    return run_high << 4 | sign << 3 | std::min(level, ESCAPE);
-}
-
-}  // namespace
-
-// The mean run is about 1 / density. With 2^k near a fifth of it, 16 steps of 2^k reach 3 means, and taking the runs of a step for
-// equally likely costs under .002 bit.
+// The mean run is about 1 / density. With 2^k from a quarter to half of it, 16 steps of 2^k reach 4 means or more, and taking the runs
+// of a step for equally likely costs under .02 bit.
 int run_bits_for(int64_t nonzeros, int64_t values) {
     const int64_t mean = values / std::max<int64_t>(nonzeros, 1);
-    return std::clamp(bit_width(uint64_t(mean / 5)) - (mean < 5 ? 0 : 1), 0, MAX_RUN_BITS);
+    return std::min(bit_width(uint64_t(mean / 4)), MAX_RUN_BITS);
 }
 
-int64_t count_tokens(const uint8_t* symbols, int64_t n, int bits, int k, uint32_t* hist) {
-    const uint32_t sign_at = uint32_t(bits) - 1, level_mask = (1u << sign_at) - 1;
-    int64_t next = 0, beside = 0;
-    each_nonzero(symbols, n, bits, [&](int64_t i, uint32_t code) {
-        int64_t high = (i - next) >> k;
-        hist[SKIP_TOKEN] += uint32_t(high / 15);
-        high %= 15;
-        const uint32_t level = code & level_mask;
-        hist[token_of(uint32_t(high), code >> sign_at, level)]++;
-        beside += k + (level >= ESCAPE ? omega(level - ESCAPE + 1).count : 0);
-        next = i + 1;
-        return true;
-    });
-    hist[SKIP_TOKEN] += uint32_t(((n - next) + (int64_t(15) << k) - 1) / (int64_t(15) << k));
-    return beside;
-}
-
-bool RunsWriter::put(const uint8_t* symbols, int64_t n, int bits, int k, const EncodeEntry* table, const uint8_t* limit) {
-    const uint32_t sign_at = uint32_t(bits) - 1, level_mask = (1u << sign_at) - 1;
-    const int64_t step = int64_t(15) << k;
-    const EncodeEntry skip = table[SKIP_TOKEN];
-    int64_t next = -run;
-    BitWriter w = out;
-    const bool fits = each_nonzero(symbols, n, bits, [&](int64_t i, uint32_t code) {
-        int64_t zeros = i - next;
-        for (; zeros >= step; zeros -= step) {
-            if (w.p >= limit) return false;
-            w.put(skip >> 8, uint8_t(skip));
-        }
-        if (w.p >= limit) return false;
-        const uint32_t level = code & level_mask;
-        const EncodeEntry e = table[token_of(uint32_t(zeros >> k), code >> sign_at, level)];
-        const uint64_t low = uint64_t(zeros) & ((uint64_t(1) << k) - 1);
-        w.put(uint64_t(e >> 8) | low << uint8_t(e), uint8_t(e) + uint32_t(k));
-        if (level >= ESCAPE) {
-            const OmegaWord rest = omega(level - ESCAPE + 1);
-            w.put(rest.bits, rest.count);
-        }
-        next = i + 1;
-        return true;
-    });
-    out = w;
-    run = n - next;
-    return fits;
-}
-
-bool RunsWriter::finish(int k, const EncodeEntry* table, const uint8_t* limit) {
-    const EncodeEntry skip = table[SKIP_TOKEN];
-    for (; run > 0; run -= int64_t(15) << k) {
-        if (out.p >= limit) return false;
-        out.put(skip >> 8, uint8_t(skip));
+RunItems find_items(const Runs& kernels, const uint8_t* symbols, int64_t n, const RunShape& shape, uint32_t* items, uint32_t* hist) {
+    RunItems found{};
+    const int streams = run_streams_of(n);
+    int64_t at = 0;
+    for (int i = 0; i < streams; i++) {
+        const int64_t values = i + 1 < streams ? run_quarter(n) : n - at;
+        found.counts[i] = kernels.items(symbols + symbol_bytes(at, shape.bits), values, &shape, items, hist);
+        items += found.counts[i];
+        at += values;
     }
-    out.p = out.finish();
-    return true;
+    return found;
+}
+
+int64_t bits_beside(const uint32_t* hist, int run_bits) {
+    int64_t bits = 0;
+    for (int s = 0; s < 256; s++) bits += int64_t(hist[s]) * (run_bits + (s != RUN_SKIP));
+    return bits;
+}
+
+void make_run_table(const CodeLengths& lengths, int run_bits, RunEntry* table) {
+    std::memset(table, 0, 256 * sizeof *table);
+    each_code(lengths, [&](int token, int bits, uint32_t code) {
+        const int all = bits + run_bits + (token != RUN_SKIP);
+        table[token] = code << 16 | uint32_t(all) << 8 | uint32_t(bits);
+    });
+}
+
+int64_t write_run_block(const Runs& kernels, const uint32_t* items, const RunItems& found, int64_t n, const RunEntry* table, uint8_t* out) {
+    const int streams = run_streams_of(n);
+    uint8_t* to = out + 2 * streams;
+    for (int i = 0; i < streams; i++) {
+        const int64_t bytes = kernels.write(items, found.counts[i], table, to);
+        if (bytes > UINT16_MAX) return 0;
+        out[2 * i] = uint8_t(bytes);
+        out[2 * i + 1] = uint8_t(bytes >> 8);
+        items += found.counts[i];
+        to += bytes;
+    }
+    return to - out;
+}
+
+int64_t run_block_size(const uint8_t* p, const uint8_t* end, int64_t n) {
+    const int streams = run_streams_of(n);
+    int64_t size = 2 * streams;
+    if (end - p < size) return 0;
+    for (int i = 0; i < streams; i++) size += p[2 * i] | p[2 * i + 1] << 8;
+    return size <= end - p ? size : 0;
+}
+
+bool read_run_block(const Runs& kernels, const uint8_t* p, const uint8_t* end, int64_t n, const DecodeEntry* table, const RunShape& shape,
+                    uint8_t* symbols, const void* soon) {
+    const int streams = run_streams_of(n);
+    int64_t sizes[4] = {};
+    for (int i = 0; i < streams; i++) sizes[i] = p[2 * i] | p[2 * i + 1] << 8;
+    return kernels.read(p + 2 * streams, sizes, streams, end, table, &shape, symbols, n, soon);
 }
 
 namespace {
 
-// One token: the zeros before its code, and the code, 0 for a skip. False when its level is impossible.
-inline bool read_token(BitReader* r, const Quantiser& q, int k, const DecodeEntry* table, int64_t* zeros, uint32_t* code) {
-    const uint64_t bits = r->peek();
-    const DecodeEntry e = decode_entry(table, bits);
-    const uint32_t length = e >> 24 & 15, token = e & 0xff;
-    if (token == SKIP_TOKEN) {
-        *zeros += int64_t(15) << k;
-        *code = 0;
-        r->skip(length);
-        return true;
-    }
-    *zeros += int64_t(token >> 4) << k | int64_t(bits >> length & ((uint64_t(1) << k) - 1));
-    r->skip(length + k);
-    uint64_t level = token & 7;
-    if (level == ESCAPE) {
-        const uint64_t rest = read_omega(r);
-        if (rest == 0 || rest > uint64_t(max_level(q))) return false;
-        level += rest - 1;
-        if (level > uint64_t(max_level(q))) return false;
-    }
-    *code = (token >> 3 & 1) << (q.bits - 1) | uint32_t(level);
-    return true;
+// A token's code word and the sign after it are looked up as one word, so there are two words for a token.
+template <class Visit>
+void each_word(const CodeLengths& lengths, const RunShape& shape, const Visit& visit) {
+    const bool escapes = shape.max_level > RUN_ESCAPE;
+    each_code(lengths, [&](int token, int bits, uint32_t code) {
+        const uint32_t high = uint32_t(token >> 4) << 24, level = uint32_t(token & 15);
+        if (level == 0) return visit(bits, code, high | uint32_t(bits));
+        const uint32_t entry = high | level << 8 | uint32_t(bits + 1) | (escapes && level == RUN_ESCAPE ? 1u << 31 : 0);
+        visit(bits + 1, code, entry);
+        visit(bits + 1, code | 1u << bits, entry | 1u << (8 + shape.bits - 1));
+    });
 }
 
-template <int WIDTH>
-bool get_of(RunsReader* reader, uint8_t* symbols, int64_t n, const Quantiser& q, int k, const DecodeEntry* table) {
-    BitReader r = reader->in;
-    int64_t at = reader->run;
-    uint32_t code = reader->pending;
-    bool good = true;
-    for (;;) {
-        if (code != 0 && at < n) {
-            if (symbols != nullptr) set_code<WIDTH>(symbols, at, code);
-            at++;
-            code = 0;
+// As make_decode_table of huffman.cpp, but words do not come in the order of their lengths, so each is put to all its windows.
+void make_token_table(const CodeLengths& lengths, const RunShape& shape, DecodeEntry* table) {
+    uint32_t next_place = uint32_t(RUN_WINDOWS);
+    int64_t filled = 0;
+    std::memset(table, 0, RUN_WINDOWS * sizeof *table);
+    each_word(lengths, shape, [&](int bits, uint32_t code, DecodeEntry entry) {
+        if (bits <= RUN_WINDOW_BITS) {
+            filled += int64_t(1) << (RUN_WINDOW_BITS - bits);
+            for (uint32_t at = code; at < RUN_WINDOWS; at += 1u << bits) table[at] = entry;
+            return;
         }
-        if (at >= n) break;
-        good = read_token(&r, q, k, table, &at, &code) && r.inside();
-        if (!good) break;
-    }
-    reader->in = r;
-    reader->run = at - n;
-    reader->pending = code;
-    return good;
+        DecodeEntry& start = table[code & uint32_t(RUN_WINDOWS - 1)];
+        if (start == 0) {
+            start = 3u << 30 | next_place;
+            next_place += uint32_t(RUN_AFTER);
+        }
+        DecodeEntry* const after = table + (start & 0xffff);
+        for (uint32_t at = code >> RUN_WINDOW_BITS; at < RUN_AFTER; at += 1u << (bits - RUN_WINDOW_BITS)) after[at] = entry;
+    });
+    table_work() += filled + next_place;
 }
 
 }  // namespace
 
-bool RunsReader::get(uint8_t* symbols, int64_t n, const Quantiser& q, int k, const DecodeEntry* table) {
-    if (symbols != nullptr) std::memset(symbols, 0, size_t(symbol_bytes(n, q.bits)));
-    switch (symbol_width(q.bits)) {
-        case 2: return get_of<2>(this, symbols, n, q, k, table);
-        case 4: return get_of<4>(this, symbols, n, q, k, table);
-        case 8: return get_of<8>(this, symbols, n, q, k, table);
-        default: return get_of<16>(this, symbols, n, q, k, table);
+const DecodeEntry* token_table(const CodeLengths& lengths, const RunShape& shape) {
+    struct Made {
+        CodeLengths lengths;
+        int32_t bits, max_level;
+        DecodeEntry entries[RUN_ENTRIES];
+    };
+    thread_local std::unique_ptr<Made> last;
+    const bool known = last != nullptr && last->bits == shape.bits && last->max_level == shape.max_level &&
+                       std::memcmp(last->lengths.bits, lengths.bits, sizeof lengths.bits) == 0;
+    if (!known) {
+        if (last == nullptr) last.reset(new Made);
+        make_token_table(lengths, shape, last->entries);
+        last->lengths = lengths;
+        last->bits = shape.bits;
+        last->max_level = shape.max_level;
     }
+    return last->entries;
 }
 
 }  // namespace edgegossip::coding

@@ -1,48 +1,51 @@
-// The stage for sparse tensors: a token a nonzero code, run length and code in one Huffman symbol.
+// The stage for sparse tensors: an item for each code that is not zero, with the zeros before it; or for zeros alone.
 //
-//   token = min(run >> k, 15) << 4 | sign << 3 | min(level, 7), then the k low bits of the run, then, where level >= 7,
-//   omega(level - 6); 0xf0 stands for 15 << k zeros and no code, and is sent as often as run >> k >= 15.
+//   token = run >> k << 4 | min(level, 7); then a bit for the sign and the k low bits of the run; then, for a level of 7 where
+//   there are larger ones, omega(level - 6). The token 0xf0 has no sign: it is (15 << k) + its low bits + 1 zeros.
 //
-// A unit of 2^14 or 2^18 values is a string of bits of its own; the zeros at its end are skips that reach or pass it.
+// A block of 65536 values is one stream of items, or four when it has 2048 values or more:
+//
+//   u16 bytes of each stream, the streams
 #pragma once
 
 #include <cstdint>
 
-#include "../kernels/entropy.hpp"
-#include "../kernels/quantise.hpp"
-#include "bits.hpp"
+#include "huffman.hpp"
+#include "../kernels/runs.hpp"
 
 namespace edgegossip::coding {
 
-constexpr uint8_t SKIP_TOKEN = 0xf0;
-constexpr int MAX_RUN_BITS = 14;
-constexpr int SHORT_UNIT_LOG2 = 14, LONG_UNIT_LOG2 = 18;
+inline int run_streams_of(int64_t n) { return n < FOUR_RUN_STREAMS_FROM ? 1 : 4; }
+RunShape run_shape(const Quantiser& q, int run_bits);
 
 // k for a share nonzeros / values.
 int run_bits_for(int64_t nonzeros, int64_t values);
 
-// hist[256] += the tokens of n values as a unit; returns the bits that stand beside the tokens.
-int64_t count_tokens(const uint8_t* symbols, int64_t n, int bits, int k, uint32_t* hist);
-
-// Writes a unit, called for its blocks in order.
-struct RunsWriter {
-    BitWriter out;
-    int64_t run = 0;  // zeros since the last nonzero
-
-    // False when it would reach `limit`, which lies 16 bytes before the end of what may be touched.
-    bool put(const uint8_t* symbols, int64_t n, int bits, int k, const EncodeEntry* table, const uint8_t* limit);
-    bool finish(int k, const EncodeEntry* table, const uint8_t* limit);  // the zeros at the end
+// The items of a block, one stream's after the other's.
+struct RunItems {
+    int64_t counts[4];
+    int64_t all() const { return counts[0] + counts[1] + counts[2] + counts[3]; }
 };
+constexpr int64_t run_items_bound(int64_t n) { return 2 * n + 32; }
+RunItems find_items(const Runs& kernels, const uint8_t* symbols, int64_t n, const RunShape& shape, uint32_t* items, uint32_t* hist);
 
-// Reads a unit in blocks, in order.
-struct RunsReader {
-    BitReader in;
-    int64_t run = 0;         // zeros that come before `pending`, or after which the next token is read
-    uint32_t pending = 0;    // a code that was read but lies beyond the last block
+// Bits of an item beside its token's code word, of tokens that occur as `hist` says; escaped levels not counted.
+int64_t bits_beside(const uint32_t* hist, int run_bits);
 
-    // Symbols of the next n values (null: only checks). False when the bits end or a level is impossible.
-    bool get(uint8_t* symbols, int64_t n, const Quantiser& q, int k, const DecodeEntry* table);
-    bool finished() const { return pending == 0 && in.at_end(); }
-};
+void make_run_table(const CodeLengths& lengths, int run_bits, RunEntry* table);
+
+// The bytes of a block that is written, or 0 when a stream is longer than its size can say. At most coded_run_bound are touched.
+constexpr int64_t coded_run_bound(int64_t items) { return 4 * items + 64; }
+int64_t write_run_block(const Runs& kernels, const uint32_t* items, const RunItems& found, int64_t n, const RunEntry* table, uint8_t* out);
+
+// The bytes of the block of n values at p, or 0 when it reaches beyond `end`.
+int64_t run_block_size(const uint8_t* p, const uint8_t* end, int64_t n);
+
+// Symbols of a block whose size is known to be good. `end`: of what may be read.
+bool read_run_block(const Runs& kernels, const uint8_t* p, const uint8_t* end, int64_t n, const DecodeEntry* table, const RunShape& shape,
+                    uint8_t* symbols, const void* soon);
+
+// As symbol_table, of the tokens of codes of this shape.
+const DecodeEntry* token_table(const CodeLengths& lengths, const RunShape& shape);
 
 }  // namespace edgegossip::coding

@@ -7,19 +7,16 @@
 namespace edgegossip {
 
 constexpr int HUFFMAN_MAX_BITS = 14;
-constexpr int HUFFMAN_WINDOW_BITS = 12;
-constexpr int64_t HUFFMAN_WINDOWS = int64_t(1) << HUFFMAN_WINDOW_BITS;
-constexpr int HUFFMAN_AFTER = 1 << (HUFFMAN_MAX_BITS - HUFFMAN_WINDOW_BITS);  // what may follow a window in a longer code
+constexpr int HUFFMAN_WINDOW_BITS = 12;  // at most
 
-// What the next 12 bits of a stream decode to: bits 0 .. 15 two symbols, 16 .. 23 the bits of what it holds, 24 .. 27 the
-// bits of the first symbol alone, 28 .. 31 how many symbols it holds, 1 or 2. An entry below 2^28 is the start of a longer
-// code: the place of the four entries of which the next two bits choose one.
+// What the next `window` bits of a stream decode to: bits 0 .. 15 two symbols, 16 .. 23 the bits of what it holds, 24 .. 27
+// the bits of the first symbol alone, 28 .. 31 how many symbols it holds, 1 or 2. An entry below 2^28 is the start of a longer
+// code: the place of the 2^(14 - window) entries of which the next bits choose one.
 using DecodeEntry = uint32_t;
-constexpr int64_t HUFFMAN_ENTRIES = HUFFMAN_WINDOWS + 256 * HUFFMAN_AFTER;
 
-static inline DecodeEntry decode_entry(const DecodeEntry* table, uint64_t bits) {
-    const DecodeEntry e = table[bits & uint64_t(HUFFMAN_WINDOWS - 1)];
-    return __builtin_expect(e >> 28 != 0, 1) ? e : table[e + (bits >> HUFFMAN_WINDOW_BITS & (HUFFMAN_AFTER - 1))];
+static inline DecodeEntry decode_entry(const DecodeEntry* table, int window, uint64_t bits) {
+    const DecodeEntry e = table[bits & ((uint64_t(1) << window) - 1)];
+    return __builtin_expect(e >> 28 != 0, 1) ? e : table[e + (bits >> window & ((uint64_t(1) << (HUFFMAN_MAX_BITS - window)) - 1))];
 }
 
 // A symbol's code: code << 8 | bits. 0 where the symbol has none.
@@ -36,8 +33,9 @@ struct Entropy {
     // three of four hold m / 4 symbols each, the last the others. `end`: the end of what may be read, at or after the last
     // stream's. `out`, uint8[m], may be null: nothing is then stored. False unless every stream is used up to its last
     // byte and padded with zeros. Nothing outside is read or written, whatever the streams hold.
+    // `soon`: what the symbols' values will be written to next, four bytes each or less (or null); it is called into the cache.
     bool (*decode)(const uint8_t* in, const int64_t* sizes, int streams, const uint8_t* end, const DecodeEntry* table,
-                   uint8_t* out, int64_t m);
+                   int window, uint8_t* out, int64_t m, const void* soon);
 };
 
 }  // namespace edgegossip

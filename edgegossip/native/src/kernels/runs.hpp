@@ -1,0 +1,54 @@
+// The inner loops of the runs stage. A stream of it is a row of items: a code that is not zero with the zeros before it, or a
+// longer run of zeros alone. core/runs.hpp says what an item's bits are.
+#pragma once
+
+#include <cstdint>
+
+#include "entropy.hpp"
+
+namespace edgegossip {
+
+constexpr int RUN_SKIP = 0xf0;      // the token of zeros alone
+constexpr int RUN_ESCAPE = 7;       // the level in a token that stands for itself and all above it, where there are some
+constexpr int MAX_RUN_BITS = 13;
+constexpr int64_t FOUR_RUN_STREAMS_FROM = 2048;  // values
+
+// The values of each of the first three of four streams.
+static inline int64_t run_quarter(int64_t n) { return n / 256 * 64; }
+
+struct RunShape {
+    int32_t bits;       // of a code
+    int32_t max_level;
+    int32_t run_bits;   // k: low bits of a run of zeros that stand beside the token
+};
+
+// An item: a token, and in bits 8 .. 30 what stands beside it; or with bit 31 what a level that reaches RUN_ESCAPE exceeds it by,
+// plus 1, which follows as an omega word.
+constexpr uint32_t RUN_ESCAPED = uint32_t(1) << 31;
+
+// A token's code word and the bits of an item: code << 16 | bits of the whole item << 8 | bits of the code.
+using RunEntry = uint32_t;
+
+// What the next 11 bits of a stream decode to: bits 0 .. 5 how many of them the code word and the sign take, 8 .. 23 the code (0
+// for zeros alone), 24 .. 27 the high bits of the run. Bit 31: an escaped level; bits 31 and 30: the start of a longer
+// word, bits 0 .. 15 the place of the entries of which the next four bits choose one.
+constexpr int RUN_WINDOW_BITS = 11;
+constexpr int64_t RUN_WINDOWS = int64_t(1) << RUN_WINDOW_BITS;
+constexpr int64_t RUN_AFTER = int64_t(1) << (HUFFMAN_MAX_BITS + 1 - RUN_WINDOW_BITS);
+constexpr int64_t RUN_ENTRIES = RUN_WINDOWS + 256 * RUN_AFTER;
+
+struct Runs {
+    // The items of a stream of n values, at most 65536: how many, at most 2 n + 8 (that much is touched). hist[256] += their tokens.
+    int64_t (*items)(const uint8_t* symbols, int64_t n, const RunShape* shape, uint32_t* items, uint32_t* hist);
+
+    // Their bits, padded with zero bits to a byte; returns the bytes. Up to 8 bytes beyond are touched.
+    int64_t (*write)(const uint32_t* items, int64_t count, const RunEntry* table, uint8_t* out);
+
+    // Symbols of a block of n values from 1 or 4 streams, which lie one after the other at `in` and have these sizes in bytes;
+    // `end`: the end of what may be read. False unless each has its values exactly and is used up to its last byte and padded with
+    // zeros. Nothing outside is read or written, whatever the streams hold. `soon`: float32[n], or null, that will be written next.
+    bool (*read)(const uint8_t* in, const int64_t* sizes, int streams, const uint8_t* end, const DecodeEntry* table, const RunShape* shape,
+                 uint8_t* symbols, int64_t n, const void* soon);
+};
+
+}  // namespace edgegossip
