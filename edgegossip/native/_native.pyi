@@ -102,6 +102,7 @@ def uniform32(key: int, first: int, out: WriteBuffer, isa: str | None = None) ->
 
 CODING_STATE_BYTES: int
 
+def coding_table_work() -> int: ...
 def coding_bound(spec: QuantiserSpec, offsets: ReadBuffer, n: int, choice: int) -> int: ...
 def coding_encode(
     spec: QuantiserSpec,

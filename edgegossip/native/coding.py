@@ -48,6 +48,11 @@ def new_state() -> bytearray:
     return bytearray(_native.CODING_STATE_BYTES)
 
 
+def table_work() -> int:
+    """What this thread has built to decode Huffman codes, in entries of tables and bytes whose code lengths it computed."""
+    return _native.coding_table_work()
+
+
 def bound(n: int, quantiser: Quantiser, choice: Choice) -> int:
     """Bytes that `out` of `encode` must have for a tensor of n values."""
     return bound_of(np.array([0, n]), quantiser, choice)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tests.conformance.reference_stages import (
+    OWN_TABLE_FROM,
     bits_to_bytes,
     huffman,
     huffman_codes,
@@ -216,7 +217,7 @@ def section(x: np.ndarray, grid: Grid, norm: Callable[[np.ndarray, bool], np.flo
     head = struct.pack(f"<{len(scales)}f", *scales)
     if grid.bucket:  # the 16 bits below the sign
         head = b"".join(struct.pack("<H", word >> 15) for (word,) in struct.iter_unpack("<I", head))
-    if stage == "raw":
+    if stage == "raw" or (stage in ("huffman", "runs") and len(x) < OWN_TABLE_FROM):
         return b"\0" + head + bits_to_bytes("".join(low_first(c, grid.bits) for c in codes))
     number, payload = {
         "huffman": lambda: (b"\1", huffman(codes, grid.bits, grid.largest)),

@@ -9,6 +9,7 @@ from collections import Counter
 
 LONGEST = 14  # bits of a Huffman code
 SKIP = 0xF0
+OWN_TABLE_FROM = 512  # values: smaller tensors have no code table of their own
 LENGTHS = 3  # the kind of table that lists all lengths
 
 

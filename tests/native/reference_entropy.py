@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.conformance.reference_stages import (
+    OWN_TABLE_FROM,
     bits_of,
     canonical,
     read_omega,
@@ -21,7 +22,6 @@ from tests.conformance.reference_stages import (
 RAW, HUFFMAN, RUNS, ELIAS = range(4)
 SAME, STATIC, MARGINALS, LENGTHS = range(4)
 BLOCK, RAW_BLOCK = 65536, 0xFFFF
-OWN_TABLE_FROM = 512  # values
 
 
 def read_scales(data: bytes, count: int, bucket: int) -> list[float]:
@@ -147,9 +147,7 @@ class Decoder:
         assert 0 < level <= self.largest
         return sign << self.bits - 1 | level
 
-    def words(
-        self, data: bytes, stage: int, alphabet: list[int], width: int, n: int
-    ) -> tuple[dict[str, int], bytes]:
+    def words(self, data: bytes, stage: int, alphabet: list[int], width: int, n: int) -> tuple[dict[str, int], bytes]:
         """Code words and their bytes, and what follows the table."""
         kind, data = data[0], data[1:]
         assert kind == SAME or n >= OWN_TABLE_FROM

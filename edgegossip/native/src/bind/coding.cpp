@@ -138,6 +138,7 @@ std::tuple<int64_t, int64_t> coding_decode(nb::handle spec_object, nb::handle bo
 void bind_coding(nb::module_& m) {
     using nb::literals::operator""_a;
     m.attr("CODING_STATE_BYTES") = sizeof(TableState);
+    m.def("coding_table_work", [] { return table_work(); });
     m.def("coding_bound", &coding_bound, "spec"_a.none(), "offsets"_a.none(), "n"_a, "choice"_a);
     m.def("coding_encode", &coding_encode, "spec"_a.none(), "x"_a.none(), "offsets"_a.none(), "keys"_a, "choice"_a,
           "linf"_a.none(), "scales"_a.none(), "tables"_a.none(), "preferred"_a.none(), "state"_a.none(), "out"_a.none(),

@@ -129,6 +129,7 @@ int64_t& table_work() {
 namespace {
 
 constexpr int64_t LARGE_WINDOW_FROM = 8192;  // values
+constexpr int64_t PAIRS_FROM = 2048;  // values: fewer do not pay for windows of two symbols
 constexpr int SMALL_WINDOW_BITS = 10;
 // A longer code shares its first bits with another one at least.
 constexpr int64_t entries_of(int window) { return (int64_t(1) << window) + 128 * (int64_t(1) << (HUFFMAN_MAX_BITS - window)); }
@@ -136,7 +137,7 @@ constexpr int64_t MOST_ENTRIES = std::max(entries_of(HUFFMAN_WINDOW_BITS), entri
 
 // Codes of up to k bits fill a table of 2^k windows; it is doubled by a copy, and the codes of k + 1 bits go where they belong.
 // Windows without a code are 0 until the first longer code that begins so gets a place after the windows.
-void make_decode_table(const CodeLengths& lengths, int window, DecodeEntry* table) {
+void make_decode_table(const CodeLengths& lengths, int window, bool pairs, DecodeEntry* table) {
     DecodeEntry single[1 << HUFFMAN_WINDOW_BITS];
     const uint32_t after = 1u << (HUFFMAN_MAX_BITS - window);
     uint32_t next_place = 1u << window;
@@ -161,8 +162,9 @@ void make_decode_table(const CodeLengths& lengths, int window, DecodeEntry* tabl
         for (uint32_t rest = code >> window; rest < after; rest += 1u << (bits - window)) table[place + rest] = entry;
     });
     grow(window);
-    table_work() += next_place + (int64_t(1) << window);
+    table_work() += next_place + (pairs ? int64_t(1) << window : 0);
     std::memcpy(table, single, sizeof *single << window);
+    if (!pairs) return;
     // A second symbol where its code ends within the window.
     each_code(lengths, [&](int symbol, int bits, uint32_t code) {
         if (bits > window) return;
@@ -182,16 +184,19 @@ DecodeTable symbol_table(const CodeLengths& lengths, int64_t n) {
     struct Made {
         CodeLengths lengths;
         int window;
+        bool pairs;
         DecodeEntry entries[MOST_ENTRIES];
     };
     thread_local std::unique_ptr<Made> last;
     const int window = n < LARGE_WINDOW_FROM ? SMALL_WINDOW_BITS : HUFFMAN_WINDOW_BITS;
     const bool known = last != nullptr && std::memcmp(last->lengths.bits, lengths.bits, sizeof lengths.bits) == 0;
-    if (!known || last->window < window) {
+    const bool pairs = n >= PAIRS_FROM;
+    if (!known || last->window < window || last->pairs < pairs) {
         if (last == nullptr) last.reset(new Made);
-        make_decode_table(lengths, window, last->entries);
+        make_decode_table(lengths, window, pairs, last->entries);
         last->lengths = lengths;
         last->window = window;
+        last->pairs = pairs;
     }
     return {last->entries, last->window};
 }

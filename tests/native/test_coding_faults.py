@@ -1,0 +1,179 @@
+"""Each fault of a section by what brings it about, and how much work a hostile table can make."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from edgegossip.native import coding
+from tests.native import sections
+from tests.native.sections import FP4, SIGN, TERNARY, decode, geometric, uniform
+from tests.native.test_coding_hostile import (
+    BAD_CODE,
+    BAD_PADDING,
+    BAD_SCALE,
+    BAD_STAGE,
+    BAD_STREAM,
+    BAD_TABLE,
+    ENDS_EARLY,
+    at_the_edge,
+    survives,
+)
+
+__all__ = ["at_the_edge"]  # the fixture
+
+# One scale; UNIFORM with 4 bits: levels to 7, 15 * 15 symbols.
+
+ONE = struct.pack("<f", 1.0)
+Q4 = uniform(4)
+HALF = bytes([3, 0x11, *([0] * 112)])  # the symbols 00 and 01, one bit each
+
+
+N = 600  # values: a section of fewer than 512 has no code of its own
+
+
+def coded(stage, payload, scale=ONE):
+    return bytes([stage]) + scale + struct.pack("<I", len(payload)) + payload
+
+
+def stream(*data):
+    return struct.pack("<H", len(data)) + bytes(data)
+
+
+def lengths_table(lengths):
+    """The transport of a code with these lengths, in the order of the alphabet."""
+    return bytes(
+        [3, *(a | b << 4 for a, b in zip(lengths[::2], [*lengths[1::2], 0][: -(-len(lengths) // 2)], strict=True))]
+    )
+
+
+def two_tokens(largest, *wanted):
+    """A code of two tokens, one bit each."""
+    alphabet = [t for t in range(256) if t == 0xF0 or 0 < t & 15 <= min(largest, 7)]
+    return lengths_table([int(t in wanted) for t in alphabet])
+
+
+TOKENS = two_tokens(7, 0x01, 0xF0)  # bit 0: a level of 1, then its sign; bit 1: 16 zeros
+SKIPS = [0xFF] * 4 + [0x3F]  # 38 of them: 608 values
+ESCAPES = two_tokens(15, 0x07, 0xF0)  # bit 0: a level of 7 and more, its sign, omega
+
+
+@pytest.mark.parametrize(
+    "q, n, body, fault",
+    [
+        (Q4, 2, b"", ENDS_EARLY),
+        (Q4, 2, b"\0" + ONE, ENDS_EARLY),
+        (Q4, 2, b"\3" + ONE + b"\0\0\0", ENDS_EARLY),
+        (Q4, N, coded(1, HALF), ENDS_EARLY),
+        (Q4, N, coded(1, HALF + b"\xff\xff"), ENDS_EARLY),
+        (Q4, N, coded(2, b""), ENDS_EARLY),
+        (Q4, 2, coded(3, b"\0\0\0"), ENDS_EARLY),
+        (Q4, 2, b"\5" + ONE + b"\0", BAD_STAGE),
+        (Q4, 2, coded(4, b""), BAD_STAGE),  # zstd is not read here
+        (uniform(9), 2, coded(1, HALF), BAD_STAGE),
+        (SIGN, 2, coded(1, HALF), BAD_STAGE),
+        (SIGN, 2, coded(2, b"\0"), BAD_STAGE),
+        (SIGN, 2, coded(3, bytes(4)), BAD_STAGE),
+        (Q4, 2, b"\0" + struct.pack("<f", np.nan) + b"\0", BAD_SCALE),
+        (Q4, 2, b"\0" + struct.pack("<f", np.inf) + b"\0", BAD_SCALE),
+        (Q4, 2, b"\0" + struct.pack("<f", -1) + b"\0", BAD_SCALE),
+        (FP4, 2, b"\0" + struct.pack("<f", 1e-39) + b"\0", BAD_SCALE),
+        (Q4, N, coded(1, b"\0" + stream(0)), BAD_TABLE),  # same as none
+        (Q4, N, coded(1, b"\1\0" + stream(0)), BAD_TABLE),  # there are no static tables
+        (Q4, N, coded(1, b"\4" + stream(0)), BAD_TABLE),
+        (Q4, N, coded(1, b"\2" + b"\0" * 15 + stream(0)), BAD_TABLE),  # marginals of 0
+        (Q4, N, coded(1, bytes([3, 0x21, *([0] * 112)]) + stream(0)), BAD_TABLE),  # not complete
+        (Q4, N, coded(1, bytes([3, 0x11, 0x01, *([0] * 111)]) + stream(0)), BAD_TABLE),  # too many words
+        (Q4, N, coded(1, bytes([3, 0xD1, *([0] * 112)]) + stream(0)), BAD_TABLE),  # 13 bits
+        (Q4, N, coded(1, HALF[:-1] + b"\x10" + stream(0)), BAD_TABLE),  # half a byte too many
+        (Q4, N, coded(1, HALF[:50]), BAD_TABLE),
+        (Q4, N, coded(2, b"\x0f" + bytes([2, *([1] * 31)]) + stream(0)), BAD_TABLE),  # runs of 15 bits
+        (Q4, N, coded(2, b"\0\1\0" + stream(0)), BAD_TABLE),  # tokens have no static tables
+        (geometric(5), N, coded(1, bytes([2, *([1] * 31)]) + stream(0)), BAD_TABLE),  # whole bytes have no marginals
+        (Q4, N, coded(1, HALF + stream(*bytes(37), 0x10)), BAD_STREAM),
+        (Q4, N, coded(1, HALF + stream(*bytes(39))), BAD_STREAM),
+        (Q4, N, coded(1, HALF + stream(*bytes(38)) + b"\0"), BAD_STREAM),
+        (Q4, N, coded(1, HALF + stream(*bytes(37))), BAD_STREAM),
+        (Q4, N, coded(2, b"\0" + TOKENS + stream(*bytes(12))), BAD_STREAM),  # 11 bits a value, and 88 values
+        (Q4, N, coded(2, b"\0" + TOKENS + stream(*SKIPS, 0)), BAD_STREAM),  # a byte too many
+        (Q4, N, coded(2, b"\0" + TOKENS + stream(*SKIPS[:-1])), BAD_STREAM),  # one too few
+        (Q4, N, coded(2, b"\0" + TOKENS + stream(*SKIPS[:-1], SKIPS[-1] | 0x80)), BAD_STREAM),  # padding
+        (Q4, N, coded(2, b"\0" + TOKENS + stream(*SKIPS) + b"\0"), BAD_STREAM),
+        (Q4, N, coded(2, b"\0" + TOKENS + b"\5"), ENDS_EARLY),
+        (Q4, N, coded(2, b"\0" + TOKENS + stream(*SKIPS)[:-1]), ENDS_EARLY),
+        (uniform(5), N, coded(2, b"\0" + ESCAPES + stream(*[0xFF] * 40)), BAD_STREAM),  # no such number
+        (uniform(5), N, coded(2, b"\0" + ESCAPES + stream(0b10101111, 0, 0, 0)), BAD_STREAM),  # level 16
+        (Q4, 2, coded(3, struct.pack("<I", 3) + b"\0\0"), BAD_STREAM),  # a third code of two
+        (Q4, 2, coded(3, struct.pack("<I", 1) + b"\x07"), BAD_STREAM),  # a gap of 3
+        (Q4, 2, coded(3, struct.pack("<I", 1) + b"\xff" * 30), BAD_STREAM),
+        (Q4, 2, coded(3, struct.pack("<I", 1) + bytes([0b00011100, 0])), BAD_STREAM),  # level 8
+        (Q4, 2, coded(3, struct.pack("<I", 1) + b"\x08"), BAD_STREAM),  # padding
+        (Q4, 2, b"\0" + ONE + b"\x08", BAD_CODE),  # minus zero
+        (TERNARY, 4, b"\0" + ONE + b"\x02", BAD_CODE),
+        (FP4, 2, b"\0" + ONE + b"\x06", BAD_CODE),
+        (Q4, N, coded(1, HALF + b"\xff\xff\x08" + bytes(299)), BAD_CODE),
+        (Q4, 1, b"\0" + ONE + b"\x10", BAD_PADDING),
+        (uniform(3), 1, b"\0" + ONE + b"\x09", BAD_PADDING),
+        (Q4, N - 1, coded(1, HALF + b"\xff\xff" + bytes(299) + b"\x10"), BAD_PADDING),
+    ],
+)
+def test_each_fault(q, n, body, fault, at_the_edge):
+    assert survives(q, at_the_edge(body), n) == fault
+
+
+def test_a_symbol_with_a_code_too_many_is_padding(at_the_edge):
+    lengths = [0] * 225
+    symbols = [b for b in range(256) if b & 15 != 8 and b >> 4 != 8]
+    lengths[symbols.index(0x00)] = lengths[symbols.index(0x11)] = 1
+    body = coded(1, lengths_table(lengths) + stream(*bytes(37), 0b1000))
+    assert survives(Q4, at_the_edge(body), N) == len(body)
+    assert survives(Q4, at_the_edge(body), N - 1) == BAD_PADDING
+
+
+@pytest.mark.parametrize(
+    "payload", [HALF + stream(*bytes(32)), b"\0" + TOKENS + stream(*[0xFF] * 4)], ids=["huffman", "runs"]
+)
+def test_a_code_of_ones_own_needs_values(payload, at_the_edge):
+    stage = 2 if payload[0] == 0 else 1
+    assert survives(Q4, at_the_edge(coded(stage, payload)), 512) == len(coded(stage, payload))
+    assert survives(Q4, at_the_edge(coded(stage, payload)), 511) == BAD_TABLE
+
+
+@pytest.mark.parametrize("q, n", [(Q4, 512), (uniform(8), 512), (TERNARY, 512), (Q4, 8192), (Q4, 100_000)])
+@pytest.mark.parametrize("kind", [2, 3])
+@pytest.mark.parametrize("stage", [1, 2])
+def test_tables_cost_in_proportion_to_values(q, n, kind, stage):
+    """The worst that sections can do: a new code in each, with words as long as can be."""
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        before = coding.table_work()
+        decode(q, coded(stage, bytes(stage - 1) + hostile_table(q, stage, kind, rng) + bytes(60)), n)
+        assert coding.table_work() - before <= 16 * n
+
+
+def test_a_known_code_costs_nothing():
+    body, state = coded(1, HALF + stream(*bytes(38))), coding.new_state()
+    assert decode(Q4, body, N, state=state) == len(body)
+    before = coding.table_work()
+    for n in (N, 8):
+        again = coded(1, b"\0" + stream(*bytes(-(-n // 16))))
+        assert decode(Q4, again, n, state=state) == len(again)
+    assert coding.table_work() == before
+
+
+def test_small_tensors_cannot_make_work(at_the_edge):
+    before = coding.table_work()
+    for payload in (HALF, b"\0" + TOKENS):
+        for n in (1, 2, 100, 511):
+            survives(Q4, at_the_edge(coded(1 if payload is HALF else 2, payload + bytes(60))), n)
+    assert coding.table_work() == before
+
+
+def hostile_table(q, stage, kind, rng):
+    """Marginals that differ by powers of two; or lengths 1, 2, .., 14, 14 of random bytes."""
+    if kind == 2 and not (stage == 1 and sections.code_width(q) == 8):
+        return bytes([2, *rng.permutation(np.arange(32) * 8 + 1).astype(np.uint8).tolist()])
+    size = {1: {4: 225, 2: 81, 8: 255}[sections.code_width(q)], 2: 16 * min(sections.largest_level(q), 7) + 1}[stage]
+    lengths = np.zeros(size, int)
+    lengths[rng.permutation(size)[:15]] = [*range(1, 14), 14, 14]
+    return lengths_table(lengths.tolist())
