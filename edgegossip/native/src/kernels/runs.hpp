@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "entropy.hpp"
+#include "../kernels/entropy.hpp"
 
 namespace edgegossip {
 
