@@ -1,0 +1,67 @@
+"""What the nodes must come to once all is well: how close, and to what.
+
+A lossless synchronous averaging contracts the nodes' spread (largest minus smallest value of a coordinate) by the
+ergodicity coefficient of the product P of the mixing matrices in force, max_ik 1/2 sum_j |P_ij - P_kj| (Seneta,
+"Non-negative matrices and Markov chains", 1981, section 3.1): a bound that needs no constant, from the topology alone.
+Compressed difference coding converges too, more slowly: there the spread must fall below a share of what it was, within a
+number of rounds. Plain compressed models need not converge at all, only stay near."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgegossip.gossip.base import Topology
+
+Manner = Literal["mixes", "shrinks", "bounded", "equal"]
+Matrix = NDArray[np.float64]
+
+
+def spread(models: Sequence[NDArray[np.floating]]) -> float:
+    """max over coordinates of largest minus smallest; 0 for fewer than two."""
+    if len(models) < 2:
+        return 0.0
+    stack = np.asarray(models, np.float64)
+    return float((stack.max(axis=0) - stack.min(axis=0)).max())
+
+
+def effective(topology: Topology, round: int, talks: NDArray[np.bool_], eta: float, column: bool) -> Matrix:
+    """W of one round, float64[n, n], where j's message reaches i only if talks[i, j]: what is not handed over stays, with
+    the receiver (rows sum to 1) or with the sender (`column`: columns do)."""
+    w = np.where(talks, topology.matrix(round), 0.0) * eta
+    np.fill_diagonal(w, 0.0)
+    np.fill_diagonal(w, 1.0 - w.sum(axis=0 if column else 1))
+    return w
+
+
+def contraction(
+    topology: Topology,
+    rounds: range,
+    live: Sequence[int],
+    talks: NDArray[np.bool_],
+    eta: float,
+    weights: NDArray[np.float64] | None,
+) -> float:
+    """Factor by which the spread of the live nodes' models falls over these rounds, at least. `weights`: push-sum weights,
+    float64[n]; the ratio mass / weight then mixes by the rows P_ij u_j / sum_j P_ij u_j."""
+    product = np.eye(topology.n)
+    for r in rounds:
+        product = effective(topology, r, talks, eta, weights is not None) @ product
+    p = product[np.ix_(live, live)]
+    if weights is not None:
+        p = p * weights[list(live)]
+    p = p / p.sum(axis=1, keepdims=True)
+    return float(np.abs(p[:, None, :] - p[None, :, :]).sum(axis=2).max() / 2.0)
+
+
+def connected(live: Sequence[int], talks: NDArray[np.bool_], topology: Topology) -> bool:
+    """Whether every live node's model can get to every other one."""
+    links = np.logical_or.reduce([topology.matrix(r) > 0 for r in range(topology.period)]) & talks
+    links = links[np.ix_(live, live)]
+    reach = np.linalg.matrix_power((links | np.eye(len(links), dtype=np.bool_)).astype(np.int64), 1) > 0
+    for _ in range(len(links)):
+        reach = (reach.astype(np.int64) @ reach.astype(np.int64)) > 0
+    return bool(reach.all())

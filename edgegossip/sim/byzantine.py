@@ -1,0 +1,87 @@
+"""A peer that lies: it runs the algorithm as everybody does, and what it sends is tampered with on the way out. Frames keep
+a valid checksum, so that it is the algorithm that must see through them."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+
+from edgegossip import frame as wire
+from edgegossip.codecs.base import Codec, Ctx
+from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.layout import Layout
+from edgegossip.types import EdgegossipError
+
+MOST_HUGE = 3  # frames a schedule: a million to the power of more than that leaves float32
+HUGE = np.float32(1e6)
+
+
+class Byzantine:
+    """What one kind of liar makes of a frame."""
+
+    def __init__(self, rng: Random, codec: Codec[object], layout: Layout, limits: wire.Limits) -> None:
+        self._random, self._codec, self._layout, self._limits = rng.random, codec, layout, limits
+        self._huge = 0
+
+    def tamper(self, kind: str, frame: Frame) -> bytes | None:
+        """The whole frame as it goes out; None where this kind has nothing to change."""
+        if kind == "byzantine-nan":
+            if not len(frame.body):
+                return None
+            nan = struct.pack("<f", float("nan"))
+            return self._built(replace(frame, body=(nan * (len(frame.body) // 4 + 1))[: len(frame.body)]))
+        if kind == "byzantine-weight":
+            weight = -1.0 if self._random() < 0.5 else 0.0
+            return self._built(replace(frame, aux={**frame.aux, Aux.PUSH_SUM_WEIGHT: weight}))
+        if kind == "byzantine-run":
+            other = bytes(int(self._random() * 256) for _ in range(wire.RUN_ID_BYTES))
+            return self._built(replace(frame, run_id=other))
+        return self._enlarge(frame) if kind == "byzantine-huge" else self._mutate(frame)
+
+    def _enlarge(self, frame: Frame) -> bytes | None:
+        if self._huge >= MOST_HUGE or not len(frame.body):
+            return None
+        try:
+            values = self._codec.decode(frame.body, self._layout)
+            with np.errstate(over="ignore"):
+                body, _ = self._codec.encode(values * HUGE, self._codec.init(self._layout), Ctx(frame.key, frame.round))
+        except EdgegossipError:  # a body of another form than the codec's, as STATE has
+            return None
+        self._huge += 1
+        return self._built(replace(frame, body=body))
+
+    def _mutate(self, frame: Frame) -> bytes:
+        """One field or some bytes of the body, with the checksum made right; now and then the checksum is wrong."""
+        which = int(self._random() * 9)
+        if which == 0:
+            frame = replace(frame, round=int(self._random() * 2**32) if self._random() < 0.3 else frame.round + 3)
+        elif which == 1:
+            frame = replace(frame, sequence=1 + int(self._random() * (2**40 if self._random() < 0.5 else 8)))
+        elif which == 2:
+            frame = replace(frame, kind=list(Kind)[int(self._random() * len(Kind))])
+        elif which == 3:
+            frame = replace(frame, layout_hash=int(self._random() * 2**64))
+        elif which == 4 and frame.aux:
+            tag = sorted(frame.aux)[int(self._random() * len(frame.aux))]
+            value = float(int(self._random() * 2**50)) if self._random() < 0.5 else self._random() * 4 - 2
+            frame = replace(frame, aux={**frame.aux, tag: value})
+        elif which == 5 and len(frame.body):
+            frame = replace(frame, body=bytes(frame.body)[: int(self._random() * len(frame.body))])
+        elif which == 6:
+            frame = replace(frame, codec_id=1 + int(self._random() * 40))
+        elif which == 7 and len(frame.body):
+            body = bytearray(frame.body)
+            for _ in range(1 + int(self._random() * 4)):
+                body[int(self._random() * len(body))] = int(self._random() * 256)
+            frame = replace(frame, body=bytes(body))
+        data = bytearray(self._built(frame))
+        if which == 8:
+            data[int(self._random() * len(data))] ^= 1 + int(self._random() * 255)
+        return bytes(data)
+
+    @staticmethod
+    def _built(frame: Frame) -> bytes:
+        return b"".join(wire.build(frame))

@@ -1,0 +1,122 @@
+"""What must hold at every moment of every schedule, whatever breaks. Independent of the algorithms' own code: only their
+audit, model and round are looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgegossip.frame import Frame
+from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.types import Vec
+
+ROW_TOLERANCE = 1e-6  # of the sum of the weights of a mixing; they may be float32
+SLACK_S = 5.0  # on top of what a round may take
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A promise that was broken. `rule` is one of RULES."""
+
+    rule: str
+    node: int | None
+    time_s: float  # virtual
+    text: str
+
+    def __str__(self) -> str:
+        where = "" if self.node is None else f"node {self.node}: "
+        return f"{self.rule} at {self.time_s:.3f} s: {where}{self.text}"
+
+
+RULES: Mapping[str, str] = {
+    "crash": "an algorithm raises nothing but PeerError",
+    "finite": "models are finite",
+    "rounds": "rounds never go back within one process",
+    "progress": "every node that is up finishes rounds",
+    "weights": "the weights of a mixing sum to 1 and none is negative; a push-sum weight is positive",
+    "ledger": "mass and weight change by local updates only",
+    "edges": "what one end of an edge handed over has come in at the other, once quiet",
+    "replicas": "replicas equal the original at all holders, once quiet",
+    "refused": "no honest message is refused",
+    "accepted": "no lie about the weight and nothing of another run is accepted",
+    "memory": "early messages take bounded memory",
+    "catch-up": "once all is well, everybody gets to the same round",
+    "left-out": "once all is well, nobody is left out of a round",
+    "consensus": "once all is well, the nodes agree",
+    "mean": "what they agree on is the mean, where it is conserved",
+}
+
+
+def finite_fault(x: Vec) -> str | None:
+    total = float(np.add.reduce(x, dtype=np.float64))
+    return None if total - total == 0.0 and np.isfinite(x).all() else "the model is not finite"
+
+
+def row_fault(audit: Audit, positive: bool) -> str | None:
+    """`positive`: no node has gone back to an older state, and none lies. After that a push-sum weight may be zero or less
+    for a while: what was handed over since the checkpoint is taken back from those who have already passed it on."""
+    if audit.row:
+        least, total = min(audit.row.values()), sum(audit.row.values())
+        if not least >= 0.0:
+            return f"a weight of the last mixing is {least:.6g}"
+        if not abs(total - 1.0) <= ROW_TOLERANCE:
+            return f"the weights of the last mixing sum to {total:.9g}"
+    if not (audit.weight > 0.0 or not positive) or not abs(audit.weight) < np.inf:
+        return f"the push-sum weight is {audit.weight:.6g}"
+    return None
+
+
+def weight_lie_fault(sender: int, before: Audit, after: Audit) -> str | None:
+    """After a message whose weight was tampered with."""
+    for key, (_, weight) in after.seen.items():
+        if key[0] == sender and not weight > 0.0 and key in before.seen and before.seen[key][1] > 0.0:
+            return f"took in a total weight of {weight:.6g} from {sender}"
+    return None
+
+
+def most_frames(view: NodeView, index: int) -> int:
+    """How many frames a state may reasonably keep: of every neighbour as many as its rounds may lie ahead, and a few."""
+    topology = view.topology
+    sources = {j for r in range(topology.period) for j in topology.neighbours(index, r).in_}
+    return 2 * len(sources) * (topology.n + topology.period + 4) + 8
+
+
+def held_frames(state: Any) -> int:
+    """Frames that a state holds anywhere inside."""
+    count, stack, known = 0, [state], set[int]()
+    while stack:
+        thing = stack.pop()
+        if isinstance(thing, Frame):
+            count += 1
+        elif isinstance(thing, (str, bytes, int, float, np.ndarray, NodeView)) or thing is None or id(thing) in known:
+            continue
+        elif isinstance(thing, Mapping):
+            stack.extend(thing.values())
+        elif isinstance(thing, (tuple, list, frozenset, set)):
+            stack.extend(thing)
+        elif dataclasses.is_dataclass(thing):
+            known.add(id(thing))
+            stack.extend(getattr(thing, f.name) for f in dataclasses.fields(thing))
+    return count
+
+
+def replica_fault(audits: list[Audit | None], reachable: Mapping[int, set[int]]) -> str | None:
+    """Copies of what a node has told everybody, against the original; both ends quiet and able to talk."""
+    for i, audit in enumerate(audits):
+        if audit is None:
+            continue
+        for (j, phase), (mark, copy) in audit.replicas.items():
+            original = audits[j]
+            if original is None or j not in reachable[i] or phase not in original.public:
+                continue
+            said, public = original.public[phase]
+            if mark != said:
+                return f"node {i}'s replica of {j} stands at message {mark} of {said} (phase {phase})"
+            if not np.array_equal(copy, public):
+                worst = float(np.abs(copy - public).max())
+                return f"node {i}'s replica of {j} differs by up to {worst:.3g} (phase {phase})"
+    return None

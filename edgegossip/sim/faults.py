@@ -1,0 +1,233 @@
+"""Kinds of faults, and the words that name them on the command line.
+
+A fault SPEC is a list of entries, separated by commas or blanks:
+
+- `KIND` or `KIND=AMOUNT`: drawn from the seed. For kinds that hit messages the amount is their strength (a probability, or
+  seconds for `delay`); for the others it is how many times it happens.
+- `KIND[=STRENGTH]@FROM-TO[:NODES]`: exactly this one, in virtual seconds, as a trace or a shrunk failure names it. NODES are
+  indices joined by `+`: the node, sender and receiver of an edge, or one side of a split.
+- `all`: a few kinds, drawn from the seed. `none`: nothing. An entry `-KIND` takes a kind out of `all`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from random import Random
+from types import MappingProxyType
+from typing import Literal
+
+from edgegossip.choices import did_you_mean
+from edgegossip.types import ConfigError
+
+Scope = Literal["messages", "edge", "side", "node"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of fault. `low`..`high` bound the strength, in `unit`; what is drawn lies between them."""
+
+    name: str
+    scope: Scope
+    help: str
+    low: float = 1.0
+    high: float = 1.0
+    unit: str = ""
+
+
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        k.name: k
+        for k in (
+            Kind("delay", "messages", "messages take up to so many seconds longer, in order", 0.1, 3.0, "s"),
+            Kind("loss", "messages", "messages are lost with this probability", 0.02, 0.5, "probability"),
+            Kind("duplication", "messages", "messages arrive twice with this probability", 0.05, 0.6, "probability"),
+            Kind("reorder", "messages", "messages overtake others with this probability", 0.05, 0.6, "probability"),
+            Kind("one-way-cut", "edge", "nothing gets from the first node to the second"),
+            Kind("split", "side", "nothing gets from one side to the other"),
+            Kind("slow-link", "edge", "each message between the two takes so many seconds, one by one", 0.2, 1.5, "s"),
+            Kind("flapping", "edge", "the link between the two goes down and up, so many seconds each", 0.2, 1.5, "s"),
+            Kind("crash", "node", "the process dies and restarts from its newest checkpoint"),
+            Kind("old-checkpoint", "node", "the same, from a checkpoint that is so many files older", 1, 4, "files"),
+            Kind("empty-disk", "node", "the same, with nothing on its disk"),
+            Kind("torn-write", "node", "the same, and the newest checkpoint cannot be read"),
+            Kind(
+                "lost-write", "node", "the same, and the last so many checkpoints never reached the disk", 1, 3, "files"
+            ),
+            Kind("pause", "node", "the process stands still, then goes on as if nothing had happened"),
+            Kind("clock-jump", "node", "the node's clock jumps by so many seconds", -4.0, 20.0, "s"),
+            Kind("late-join", "node", "the node comes only then; the others start without it"),
+            Kind("leave", "node", "the node says goodbye and does not come back"),
+            Kind("byzantine-nan", "node", "this share of its messages holds NaN", 0.1, 1.0, "share"),
+            Kind(
+                "byzantine-huge",
+                "node",
+                "values of a few of its messages are a million times too large",
+                0.1,
+                1.0,
+                "share",
+            ),
+            Kind("byzantine-weight", "node", "this share of its messages has a weight below zero", 0.1, 1.0, "share"),
+            Kind("byzantine-run", "node", "this share of its messages is of another run", 0.1, 1.0, "share"),
+            Kind("byzantine-mutation", "node", "this share of its messages is changed at random", 0.1, 1.0, "share"),
+        )
+    }
+)
+BYZANTINE = frozenset(k for k in KINDS if k.startswith("byzantine"))
+CRASHES = ("crash", "old-checkpoint", "empty-disk", "torn-write", "lost-write")
+MOST_DRAWN = 5  # kinds that `all` draws for one schedule
+_EXACT = re.compile(r"(?P<from>[0-9.]+)-(?P<to>[0-9.]+)(?::(?P<nodes>[0-9+]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of one schedule, from `start` to `end` (virtual seconds)."""
+
+    kind: str
+    start: float
+    end: float
+    strength: float
+    nodes: tuple[int, ...] = ()  # see the module's words on NODES
+
+    def __str__(self) -> str:
+        """As an entry of a SPEC that gives exactly this fault again."""
+        strength = f"={self.strength:g}" if KINDS[self.kind].unit else ""
+        nodes = ":" + "+".join(map(str, self.nodes)) if self.nodes else ""
+        return f"{self.kind}{strength}@{self.start:g}-{self.end:g}{nodes}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A parsed SPEC. `pool` are kinds to draw a few from; `asked` are drawn in any case; `exact` are there as they are."""
+
+    pool: tuple[str, ...] = ()
+    asked: tuple[tuple[str, float | None], ...] = ()
+    exact: tuple[Fault, ...] = ()
+
+
+def parse(text: str) -> Spec:
+    """Raises ConfigError that names the entry and what is allowed."""
+    pool: list[str] = []
+    asked: list[tuple[str, float | None]] = []
+    exact: list[Fault] = []
+    for entry in re.split(r"[,\s]+", text.strip()):
+        if entry == "all":
+            pool = list(KINDS)
+        elif entry.startswith("-") and entry[1:] in KINDS:
+            pool = [k for k in pool if k != entry[1:]]
+        elif entry not in ("none", ""):
+            head, at, window = entry.partition("@")
+            name, equals, amount = head.partition("=")
+            kind = _kind(name)
+            value = _number(entry, amount) if equals else None
+            if at:
+                exact.append(_exact(entry, kind, value, window))
+            else:
+                asked.append((name, _amount(entry, kind, value)))
+    return Spec(tuple(pool), tuple(asked), tuple(exact))
+
+
+def draw(spec: Spec, rng: Random, nodes: int, edges: Iterable[tuple[int, int]], seconds: float) -> tuple[Fault, ...]:
+    """The faults of one schedule of `nodes` nodes with these (sender, receiver) edges, all of them over after `seconds`.
+    Raises ConfigError when an exact one names a node that is not there."""
+    links = sorted(set(edges))
+    faults: list[Fault] = []
+    for name, amount in spec.asked:
+        kind = KINDS[name]
+        if kind.scope == "messages":
+            faults.append(_one(kind, rng, nodes, links, seconds, amount))
+        else:
+            faults += [_one(kind, rng, nodes, links, seconds) for _ in range(int(amount or 1))]
+    if spec.pool:
+        count = min(int(rng.random() * (MOST_DRAWN + 1)), len(spec.pool))
+        faults += [_one(KINDS[k], rng, nodes, links, seconds) for k in _sample(rng, spec.pool, count)]
+    for fault in spec.exact:
+        if any(i >= nodes for i in fault.nodes):
+            raise ConfigError(f"--faults {fault}: there are {nodes} nodes, 0 to {nodes - 1}")
+    return _settle([*faults, *spec.exact])
+
+
+def _settle(faults: list[Fault]) -> tuple[Fault, ...]:
+    """In order of time; of the nodes that lie only one does, so that an honest majority is left, and only one leaves."""
+    kept: list[Fault] = []
+    liar = next((f.nodes for f in faults if f.kind in BYZANTINE), None)
+    for fault in faults:
+        if fault.kind in BYZANTINE and fault.nodes != liar:
+            fault = Fault(fault.kind, fault.start, fault.end, fault.strength, liar or ())
+        if fault.kind in ("leave", "late-join") and any(f.kind == fault.kind for f in kept):
+            continue
+        kept.append(fault)
+    return tuple(sorted(kept, key=lambda f: (f.start, f.end, f.kind, f.nodes)))
+
+
+def _one(
+    kind: Kind, rng: Random, nodes: int, links: list[tuple[int, int]], seconds: float, strength: float | None = None
+) -> Fault:
+    start, length = rng.random() * 0.7 * seconds, (0.05 + 0.45 * rng.random()) * seconds
+    if kind.scope == "messages" and rng.random() < 0.3:
+        start, length = 0.0, seconds
+    if kind.name == "late-join":
+        start = 0.0
+    if strength is None:
+        strength = kind.low + (kind.high - kind.low) * rng.random()
+    if kind.unit == "files":
+        strength = round(strength)
+    where: tuple[int, ...] = ()
+    if kind.scope == "edge":
+        where = links[int(rng.random() * len(links))]
+    elif kind.scope == "node":
+        where = (int(rng.random() * nodes),)
+    elif kind.scope == "side":
+        where = tuple(sorted(_sample(rng, tuple(range(nodes)), 1 + int(rng.random() * (nodes - 1)))))
+    return Fault(kind.name, round(start, 2), round(min(start + length, seconds), 2), round(strength, 2), where)
+
+
+def _sample(rng: Random, things: tuple, count: int) -> list:  # type: ignore[type-arg]
+    """Without repetition; by `random()` alone, whose sequence is the same in every version of Python."""
+    left = list(things)
+    return [left.pop(int(rng.random() * len(left))) for _ in range(count)]
+
+
+def _kind(name: str) -> Kind:
+    if name not in KINDS:
+        raise ConfigError(
+            f"--faults: unknown kind {name!r}{did_you_mean(name, KINDS)}; valid: all, none, {', '.join(KINDS)}"
+        )
+    return KINDS[name]
+
+
+def _number(entry: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f"--faults {entry}: {text!r} is not a number; write it as loss=0.2 or crash=2")
+    return value
+
+
+def _amount(entry: str, kind: Kind, value: float | None) -> float | None:
+    if value is None:
+        return None
+    if kind.scope == "messages":
+        if not 0.0 < value <= (1.0 if kind.unit == "probability" else 60.0):
+            raise ConfigError(f"--faults {entry}: {kind.help}; it must be above 0 and at most 1 (or 60 s)")
+    elif value != int(value) or not 1 <= value <= 100:
+        raise ConfigError(f"--faults {entry}: how many times it happens is a whole number from 1 to 100")
+    return value
+
+
+def _exact(entry: str, kind: Kind, value: float | None, window: str) -> Fault:
+    match = _EXACT.fullmatch(window)
+    if match is None:
+        raise ConfigError(f"--faults {entry}: write it as KIND=STRENGTH@FROM-TO:NODES, such as crash@3-5:2")
+    nodes = tuple(int(i) for i in (match["nodes"] or "").split("+") if i)
+    wanted = {"messages": (0, 0), "edge": (2, 2), "node": (1, 1), "side": (1, 64)}[kind.scope]
+    if not wanted[0] <= len(nodes) <= wanted[1]:
+        raise ConfigError(f"--faults {entry}: {kind.name} takes {wanted[0]} nodes after the colon, not {len(nodes)}")
+    start, end = _number(entry, match["from"]), _number(entry, match["to"])
+    if end < start:
+        raise ConfigError(f"--faults {entry}: it ends before it starts")
+    return Fault(kind.name, start, end, kind.low if value is None else value, nodes)

@@ -1,0 +1,135 @@
+"""A second set of books: what each node's mass and weight must be, kept apart from the algorithms.
+
+Of a push-sum state, own + handed out - taken in (mass + sum of `sent` - sum of `seen`, of the audit) changes by the node's
+own local updates only, whatever the network does. A restart takes it back to what it was at the checkpoint. Two things
+change it otherwise: adopting another's model, and a neighbour's disk that was lost: then both ends close the account of
+the edge, what had come in stays (+ seen) and what had gone out is gone (- sent)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgegossip.gossip.base import Audit
+from edgegossip.sim.disk import Saved
+from edgegossip.types import Vec
+
+Totals = Mapping[tuple[int, int], tuple[NDArray[np.float64], float]]
+TOLERANCE = 1e-9  # of the largest term
+
+
+@dataclass(slots=True)
+class Account:
+    """What one node's books must show."""
+
+    mass: NDArray[np.float64]  # float64[n]
+    weight: float
+    lives: list[int]  # by peer: which of its lives our totals belong to
+
+    def copy(self) -> Account:
+        return Account(self.mass.copy(), self.weight, list(self.lives))
+
+
+class Ledger:
+    """Of all nodes. Methods return what is wrong, or None."""
+
+    def __init__(self, nodes: int, values: int) -> None:
+        self._values = values
+        self._lives = [0] * nodes  # how often each has lost its disk
+        self.accounts = [Account(np.zeros(values), 0.0, [0] * nodes) for _ in range(nodes)]
+
+    def booted(self, node: int, saved: Saved | None, start: Vec, again: bool) -> None:
+        """A process started from a checkpoint, or from model `start` with weight 1."""
+        if saved is not None and isinstance(saved.notes, Account):
+            self.accounts[node] = saved.notes.copy()
+            return
+        self._lives[node] += again
+        self.accounts[node] = Account(start.astype(np.float64), 1.0, list(self._lives))
+
+    def updated(self, node: int, delta: Vec) -> None:
+        self.accounts[node].mass += delta
+
+    def owes(self, node: int, peer: int) -> bool:
+        """Whether `peer` has lost its disk since this node opened its account with it."""
+        return self.accounts[node].lives[peer] != self._lives[peer]
+
+    def rebase(self, node: int, audit: Audit) -> None:
+        """The node took over somebody else's model: its mass starts afresh from there; its weight does not."""
+        if audit.mass is not None:
+            self.accounts[node].mass = books(audit, self._values)[0]
+
+    def closed(self, node: int, peer: int, before: Audit, after: Audit) -> None:
+        """A message of a peer that has lost its disk was taken in: if the account of the edge was closed, ours follows."""
+        account = self.accounts[node]
+        if after.mass is None or self.fault(node, after) is None:
+            return
+        came, went = total(before.seen, peer, self._values), total(before.sent, peer, self._values)
+        for seen, sent in ((1, 0), (0, 1), (1, 1)):
+            mass = account.mass + seen * came[0] - sent * went[0]
+            weight = account.weight + seen * came[1] - sent * went[1]
+            if _fault(after, mass, weight, self._values) is None:
+                account.mass, account.weight = mass, weight
+                if seen and sent:
+                    account.lives[peer] = self._lives[peer]
+                return
+
+    def fault(self, node: int, audit: Audit) -> str | None:
+        """What the node's books show wrongly."""
+        if audit.mass is None:
+            return None
+        account = self.accounts[node]
+        return _fault(audit, account.mass, account.weight, self._values)
+
+
+def books(audit: Audit, values: int) -> tuple[NDArray[np.float64], float, float]:
+    """mass + sent - seen (float64[n]), the same of the weights, and the largest magnitude among the terms."""
+    assert audit.mass is not None
+    mass, weight = np.array(audit.mass, np.float64), float(audit.weight)
+    largest = float(np.abs(mass).max(initial=abs(weight)))
+    for totals, sign in ((audit.sent, 1.0), (audit.seen, -1.0)):
+        for vector, scalar in totals.values():
+            mass += sign * vector
+            weight += sign * scalar
+            largest = max(largest, float(np.abs(vector).max(initial=0.0)))
+    return mass, weight, largest
+
+
+def total(totals: Totals, peer: int, values: int) -> tuple[NDArray[np.float64], float]:
+    """Over the phases of the topology's period."""
+    mass, weight = np.zeros(values), 0.0
+    for (other, _), (vector, scalar) in totals.items():
+        if other == peer:
+            mass += vector
+            weight += scalar
+    return mass, weight
+
+
+def _fault(audit: Audit, mass: NDArray[np.float64], weight: float, values: int) -> str | None:
+    has, has_weight, largest = books(audit, values)
+    scale = max(1.0, largest)
+    if not abs(has_weight - weight) <= TOLERANCE * max(1.0, abs(weight)):
+        return f"weight handed out and kept is {has_weight:.12g}, the ledger says {weight:.12g}"
+    worst = float(np.abs(has - mass).max(initial=0.0))
+    if not worst <= TOLERANCE * scale:
+        return f"mass handed out and kept is off the ledger by {worst:.3g} (largest term {largest:.3g})"
+    return None
+
+
+def edge_fault(audits: Sequence[Audit | None], pairs: Sequence[tuple[int, int]]) -> str | None:
+    """What went out over an edge (sender, receiver) and has not come in, when nothing is on its way any more."""
+    for j, i in pairs:
+        out, come = audits[j], audits[i]
+        if out is None or come is None:
+            continue
+        for (to, phase), (vector, scalar) in out.sent.items():
+            if to != i:
+                continue
+            seen, weight = come.seen.get((j, phase), (np.zeros_like(vector), 0.0))
+            scale = max(1.0, float(np.abs(vector).max(initial=0.0)))
+            worst = float(np.abs(vector - seen).max(initial=abs(scalar - weight)))
+            if not worst <= TOLERANCE * scale:
+                return f"of what {j} handed to {i}, {worst:.3g} never came in"
+    return None

@@ -1,0 +1,115 @@
+"""NAME[:KEY=VALUE,...] for algorithms, codecs and topologies, as the command line has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from edgegossip import codecs, gossip
+from edgegossip.gossip import topologies
+from edgegossip.gossip.base import GossipAlgorithm, Topology
+from edgegossip.gossip.momentum import with_momentum
+from edgegossip.types import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Something of a registry with its parameters; hashable."""
+
+    name: str
+    params: tuple[tuple[str, str], ...] = ()  # values as JSON
+
+    @classmethod
+    def of(cls, name: str, params: Mapping[str, Any] | None = None) -> Named:
+        return cls(name, tuple(sorted((k, json.dumps(v, separators=(",", ":"))) for k, v in (params or {}).items())))
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return {k: json.loads(v) for k, v in self.params}
+
+    def __str__(self) -> str:
+        plain = (f"{k}={_bare(v)}" for k, v in self.params)
+        return self.name + (":" + ",".join(plain) if self.params else "")
+
+
+def parse(option: str, text: str) -> Named:
+    """Raises ConfigError that names the option."""
+    name, _, rest = text.partition(":")
+    params: dict[str, Any] = {}
+    for item in _items(rest):
+        key, equals, value = item.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"{option} {text}: write it as NAME or NAME:KEY=VALUE,..., such as topk:ratio=0.1")
+        params[key] = _value(value)
+    return Named.of(name, params)
+
+
+def _items(text: str) -> list[str]:
+    """Split at commas that are not within brackets."""
+    items, depth, start = [], 0, 0
+    for k, c in enumerate(text):
+        depth += (c in "[{") - (c in "]}")
+        if c == "," and depth == 0:
+            items.append(text[start:k])
+            start = k + 1
+    return [i for i in (*items, text[start:]) if i]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _bare(value: str) -> str:
+    """JSON without the quotes of a word that is plainly one."""
+    word = json.loads(value)
+    return word if isinstance(word, str) and _value(word) == word and not set(word) & set(",[]{}") else value
+
+
+@lru_cache(maxsize=4096)
+def topology_of(named: Named, nodes: int) -> Topology:
+    """Raises ConfigError, or DataError for a topology file. Made once: building one takes longer than a schedule's round."""
+    if named.name == "file":
+        members = tuple(member_names(nodes))
+        values = named.values
+        if unknown := sorted(set(values) - {"path", "weights"}):
+            raise ConfigError(f"a topology file takes the parameter weights only, not {unknown[0]}")
+        return topologies.from_file(values["path"], members, values.get("weights"))
+    return topologies.get(named.name, nodes, **named.values)
+
+
+def member_names(nodes: int) -> list[str]:
+    """board-0, board-1, ..., padded so that they sort in order, as a local fleet's."""
+    width = len(str(nodes - 1))
+    return [f"board-{k:0{width}}" for k in range(nodes)]
+
+
+@lru_cache(maxsize=4096)
+def codec_of(named: Named) -> Any:
+    """Raises ConfigError."""
+    return codecs.get(named.name, **named.values)
+
+
+@lru_cache(maxsize=4096)
+def algorithm_of(named: Named) -> GossipAlgorithm[Any]:
+    """`name`, or `name+momentum`; the parameter `momentum_factor` is the momentum's. Raises ConfigError."""
+    name, plus, kind = named.name.partition("+")
+    values = named.values
+    factor = values.pop("momentum_factor", 0.9) if plus else 0.9
+    algorithm = gossip.get(name, **values)
+    return with_momentum(algorithm, kind, factor) if plus else algorithm
+
+
+def param_of(algorithm: Any, name: str, default: float) -> float:
+    """A parameter of an algorithm, of the scheme that it runs or of the algorithm inside a wrapper."""
+    for part in (algorithm, getattr(algorithm, "scheme", None)):
+        value = getattr(part, name, None)
+        if isinstance(value, (int, float)):
+            return float(value)
+    inner = getattr(algorithm, "algorithm", None)
+    return default if inner is None else param_of(inner, name, default)

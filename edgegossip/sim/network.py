@@ -1,0 +1,82 @@
+"""A network that delays, loses, repeats and reorders messages, and links that are cut, slow or go up and down.
+
+Without faults an edge keeps its order and loses nothing, as the mesh does. What the simulator does beyond that (a single
+message of a stream is lost, or arrives twice) is harsher than gRPC: an algorithm that survives it needs no such promise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import TypeAlias
+
+from edgegossip.sim.clock import Clock
+
+Deliver: TypeAlias = Callable[[int, int, bytes], None]  # (sender, receiver, frame)
+
+LATENCY_S = 0.01, 0.05  # of an edge
+JITTER_S = 0.01
+OVERTAKE_S = 1.5  # how late a message may be that others overtake, or that arrives again
+
+
+class Network:
+    """`seen` counts what each kind of fault did."""
+
+    def __init__(self, clock: Clock, rng: Random, nodes: int, deliver: Deliver, seen: Counter[str]) -> None:
+        self._clock, self._random, self._nodes, self._deliver, self._seen = clock, rng.random, nodes, deliver, seen
+        low, high = LATENCY_S
+        self._latency = [low + (high - low) * rng.random() for _ in range(nodes * nodes)]
+        self._last = [0.0] * (nodes * nodes)  # when an edge's latest message arrives
+        self.delay, self.loss, self.duplication, self.reorder = 0.0, 0.0, 0.0, 0.0
+        self._cuts: dict[int, list[str]] = {}  # by edge: the kinds of faults that cut it
+        self._slow: dict[int, float] = {}
+
+    def send(self, sender: int, receiver: int, data: bytes) -> None:
+        edge, random = sender * self._nodes + receiver, self._random
+        if self._cuts and edge in self._cuts:
+            self._seen[self._cuts[edge][-1]] += 1
+            return
+        if self.loss and random() < self.loss:
+            self._seen["loss"] += 1
+            return
+        now = self._clock.now
+        when = now + self._latency[edge] + JITTER_S * random()
+        if self.delay:
+            when += self.delay * random()
+            self._seen["delay"] += 1
+        if self._slow and edge in self._slow:
+            when = max(when, self._last[edge]) + self._slow[edge]
+            self._seen["slow-link"] += 1
+        if self.reorder and random() < self.reorder:
+            when += OVERTAKE_S * random()
+            self._seen["reorder"] += 1
+        else:
+            when = self._last[edge] = max(when, self._last[edge])
+        self._clock.at(when, self._deliver, sender, receiver, data)
+        if self.duplication and random() < self.duplication:
+            self._seen["duplication"] += 1
+            self._clock.at(when + OVERTAKE_S * random(), self._deliver, sender, receiver, data)
+
+    def cut(self, sender: int, receiver: int, kind: str) -> None:
+        self._cuts.setdefault(sender * self._nodes + receiver, []).append(kind)
+
+    def mend(self, sender: int, receiver: int, kind: str) -> None:
+        edge = sender * self._nodes + receiver
+        kinds = self._cuts.get(edge, [])
+        if kind in kinds:
+            kinds.remove(kind)
+        if not kinds:
+            self._cuts.pop(edge, None)
+
+    def is_cut(self, a: int, b: int) -> bool:
+        """In either direction: acknowledgements do not come back either, so both ends notice."""
+        n, cuts = self._nodes, self._cuts
+        return bool(cuts) and (a * n + b in cuts or b * n + a in cuts)
+
+    def slow(self, a: int, b: int, seconds: float) -> None:
+        """Both directions; 0: as fast as ever."""
+        for edge in (a * self._nodes + b, b * self._nodes + a):
+            if seconds:
+                self._slow[edge] = seconds
+            else:
+                self._slow.pop(edge, None)

@@ -1,0 +1,302 @@
+"""Runs one schedule: faults, then quiet, in which everything must heal; and what must be true in the end.
+
+1. Faults, for `schedule.seconds`. 2. All is well and nobody trains any more; nodes that lied are sent away. Everybody must
+get to the same round. 3. QUIET_ROUNDS more, more often where a compressed algorithm needs them; then the nodes must agree
+as `agreement` says, on the mean where it is conserved, and both ends of every edge must hold the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgegossip.gossip.base import GossipAlgorithm
+from edgegossip.sim import agreement, checkers, ledger, naming, trace
+from edgegossip.sim.checkers import Violation
+from edgegossip.sim.disk import Disk
+from edgegossip.sim.inject import Injector
+from edgegossip.sim.node import Node
+from edgegossip.sim.presence import NOTICE_S
+from edgegossip.sim.schedule import Schedule, of
+from edgegossip.sim.world import World
+from edgegossip.types import EdgegossipError
+
+MIXING = ("dpsgd", "deep-squeeze", "choco-sgd", "sgp", "sparse-push", "quant-sgp")  # by W in each round, if lossless
+START_S = 0.3  # nodes start within
+QUIET_ROUNDS = 12
+MORE_ROUNDS, MOST_MORE = 20, 25  # for algorithms that take longer: so many rounds, so many times
+CATCH_UP_ROUNDS = 60  # of a deadline each, that catching up may take
+FLOOR = 2e-5  # of the largest value: float32 does not agree better
+SHRINK = 0.5  # of the spread must be gone where no bound is known
+NEAR = 4.0  # times the spread and the codec's error, where nodes need only stay near
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one schedule."""
+
+    schedule: Schedule
+    violations: tuple[Violation, ...]
+    digest: str  # the same for the same seed and code, bit for bit
+    seen: Mapping[str, int]  # what each kind of fault did
+    events: int
+    rounds: int  # that all nodes together finished
+    virtual_s: float
+
+
+def run_schedule(
+    schedule: Schedule,
+    *,
+    algorithm: GossipAlgorithm[Any] | None = None,
+    make_disk: Callable[[], Disk] = Disk,
+    make_node: Callable[..., Node] = Node,
+    say: trace.Say | None = None,
+) -> Outcome:
+    """Run it to the end or to the first violation. `algorithm`: this object instead of the registry's; `make_disk` and
+    `make_node`: variants of Disk and of Node; `say` gets the trace, line by line. Raises ConfigError when the algorithm
+    does not take the topology."""
+    if algorithm is None:
+        algorithm = naming.algorithm_of(schedule.algorithm)
+    world = World(schedule, algorithm, say, make_disk, make_node)
+    with np.errstate(all="ignore"):
+        _Run(world).play()
+    return Outcome(
+        schedule,
+        tuple(world.violations),
+        world.trace.digest(),
+        dict(world.seen),
+        world.trace.events,
+        sum(node.rounds_done for node in world.nodes),
+        world.clock.now,
+    )
+
+
+class _Run:
+    """The phases of one run."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._injector = world, Injector(world)
+        self._deadline_s = world.schedule.deadline_s
+        self._fresh: set[int] = set()  # nodes that finished a round since all is well
+        self._since: list[NDArray[np.float32]] = []  # the models from which the last phase starts
+        self._from = 0  # its first full round
+        self._more = 0
+        self._seen: tuple[int, int, int] = (0, 0, 0)
+
+    def play(self) -> None:
+        world = self._world
+        late = self._injector.late()
+        start = of(world.schedule.seed, "start")
+        for node in world.nodes:
+            if node.index not in late:
+                node.up = node.starting = True
+        for node in world.nodes:
+            when = START_S * start.random()
+            if node.index not in late:
+                world.clock.at(when, self._first_boot, node)
+        world.clock.at(world.schedule.seconds, self._calm)
+        world.clock.at(1.0, self._watch)
+        try:
+            world.clock.run(1e6)
+        except EdgegossipError as error:
+            world.violate("crash", None, f"{type(error).__name__}: {error}")
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            world.violate("crash", None, f"{type(error).__name__}: {error}")
+
+    def _first_boot(self, node: Node) -> None:
+        if node.starting:
+            self._world.boot(node.index, None)
+
+    # -- progress --------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Every virtual second: whoever does not get on has stalled."""
+        world = self._world
+        jumps = sum(abs(f.strength) for f in world.schedule.faults if f.kind == "clock-jump" and f.strength < 0)
+        patience = 3 * self._deadline_s + checkers.SLACK_S + jumps
+        for node in world.nodes:
+            waited = world.clock.now - world.progress_s[node.index]
+            if node.up and not node.paused and not node.starting and not node.idle and waited > patience:
+                missing = world.algorithm.waiting_for(node.state)
+                text = f"no round done for {waited:.1f} s; waits for {', '.join(missing) or 'nobody'}"
+                world.violate("progress", node.index, f"{text} in round {world.algorithm.round(node.state)}")
+                return
+        if world.last_round is None and self._late():
+            rounds = [world.algorithm.round(n.state) for n in world.nodes if n.up]
+            world.violate("catch-up", None, f"the nodes are still in rounds {rounds}")
+            return
+        world.clock.after(1.0, self._watch)
+
+    def _late(self) -> bool:
+        world = self._world
+        return world.clock.now > world.schedule.seconds + NOTICE_S + CATCH_UP_ROUNDS * self._deadline_s
+
+    # -- phases ----------------------------------------------------------------------------------------------
+
+    def _calm(self) -> None:
+        """No faults any more, and no training."""
+        world = self._world
+        world.trace.line(world.clock.now, None, "all is well from now on")
+        world.quiet = True
+        for i in sorted(world.lied):
+            self._injector.expel(i)
+        world.clock.after(NOTICE_S + 0.5, self._look_for_sync)
+
+    def _look_for_sync(self) -> None:
+        if not self._live():
+            self._world.clock.stop()
+        self._world.on_round = self._after_round
+
+    def _live(self) -> list[Node]:
+        return [n for n in self._world.nodes if n.up]
+
+    def _after_round(self, node: Node) -> None:
+        """Once everybody has finished a round and is where the others are, the last phase begins."""
+        world = self._world
+        self._fresh.add(node.index)
+        live = self._live()
+        if len(self._fresh) < len(live):
+            return
+        rounds = [world.algorithm.round(n.state) for n in live]
+        if max(rounds) - min(rounds) > self._apart() and not world.algorithm.asynchronous:
+            return
+        world.on_round = None
+        world.settled = True
+        self._since = [x for n in live for x in world.models[n.index]]
+        self._from = max(rounds) + 1
+        world.last_round = max(rounds) + QUIET_ROUNDS
+        world.trace.line(world.clock.now, None, f"everybody is in round {min(rounds)} to {max(rounds)}")
+        self._await_rest()
+
+    def _apart(self) -> float:
+        """How far two nodes may be from each other when all is well: a round and the staleness on every hop between them;
+        with a quorum whatever a node may be behind before it is told."""
+        world, n = self._world, self._world.schedule.nodes
+        hops = (n - 1) * (1 + naming.param_of(world.algorithm, "staleness", 0))
+        ahead = naming.param_of(world.algorithm, "max_ahead", 0) or n + world.topology.period
+        return hops if naming.param_of(world.algorithm, "quorum", 1.0) >= 1.0 else hops + ahead
+
+    def _await_rest(self) -> None:
+        """Until all rest and nothing is on its way any more."""
+        world = self._world
+        if all(n.idle for n in self._live()):
+            world.clock.after(self._deadline_s + 1.0, self._conclude)
+        else:
+            world.clock.after(0.5, self._await_rest)
+
+    def _conclude(self) -> None:
+        world, live = self._world, self._live()
+        wanted = self._consensus(live)
+        if wanted == "more" and self._more < MOST_MORE:
+            self._more += 1
+            assert world.last_round is not None
+            world.last_round += MORE_ROUNDS
+            for node in live:
+                world.progress_s[node.index] = world.clock.now
+                node.wake()
+            self._await_rest()
+            return
+        if wanted is not None:
+            world.violate("consensus", None, wanted if wanted != "more" else self._still_apart(live))
+        if not world.violations:
+            self._both_ends(live)
+        if not world.violations:
+            self._mean(live)
+        world.trace.line(world.clock.now, None, "the end")
+        world.clock.stop()
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def _talks(self, live: list[Node]) -> NDArray[np.bool_]:
+        """bool[n, n]: talks[i, j] says that j's messages get to i."""
+        n, there = self._world.schedule.nodes, {x.index for x in live}
+        connected = self._world.presence.connected
+        return np.array([[i in there and j in there and connected(i, j) for j in range(n)] for i in range(n)])
+
+    def _manner(self, audit_public: bool) -> agreement.Manner:
+        """What may be asked of the algorithm with this codec."""
+        world, algorithm = self._world, self._world.algorithm
+        name = algorithm.name.partition("+")[0]
+        exact = world.schedule.codec.name == "fp32"
+        if name == "parallel-sgd":
+            return "equal"
+        staleness, quorum = naming.param_of(algorithm, "staleness", 0), naming.param_of(algorithm, "quorum", 1.0)
+        if exact and not staleness and quorum >= 1.0 and name in MIXING:
+            return "mixes"
+        return "shrinks" if exact or audit_public else "bounded"
+
+    def _consensus(self, live: list[Node]) -> str | None:
+        """What is wrong; "more": not yet close enough, but it may come."""
+        world = self._world
+        audits = [world.algorithm.audit(n.state) for n in live]
+        talks, ids = self._talks(live), [n.index for n in live]
+        if len(live) < 2 or not agreement.connected(ids, talks, world.topology):
+            return None
+        models = [world.algorithm.model(n.state) for n in live]
+        before, now = agreement.spread(self._since), agreement.spread(models)
+        size = float(np.abs(np.asarray([*models, *self._since], np.float64)).max())
+        manner, floor = self._manner(any(a.public for a in audits)), FLOOR * max(size, 1.0)
+        if manner == "equal":
+            return None if now <= floor else f"models that must be equal differ by {now:.4g}"
+        if manner == "shrinks":
+            return "more" if now > SHRINK * before + floor else None
+        if manner == "bounded":
+            near = NEAR * (before + size)
+            return None if now <= near else f"the spread grew from {before:.4g} to {now:.4g}"
+        assert world.last_round is not None
+        weights = None
+        if audits[0].mass is not None:
+            weights = np.zeros(world.schedule.nodes)
+            weights[ids] = [a.weight for a in audits]
+        eta = naming.param_of(world.algorithm, "eta", 0.0) or 1.0
+        rounds = range(self._from, world.last_round - 1)
+        factor = agreement.contraction(world.topology, rounds, ids, talks, eta, weights)
+        bound = factor * (2.0 if weights is not None else 1.0) * before + floor
+        if now <= bound:
+            return None
+        return (
+            f"the spread is {now:.4g} after {len(rounds)} rounds from {before:.4g}; the topology promises {bound:.4g}"
+        )
+
+    def _still_apart(self, live: list[Node]) -> str:
+        now = agreement.spread([self._world.algorithm.model(n.state) for n in live])
+        return f"the spread is {now:.4g}, and was {agreement.spread(self._since):.4g}, {self._more * MORE_ROUNDS} rounds before"
+
+    def _both_ends(self, live: list[Node]) -> None:
+        world, talks = self._world, self._talks(live)
+        audits = [world.audit(i) for i in range(world.schedule.nodes)]
+        reach = {n.index: {j for j in range(world.schedule.nodes) if talks[n.index, j]} for n in live}
+        if world.algorithm.asynchronous:
+            return
+        if fault := checkers.replica_fault(audits, reach):
+            world.violate("replicas", None, fault)
+        elif fault := ledger.edge_fault(audits, [(j, i) for j, i in world.edges if talks[i, j]]):
+            world.violate("edges", None, fault)
+
+    def _mean(self, live: list[Node]) -> None:
+        """Mass over weight of everybody is conserved, in push-sum whatever was lost; the plain mean if nothing was."""
+        world = self._world
+        n = world.schedule.nodes
+        if len(live) < n or world.lied:
+            return
+        models = np.asarray([world.algorithm.model(x.state) for x in live], np.float64)
+        if world.algorithm.audit(live[0].state).mass is not None:
+            accounts = world.ledger.accounts
+            mean = sum(a.mass for a in accounts) / sum(a.weight for a in accounts)
+            masses = [world.algorithm.audit(x.state) for x in live]
+            found = sum(a.mass for a in masses if a.mass is not None) / sum(a.weight for a in masses)
+        elif (
+            world.schedule.workload == "consensus"
+            and not (world.restarts or world.adoptions or world.departures or world.suspicions)
+            and world.schedule.codec.name == "fp32"
+            and not naming.param_of(world.algorithm, "staleness", 0)  # old news count once at one end and again at the other
+        ):
+            mean, found = np.asarray(world.workload.starts, np.float64).mean(axis=0), models.mean(axis=0)
+        else:
+            return
+        off, size = float(np.abs(mean - found).max()), max(1.0, float(np.abs(models).max()))
+        if not off <= FLOOR * size:
+            world.violate("mean", None, f"they agree on a value {off:.4g} away from the mean")

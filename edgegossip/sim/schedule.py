@@ -1,0 +1,191 @@
+"""One schedule: who takes part, what they run, and what breaks when. All of it drawn from one seed, each part by a generator
+of its own, so that fixing one part leaves the others as they were."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from random import Random
+from typing import Any, TypeVar
+
+import numpy as np
+
+from edgegossip import gossip
+from edgegossip.gossip import topologies
+from edgegossip.gossip.base import NodeView, Topology
+from edgegossip.gossip.momentum import KINDS as MOMENTA
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.sim import faults as fault_words
+from edgegossip.sim import naming, workload
+from edgegossip.sim.faults import Fault
+from edgegossip.sim.naming import Named
+from edgegossip.types import ConfigError
+
+T = TypeVar("T")
+
+ROUND_S = 0.7  # what a round takes, about, when nothing is wrong
+VALUES = 16
+CODECS = (
+    Named("fp32"),
+    Named("fp32"),
+    Named("fp32"),
+    Named("minmax8"),
+    Named.of("qsgd", {"bits": 6}),
+    Named.of("topk", {"ratio": 0.25}),
+    Named("elastiquant"),
+    Named("fp16"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is fixed; None: drawn from the seed."""
+
+    algorithms: tuple[Named, ...] | None = None
+    topology: Named | None = None
+    codec: Named | None = None
+    nodes: int | None = None
+    rounds: int | None = None
+    workload: str | None = None
+    deadline_s: float | None = None
+    values: int = VALUES
+    faults: str = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Everything that decides what happens, besides the code."""
+
+    seed: int
+    algorithm: Named
+    topology: Named
+    codec: Named
+    nodes: int
+    values: int  # of the model
+    rounds: int  # about so many with faults
+    workload: str
+    deadline_s: float
+    faults: tuple[Fault, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Virtual time until everything is well again."""
+        return max(self.rounds * ROUND_S, *(f.end for f in self.faults), 0.0)
+
+    def command(self) -> str:
+        """A command line that replays exactly this."""
+        words = [
+            *("edgegossip", "sim", "--seed", str(self.seed), "--algorithm", str(self.algorithm)),
+            *("--topology", str(self.topology), "--codec", str(self.codec), "--nodes", str(self.nodes)),
+            *("--rounds", str(self.rounds), "--workload", self.workload, "--deadline", f"{self.deadline_s:g}"),
+            *(("--values", str(self.values)) if self.values != VALUES else ()),
+            *("--faults", ",".join(map(str, self.faults)) or "none"),
+        ]
+        return shlex.join(words)
+
+
+def draw(seed: int, options: Options) -> Schedule:
+    """The schedule of a seed. Raises ConfigError when what is fixed does not go together."""
+    nodes = options.nodes or pick(seed, "nodes", (2, 3, 4, 5, 6, 7, 8, 8))
+    codec = options.codec or pick(seed, "codec", CODECS)
+    algorithm = pick(seed, "algorithm", options.algorithms or every_algorithm())
+    algorithm = with_params(seed, algorithm) if options.algorithms is None else algorithm
+    topology = options.topology or _fitting(seed, algorithm, codec, nodes, options.values)
+    rounds = options.rounds or 12 + int(of(seed, "rounds").random() * 9)
+    spec = fault_words.parse(options.faults)
+    built = naming.topology_of(topology, nodes)
+    return Schedule(
+        seed,
+        algorithm,
+        topology,
+        codec,
+        nodes,
+        options.values,
+        rounds,
+        options.workload or pick(seed, "workload", workload.NAMES),
+        options.deadline_s or pick(seed, "deadline", (2.0, 4.0)),
+        fault_words.draw(spec, of(seed, "faults"), nodes, edges(built), rounds * ROUND_S),
+    )
+
+
+def of(seed: int, what: str) -> Random:
+    """A generator for one purpose."""
+    return Random(f"{seed}/{what}")
+
+
+def pick(seed: int, what: str, choices: Sequence[T]) -> T:
+    return choices[int(of(seed, what).random() * len(choices))]
+
+
+def edges(topology: Topology) -> set[tuple[int, int]]:
+    """(sender, receiver) of any round."""
+    return {(j, i) for r in range(topology.period) for i in range(topology.n) for j in topology.neighbours(i, r).in_}
+
+
+@lru_cache(maxsize=1)
+def every_algorithm() -> tuple[Named, ...]:
+    """Each twice as it is, and once with each momentum."""
+    plain = gossip.names()
+    return tuple(Named(n) for n in (*plain, *plain, *(f"{n}+{m}" for n in plain for m in MOMENTA if m != "none")))
+
+
+def with_params(seed: int, algorithm: Named) -> Named:
+    """Now and then something else than the defaults, of the parameters that the algorithm has."""
+    rng = of(seed, "params")
+    known = keywords(algorithm.name.partition("+")[0])
+    params: dict[str, Any] = {}
+    for key, share, values in (("staleness", 0.2, (1, 2)), ("quorum", 0.2, (0.5, 0.7)), ("eta", 0.25, (0.3, 0.6))):
+        drawn, value = rng.random(), values[int(rng.random() * len(values))]
+        if key in known and drawn < share:
+            params[key] = value
+    return Named.of(algorithm.name, {**algorithm.values, **params})
+
+
+@lru_cache(maxsize=64)
+def keywords(algorithm: str) -> frozenset[str]:
+    """Parameters of an algorithm's constructor."""
+    made = gossip.get(algorithm)
+    found = set(inspect.signature(type(made)).parameters)
+    return frozenset(found | {f.name for f in fields(getattr(made, "scheme", made))})  # type: ignore[arg-type]
+
+
+def _fitting(seed: int, algorithm: Named, codec: Named, nodes: int, values: int) -> Named:
+    """A topology that the algorithm takes."""
+    rng = of(seed, "topology")
+    names = [n for n in topologies.names() if n != "file"]
+    while names:
+        named = Named(names.pop(int(rng.random() * len(names))))
+        if fits(algorithm, named, codec, nodes, values):
+            return named
+    raise ConfigError(f"no topology of {nodes} nodes suits {algorithm}")
+
+
+@lru_cache(maxsize=65536)
+def fits(algorithm: Named, topology: Named, codec: Named, nodes: int, values: int) -> bool:
+    """Whether the algorithm takes it."""
+    try:
+        view = view_of(naming.topology_of(topology, nodes), codec, nodes, values)
+        naming.algorithm_of(algorithm).init(np.zeros(values, np.float32), view)
+    except ConfigError:
+        return False
+    return True
+
+
+def layout_of(values: int) -> Layout:
+    """Two tensors, so that codecs that work tensor by tensor have something to do."""
+    first = max(1, values * 3 // 4)
+    rest = [TensorSpec("bias", (values - first,))] if values > first else []
+    return Layout.of([TensorSpec("weight", (first,)), *rest])
+
+
+def view_of(
+    topology: Topology, codec: Named, nodes: int, values: int, seed: int = 0, deadline_s: float = 2.0
+) -> NodeView:
+    """Node 0's."""
+    members = tuple(naming.member_names(nodes))
+    run_id = seed.to_bytes(16, "big", signed=True)
+    layout = layout_of(values)
+    return NodeView(members[0], members, topology, layout, naming.codec_of(codec), run_id, seed, deadline_s)

@@ -1,0 +1,32 @@
+"""Training in miniature: node i pulls its model z towards its own optimum b_i, by -lr A_i (z - b_i) with a positive diagonal
+A_i. `consensus`: no training at all, so that what the nodes agree on is known."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgegossip.types import ConfigError, LocalUpdate, Vec
+
+NAMES = ("quadratic", "consensus")
+LR = 0.1
+
+
+class Workload:
+    """`values` is the size of the model. Nodes start from different models unless `equal`."""
+
+    def __init__(self, name: str, nodes: int, values: int, seed: int, equal: bool) -> None:
+        if name not in NAMES:
+            raise ConfigError(f"unknown workload {name!r}; valid: {', '.join(NAMES)}")
+        rng = np.random.default_rng(seed)
+        starts = rng.normal(size=(1 if equal else nodes, values)).astype(np.float32)
+        self.starts: list[Vec] = [starts[i % len(starts)] for i in range(nodes)]  # float32[values] each
+        self.trains = name == "quadratic"
+        self._pull = -LR * rng.uniform(0.5, 1.5, (nodes, values)).astype(np.float32)  # -lr A_i
+        self._optimum = rng.normal(1.0, 1.0, (nodes, values)).astype(np.float32)
+        self._still = LocalUpdate(np.zeros(values, np.float32), 0.0, 0.0, 1, 1)
+
+    def update(self, node: int, z: Vec, quiet: bool) -> LocalUpdate:
+        """One round's training at z; none when quiet."""
+        if quiet or not self.trains:
+            return self._still
+        return LocalUpdate((z - self._optimum[node]) * self._pull[node], LR, 1.0, 1, 1)

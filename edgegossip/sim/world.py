@@ -1,0 +1,267 @@
+"""A fleet in virtual time: nodes, their network and disks, and the checkers that watch them. Nodes call in here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from edgegossip import frame as wire
+from edgegossip.gossip.base import Action, Adopted, Audit, GossipAlgorithm, RoundDone, Send, Suspect
+from edgegossip.sim import checkers, naming, trace
+from edgegossip.sim.byzantine import Byzantine
+from edgegossip.sim.checkers import Violation
+from edgegossip.sim.clock import Clock
+from edgegossip.sim.disk import Disk, Saved
+from edgegossip.sim.ledger import Ledger
+from edgegossip.sim.network import Network
+from edgegossip.sim.node import Frame, Node, Notice
+from edgegossip.sim.presence import Presence
+from edgegossip.sim.schedule import Schedule, edges, of, view_of
+from edgegossip.sim.spy import spied
+from edgegossip.sim.workload import Workload
+from edgegossip.types import LocalUpdate, Round, Vec
+
+COMPUTE_S = 0.4, 0.8  # what training takes a node
+MEMORY_EVERY = 8  # rounds between two looks at what a state holds
+EQUAL_START = frozenset({"bagua-lp", "parallel-sgd"})  # whose definition starts from one model on all nodes
+
+
+class World:
+    """Everything of one run of one schedule. `violations` is filled as it goes; the clock stops at the first one."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        algorithm: GossipAlgorithm[Any],
+        say: trace.Say | None,
+        make_disk: Callable[[], Disk],
+        make_node: Callable[..., Node],
+    ) -> None:
+        n, seed = schedule.nodes, schedule.seed
+        self.schedule, self.clock, self.trace = schedule, Clock(), trace.Trace(say)
+        self.algorithm, self.last_delta = spied(algorithm)
+        self.topology = naming.topology_of(schedule.topology, n)
+        view = view_of(self.topology, schedule.codec, n, schedule.values, seed, schedule.deadline_s)
+        self.limits = wire.Limits.of(view.layout)
+        equal = algorithm.name.partition("+")[0] in EQUAL_START
+        self.workload = Workload(schedule.workload, n, schedule.values, seed, equal)
+        self.seen: Counter[str] = Counter()  # what each kind of fault did
+        self.violations: list[Violation] = []
+        self.rng = of(seed, "run")
+        self.compute_s = [COMPUTE_S[0] + (COMPUTE_S[1] - COMPUTE_S[0]) * self.rng.random() for _ in range(n)]
+        self.nodes = [make_node(self, i, replace(view, node=view.members[i]), make_disk()) for i in range(n)]
+        self.index = {name: i for i, name in enumerate(view.members)}
+        self.network = Network(self.clock, of(seed, "network"), n, self._deliver, self.seen)
+        self.edges = sorted(edges(self.topology))
+        linked = {frozenset(e) for e in self.edges}
+        peers = [tuple(j for j in range(n) if frozenset((i, j)) in linked and i != j) for i in range(n)]
+        self.presence = Presence(self.clock, of(seed, "presence"), peers, self._reachable, self._tell)
+        self.liars: dict[int, list[tuple[str, float]]] = {}  # by node: (kind, share of its messages) while they last
+        self.lied: set[int] = set()  # nodes that may have lied at some time
+        self.byzantine = Byzantine(of(seed, "byzantine"), view.codec, view.layout, self.limits)
+        self.ledger = Ledger(n, schedule.values)
+        self._lies: dict[bytes, str] = {}  # frames that were tampered with: the kind
+        self.quiet = False  # all is well and nobody trains any more
+        self.settled = False  # and everybody has caught up
+        self.last_round: Round | None = None  # after which nodes rest; None: not yet known
+        self.round_of: list[Round] = [-1] * n  # last that a node's process reported
+        self.progress_s = [0.0] * n  # when a node last got on
+        self.models: list[tuple[Vec, ...]] = [
+            ()
+        ] * n  # at the start of its last rounds, as many as may still count somewhere
+        self.suspicions = self.departures = self.adoptions = self.restarts = 0
+        self.on_round: Callable[[Node], None] | None = None
+
+    # -- what nodes ask --------------------------------------------------------------------------------------
+
+    def enough(self, node: Node) -> bool:
+        return self.last_round is not None and self.algorithm.round(node.state) >= self.last_round
+
+    def update(self, index: int, model: Vec) -> LocalUpdate:
+        return self.workload.update(index, model, self.quiet)
+
+    # -- what nodes tell -------------------------------------------------------------------------------------
+
+    def booted(self, node: Node, saved: Saved | None) -> None:
+        i, now = node.index, self.clock.now
+        self.trace.event(now, i, trace.BOOT, node.view.boot)
+        model = self.algorithm.model(node.state)
+        self.trace.model(model)
+        if self.trace.say is not None:
+            how = "from nothing" if saved is None else f"from its checkpoint of round {saved.round}"
+            self.trace.line(now, i, f"starts {how}, in round {self.algorithm.round(node.state)}")
+        self.ledger.booted(i, saved, self.workload.starts[i], again=node.process > 1)
+        self.round_of[i], self.progress_s[i] = self.algorithm.round(node.state) - 1, now
+        self.models[i] = (model,)
+        self._check_state(node, self.algorithm.audit(node.state))
+
+    def stepped(self, node: Node, local: LocalUpdate) -> None:
+        self.trace.event(self.clock.now, node.index, trace.STEP)
+        delta = local.delta if self.last_delta is None else self.last_delta.delta
+        if delta is not None:
+            self.ledger.updated(node.index, delta)
+        if self.trace.say is not None:
+            self.trace.line(self.clock.now, node.index, f"steps in round {self.algorithm.round(node.state)}")
+
+    def send(self, node: Node, send: Send) -> None:
+        i, to = node.index, self.index[send.to]
+        data = b"".join(wire.build(send.frame))
+        lie = ""
+        if i in self.liars:
+            lie, data = self._tamper(i, send, data)
+        if self.trace.say is not None:
+            extra = f", tampered with: {lie}" if lie else ""
+            self.trace.line(self.clock.now, i, f"-> {to}: {describe(send.frame)}{extra}")
+        if lie:
+            self._lies[data] = lie
+        self.network.send(i, to, data)
+
+    def received(self, node: Node, event: Frame, frame: wire.Frame, outcome: tuple[Any, list[Action]]) -> None:
+        """A frame was taken in; node.state is still what it was before."""
+        i, ledger = node.index, self.ledger
+        if self.trace.say is not None:
+            self.trace.line(self.clock.now, i, f"<- {event.sender}: {describe(frame)}")
+        owes = ledger.owes(i, event.sender)
+        if not owes and not event.lie:
+            return
+        before, after = self.algorithm.audit(node.state), self.algorithm.audit(outcome[0])
+        if owes and not any(isinstance(a, Adopted) for a in outcome[1]):
+            ledger.closed(i, event.sender, before, after)
+        if event.lie == "byzantine-run":
+            self.violate("accepted", i, f"took in a message of another run from {event.sender}")
+        if event.lie == "byzantine-weight" and (fault := checkers.weight_lie_fault(event.sender, before, after)):
+            self.violate("accepted", i, fault)
+
+    def refused(self, node: Node, event: Frame, reason: str) -> None:
+        i = node.index
+        self.trace.event(self.clock.now, i, trace.REFUSE, event.sender)
+        if self.trace.say is not None:
+            self.trace.line(self.clock.now, i, f"refuses {event.sender}: {reason}")
+        self.presence.close(i, event.sender)
+        if event.sender not in self.lied:
+            self.violate("refused", i, f"refused an honest message of {event.sender}: {reason}")
+
+    def round_done(self, node: Node, done: RoundDone) -> None:
+        i, now = node.index, self.clock.now
+        model = self.algorithm.model(node.state)
+        self.trace.event(now, i, trace.DONE, done.round)
+        self.trace.model(model)
+        if self.trace.say is not None:
+            self.trace.line(
+                now, i, f"round {done.round} is done; the neighbours are {done.consensus_distance:.4g} away"
+            )
+        round = self.algorithm.round(node.state)
+        if done.round <= self.round_of[i] or round <= done.round:
+            self.violate("rounds", i, f"round {done.round} done after {self.round_of[i]}, and {round} comes next")
+        self.round_of[i], self.progress_s[i] = done.round, now
+        self.models[i] = (*self.models[i][-self.schedule.nodes :], model)
+        self._check_state(node, self.algorithm.audit(node.state))
+        if node.rounds_done % MEMORY_EVERY == 0:
+            self._check_memory(node)
+        if self.on_round is not None:
+            self.on_round(node)
+
+    def checkpoint(self, node: Node) -> None:
+        state = node.state
+        node.disk.write(Saved(state, self.algorithm.round(state), self.ledger.accounts[node.index].copy()))
+
+    def suspected(self, node: Node, suspect: Suspect) -> None:
+        self.suspicions += 1
+        if self.trace.say is not None:
+            self.trace.line(self.clock.now, node.index, f"goes on without {self.index[suspect.node]}: {suspect.reason}")
+        quorum = naming.param_of(self.algorithm, "quorum", 1.0)
+        if self.settled and quorum >= 1.0 and self.index[suspect.node] not in self.lied:
+            self.violate("left-out", node.index, f"went on without {suspect.node}: {suspect.reason}")
+
+    def adopted(self, node: Node, action: Adopted) -> None:
+        self.adoptions += 1
+        self.trace.event(self.clock.now, node.index, trace.ADOPT, action.round)
+        if self.trace.say is not None:
+            text = f"takes over the model of {self.index[action.node]}, in round {action.round}"
+            self.trace.line(self.clock.now, node.index, text)
+        self.progress_s[node.index] = self.clock.now
+        self.ledger.rebase(node.index, self.algorithm.audit(node.state))
+
+    # -- checks ----------------------------------------------------------------------------------------------
+
+    def violate(self, rule: str, node: int | None, text: str) -> None:
+        self.violations.append(Violation(rule, node, round(self.clock.now, 3), text))
+        self.trace.line(self.clock.now, node, f"VIOLATION of {rule} ({checkers.RULES[rule]}): {text}")
+        self.clock.stop()
+
+    def audit(self, index: int) -> Audit | None:
+        """None for a node that is not there."""
+        node = self.nodes[index]
+        return self.algorithm.audit(node.state) if node.up else None
+
+    def _check_state(self, node: Node, audit: Audit) -> None:
+        i = node.index
+        if fault := checkers.finite_fault(self.models[i][-1]):
+            self.violate("finite", i, fault)
+        if fault := checkers.row_fault(audit, positive=not (self.restarts or self.lied)):
+            self.violate("weights", i, fault)
+        if audit.mass is not None and (fault := self.ledger.fault(i, audit)):
+            self.violate("ledger", i, fault)
+
+    def _check_memory(self, node: Node) -> None:
+        held, most = checkers.held_frames(node.state), checkers.most_frames(node.view, node.index)
+        if held > most:
+            self.violate("memory", node.index, f"holds {held} messages, {most} are plenty")
+
+    # -- between network and nodes ---------------------------------------------------------------------------
+
+    def _tamper(self, i: int, send: Send, data: bytes) -> tuple[str, bytes]:
+        for kind, share in self.liars[i]:
+            if self.rng.random() < share:
+                changed = self.byzantine.tamper(kind, send.frame)
+                if changed is not None and changed != data:
+                    self.seen[kind] += 1
+                    return kind, changed
+        return "", data
+
+    def _deliver(self, sender: int, receiver: int, data: bytes) -> None:
+        node = self.nodes[receiver]
+        if not node.up:
+            return
+        self.trace.event(self.clock.now, receiver, trace.DELIVER, int.from_bytes(data[64:72], "little") % 2**53)
+        node.take(Frame(sender, data, self._lies.get(data, "") if self._lies else ""))
+
+    def _tell(self, node: int, peer: int, up: bool) -> None:
+        if self.nodes[node].up:
+            self.trace.event(self.clock.now, node, trace.NOTICE, peer + up / 2)
+            self.trace.line(self.clock.now, node, f"hears that {peer} is {'back' if up else 'down'}")
+            self.departures += not up
+            self.nodes[node].take(Notice(peer, up))
+
+    def _reachable(self, a: int, b: int) -> bool:
+        one, two = self.nodes[a], self.nodes[b]
+        return one.up and two.up and not one.paused and not two.paused and not self.network.is_cut(a, b)
+
+    # -- processes -------------------------------------------------------------------------------------------
+
+    def boot(self, index: int, saved: Saved | None) -> None:
+        """A process of a node starts; the first one together with the others."""
+        node = self.nodes[index]
+        down = self.presence.known_down(index) if node.starting else None
+        node.up, node.paused = True, False
+        down = self.presence.booted(index) if down is None else down
+        node.boot(saved, down, int(self.rng.random() * 2**48))
+
+    def kill(self, index: int, why: str) -> None:
+        node = self.nodes[index]
+        self.trace.event(self.clock.now, index, trace.CRASH)
+        self.trace.line(self.clock.now, index, why)
+        node.kill()
+        self.presence.node_changed(index)
+
+
+def describe(frame: wire.Frame) -> str:
+    """A frame in a few words."""
+    aux = "".join(f" {_aux_name(tag)}={value:g}" for tag, value in frame.aux.items())
+    return f"{frame.kind.name.lower()} of round {frame.round}, number {frame.sequence}, {len(frame.body)} bytes{aux}"
+
+
+def _aux_name(tag: int) -> str:
+    return next((a.name.lower() for a in wire.Aux if a == tag), f"aux-{tag}")
