@@ -263,7 +263,9 @@ def _check_fields(frame: Frame, body_bytes: int) -> None:
         ("sequence", frame.sequence, 1, _U64),
         ("key", frame.key, 0, _U64),
     ):
-        if not (type(value) is int or isinstance(value, SupportsIndex)) or not low <= value <= high:  # the first is quick
+        if (
+            not (type(value) is int or isinstance(value, SupportsIndex)) or not low <= value <= high
+        ):  # the first is quick
             raise LocalError(f"frame field {name} must be an integer from {low} to {high}, got {value!r}")
     if not isinstance(frame.run_id, bytes) or len(frame.run_id) != RUN_ID_BYTES:
         raise LocalError(f"a run id is {RUN_ID_BYTES} bytes, this one is {frame.run_id!r}")

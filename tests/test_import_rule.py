@@ -25,6 +25,7 @@ PURE_MAY = {
 MAY = {
     **PURE_MAY,
     "recipe": {"types", "choices"},
+    "sim": {*PURE_MAY, "recipe"},
     "profiling": {*PURE_MAY, "recipe"},
     "training": {*PURE_MAY, "recipe", "profiling"},
     "mesh": {*PURE_MAY, "recipe", "profiling"},
@@ -110,6 +111,16 @@ def test_pure_parts_have_no_clock_threads_or_global_randomness(path):
             assert node.attr in known, f"edgegossip/{path}:{node.lineno} uses numpy's global random state"
 
 
+@pytest.mark.parametrize("path", [p for p in modules() if part_of(p) == "sim"], ids=str)
+def test_only_a_campaign_of_the_simulator_looks_at_the_time_and_starts_processes(path):
+    if path.name == "campaign.py":
+        return
+    for name in imports(path):
+        known = ("time", "datetime", "threading", "multiprocessing", "asyncio", "socket", "concurrent", "secrets", "os")
+        assert name.split(".")[0] not in known, f"edgegossip/{path} imports {name}"
+        assert not name.startswith("random.") or name == "random.Random", f"edgegossip/{path} imports {name}"
+
+
 def loaded_by(code):
     """Names of the heavy packages that a fresh interpreter holds after running some code."""
     ask = f"{code}\nimport sys\nprint(*[m for m in {HEAVY!r} if m in sys.modules])"
@@ -127,6 +138,7 @@ def loaded_by(code):
         ("edgegossip.gossip", set()),
         ("edgegossip.frame", set()),
         ("edgegossip.recipe", set()),
+        ("edgegossip.sim", set()),
         ("edgegossip.profiling", set()),
         ("edgegossip.mesh", {"grpc"}),
         ("edgegossip.training", {"torch"}),

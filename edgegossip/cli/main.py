@@ -27,6 +27,7 @@ COMMANDS = {
     "bench": "edgegossip.cli.bench",
     "study": "edgegossip.cli.study",
     "codec": "edgegossip.cli.codec",
+    "sim": "edgegossip.cli.sim",
     "topology": "edgegossip.cli.topology",
 }
 

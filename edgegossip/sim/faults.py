@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, TypeVar
 
 from edgegossip.choices import did_you_mean
 from edgegossip.types import ConfigError
+
+T = TypeVar("T")
 
 Scope = Literal["messages", "edge", "side", "node"]
 
@@ -184,7 +186,7 @@ def _one(
     return Fault(kind.name, round(start, 2), round(min(start + length, seconds), 2), round(strength, 2), where)
 
 
-def _sample(rng: Random, things: tuple, count: int) -> list:  # type: ignore[type-arg]
+def _sample(rng: Random, things: Sequence[T], count: int) -> list[T]:
     """Without repetition; by `random()` alone, whose sequence is the same in every version of Python."""
     left = list(things)
     return [left.pop(int(rng.random() * len(left))) for _ in range(count)]

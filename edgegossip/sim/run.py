@@ -292,7 +292,9 @@ class _Run:
             world.schedule.workload == "consensus"
             and not (world.restarts or world.adoptions or world.departures or world.suspicions)
             and world.schedule.codec.name == "fp32"
-            and not naming.param_of(world.algorithm, "staleness", 0)  # old news count once at one end and again at the other
+            and not naming.param_of(
+                world.algorithm, "staleness", 0
+            )  # old news count once at one end and again at the other
         ):
             mean, found = np.asarray(world.workload.starts, np.float64).mean(axis=0), models.mean(axis=0)
         else:

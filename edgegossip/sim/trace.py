@@ -29,7 +29,7 @@ class Trace:
         self.numbers.extend((when, node, what, number))
 
     def model(self, x: Vec) -> None:
-        self._models.update(x)
+        self._models.update(memoryview(x))  # type: ignore[arg-type]
 
     def line(self, when: float, node: int | None, text: str) -> None:
         if self.say is not None:

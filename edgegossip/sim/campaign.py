@@ -1,0 +1,130 @@
+"""Many schedules, one seed after the other, over all algorithms, topologies and codecs; in several processes if asked."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgegossip.sim.run import Outcome, run_schedule
+from edgegossip.sim.schedule import Options, draw
+
+CHUNK = 16  # seeds that a process gets at a time
+REPLAY_EVERY = 50  # schedules, of which one is run again and must give the same hash
+REPLAY = "replay"  # the rule that this is
+
+
+@dataclass(slots=True)
+class Result:
+    """What a campaign found. `failures` holds at most `KEEP` of them, those of the smallest seeds."""
+
+    schedules: int = 0
+    violations: int = 0  # schedules that broke a promise
+    replays: int = 0  # schedules that were run twice
+    events: int = 0
+    seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)  # schedules in which a kind did something
+    algorithms: Counter[str] = field(default_factory=Counter)
+    rules: Counter[str] = field(default_factory=Counter)
+    failures: list[tuple[int, str, str]] = field(default_factory=list)  # (seed, rule, text)
+
+    KEEP = 1000
+
+    def add(self, other: Result) -> None:
+        self.schedules += other.schedules
+        self.violations += other.violations
+        self.replays += other.replays
+        self.events += other.events
+        self.faults.update(other.faults)
+        self.algorithms.update(other.algorithms)
+        self.rules.update(other.rules)
+        self.failures = sorted([*self.failures, *other.failures])[: self.KEEP]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schedules": self.schedules,
+            "violations": self.violations,
+            "faults": dict(sorted(self.faults.items())),
+            "schedules_per_s": round(self.schedules / self.seconds, 2) if self.seconds else None,
+            "first_failure_seed": self.failures[0][0] if self.failures else None,
+            "replays": self.replays,
+            "events": self.events,
+            "seconds": round(self.seconds, 3),
+            "algorithms": dict(sorted(self.algorithms.items())),
+            "rules": dict(sorted(self.rules.items())),
+            "failures": [{"seed": s, "rule": r, "text": t} for s, r, t in self.failures[:20]],
+        }
+
+
+def campaign(
+    seeds: Iterable[int],
+    options: Options | None = None,
+    *,
+    jobs: int = 1,
+    stop_at_first: bool = False,
+    progress: Callable[[Result], None] | None = None,
+    **variants: Any,
+) -> Result:
+    """Run the schedules of these seeds. `variants` go to `run_schedule` (algorithm, make_disk, make_node); with more than
+    one job they must be picklable. `progress` is told now and then. Raises ConfigError as `draw` does."""
+    options, started, result = options or Options(), time.perf_counter(), Result()
+    for part in _parts(list(seeds), options, jobs, variants):
+        result.add(part)
+        result.seconds = time.perf_counter() - started
+        if progress is not None:
+            progress(result)
+        if stop_at_first and result.violations:
+            break
+    return result
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _parts(seeds: list[int], options: Options, jobs: int, variants: dict[str, Any]) -> Iterator[Result]:
+    chunks = [seeds[k : k + CHUNK] for k in range(0, len(seeds), CHUNK)]
+    if jobs == 1:
+        for chunk in chunks:
+            yield _run(chunk, options, variants)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        waiting = []
+        for chunk in chunks:
+            waiting.append(pool.submit(_run, chunk, options, variants))
+            if len(waiting) > 4 * jobs:
+                yield waiting.pop(0).result()
+        for future in waiting:
+            yield future.result()
+
+
+def _run(seeds: Sequence[int], options: Options, variants: dict[str, Any]) -> Result:
+    result = Result()
+    for seed in seeds:
+        schedule = draw(seed, options)
+        outcome = run_schedule(schedule, **variants)
+        result.schedules += 1
+        result.events += outcome.events
+        result.algorithms[schedule.algorithm.name] += 1
+        result.faults.update(outcome.seen.keys())
+        rule, text = _fault(outcome)
+        if not rule and seed % REPLAY_EVERY == 0:
+            result.replays += 1
+            if run_schedule(schedule, **variants).digest != outcome.digest:
+                rule, text = REPLAY, "the same schedule went another way when it was run again"
+        if rule:
+            result.violations += 1
+            result.rules[rule] += 1
+            result.failures.append((seed, rule, text))
+    return result
+
+
+def _fault(outcome: Outcome) -> tuple[str, str]:
+    """Rule and text of the first violation; empty without."""
+    first = outcome.violations[0] if outcome.violations else None
+    return (first.rule, str(first)) if first else ("", "")

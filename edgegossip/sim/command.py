@@ -1,0 +1,136 @@
+"""What `edgegossip sim` does: one schedule with its trace, or a campaign with its first failure made small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgegossip import recipe as recipes
+from edgegossip.sim import naming
+from edgegossip.sim.campaign import Result, campaign, cores
+from edgegossip.sim.faults import KINDS
+from edgegossip.sim.from_recipe import fixed_by
+from edgegossip.sim.run import run_schedule
+from edgegossip.sim.schedule import Options, Schedule, draw
+from edgegossip.sim.shrink import shrink
+from edgegossip.types import EXIT_OK, EXIT_RUN
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The command line. Empty strings and None: not said."""
+
+    recipe: str | None
+    settings: tuple[str, ...]
+    seed: int
+    faults: str
+    algorithms: tuple[str, ...]
+    topology: str
+    codec: str
+    nodes: int | None
+    rounds: int | None
+    workload: str
+    deadline_s: float | None
+    values: int
+    jobs: int | None
+
+
+def options_of(asked: Asked) -> Options:
+    """Raises ConfigError."""
+    options = Options(
+        algorithms=tuple(naming.parse("--algorithm", a) for a in asked.algorithms) or None,
+        topology=naming.parse("--topology", asked.topology) if asked.topology else None,
+        codec=naming.parse("--codec", asked.codec) if asked.codec else None,
+        nodes=asked.nodes,
+        rounds=asked.rounds,
+        workload=asked.workload or None,
+        deadline_s=asked.deadline_s,
+        values=asked.values,
+        faults=asked.faults,
+    )
+    if asked.recipe is None:
+        return options
+    return fixed_by(recipes.load(asked.recipe, asked.settings), options)
+
+
+def replay(asked: Asked, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
+    """One schedule; its trace goes to `say` unless quiet. The JSON document, and the exit code."""
+    schedule = draw(asked.seed, options_of(asked))
+    if not quiet:
+        say(f"# {schedule.command()}")
+        say(f"# {'time_s':>7}  node  event")
+    outcome = run_schedule(schedule, say=None if quiet else say)
+    if not quiet:
+        say(f"# hash {outcome.digest}, {outcome.events} events, {outcome.rounds} rounds of all nodes together")
+        for violation in outcome.violations:
+            say(f"# VIOLATION of {violation}")
+    document = {
+        "seed": schedule.seed,
+        "command": schedule.command(),
+        "hash": outcome.digest,
+        "events": outcome.events,
+        "rounds": outcome.rounds,
+        "virtual_s": round(outcome.virtual_s, 3),
+        "faults": dict(outcome.seen),
+        "violations": [
+            {"rule": v.rule, "node": v.node, "time_s": v.time_s, "text": v.text} for v in outcome.violations
+        ],
+    }
+    return document, EXIT_RUN if outcome.violations else EXIT_OK
+
+
+def many(asked: Asked, count: int, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
+    """A campaign of `count` seeds from `asked.seed` on. The JSON document, and the exit code."""
+    options = options_of(asked)
+    draw(asked.seed, options)  # so that a mistake is one sentence, before any process starts
+    seeds = range(asked.seed, asked.seed + count)
+    told = [0]
+
+    def progress(result: Result) -> None:
+        if result.schedules - told[0] >= max(200, count // 20):
+            told[0] = result.schedules
+            rate = result.schedules / result.seconds
+            say(f"{result.schedules} of {count} schedules, {result.violations} violations, {rate:.1f} a second")
+
+    result = campaign(seeds, options, jobs=asked.jobs or cores(), progress=None if quiet else progress)
+    document = {**result.to_json(), "first_failure": None}
+    if not quiet:
+        _show(result, say)
+    if result.failures:
+        small = _smallest(draw(result.failures[0][0], options))
+        document["first_failure"] = small.command()
+        if not quiet:
+            say(f"the first failure, made small:\n  {small.command()}")
+    return document, EXIT_RUN if result.violations else EXIT_OK
+
+
+def _smallest(schedule: Schedule) -> Schedule:
+    def fails(candidate: Schedule) -> str | None:
+        violations = run_schedule(candidate).violations
+        return violations[0].rule if violations else None
+
+    return shrink(schedule, fails)
+
+
+def _show(result: Result, say: Say) -> None:
+    wide = max(map(len, KINDS))
+    say("faults, in so many schedules:")
+    for kind in KINDS:
+        count = result.faults[kind]
+        say(f"  {kind:{wide}}  {count:6}  {count / max(1, result.schedules):6.1%}")
+    rate = result.schedules / result.seconds if result.seconds else 0.0
+    say(
+        f"{result.schedules} schedules, {result.violations} violations, {result.replays} run twice with the same hash; "
+        f"{rate:.1f} schedules and {result.events / max(result.seconds, 1e-9):.0f} events a second"
+    )
+    for rule, count in sorted(result.rules.items()):
+        say(f"  {rule}: {count}")
+    _failures(result.failures[:10], say)
+
+
+def _failures(failures: Sequence[tuple[int, str, str]], say: Say) -> None:
+    for seed, _, text in failures:
+        say(f"  seed {seed}: {text}")
