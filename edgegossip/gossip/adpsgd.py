@@ -48,6 +48,7 @@ from edgegossip.gossip.base import (
     SetTimer,
     Suspect,
 )
+from edgegossip.gossip.changed import changed
 from edgegossip.gossip.exchange import Begun, Taken
 from edgegossip.gossip.keys import derive_key
 from edgegossip.gossip.params import check_integer, check_number
@@ -117,7 +118,7 @@ class AdPsgd:
         """A round whose update is in the model already counts as done."""
         edges.check_same_run(s.view, view)
         waiting = s.waiting if s.waiting is not None and view.members[s.waiting] not in view.down else None
-        return replace(s, view=view, waiting=waiting, repeats=0, round=s.round + int(s.stepped), stepped=False)
+        return changed(s, view=view, waiting=waiting, repeats=0, round=s.round + int(s.stepped), stepped=False)
 
     def start(self, s: State) -> tuple[State, list[Action]]:
         """Asks again for the answer that the earlier process waited for."""
@@ -129,7 +130,7 @@ class AdPsgd:
         if s.stepped:
             raise LocalError(f"round {s.round} of {s.view.node} has its local update already")
         edges.check_vector(s.view, local.delta)
-        s = replace(s, x=s.x + local.delta, stepped=True, local=(local.loss, local.lr))
+        s = changed(s, x=s.x + local.delta, stepped=True, local=(local.loss, local.lr))
         return self._begin(s) if s.waiting is None else (s, [])
 
     def receive(self, s: State, m: Message) -> tuple[State, list[Action]]:
@@ -140,7 +141,7 @@ class AdPsgd:
         if Aux.ANSWER in frame.aux or frame.kind == Kind.STATE:
             begun = s.begun.get(sender)
             if begun is None or not begun.is_meant(frame):
-                return replace(s, late=s.late + 1), []
+                return changed(s, late=s.late + 1), []
             return self._answered(s, sender, begun, frame)
         session = int(frame.aux[Aux.SESSION])
         if frame.kind == Kind.MODEL:
@@ -152,19 +153,19 @@ class AdPsgd:
         if s.waiting is None:
             return s, []
         if s.repeats < self.repeats:
-            return replace(s, repeats=s.repeats + 1), self._ask(s, s.waiting)
+            return changed(s, repeats=s.repeats + 1), self._ask(s, s.waiting)
         reason = f"no answer to the model of round {s.begun[s.waiting].frame.round} within {s.view.deadline_s:g} s"
         suspect = Suspect(s.view.members[s.waiting], reason)
-        s, actions = self._go_on(replace(s, waiting=None))
+        s, actions = self._go_on(changed(s, waiting=None))
         return s, [suspect, *actions]
 
     def membership(self, s: State, view: NodeView) -> tuple[State, list[Action]]:
         """Who is down is neither asked nor waited for."""
         edges.check_same_run(s.view, view)
-        s = replace(s, view=view)
+        s = changed(s, view=view)
         if s.waiting is None or view.members[s.waiting] not in view.down:
             return s, []
-        s, actions = self._go_on(replace(s, waiting=None))
+        s, actions = self._go_on(changed(s, waiting=None))
         return s, [SetTimer(None), *actions]
 
     def model(self, s: State) -> Vec:
@@ -186,7 +187,7 @@ class AdPsgd:
         """Ends the round and begins an exchange with somebody who is up, if there is anybody."""
         distance = math.sqrt(s.squares / s.count) if s.count else math.nan
         done = RoundDone(s.round, distance, math.nan)
-        after = replace(s, round=s.round + 1, stepped=False, count=0, squares=0.0)
+        after = changed(s, round=s.round + 1, stepped=False, count=0, squares=0.0)
         peers = edges.up(s.view, s.view.topology.neighbours(s.index, s.round).out)
         if not peers:
             return after, [Checkpoint(), done]
@@ -198,7 +199,7 @@ class AdPsgd:
         frame = exchange.request(s.view, s.round, key, body, sequence, s.settled[j], s.fresh)
         begun = MappingProxyType({**s.begun, j: Begun(frame, public)})
         sequences = _put(s.sequences, j, sequence)
-        s = replace(after, codec=codec, begun=begun, sequences=sequences, waiting=j, repeats=0)
+        s = changed(after, codec=codec, begun=begun, sequences=sequences, waiting=j, repeats=0)
         return s, [Checkpoint(), *self._ask(s, j), replace(done, relative_error=_relative_error(s.x, public))]
 
     def _ask(self, s: State, j: int) -> list[Action]:
@@ -211,17 +212,17 @@ class AdPsgd:
         if frame.kind == Kind.MODEL:
             way = exchange.vector_of(s.view, j, frame, s.x)
             way -= begun.public
-            s = _saw(replace(s, fresh=False), way)
+            s = _saw(changed(s, fresh=False), way)
             way *= np.float32(self.eta / 2)
-            s = replace(s, x=s.x + way)
+            s = changed(s, x=s.x + way)
             actions.append(Send(s.view.members[j], exchange.done(s.view, begun, last)))
         elif Aux.FRESH in frame.aux and not s.fresh and self._is_far(s, frame.round, last):
             actions.append(Send(s.view.members[j], exchange.model(s.view, frame, last, s.x)))
         left = MappingProxyType({k: b for k, b in s.begun.items() if k != j})
-        s = replace(s, begun=left, settled=_put(s.settled, j, frame.sequence))
+        s = changed(s, begun=left, settled=_put(s.settled, j, frame.sequence))
         if s.waiting != j:
             return s, actions
-        s, more = self._go_on(replace(s, waiting=None))
+        s, more = self._go_on(changed(s, waiting=None))
         return s, [*actions, SetTimer(None), *more]
 
     def _go_on(self, s: State) -> tuple[State, list[Action]]:
@@ -234,10 +235,10 @@ class AdPsgd:
         settled = number_of(frame, Aux.SETTLED, 0, frame.sequence - 1)
         before = exchange.find(s.taken.get(j, ()), session)
         if before is not None and frame.sequence < before.sequence:
-            return replace(s, late=s.late + 1), []
+            return changed(s, late=s.late + 1), []
         if before is not None and frame.sequence == before.sequence:
             again = [] if before.answer is None else [Send(s.view.members[j], before.answer)]
-            return replace(s, duplicates=s.duplicates + 1), [*again]
+            return changed(s, duplicates=s.duplicates + 1), [*again]
         public = exchange.vector_of(s.view, j, frame, s.x)
         s, change, answer = self._take(_take_back(s, j, settled), j, frame, public)
         new = Taken(session, frame.sequence, answer, change)
@@ -258,13 +259,13 @@ class AdPsgd:
         change = public - s.view.codec.decode(body, s.view.layout)
         s = _saw(s, change)
         change *= np.float32(self.eta / 2)
-        s = replace(s, x=s.x + change, codec=codec, fresh=False)
+        s = changed(s, x=s.x + change, codec=codec, fresh=False)
         return s, change, exchange.answer(s.view, frame, last, key, body)
 
     def _adopt(self, s: State, j: int, frame: Frame) -> tuple[State, list[Action]]:
         """Goes on with the peer's model in the last round that the peer did; what this node began is given up."""
         x = exchange.vector_of(s.view, j, frame, s.x)
-        s = replace(s, x=x, round=frame.round, begun=_NOTHING, waiting=None, fresh=False)
+        s = changed(s, x=x, round=frame.round, begun=_NOTHING, waiting=None, fresh=False)
         s, actions = self._go_on(s)
         return s, [Checkpoint(), Adopted(s.view.members[j], frame.round), SetTimer(None), *actions]
 
@@ -281,17 +282,17 @@ def _take_back(s: State, j: int, settled: int) -> State:
     """Without this node's half of what j began and gave up."""
     for t in s.taken.get(j, ()):
         if t.change is not None and t.sequence > settled:
-            s = replace(s, x=s.x - t.change)
+            s = changed(s, x=s.x - t.change)
     return s
 
 
 def _with_taken(s: State, j: int, taken: tuple[Taken, ...]) -> State:
-    return replace(s, taken=MappingProxyType({**s.taken, j: taken}))
+    return changed(s, taken=MappingProxyType({**s.taken, j: taken}))
 
 
 def _saw(s: State, way: Vec) -> State:
     """Counts the distance between a neighbour's model and this node's."""
-    return replace(s, count=s.count + 1, squares=s.squares + float(np.dot(way, way)))
+    return changed(s, count=s.count + 1, squares=s.squares + float(np.dot(way, way)))
 
 
 def _put(numbers: tuple[int, ...], k: int, value: int) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from edgegossip.gossip.base import Action, Adopted, Audit, GossipAlgorithm, Message, NodeView, RoundDone
+from edgegossip.gossip.changed import changed
 from edgegossip.gossip.params import choose
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, LocalUpdate, NodeId, Round, Vec
@@ -112,11 +113,11 @@ class WithMomentum:
         """Raises what the inner `step` raises."""
         s.layout.check(local.delta)
         with np.errstate(over="ignore", invalid="ignore"):  # the inner `step` says what is not finite
-            changed = replace(local, delta=self._delta(s, local))
-        inner, actions = self.algorithm.step(s.inner, changed)
+            with_it = replace(local, delta=self._delta(s, local))
+        inner, actions = self.algorithm.step(s.inner, with_it)
         way = local.delta[: s.momentum.size]
         ahead = None if _FORMS[self.kind].quasi_global else _quotient(s.momentum, self.factor, way, -1.0, local.lr)
-        return self._follow(replace(s, local=ahead, lr=local.lr), inner, actions)
+        return self._follow(changed(s, local=ahead, lr=local.lr), inner, actions)
 
     def receive(self, s: State, m: Message) -> tuple[State, list[Action]]:
         return self._follow(s, *self.algorithm.receive(s.inner, m))
@@ -162,7 +163,7 @@ class WithMomentum:
                 momentum = _quotient(s.momentum, self.factor, way, 1.0 - self.factor, s.lr)
             s = State(inner, s.layout, momentum, x)
         else:
-            s = replace(s, inner=inner)
+            s = changed(s, inner=inner)
         return s, list(actions)
 
     def _restart(self, inner: Any, layout: Layout) -> State:

@@ -53,6 +53,18 @@ def test_frames_of_one_sender_arrive_in_order_and_once(pair):
     assert [wait_for(a, SendReceipt).ticket for _ in sizes] == tickets
 
 
+def test_wake_lets_one_incoming_return_and_loses_nothing(pair):
+    a, b = pair
+    woken = threading.Timer(0.05, a.wake)
+    woken.start()
+    assert a.incoming(None) is None  # without wake this would wait for ever
+    woken.join()
+    a.wake()
+    b.send("a", [b"frame"])
+    assert a.incoming(None) is None
+    assert bytes(wait_for(a, Received).data) == b"frame"
+
+
 def test_four_boards_exchange_all_with_all():
     names = [f"board-{i}" for i in range(4)]
     boards = [GrpcTransport(name, RUN, limits=QUICK) for name in names]
