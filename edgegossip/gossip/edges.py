@@ -82,7 +82,7 @@ def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec) -> floa
     ||own|| + 1, as after training that diverged or with intent."""
     with np.errstate(over="ignore", invalid="ignore"):
         squares = float(np.dot(vec, vec))
-        limit = IMPLAUSIBLE * (math.sqrt(float(np.dot(own, own))) + 1.0)
+    limit = IMPLAUSIBLE * (math.sqrt(float(np.dot(own, own))) + 1.0)
     if not squares <= limit * limit:
         raise PeerError(f"{name} sent values that are too large to average")
     return squares

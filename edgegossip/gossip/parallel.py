@@ -44,7 +44,7 @@ class Stream:
     count: int = 0  # messages
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Streams:
     """State of the scheme. Immutable; arrays in it are never written to once they are there."""
 

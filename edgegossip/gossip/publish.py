@@ -99,7 +99,7 @@ class Compensated:
         return None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Told:
     codec: Any
     start: Vec  # what the public copies were before the first message

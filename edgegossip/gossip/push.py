@@ -49,7 +49,7 @@ class Total:
     life: int = 0  # of the sender, at the receiver's end; 0: not known yet
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Mass:
     """State of a push-sum scheme. Immutable; arrays in it are never written to once they are there."""
 

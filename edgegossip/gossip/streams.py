@@ -30,7 +30,7 @@ FP32 = Fp32()
 _NOTHING: Mapping[int, Vec] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OutEdge:
     """What a sender keeps of one stream."""
 
@@ -47,7 +47,7 @@ class OutEdge:
         return life in self.lives[:-1]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class InEdge:
     """What a receiver keeps of one stream; of an edge without streams only `round` is used."""
 

@@ -30,7 +30,7 @@ from edgegossip.types import LocalUpdate, Round, Vec
 _NONE: Mapping[tuple[int, int], Vec] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Mixing:
     """State of a symmetric scheme. Immutable; arrays in it are never written to once they are there."""
 

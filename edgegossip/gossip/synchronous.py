@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -32,7 +32,7 @@ _NO_OUT: Mapping[Key, OutEdge] = MappingProxyType({})
 _NO_IN: Mapping[Key, InEdge] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Stepped:
     """This node's own part of a round, from `step` until the round is done."""
 
@@ -41,7 +41,7 @@ class Stepped:
     sent: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class State:
     """Immutable; arrays in it are never written to once they are there."""
 
@@ -200,7 +200,7 @@ class Synchronous:
         }
         public = {phase: (told[phase], vec) for phase, (_, vec) in audit.public.items()}
         held = {key: (s.in_edge(key).position, vec) for key, (_, vec) in audit.replicas.items()}
-        return changed(audit, public=public, replicas=held)
+        return replace(audit, public=public, replicas=held)
 
     def key(self, j: int, phase: int) -> Key:
         """Where the edge with j is kept."""
@@ -322,7 +322,7 @@ class Synchronous:
             aux[Aux.SESSION] = edge.session
             if edge.position == 1:
                 aux[Aux.FRESH] = self.scheme.fingerprint(s.math)
-        return changed(stepped.frame, sequence=edge.position, aux=aux)
+        return replace(stepped.frame, sequence=edge.position, aux=aux)
 
     def tell_again(self, s: State, k: int) -> Outcome:
         """This round's message to one that has just opened the stream."""

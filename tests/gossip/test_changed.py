@@ -9,7 +9,7 @@ import pytest
 from edgegossip.gossip.changed import changed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Record:
     a: int
     b: str = "b"
