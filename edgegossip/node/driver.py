@@ -87,6 +87,7 @@ class Driver:
 
     def play(self) -> tuple[LocalUpdate, RoundDone]:
         """One round, from training to the mixed model."""
+        self._take_waiting()
         self._done = None
         local, round = self._train(), self.round
         with self._span("encode"):
@@ -148,6 +149,12 @@ class Driver:
         with self._span("transmit" if self._traffic.in_flight else "wait"):
             event = self._transport.incoming(None if until is None else max(0.0, until - self._now()))
         if event is not None:
+            self._handle(event)
+
+    def _take_waiting(self) -> None:
+        """What came in meanwhile: a node that has nobody to wait for ends its rounds at once, and would else never hear that
+        somebody is back."""
+        while (event := self._transport.incoming(0.0)) is not None:
             self._handle(event)
 
     def _handle(self, event: TransportEvent) -> None:

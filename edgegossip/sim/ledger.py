@@ -3,7 +3,10 @@
 Of a push-sum state, own + handed out - taken in (mass + sum of `sent` - sum of `seen`, of the audit) changes by the node's
 own local updates only, whatever the network does. A restart takes it back to what it was at the checkpoint. Two things
 change it otherwise: adopting another's model, and a neighbour's disk that was lost: then both ends close the account of
-the edge, what had come in stays (+ seen) and what had gone out is gone (- sent)."""
+the edge, what had come in stays (+ seen) and what had gone out is gone (- sent).
+
+Pairwise exchanges keep no totals: there only the sum over all nodes is known, less the halves of exchanges that one end has
+done and the other not yet (`exchanged`), and only while no node has gone back to an older state."""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ class Ledger:
     def closed(self, node: int, peer: int, before: Audit, after: Audit) -> None:
         """A message of a peer that has lost its disk was taken in: if the account of the edge was closed, ours follows."""
         account = self.accounts[node]
-        if after.mass is None or self.fault(node, after) is None:
+        if after.mass is None or after.finished or self.fault(node, after) is None:
             return
         came, went = total(before.seen, peer, self._values), total(before.sent, peer, self._values)
         for seen, sent in ((1, 0), (0, 1), (1, 1)):
@@ -78,7 +81,7 @@ class Ledger:
 
     def fault(self, node: int, audit: Audit) -> str | None:
         """What the node's books show wrongly."""
-        if audit.mass is None:
+        if audit.mass is None or audit.finished:
             return None
         account = self.accounts[node]
         return _fault(audit, account.mass, account.weight, self._values)
@@ -95,6 +98,19 @@ def books(audit: Audit, values: int) -> tuple[NDArray[np.float64], float, float]
             weight += sign * scalar
             largest = max(largest, float(np.abs(vector).max(initial=0.0)))
     return mass, weight, largest
+
+
+def exchanged(audits: Sequence[Audit]) -> NDArray[np.float64]:
+    """Sum of the masses of all nodes as it would be without the exchanges that are open, float64[n]."""
+    total_mass = np.zeros(0)
+    for i, audit in enumerate(audits):
+        if audit.mass is None:
+            continue
+        total_mass = audit.mass + (total_mass if total_mass.size else 0.0)
+        for j, (sequence, change) in audit.taken.items():
+            if sequence > audits[j].finished.get(i, 0):
+                total_mass = total_mass - change
+    return total_mass
 
 
 def total(totals: Totals, peer: int, values: int) -> tuple[NDArray[np.float64], float]:

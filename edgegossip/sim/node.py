@@ -64,7 +64,7 @@ class Node:
         self.offset_s = 0.0  # the node's own clock less the virtual one
         self.rounds_done = 0
         self._backlog: deque[Frame | Notice] = deque()
-        self._done = self._computed_while_paused = False
+        self._done = self._adopted = self._computed_while_paused = False
         self._timer: float | None = None  # on the node's own clock
         self._timer_due = False
         self._timer_count = 0
@@ -132,7 +132,7 @@ class Node:
         if self.world.enough(self):
             self.idle = True
             return
-        self.training, self.idle = True, False
+        self.training, self.idle, self._adopted = True, False, False
         self._local = self.world.update(self.index, self.algorithm.model(self.state))
         self.world.clock.after(self.world.compute_s[self.index], self._step, self.process)
 
@@ -143,6 +143,9 @@ class Node:
             self._computed_while_paused = True
             return
         assert self._local is not None
+        if self._adopted:  # an update of a model that was given up meanwhile is none
+            self._train()
+            return
         self.training = False
         outcome = self.algorithm.step(self.state, self._local)
         self.world.stepped(self, self._local)
@@ -179,7 +182,7 @@ class Node:
         try:
             frame = wire.parse(event.data, world.limits)
             wire.expect(frame, run_id=view.run_id, layout_hash=view.layout.hash)
-            if frame.round >= MOST_ROUNDS:
+            if frame.round - (frame.kind == wire.Kind.STATE) >= MOST_ROUNDS:
                 raise PeerError(f"its round {frame.round} is not one of the run's {MOST_ROUNDS}")
             outcome = self.algorithm.receive(self.state, Message(view.members[event.sender], frame))
         except PeerError as error:
@@ -236,6 +239,7 @@ class Node:
             elif kind is Suspect:
                 self.world.suspected(self, action)  # type: ignore[arg-type]
             elif kind is Adopted:
+                self._adopted = True
                 self.world.adopted(self, action)  # type: ignore[arg-type]
 
     def _set_timer(self, after_s: float | None) -> None:

@@ -3,10 +3,9 @@ of its own, so that fixing one part leaves the others as they were."""
 
 from __future__ import annotations
 
-import inspect
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 from typing import Any, TypeVar
@@ -135,21 +134,23 @@ def every_algorithm() -> tuple[Named, ...]:
 def with_params(seed: int, algorithm: Named) -> Named:
     """Now and then something else than the defaults, of the parameters that the algorithm has."""
     rng = of(seed, "params")
-    known = keywords(algorithm.name.partition("+")[0])
+    name = algorithm.name.partition("+")[0]
     params: dict[str, Any] = {}
     for key, share, values in (("staleness", 0.2, (1, 2)), ("quorum", 0.2, (0.5, 0.7)), ("eta", 0.25, (0.3, 0.6))):
         drawn, value = rng.random(), values[int(rng.random() * len(values))]
-        if key in known and drawn < share:
+        if drawn < share and takes(name, key, value):
             params[key] = value
     return Named.of(algorithm.name, {**algorithm.values, **params})
 
 
-@lru_cache(maxsize=64)
-def keywords(algorithm: str) -> frozenset[str]:
-    """Parameters of an algorithm's constructor."""
-    made = gossip.get(algorithm)
-    found = set(inspect.signature(type(made)).parameters)
-    return frozenset(found | {f.name for f in fields(getattr(made, "scheme", made))})  # type: ignore[arg-type]
+@lru_cache(maxsize=1024)
+def takes(algorithm: str, key: str, value: float) -> bool:
+    """Whether an algorithm has such a parameter."""
+    try:
+        gossip.get(algorithm, **{key: value})
+    except ConfigError:
+        return False
+    return True
 
 
 def _fitting(seed: int, algorithm: Named, codec: Named, nodes: int, values: int) -> Named:

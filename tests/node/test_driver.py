@@ -105,6 +105,8 @@ def test_frame_of_another_run_is_refused() -> None:
     other = make_driver("b", ends["b"], sink)
     other._view = replace(other._view, run_id=b"x" * 16)
     other.start(np.zeros(6, np.float32))
+    while ends["b"].incoming(0.0) is not None:  # greetings: it would refuse their senders, and send them nothing
+        pass
     thread = threading.Thread(target=other.play, daemon=True)
     thread.start()
     event = next_model(ends["a"])
@@ -177,3 +179,15 @@ def test_a_round_beyond_the_run_is_refused_and_what_its_sender_sent_before_is_dr
     assert driver.round == 0 and driver._state.in_edge((1, 0)).round == -1
     for peer in NAMES:
         ends["b"].lose(peer)
+
+
+def test_a_board_that_was_left_alone_hears_that_a_neighbour_is_back() -> None:
+    """Its rounds end at once, so that it never waits for anything."""
+    ends, sink = network(NAMES), ListSink()
+    driver = make_driver("a", ends["a"], sink)
+    driver.start(np.zeros(6, np.float32), down=frozenset(NAMES[1:]))
+    driver.play()
+    ends["a"].events.put(PeerUp("b"))
+    ends["a"].lose("b")
+    driver.play()
+    assert ("a", "peer-up", "b is back") in sink.events
