@@ -60,7 +60,7 @@ _PEER, _ANSWER = 1, 2  # last counters of the keys that are not a request's
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class State:
     """Immutable; arrays in it are never written to once they are there."""
 

@@ -64,7 +64,7 @@ def with_momentum(algorithm: GossipAlgorithm[Any], kind: str, factor: float = 0.
     return WithMomentum(algorithm, kind, factor)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class State:
     """Immutable; arrays in it are never written to once they are there."""
 
