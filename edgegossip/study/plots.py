@@ -2,7 +2,7 @@
 matplotlib; `draw.py` draws.
 
 Panels: the problem (data, model, topology, number of nodes). Colours: the algorithm, or the server. Marks and lines: whatever
-else differs, such as the codec and momentum. A key that another one determines (eta, where it follows the codec) is not named."""
+else differs, such as the codec and momentum. A key that others determine (eta, where it follows the codec) is not named."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ def _looks(cases: Sequence[Case]) -> list[tuple[str, str, str]]:
 
 
 def _needed(keys: Iterable[str], table: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Without those that tell nothing apart that the others do not: the later ones go first."""
+    """Without those that tell nothing apart that the others do not: the later ones go first. What the codec is, is said."""
     kept = list(keys)
-    for key in reversed(kept.copy()):
+    for key in [key for key in reversed(kept) if not key.startswith("codec.")]:
         others = [other for other in kept if other != key]
         if len({_words(others, row) for row in table}) == len({_words(kept, row) for row in table}):
             kept = others

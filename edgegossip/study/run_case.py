@@ -68,7 +68,8 @@ def run_case(case: Case, opened: Opened, progress: Progress = lambda round: None
     )
     outcome: Result = {"state": "done", "reason": ""}
     try:
-        run.play(recorder)
+        with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told by what comes out
+            run.play(recorder)
         outcome |= _reached(workloads[0], run.models)
     except (ConfigError, DataError, HostError):
         raise

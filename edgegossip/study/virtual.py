@@ -21,7 +21,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgegossip import frame as wire
-from edgegossip.gossip.base import Action, GossipAlgorithm, Message, NodeView, RoundDone, Send, SetTimer, Suspect
+from edgegossip.gossip.base import (
+    Action,
+    Adopted,
+    GossipAlgorithm,
+    Message,
+    NodeView,
+    RoundDone,
+    Send,
+    SetTimer,
+    Suspect,
+)
 from edgegossip.gossip.keys import derive_key
 from edgegossip.study.measure import Recorder, Traffic
 from edgegossip.training.base import Workload
@@ -115,9 +125,13 @@ class VirtualFleet:
             node.finished = True
             self._release(node)
             return
+        self._train(node)
+        self._after(self._duration_s(node, round), lambda: self._computed(node))
+
+    def _train(self, node: _Node) -> None:
+        round = self._algorithm.round(node.state)
         node.computing = node.workload.local_update(self._algorithm.model(node.state), round)
         node.loss = node.computing.loss
-        self._after(self._duration_s(node, round), lambda: self._computed(node))
 
     def _duration_s(self, node: _Node, round: Round) -> float:
         if not self._algorithm.asynchronous:
@@ -162,6 +176,8 @@ class VirtualFleet:
                     self._done(node, round)
                 case Suspect():
                     self.suspected += 1
+                case Adopted() if node.computing is not None:  # an update of the model that it had is none of this one
+                    self._train(node)
 
     def _send(self, node: _Node, to: NodeId, frame: wire.Frame) -> None:
         data = b"".join(wire.build(frame))

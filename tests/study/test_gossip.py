@@ -7,7 +7,7 @@ import pytest
 
 from edgegossip import frame as wire
 from edgegossip import gossip, training
-from edgegossip.gossip.base import RoundDone, Send
+from edgegossip.gossip.base import Adopted, RoundDone, Send
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_topology, make_view
 from edgegossip.recipe import run_id, with_settings
 from edgegossip.study.cases import Plan, make_cases
@@ -57,7 +57,8 @@ def test_dpsgd_over_virtual_nodes_is_the_matrix_recursion(base):
 
 @pytest.mark.parametrize("algorithm", gossip.names())
 def test_every_algorithm_runs_and_repeats_bit_for_bit(base, algorithm):
-    recipe = with_settings(base, {"gossip.algorithm": algorithm})
+    topology = "complete" if algorithm == "parallel-sgd" else "ring"
+    recipe = with_settings(base, {"gossip.algorithm": algorithm, "gossip.topology": topology})
     first, second = result_of(recipe), result_of(recipe)
     assert first["state"] == "done" and first["suspected"] == 0
     assert without_time(first) == without_time(second)
@@ -106,8 +107,8 @@ class _Echo:
 
     name, asynchronous = "echo", False
 
-    def __init__(self, asynchronous=False, deaf=False):
-        self.asynchronous, self.deaf, self.log = asynchronous, deaf, []
+    def __init__(self, asynchronous=False, deaf=False, adopts=False):
+        self.asynchronous, self.deaf, self.adopts, self.log = asynchronous, deaf, adopts, []
 
     def init(self, x, view):
         return {"view": view, "x": x, "round": 0, "stepped": False, "got": 0}
@@ -130,6 +131,9 @@ class _Echo:
 
     def receive(self, s, m):
         self.log.append((s["view"].index, s["stepped"]))
+        if self.adopts and not s["stepped"]:
+            self.adopts = False
+            return {**s, "x": s["x"] + 100, "got": s["got"] + 1}, [Adopted(m.sender, s["round"])]
         return self._maybe({**s, "got": s["got"] + (not self.deaf)})
 
     def tick(self, s, now_s):
@@ -155,6 +159,21 @@ def test_messages_reach_a_node_while_it_computes_only_under_an_asynchronous_algo
     assert any(not stepped for _, stepped in algorithm.log) == asynchronous
     np.testing.assert_allclose(fleet.models[0], x + 20, rtol=1e-5)
     assert fleet.traffic.payload_bytes == 0 and np.isnan(fleet.traffic.bits_per_value)
+
+
+class _Halving(_Numbers):
+    """A workload whose update is minus half of the model."""
+
+    def local_update(self, x, round):
+        return LocalUpdate(-x / 2, 1.0, 0.5, 1, 1)
+
+
+def test_an_update_of_a_model_that_was_given_up_is_made_anew(base):
+    layout, x = training.initial_model(base)
+    fleet = VirtualFleet(_Echo(True, adopts=True), views_of(base, layout), [_Halving(layout)] * 4, 1)
+    fleet.play(x, recorder_of(with_settings(base, {"run.rounds": 1})))
+    found = sorted(float(np.abs(model - x / 2).max().round(3)) for model in fleet.models)
+    assert found == [0, 0, 0, 50]  # (x + 100) / 2, not x + 100 - x / 2
 
 
 def test_whoever_waits_for_ever_is_named(base):
