@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -321,3 +322,41 @@ def test_old_messages_of_a_process_that_is_gone_are_known() -> None:
     assert net.hand(*old) == []
     np.testing.assert_array_equal(net.models(), models)
     assert [m.frame.kind for _, m in net.mail] == [] and old[1].frame.kind == Kind.MODEL
+
+
+def test_an_answer_to_a_process_that_is_gone_is_not_taken_for_the_new_ones() -> None:
+    """Both processes began an exchange of the same sequence: the second is from before the first one's."""
+    net = make_net(2)
+    kept = net.states[0]
+    net.step(0, ONE)
+    net.deliver()
+    old = net.mail.pop()
+    net.restart(0, kept)
+    net.step(0)
+    assert net.states[0].begun[1].frame.sequence == old[1].frame.sequence
+    before = net.models()[0]
+    assert net.hand(*old) == [] and net.states[0].late == 1
+    np.testing.assert_array_equal(net.models()[0], before)
+
+
+def test_who_takes_over_a_model_gives_up_what_it_had_begun() -> None:
+    net = make_net(3, repeats=0, max_ahead=2)
+    net.down(0, 1, 2)
+    for _ in range(6):
+        net.step(0, ONE)
+    net.states[0] = replace(net.states[0], fresh=False)
+    net.down(0)
+    net.down(1, 0)
+    net.step(1)
+    net.deliver()
+    late = net.mail.pop()  # the answer of 2
+    net.tick(1)
+    net.down(1)
+    while not net.adopted:
+        net.mail.clear()
+        net.step(0)
+        net.deliver_all()
+    assert net.adopted[0][0] == 1
+    before = net.models()[1]
+    assert net.hand(*late) == []
+    np.testing.assert_array_equal(net.models()[1], before)
