@@ -6,6 +6,7 @@ as `agreement` says, on the mean where it is conserved, and both ends of every e
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -80,11 +81,12 @@ class _Run:
     def __init__(self, world: World) -> None:
         self._world, self._injector = world, Injector(world)
         self._deadline_s = world.schedule.deadline_s
-        self._fresh: set[int] = set()  # nodes that finished a round since all is well
+        self._fresh: Counter[int] = Counter()  # rounds of each node since somebody was left out
+        self._suspicions = -1
+        self._whole = True  # whether everybody that is left can hear of everybody
         self._since: list[NDArray[np.float32]] = []  # the models from which the last phase starts
         self._from = 0  # its first full round
         self._more = 0
-        self._seen: tuple[int, int, int] = (0, 0, 0)
 
     def play(self) -> None:
         world = self._world
@@ -146,25 +148,33 @@ class _Run:
         world.clock.after(NOTICE_S + 0.5, self._look_for_sync)
 
     def _look_for_sync(self) -> None:
-        if not self._live():
+        live = self._live()
+        if not live:
             self._world.clock.stop()
+        ids = [n.index for n in live]
+        self._whole = not live or agreement.connected(ids, self._talks(live), self._world.topology)
         self._world.on_round = self._after_round
 
     def _live(self) -> list[Node]:
         return [n for n in self._world.nodes if n.up]
 
     def _after_round(self, node: Node) -> None:
-        """Once everybody has finished a round and is where the others are, the last phase begins."""
+        """Once everybody is where the others are, the last phase begins: two rounds of each node in which nobody was left
+        out, for then nobody is more than a round behind what a neighbour waits for."""
         world = self._world
-        self._fresh.add(node.index)
+        patient = naming.param_of(world.algorithm, "quorum", 1.0) >= 1.0 and self._whole
+        if patient and world.suspicions != self._suspicions:
+            self._suspicions = world.suspicions
+            self._fresh.clear()
+        self._fresh[node.index] += 1
         live = self._live()
-        if len(self._fresh) < len(live):
+        if any(self._fresh[n.index] < 2 for n in live):
             return
         rounds = [world.algorithm.round(n.state) for n in live]
-        if max(rounds) - min(rounds) > self._apart() and not world.algorithm.asynchronous:
+        if max(rounds) - min(rounds) > self._apart() and self._whole and not world.algorithm.asynchronous:
             return
         world.on_round = None
-        world.settled = True
+        world.settled = self._whole
         self._since = [x for n in live for x in world.models[n.index]]
         self._from = max(rounds) + 1
         world.last_round = max(rounds) + QUIET_ROUNDS
@@ -233,7 +243,7 @@ class _Run:
         world = self._world
         audits = [world.algorithm.audit(n.state) for n in live]
         talks, ids = self._talks(live), [n.index for n in live]
-        if len(live) < 2 or not agreement.connected(ids, talks, world.topology):
+        if len(live) < 2 or not self._whole:
             return None
         models = [world.algorithm.model(n.state) for n in live]
         before, now = agreement.spread(self._since), agreement.spread(models)
