@@ -170,7 +170,7 @@ class Driver:
                     self._view.node, "peer-left" if left else "peer-down", down_text(peer, reason), peer=peer
                 )
                 self._membership(self._view.down | {peer})
-            case PeerUp(peer):
+            case PeerUp(peer) if peer not in self._refused:  # it may have been on its way when we refused that peer
                 if peer in self._view.down:
                     self._sink.event(self._view.node, "peer-up", f"{peer} is back", peer=peer)
                 self._membership(self._view.down - {peer})

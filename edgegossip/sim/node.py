@@ -170,7 +170,7 @@ class Node:
     def _handle(self, event: Frame | Notice) -> None:
         if isinstance(event, Frame):
             self._receive(event)
-        else:
+        elif not (event.up and event.peer in self.refused):
             name = self.view.members[event.peer]
             self._membership(self.view.down - {name} if event.up else self.view.down | {name})
 

@@ -191,3 +191,11 @@ def test_a_board_that_was_left_alone_hears_that_a_neighbour_is_back() -> None:
     ends["a"].lose("b")
     driver.play()
     assert ("a", "peer-up", "b is back") in sink.events
+
+
+def test_a_peer_that_was_refused_stays_down_though_news_of_it_come_later() -> None:
+    ends, sink = network(NAMES), ListSink()
+    driver = make_driver("a", ends["a"], sink)
+    driver._handle(Received("b", b"no frame"))
+    driver._handle(PeerUp("b"))
+    assert ends["a"].closed and driver._view.down == {"b"}
