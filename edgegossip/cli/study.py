@@ -55,7 +55,7 @@ def study(
 
     \b
     Examples:
-      edgegossip study quickstart-gossip --sweep codec.name=fp32,minmax8,qsgd --seeds 1,2,3
+      edgegossip study quickstart-gossip --sweep codec.name=fp32,bf16,minmax8 --seeds 1,2,3
       edgegossip study quickstart-gossip --sweep run.mode=gossip,server --sweep data.partition=iid,sorted
       edgegossip study fashion-gossip --sweep-file fashion-gossip --jobs 2 --set data.dir=DIR
     """

@@ -1,6 +1,7 @@
 """The command as a whole: the folder, resuming after kill -9, several processes, invalid cases, the table."""
 
 import csv
+import dataclasses
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import time
 
 import pytest
 
+from edgegossip.cli.main import main
 from edgegossip.study import store
 from edgegossip.study.campaign import Asked, run
 from edgegossip.types import ConfigError, HostError
@@ -70,7 +72,7 @@ def test_two_processes_give_what_one_gives(tmp_path):
 
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_killed_in_the_middle_it_goes_on_with_what_is_missing(tmp_path, jobs):
-    """The run that was killed twice over ends with the very results of one that was not."""
+    """It ends with the very results of a study that was not killed."""
     command = [sys.executable, "-m", "edgegossip", "study", "quickstart-gossip", *SETS, "--set", "run.rounds=60"]
     command += ["--sweep", "codec.name=fp32,minmax8,bf16", "--seeds", "1,2", "--no-plots", "--jobs", jobs]
     folder = tmp_path / "killed"
@@ -84,15 +86,37 @@ def test_killed_in_the_middle_it_goes_on_with_what_is_missing(tmp_path, jobs):
     assert 2 <= len(there) < 6
     with (folder / store.FILE).open("ab") as file:
         file.write(b'{"key": "torn", "state": "do')
-    done = subprocess.run([*command, "--out", folder, "--json"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert f"{len(there)} done, {6 - len(there)} to go" in done.stderr
-    assert json.loads(done.stdout)["runs"] == 6
-    whole = asked(tmp_path / "whole", settings=(*SMALL, "run.rounds=60"), sweeps=("codec.name=fp32,minmax8,bf16",))
-    run(whole, quiet, quiet)
+    said = []
+    again = asked(folder, settings=(*SMALL, "run.rounds=60"), sweeps=("codec.name=fp32,minmax8,bf16",), jobs=int(jobs))
+    document, code = run(again, said.append, quiet)
+    assert f"{len(there)} done, {6 - len(there)} to go" in said[0]
+    assert code == 0 and document["runs"] == 6
+    run(dataclasses.replace(again, out=tmp_path / "whole", jobs=1), quiet, quiet)
     assert results_without_time(folder) == results_without_time(tmp_path / "whole")
     with pytest.raises(ProcessLookupError):  # its workers ended by themselves
         os.killpg(killed.pid, 0)
+
+
+def test_the_command_prints_one_document(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                "study",
+                "quickstart-gossip",
+                *SETS,
+                "--set",
+                "run.rounds=2",
+                "--out",
+                str(tmp_path),
+                "--no-plots",
+                "--json",
+            ]
+        )
+    out, err = capsys.readouterr()
+    assert ended.value.code == 0 and json.loads(out) == json.loads((tmp_path / "table.json").read_text()) | {
+        "wall_s": json.loads(out)["wall_s"]
+    }
+    assert "[1/1] the recipe as it is, seed 1: accuracy" in err
 
 
 def test_a_folder_takes_one_study_at_a_time(tmp_path):
