@@ -10,22 +10,21 @@ from edgegossip.gossip.base import Neighbours, NodeView
 from edgegossip.types import LocalUpdate, NodeId, Round
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Here:
-    """One node in one round."""
+    """One node in one round. Made with `at`, once a round: it is asked several times a message."""
 
     view: NodeView
     index: int
     round: Round
+    phase: int  # the round within the topology's period; streams of different phases are kept apart
+    around: Neighbours
+    waited: tuple[int, ...]  # in-neighbours that are up
 
-    @property
-    def phase(self) -> int:
-        """The round within the topology's period; streams of different phases are kept apart."""
-        return self.round % self.view.topology.period
-
-    @property
-    def around(self) -> Neighbours:
-        return self.view.topology.neighbours(self.index, self.round)
+    @classmethod
+    def at(cls, view: NodeView, index: int, round: Round) -> Here:
+        around = view.topology.neighbours(index, round)
+        return cls(view, index, round, round % view.topology.period, around, edges.up(view, around.in_))
 
     @property
     def key(self) -> int:
@@ -37,13 +36,3 @@ class Here:
 
     def name(self, j: int) -> NodeId:
         return self.view.members[j]
-
-    def out_phases(self, k: int) -> tuple[int, ...]:
-        """Phases in which this node sends to k."""
-        topology = self.view.topology
-        return tuple(r for r in range(topology.period) if k in topology.neighbours(self.index, r).out)
-
-    def in_phases(self, j: int) -> tuple[int, ...]:
-        """Phases in which j sends to this node."""
-        topology = self.view.topology
-        return tuple(r for r in range(topology.period) if j in topology.neighbours(self.index, r).in_)

@@ -79,13 +79,17 @@ class Push:
     suits: Callable[[str, NodeView], None]
     zero_start: bool = False  # replicas start at zero rather than at the initial model
 
-    streams = True
-    replicates = property(lambda self: self.publisher.replicates)
-    parts = property(lambda self: 3 if self.publisher.replicates else 2)
+    kind: Kind = field(init=False)
+    replicates: bool = field(init=False)
+    parts: int = field(init=False)
 
-    @property
-    def kind(self) -> Kind:
-        return Kind.DIFFERENCE if self.publisher.replicates else Kind.MODEL
+    streams = True
+
+    def __post_init__(self) -> None:
+        replicates = self.publisher.replicates
+        kind = Kind.DIFFERENCE if replicates else Kind.MODEL
+        for name, value in (("kind", kind), ("replicates", replicates), ("parts", 3 if replicates else 2)):
+            object.__setattr__(self, name, value)
 
     def check(self, view: NodeView) -> None:
         self.suits(self.name, view)

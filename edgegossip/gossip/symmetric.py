@@ -73,13 +73,21 @@ class Symmetric:
     keeps: bool = False  # whether news of earlier rounds may be used again
     zero_start: bool = False  # replicas start at zero rather than at the initial model
 
-    streams = property(lambda self: self.publisher.replicates)
-    replicates = property(lambda self: self.publisher.replicates)
-    parts = property(lambda self: int(self.publisher.replicates))
+    kind: Kind = field(init=False)
+    streams: bool = field(init=False)
+    replicates: bool = field(init=False)
+    parts: int = field(init=False)
 
-    @property
-    def kind(self) -> Kind:
-        return Kind.DIFFERENCE if self.publisher.replicates else Kind.MODEL
+    def __post_init__(self) -> None:
+        replicates = self.publisher.replicates
+        kind = Kind.DIFFERENCE if replicates else Kind.MODEL
+        for name, value in (
+            ("kind", kind),
+            ("streams", replicates),
+            ("replicates", replicates),
+            ("parts", int(replicates)),
+        ):
+            object.__setattr__(self, name, value)
 
     def check(self, view: NodeView) -> None:
         self.suits(self.name, view)

@@ -48,6 +48,7 @@ class State:
     view: NodeView
     index: int
     round: Round
+    here: Here  # the three above, and what follows from them
     math: Any  # the scheme's state
     life: int
     out: Mapping[Key, OutEdge] = field(default_factory=lambda: _NO_OUT)
@@ -60,10 +61,6 @@ class State:
     claims: Mapping[int, Round] = field(default_factory=dict)  # who says that we are far behind, and their round
     late: int = 0  # messages of a round that was over, dropped
     duplicates: int = 0  # second messages of one sender and round, dropped
-
-    @property
-    def here(self) -> Here:
-        return Here(self.view, self.index, self.round)
 
     def out_edge(self, key: Key) -> OutEdge:
         return self.out.get(key, _OUT)
@@ -113,17 +110,20 @@ class Synchronous:
         index = edges.check_view(view)
         self.scheme.check(view)
         edges.check_vector(view, x)
-        return State(view, index, 0, self.scheme.init(x, Here(view, index, 0)), life_of(view))
+        here = Here.at(view, index, 0)
+        return State(view, index, 0, here, self.scheme.init(x, here), life_of(view))
 
     def resume(self, s: State, view: NodeView) -> State:
         """The streams that this node sent are broken, and those that it received have to be opened anew: nobody knows
         what was lost. An update that was not mixed yet counts."""
         edges.check_same_run(s.view, view)
-        s = changed(s, view=view, inbox=Inbox(), refused=frozenset(), lingering=False, sessions=0, claims={})
+        here = Here.at(view, s.index, s.round)
+        s = changed(s, view=view, here=here, inbox=Inbox(), refused=frozenset(), lingering=False, sessions=0, claims={})
         s = changed(s, out=_frozen({key: changed(edge, session=0) for key, edge in s.out.items()}))
         if s.stepped is None:
             return s
-        return changed(s, round=s.round + 1, math=self.scheme.settle(s.math, None, s.here), stepped=None)
+        math_, here = self.scheme.settle(s.math, None, s.here), Here.at(view, s.index, s.round + 1)
+        return changed(s, round=s.round + 1, here=here, math=math_, stepped=None)
 
     def start(self, s: State) -> Outcome:
         """Opens the streams of the in-neighbours, and asks whether they are far ahead."""
@@ -171,7 +171,12 @@ class Synchronous:
         """Who is down is neither waited for nor sent to; who came back gets the message of the round in progress."""
         edges.check_same_run(s.view, view)
         back = {view.members.index(name) for name in s.view.down - view.down}
-        s = changed(s, view=view, claims={j: r for j, r in s.claims.items() if view.members[j] not in view.down})
+        s = changed(
+            s,
+            view=view,
+            here=Here.at(view, s.index, s.round),
+            claims={j: r for j, r in s.claims.items() if view.members[j] not in view.down},
+        )
         keys = [k for k in handshake.in_keys(self, s) if k[0] in back and not s.in_edge(k).established]
         keys = keys if self.scheme.streams else []
         s, greetings = handshake.greet(self, s, keys)
@@ -230,7 +235,18 @@ class Synchronous:
         """Start of a round: takes in what came early. A sender of a body that cannot be used is suspected, and not
         waited for."""
         out = _frozen({k: changed(e, answers=0) if e.answers else e for k, e in s.out.items()}) if s.out else s.out
-        s = changed(s, round=round, math=math_, out=out, stepped=None, refused=frozenset(), lingering=False, claims={})
+        here = Here.at(s.view, s.index, round)
+        s = changed(
+            s,
+            round=round,
+            here=here,
+            math=math_,
+            out=out,
+            stepped=None,
+            refused=frozenset(),
+            lingering=False,
+            claims={},
+        )
         actions: list[Action] = []
         if self.scheme.streams:
             for sender in sorted(s.inbox.frames):
@@ -268,12 +284,9 @@ class Synchronous:
 
     def _silent(self, s: State) -> list[int]:
         """In-neighbours that are up, of whom there is no news and no refused message either."""
-        here, down, refused = s.here, s.view.down, s.refused
-        return [
-            j
-            for j in here.around.in_
-            if j not in refused and s.view.members[j] not in down and not self._has_news(s, j, here)
-        ]
+        here, oldest, in_ = s.here, s.round - self.staleness, s.in_
+        phase = here.phase if self.scheme.streams else 0
+        return [j for j in here.waited if j not in s.refused and in_.get((j, phase), _IN).round < oldest]
 
     def _has_news(self, s: State, j: int, here: Here) -> bool:
         return s.in_edge(self.key(j, here.phase)).round >= s.round - self.staleness
@@ -293,7 +306,7 @@ class Synchronous:
         """Shortens the wait once the quorum is there."""
         if s.lingering or self.quorum >= 1.0:
             return s, []
-        waited = len(edges.up(s.view, s.here.around.in_))
+        waited = len(s.here.waited)
         if waited - len(self.missing(s)) < self.quorum * waited:
             return s, []
         return changed(s, lingering=True), [SetTimer(min(self.linger_s, s.view.deadline_s))]
