@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -19,30 +20,39 @@ from edgegossip.gossip.changed import changed
 from edgegossip.gossip.here import Here
 from edgegossip.gossip.params import check_eta
 from edgegossip.gossip.publish import Difference
-from edgegossip.gossip.scheme import Published
+from edgegossip.gossip.scheme import Full, Published
 from edgegossip.gossip.symmetric import Mixing, Symmetric, after
-from edgegossip.types import LocalUpdate
+from edgegossip.types import LocalUpdate, Vec
 
 
 @dataclass(frozen=True, slots=True)
 class Bagua(Symmetric):
-    """Mixes before it publishes, with what the neighbours said in earlier rounds."""
+    """Mixes before it publishes, with the replicas as they were when the round began (`Mixing.past`): a neighbour's message
+    of this round may be here already, and must not count in it."""
+
+    def init(self, x: Vec, here: Here) -> Mixing:
+        m = Symmetric.init(self, x, here)
+        return changed(m, past=m.copies)
 
     def publish(self, m: Mixing, local: LocalUpdate, here: Here, to: Sequence[int]) -> tuple[Mixing, Published]:
         v = m.x + local.delta
         for j in to:  # who is up; W is symmetric, so these are the in-neighbours too
-            copy = m.copies.get((j, here.phase), m.start)
+            copy = m.past.get((j, here.phase), m.start)
             v += np.float32(m.eta * here.around.weights[j]) * (copy - m.x)
         memory, said = self.publisher.publish(m.memory, v, local, here)
         m = changed(m, memory=memory, base=said.public, public=said.public)
         return m, Published(said.body, {}, said.relative_error)
 
-    def mix(self, m: Mixing, here: Here, fresh: Sequence[int]) -> tuple[Mixing, float]:
+    def pulled(self, m: Mixing, pull: Vec, here: Here, fresh: Sequence[int]) -> Mixing:
         """The model is what was made known of it; the neighbours' news counts from the next round on."""
-        assert m.base is not None
-        base = m.base
-        m, distance = Symmetric.mix(self, changed(m, eta=0.0), here, fresh)
-        return changed(m, x=base, eta=self.eta or 1.0), distance
+        return changed(Symmetric.pulled(self, m, pull, here, fresh), x=m.base, past=m.copies)
+
+    def settle(self, m: Mixing, model: Vec | None, here: Here) -> Mixing:
+        return changed(Symmetric.settle(self, m, model, here), past=m.copies)
+
+    def adopt(self, m: Mixing, sender: int, phase: int, full: Full, here: Here) -> Mixing:
+        m = Symmetric.adopt(self, m, sender, phase, full, here)
+        return changed(m, past=MappingProxyType({**m.past, (sender, phase): full.vectors[0]}))
 
 
 def bagua_lp(eta: float = 1.0) -> Bagua:

@@ -4,12 +4,18 @@ Tang et al., "D2: decentralized training over decentralized data" (2018), algori
 x_(t+1) = W (2 x_t - x_(t-1) - gamma g_t + gamma g_(t-1)), first step x_1 = W (x_0 - gamma g_0).
 
 It needs a smallest eigenvalue of W above -1/3, where a ring of an even number of nodes with weights 1/3 is not: mixing with
-(1 - eta) I + eta W, eta = 1/2, always does. Deviations: gamma g is the local update that was made, so the learning rate may
-change; a round without mixing goes on from there, and a new model begins anew."""
+(1 - eta) I + eta W, eta = 1/2, always does.
+
+Kept of the rounds before is c_t = x_t - x_(t-1) + gamma g_(t-1), what mixing has added so far: c_(t+1) = c_t + what mixing
+adds now. That is one vector instead of two, and small: as a difference of models it would be rounded like a model, and D2
+repeats in every later round what one round got wrong. Deviations: gamma g is the local update that was made, so the learning
+rate may change; a round without mixing goes on from there, and a new model begins anew."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,21 +30,11 @@ from edgegossip.types import ConfigError, LocalUpdate, Vec
 _MARGIN = 1e-6
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Last:
-    """The round before."""
-
-    x: Vec
-    delta: Vec
-
-
-def extrapolate(m: Mixing, local: LocalUpdate) -> tuple[Vec, Vec, Last]:
-    """2 x_t - x_(t-1) + delta_t - delta_(t-1), which is both published and mixed."""
-    y = m.x + local.delta
-    if m.past is not None:
-        y += m.x - m.past.x
-        y -= m.past.delta
-    return y, y, Last(m.x, local.delta)
+def extrapolate(m: Mixing, local: LocalUpdate) -> tuple[Vec, Vec, Any]:
+    """x_t + delta_t + c_t, which is both published and mixed."""
+    step = local.delta if m.past is None else local.delta + m.past
+    y = m.x + step
+    return y, y, m.past
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +52,10 @@ class D2(Symmetric):
             )
         m = Symmetric.init(self, x, here)
         return m if self.eta or m.eta < largest - _MARGIN else changed(m, eta=0.5)
+
+    def pulled(self, m: Mixing, pull: Vec, here: Here, fresh: Sequence[int]) -> Mixing:
+        past = pull if m.past is None else m.past + pull
+        return changed(Symmetric.pulled(self, m, pull, here, fresh), past=past)
 
 
 def d2(eta: float = 0.0, keeps: bool = False) -> D2:

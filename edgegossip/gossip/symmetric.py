@@ -121,17 +121,26 @@ class Symmetric:
 
     def mix(self, m: Mixing, here: Here, fresh: Sequence[int]) -> tuple[Mixing, float]:
         """x~ + eta sum_j W_ij (p_j - p_i) over the fresh neighbours j; root mean square of ||p_j - x_i||."""
-        assert m.base is not None and m.public is not None
+        pull, distance = self.pull(m, here, fresh)
+        return self.pulled(m, pull, here, fresh), distance
+
+    def pull(self, m: Mixing, here: Here, fresh: Sequence[int]) -> tuple[Vec, float]:
+        """eta sum_j W_ij (p_j - p_i), float32[n]; and the distance."""
+        assert m.public is not None
         if self.publisher.replicates or self.keeps:
             total, distance = self._over_copies(m, m.public, here, fresh)
         else:
             total, distance = _gathered(m, m.public), m.gathered.distance
         total *= np.float32(m.eta)
-        total += m.base
+        return total, distance
+
+    def pulled(self, m: Mixing, pull: Vec, here: Here, fresh: Sequence[int]) -> Mixing:
+        """The state at the end of the round."""
+        assert m.base is not None
         weights = here.around.weights
         row = {j: weights[j] for j in fresh}
         row[here.index] = 1.0 - sum(row.values())
-        return changed(self._clean(m), x=total, row=row), distance
+        return changed(self._clean(m), x=m.base + pull, row=row)
 
     def settle(self, m: Mixing, model: Vec | None, here: Here) -> Mixing:
         if model is None:

@@ -24,8 +24,8 @@ from edgegossip.gossip.base import NodeView
 from edgegossip.layout import Layout
 
 SAME = 1e-6  # between decoded values; times the size of the vector
-NEARBY = 2e-5  # how far rounding can have moved a vector, memory of what was not sent included; times its size
-DRAWS = 100
+NEARBY = 5e-5  # how far rounding can have moved a vector, memory of what was not sent included; times its size
+DRAWS = 30
 EXACT = ("fp32", "topk")
 
 
@@ -40,6 +40,10 @@ class Compression:
     asked: int = 0  # values compared
     tipped: int = 0  # of these, off by more than SAME: on the edge of a decision
 
+    @property
+    def exact(self) -> bool:
+        return self.codec.name in EXACT and getattr(self.codec, "values", "fp32") == "fp32"
+
     def __call__(self, round: int, node: int, v: np.ndarray) -> np.ndarray:
         own = self._decoded(round, node, v)
         body = self.bodies.get((round, node))
@@ -52,8 +56,7 @@ class Compression:
             self._explain(round, node, v, sent, size)
         self.asked += v.size
         self.tipped += int(off.sum())
-        exact = self.codec.name in EXACT and getattr(self.codec, "values", "fp32") == "fp32"
-        return np.where(off, sent, own) if exact else sent
+        return np.where(off, sent, own) if self.exact else sent
 
     def _explain(self, round: int, node: int, v: np.ndarray, sent: np.ndarray, size: float) -> None:
         """Asserts that what was sent lies within what nearby vectors give: noise, and the whole vector larger or smaller."""

@@ -36,12 +36,16 @@ def digraph(n: int, rng: np.random.Generator) -> Any:
 
 
 def time_varying(n: int, rng: np.random.Generator) -> Any:
-    """Two to four directed rounds that only together are strongly connected; some nodes are alone in some of them."""
+    """Two to four directed rounds that only together need to be strongly connected. Every node says something in every
+    round, so that everything that a codec decided can be seen on the wire; some hear nobody in some rounds."""
     period = int(rng.integers(2, 5))
     order = rng.permutation(n).tolist()
-    rounds: list[list[tuple[int, int]]] = [_arcs(n, 2, rng) for _ in range(period)]
+    rounds: list[list[tuple[int, int]]] = [_arcs(n, 1, rng) for _ in range(period)]
     for k in range(n):
         rounds[int(rng.integers(period))].append((order[k], order[(k + 1) % n]))
+    for edges in rounds:
+        silent = set(range(n)) - {sender for sender, _ in edges}
+        edges += [(k, (k + int(rng.integers(1, n))) % n) for k in sorted(silent)]
     return build("random", n, rounds, directed=True, weights="column")
 
 

@@ -1,6 +1,10 @@
 """The papers' algorithms on dense matrices in float64: row i of a matrix is node i's vector. Slow and plain; nothing here
 knows of the package. Each gives the models of round 1, 2, ... (and what else it keeps).
 
+With `Run.held` a public copy is kept as float32, as everybody who holds one does: with a codec that rounds, the references go
+on with what was sent (compression.py), and sums of it that are rounded otherwise would drift from the nodes', which make up
+for it.
+
 Names: gamma the learning rate, eta the averaging rate, C the compression, W[i, j] the weight at i of what j sends. "LP" is
 Aketi et al., "Low precision decentralized distributed training with heterogeneous data" (2021), whose algorithms 2 to 5
 these are. Where the package deviates on purpose, a comment says so.
@@ -18,6 +22,10 @@ from tests.gossip.paper.momentum import Momentum, Plain
 Array = np.ndarray  # float64
 
 
+def as_it_is(x: Array) -> Array:
+    return x
+
+
 @dataclass(frozen=True)
 class Run:
     """What a reference is given."""
@@ -32,6 +40,8 @@ class Run:
     period: int = 1  # of w
     momentum: Momentum = field(default_factory=Plain)
     zero_start: bool = True  # of public copies, as in the papers; else they start at the initial models
+
+    held: Callable[[Array], Array] = as_it_is  # what is left of a public copy in the memory of those who hold it
 
     def hats(self) -> list[Array]:
         """Public copies at the start, one for every round of the period."""
@@ -96,7 +106,7 @@ def choco_sgd(run: Run) -> Iterator[Point]:
         w = run.w(t)
         hat = hats[t % run.period]
         half = x - run.local(t, x)  # 3, 4
-        hat += run.compress(t, half - hat)  # 5, 7
+        hat[:] = run.held(hat + run.compress(t, half - hat))  # 5, 7
         step = [sum(w[i, j] * (hat[j] - hat[i]) for j in range(len(x))) for i in range(len(x))]
         x = run.mixed(t, x, half + run.eta * np.stack(step))  # 9
         yield plain(x)
@@ -143,7 +153,7 @@ def quant_sgp(run: Run, *, as_printed: bool = False) -> Iterator[Point]:
         w, eye = run.w(t), np.eye(len(x))
         hat = hats[t % run.period]
         half = x - run.local(t, z)  # 3, 4
-        hat += run.compress(t, half - hat)  # 5, 7
+        hat[:] = run.held(hat + run.compress(t, half - hat))  # 5, 7
         if as_printed:
             step = [sum((w - eye)[i, j] * (hat[j] - hat[i]) for j in range(len(x))) for i in range(len(x))]
             x = half + run.eta * np.stack(step)
@@ -165,10 +175,22 @@ def bagua_lp(run: Run) -> Iterator[Point]:
         stepped = x - run.local(t, x)
         z = stepped + (left + right) / 3 - 5 / 3 * x
         q = run.compress(t, z)
-        new = x + q
-        left = np.stack([left[i] + q[(i - 1) % n] for i in range(n)])
-        right = np.stack([right[i] + q[(i + 1) % n] for i in range(n)])
+        new = run.held(x + q)
+        left = run.held(np.stack([left[i] + q[(i - 1) % n] for i in range(n)]))
+        right = run.held(np.stack([right[i] + q[(i + 1) % n] for i in range(n)]))
         x = run.mixed(t, x, new)
+        yield plain(x)
+
+
+def dcd_psgd(run: Run) -> Iterator[Point]:
+    """Tang et al. 2018, "Communication compression for decentralized training", algorithm 1, of which Bagua's is the ring:
+    any W, replicas of all neighbours. With an averaging rate, (1 - eta) I + eta W stands for W."""
+    x = run.x0
+    for t in range(run.rounds):
+        eye = np.eye(len(x))
+        mix = (1 - run.eta) * eye + run.eta * run.w(t)
+        half = mix @ x - run.local(t, x)  # weighted average of the replicas, then the gradient
+        x = run.mixed(t, x, run.held(x + run.compress(t, half - x)))
         yield plain(x)
 
 
