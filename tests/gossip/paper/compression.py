@@ -24,7 +24,7 @@ from edgegossip.gossip.base import NodeView
 from edgegossip.layout import Layout
 
 SAME = 1e-6  # between decoded values; times the size of the vector
-NEARBY = 5e-5  # how far rounding can have moved a vector, memory of what was not sent included; times its size
+NEARBY = 2e-5  # how far rounding can have moved a vector, memory of what was not sent included; times its size
 DRAWS = 30
 EXACT = ("fp32", "topk")
 
