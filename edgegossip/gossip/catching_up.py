@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from edgegossip.frame import Aux, Frame
-from edgegossip.gossip import edges
+from edgegossip.gossip import edges, receiving
 from edgegossip.gossip.base import Action, Adopted, Checkpoint, RoundDone, SetTimer
 from edgegossip.gossip.changed import changed
 from edgegossip.gossip.handshake import in_keys
@@ -22,7 +22,8 @@ from edgegossip.gossip.streams import MAX_ID, InEdge, number_of, vector_of
 from edgegossip.types import PeerError, Round, Vec
 
 if TYPE_CHECKING:
-    from edgegossip.gossip.synchronous import Key, Outcome, State, Synchronous
+    from edgegossip.gossip.state import Key, Outcome, State
+    from edgegossip.gossip.synchronous import Synchronous
 
 
 def state(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
@@ -81,7 +82,7 @@ def _take_full(algorithm: Synchronous, s: State, key: Key, session: int, full: F
     math_ = algorithm.scheme.adopt(s.math, *key, full, s.here)
     s = _break_streams(algorithm, s, math_)
     s = s.with_in(key, s.in_edge(key).settled(session, frame.sequence - 1, frame.round - 1), math=math_)
-    return algorithm.drain(s, key[0])
+    return receiving.drain(algorithm, s, key[0])
 
 
 def _break_streams(algorithm: Synchronous, s: State, math_: Any) -> State:

@@ -9,13 +9,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.gossip import sending
 from edgegossip.gossip.base import Action, Send
 from edgegossip.gossip.changed import changed
 from edgegossip.gossip.streams import ANSWERS_A_ROUND, MAX_ID, OutEdge, control, number_of, session_id
 from edgegossip.types import PeerError
 
 if TYPE_CHECKING:
-    from edgegossip.gossip.synchronous import Key, Outcome, State, Synchronous
+    from edgegossip.gossip.state import Key, Outcome, State
+    from edgegossip.gossip.synchronous import Synchronous
 
 
 def in_keys(algorithm: Synchronous, s: State) -> list[Key]:
@@ -88,7 +90,7 @@ def _opened(algorithm: Synchronous, s: State, key: Key, frame: Frame, session: i
     alike = frame.aux.get(Aux.FRESH) == algorithm.scheme.fingerprint(s.math)
     if alike and not behind and _nothing_missed(s, key, edge):
         told = edge.position == 0 or known and s.stepped is not None and key[0] in s.stepped.sent
-        return (s, []) if told else algorithm.tell_again(s, key[0])
+        return (s, []) if told else sending.tell(algorithm, s, [key[0]], advance=False)
     return _answer(algorithm, s, key, session, behind)
 
 

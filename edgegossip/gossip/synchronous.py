@@ -10,73 +10,20 @@ over a neighbour's model as well. Where messages are differences or carry mass, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any
 
-from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.gossip import catching_up, edges, handshake
-from edgegossip.gossip.base import Action, Audit, Checkpoint, Message, NodeView, RoundDone, Send, SetTimer, Suspect
+from edgegossip.frame import Aux, Kind
+from edgegossip.gossip import catching_up, edges, handshake, receiving, sending
+from edgegossip.gossip.base import Action, Audit, Checkpoint, Message, NodeView, RoundDone, SetTimer, Suspect
 from edgegossip.gossip.changed import changed
 from edgegossip.gossip.here import Here
 from edgegossip.gossip.inbox import Inbox
 from edgegossip.gossip.params import check_integer, check_number
-from edgegossip.gossip.scheme import Published, Scheme
-from edgegossip.gossip.streams import MAX_ID, InEdge, OutEdge, life_of, number_of
-from edgegossip.types import LocalError, LocalUpdate, NodeId, PeerError, Round, Vec
-
-Key: TypeAlias = tuple[int, int]  # (member index, phase); the phase is 0 where there are no streams
-
-_NO_OUT: Mapping[Key, OutEdge] = MappingProxyType({})
-_NO_IN: Mapping[Key, InEdge] = MappingProxyType({})
-
-
-@dataclass(frozen=True, eq=False)
-class Stepped:
-    """This node's own part of a round, from `step` until the round is done."""
-
-    frame: Frame  # what out-neighbours get, without a number
-    published: Published
-    sent: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, eq=False)
-class State:
-    """Immutable; arrays in it are never written to once they are there."""
-
-    view: NodeView
-    index: int
-    round: Round
-    here: Here  # the three above, and what follows from them
-    math: Any  # the scheme's state
-    life: int
-    out: Mapping[Key, OutEdge] = field(default_factory=lambda: _NO_OUT)
-    in_: Mapping[Key, InEdge] = field(default_factory=lambda: _NO_IN)
-    inbox: Inbox = field(default_factory=Inbox)
-    stepped: Stepped | None = None
-    refused: frozenset[int] = frozenset()  # senders whose message of this round could not be used
-    lingering: bool = False  # the quorum is there
-    sessions: int = 0  # that this process has opened
-    claims: Mapping[int, Round] = field(default_factory=dict)  # who says that we are far behind, and their round
-    late: int = 0  # messages of a round that was over, dropped
-    duplicates: int = 0  # second messages of one sender and round, dropped
-
-    def out_edge(self, key: Key) -> OutEdge:
-        return self.out.get(key, _OUT)
-
-    def in_edge(self, key: Key) -> InEdge:
-        return self.in_.get(key, _IN)
-
-    def with_out(self, key: Key, edge: OutEdge, **changes: Any) -> State:
-        return changed(self, out=MappingProxyType({**self.out, key: edge}), **changes)
-
-    def with_in(self, key: Key, edge: InEdge, **changes: Any) -> State:
-        return changed(self, in_=MappingProxyType({**self.in_, key: edge}), **changes)
-
-
-_OUT, _IN = OutEdge(), InEdge()
-Outcome: TypeAlias = tuple[State, list[Action]]
+from edgegossip.gossip.scheme import Scheme
+from edgegossip.gossip.state import NO_IN_EDGE, Key, Outcome, State, Stepped, frozen
+from edgegossip.gossip.streams import life_of
+from edgegossip.types import LocalError, LocalUpdate, NodeId, Round, Vec
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +66,7 @@ class Synchronous:
         edges.check_same_run(s.view, view)
         here = Here.at(view, s.index, s.round)
         s = changed(s, view=view, here=here, inbox=Inbox(), refused=frozenset(), lingering=False, sessions=0, claims={})
-        s = changed(s, out=_frozen({key: changed(edge, session=0) for key, edge in s.out.items()}))
+        s = changed(s, out=frozen({key: changed(edge, session=0) for key, edge in s.out.items()}))
         if s.stepped is None:
             return s
         math_, here = self.scheme.settle(s.math, None, s.here), Here.at(view, s.index, s.round + 1)
@@ -139,7 +86,7 @@ class Synchronous:
         math_, published = self.scheme.publish(s.math, local, here, edges.up(s.view, here.around.out))
         frame = edges.make_frame(s.view, self.scheme.kind, s.round, here.key, published.body)
         s = changed(s, math=math_, stepped=Stepped(frame, published))
-        s, sends = self._tell(s, here.around.out, advance=True)
+        s, sends = sending.tell(self, s, here.around.out, advance=True)
         s, greetings = handshake.remind(self, s)
         if self.missing(s):
             s, actions = self._linger(s)
@@ -155,7 +102,11 @@ class Synchronous:
         if frame.kind == Kind.STATE:
             return catching_up.state(self, s, sender, frame)
         edges.admit(s.view, s.index, sender, frame, self.scheme.kind)
-        return self._next_of_stream(s, sender, frame) if self.scheme.streams else self._single(s, sender, frame)
+        return (
+            receiving.next_of_stream(self, s, sender, frame)
+            if self.scheme.streams
+            else receiving.single(self, s, sender, frame)
+        )
 
     def tick(self, s: State, now_s: float) -> Outcome:
         """The deadline of the round has passed: goes on without whoever is missing."""
@@ -183,7 +134,7 @@ class Synchronous:
         if s.stepped is None:
             return s, greetings
         sent = s.stepped.sent
-        s, sends = self._tell(s, [j for j in s.here.around.out if j in back and j not in sent], advance=False)
+        s, sends = sending.tell(self, s, [j for j in s.here.around.out if j in back and j not in sent], advance=False)
         s, actions = self.proceed(s)
         return s, [*greetings, *sends, *actions]
 
@@ -234,7 +185,7 @@ class Synchronous:
     def enter(self, s: State, round: Round, math_: Any) -> Outcome:
         """Start of a round: takes in what came early. A sender of a body that cannot be used is suspected, and not
         waited for."""
-        out = _frozen({k: changed(e, answers=0) if e.answers else e for k, e in s.out.items()}) if s.out else s.out
+        out = frozen({k: changed(e, answers=0) if e.answers else e for k, e in s.out.items()}) if s.out else s.out
         here = Here.at(s.view, s.index, round)
         s = changed(
             s,
@@ -250,43 +201,21 @@ class Synchronous:
         actions: list[Action] = []
         if self.scheme.streams:
             for sender in sorted(s.inbox.frames):
-                s, more = self.drain(s, sender)
+                s, more = receiving.drain(self, s, sender)
                 actions += more
             return s, actions
         frames, inbox = s.inbox.take(round)
         s = changed(s, inbox=inbox)
         for sender, frame in frames.items():
-            s, more = self._use(s, sender, frame)
+            s, more = receiving.use(self, s, sender, frame)
             actions += more
         return s, actions
-
-    def drain(self, s: State, sender: int) -> Outcome:
-        """Takes in the kept messages of a sender's streams that are next and not early."""
-        actions: list[Action] = []
-        rest = []
-        for frame in s.inbox.of(sender):
-            edge = s.in_edge(key := self.key(sender, frame.round % s.view.topology.period))
-            session = frame.aux[Aux.SESSION]
-            if (
-                session not in (edge.session, edge.opening)
-                or session == edge.session
-                and frame.sequence <= edge.position
-            ):
-                continue
-            if session == edge.session and frame.sequence == edge.position + 1 and frame.round <= s.round:
-                s, more = self._use(s, sender, frame)
-                actions += more
-                if more:  # refused: the stream cannot go on over it
-                    s = s.with_in(key, changed(s.in_edge(key), session=0))
-            else:
-                rest.append(frame)
-        return changed(s, inbox=s.inbox.keep(sender, tuple(rest))), actions
 
     def _silent(self, s: State) -> list[int]:
         """In-neighbours that are up, of whom there is no news and no refused message either."""
         here, oldest, in_ = s.here, s.round - self.staleness, s.in_
         phase = here.phase if self.scheme.streams else 0
-        return [j for j in here.waited if j not in s.refused and in_.get((j, phase), _IN).round < oldest]
+        return [j for j in here.waited if j not in s.refused and in_.get((j, phase), NO_IN_EDGE).round < oldest]
 
     def _has_news(self, s: State, j: int, here: Here) -> bool:
         return s.in_edge(self.key(j, here.phase)).round >= s.round - self.staleness
@@ -311,115 +240,6 @@ class Synchronous:
             return s, []
         return changed(s, lingering=True), [SetTimer(min(self.linger_s, s.view.deadline_s))]
 
-    def _tell(self, s: State, to: Iterable[int], advance: bool) -> Outcome:
-        """Sends this round's message to those of `to` that are up and, for a stream, have opened it."""
-        assert s.stepped is not None
-        phase, stepped = s.here.phase, s.stepped
-        sends: list[Action] = []
-        out = dict(s.out)
-        for k in to:
-            edge = s.out_edge(key := self.key(k, phase))
-            if advance and self.scheme.streams:
-                edge = changed(edge, position=edge.position + 1)
-            if s.view.members[k] not in s.view.down and (edge.session or not self.scheme.streams):
-                if not self.scheme.streams:
-                    edge = changed(edge, position=edge.position + 1)
-                sends.append(Send(s.view.members[k], self._frame_for(stepped, k, edge, s)))
-                stepped = changed(stepped, sent=stepped.sent | {k})
-            out[key] = edge
-        return changed(s, out=_frozen(out), stepped=stepped), sends
-
-    def _frame_for(self, stepped: Stepped, k: int, edge: OutEdge, s: State) -> Frame:
-        aux = dict(stepped.published.numbers.get(k, {}))
-        if self.scheme.streams:
-            aux[Aux.SESSION] = edge.session
-            if edge.position == 1:
-                aux[Aux.FRESH] = self.scheme.fingerprint(s.math)
-        return replace(stepped.frame, sequence=edge.position, aux=aux)
-
-    def tell_again(self, s: State, k: int) -> Outcome:
-        """This round's message to one that has just opened the stream."""
-        return self._tell(s, [k], advance=False)
-
-    def _single(self, s: State, sender: int, frame: Frame) -> Outcome:
-        """A message that stands for itself."""
-        edge = s.in_edge((sender, 0))
-        if frame.round > s.round:
-            return self._keep(s, sender, frame)
-        if frame.round < max(s.round - self.staleness, edge.round):
-            return changed(s, late=s.late + 1), []
-        if frame.round == edge.round or frame.round == s.round and sender in s.refused:
-            return changed(s, duplicates=s.duplicates + 1), []
-        math_ = self.scheme.take(s.math, sender, frame, s.here)
-        return self.proceed(s.with_in((sender, 0), changed(edge, round=frame.round), math=math_))
-
-    def _next_of_stream(self, s: State, sender: int, frame: Frame) -> Outcome:
-        """A message of a stream: the next one, an early one, one after a gap, or one of a session that is over."""
-        session = number_of(frame, Aux.SESSION, 1, MAX_ID)
-        key = self.key(sender, frame.round % s.view.topology.period)
-        edge = s.in_edge(key)
-        if session == edge.opening and self._starts_alike(s, edge, frame):
-            edge = InEdge(session, round=edge.round)
-            s = s.with_in(key, edge)
-        if session == edge.session:
-            if frame.sequence <= edge.position:
-                return changed(s, duplicates=s.duplicates + 1), []
-            if frame.sequence == edge.position + 1 and frame.round <= s.round:
-                math_ = self.scheme.take(s.math, sender, frame, s.here)
-                s, refused = self.drain(s.with_in(key, edge.took(frame.round), math=math_), sender)
-                s, actions = self.proceed(s)
-                return s, [*refused, *actions]
-            kept, actions = self._keep(s, sender, frame)
-            if kept.in_edge(key).opening or not self._gap_before(kept, sender, key, frame):
-                return kept, actions
-            kept, greetings = handshake.greet(self, kept, [key])
-            return kept, [*greetings, *actions]
-        if session == edge.opening:
-            return self._keep(s, sender, frame)
-        s = changed(s, late=s.late + 1)
-        return (s, []) if edge.opening else handshake.greet(self, s, [key])
-
-    def _gap_before(self, s: State, sender: int, key: Key, frame: Frame) -> bool:
-        """Whether a message between the last one taken in and this one is not among the early ones either."""
-        edge, period = s.in_edge(key), s.view.topology.period
-        kept = s.inbox.of(sender)
-        ours = {f.sequence for f in kept if f.aux[Aux.SESSION] == edge.session and f.round % period == key[1]}
-        return any(number not in ours for number in range(edge.position + 1, frame.sequence))
-
-    def _starts_alike(self, s: State, edge: InEdge, frame: Frame) -> bool:
-        fresh = not edge.established and frame.sequence == 1
-        return fresh and frame.aux.get(Aux.FRESH) == self.scheme.fingerprint(s.math)
-
-    def _keep(self, s: State, sender: int, frame: Frame) -> Outcome:
-        """Keeps an early message, and goes on in the neighbours' round if this node was left behind."""
-        ahead = self.ahead(s)
-        try:
-            inbox = s.inbox.put(sender, frame, ahead + 1, self._early_limit(s, ahead))
-        except PeerError as error:
-            raise PeerError(f"{s.view.members[sender]}: {error}") from None
-        if inbox is None:
-            return changed(s, duplicates=s.duplicates + 1), []
-        s = changed(s, inbox=inbox)
-        target = catching_up.left_behind(self, s)
-        return self.proceed(s) if target is None else catching_up.skip_to(self, s, target, None)
-
-    def _early_limit(self, s: State, ahead: int) -> int:
-        """As many messages as `ahead` allows of every neighbour, at fp32's size."""
-        honest = (ahead + 1) * len(s.here.around.in_) * (4 * s.view.layout.size + 2**16)
-        return self.early_bytes or max(honest, 256 * 2**20)
-
-    def _use(self, s: State, sender: int, frame: Frame) -> Outcome:
-        """Takes in a message that was kept; a Suspect if it turns out to be bad."""
-        key = self.key(sender, frame.round % s.view.topology.period)
-        edge = s.in_edge(key)
-        try:
-            math_ = self.scheme.take(s.math, sender, frame, s.here)
-        except PeerError as error:
-            reason = f"message of round {frame.round} refused: {error}"
-            return changed(s, refused=s.refused | {sender}), [Suspect(s.view.members[sender], reason)]
-        edge = edge.took(frame.round) if self.scheme.streams else changed(edge, round=frame.round)
-        return s.with_in(key, edge, math=math_), []
-
     def _finish(self, s: State) -> Outcome:
         assert s.stepped is not None
         here = s.here
@@ -429,7 +249,3 @@ class Synchronous:
         done = RoundDone(s.round, distance, error)
         s, actions = self.enter(s, s.round + 1, math_)
         return s, [Checkpoint(), done, *actions]
-
-
-def _frozen(edges_: Mapping[Key, Any]) -> Mapping[Key, Any]:
-    return MappingProxyType(dict(edges_))

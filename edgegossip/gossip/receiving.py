@@ -1,0 +1,121 @@
+"""What becomes of a message: taken in now, kept for its round, dropped, or a reason to open the stream anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgegossip.frame import Aux, Frame
+from edgegossip.gossip import catching_up, handshake
+from edgegossip.gossip.base import Action, Suspect
+from edgegossip.gossip.changed import changed
+from edgegossip.gossip.streams import MAX_ID, InEdge, number_of
+from edgegossip.types import PeerError
+
+if TYPE_CHECKING:
+    from edgegossip.gossip.state import Key, Outcome, State
+    from edgegossip.gossip.synchronous import Synchronous
+
+
+def single(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
+    """A message that stands for italgorithm."""
+    edge = s.in_edge((sender, 0))
+    if frame.round > s.round:
+        return _keep(algorithm, s, sender, frame)
+    if frame.round < max(s.round - algorithm.staleness, edge.round):
+        return changed(s, late=s.late + 1), []
+    if frame.round == edge.round or frame.round == s.round and sender in s.refused:
+        return changed(s, duplicates=s.duplicates + 1), []
+    math_ = algorithm.scheme.take(s.math, sender, frame, s.here)
+    return algorithm.proceed(s.with_in((sender, 0), changed(edge, round=frame.round), math=math_))
+
+
+def next_of_stream(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
+    """A message of a stream: the next one, an early one, one after a gap, or one of a session that is over."""
+    session = number_of(frame, Aux.SESSION, 1, MAX_ID)
+    key = algorithm.key(sender, frame.round % s.view.topology.period)
+    edge = s.in_edge(key)
+    if session == edge.opening and _starts_alike(algorithm, s, edge, frame):
+        edge = InEdge(session, round=edge.round)
+        s = s.with_in(key, edge)
+    if session == edge.session:
+        if frame.sequence <= edge.position:
+            return changed(s, duplicates=s.duplicates + 1), []
+        if frame.sequence == edge.position + 1 and frame.round <= s.round:
+            math_ = algorithm.scheme.take(s.math, sender, frame, s.here)
+            s, refused = drain(algorithm, s.with_in(key, edge.took(frame.round), math=math_), sender)
+            s, actions = algorithm.proceed(s)
+            return s, [*refused, *actions]
+        kept, actions = _keep(algorithm, s, sender, frame)
+        if kept.in_edge(key).opening or not _gap_before(algorithm, kept, sender, key, frame):
+            return kept, actions
+        kept, greetings = handshake.greet(algorithm, kept, [key])
+        return kept, [*greetings, *actions]
+    if session == edge.opening:
+        return _keep(algorithm, s, sender, frame)
+    s = changed(s, late=s.late + 1)
+    return (s, []) if edge.opening else handshake.greet(algorithm, s, [key])
+
+
+def _gap_before(algorithm: Synchronous, s: State, sender: int, key: Key, frame: Frame) -> bool:
+    """Whether a message between the last one taken in and this one is not among the early ones either."""
+    edge, period = s.in_edge(key), s.view.topology.period
+    kept = s.inbox.of(sender)
+    ours = {f.sequence for f in kept if f.aux[Aux.SESSION] == edge.session and f.round % period == key[1]}
+    return any(number not in ours for number in range(edge.position + 1, frame.sequence))
+
+
+def _starts_alike(algorithm: Synchronous, s: State, edge: InEdge, frame: Frame) -> bool:
+    fresh = not edge.established and frame.sequence == 1
+    return fresh and frame.aux.get(Aux.FRESH) == algorithm.scheme.fingerprint(s.math)
+
+
+def _keep(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
+    """Keeps an early message, and goes on in the neighbours' round if this node was left behind."""
+    ahead = algorithm.ahead(s)
+    try:
+        inbox = s.inbox.put(sender, frame, ahead + 1, _early_limit(algorithm, s, ahead))
+    except PeerError as error:
+        raise PeerError(f"{s.view.members[sender]}: {error}") from None
+    if inbox is None:
+        return changed(s, duplicates=s.duplicates + 1), []
+    s = changed(s, inbox=inbox)
+    target = catching_up.left_behind(algorithm, s)
+    return algorithm.proceed(s) if target is None else catching_up.skip_to(algorithm, s, target, None)
+
+
+def _early_limit(algorithm: Synchronous, s: State, ahead: int) -> int:
+    """As many messages as `ahead` allows of every neighbour, at fp32's size."""
+    honest = (ahead + 1) * len(s.here.around.in_) * (4 * s.view.layout.size + 2**16)
+    return algorithm.early_bytes or max(honest, 256 * 2**20)
+
+
+def drain(algorithm: Synchronous, s: State, sender: int) -> Outcome:
+    """Takes in the kept messages of a sender's streams that are next and not early."""
+    actions: list[Action] = []
+    rest = []
+    for frame in s.inbox.of(sender):
+        edge = s.in_edge(key := algorithm.key(sender, frame.round % s.view.topology.period))
+        session = frame.aux[Aux.SESSION]
+        if session not in (edge.session, edge.opening) or session == edge.session and frame.sequence <= edge.position:
+            continue
+        if session == edge.session and frame.sequence == edge.position + 1 and frame.round <= s.round:
+            s, more = use(algorithm, s, sender, frame)
+            actions += more
+            if more:  # refused: the stream cannot go on over it
+                s = s.with_in(key, changed(s.in_edge(key), session=0))
+        else:
+            rest.append(frame)
+    return changed(s, inbox=s.inbox.keep(sender, tuple(rest))), actions
+
+
+def use(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
+    """Takes in a message that was kept; a Suspect if it turns out to be bad."""
+    key = algorithm.key(sender, frame.round % s.view.topology.period)
+    edge = s.in_edge(key)
+    try:
+        math_ = algorithm.scheme.take(s.math, sender, frame, s.here)
+    except PeerError as error:
+        reason = f"message of round {frame.round} refused: {error}"
+        return changed(s, refused=s.refused | {sender}), [Suspect(s.view.members[sender], reason)]
+    edge = edge.took(frame.round) if algorithm.scheme.streams else changed(edge, round=frame.round)
+    return s.with_in(key, edge, math=math_), []
