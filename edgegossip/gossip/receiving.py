@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def single(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
-    """A message that stands for italgorithm."""
+    """A message that stands for itself."""
     edge = s.in_edge((sender, 0))
     if frame.round > s.round:
         return _keep(algorithm, s, sender, frame)
