@@ -17,5 +17,5 @@ def changed(record: T, **changes: Any) -> T:
         unknown = sorted(changes.keys() - record.__dict__.keys())
         raise TypeError(f"{type(record).__name__} has no field {', '.join(unknown)}")
     new = object.__new__(type(record))
-    new.__dict__.update(fields)
+    object.__setattr__(new, "__dict__", fields)
     return new
