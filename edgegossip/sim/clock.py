@@ -12,15 +12,18 @@ Event: TypeAlias = tuple[float, int, Callable[..., None], tuple[Any, ...]]
 class Clock:
     """Events of one instant happen in the order in which they were put in, so that a seed gives the same run again."""
 
-    __slots__ = ("_count", "_heap", "now")
+    __slots__ = ("_count", "_heap", "_stopped", "now")
 
     def __init__(self) -> None:
         self.now = 0.0  # virtual seconds
         self._heap: list[Event] = []
         self._count = 0
+        self._stopped = False
 
     def at(self, when: float, what: Callable[..., None], *args: Any) -> None:
-        """Call what(*args) at `when`, or now if that has passed."""
+        """Call what(*args) at `when`, or now if that has passed; never once the clock has stopped."""
+        if self._stopped:
+            return
         self._count += 1
         heapq.heappush(self._heap, (when if when > self.now else self.now, self._count, what, args))
 
@@ -36,7 +39,8 @@ class Clock:
         return not heap
 
     def stop(self) -> None:
-        """Forget everything that was to happen."""
+        """Forget everything that was to happen, and what is still asked for."""
+        self._stopped = True
         self._heap.clear()
 
     def __len__(self) -> int:

@@ -48,11 +48,12 @@ def parse(option: str, text: str) -> Named:
 
 
 def _items(text: str) -> list[str]:
-    """Split at commas that are not within brackets."""
-    items, depth, start = [], 0, 0
+    """Split at commas that are not within brackets or quotes."""
+    items, depth, start, quoted = [], 0, 0, False
     for k, c in enumerate(text):
+        quoted ^= c == '"'
         depth += (c in "[{") - (c in "]}")
-        if c == "," and depth == 0:
+        if c == "," and depth == 0 and not quoted:
             items.append(text[start:k])
             start = k + 1
     return [i for i in (*items, text[start:]) if i]

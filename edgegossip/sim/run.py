@@ -27,7 +27,7 @@ from edgegossip.types import EdgegossipError
 
 MIXING = ("dpsgd", "deep-squeeze", "choco-sgd", "sgp", "sparse-push", "quant-sgp")  # by W in each round, if lossless
 START_S = 0.3  # nodes start within
-QUIET_ROUNDS = 12
+QUIET_ROUNDS = 8
 MORE_ROUNDS, MOST_MORE = 20, 25  # for algorithms that take longer: so many rounds, so many times
 CATCH_UP_ROUNDS = 60  # of a deadline each, that catching up may take
 FLOOR = 2e-5  # of the largest value: float32 does not agree better

@@ -9,6 +9,8 @@ from typing import Any
 from edgegossip.gossip.base import Action, GossipAlgorithm
 from edgegossip.types import LocalUpdate, Vec
 
+_METHODS = ("init", "resume", "start", "receive", "tick", "membership", "model", "round", "waiting_for", "audit")
+
 
 class LastDelta:
     """The last local update that got through to the innermost algorithm."""
@@ -21,6 +23,8 @@ class Spy:
 
     def __init__(self, algorithm: GossipAlgorithm[Any], last: LastDelta) -> None:
         self._algorithm, self._last = algorithm, last
+        for name in _METHODS:  # found at once: a wrapper asks for them several times a message
+            setattr(self, name, getattr(algorithm, name))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._algorithm, name)

@@ -24,7 +24,7 @@ from edgegossip.sim.workload import Workload
 from edgegossip.types import LocalUpdate, Round, Vec
 
 COMPUTE_S = 0.4, 0.8  # what training takes a node
-MEMORY_EVERY = 8  # rounds between two looks at what a state holds
+MEMORY_EVERY = 16  # rounds between two looks at what a state holds
 EQUAL_START = frozenset({"bagua-lp", "parallel-sgd"})  # whose definition starts from one model on all nodes
 
 

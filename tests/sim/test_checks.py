@@ -1,0 +1,181 @@
+"""The checkers see what they are there for."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from edgegossip.gossip import topologies
+from edgegossip.gossip.base import Audit
+from edgegossip.sim import agreement, checkers, ledger, naming
+from edgegossip.sim.disk import Saved
+from edgegossip.sim.ledger import Ledger
+from edgegossip.sim.naming import Named
+from edgegossip.sim.schedule import view_of
+
+ONE = np.ones(3)
+
+
+def audit(mass: float, weight: float, sent: float = 0.0, seen: float = 0.0) -> Audit:
+    return Audit(
+        mass=mass * ONE,
+        weight=weight,
+        sent={(1, 0): (sent * ONE, sent / 2)} if sent else {},
+        seen={(1, 0): (seen * ONE, seen / 2)} if seen else {},
+    )
+
+
+def books(start: float = 2.0) -> Ledger:
+    made = Ledger(2, 3)
+    made.booted(0, None, (start * ONE).astype(np.float32), again=False)
+    made.booted(1, None, (start * ONE).astype(np.float32), again=False)
+    return made
+
+
+def test_ledger_follows_updates_only() -> None:
+    made = books()
+    assert made.fault(0, audit(2.0, 1.0)) is None
+    assert made.fault(0, audit(1.0, 0.5, sent=1.0)) is None
+    assert made.fault(0, audit(3.0, 1.5, seen=1.0)) is None
+    made.updated(0, np.full(3, 0.5, np.float32))
+    assert made.fault(0, audit(2.5, 1.0)) is None
+    assert "mass" in str(made.fault(0, audit(2.0, 1.0)))
+    assert "weight" in str(made.fault(0, audit(2.5, 1.0 + 1e-8)))
+    assert "mass" in str(made.fault(0, audit(2.5 + 1e-8, 1.0)))
+    assert made.fault(0, Audit()) is None
+
+
+def test_ledger_goes_back_with_a_checkpoint() -> None:
+    made = books()
+    kept = Saved(None, 0, made.accounts[0].copy())
+    made.updated(0, np.ones(3, np.float32))
+    made.booted(0, kept, np.zeros(3, np.float32), again=True)
+    assert made.fault(0, audit(2.0, 1.0)) is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "sent", "mass", "weight"), [(1.0, 0.0, 3.0, 1.5), (0.0, 1.0, 1.0, 0.5), (1.0, 0.5, 2.5, 1.25)]
+)
+def test_ledger_closes_the_account_of_an_edge_when_a_disk_was_lost(
+    seen: float, sent: float, mass: float, weight: float
+) -> None:
+    made = books()
+    before, after = audit(mass, weight, sent, seen), audit(mass, weight)
+    assert made.fault(0, before) is None and made.fault(0, after) is not None
+    made.booted(1, None, np.zeros(3, np.float32), again=True)
+    assert made.owes(0, 1) and not made.owes(1, 0)
+    made.closed(0, 1, before, after)
+    assert made.fault(0, after) is None
+    other = books()
+    other.closed(0, 1, before, audit(mass + 0.1, weight))
+    assert other.fault(0, audit(mass + 0.1, weight)) is not None
+
+
+def test_adoption_begins_afresh() -> None:
+    made = books()
+    made.rebase(0, audit(9.0, 1.0))
+    assert made.fault(0, audit(9.0, 1.0)) is None and made.fault(0, audit(9.0, 1.1)) is not None
+    made.rebase(0, Audit())
+
+
+def test_open_exchanges_are_left_out() -> None:
+    done = Audit(mass=2 * ONE, finished={1: 1})
+    open_ = Audit(mass=3 * ONE, taken={0: (2, np.ones(3, np.float32))}, finished={0: 0})
+    np.testing.assert_array_equal(ledger.exchanged([done, open_, Audit()]), 4 * ONE)
+    np.testing.assert_array_equal(ledger.exchanged([Audit(mass=2 * ONE, finished={1: 2}), open_]), 5 * ONE)
+    assert books().fault(0, done) is None
+
+
+def test_edges_must_have_delivered() -> None:
+    out, come = audit(1.0, 0.5, sent=1.0), Audit(mass=ONE, seen={(0, 0): (ONE, 0.5)})
+    assert ledger.edge_fault([out, come], [(0, 1), (1, 0)]) is None
+    assert ledger.edge_fault([out, None], [(0, 1)]) is None
+    assert "never came in" in str(ledger.edge_fault([out, Audit(mass=ONE)], [(0, 1)]))
+
+
+def test_models_and_rows() -> None:
+    assert checkers.finite_fault(np.ones(3, np.float32)) is None
+    for bad in (np.nan, np.inf, -np.inf):
+        assert checkers.finite_fault(np.array([1.0, bad], np.float32))
+    assert checkers.row_fault(Audit(row={0: 0.5, 1: 0.5}), positive=True) is None
+    assert "sum to" in str(checkers.row_fault(Audit(row={0: 0.5, 1: 0.6}), positive=True))
+    assert "is -0.5" in str(checkers.row_fault(Audit(row={0: 1.5, 1: -0.5}), positive=True))
+    assert checkers.row_fault(Audit(weight=-0.1), positive=False) is None
+    assert checkers.row_fault(Audit(weight=-0.1), positive=True)
+    assert checkers.row_fault(Audit(weight=math.nan), positive=False)
+
+
+def test_a_lie_about_the_weight() -> None:
+    before, after = audit(1.0, 1.0, seen=1.0), audit(1.0, 1.0, seen=-1.0)
+    assert checkers.weight_lie_fault(1, before, after) and not checkers.weight_lie_fault(0, before, after)
+    assert not checkers.weight_lie_fault(1, audit(1.0, 1.0), after)
+
+
+def test_replicas_against_the_original() -> None:
+    vec = np.ones(3, np.float32)
+    original, reach = Audit(public={0: (4, vec)}), {0: {1}, 1: {0}}
+    holder = Audit(replicas={(0, 0): (4, vec.copy())})
+    assert checkers.replica_fault([original, holder], reach) is None
+    assert checkers.replica_fault([None, holder], reach) is None
+    assert checkers.replica_fault([original, holder], {0: set(), 1: set()}) is None
+    assert "message 3 of 4" in str(checkers.replica_fault([original, Audit(replicas={(0, 0): (3, vec)})], reach))
+    assert "differs by" in str(checkers.replica_fault([original, Audit(replicas={(0, 0): (4, 2 * vec)})], reach))
+
+
+def test_frames_are_found_wherever_a_state_keeps_them() -> None:
+    frame = SimpleNamespace()
+    from edgegossip.gossip.inbox import Inbox
+    from tests.sim.test_parts import Frame, Kind
+
+    frame = Frame(Kind.MODEL, 1, b"", 0, b"r" * 16, 0, 1, 0, b"body")
+    state = {
+        "inbox": Inbox({3: (frame, frame)}),
+        "list": [frame, {"deep": (frame,)}],
+        "x": np.ones(3),
+        "n": 1,
+        "none": None,
+    }
+    assert checkers.held_frames(state) == 4
+    view = view_of(naming.topology_of(Named("ring"), 4), Named("fp32"), 4, 4)
+    assert checkers.most_frames(view, 0) == 2 * 2 * (4 + 1 + 4) + 8
+
+
+def test_contraction_is_what_the_matrix_does() -> None:
+    rng = np.random.default_rng(0)
+    for name, n in (("ring", 6), ("star", 5), ("one-peer-exponential", 8), ("complete", 3)):
+        topology, talks = topologies.get(name, n), np.ones((n, n), np.bool_)
+        factor = agreement.contraction(topology, range(3, 10), range(n), talks, 1.0, None)
+        for _ in range(20):
+            x = rng.normal(size=(n, 5))
+            before = agreement.spread(list(x))
+            for r in range(3, 10):
+                x = topology.matrix(r) @ x
+            assert agreement.spread(list(x)) <= factor * before + 1e-12
+
+
+def test_contraction_of_push_sum_is_that_of_the_ratio() -> None:
+    rng, n = np.random.default_rng(1), 5
+    topology, talks = topologies.get("directed-ring", n), np.ones((n, n), np.bool_)
+    u = rng.uniform(0.2, 2.0, n)
+    z = rng.normal(size=(n, 3))
+    factor = agreement.contraction(topology, range(8), range(n), talks, 0.7, u)
+    x, w = z * u[:, None], u.copy()
+    for r in range(8):
+        p = agreement.effective(topology, r, talks, 0.7, True)
+        x, w = p @ x, p @ w
+    assert agreement.spread(list(x / w[:, None])) <= factor * agreement.spread(list(z)) + 1e-12
+    assert agreement.spread([z[0]]) == 0.0
+
+
+def test_who_is_gone_takes_no_weight_along() -> None:
+    topology, talks = topologies.get("ring", 4), np.ones((4, 4), np.bool_)
+    talks[2, :] = talks[:, 2] = False
+    for column in (False, True):
+        w = agreement.effective(topology, 0, talks, 1.0, column)
+        np.testing.assert_allclose(w.sum(axis=0 if column else 1), 1.0)
+        assert w[2, 2] == 1.0 and w[1, 2] == 0.0
+    assert agreement.connected([0, 1, 3], talks, topology)
+    talks[0, 3] = talks[3, 0] = False
+    assert not agreement.connected([0, 1, 3], talks, topology)
+    assert 0.0 < agreement.contraction(topology, range(5), [0, 1], talks, 1.0, None) < 1.0

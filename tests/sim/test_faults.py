@@ -1,0 +1,86 @@
+"""The words of a SPEC, and what is drawn from them."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgegossip.sim import faults
+from edgegossip.sim.faults import KINDS, Fault
+from edgegossip.types import ConfigError
+
+EDGES = [(0, 1), (1, 2), (2, 0), (3, 0), (0, 3)]
+
+
+def drawn(spec: str, seed: int = 0, nodes: int = 4) -> tuple[Fault, ...]:
+    return faults.draw(faults.parse(spec), Random(seed), nodes, EDGES, 10.0)
+
+
+def test_there_are_at_least_the_promised_kinds() -> None:
+    promised = {"delay", "loss", "duplication", "reorder", "one-way-cut", "split", "slow-link", "flapping"}
+    promised |= {
+        "crash",
+        "old-checkpoint",
+        "empty-disk",
+        "torn-write",
+        "lost-write",
+        "clock-jump",
+        "late-join",
+        "leave",
+    }
+    assert promised <= set(KINDS) and len(faults.BYZANTINE) >= 4
+
+
+@given(st.integers(0, 10**6), st.integers(2, 8))
+def test_what_is_drawn_is_within_bounds_and_its_words_give_it_again(seed: int, nodes: int) -> None:
+    links = [(i, (i + 1) % nodes) for i in range(nodes)]
+    found = faults.draw(faults.parse("all"), Random(seed), nodes, links, 10.0)
+    assert len({f.nodes for f in found if f.kind in faults.BYZANTINE}) <= 1
+    for fault in found:
+        assert 0.0 <= fault.start <= fault.end <= 10.0
+        assert all(0 <= i < nodes for i in fault.nodes)
+        assert KINDS[fault.kind].low - 0.01 <= fault.strength <= KINDS[fault.kind].high + 0.01
+    assert faults.parse(",".join(map(str, found)) or "none").exact == found
+
+
+def test_all_draws_every_kind_sooner_or_later() -> None:
+    seen = {f.kind for seed in range(400) for f in drawn("all", seed)}
+    assert seen == set(KINDS)
+
+
+def test_asked_kinds_come_as_often_as_asked_and_a_strength_is_kept() -> None:
+    found = drawn("loss=0.25, crash=3 split")
+    assert sorted(f.kind for f in found) == ["crash", "crash", "crash", "loss", "split"]
+    assert next(f for f in found if f.kind == "loss").strength == 0.25
+    assert drawn("none") == () and drawn("") == ()
+
+
+def test_a_kind_can_be_taken_out() -> None:
+    assert "loss" not in faults.parse("all,-loss").pool
+
+
+def test_only_one_leaves_and_only_one_joins_late() -> None:
+    for seed in range(50):
+        found = [f.kind for f in drawn("leave=3,late-join=3", seed)]
+        assert sorted(found) == ["late-join", "leave"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("los=0.1", "did you mean loss"),
+        ("loss=2", "at most 1"),
+        ("loss=x", "is not a number"),
+        ("loss=nan", "is not a number"),
+        ("crash=1.5", "whole number"),
+        ("crash@3:2", "FROM-TO"),
+        ("crash@3-5", "1 nodes after the colon, not 0"),
+        ("loss=0.1@3-5:1", "0 nodes after the colon"),
+        ("crash@5-3:1", "ends before"),
+        ("crash@3-5:9", "there are 4 nodes"),
+    ],
+)
+def test_mistakes_are_named(spec: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        drawn(spec)

@@ -1,0 +1,221 @@
+"""Clock, network, presence, disk, workload, names."""
+
+from collections import Counter
+from random import Random
+
+import numpy as np
+import pytest
+
+from edgegossip import codecs, gossip
+from edgegossip import frame as wire
+from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.sim import naming, trace
+from edgegossip.sim.byzantine import MOST_HUGE, Byzantine
+from edgegossip.sim.clock import Clock
+from edgegossip.sim.disk import Disk, Saved
+from edgegossip.sim.naming import Named
+from edgegossip.sim.network import Network
+from edgegossip.sim.presence import Presence
+from edgegossip.sim.schedule import layout_of
+from edgegossip.sim.spy import spied
+from edgegossip.sim.workload import Workload
+from edgegossip.types import ConfigError, LocalUpdate
+
+
+def test_events_of_one_instant_keep_their_order() -> None:
+    clock, seen = Clock(), []
+    for k in range(3):
+        clock.at(1.0, seen.append, k)
+    clock.at(0.5, seen.append, "first")
+    clock.at(0.2, clock.at, 0.1, seen.append, "past is now")
+    assert clock.run(10.0) and seen == ["past is now", "first", 0, 1, 2] and clock.now == 1.0
+    clock.after(1.0, seen.append, "never")
+    assert not clock.run(1.5) and len(clock) == 1
+    clock.stop()
+    assert len(clock) == 0
+
+
+def network(seen: Counter[str] | None = None) -> tuple[Clock, Network, list[tuple[int, int, bytes]]]:
+    clock, got = Clock(), []
+    return clock, Network(clock, Random(1), 3, lambda *m: got.append(m), Counter() if seen is None else seen), got
+
+
+def numbered(count: int) -> list[bytes]:
+    return [bytes([k]) for k in range(count)]
+
+
+def test_without_faults_everything_arrives_in_order() -> None:
+    clock, net, got = network()
+    for data in numbered(50):
+        net.send(0, 1, data)
+    clock.run(10.0)
+    assert [d for _, _, d in got] == numbered(50)
+
+
+@pytest.mark.parametrize("kind", ["delay", "loss", "duplication", "reorder"])
+def test_message_faults(kind: str) -> None:
+    seen: Counter[str] = Counter()
+    clock, net, got = network(seen)
+    setattr(net, kind, 0.5)
+    for data in numbered(100):
+        net.send(0, 1, data)
+    clock.run(100.0)
+    arrived = [d for _, _, d in got]
+    assert seen[kind] > 10
+    assert (len(arrived) < 100) == (kind == "loss") and (len(arrived) > 100) == (kind == "duplication")
+    first = list(dict.fromkeys(arrived))
+    assert (first != sorted(first)) == (kind == "reorder")
+
+
+def test_cuts_count_for_one_direction_and_add_up() -> None:
+    clock, net, got = network(seen := Counter())
+    net.cut(0, 1, "split")
+    net.cut(0, 1, "flapping")
+    net.mend(0, 1, "split")
+    net.mend(0, 1, "split")
+    assert net.is_cut(1, 0) and not net.is_cut(0, 2)
+    net.send(0, 1, b"lost")
+    net.send(1, 0, b"there")
+    net.mend(0, 1, "flapping")
+    net.send(0, 1, b"again")
+    clock.run(1.0)
+    assert [d for _, _, d in sorted(got)] == [b"again", b"there"] and seen == {"flapping": 1}
+
+
+def test_a_slow_link_takes_one_message_after_the_other() -> None:
+    clock, net, got = network()
+    net.slow(0, 1, 1.0)
+    for data in numbered(3):
+        net.send(0, 1, data)
+    clock.run(2.5)
+    assert len(got) == 2
+    net.slow(0, 1, 0.0)
+    clock.run(5.0)
+    assert len(got) == 3
+
+
+def test_presence_notices_late_and_a_restart_always() -> None:
+    clock, up, told = Clock(), {0, 1}, []
+    presence = Presence(
+        clock, Random(0), [(1,), (0,)], lambda a, b: {a, b} <= up, lambda *t: told.append((clock.now > 0.01, *t))
+    )
+    up.remove(1)
+    presence.node_changed(1)
+    clock.run(10.0)
+    assert told == [(True, 0, 1, False), (True, 1, 0, False)]
+    up.add(1)
+    assert presence.booted(1) == frozenset()
+    clock.run(20.0)
+    assert told[2:] == [(True, 0, 1, True)]
+    presence.booted(1)  # so quickly that nobody missed it
+    clock.run(30.0)
+    assert told[3:] == [(True, 0, 1, False), (True, 0, 1, True)]
+    presence.close(0, 1)
+    clock.run(40.0)
+    assert told[5:] == [(True, 1, 0, False)] and not presence.connected(0, 1)
+
+
+def test_disk_gives_the_newest_that_can_be_read() -> None:
+    disk = Disk()
+    assert disk.read() is None and not disk.crash("torn-write", 1) and not disk.crash("lost-write", 2)
+    for k in range(12):
+        disk.write(Saved(k, k))
+    assert len(disk.files) == Disk.KEEP
+    assert disk.crash("crash", 1) and disk.read() == Saved(11, 11)
+    assert disk.crash("torn-write", 1) and disk.read() == Saved(10, 10)
+    assert disk.crash("lost-write", 3) and disk.read() == Saved(8, 8)
+    assert disk.crash("old-checkpoint", 99) and disk.read() == Saved(4, 4)
+    assert disk.crash("lost-write", 99) and disk.read() is None
+    disk.write(Saved(1, 1))
+    assert disk.crash("empty-disk", 1) and disk.read() is None
+
+
+def test_workload_pulls_towards_each_node_s_optimum() -> None:
+    work = Workload("quadratic", 2, 8, 3, equal=False)
+    x = work.starts[0]
+    for _ in range(400):
+        x = x + work.update(0, x, quiet=False).delta
+    np.testing.assert_allclose(x, work._optimum[0], atol=1e-3)
+    assert not work.update(0, x, quiet=True).delta.any() and not np.array_equal(*work.starts)
+    same = Workload("consensus", 3, 8, 3, equal=True)
+    assert np.array_equal(same.starts[0], same.starts[2]) and not same.update(1, x, quiet=False).delta.any()
+    with pytest.raises(ConfigError, match="unknown workload"):
+        Workload("other", 2, 8, 3, equal=False)
+
+
+@pytest.mark.parametrize(
+    "text", ["fp32", "topk:ratio=0.25", "random-regular:degree=3,seed=1", "own:flag=true,name=abc"]
+)
+def test_names_and_their_words(text: str) -> None:
+    named = naming.parse("--x", text)
+    assert str(named) == text and naming.parse("--x", str(named)) == named
+
+
+def test_names_with_lists_and_quotes() -> None:
+    named = Named.of("mlp", {"hidden": [1, 2], "word": "3", "odd": "a,b"})
+    assert naming.parse("--x", str(named)) == named and named.values["hidden"] == [1, 2]
+    with pytest.raises(ConfigError, match="--x topk:ratio: write it as"):
+        naming.parse("--x", "topk:ratio")
+
+
+def test_a_spy_sees_what_momentum_makes_of_an_update() -> None:
+    plain = gossip.get("dpsgd")
+    assert spied(plain) == (plain, None)
+    algorithm, last = spied(naming.algorithm_of(Named.of("sgp+heavy-ball", {"momentum_factor": 0.5})))
+    assert algorithm.name == "sgp+heavy-ball" and last is not None
+    assert naming.param_of(algorithm, "eta", 0.0) == 1.0 and naming.param_of(algorithm, "nothing", 7.0) == 7.0
+    topology = naming.topology_of(Named("ring"), 2)
+    from edgegossip.sim.schedule import view_of
+
+    state = algorithm.init(np.zeros(4, np.float32), view_of(topology, Named("fp32"), 2, 4))
+    algorithm.step(state, LocalUpdate(np.ones(4, np.float32), 0.1, 1.0, 1, 1))
+    assert np.array_equal(last.delta, np.ones(4))
+
+
+def test_every_lie_is_a_frame_and_another_one() -> None:
+    layout, codec = layout_of(16), codecs.get("fp32")
+    limits = wire.Limits.of(layout)
+    byzantine = Byzantine(Random(0), codec, layout, limits)
+    body = np.ones(16, np.float32).tobytes()
+    frame = Frame(
+        Kind.MODEL,
+        codec.wire_id,
+        b"",
+        layout.hash,
+        b"r" * 16,
+        3,
+        1,
+        5,
+        body,
+        {Aux.SHARE: 0.5, Aux.PUSH_SUM_WEIGHT: 0.5},
+    )
+    for kind in ("byzantine-nan", "byzantine-weight", "byzantine-run", "byzantine-huge"):
+        data = byzantine.tamper(kind, frame)
+        assert data is not None and wire.parse(data, limits) != frame
+    assert wire.parse(byzantine.tamper("byzantine-weight", frame), limits).aux[Aux.PUSH_SUM_WEIGHT] <= 0.0
+    huge = [byzantine.tamper("byzantine-huge", frame) for _ in range(MOST_HUGE)]
+    assert huge[-1] is None
+    assert len({byzantine.tamper("byzantine-mutation", frame) for _ in range(200)}) > 50
+    hello = Frame(Kind.HELLO, codec.wire_id, b"", layout.hash, b"r" * 16, 3, 1, 5, b"")
+    assert byzantine.tamper("byzantine-nan", hello) is None and byzantine.tamper("byzantine-huge", hello) is None
+    assert all(byzantine.tamper("byzantine-mutation", hello) for _ in range(50))
+
+
+def test_trace_tells_runs_apart() -> None:
+    lines: list[str] = []
+    one, two = trace.Trace(lines.append), trace.Trace(None)
+    for t in (one, two):
+        t.event(1.0, 2, trace.STEP)
+        t.model(np.ones(2, np.float32))
+        t.line(1.0, None, "text")
+    assert one.digest() == two.digest() and one.events == 1
+    assert lines == ["    1.000   -  text"]
+    one.model(np.zeros(2, np.float32))
+    assert one.digest() != two.digest()
+
+
+def test_a_clock_that_has_stopped_stays_so() -> None:
+    clock, seen = Clock(), []
+    clock.stop()
+    clock.after(1.0, seen.append, 1)
+    assert clock.run(10.0) and not seen

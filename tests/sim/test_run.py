@@ -1,0 +1,244 @@
+"""Whole schedules: the same seed gives the same run, nothing is violated, and what is broken on purpose is found."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from edgegossip import frame as wire
+from edgegossip import gossip
+from edgegossip import recipe as recipes
+from edgegossip.cli.sim import sim
+from edgegossip.gossip.base import Action, Message
+from edgegossip.sim import Disk, Named, Node, Options, Schedule, campaign, checkers, command, draw, run_schedule, shrink
+from edgegossip.sim.from_recipe import fixed_by
+from edgegossip.sim.node import Frame
+from edgegossip.sim.schedule import every_algorithm
+from edgegossip.types import ConfigError, LocalUpdate
+
+
+@pytest.mark.parametrize("name", gossip.names())
+def test_a_seed_gives_the_same_run_bit_for_bit(name: str) -> None:
+    options = Options(algorithms=(Named(name),), nodes=4, rounds=6)
+    schedule = draw(5, options)
+    one, two, other = run_schedule(schedule), run_schedule(schedule), run_schedule(draw(6, options))
+    assert one.digest == two.digest != other.digest
+    assert not one.violations and not other.violations
+    assert one.rounds >= 4 * 8 and one.events > one.rounds
+
+
+def test_a_trace_changes_nothing_and_tells_what_happens() -> None:
+    schedule = draw(7, Options(algorithms=(Named("sgp"),), faults="loss=0.3,crash,late-join,byzantine-nan", rounds=8))
+    lines: list[str] = []
+    assert run_schedule(schedule).digest == run_schedule(schedule, say=lines.append).digest
+    text = "\n".join(lines)
+    for said in ("starts from", "steps in round", "->", "<-", "is done", "fault: crash", "hears that", "all is well"):
+        assert said in text
+
+
+def test_a_small_campaign_over_everything_finds_nothing() -> None:
+    result = campaign(range(16), Options(rounds=8))
+    assert result.schedules == 16 and result.violations == 0 and result.replays == 1, result.failures
+    assert len(result.faults) > 10 and len(result.algorithms) > 8
+
+
+def test_everything_fixed_is_what_is_drawn_and_the_rest_stays() -> None:
+    free = draw(11, Options())
+    fixed = draw(11, Options(nodes=free.nodes, rounds=free.rounds, codec=free.codec))
+    assert fixed == free
+    assert draw(11, Options(workload="consensus", deadline_s=3.0)).deadline_s == 3.0
+    assert {a.name.partition("+")[0] for a in every_algorithm()} == set(gossip.names())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_command_of_a_schedule_gives_it_again(seed: int) -> None:
+    schedule = draw(seed, Options(values=16 + seed % 2))
+    words = shlex.split(schedule.command())
+    assert words[:2] == ["edgegossip", "sim"]
+    given = dict(zip(words[2::2], words[3::2], strict=True))
+    asked = command.Asked(
+        recipe=None,
+        settings=(),
+        seed=int(given["--seed"]),
+        faults=given["--faults"],
+        algorithms=(given["--algorithm"],),
+        topology=given["--topology"],
+        codec=given["--codec"],
+        nodes=int(given["--nodes"]),
+        rounds=int(given["--rounds"]),
+        workload=given["--workload"],
+        deadline_s=float(given["--deadline"]),
+        values=int(given.get("--values", 16)),
+        jobs=None,
+    )
+    assert draw(seed, command.options_of(asked)) == schedule
+
+
+# -- what is broken on purpose -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An algorithm with a fault; what it does not change is the inner one's."""
+
+    inner: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class LosesMass(Broken):
+    """Counts its own update twice."""
+
+    def step(self, s: Any, local: LocalUpdate) -> tuple[Any, list[Action]]:
+        return self.inner.step(s, replace(local, delta=2 * local.delta))
+
+
+class Stalls(Broken):
+    """Waits for ever for whoever is silent."""
+
+    def tick(self, s: Any, now_s: float) -> tuple[Any, list[Action]]:
+        return s, []
+
+
+class Raises(Broken):
+    def receive(self, s: Any, m: Message) -> tuple[Any, list[Action]]:
+        raise LookupError("no such edge")
+
+
+class GoesBack(Broken):
+    def round(self, s: Any) -> int:
+        return min(3, int(self.inner.round(s)))
+
+
+class Infinite(Broken):
+    def model(self, s: Any) -> Any:
+        return self.inner.model(s) / np.float32(0.0)
+
+
+@pytest.mark.parametrize(
+    ("broken", "name", "faults", "rule"),
+    [
+        (LosesMass, "sgp", "none", "ledger"),
+        (Stalls, "dpsgd", "loss=0.5", "progress"),
+        (Raises, "dpsgd", "none", "crash"),
+        (GoesBack, "dpsgd", "none", "rounds"),
+        (Infinite, "dpsgd", "none", "finite"),
+    ],
+)
+def test_a_broken_algorithm_is_found(broken: type[Broken], name: str, faults: str, rule: str) -> None:
+    options = Options(algorithms=(Named(name),), nodes=4, rounds=8, faults=faults, workload="quadratic")
+    result = campaign(range(4), options, algorithm=broken(gossip.get(name)), stop_at_first=True)
+    assert result.rules[rule] > 0 and rule in checkers.RULES, result.rules
+
+
+def test_a_disk_that_mixes_two_checkpoints_is_found() -> None:
+    class Mixes(Disk):
+        """Half of a state is of one checkpoint and half of the one before: a write that was not atomic."""
+
+        def read(self) -> Any:
+            whole = [f for f in self.files if f is not None]
+            if len(whole) < 4:
+                return super().read()
+            state = whole[-1].state
+            return replace(whole[-1], state=replace(state, math=replace(state.math, sent=whole[-3].state.math.sent)))
+
+    options = Options(algorithms=(Named("sgp"),), nodes=4, rounds=10, faults="crash=3", codec=Named("fp32"))
+    result = campaign(range(8), options, make_disk=Mixes)
+    assert result.rules["ledger"] > 0
+
+
+def test_a_driver_that_believes_every_frame_is_found() -> None:
+    class Gullible(Node):
+        def _receive(self, event: Frame) -> None:
+            frame = replace(wire.parse(event.data, self.world.limits), run_id=self.view.run_id)
+            outcome = self.algorithm.receive(self.state, Message(self.view.members[event.sender], frame))
+            self.world.received(self, event, frame, outcome)
+            self._advance(outcome)
+
+    options = Options(algorithms=(Named("dpsgd"),), nodes=4, faults="byzantine-run=3", rounds=8)
+    assert campaign(range(4), options, make_node=Gullible).rules["accepted"] > 0
+
+
+def test_shrinking_keeps_the_rule_and_takes_away_what_it_can() -> None:
+    schedule = draw(
+        3, Options(algorithms=(Named.of("dpsgd+heavy-ball", {"staleness": 1}),), nodes=8, faults="all,crash=3")
+    )
+
+    def fails(candidate: Schedule) -> str | None:
+        crashes = [f for f in candidate.faults if f.kind == "crash"]
+        return "some-rule" if crashes and candidate.nodes >= 3 else None
+
+    small = shrink(schedule, fails)
+    assert [f.kind for f in small.faults] == ["crash"] and small.nodes == 3 and small.rounds == 2
+    assert small.algorithm == Named("dpsgd") and small.codec == Named("fp32") and small.workload == "consensus"
+    assert fails(small) == "some-rule"
+    assert shrink(schedule, fails, most_tries=0) == schedule
+
+
+def test_a_campaign_in_two_processes_finds_the_same() -> None:
+    options = Options(nodes=2, rounds=2)
+    one, two = campaign(range(20), options), campaign(range(20), options, jobs=2)
+    assert one.faults == two.faults and one.events == two.events and two.schedules == 20
+
+
+# -- the command -------------------------------------------------------------------------------------------------
+
+
+def invoke(*words: str) -> Any:
+    return CliRunner().invoke(sim, list(words), standalone_mode=False, catch_exceptions=True)
+
+
+def test_replay_prints_a_trace_and_its_hash() -> None:
+    done = invoke("--seed", "4", "--nodes", "3", "--rounds", "4", "--algorithm", "choco-sgd")
+    assert done.return_value == 0 and "# hash " in done.output and "steps in round" in done.output
+    again = invoke("--seed", "4", "--nodes", "3", "--rounds", "4", "--algorithm", "choco-sgd", "--json")
+    assert json.loads(again.output)["hash"] in done.output
+
+
+def test_a_campaign_as_json_has_the_promised_fields() -> None:
+    done = invoke("--campaign", "6", "--jobs", "1", "--nodes", "3", "--rounds", "4", "--json")
+    document = json.loads(done.output)
+    assert {"schedules", "violations", "faults", "schedules_per_s", "first_failure_seed"} <= set(document)
+    assert done.return_value == 0 and document["schedules"] == 6 and document["first_failure_seed"] is None
+    assert document["first_failure"] is None
+
+
+def test_a_campaign_prints_its_faults() -> None:
+    done = invoke("--campaign", "3", "--jobs", "1", "--nodes", "3", "--rounds", "4", "--faults", "loss=0.5")
+    assert "3 schedules, 0 violations" in done.output and "loss" in done.output
+
+
+def test_a_recipe_fixes_its_parts() -> None:
+    recipe = recipes.load("quickstart-gossip")
+    options = fixed_by(recipe, Options(rounds=4))
+    schedule = draw(1, options)
+    assert (schedule.nodes, schedule.topology, schedule.algorithm) == (4, Named("ring"), Named("dpsgd"))
+    assert schedule.deadline_s == recipe.gossip.deadline_s
+    with pytest.raises(ConfigError, match="server recipe"):
+        fixed_by(recipes.load("quickstart-server"), Options())
+    done = invoke("quickstart-gossip", "--rounds", "3", "--json", "--faults", "none", "--deadline", "2")
+    assert done.return_value == 0 and json.loads(done.output)["violations"] == []
+
+
+def test_a_failure_ends_with_6_and_a_command_that_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkers, "ROW_TOLERANCE", -1.0)  # no row is right any more
+    fixed = ("--nodes", "3", "--rounds", "3", "--algorithm", "dpsgd", "--topology", "ring")
+    done = invoke("--campaign", "2", "--jobs", "1", *fixed)
+    assert done.return_value == 6 and "made small" in done.output and "weights" in done.output
+    replayed = invoke("--seed", "1", *fixed)
+    assert replayed.return_value == 6 and "VIOLATION of weights" in replayed.output
+
+
+@pytest.mark.parametrize(
+    "words", [["--algorithm", "dpsdg"], ["--faults", "los"], ["--topology", "d2"], ["--codec", "x"]]
+)
+def test_mistakes_are_config_errors(words: list[str]) -> None:
+    for more in ([], ["--campaign", "3"]):
+        assert isinstance(invoke(*words, *more).exception, ConfigError)
