@@ -45,33 +45,36 @@ class Compression:
         return self.codec.name in EXACT and getattr(self.codec, "values", "fp32") == "fp32"
 
     def __call__(self, round: int, node: int, v: np.ndarray) -> np.ndarray:
-        own = self._decoded(round, node, v)
-        body = self.bodies.get((round, node))
-        if body is None:  # nobody listened
+        return self.checked(v, edges.key_of(self.view, node, round), self.bodies.get((round, node)), (round, node))
+
+    def checked(self, v: np.ndarray, key: int, body: bytes | None, where: tuple[int, int]) -> np.ndarray:
+        """C(v) with this key, held to the body that was sent, if anybody listened; `where`: (round, node)."""
+        own = self._decoded(v, key, where[0])
+        if body is None:
             return own
         sent = self.codec.decode(body, self.layout).astype(np.float64)
         size = max(1.0, float(np.abs(v).max()))
         off = np.abs(sent - own) > SAME * size
         if off.any():
-            self._explain(round, node, v, sent, size)
+            self._explain(v, key, sent, size, where)
         self.asked += v.size
         self.tipped += int(off.sum())
         return np.where(off, sent, own) if self.exact else sent
 
-    def _explain(self, round: int, node: int, v: np.ndarray, sent: np.ndarray, size: float) -> None:
+    def _explain(self, v: np.ndarray, key: int, sent: np.ndarray, size: float, where: tuple[int, int]) -> None:
         """Asserts that what was sent lies within what nearby vectors give: noise, and the whole vector larger or smaller."""
-        rng = np.random.default_rng([round, node])
+        rng = np.random.default_rng(where)
         moves = [*rng.uniform(-1.0, 1.0, (DRAWS, v.size)), *np.sign(rng.uniform(-1.0, 1.0, (DRAWS, v.size)))]
         moves += [sign * np.sign(v) for sign in (-1.0, 1.0)]
-        near = np.stack([self._decoded(round, node, v + NEARBY * size * move) for move in moves])
+        near = np.stack([self._decoded(v + NEARBY * size * move, key, where[0]) for move in moves])
         low, high = near.min(axis=0) - SAME * size, near.max(axis=0) + SAME * size
         out = (sent < low) | (sent > high)
         assert not out.any(), (
-            f"round {round}, node {node}: what was sent is not what {self.codec.name} makes of this vector:\n"
+            f"round {where[0]}, node {where[1]}: what was sent is not what {self.codec.name} makes of this vector:\n"
             f"vector {v[out]}\nsent   {sent[out]}\nleast  {low[out]}\nmost   {high[out]}"
         )
 
-    def _decoded(self, round: int, node: int, v: np.ndarray) -> np.ndarray:
-        ctx = Ctx(edges.key_of(self.view, node, round), round, loss=1.0, lr=0.1)
+    def _decoded(self, v: np.ndarray, key: int, round: int) -> np.ndarray:
+        ctx = Ctx(key, round, loss=1.0, lr=0.1)
         body, _ = self.codec.encode(v.astype(np.float32), self.codec.init(self.layout), ctx)
         return np.asarray(self.codec.decode(body, self.layout), np.float64)

@@ -90,5 +90,6 @@ def test_a_period_of_the_one_peer_graph_averages_exactly(name: str) -> None:
 
 
 def test_every_algorithm_has_a_reference() -> None:
+    assert all(gossip.get(name).asynchronous for name in ASYNCHRONOUS)
     missing = set(gossip.names()) - {case.algorithm for case in CASES.values()} - ASYNCHRONOUS
     assert not missing, f"write the reference of {sorted(missing)} from its paper"

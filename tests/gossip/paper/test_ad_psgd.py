@@ -1,0 +1,168 @@
+"""AD-PSGD against Lian et al., "Asynchronous decentralized parallel stochastic gradient descent" (2018), algorithm 1:
+
+    take the model x_i as it is and compute the gradient g of it; meanwhile average with a random neighbour j,
+    x_i, x_j <- (x_i + x_j) / 2; then x_i <- x_i - gamma g.
+
+The reference is float64 and does these three things in the order in which the implementation did them. Where an exchange is
+not cut by anything else, its two halves are the paper's average: W_k, which is 1/2 at (i, i), (i, j), (j, i), (j, j) and I
+elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip import codecs, gossip
+from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.gossip.base import Message, Send
+from edgegossip.types import LocalUpdate
+from tests.gossip.paper import graphs
+from tests.gossip.paper.cases import TOLERANCE, N
+from tests.gossip.paper.compression import Compression
+from tests.gossip.paper.fleet import Fleet
+from tests.gossip.paper.problem import Problem
+
+NODES, ROUNDS = 6, 50
+
+
+@dataclass
+class Reference:
+    """All models, and what the open exchanges have seen of them."""
+
+    x: np.ndarray  # float64[nodes, n]
+    problem: Problem
+    eta: float
+    c: Compression
+    taken: dict[int, np.ndarray] = field(default_factory=dict)  # by node: the model that its gradient is of
+    asked: dict[tuple[int, int, int], np.ndarray] = field(default_factory=dict)  # C(x_i) by (i, j, number)
+    answered: dict[tuple[int, int, int], np.ndarray] = field(default_factory=dict)  # C(x_j)
+    averages: int = 0
+
+    def take(self, i: int) -> None:
+        self.taken[i] = self.x[i].copy()
+
+    def update(self, i: int, round: int) -> None:
+        self.x[i] -= self.problem.rate(round) * self.problem.gradient(round, i, self.taken[i])
+
+    def ask(self, i: int, j: int, frame: Frame) -> None:
+        self.asked[i, j, frame.sequence] = self.c.checked(self.x[i], frame.key, bytes(frame.body), (frame.round, i))
+
+    def answer(self, j: int, i: int, frame: Frame) -> None:
+        """The peer's half of the average."""
+        exchange = (i, j, frame.sequence)
+        q = self.c.checked(self.x[j], frame.key, bytes(frame.body), (frame.round, j))
+        self.answered[exchange] = q
+        self.x[j] += self.eta * (self.asked[exchange] - q) / 2
+
+    def finish(self, i: int, j: int, number: int) -> None:
+        """The other half."""
+        exchange = (i, j, number)
+        self.x[i] += self.eta * (self.answered.pop(exchange) - self.asked.pop(exchange)) / 2
+        self.averages += 1
+
+
+class Replay(Fleet):
+    """The fleet, with the reference beside it: every event goes to both, and both agree after it."""
+
+    def begin(self, reference: Reference) -> None:
+        self.reference = reference
+        self.models_taken: dict[int, np.ndarray] = {}
+        for node in range(NODES):
+            self._carry(node, *self.algorithm.start(self.states[node]))
+            self.take(node)
+
+    def take(self, node: int) -> None:
+        """The node begins to compute."""
+        self.models_taken[node] = self.algorithm.model(self.states[node]).copy()
+        self.reference.take(node)
+
+    def step(self, node: int) -> None:
+        """The gradient is there; the node begins with the next one when the round is over."""
+        round, problem = self.algorithm.round(self.states[node]), self.reference.problem
+        lr = problem.rate(round)
+        delta = (-lr * problem.gradient(round, node, self.models_taken[node])).astype(np.float32)
+        self.reference.update(node, round)
+        local = LocalUpdate(delta=delta, lr=lr, loss=1.0, examples=1, steps=1)
+        self._carry(node, *self.algorithm.step(self.states[node], local))
+
+    def hand_over(self, sender: int, to: int) -> None:
+        frame = self.mail[sender, to].pop(0)
+        state, actions = self.algorithm.receive(self.states[to], Message(self.members[sender], frame))
+        if frame.kind == Kind.MODEL and Aux.ANSWER in frame.aux:
+            self.reference.finish(to, sender, frame.sequence)
+        self._carry(to, state, actions)
+
+    def _carry(self, node: int, state: Any, actions: list[Any]) -> None:
+        over = self.algorithm.round(state) > self.algorithm.round(self.states[node])
+        self.states[node] = state
+        for action in actions:
+            if isinstance(action, Send):
+                to, frame = self.members.index(action.to), action.frame
+                self.mail.setdefault((node, to), []).append(frame)
+                if frame.kind == Kind.MODEL:
+                    heard = self.reference.answer if Aux.ANSWER in frame.aux else self.reference.ask
+                    heard(node, to, frame)
+        np.testing.assert_allclose(self.algorithm.model(state), self.reference.x[node], rtol=0, atol=TOLERANCE)
+        if over:
+            self.take(node)
+
+    def is_computing(self, node: int) -> bool:
+        return not self.algorithm.waiting_for(self.states[node])
+
+
+def make(graph: str, codec: tuple[str, Any], eta: float, seed: int) -> tuple[Replay, np.random.Generator]:
+    rng = np.random.default_rng(seed)
+    topology = graphs.undirected(NODES, rng) if graph == "undirected" else graphs.named(graph)(NODES, rng)
+    x0 = rng.uniform(-1.0, 1.0, size=(NODES, N)).astype(np.float32)
+    fleet = Replay(gossip.get("ad-psgd", eta=eta), topology, codecs.get(codec[0], **codec[1]), x0, seed)
+    compression = Compression(fleet.codec, fleet.layout, fleet.view(0), {})
+    fleet.begin(Reference(x0.astype(np.float64), Problem.of(NODES, N, seed), eta, compression))
+    return fleet, rng
+
+
+@pytest.mark.parametrize(
+    ("codec", "eta"),
+    [(("fp32", {}), 1.0), (("fp32", {}), 0.5), (("fp16", {}), 1.0), (("8-bit-qsgd", {}), 0.7), (("minmax8", {}), 0.7)],
+)
+@pytest.mark.parametrize("graph", ["undirected", "ring", "complete"])
+def test_any_order_of_exchanges_is_the_papers_in_that_order(graph: str, codec: Any, eta: float) -> None:
+    """Nodes of very different speed, messages that take their time: exchanges cross each other and the gradients."""
+    fleet, rng = make(graph, codec, eta, seed=len(graph))
+    speed = rng.uniform(0.1, 1.0, NODES)
+    done = [0] * NODES
+    while min(done) < ROUNDS:
+        edges = [edge for edge, frames in fleet.mail.items() if frames]
+        ready = [i for i in range(NODES) if fleet.is_computing(i)]
+        if ready and (not edges or rng.random() < 0.4):
+            weights = speed[ready] / speed[ready].sum()
+            node = int(rng.choice(ready, p=weights))
+            fleet.step(node)
+            done[node] += 1
+        else:
+            fleet.hand_over(*edges[int(rng.integers(len(edges)))])
+    assert fleet.reference.averages > NODES * ROUNDS / 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_exchange_without_interruption_is_the_average_of_two_models(seed: int) -> None:
+    """The paper's matrices: X <- W_k X, then the gradient of the model before."""
+    fleet, rng = make("undirected", ("fp32", {}), 1.0, seed)
+    x, problem = fleet.x0.astype(np.float64), fleet.reference.problem
+    for _ in range(NODES * ROUNDS):
+        i = int(rng.integers(NODES))
+        taken = fleet.models_taken[i].astype(np.float64)
+        round = fleet.algorithm.round(fleet.states[i])
+        fleet.step(i)
+        x[i] -= problem.rate(round) * problem.gradient(round, i, taken)
+        ((_, j),) = [edge for edge, frames in fleet.mail.items() if frames]  # the request
+        w = np.eye(NODES)
+        w[[i, i, j, j], [i, j, i, j]] = 0.5
+        x = w @ x
+        while edges := [edge for edge, frames in fleet.mail.items() if frames]:
+            fleet.hand_over(*edges[0])
+        models = np.stack([fleet.algorithm.model(s) for s in fleet.states])
+        np.testing.assert_allclose(models, x, rtol=0, atol=TOLERANCE)
