@@ -26,6 +26,7 @@ from edgegossip.cli.options import RUNS, SETTINGS
 @click.option("--insecure", is_flag=True, help="Allow plain, unauthenticated traffic outside the loopback interface.")
 @RUNS
 @click.option("--managed", is_flag=True, hidden=True)
+@click.option("--restarted", type=float, metavar="SECONDS", hidden=True)
 @click.option("--run-id", default="", hidden=True)
 @click.option("--save", type=click.Path(dir_okay=False), hidden=True)
 def node(
@@ -39,6 +40,7 @@ def node(
     insecure: bool,
     runs_dir: str,
     managed: bool,
+    restarted: float | None,
     run_id: str,
     save: str | None,
 ) -> int:
@@ -63,6 +65,7 @@ def node(
         insecure=insecure,
         runs_dir=Path(runs_dir),
         managed=managed,
+        restarted_s=restarted,
         members=tuple(filter(None, boards.split(","))),
         run_id=bytes.fromhex(run_id),
         save_to=Path(save) if save else None,

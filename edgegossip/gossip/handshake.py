@@ -58,6 +58,17 @@ def remind(algorithm: Synchronous, s: State) -> Outcome:
     return s, actions
 
 
+def welcome(algorithm: Synchronous, s: State, back: set[int]) -> Outcome:
+    """To who is up again: we open the streams that were never established, and have it ask anew for those that it has not
+    opened. Its greeting came while it counted as down, or went to a process that is gone."""
+    keys = [k for k in in_keys(algorithm, s) if k[0] in back and not s.in_edge(k).established]
+    s, actions = greet(algorithm, s, keys if algorithm.scheme.streams else [])
+    for key in out_keys(algorithm, s):
+        if key[0] in back and not s.out_edge(key).session:
+            actions += _send(s, key, {})
+    return s, actions
+
+
 def hello(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
     """The other end wants to open a stream of ours, or wants us to open one of its."""
     phase = number_of(frame, Aux.PHASE, 0, s.view.topology.period - 1, default=0)
@@ -65,8 +76,6 @@ def hello(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcom
     if Aux.SESSION not in frame.aux:
         if key not in in_keys(algorithm, s):
             raise PeerError(f"{s.view.members[sender]} sends nothing to {s.view.node}, and asked for a session")
-        if not algorithm.scheme.streams:
-            return s, []
         return (s, _ask(algorithm, s, key)) if s.in_edge(key).opening else greet(algorithm, s, [key])
     if key not in out_keys(algorithm, s):
         raise PeerError(f"{s.view.members[sender]} opened a stream that {s.view.node} does not send")
@@ -86,6 +95,8 @@ def _opened(algorithm: Synchronous, s: State, key: Key, frame: Frame, session: i
         s = changed(s, math=algorithm.scheme.forget(s.math, *key))
     known = edge.session == session
     edge = edge.opened(session, life)
+    if s.view.members[key[0]] in s.view.down:  # heard, and not to be answered: it is told to ask again once it is up
+        return s.with_out(key, changed(edge, session=0)), []
     s = s.with_out(key, edge)
     alike = frame.aux.get(Aux.FRESH) == algorithm.scheme.fingerprint(s.math)
     if alike and not behind and _nothing_missed(s, key, edge):

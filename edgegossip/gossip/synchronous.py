@@ -128,9 +128,7 @@ class Synchronous:
             here=Here.at(view, s.index, s.round),
             claims={j: r for j, r in s.claims.items() if view.members[j] not in view.down},
         )
-        keys = [k for k in handshake.in_keys(self, s) if k[0] in back and not s.in_edge(k).established]
-        keys = keys if self.scheme.streams else []
-        s, greetings = handshake.greet(self, s, keys)
+        s, greetings = handshake.welcome(self, s, back)
         if s.stepped is None:
             return s, greetings
         sent = s.stepped.sent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import signal
@@ -57,8 +58,10 @@ class Child:
     log: Path
     reader: threading.Thread
     last_error: str = ""
+    joined: bool = False
     finished: bool = False
     code: int | None = None
+    starts: int = 1  # of this board, this one included
     heard_s: float = field(default_factory=time.monotonic)
 
     def tell(self, line: str) -> None:
@@ -78,8 +81,14 @@ class Child:
                 self.code = code
             case Said(_, EventRecord(name="error", text=text)):
                 self.last_error = text
+            case Said(_, EventRecord(name="joined")):
+                self.joined = True
             case Said(_, EventRecord(name="finished")):
                 self.finished = True
+
+    def part_with(self, peer: NodeId, why: str) -> None:
+        """Tell the board that a peer is gone for good."""
+        self.tell(json.dumps({"lost": peer, "why": why}))
 
     def why(self) -> str:
         """One clause on how the board ended, for people."""

@@ -36,25 +36,37 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
     run.folder.write_topology(make_topology(run.recipe, run.members).to_json(run.members))
     news: queue.Queue[News] = queue.Queue()
     children: list[Child] = []
+    began_s = time.monotonic()
     try:
-        for k in range(len(run.members)):
-            children.append(_spawn(run, k, news))
+        for k, name in enumerate(run.members):
+            port = run.recipe.network.port
+            children.append(_spawn(run, name, f"{run.recipe.network.host}:{port + k if port else 0}", news))
         watch = Watch(children, news, run.sink)
-        _introduce(children, _addresses(watch))
+        addresses = _addresses(watch)
+        for child in children:
+            _introduce(child, addresses)
+        watch.restarts = run.recipe.network.restarts
+        watch.start_again = lambda name: _again(run, name, addresses, time.monotonic() - began_s, news)
         watch.until_ended()
         return watch.lost
     finally:
         stop_all(children)
 
 
-def _spawn(run: LocalRun, index: int, news: queue.Queue[News]) -> Child:
-    name, network = run.members[index], run.recipe.network
-    port = network.port + index if network.port else 0
-    arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name]
-    arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex()]
-    arguments += ["--listen", f"{network.host}:{port}"]
+def _spawn(run: LocalRun, name: NodeId, listen: str, news: queue.Queue[News], *more: str) -> Child:
+    arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name, *more]
+    arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex(), "--listen", listen]
     arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.npz")]
     return spawn(name, arguments, run.folder.path / "logs" / f"{name}.log", news, run.recipe.run.threads)
+
+
+def _again(
+    run: LocalRun, name: NodeId, addresses: Mapping[NodeId, str], age_s: float, news: queue.Queue[News]
+) -> Child:
+    """The same board in a new process, where its peers look for it. `age_s`: how long ago its first one began."""
+    child = _spawn(run, name, addresses[name], news, "--restarted", f"{age_s:.3f}")
+    _introduce(child, addresses)
+    return child
 
 
 def _addresses(watch: Watch) -> dict[NodeId, str]:
@@ -73,6 +85,5 @@ def _addresses(watch: Watch) -> dict[NodeId, str]:
     return found
 
 
-def _introduce(children: list[Child], addresses: Mapping[NodeId, str]) -> None:
-    for child in children:
-        child.tell(json.dumps({name: a for name, a in addresses.items() if name != child.name}))
+def _introduce(child: Child, addresses: Mapping[NodeId, str]) -> None:
+    child.tell(json.dumps({name: a for name, a in addresses.items() if name != child.name}))

@@ -35,6 +35,8 @@ def preflight_server(recipe: Recipe, members: Sequence[NodeId]) -> None:
     """The same for a coordinator alone, whose boards are elsewhere."""
     if recipe.run.mode != "server":
         raise ConfigError(f"run.mode = {recipe.run.mode}: {recipe.run.name} has no coordinator; the nearest is server")
+    if recipe.network.restarts:
+        raise ConfigError(f"network.restarts = {recipe.network.restarts}: only gossip boards are started again; say 0")
     require("torch", TORCH_HINT)
     require("flwr", "pip install 'edgegossip[server]'")
     codecs.get(recipe.codec.name, **recipe.codec.params)

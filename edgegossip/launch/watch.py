@@ -1,14 +1,13 @@
-"""Watches the boards of a local run until each has ended, and says at once when one is lost."""
+"""Watches the boards of a local run until each has ended, and says at once when one is lost, or is started again."""
 
 from __future__ import annotations
 
-import json
 import queue
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edgegossip.launch.child import Child, Ended, News, Said
+from edgegossip.launch.child import Child, Ended, News, Said, stop_all
 from edgegossip.profiling.sinks import RecordSink
 from edgegossip.types import NodeId
 
@@ -20,10 +19,12 @@ STUCK_S = 60.0  # and is ended after this, once no board is left that it could s
 class Watch:
     """The boards of one run, and what became of them."""
 
-    children: Sequence[Child]
+    children: list[Child]  # each board's present process
     news: queue.Queue[News]
     sink: RecordSink
     lost: dict[NodeId, str] = field(default_factory=dict)  # board -> why
+    start_again: Callable[[NodeId], Child] | None = None  # None: a board that dies is lost
+    restarts: int = 0  # how often one board may be started again
 
     def next(self, timeout_s: float) -> News | None:
         """Take in one piece of news: relay it to the sink, and name a board that is lost."""
@@ -35,8 +36,8 @@ class Watch:
         child.notice(news)
         if isinstance(news, Said):
             self.sink.write(news.record)
-        elif isinstance(news, Ended) and not (child.finished and news.code == 0) and child.name not in self.lost:
-            self._lose(child, child.why())
+        elif isinstance(news, Ended):
+            self._ended(child)
         return news
 
     def child(self, name: NodeId) -> Child:
@@ -79,9 +80,43 @@ class Watch:
                 self._lose(child, f"it gave no sign of life for {patience_s:.0f} s, and was ended")
                 child.process.kill()
 
+    def _ended(self, child: Child) -> None:
+        if child.finished and child.code == 0:
+            for other in self.running():  # one that starts again would wait for it
+                if other.starts > 1 and not other.joined:
+                    other.part_with(child.name, f"{child.name} has finished")
+        elif child.name not in self.lost:
+            if not self._restart(child):
+                self._lose(child, child.why())
+
+    def _restart(self, child: Child) -> bool:
+        """Start a board again whose process died. Not one that said what is wrong: it would say so again. Not when nobody is
+        left who could bring it up to date."""
+        at_work = [c for c in self.running() if not c.finished]
+        if (
+            self.start_again is None
+            or child.starts > self.restarts
+            or child.last_error
+            or child.finished
+            or not at_work
+        ):
+            return False
+        text = f"{child.name} is started again, restart {child.starts} of {self.restarts}: {child.why()}"
+        self.sink.event(child.name, "restarted", text, restart=child.starts)
+        stop_all([child])  # takes down its pipes
+        again = self.start_again(child.name)
+        again.starts = child.starts + 1
+        for other in self.children:
+            if other.name in self.lost:
+                again.part_with(other.name, self.lost[other.name])
+            elif other.code is not None and other is not child:
+                again.part_with(other.name, f"{other.name} has finished")
+        self.children[self.children.index(child)] = again
+        return True
+
     def _lose(self, child: Child, why: str) -> None:
         self.lost[child.name] = why
         self.sink.event(child.name, "lost", f"lost {child.name}: {why}")
         for other in self.running():
             if other is not child:
-                other.tell(json.dumps({"lost": child.name, "why": why}))
+                other.part_with(child.name, why)

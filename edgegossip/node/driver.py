@@ -39,6 +39,8 @@ from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, Vec
 T = TypeVar("T")
 
 ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
+CATCH_UP_S = 5.0  # a late board waits so long for a neighbour's model before it trains on its own
+_AFTER = (wire.Kind.STATE, wire.Kind.HELLO)  # may tell the round after the last one
 
 
 class Driver:
@@ -66,6 +68,10 @@ class Driver:
         self._adopted = False  # since the update in progress was begun
         self._worker = ThreadPoolExecutor(1, "compute") if algorithm.asynchronous else None
         self._aside = False  # the worker computes, and spans are not ours to open
+        self._learnt = False  # somebody's values have come
+        self._early: list[tuple[NodeId, bytes | memoryview]] = []  # far ahead, while a neighbour's model may come
+        self._newcomer_until: float | None = None  # until when those are held back; None: they are not
+        self._ahead = len(view.members) + view.topology.period  # rounds that nobody gets ahead who began with us
 
     @property
     def model(self) -> Vec:
@@ -78,6 +84,7 @@ class Driver:
     def start(self, x: Vec, down: frozenset[NodeId] = frozenset()) -> None:
         """Begin at model x, with members already known to be down."""
         self._view = self._view.with_down(down)
+        self._newcomer_until = self._now() + CATCH_UP_S
         self._advance(*self._algorithm.start(self._algorithm.init(x, self._view)))
 
     @property
@@ -85,9 +92,33 @@ class Driver:
         """The round in progress; a board that was left far behind may find itself some rounds further on."""
         return self._algorithm.round(self._state)
 
+    @property
+    def down(self) -> frozenset[NodeId]:
+        """Members that are known to be gone."""
+        return self._view.down
+
+    @property
+    def learnt(self) -> bool:
+        """Whether values of any other node have come."""
+        return self._learnt
+
+    def catch_up(self) -> None:
+        """Before the first round: when others turn out to be far ahead, waits for a neighbour's model for CATCH_UP_S at
+        most. An update of the own one would be for nothing."""
+        self._take_waiting()
+        while self._early:
+            self._go_on(self._newcomer_until)
+
+    def goes_on(self) -> bool:
+        """Takes in what has come, which may bring this node to another round; whether there is a round left to play. A node
+        that has nobody to wait for ends its rounds at once, and would else never hear that somebody is back."""
+        if self.round > 0:
+            self._settle()
+        self._take_waiting()
+        return self.round < self._rounds
+
     def play(self) -> tuple[LocalUpdate, RoundDone]:
         """One round, from training to the mixed model."""
-        self._take_waiting()
         self._done = None
         local, round = self._train(), self.round
         with self._span("encode"):
@@ -128,11 +159,14 @@ class Driver:
     def _go_on(self, until: float | None) -> None:
         """A tick that is due, or one event; blocks until then at most, None: until the transport wakes us."""
         now = self._now()
+        if self._newcomer_until is not None and now >= self._newcomer_until:
+            self._settle()
+            return
         if self._timer is not None and now >= self._timer:
             self._timer = None
             self._advance(*self._algorithm.tick(self._state, now))
             return
-        bounds = [t for t in (until, self._timer) if t is not None]
+        bounds = [t for t in (until, self._timer, self._newcomer_until) if t is not None]
         self._take(min(bounds) if bounds else None)
 
     def _span(self, part: str) -> AbstractContextManager[object]:
@@ -152,8 +186,7 @@ class Driver:
             self._handle(event)
 
     def _take_waiting(self) -> None:
-        """What came in meanwhile: a node that has nobody to wait for ends its rounds at once, and would else never hear that
-        somebody is back."""
+        """What is there already."""
         while (event := self._transport.incoming(0.0)) is not None:
             self._handle(event)
 
@@ -185,13 +218,29 @@ class Driver:
             try:
                 frame = wire.parse(data, self._limits)
                 wire.expect(frame, run_id=self._view.run_id, layout_hash=self._view.layout.hash)
-                if frame.round - (frame.kind == wire.Kind.STATE) >= self._rounds:  # a state tells the round after it
+                if frame.round - (frame.kind in _AFTER) >= self._rounds:
                     raise PeerError(f"its round {frame.round} is not one of the run's {self._rounds}")
+                self._learnt = self._learnt or len(frame.body) > 0
+                if self._newcomer_until is not None and self._is_early(frame):
+                    self._early.append((sender, data))
+                    return
                 outcome = self._algorithm.receive(self._state, Message(sender, frame))
             except PeerError as error:
                 self._refuse(sender, str(error))
                 return
         self._advance(*outcome)
+
+    def _is_early(self, frame: wire.Frame) -> bool:
+        """Whether a newcomer should rather have the sender's model first, which the answer to its greeting brings: with this
+        message it would go on in the sender's round with a model that has learnt nothing."""
+        return frame.round > self.round + self._ahead and frame.kind not in _AFTER
+
+    def _settle(self) -> None:
+        """No newcomer any more: what was held back is taken in."""
+        if self._newcomer_until is not None:
+            early, self._early, self._newcomer_until = self._early, [], None
+            for sender, data in early:
+                self._receive(sender, data)
 
     def _refuse(self, sender: NodeId, reason: str) -> None:
         self._sink.event(self._view.node, "refused", f"refused a message from {sender}: {reason}", peer=sender)
@@ -209,6 +258,7 @@ class Driver:
         self._perform(actions)
 
     def _perform(self, actions: Sequence[Action]) -> None:
+        adopted = False
         for action in actions:
             match action:
                 case Send(to, frame):
@@ -220,11 +270,13 @@ class Driver:
                 case Suspect(node, reason):
                     self._sink.event(self._view.node, "suspect", f"went on without {node}: {reason}", peer=node)
                 case Adopted(node, round):
-                    self._adopted = True
+                    self._adopted = adopted = True
                     text = f"had been left behind: took over the model of {node} and goes on in round {round}"
                     self._sink.event(self._view.node, "adopted", text, peer=node)
                 case RoundDone():
                     self._done = action
+        if adopted:
+            self._settle()
 
     def _announce(self, round: Round, waited_s: float) -> None:
         missing = self._algorithm.waiting_for(self._state)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgegossip import recipe as recipes
+from edgegossip.frame import Limits, parse_header
 from edgegossip.gossip.base import RoundDone
-from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Transport, TransportEvent
+from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, Transport, TransportEvent
 from edgegossip.node.checkpoint import save_model
 from edgegossip.node.driver import ANNOUNCE_S, Driver, down_text
 from edgegossip.node.meters import NodeMeters
@@ -21,7 +22,7 @@ from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.training import build_workload
 from edgegossip.training.base import Workload
-from edgegossip.types import LocalUpdate, Metrics, NodeId, Round
+from edgegossip.types import DecodeError, LocalUpdate, Metrics, NodeId, Round, RunError
 
 LEAVE_S = 10.0  # how long the last frames may take to be acknowledged
 
@@ -54,27 +55,41 @@ def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
     """Wait until every neighbour has been reached, or is known to be gone; every 5 s say who is missing.
 
     A neighbour that was there and went down is not waited for: it can come back later. One that was never there is waited
-    for without end (a board is told to stop), unless others train already: then those would wait for us."""
-    wanted = neighbours_of(make_topology(spec.recipe, spec.members), spec)
-    joined, presence = Joined(transport), _Presence(wanted)
+    for without end (a board is told to stop), unless others train already: then those would wait for us. When they are far
+    on in the run we come late, and whoever is not there within the grace time is not waited for either."""
+    topology = make_topology(spec.recipe, spec.members)
+    wanted = neighbours_of(topology, spec)
+    joined, presence, late_s = Joined(transport), _Presence(wanted), math.inf
     announce_at = time.monotonic() + ANNOUNCE_S
-    while not presence.may_start(others_train=bool(joined.early)):
-        event = transport.incoming(max(0.0, announce_at - time.monotonic()))
+    while not presence.may_start(others_train=bool(joined.early), late=time.monotonic() >= late_s):
+        event = transport.incoming(max(0.0, min(announce_at, late_s) - time.monotonic()))
         match event:
             case PeerUp() | PeerDown():
                 presence.note(event)
             case Notice(_, text):
                 sink.event(spec.name, "notice", text)
-            case None:
+            case None if time.monotonic() >= announce_at:
                 announce_at = time.monotonic() + ANNOUNCE_S
                 sink.event(spec.name, "waiting", presence.who_is_missing())
-            case _:
+            case Received(_, data):
+                joined.early.append(event)
+                if _round_of(data) > len(spec.members) + topology.period:  # none that begins with us can be there yet
+                    late_s = min(late_s, time.monotonic() + spec.recipe.network.grace_s)
+            case _ if event is not None:
                 joined.early.append(event)
     joined.down = wanted - presence.up
     for peer in sorted(joined.down):
-        sink.event(spec.name, "peer-down", down_text(peer, presence.down[peer]), peer=peer)
+        sink.event(spec.name, "peer-down", down_text(peer, presence.down.get(peer, "not reached yet")), peer=peer)
     sink.event(spec.name, "joined", f"{spec.name} reached {', '.join(sorted(presence.up)) or 'nobody'}")
     return joined
+
+
+def _round_of(data: bytes | memoryview) -> Round:
+    """Of a frame that is not checked yet; 0 for anything that is none."""
+    try:
+        return parse_header(data, Limits(2**63)).round
+    except DecodeError:
+        return 0
 
 
 class _Presence:
@@ -97,7 +112,9 @@ class _Presence:
                 if closed:
                     self._seen.add(peer)  # we ended it ourselves, and nothing more will come
 
-    def may_start(self, others_train: bool) -> bool:
+    def may_start(self, others_train: bool, late: bool) -> bool:
+        if late and self.up:
+            return True
         given_up = self.down.keys() if others_train else self.down.keys() & self._seen
         return self._wanted <= self.up | given_up
 
@@ -111,11 +128,18 @@ class _Presence:
         return f"last seen {time.monotonic() - self._last_seen_s[peer]:.0f} s ago"
 
 
-def train(spec: NodeSpec, joined: Joined, sink: Sink, meters: NodeMeters, save_to: Path | None = None) -> Metrics:
+def load(spec: NodeSpec) -> Workload:
+    """What this board trains. Imports torch. Raises DataError and ConfigError when it cannot be built."""
+    return build_workload(spec.recipe, spec.index)
+
+
+def train(
+    spec: NodeSpec, workload: Workload, joined: Joined, sink: Sink, meters: NodeMeters, save_to: Path | None = None
+) -> Metrics:
     """All rounds of the recipe. Returns the last evaluation; saves the final model to `save_to`.
 
-    Raises DataError and ConfigError when the workload cannot be built, LocalError when training diverges."""
-    workload = build_workload(spec.recipe, spec.index)
+    Raises LocalError when training diverges, RunError for a board that was started again when there is nobody left to
+    learn from."""
     view = make_view(spec, workload.layout)
     transport = joined.replay()
     transport.limit_frames(frame_limit(workload.layout))
@@ -124,11 +148,15 @@ def train(spec: NodeSpec, joined: Joined, sink: Sink, meters: NodeMeters, save_t
     driver.start(workload.initial(spec.recipe.run.seed), joined.down)
     sink.event(spec.name, "started", f"{spec.name} trains {workload.layout.size} values", values=workload.layout.size)
     reporter = _Reporter(spec, driver, workload, sink, clock, meters)
+    driver.catch_up()
     clock.finish_round()  # what came before belongs to no round
-    while driver.round < spec.recipe.run.rounds:
+    neighbours = neighbours_of(view.topology, spec)
+    while driver.goes_on():
+        if spec.restarted and not driver.learnt and neighbours <= driver.down:
+            raise RunError(f"{spec.name} was started again when no neighbour was left to take the model from")
         local, done = driver.play()
         reporter.report(local, done)
-    metrics = reporter.final
+    metrics = reporter.last()
     if save_to is not None:
         save_model(save_to, workload.layout, driver.model)
     text = f"{spec.name} finished: accuracy {metrics.accuracy:.4f}"
@@ -151,7 +179,7 @@ class _Reporter:
         self._spec, self._driver, self._workload = spec, driver, workload
         self._sink, self._clock, self._meters = sink, clock, meters
         self._evaluate_after = recipes.evaluation_rounds(spec.recipe)
-        self.final = Metrics(math.nan, math.nan, 0)  # of the last round, over the whole test set
+        self._final: Metrics | None = None  # of the last round, over the whole test set
 
     def report(self, local: LocalUpdate, done: RoundDone) -> None:
         values: dict[str, Value] = {
@@ -169,11 +197,22 @@ class _Reporter:
         values |= self._clock.finish_round().metrics()
         self._sink.metrics(self._spec.name, done.round, values)
 
+    def last(self) -> Metrics:
+        """The final evaluation. A board that came so late that it took over the final model has only this to report."""
+        if self._final is None:
+            values = self._evaluate(self._driver.round - 1)
+            values |= self._driver.traffic.take() | self._meters() | self._clock.finish_round().metrics()
+            self._sink.metrics(self._spec.name, self._driver.round - 1, values)
+        assert self._final is not None
+        return self._final
+
     def _evaluate(self, round: Round) -> dict[str, Value]:
         last = self._driver.round >= self._spec.recipe.run.rounds
         if not last and round not in self._evaluate_after:
             return {}
         limit = None if last else self._spec.recipe.evaluation.examples or None
         model = self._driver.model
-        self.final = self._driver.aside("other", lambda: self._workload.evaluate(model, limit))
-        return {"eval/loss": self.final.loss, "eval/accuracy": self.final.accuracy}
+        metrics = self._driver.aside("other", lambda: self._workload.evaluate(model, limit))
+        if last:
+            self._final = metrics
+        return {"eval/loss": metrics.loss, "eval/accuracy": metrics.accuracy}

@@ -40,6 +40,7 @@ class NodeOptions:
     insecure: bool
     runs_dir: Path
     managed: bool
+    restarted_s: float | None  # managed only: this board's first process began so long ago; None: this is the first
     members: tuple[NodeId, ...]  # every board of the run in order; gossip may leave it to `peers`, sorted by name
     run_id: bytes  # managed only; otherwise derived from the recipe
     save_to: Path | None  # managed only; otherwise in the run folder
@@ -68,7 +69,7 @@ def run_node(recipe: Recipe, options: NodeOptions, open_output: OpenOutput) -> N
 
 def run_managed(recipe: Recipe, options: NodeOptions) -> None:
     """The same under `run`: records go to the parent, which is told before an error is raised."""
-    pipe = _parent_pipe()
+    pipe = _parent_pipe(options.restarted_s or 0.0)
     threading.Thread(target=_beat, args=(pipe,), daemon=True, name="heartbeat").start()
     run_node(recipe, options, lambda spec: (pipe, options.save_to))
 
@@ -112,7 +113,7 @@ def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[Node
     """Who we are in the run, and our peers' addresses (None: they will come on standard input)."""
     run_id = options.run_id or recipes.run_id(recipe)
     if options.managed:
-        return NodeSpec(recipe, options.name, options.members, run_id), None
+        return NodeSpec(recipe, options.name, options.members, run_id, options.restarted_s is not None), None
     if recipe.run.mode == "server":
         if options.coordinator is None:
             raise ConfigError(f"{recipe.run.name} is a server recipe: say --coordinator HOST:PORT")
@@ -137,20 +138,23 @@ def _check_before_output(spec: NodeSpec, peers: Mapping[NodeId, str], options: N
         addresses.parse(address, f"address of {peer}")
 
 
-def _parent_pipe() -> PipeSink:
-    """Records go to what was standard output; what a user's model prints goes to the log with standard error."""
+def _parent_pipe(age_s: float) -> PipeSink:
+    """Records go to what was standard output; what a user's model prints goes to the log with standard error. `age_s`: how
+    long this board's records have been going on."""
     records = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return PipeSink(records)
+    return PipeSink(records, time.monotonic() - age_s)
 
 
 def _gossip(
     spec: NodeSpec, peers: Mapping[NodeId, str] | None, sink: RecordSink, save_to: Path | None, options: NodeOptions
 ) -> None:
-    """Listen, join, train, leave."""
+    """Listen, join, train, leave. A board that is known to come late loads first: once it is there, the others wait for
+    it."""
     from edgegossip.mesh import GrpcTransport, MeshLimits
     from edgegossip.node import gossip_node
 
+    workload = gossip_node.load(spec) if spec.restarted else None
     meters = NodeMeters()
     transport = GrpcTransport(
         spec.name,
@@ -165,7 +169,8 @@ def _gossip(
         transport.connect(_peers_from_parent() if peers is None else peers)
         if options.managed:
             listen_to_parent(lambda lost: transport.close_peer(lost["lost"], lost["why"]))
-        gossip_node.train(spec, gossip_node.join(spec, transport, sink), sink, meters, save_to)
+        joined = gossip_node.join(spec, transport, sink)
+        gossip_node.train(spec, workload or gossip_node.load(spec), joined, sink, meters, save_to)
     finally:
         transport.close()
 

@@ -25,6 +25,7 @@ class NodeSpec:
     name: NodeId
     members: tuple[NodeId, ...]
     run_id: bytes  # 16 bytes
+    restarted: bool = False  # known to have been in the run before, in another process
 
     @property
     def index(self) -> int:

@@ -33,7 +33,8 @@ _SENT_METRICS = {
 SENT = tuple(_SENT_METRICS)
 _SUMMED = ("net/received_bytes", *_SENT_METRICS.values(), *(f"time/{part}_s" for part in PARTS), "time/cpu_s")
 _LAST = ("train/loss", "eval/loss", "eval/accuracy")
-_ENDS = {"finished": "finished", "lost": "lost", "error": "lost"}  # event -> state of its node from then on
+# event -> state of its node from then on
+_ENDS = {"finished": "finished", "lost": "lost", "error": "lost", "restarted": "unfinished"}
 
 
 @dataclass(slots=True)
@@ -48,6 +49,7 @@ class _Totals:
     encoded_bits: float = 0.0
     encoded_values: float = 0.0
     peak_rss_bytes: float | None = None
+    restarts: int = 0
 
     def take(self, record: MetricsRecord) -> None:
         self.rounds = max(self.rounds, record.step + 1)
@@ -103,6 +105,7 @@ def summarise_records(
     for event in events:
         totals = nodes.setdefault(event.node, _Totals())
         totals.state = _ENDS.get(event.name, totals.state)
+        totals.restarts += event.name == "restarted"
         seconds = max(seconds, event.t_s)
     boards = {name: t for name, t in nodes.items() if name != COORDINATOR}
     basis = [t for t in boards.values() if t.state == "finished"]
@@ -123,6 +126,7 @@ def summarise_records(
         "time_s": {part: _mean(_known(basis, f"time/{part}_s")) for part in PARTS},
         "failed_nodes": [name for name, t in boards.items() if t.state == "lost"],
         "unfinished_nodes": [name for name, t in boards.items() if t.state == "unfinished"],
+        "restarted_nodes": [name for name, t in boards.items() if t.restarts],
         "boards": [_row(name, totals) for name, totals in nodes.items()],
     }
 
@@ -133,6 +137,7 @@ def _row(name: NodeId, totals: _Totals) -> dict[str, Any]:
         "node": name,
         "role": "coordinator" if name == COORDINATOR else "board",
         "state": totals.state,
+        "restarts": totals.restarts,
         "rounds": totals.rounds,
         "accuracy": totals.last.get("eval/accuracy"),
         "loss": totals.last.get("eval/loss"),

@@ -16,9 +16,10 @@ _STATES = {
     "finished": "finished",
     "lost": "lost",
     "error": "failed",
+    "restarted": "starting",
 }
-_QUIET = frozenset({*_STATES, "waiting"} - {"lost"})  # change a board's line and say nothing
-_ALARMS = frozenset({"lost", "peer-down", "refused", "silent"})
+_QUIET = frozenset({*_STATES, "waiting"} - {"lost", "restarted"})  # change a board's line and say nothing
+_ALARMS = frozenset({"lost", "restarted", "peer-down", "refused", "silent"})
 
 
 @dataclass(slots=True)

@@ -45,6 +45,10 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
     notes.append("all: accuracy and loss are means over the boards that finished, bytes are sums over all boards")
     if summary["failed_nodes"]:
         notes.append(f"lost: {printable(', '.join(summary['failed_nodes']))}; their figures are up to that moment")
+    if summary.get("restarted_nodes"):
+        again = [row for row in summary["boards"] if row["restarts"]]
+        names = ", ".join(f"{row['node']} ({row['restarts']}x)" for row in again)
+        notes.append(f"started again: {printable(names)}; figures are of all its processes together")
     if summary.get("unfinished_nodes"):
         notes.append(f"not finished: {printable(', '.join(summary['unfinished_nodes']))}")
     return notes

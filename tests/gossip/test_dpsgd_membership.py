@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip.gossip.base import Checkpoint, Message, RoundDone, Send, SetTimer, Suspect
+from edgegossip.frame import Kind
+from edgegossip.gossip.base import Adopted, Checkpoint, Message, RoundDone, Send, SetTimer, Suspect
 from edgegossip.types import LocalError, LocalUpdate, PeerError
 
 N = 12
@@ -90,8 +91,10 @@ def test_who_comes_back_gets_the_message_of_the_round_and_is_waited_for(make_fle
     fleet.down(0, 3)
     fleet.step(0, ZERO)
     actions = fleet.down(0)
-    assert kinds(actions) == [Send] and actions[0].to == "board-3"
-    assert (actions[0].frame.round, actions[0].frame.sequence) == (0, 1)
+    assert kinds(actions) == [Send, Send] and {a.to for a in actions} == {"board-3"}
+    asked, told = (a.frame for a in actions)  # whether it is far behind, first: its answer comes before later rounds
+    assert asked.kind == Kind.HELLO and not asked.aux
+    assert (told.kind, told.round, told.sequence) == (Kind.MODEL, 0, 1)
     assert fleet.algorithm.waiting_for(fleet.states[0]) == ("board-1", "board-3")
     fleet.step_all([1, 2, 3])
     fleet.deliver_all()
@@ -108,7 +111,7 @@ def test_a_return_counts_as_sent(make_fleet: Any) -> None:
     fleet.down(0, 1)  # nobody to send to, but node 2 to wait for
     assert kinds(fleet.step(0, ZERO)) == [SetTimer]
     fleet.down(0)
-    assert [to for to, _ in fleet.mail] == [1]
+    assert [(to, m.frame.kind) for to, m in fleet.mail] == [(1, Kind.HELLO), (1, Kind.MODEL)]
     actions = fleet.tick(0)
     assert actions[-1].relative_error == 0.0
 
@@ -216,3 +219,22 @@ def test_a_later_message_of_an_edge_tells_that_this_rounds_is_lost(make_fleet: A
     fleet.deliver_all()
     assert min(fleet.rounds[:2]) >= 1 and fleet.rounds[paused] == 2
     assert not fleet.algorithm.waiting_for(fleet.states[paused])
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "choco-sgd", "quant-sgp"])
+def test_a_greeting_that_came_while_its_sender_counted_as_down_is_asked_for_again(make_fleet: Any, name: str) -> None:
+    """A restarted board reaches its neighbours some moments before they reach it."""
+    fleet = make_fleet("ring", nodes=3, algorithm=name)
+    fleet.greet()
+    fleet.down(1, 0), fleet.down(2, 0)
+    fleet.play(20, [1, 2])
+    fleet.restart(0)
+    fleet.deliver_all()
+    assert fleet.rounds[0] == 0  # nobody may answer yet
+    fleet.down(1), fleet.down(2)
+    adopted = []
+    while fleet.mail:
+        adopted += [a for a in fleet.deliver() if isinstance(a, Adopted)]
+    assert [a.round for a in adopted] == [20] and fleet.rounds == [20] * 3
+    fleet.play(3)
+    assert fleet.rounds == [23] * 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import subprocess
 import sys
@@ -47,11 +48,13 @@ def start(name: str, script: str, news: queue.Queue[News], folder: Path) -> Chil
     return Child(name, process, log, reader)
 
 
-def watch(folder: Path, patience_s: float, **scripts: str) -> tuple[Watch, Kept]:
+def watch(folder: Path, patience_s: float, restarts: int = 0, again: str = "", **scripts: str) -> tuple[Watch, Kept]:
+    """`again` is what a board runs that is started again."""
     news: queue.Queue[News] = queue.Queue()
     sink = Kept()
     children = [start(name, script, news, folder) for name, script in scripts.items()]
-    made = Watch(children, news, sink)
+    made = Watch(children, news, sink, restarts=restarts)
+    made.start_again = lambda name: start(name, again or scripts[name], news, folder)
     try:
         made.until_ended(patience_s)
     finally:
@@ -78,6 +81,39 @@ def test_all_stopped_ends_the_run(tmp_path: Path) -> None:
 def test_a_crash_is_named_with_its_exit_code_and_log(tmp_path: Path) -> None:
     made, _ = watch(tmp_path, 5.0, crashing=CRASHING)
     assert made.lost == {"crashing": f"its process ended with exit code 3; its log is {tmp_path / 'crashing.log'}"}
+
+
+def test_a_board_that_dies_is_started_again_and_is_not_lost(tmp_path: Path) -> None:
+    again = BUSY.replace("busy", "crashing").replace("90", "1")
+    made, sink = watch(tmp_path, 5.0, restarts=1, again=again, crashing=CRASHING, busy=BUSY)
+    assert made.lost == {} and [c.name for c in made.children] == ["crashing", "busy"]
+    assert [e.name for e in sink.events if e.node == "crashing"] == ["restarted", "finished"]
+
+
+def test_a_board_is_started_again_so_often_and_not_when_it_said_what_is_wrong(tmp_path: Path) -> None:
+    wrong = "from edgegossip.profiling.sinks import PipeSink; PipeSink(1).event('wrong', 'error', 'no such file')"
+    made, sink = watch(tmp_path, 5.0, restarts=2, busy=BUSY, crashing=CRASHING, wrong=wrong)
+    assert sorted(made.lost) == ["crashing", "wrong"] and made.lost["wrong"] == "no such file"
+    assert [e.name for e in sink.events if e.node == "crashing"] == ["restarted", "restarted", "lost"]
+
+
+def test_nobody_is_started_again_when_the_others_have_finished(tmp_path: Path) -> None:
+    done = "from edgegossip.profiling.sinks import PipeSink; PipeSink(1).event('done', 'finished', 'done')"
+    made, _ = watch(tmp_path, 5.0, restarts=1, done=done, late="import time; time.sleep(3); raise SystemExit(3)")
+    assert list(made.lost) == ["late"]
+
+
+def test_a_board_that_starts_again_is_told_who_is_gone(tmp_path: Path) -> None:
+    """It would wait for them; here it repeats what it is told."""
+    echo = "import sys; from edgegossip.profiling.sinks import PipeSink; pipe = PipeSink(1)\n"
+    echo += "for line in sys.stdin:\n    pipe.event('late', 'notice', line)\n    if 'busy' in line: break\n"
+    echo += "pipe.event('late', 'finished', 'done')"
+    gone = "from edgegossip.profiling.sinks import PipeSink; PipeSink(1).event('gone', 'finished', 'done')"
+    late = "import time; time.sleep(3); raise SystemExit(3)"
+    made, sink = watch(tmp_path, 8.0, restarts=1, again=echo, late=late, gone=gone, busy=BUSY)
+    assert made.lost == {}
+    told = [json.loads(e.text) for e in sink.events if e.node == "late" and e.name == "notice"]
+    assert told == [{"lost": name, "why": f"{name} has finished"} for name in ("gone", "busy")]
 
 
 def test_a_board_that_died_before_it_read_a_line_can_be_stopped(tmp_path: Path) -> None:

@@ -189,6 +189,7 @@ def test_a_board_that_was_left_alone_hears_that_a_neighbour_is_back() -> None:
     driver.play()
     ends["a"].events.put(PeerUp("b"))
     ends["a"].lose("b")
+    assert driver.goes_on()
     driver.play()
     assert ("a", "peer-up", "b is back") in sink.events
 
