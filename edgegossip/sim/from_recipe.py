@@ -15,10 +15,9 @@ def fixed_by(recipe: Recipe, options: Options) -> Options:
     if recipe.run.mode != "gossip":
         raise ConfigError(f"{recipe.run.name} is a server recipe: only gossip has anything to simulate")
     gossip = recipe.gossip
-    momentum = getattr(gossip, "momentum", "none")
     name, params = gossip.algorithm, dict(gossip.params)
-    if momentum not in ("", "none"):
-        name, params = f"{name}+{momentum}", {**params, "momentum_factor": getattr(gossip, "momentum_factor", 0.9)}
+    if gossip.momentum != "none":
+        name, params = f"{name}+{gossip.momentum}", {**params, "momentum_factor": gossip.momentum_factor}
     places = dict(gossip.topology_params)
     if gossip.topology == "file":
         places["path"] = gossip.topology_file

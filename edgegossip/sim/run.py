@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.gossip.base import GossipAlgorithm
-from edgegossip.sim import agreement, checkers, ledger, naming, trace
+from edgegossip.sim import agreement, checkers, naming, trace
 from edgegossip.sim.checkers import Violation
 from edgegossip.sim.disk import Disk
+from edgegossip.sim.ending import MORE, Ending, talking
 from edgegossip.sim.inject import Injector
 from edgegossip.sim.node import Node
 from edgegossip.sim.presence import NOTICE_S
@@ -25,14 +26,10 @@ from edgegossip.sim.schedule import Schedule, of
 from edgegossip.sim.world import World
 from edgegossip.types import EdgegossipError
 
-MIXING = ("dpsgd", "deep-squeeze", "choco-sgd", "sgp", "sparse-push", "quant-sgp")  # by W in each round, if lossless
 START_S = 0.3  # nodes start within
 QUIET_ROUNDS = 8
 MORE_ROUNDS, MOST_MORE = 20, 25  # for algorithms that take longer: so many rounds, so many times
 CATCH_UP_ROUNDS = 60  # of a deadline each, that catching up may take
-FLOOR = 2e-5  # of the largest value: float32 does not agree better
-SHRINK = 0.5  # of the spread must be gone where no bound is known
-NEAR = 4.0  # times the spread and the codec's error, where nodes need only stay near
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +149,7 @@ class _Run:
         if not live:
             self._world.clock.stop()
         ids = [n.index for n in live]
-        self._whole = not live or agreement.connected(ids, self._talks(live), self._world.topology)
+        self._whole = not live or agreement.connected(ids, talking(self._world, live), self._world.topology)
         self._world.on_round = self._after_round
 
     def _live(self) -> list[Node]:
@@ -199,8 +196,9 @@ class _Run:
 
     def _conclude(self) -> None:
         world, live = self._world, self._live()
-        wanted = self._consensus(live)
-        if wanted == "more" and self._more < MOST_MORE:
+        end = Ending(world, live, self._since, self._from, self._whole)
+        wanted = end.consensus()
+        if wanted == MORE and self._more < MOST_MORE:
             self._more += 1
             assert world.last_round is not None
             world.last_round += MORE_ROUNDS
@@ -210,111 +208,10 @@ class _Run:
             self._await_rest()
             return
         if wanted is not None:
-            world.violate("consensus", None, wanted if wanted != "more" else self._still_apart(live))
+            world.violate("consensus", None, wanted if wanted != MORE else end.still_apart())
         if not world.violations:
-            self._both_ends(live)
+            end.both_ends()
         if not world.violations:
-            self._mean(live)
+            end.mean()
         world.trace.line(world.clock.now, None, "the end")
         world.clock.stop()
-
-    # -- the end ---------------------------------------------------------------------------------------------
-
-    def _talks(self, live: list[Node]) -> NDArray[np.bool_]:
-        """bool[n, n]: talks[i, j] says that j's messages get to i."""
-        n, there = self._world.schedule.nodes, {x.index for x in live}
-        connected = self._world.presence.connected
-        return np.array([[i in there and j in there and connected(i, j) for j in range(n)] for i in range(n)])
-
-    def _manner(self, audit_public: bool) -> agreement.Manner:
-        """What may be asked of the algorithm with this codec."""
-        world, algorithm = self._world, self._world.algorithm
-        name = algorithm.name.partition("+")[0]
-        exact = world.schedule.codec.name == "fp32"
-        if name == "parallel-sgd":
-            return "equal"
-        staleness, quorum = naming.param_of(algorithm, "staleness", 0), naming.param_of(algorithm, "quorum", 1.0)
-        if exact and not staleness and quorum >= 1.0 and name in MIXING:
-            return "mixes"
-        return "shrinks" if exact or audit_public else "bounded"
-
-    def _consensus(self, live: list[Node]) -> str | None:
-        """What is wrong; "more": not yet close enough, but it may come."""
-        world = self._world
-        audits = [world.algorithm.audit(n.state) for n in live]
-        talks, ids = self._talks(live), [n.index for n in live]
-        if len(live) < 2 or not self._whole:
-            return None
-        models = [world.algorithm.model(n.state) for n in live]
-        before, now = agreement.spread(self._since), agreement.spread(models)
-        size = float(np.abs(np.asarray([*models, *self._since], np.float64)).max())
-        manner, floor = self._manner(any(a.public for a in audits)), FLOOR * max(size, 1.0)
-        if manner == "equal":
-            whole = (
-                len(live) == world.schedule.nodes and not world.lied
-            )  # what somebody said who is gone may not be known to all
-            return f"models that must be equal differ by {now:.4g}" if whole and now > floor else None
-        if manner == "shrinks":
-            return "more" if now > SHRINK * before + floor else None
-        if manner == "bounded":
-            near = NEAR * (before + size)
-            return None if now <= near else f"the spread grew from {before:.4g} to {now:.4g}"
-        assert world.last_round is not None
-        weights = None
-        if audits[0].mass is not None:
-            weights = np.zeros(world.schedule.nodes)
-            weights[ids] = [a.weight for a in audits]
-        eta = naming.param_of(world.algorithm, "eta", 0.0) or 1.0
-        rounds = range(self._from, world.last_round - 1)
-        factor = agreement.contraction(world.topology, rounds, ids, talks, eta, weights)
-        bound = factor * (2.0 if weights is not None else 1.0) * before + floor
-        if now <= bound:
-            return None
-        return (
-            f"the spread is {now:.4g} after {len(rounds)} rounds from {before:.4g}; the topology promises {bound:.4g}"
-        )
-
-    def _still_apart(self, live: list[Node]) -> str:
-        now = agreement.spread([self._world.algorithm.model(n.state) for n in live])
-        return f"the spread is {now:.4g}, and was {agreement.spread(self._since):.4g}, {self._more * MORE_ROUNDS} rounds before"
-
-    def _both_ends(self, live: list[Node]) -> None:
-        world, talks = self._world, self._talks(live)
-        audits = [world.audit(i) for i in range(world.schedule.nodes)]
-        reach = {n.index: {j for j in range(world.schedule.nodes) if talks[n.index, j]} for n in live}
-        if world.algorithm.asynchronous:
-            return
-        if fault := checkers.replica_fault(audits, reach):
-            world.violate("replicas", None, fault)
-        elif fault := ledger.edge_fault(audits, [(j, i) for j, i in world.edges if talks[i, j]]):
-            world.violate("edges", None, fault)
-
-    def _mean(self, live: list[Node]) -> None:
-        """Mass over weight of everybody is conserved, in push-sum whatever was lost; the plain mean if nothing was."""
-        world = self._world
-        n = world.schedule.nodes
-        if len(live) < n or world.lied:
-            return
-        audits = [world.algorithm.audit(x.state) for x in live]
-        models = np.asarray([world.algorithm.model(x.state) for x in live], np.float64)
-        accounts, moved = world.ledger.accounts, world.restarts or world.adoptions
-        if audits[0].finished:
-            if moved:
-                return
-            mean, found = np.sum([a.mass for a in accounts], axis=0) / n, ledger.exchanged(audits) / n
-        elif audits[0].mass is not None:
-            mean = np.sum([a.mass for a in accounts], axis=0) / sum(a.weight for a in accounts)
-            found = np.sum([a.mass for a in audits if a.mass is not None], axis=0) / sum(a.weight for a in audits)
-        elif self._keeps_mean() and not (moved or world.departures or world.suspicions):
-            mean, found = np.asarray(world.workload.starts, np.float64).mean(axis=0), models.mean(axis=0)
-        else:
-            return
-        off, size = float(np.abs(mean - found).max()), max(1.0, float(np.abs(models).max()))
-        if not off <= FLOOR * size:
-            world.violate("mean", None, f"they agree on a value {off:.4g} away from the mean")
-
-    def _keeps_mean(self) -> bool:
-        """Where rows are weighed by the receiver and nothing is lost, the plain mean stays; old news count once at one end
-        and again at the other, and what a codec loses may be lost for good."""
-        schedule, staleness = self._world.schedule, naming.param_of(self._world.algorithm, "staleness", 0)
-        return schedule.workload == "consensus" and schedule.codec.name == "fp32" and not staleness

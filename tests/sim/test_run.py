@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,20 @@ from edgegossip import gossip
 from edgegossip import recipe as recipes
 from edgegossip.cli.sim import sim
 from edgegossip.gossip.base import Action, Message
-from edgegossip.sim import Disk, Named, Node, Options, Schedule, campaign, checkers, command, draw, run_schedule, shrink
+from edgegossip.sim import (
+    Disk,
+    Named,
+    Node,
+    Options,
+    Schedule,
+    campaign,
+    checkers,
+    command,
+    draw,
+    naming,
+    run_schedule,
+    shrink,
+)
 from edgegossip.sim.from_recipe import fixed_by
 from edgegossip.sim.node import Frame
 from edgegossip.sim.schedule import every_algorithm
@@ -221,6 +235,9 @@ def test_a_recipe_fixes_its_parts() -> None:
     schedule = draw(1, options)
     assert (schedule.nodes, schedule.topology, schedule.algorithm) == (4, Named("ring"), Named("dpsgd"))
     assert schedule.deadline_s == recipe.gossip.deadline_s
+    sets = ["gossip.momentum=nesterov", "training.momentum=0", "gossip.momentum_factor=0.5"]
+    named = (fixed_by(recipes.load("quickstart-gossip", sets), Options()).algorithms or ())[0]
+    assert str(named) == "dpsgd+nesterov:momentum_factor=0.5"
     with pytest.raises(ConfigError, match="server recipe"):
         fixed_by(recipes.load("quickstart-server"), Options())
     done = invoke("quickstart-gossip", "--rounds", "3", "--json", "--faults", "none", "--deadline", "2")
@@ -234,6 +251,16 @@ def test_a_failure_ends_with_6_and_a_command_that_replays_it(monkeypatch: pytest
     assert done.return_value == 6 and "made small" in done.output and "weights" in done.output
     replayed = invoke("--seed", "1", *fixed)
     assert replayed.return_value == 6 and "VIOLATION of weights" in replayed.output
+
+
+def test_a_topology_file(tmp_path: Path) -> None:
+    edges = tmp_path / "edges.txt"
+    edges.write_text("board-0 board-1\nboard-1 board-2\n")
+    sets = ["run.nodes=3", "gossip.topology=file", f"gossip.topology_file={edges}", "gossip.deadline_s=2"]
+    schedule = draw(1, fixed_by(recipes.load("quickstart-gossip", sets), Options(rounds=3, faults="none")))
+    assert not run_schedule(schedule).violations
+    with pytest.raises(ConfigError, match="weights only"):
+        naming.topology_of(Named.of("file", {"path": str(edges), "degree": 3}), 3)
 
 
 @pytest.mark.parametrize(
