@@ -122,13 +122,14 @@ class Synchronous:
         """Who is down is neither waited for nor sent to; who came back gets the message of the round in progress."""
         edges.check_same_run(s.view, view)
         back = {view.members.index(name) for name in s.view.down - view.down}
+        gone = {view.members.index(name) for name in view.down - s.view.down}
         s = changed(
             s,
             view=view,
             here=Here.at(view, s.index, s.round),
             claims={j: r for j, r in s.claims.items() if view.members[j] not in view.down},
         )
-        s, greetings = handshake.welcome(self, s, back)
+        s, greetings = handshake.welcome(self, handshake.part(s, gone), back)
         if s.stepped is None:
             return s, greetings
         sent = s.stepped.sent

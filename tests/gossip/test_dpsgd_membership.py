@@ -238,3 +238,24 @@ def test_a_greeting_that_came_while_its_sender_counted_as_down_is_asked_for_agai
     assert [a.round for a in adopted] == [20] and fleet.rounds == [20] * 3
     fleet.play(3)
     assert fleet.rounds == [23] * 3
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "choco-sgd", "quant-sgp"])
+def test_an_answer_that_was_lost_with_the_connection_is_asked_for_again(make_fleet: Any, name: str) -> None:
+    """A board that restarts within the grace time greets before its neighbours know that the old process is gone."""
+    fleet = make_fleet("ring", nodes=3, algorithm=name)
+    fleet.greet()
+    fleet.play(20)
+    fleet.restart(0)
+    while greetings := [k for k, (to, _) in enumerate(fleet.mail) if to != 0]:
+        fleet.deliver(greetings[0])
+    assert any(m.frame.kind == Kind.STATE for _, m in fleet.mail)
+    fleet.mail.clear()  # what was queued for the old process
+    adopted = []
+    for node in (1, 2):
+        fleet.down(node, 0), fleet.down(node)
+    while fleet.mail:
+        adopted += [a for a in fleet.deliver() if isinstance(a, Adopted)]
+    assert [a.round for a in adopted] == [20] and fleet.rounds == [20] * 3
+    fleet.play(3)
+    assert fleet.rounds == [23] * 3

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Train the quickstart recipe with every gossip algorithm, kill one board on the way, and write one table of what came of it.
+
+python scripts/gossip_runs.py [--seed N] [--out docs/results/gossip-runs.md] [NAME...]
+
+Each line is one run of real processes over real sockets. Once every board has done --kill-at rounds, board-1 gets SIGKILL;
+`run` starts it again (network.restarts) with nothing but its address, and it has to catch up with the others. A line that is
+in the output's JSON already (same algorithm, seed) is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgegossip import gossip
+from edgegossip.profiling.run_folder import RunData, read_run
+
+VICTIM = "board-1"
+LIMIT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What one algorithm is run with: a topology that it works on without any one board, and a codec that suits it."""
+
+    topology: str
+    codec: str
+    nodes: int = 4
+
+
+CASES = {
+    "dpsgd": Case("ring", "minmax8"),
+    "d2": Case("ring", "minmax8"),
+    "deep-squeeze": Case("ring", "4-bit-elastiquant"),
+    "choco-sgd": Case("ring", "topk", 8),
+    "sgp": Case("exponential", "minmax8", 6),
+    "sparse-push": Case("exponential", "4-bit-elastiquant", 5),
+    "quant-sgp": Case("exponential", "topk", 5),
+    "bagua-lp": Case("ring", "8-bit-elastiquant"),
+    "parallel-sgd": Case("complete", "4-bit-elastiquant"),
+    "ad-psgd": Case("complete", "8-bit-elastiquant"),
+}
+OTHERS = Case("ring", "minmax8")  # of a later algorithm
+
+
+def settings(name: str, case: Case, options: argparse.Namespace) -> list[str]:
+    """--set arguments of one run."""
+    pairs = {
+        "gossip.algorithm": name,
+        "gossip.topology": case.topology,
+        "codec.name": case.codec,
+        "run.nodes": case.nodes,
+        "run.rounds": options.rounds,
+        "run.seed": options.seed,
+        "training.local_steps": options.local_steps,
+        "network.restarts": 1,
+    }
+    return [part for key, value in pairs.items() for part in ("--set", f"{key}={value}")]
+
+
+def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One line of the table."""
+    case = CASES.get(name, OTHERS)
+    command = ["edgegossip", "run", "quickstart-gossip", *settings(name, case, options)]
+    line: dict[str, Any] = {"algorithm": name, "topology": case.topology, "codec": case.codec, "nodes": case.nodes}
+    line |= {"seed": options.seed, "command": " ".join(command)}
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [sys.executable, "-m", *command, "--runs", folder, "--no-plots", "--json"]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                killed = kill_on_the_way(process, Path(folder), case.nodes, options.kill_at)
+                out, err = process.communicate(timeout=LIMIT_S)
+            finally:
+                process.terminate()
+        if process.returncode or not killed:
+            why = err.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+            return line | {"failed": why[0] if process.returncode else "no board was killed"}
+        return line | outcome(json.loads(out), read_run(next(Path(folder).iterdir())))
+
+
+def kill_on_the_way(process: subprocess.Popen[str], runs: Path, nodes: int, at: int) -> bool:
+    """Ends the victim without a warning once every board has done `at` rounds. False when the run ended before."""
+    until = time.monotonic() + LIMIT_S
+    while process.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+        for records in runs.glob("*/metrics.jsonl"):
+            done = {r.node: r.step for r in read_run(records.parent).metrics()}
+            if len(done) == nodes and min(done.values()) + 1 >= at:
+                os.kill(board(process.pid), 9)
+                return True
+    return False
+
+
+def board(parent: int) -> int:
+    """Process id of the victim: the child of `run` with its name."""
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            ours = int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent
+            if ours and b"--name" in words and words[words.index(b"--name") + 1] == VICTIM.encode():
+                return int(entry.name)
+    raise LookupError(VICTIM)
+
+
+def outcome(summary: dict[str, Any], data: RunData) -> dict[str, Any]:
+    """What is said of a run that ended well."""
+    steps = {r.step for r in data.metrics() if r.node == VICTIM}
+    own = next(row for row in summary["boards"] if row["node"] == VICTIM)
+    return {
+        "accuracy": summary["accuracy"],
+        "bits_per_value": summary["bits_per_value"],
+        "restarted_accuracy": own["accuracy"],
+        "missed": summary["rounds"] - len(steps),
+        "adopted": sum(e.name == "adopted" and e.node == VICTIM for e in data.events()),
+        "rounds": summary["rounds"],
+        "seconds": summary["seconds"],
+    }
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    head = "algorithm, boards and topology, codec, mean accuracy, min, max, restarted board, rounds missed, bits a value, seconds"
+    rows = [f"| {' | '.join(head.split(', '))} |", f"| {' | '.join(['---'] * 10)} |"]
+    for line in lines:
+        head = f"| `{line['algorithm']}` | {line['nodes']}, {line['topology']} | `{line['codec']}` |"
+        if "failed" in line:
+            rows.append(f"{head} failed: {line['failed']} | | | | | | |")
+            continue
+        a = line["accuracy"]
+        rows.append(
+            f"{head} {a['mean']:.4f} | {a['min']:.4f} | {a['max']:.4f} | {line['restarted_accuracy']:.4f} "
+            f"| {line['missed']} of {line['rounds']} | {line['bits_per_value']:.2f} | {line['seconds']:.0f} |"
+        )
+    return "\n".join(rows)
+
+
+def write(out: Path, lines: list[dict[str, Any]], options: argparse.Namespace, command: str) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_suffix(".json").write_text(json.dumps(lines, indent=1) + "\n")
+    date = datetime.datetime.now(datetime.UTC).date()
+    out.write_text(
+        "# The quickstart recipe with every gossip algorithm, and a board that is killed on the way\n\n"
+        f"Date: {date}. Machine: {platform.machine()}, {os.cpu_count()} cores, shared with other work, so the seconds say "
+        f"little. Command:\n\n    {command}\n\n"
+        f"Boards as processes on one machine, real sockets, UCI digits, {options.rounds} rounds of {options.local_steps} "
+        f"steps. When every board had done {options.kill_at} rounds, {VICTIM} got SIGKILL; `run` started it again with nothing "
+        "but its address (`network.restarts = 1`), the others going on meanwhile after `network.grace_s` = 3 s. It took over a "
+        "neighbour's model and went on in their round. Bits a value: bodies of all frames, the full states of catching up among "
+        "them.\n\n" + table(lines) + "\n"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", default=None, help="algorithms; default: all")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=600)
+    parser.add_argument("--local-steps", type=int, default=5)
+    parser.add_argument("--kill-at", type=int, default=60)
+    parser.add_argument("--out", type=Path, default=Path("docs/results/gossip-runs.md"))
+    options = parser.parse_args()
+    kept = json.loads(options.out.with_suffix(".json").read_text()) if options.out.with_suffix(".json").exists() else []
+    kept = [line for line in kept if "failed" not in line]
+    for name in options.names or gossip.names():
+        if (name, options.seed) in {(line["algorithm"], line["seed"]) for line in kept}:
+            continue
+        kept.append(run(name, options))
+        print(kept[-1], flush=True)
+        kept.sort(key=lambda line: gossip.names().index(line["algorithm"]))
+        write(options.out, kept, options, f"python scripts/gossip_runs.py {' '.join(sys.argv[1:])}".strip())
+    return int(any("failed" in line for line in kept))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""A board is killed and started again in the middle of a run: it takes over a neighbour's model and ends with the others."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgegossip import gossip
+from edgegossip.profiling.run_folder import RunData, read_run
+from tests.e2e.command import Running, edgegossip
+
+# A topology on which the rest is connected without any one board, and a codec that suits: (topology, boards, codec).
+FITS = {
+    "dpsgd": ("ring", 4, "minmax8"),
+    "deep-squeeze": ("ring", 4, "4-bit-elastiquant"),
+    "choco-sgd": ("ring", 8, "topk"),
+    "sgp": ("exponential", 6, "minmax8"),
+    "sparse-push": ("exponential", 5, "4-bit-elastiquant"),
+    "quant-sgp": ("exponential", 5, "topk"),
+    "parallel-sgd": ("complete", 4, "4-bit-elastiquant"),
+    "ad-psgd": ("complete", 4, "8-bit-elastiquant"),
+}
+
+
+def run_with_a_death(name: str, folder: Path, rounds: int, at: int, **settings: Any) -> tuple[dict[str, Any], RunData]:
+    """Kills board-1 when every board has done `at` rounds. Returns the summary and the records of a run that must succeed."""
+    topology, nodes, codec = FITS.get(name, ("ring", 4, "minmax8"))
+    pairs = {"gossip.algorithm": name, "gossip.topology": topology, "codec.name": codec, "run.nodes": nodes}
+    pairs |= {"run.rounds": rounds, "network.restarts": 1, **settings}
+    sets = [part for key, value in pairs.items() for part in ("--set", f"{key}={value}")]
+    with edgegossip("run", "quickstart-gossip", *sets, "--no-plots", "--json", runs=folder) as running:
+        running.wait_until(lambda: len(steps(running)) == nodes and min(steps(running).values()) + 1 >= at)
+        running.board("board-1").send_signal(signal.SIGKILL)
+        code, out, err = running.finish()
+        assert running.nobody_left()
+        assert code == 0, (out, err)
+        return json.loads(out), read_run(running.folder())
+
+
+def steps(running: Running) -> dict[str, int]:
+    """The last round of each board."""
+    found = list(running.runs.glob("*/metrics.jsonl"))
+    return {r.node: r.step for r in read_run(found[0].parent).metrics()} if found else {}
+
+
+def check_that_it_caught_up(summary: dict[str, Any], data: RunData, rounds: int, at: int) -> None:
+    assert (summary["failed_nodes"], summary["restarted_nodes"]) == ([], ["board-1"])
+    assert {row["rounds"] for row in summary["boards"]} == {rounds}
+    events = [e for e in data.events() if e.node == "board-1"]
+    names = [e.name for e in events]
+    assert names.count("restarted") == names.count("adopted") == names.count("finished") == 1
+    own = [r for r in data.metrics() if r.node == "board-1"]
+    assert [r.step for r in own] == sorted({r.step for r in own}) and own[-1].step == rounds - 1  # goes on, never back
+    assert [r.t_s for r in own] == sorted(r.t_s for r in own)
+    accuracy = {row["node"]: row["accuracy"] for row in summary["boards"]}
+    assert accuracy["board-1"] > 0.8 and accuracy["board-1"] > summary["accuracy"]["mean"] - 0.05
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "quant-sgp"])
+def test_a_board_that_is_back_soon_catches_up(name: str, tmp_path: Path) -> None:
+    """Within the grace time the others wait."""
+    summary, data = run_with_a_death(name, tmp_path, 80, 25, **{"network.grace_s": 60, "evaluation.every": 20})
+    check_that_it_caught_up(summary, data, 80, 25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", gossip.names())
+def test_with_every_algorithm_a_board_that_others_went_on_without_catches_up(name: str, tmp_path: Path) -> None:
+    """Long rounds: the board is back before the end, however slow this machine is."""
+    long = {"training.local_steps": 100, "evaluation.every": 1000}
+    summary, data = run_with_a_death(name, tmp_path, 200, 20, **long)
+    check_that_it_caught_up(summary, data, 200, 20)
+
+
+@pytest.mark.slow
+def test_a_board_that_was_started_by_hand_is_started_by_hand_again(tmp_path: Path) -> None:
+    names = ["a", "b", "c", "d"]
+    ports = dict(zip(names, free_ports(4), strict=True))
+    sets = ("--set", "run.rounds=200", "--set", "training.local_steps=100", "--set", "gossip.algorithm=choco-sgd")
+
+    def start(name: str, folder: str) -> Any:
+        peers = [part for other in names if other != name for part in ("--peer", f"{other}=127.0.0.1:{ports[other]}")]
+        where = ("--name", name, "--listen", f"127.0.0.1:{ports[name]}", *peers)
+        return edgegossip("node", "quickstart-gossip", *where, *sets, runs=tmp_path / folder)
+
+    with ExitStack() as stack:
+        boards = {name: stack.enter_context(start(name, name)) for name in names}
+        for board in boards.values():
+            board.wait_until(lambda board=board: bool(steps(board)) and min(steps(board).values()) >= 20)
+        boards["b"].process.kill()
+        boards["b"].process.wait()
+        left = steps(boards["a"])["a"]
+        boards["a"].wait_until(lambda: steps(boards["a"])["a"] > left + 15)
+        boards["b"] = stack.enter_context(start("b", "b-again"))
+        ended = {name: board.finish() for name, board in boards.items()}
+        assert {name: code for name, (code, _, _) in ended.items()} == dict.fromkeys(names, 0), ended
+        data = read_run(boards["b"].folder())
+    rounds = [r.step for r in data.metrics()]
+    assert rounds[-1] == 199 and 30 < len(rounds) < 190 and "adopted" in [e.name for e in data.events()]
+    assert [r.number("eval/accuracy") for r in data.metrics()][-1] > 0.9
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
