@@ -125,10 +125,16 @@ def make(graph: str, codec: tuple[str, Any], eta: float, seed: int) -> tuple[Rep
 
 
 @pytest.mark.parametrize(
-    ("codec", "eta"),
-    [(("fp32", {}), 1.0), (("fp32", {}), 0.5), (("fp16", {}), 1.0), (("8-bit-qsgd", {}), 0.7), (("minmax8", {}), 0.7)],
+    ("graph", "codec", "eta"),
+    [
+        ("undirected", ("fp32", {}), 1.0),
+        ("ring", ("fp32", {}), 1.0),
+        ("complete", ("fp32", {}), 0.5),
+        ("undirected", ("8-bit-qsgd", {}), 0.7),
+        ("ring", ("minmax8", {}), 0.7),
+        ("complete", ("fp16", {}), 1.0),
+    ],
 )
-@pytest.mark.parametrize("graph", ["undirected", "ring", "complete"])
 def test_any_order_of_exchanges_is_the_papers_in_that_order(graph: str, codec: Any, eta: float) -> None:
     """Nodes of very different speed, messages that take their time: exchanges cross each other and the gradients."""
     fleet, rng = make(graph, codec, eta, seed=len(graph))
@@ -147,7 +153,7 @@ def test_any_order_of_exchanges_is_the_papers_in_that_order(graph: str, codec: A
     assert fleet.reference.averages > NODES * ROUNDS / 3
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_an_exchange_without_interruption_is_the_average_of_two_models(seed: int) -> None:
     """The paper's matrices: X <- W_k X, then the gradient of the model before."""
     fleet, rng = make("undirected", ("fp32", {}), 1.0, seed)
