@@ -77,6 +77,21 @@ def admit(view: NodeView, index: int, sender: int, frame: Frame, kind: Kind) -> 
         raise PeerError(f"{name} is not an in-neighbour of {view.node} in round {frame.round}")
 
 
+def with_way_back(view: NodeView, index: int, nodes: Iterable[int]) -> tuple[int, ...]:
+    """Those of `nodes` from which something gets back to this node, over boards that are up and any round of the period.
+    All of them while everybody is up: topologies are strongly connected."""
+    if not view.down:
+        return tuple(nodes)
+    found, todo = {index}, [index]
+    while todo:
+        i = todo.pop()
+        around = {j for r in range(view.topology.period) for j in view.topology.neighbours(i, r).in_}
+        new = set(up(view, around)) - found
+        found |= new
+        todo += new
+    return tuple(k for k in nodes if k in found)
+
+
 def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec) -> float:
     """||vec||^2. Raises PeerError when it is out of all proportion to the own vector: more than IMPLAUSIBLE times
     ||own|| + 1, as after training that diverged or with intent."""

@@ -207,11 +207,12 @@ class Push:
 
     def _shares(self, m: Mass, here: Here, to: Sequence[int]) -> Mapping[int, float]:
         """eta W_ki of those out-neighbours that are up: the others' stay here. Nothing of a weight that is not positive,
-        as it can be for a while after a rollback."""
+        as it can be for a while after a rollback; and nothing to whom it cannot come back from while others are down: nodes
+        before a gap in a directed ring would give away all their weight, and 1 / u would blow up what they learn."""
         if m.u <= 0.0:
             return {}
         w = here.view.topology.matrix(here.round)
-        return {k: m.eta * float(w[k, here.index]) for k in to}
+        return {k: m.eta * float(w[k, here.index]) for k in edges.with_way_back(here.view, here.index, to)}
 
 
 def _numbers(name: str, frame: Frame, seen: Total, nodes: int) -> tuple[float, float, int]:

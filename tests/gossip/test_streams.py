@@ -358,3 +358,26 @@ def test_old_news_will_do_with_bounded_staleness(make_fleet: Any, name: str) -> 
         fleet.step_all([i for i in (1, 2) if fleet.states[i].stepped is None])
         fleet.deliver_all()
     assert fleet.rounds == [4, 5, 5]
+
+
+@pytest.mark.parametrize("name", ["sgp", "sparse-push", "quant-sgp"])
+def test_weight_does_not_drain_away_before_a_gap_in_a_directed_ring(make_fleet: Any, name: str) -> None:
+    """Node 1 of 0 -> 1 -> 2 -> 3 -> 0 is gone: 2 gets nothing, and must not give away everything."""
+    fleet = make_fleet("directed-ring", nodes=4, algorithm=name)
+    fleet.greet()
+    fleet.play(3)
+    weights = [a.weight for a in audits(fleet)]
+    for node in (0, 2, 3):
+        fleet.down(node, 1)
+    fleet.play(40, [0, 2, 3])
+    held = audits(fleet)
+    assert all(held[i].weight > 0.25 * weights[i] for i in (0, 2, 3))
+    fleet.restart(1)
+    for node in (0, 2, 3):
+        fleet.down(node)
+    fleet.deliver_all()
+    fleet.play(60)
+    models = np.stack([fleet.algorithm.model(s) for s in fleet.states])
+    np.testing.assert_allclose(
+        models, np.broadcast_to(models.mean(axis=0), models.shape), atol=1e-2
+    )  # they agree again
