@@ -84,7 +84,7 @@ def hello(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcom
     if Aux.SESSION not in frame.aux:
         if key not in in_keys(algorithm, s):
             raise PeerError(f"{s.view.members[sender]} sends nothing to {s.view.node}, and asked for a session")
-        return (s, _ask(algorithm, s, key)) if s.in_edge(key).opening else greet(algorithm, s, [key])
+        return greet(algorithm, s, [key]) if _must_open(s, key) else (s, _ask(algorithm, s, key))
     if key not in out_keys(algorithm, s):
         raise PeerError(f"{s.view.members[sender]} opened a stream that {s.view.node} does not send")
     behind = frame.round + algorithm.ahead(s) < s.round
@@ -92,6 +92,14 @@ def hello(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcom
     if algorithm.scheme.streams:
         return _opened(algorithm, s, key, frame, session, behind)
     return _answer(algorithm, s, key, session, behind) if behind else (s, [])
+
+
+def _must_open(s: State, key: Key) -> bool:
+    """Whether a sender that knows of no session needs a new one, or only to hear again of the one that is being opened. Of
+    that there must be nothing yet: it would be of a process that is gone, which may have said something else."""
+    edge = s.in_edge(key)
+    kept = any(f.aux.get(Aux.SESSION) == edge.opening for f in s.inbox.of(key[0]))
+    return not edge.opening or kept or edge.parts_of[0] == edge.opening
 
 
 def _opened(algorithm: Synchronous, s: State, key: Key, frame: Frame, session: int, behind: bool) -> Outcome:

@@ -27,7 +27,7 @@ import numpy as np
 
 from edgegossip import frame as wire
 from edgegossip.gossip.base import Action, Adopted, Checkpoint, Message, RoundDone, Send, SetTimer, Suspect
-from edgegossip.sim import naming, schedule
+from edgegossip.sim import checkers, naming, schedule
 from edgegossip.sim.disk import Disk, Saved
 from edgegossip.sim.world import describe
 from edgegossip.types import LocalUpdate, PeerError
@@ -217,6 +217,11 @@ class Fleet:
             if waits:
                 text += f", waits for {'+'.join(str(self.members.index(w)) for w in waits)}"
             self.out.append(text)
+
+    def do_replicas(self) -> None:
+        audits = [None if s is None else self.algorithm.audit(s) for s in self.states]
+        everybody = {i: set(range(self.n)) for i in range(self.n)}
+        self.out.append(checkers.replica_fault(audits, everybody) or "replicas are equal")
 
 
 def play(text: str) -> str:
