@@ -59,6 +59,9 @@ class D2(Symmetric):
 
 
 def d2(eta: float = 0.0, keeps: bool = False) -> D2:
-    """eta: averaging rate; 0: the largest of 1 and 1/2 that the graph allows, less where the codec keeps little."""
+    """eta: averaging rate; 0: the largest of 1 and 1/2 that the graph allows, less where the codec keeps little.
+    Raises ConfigError with bounded staleness, with which it diverges."""
     check_eta("d2", eta)
+    if keeps:
+        raise ConfigError("staleness of d2 must be 0: with old news its differences grow from round to round")
     return D2("d2", Plain(), extrapolate, eta, suitable.symmetric, keeps)

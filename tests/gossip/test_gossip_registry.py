@@ -32,3 +32,8 @@ def test_every_name_gives_an_algorithm_of_that_name() -> None:
 def test_wrong_choices_name_the_nearest_right_one(name: str, params: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         gossip.get(name, **params)
+
+
+def test_d2_refuses_old_news() -> None:
+    with pytest.raises(ConfigError, match="staleness of d2 must be 0"):
+        gossip.get("d2", staleness=1)
