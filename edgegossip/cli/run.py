@@ -25,6 +25,7 @@ def run(recipe: str, settings: tuple[str, ...], nodes: int | None, runs_dir: str
     \b
     Examples:
       edgegossip run quickstart-gossip
+      edgegossip run quickstart-gossip --set network.restarts=3
       edgegossip run quickstart-gossip --nodes 8 --set codec.name=minmax8 --set gossip.topology=torus
       edgegossip run cifar10-gossip --set data.dir=DIR --set model.name=cnn
     """

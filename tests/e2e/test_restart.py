@@ -70,19 +70,21 @@ def test_a_board_that_is_back_soon_catches_up(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", gossip.names())
 def test_with_every_algorithm_a_board_that_others_went_on_without_catches_up(name: str, tmp_path: Path) -> None:
     """Long rounds: the board is back before the end, however slow this machine is."""
-    long = {"training.local_steps": 100, "evaluation.every": 1000}
+    long = {"training.local_steps": 40, "evaluation.every": 1000}
     summary, data = run_with_a_death(name, tmp_path, 200, 20, **long)
     check_that_it_caught_up(summary, data, 200, 20)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_board_that_was_started_by_hand_is_started_by_hand_again(tmp_path: Path) -> None:
     names = ["a", "b", "c", "d"]
     ports = dict(zip(names, free_ports(4), strict=True))
-    sets = ("--set", "run.rounds=200", "--set", "training.local_steps=100", "--set", "gossip.algorithm=choco-sgd")
+    sets = ("--set", "run.rounds=200", "--set", "training.local_steps=40", "--set", "gossip.algorithm=choco-sgd")
 
     def start(name: str, folder: str) -> Any:
         peers = [part for other in names if other != name for part in ("--peer", f"{other}=127.0.0.1:{ports[other]}")]
