@@ -125,6 +125,8 @@ def _nothing_missed(s: State, key: Key, edge: OutEdge) -> bool:
     """Whether one that has nothing yet can begin with the message of this round, or the next."""
     if edge.position == 0:
         return True
+    if len(edge.lives) > 1:  # this round's message went to a life that is gone, and push-sum has written it off
+        return False
     return edge.position == 1 and s.stepped is not None and key[1] == s.here.phase and key[0] in s.here.around.out
 
 

@@ -171,9 +171,9 @@ class Push:
         """Takes in what is new in the total. A sender that has lost its disk begins with a total of zero."""
         key, name = (sender, phase), here.name(sender)
         weight, life = full.numbers.get(Aux.PUSH_SUM_WEIGHT, -1.0), int(full.numbers[Aux.LIFE])
-        if not weight >= 0.0:
-            raise PeerError(f"{name} sent a push-sum weight of {weight:g}")
         total = full.vectors[0].astype(np.float64) + full.vectors[1]
+        if not weight >= 0.0 or weight == 0.0 and total.any():
+            raise PeerError(f"{name} sent a push-sum weight of {weight:g}")
         seen = m.seen.get(key)
         if seen is None or seen.life not in (0, life):
             seen = Total(np.zeros_like(total), 0.0)
