@@ -4,7 +4,11 @@ A lossless synchronous averaging contracts the nodes' spread (largest minus smal
 ergodicity coefficient of the product P of the mixing matrices in force, max_ik 1/2 sum_j |P_ij - P_kj| (Seneta,
 "Non-negative matrices and Markov chains", 1981, section 3.1): a bound that needs no constant, from the topology alone.
 Compressed difference coding converges too, more slowly: there the spread must fall below a share of what it was, within a
-number of rounds. Plain compressed models need not converge at all, only stay near."""
+number of rounds. Plain compressed models need not converge at all, only stay near.
+
+With error compensation no single model need converge, but what a node says is, over time, what it means: sum_t C_t =
+sum_t v_t + e_0 - e_T, with e bounded. So (W - I) (mean over T rounds of C) = (x_T - x_0) / (eta T) goes to zero, and the
+means over time of the models agree to O(1 / T)."""
 
 from __future__ import annotations
 
@@ -16,8 +20,22 @@ from numpy.typing import NDArray
 
 from edgegossip.gossip.base import Topology
 
-Manner = Literal["mixes", "shrinks", "bounded", "equal"]
+Manner = Literal["mixes", "shrinks", "averages", "bounded", "equal"]
 Matrix = NDArray[np.float64]
+
+
+class Averages:
+    """Mean over time of each node's model."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, tuple[int, NDArray[np.float64]]] = {}
+
+    def add(self, node: int, model: NDArray[np.floating]) -> None:
+        count, total = self._sums.get(node, (0, np.zeros(len(model))))
+        self._sums[node] = count + 1, total + model
+
+    def spread(self) -> float:
+        return spread([total / count for count, total in self._sums.values()])
 
 
 def spread(models: Sequence[NDArray[np.floating]]) -> float:

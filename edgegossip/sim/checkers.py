@@ -4,7 +4,7 @@ audit, model and round are looked at."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.types import Vec
 
 ROW_TOLERANCE = 1e-6  # of the sum of the weights of a mixing; they may be float32
+HULL_TOLERANCE = 1e-4  # of the largest value, for float32's rounding
+PLAUSIBLE = 3e4  # times the norm + 1: more no model grows in a round whatever a neighbour says
 SLACK_S = 5.0  # on top of what a round may take
 
 
@@ -38,11 +40,12 @@ RULES: Mapping[str, str] = {
     "rounds": "rounds never go back within one process",
     "progress": "every node that is up finishes rounds",
     "weights": "the weights of a mixing sum to 1 and none is negative; a push-sum weight is positive",
+    "hull": "averaging alone takes no model beyond the values that the nodes started from",
     "ledger": "mass and weight change by local updates only",
     "edges": "what one end of an edge handed over has come in at the other, once quiet",
     "replicas": "replicas equal the original at all holders, once quiet",
     "refused": "no honest message is refused",
-    "accepted": "no lie about the weight and nothing of another run is accepted",
+    "accepted": "no lie about the weight, no value out of all proportion and nothing of another run is accepted",
     "memory": "early messages take bounded memory",
     "catch-up": "once all is well, everybody gets to the same round",
     "left-out": "once all is well, nobody is left out of a round",
@@ -54,6 +57,34 @@ RULES: Mapping[str, str] = {
 def finite_fault(x: Vec) -> str | None:
     total = float(np.add.reduce(x, dtype=np.float64))
     return None if total - total == 0.0 and np.isfinite(x).all() else "the model is not finite"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hull:
+    """The values between which models stay that are averaged only: every coordinate's smallest and largest, float32[n]."""
+
+    low: Vec
+    high: Vec
+
+    @classmethod
+    def of(cls, models: Sequence[Vec]) -> Hull:
+        stack = np.asarray(models)
+        slack = np.float32(HULL_TOLERANCE) * max(np.float32(1.0), np.abs(stack).max())
+        return cls(stack.min(axis=0) - slack, stack.max(axis=0) + slack)
+
+    def fault(self, x: Vec) -> str | None:
+        beyond = float(np.maximum(self.low - x, x - self.high).max())
+        return f"the model is {beyond:.3g} beyond what the nodes started from" if beyond > 0.0 else None
+
+
+def implausible_fault(models: Sequence[Vec]) -> str | None:
+    """Of the models at the start of the last rounds, the newest last, where somebody lies."""
+    if len(models) < 2:
+        return None
+    before, now = (float(np.linalg.norm(x.astype(np.float64))) for x in models[-2:])
+    if now > PLAUSIBLE * (before + 1.0):
+        return f"took in values so large that the model's norm went from {before:.4g} to {now:.4g}"
+    return None
 
 
 def row_fault(audit: Audit, positive: bool) -> str | None:

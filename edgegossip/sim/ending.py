@@ -16,6 +16,8 @@ from edgegossip.types import Vec
 MIXING = ("dpsgd", "deep-squeeze", "choco-sgd", "sgp", "sparse-push", "quant-sgp")  # by W in each round, if lossless
 FLOOR = 2e-5  # of the largest value: float32 does not agree better
 SHRINK = 0.5  # of the spread must be gone where no bound is known
+AVERAGED = 0.05  # of the largest value: what errors that are still kept may keep means over time apart
+COMPENSATED = ("deep-squeeze", "sparse-push")
 NEAR = 4.0  # times the spread and the largest value, where nodes need only stay near
 MORE = "more"  # not yet close enough, but it may come
 
@@ -33,14 +35,16 @@ class Ending:
     def _manner(self, audit_public: bool) -> agreement.Manner:
         """What may be asked of the algorithm with this codec."""
         world, algorithm = self.world, self.world.algorithm
-        name = algorithm.name.partition("+")[0]
+        name = world.name
         exact = world.schedule.codec.name == "fp32"
         if name == "parallel-sgd":
             return "equal"
         staleness, quorum = naming.param_of(algorithm, "staleness", 0), naming.param_of(algorithm, "quorum", 1.0)
         if exact and not staleness and quorum >= 1.0 and name in MIXING:
             return "mixes"
-        return "shrinks" if exact or audit_public else "bounded"
+        if exact or audit_public:
+            return "shrinks"
+        return "averages" if compensates(world) else "bounded"
 
     def consensus(self) -> str | None:
         """What is wrong; MORE: not yet close enough, but it may come."""
@@ -59,6 +63,8 @@ class Ending:
             return f"models that must be equal differ by {now:.4g}" if whole and now > floor else None
         if manner == "shrinks":
             return MORE if now > SHRINK * before + floor else None
+        if manner == "averages":
+            return MORE if world.averages.spread() > SHRINK * before + AVERAGED * max(size, 1.0) else None
         if manner == "bounded":
             near = NEAR * (before + size)
             return None if now <= near else f"the spread grew from {before:.4g} to {now:.4g}"
@@ -108,19 +114,29 @@ class Ending:
         elif audits[0].mass is not None:
             mean = np.sum([a.mass for a in accounts], axis=0) / sum(a.weight for a in accounts)
             found = np.sum([a.mass for a in audits if a.mass is not None], axis=0) / sum(a.weight for a in audits)
-        elif self._keeps_mean() and not (moved or world.departures or world.suspicions):
-            mean, found = np.asarray(world.workload.starts, np.float64).mean(axis=0), models.mean(axis=0)
+        elif self._keeps_mean(bool(audits[0].public)) and not (moved or world.departures or world.suspicions):
+            mean, found = np.sum([a.mass for a in accounts], axis=0) / n, models.mean(axis=0)
         else:
             return
         off, size = float(np.abs(mean - found).max()), max(1.0, float(np.abs(models).max()))
         if not off <= FLOOR * size:
             world.violate("mean", None, f"they agree on a value {off:.4g} away from the mean")
 
-    def _keeps_mean(self) -> bool:
-        """Where rows are weighed by the receiver and nothing is lost, the plain mean stays; old news count once at one end
-        and again at the other, and what a codec loses may be lost for good."""
-        schedule, staleness = self.world.schedule, naming.param_of(self.world.algorithm, "staleness", 0)
-        return schedule.workload == "consensus" and schedule.codec.name == "fp32" and not staleness
+    def _keeps_mean(self, replicates: bool) -> bool:
+        """Where rows are weighed by the receiver and nothing is lost, the plain mean moves by local updates only; old news
+        count once at one end and again at the other, what a codec loses may be lost for good, momentum within an algorithm
+        adds to updates, and of models that are trained a full state may bring a later round's news."""
+        schedule, algorithm = self.world.schedule, self.world.algorithm
+        plain = not naming.param_of(algorithm, "staleness", 0) and not naming.param_of(algorithm, "momentum", 0)
+        still = schedule.workload == "consensus" or not (replicates and self.world.states)
+        return schedule.codec.name == "fp32" and plain and still
+
+
+def compensates(world: World) -> bool:
+    """Whether what compression loses is said later, to the same neighbours, who wait for it."""
+    patient = naming.param_of(world.algorithm, "quorum", 1.0) >= 1.0
+    prompt = patient and not naming.param_of(world.algorithm, "staleness", 0) and world.topology.period == 1
+    return world.name in COMPENSATED and world.schedule.codec.name != "fp32" and prompt
 
 
 def talking(world: World, live: Sequence[Node]) -> NDArray[np.bool_]:

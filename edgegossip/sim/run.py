@@ -18,7 +18,7 @@ from edgegossip.gossip.base import GossipAlgorithm
 from edgegossip.sim import agreement, checkers, naming, trace
 from edgegossip.sim.checkers import Violation
 from edgegossip.sim.disk import Disk
-from edgegossip.sim.ending import MORE, Ending, talking
+from edgegossip.sim.ending import MORE, Ending, compensates, talking
 from edgegossip.sim.inject import Injector
 from edgegossip.sim.node import Node
 from edgegossip.sim.presence import NOTICE_S
@@ -170,13 +170,16 @@ class _Run:
         rounds = [world.algorithm.round(n.state) for n in live]
         if max(rounds) - min(rounds) > self._apart() and self._whole and not world.algorithm.asynchronous:
             return
-        world.on_round = None
+        world.on_round = self._average if compensates(world) else None
         world.settled = self._whole
         self._since = [x for n in live for x in world.models[n.index]]
         self._from = max(rounds) + 1
         world.last_round = max(rounds) + QUIET_ROUNDS
         world.trace.line(world.clock.now, None, f"everybody is in round {min(rounds)} to {max(rounds)}")
         self._await_rest()
+
+    def _average(self, node: Node) -> None:
+        self._world.averages.add(node.index, self._world.models[node.index][-1])
 
     def _apart(self) -> float:
         """How far two nodes may be from each other when all is well: a round and the staleness on every hop between them;

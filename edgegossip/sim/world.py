@@ -10,6 +10,7 @@ from typing import Any
 from edgegossip import frame as wire
 from edgegossip.gossip.base import Action, Adopted, Audit, GossipAlgorithm, RoundDone, Send, Suspect
 from edgegossip.sim import checkers, naming, trace
+from edgegossip.sim.agreement import Averages
 from edgegossip.sim.byzantine import Byzantine
 from edgegossip.sim.checkers import Violation
 from edgegossip.sim.clock import Clock
@@ -25,6 +26,8 @@ from edgegossip.types import LocalUpdate, Round, Vec
 
 COMPUTE_S = 0.4, 0.8  # what training takes a node
 MEMORY_EVERY = 16  # rounds between two looks at what a state holds
+ROW_MIXING = frozenset({"dpsgd", "deep-squeeze", "choco-sgd", "bagua-lp"})  # a model becomes an average of models
+PUSH_SUM = frozenset({"sgp", "sparse-push", "quant-sgp"})  # so it does while every weight is positive
 EQUAL_START = frozenset({"bagua-lp", "parallel-sgd"})  # whose definition starts from one model on all nodes
 
 
@@ -45,8 +48,11 @@ class World:
         self.topology = naming.topology_of(schedule.topology, n)
         view = view_of(self.topology, schedule.codec, n, schedule.values, seed, schedule.deadline_s)
         self.limits = wire.Limits.of(view.layout)
-        equal = algorithm.name.partition("+")[0] in EQUAL_START
-        self.workload = Workload(schedule.workload, n, schedule.values, seed, equal)
+        self.name, plus, _ = algorithm.name.partition("+")
+        self.plain = not plus
+        self.workload = Workload(schedule.workload, n, schedule.values, seed, self.name in EQUAL_START)
+        averages = self.name in ROW_MIXING | PUSH_SUM and schedule.codec.name == "fp32" and not self.workload.trains
+        self.hull = checkers.Hull.of(self.workload.starts) if averages else None
         self.seen: Counter[str] = Counter()  # what each kind of fault did
         self.violations: list[Violation] = []
         self.rng = of(seed, "run")
@@ -71,7 +77,8 @@ class World:
         self.models: list[tuple[Vec, ...]] = [
             ()
         ] * n  # at the start of its last rounds, as many as may still count somewhere
-        self.suspicions = self.departures = self.adoptions = self.restarts = 0
+        self.suspicions = self.departures = self.adoptions = self.restarts = self.states = 0
+        self.averages = Averages()  # of the last phase
         self.on_round: Callable[[Node], None] | None = None
 
     # -- what nodes ask --------------------------------------------------------------------------------------
@@ -121,6 +128,7 @@ class World:
     def received(self, node: Node, event: Frame, frame: wire.Frame, outcome: tuple[Any, list[Action]]) -> None:
         """A frame was taken in; node.state is still what it was before."""
         i, ledger = node.index, self.ledger
+        self.states += frame.kind == wire.Kind.STATE
         if self.trace.say is not None:
             self.trace.line(self.clock.now, i, f"<- {event.sender}: {describe(frame)}")
         owes = ledger.owes(i, event.sender)
@@ -155,9 +163,13 @@ class World:
         round = self.algorithm.round(node.state)
         if done.round <= self.round_of[i] or round <= done.round:
             self.violate("rounds", i, f"round {done.round} done after {self.round_of[i]}, and {round} comes next")
+        if fault := self._left_out(i, done.round):
+            self.violate("left-out", i, fault)
         self.round_of[i], self.progress_s[i] = done.round, now
         self.models[i] = (*self.models[i][-self.schedule.nodes :], model)
         self._check_state(node, self.algorithm.audit(node.state))
+        if self.lied and self.plain and (fault := checkers.implausible_fault(self.models[i])):
+            self.violate("accepted", i, fault)
         if node.rounds_done % MEMORY_EVERY == 0:
             self._check_memory(node)
         if self.on_round is not None:
@@ -181,6 +193,8 @@ class World:
         if self.trace.say is not None:
             text = f"takes over the model of {self.index[action.node]}, in round {action.round}"
             self.trace.line(self.clock.now, node.index, text)
+        if (round := self.algorithm.round(node.state)) <= self.round_of[node.index]:
+            self.violate("rounds", node.index, f"adopts a model in round {round}; {self.round_of[node.index]} is done")
         self.progress_s[node.index] = self.clock.now
         self.ledger.rebase(node.index, self.algorithm.audit(node.state))
 
@@ -200,10 +214,25 @@ class World:
         i = node.index
         if fault := checkers.finite_fault(self.models[i][-1]):
             self.violate("finite", i, fault)
+        if self.hull is not None and self._only_averages() and (fault := self.hull.fault(self.models[i][-1])):
+            self.violate("hull", i, fault)
         if fault := checkers.row_fault(audit, positive=not (self.restarts or self.lied)):
             self.violate("weights", i, fault)
         if audit.mass is not None and (fault := self.ledger.fault(i, audit)):
             self.violate("ledger", i, fault)
+
+    def _left_out(self, i: int, round: Round) -> str | None:
+        """Whom a mixing left out, though all is well and everybody is waited for."""
+        if not self.settled or naming.param_of(self.algorithm, "quorum", 1.0) < 1.0:
+            return None
+        row = self.algorithm.audit(self.nodes[i].state).row
+        senders = self.topology.neighbours(i, round).in_
+        out = [j for j in senders if j not in row and j not in self.lied and self.presence.connected(i, j)]
+        return f"mixed without {out} in round {round}" if row and out else None
+
+    def _only_averages(self) -> bool:
+        """After a restart from an older checkpoint a push-sum node may take back more than it has."""
+        return not self.lied and (self.name in ROW_MIXING or not self.restarts)
 
     def _check_memory(self, node: Node) -> None:
         held, most = checkers.held_frames(node.state), checkers.most_frames(node.view, node.index)

@@ -179,3 +179,24 @@ def test_who_is_gone_takes_no_weight_along() -> None:
     talks[0, 3] = talks[3, 0] = False
     assert not agreement.connected([0, 1, 3], talks, topology)
     assert 0.0 < agreement.contraction(topology, range(5), [0, 1], talks, 1.0, None) < 1.0
+
+
+def test_hull() -> None:
+    hull = checkers.Hull.of([np.zeros(2, np.float32), np.ones(2, np.float32)])
+    assert hull.fault(np.array([0.0, 1.0], np.float32)) is None
+    assert "0.4999" in str(hull.fault(np.array([0.5, 1.5], np.float32)))
+
+
+def test_implausible() -> None:
+    one, huge = np.ones(4, np.float32), np.full(4, 1e6, np.float32)
+    assert checkers.implausible_fault([huge]) is None
+    assert checkers.implausible_fault([huge, one]) is None
+    assert "from 2 to 2e+06" in str(checkers.implausible_fault([one, huge]))
+
+
+def test_means_over_time() -> None:
+    averages = agreement.Averages()
+    for k in range(4):
+        averages.add(0, np.array([float(k)]))
+        averages.add(1, np.array([3.0 - k]))
+    assert averages.spread() == 0.0
