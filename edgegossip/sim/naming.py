@@ -80,6 +80,8 @@ def topology_of(named: Named, nodes: int) -> Topology:
         values = named.values
         if unknown := sorted(set(values) - {"path", "weights"}):
             raise ConfigError(f"a topology file takes the parameter weights only, not {unknown[0]}")
+        if "path" not in values:
+            raise ConfigError("a topology file needs its path: write it as file:path=edges.txt")
         return topologies.from_file(values["path"], members, values.get("weights"))
     return topologies.get(named.name, nodes, **named.values)
 

@@ -22,9 +22,9 @@ from edgegossip.sim.ending import MORE, Ending, compensates, talking
 from edgegossip.sim.inject import Injector
 from edgegossip.sim.node import Node
 from edgegossip.sim.presence import NOTICE_S
-from edgegossip.sim.schedule import Schedule, of
+from edgegossip.sim.schedule import Schedule, of, unfit
 from edgegossip.sim.world import World
-from edgegossip.types import EdgegossipError
+from edgegossip.types import ConfigError, EdgegossipError
 
 START_S = 0.3  # nodes start within
 QUIET_ROUNDS = 8
@@ -58,6 +58,9 @@ def run_schedule(
     does not take the topology."""
     if algorithm is None:
         algorithm = naming.algorithm_of(schedule.algorithm)
+        s = schedule
+        if fault := unfit(s.algorithm, s.topology, s.codec, s.nodes, s.values):
+            raise ConfigError(fault)
     world = World(schedule, algorithm, say, make_disk, make_node)
     with np.errstate(all="ignore"):
         _Run(world).play()

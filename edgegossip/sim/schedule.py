@@ -21,12 +21,13 @@ from edgegossip.sim import faults as fault_words
 from edgegossip.sim import naming, workload
 from edgegossip.sim.faults import Fault
 from edgegossip.sim.naming import Named
-from edgegossip.types import ConfigError
+from edgegossip.types import ConfigError, EdgegossipError
 
 T = TypeVar("T")
 
 ROUND_S = 0.7  # what a round takes, about, when nothing is wrong
 VALUES = 16
+NODES = (2, 3, 4, 5, 6, 7, 8, 8)
 CODECS = (
     Named("fp32"),
     Named("fp32"),
@@ -87,12 +88,16 @@ class Schedule:
 
 
 def draw(seed: int, options: Options) -> Schedule:
-    """The schedule of a seed. Raises ConfigError when what is fixed does not go together."""
-    nodes = options.nodes or pick(seed, "nodes", (2, 3, 4, 5, 6, 7, 8, 8))
+    """The schedule of a seed. Raises ConfigError on an unknown name or parameter, and when what is fixed does not go together:
+    what is drawn is drawn so that it goes with what is fixed."""
+    _check_words(options)
     codec = options.codec or pick(seed, "codec", CODECS)
-    algorithm = pick(seed, "algorithm", options.algorithms or every_algorithm())
-    algorithm = with_params(seed, algorithm) if options.algorithms is None else algorithm
+    nodes = options.nodes or _nodes(seed, options.topology)
+    algorithm = _algorithm(seed, options, codec, nodes)
     topology = options.topology or _fitting(seed, algorithm, codec, nodes, options.values)
+    for each in options.algorithms or (algorithm,) if options.topology else ():
+        if fault := unfit(each, topology, codec, nodes, options.values):
+            raise ConfigError(fault)
     rounds = options.rounds or 12 + int(of(seed, "rounds").random() * 9)
     spec = fault_words.parse(options.faults)
     built = naming.topology_of(topology, nodes)
@@ -108,6 +113,46 @@ def draw(seed: int, options: Options) -> Schedule:
         options.deadline_s or pick(seed, "deadline", (2.0, 4.0)),
         fault_words.draw(spec, of(seed, "faults"), nodes, edges(built), rounds * ROUND_S),
     )
+
+
+def _check_words(options: Options) -> None:
+    """Names and parameters, before anything is made of them. Raises ConfigError."""
+    for algorithm in options.algorithms or ():
+        naming.algorithm_of(algorithm)
+    if options.codec is not None:
+        naming.codec_of(options.codec)
+    if options.workload is not None:
+        workload.check(options.workload)
+
+
+def _nodes(seed: int, topology: Named | None) -> int:
+    """How many; of those that a fixed topology can have."""
+    nodes = pick(seed, "nodes", NODES)
+    if topology is None or _exists(topology, nodes):
+        return nodes
+    able = [n for n in NODES if _exists(topology, n)]
+    return pick(seed, "nodes", able) if able else nodes  # with nodes that it cannot have, to fail with its own words
+
+
+@lru_cache(maxsize=1024)
+def _exists(topology: Named, nodes: int) -> bool:
+    try:
+        naming.topology_of(topology, nodes)
+    except EdgegossipError:
+        return False
+    return True
+
+
+def _algorithm(seed: int, options: Options, codec: Named, nodes: int) -> Named:
+    """One of those that are fixed, or of all that take a fixed topology."""
+    if options.algorithms is not None:
+        return pick(seed, "algorithm", options.algorithms)
+    algorithm = with_params(seed, pick(seed, "algorithm", every_algorithm()))
+    where = options.topology
+    if where is None or fits(algorithm, where, codec, nodes, options.values):
+        return algorithm
+    able = [a for a in every_algorithm() if fits(a, where, codec, nodes, options.values)]
+    return pick(seed, "algorithm", able) if able else algorithm
 
 
 def of(seed: int, what: str) -> Random:
@@ -159,22 +204,30 @@ def _fitting(seed: int, algorithm: Named, codec: Named, nodes: int, values: int)
     """A topology that the algorithm takes."""
     rng = of(seed, "topology")
     names = [n for n in topologies.names() if n != "file"]
+    faults: dict[str, str] = {}
     while names:
         named = Named(names.pop(int(rng.random() * len(names))))
-        if fits(algorithm, named, codec, nodes, values):
+        fault = unfit(algorithm, named, codec, nodes, values)
+        if fault is None:
             return named
-    raise ConfigError(f"no topology of {nodes} nodes suits {algorithm}")
+        faults[named.name] = fault
+    raise ConfigError(f"no topology of {nodes} nodes suits {algorithm} with {codec}; ring: {faults['ring']}")
+
+
+def fits(algorithm: Named, topology: Named, codec: Named, nodes: int, values: int) -> bool:
+    """Whether the algorithm takes it."""
+    return unfit(algorithm, topology, codec, nodes, values) is None
 
 
 @lru_cache(maxsize=65536)
-def fits(algorithm: Named, topology: Named, codec: Named, nodes: int, values: int) -> bool:
-    """Whether the algorithm takes it."""
+def unfit(algorithm: Named, topology: Named, codec: Named, nodes: int, values: int) -> str | None:
+    """Why the algorithm does not take it."""
     try:
         view = view_of(naming.topology_of(topology, nodes), codec, nodes, values)
         naming.algorithm_of(algorithm).init(np.zeros(values, np.float32), view)
-    except ConfigError:
-        return False
-    return True
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def layout_of(values: int) -> Layout:

@@ -5,18 +5,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgegossip.types import ConfigError, LocalUpdate, Vec
+from edgegossip.gossip.params import unknown
+from edgegossip.types import LocalUpdate, Vec
 
 NAMES = ("quadratic", "consensus")
 LR = 0.1
+
+
+def check(name: str) -> None:
+    """Raises ConfigError unless it is one of NAMES."""
+    if name not in NAMES:
+        raise unknown("workload", name, NAMES)
 
 
 class Workload:
     """`values` is the size of the model. Nodes start from different models unless `equal`."""
 
     def __init__(self, name: str, nodes: int, values: int, seed: int, equal: bool) -> None:
-        if name not in NAMES:
-            raise ConfigError(f"unknown workload {name!r}; valid: {', '.join(NAMES)}")
+        check(name)
         rng = np.random.default_rng(seed)
         starts = rng.normal(size=(1 if equal else nodes, values)).astype(np.float32)
         self.starts: list[Vec] = [starts[i % len(starts)] for i in range(nodes)]  # float32[values] each

@@ -31,6 +31,7 @@ from edgegossip.sim import (
     run_schedule,
     shrink,
 )
+from edgegossip.sim import schedule as schedules
 from edgegossip.sim.from_recipe import fixed_by
 from edgegossip.sim.node import Frame
 from edgegossip.sim.schedule import every_algorithm
@@ -269,3 +270,49 @@ def test_a_topology_file(tmp_path: Path) -> None:
 def test_mistakes_are_config_errors(words: list[str]) -> None:
     for more in ([], ["--campaign", "3"]):
         assert isinstance(invoke(*words, *more).exception, ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--algorithm choco", "unknown algorithm 'choco'; did you mean choco-sgd?"),
+        ("--algorithm dpsgd --algorithm choco", "unknown algorithm 'choco'; did you mean choco-sgd?"),
+        ("--algorithm choco-sgd+nestrov", "unknown momentum 'nestrov'; did you mean nesterov?"),
+        ("--algorithm choco-sgd:etta=1", "unknown parameter of algorithm 'choco-sgd' 'etta'; did you mean eta?"),
+        ("--algorithm choco-sgd:eta=2", "eta of choco-sgd = 2 must be"),
+        ("--codec topk:rati=0.1", "did you mean ratio?"),
+        ("--topology rng", "unknown topology 'rng'; did you mean ring?"),
+        ("--topology ring:degree=3", "unknown parameter of topology 'ring' 'degree'"),
+        ("--topology file", "needs its path"),
+        ("--workload consensu", "unknown workload 'consensu'; did you mean consensus?"),
+        ("--algorithm choco-sgd --topology directed-ring", "choco-sgd needs symmetric weights"),
+        ("--algorithm dpsgd --algorithm choco-sgd --topology directed-ring", "choco-sgd needs symmetric weights"),
+        ("--topology random-regular:degree=9", "degree"),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("--campaign", "3")])
+def test_mistakes_are_told_in_one_sentence_before_anything_is_printed(
+    words: str, says: str, more: tuple[str, ...]
+) -> None:
+    done = invoke("--seed", "1", *words.split(), *more)
+    assert isinstance(done.exception, ConfigError) and says in str(done.exception) and done.output == ""
+
+
+@pytest.mark.parametrize("topology", ["directed-ring", "torus", "exponential"])
+def test_what_is_drawn_goes_with_a_fixed_topology(topology: str) -> None:
+    drawn = [draw(seed, Options(topology=Named(topology))) for seed in range(40)]
+    assert len({s.algorithm.name for s in drawn}) > 5 and len({s.nodes for s in drawn}) > 1
+
+
+def test_nothing_suits_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedules, "unfit", lambda *_: "not today")
+    with pytest.raises(ConfigError, match="no topology of 3 nodes suits dpsgd with fp32; ring: not today"):
+        draw(1, Options(algorithms=(Named("dpsgd"),), nodes=3, codec=Named("fp32")))
+    with pytest.raises(ConfigError, match="^not today$"):
+        draw(1, Options(topology=Named("ring")))
+
+
+def test_a_schedule_that_does_not_go_together_is_not_run() -> None:
+    schedule = draw(1, Options(algorithms=(Named("choco-sgd"),), faults="none"))
+    with pytest.raises(ConfigError, match="symmetric weights"):
+        run_schedule(replace(schedule, topology=Named("directed-ring")))
