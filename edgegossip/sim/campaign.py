@@ -14,7 +14,7 @@ from edgegossip.sim.run import Outcome, run_schedule
 from edgegossip.sim.schedule import Options, draw
 
 CHUNK = 16  # seeds that a process gets at a time
-REPLAY_EVERY = 50  # schedules, of which one is run again and must give the same hash
+REPLAY_EVERY = 50  # schedules, of which one is run again and must give the same hash; the first one always is
 REPLAY = "replay"  # the rule that this is
 
 
@@ -28,7 +28,9 @@ class Result:
     events: int = 0
     seconds: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)  # schedules in which a kind did something
-    algorithms: Counter[str] = field(default_factory=Counter)
+    algorithms: Counter[str] = field(default_factory=Counter)  # schedules that ran it, with its momentum
+    topologies: Counter[str] = field(default_factory=Counter)
+    codecs: Counter[str] = field(default_factory=Counter)
     rules: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, str, str]] = field(default_factory=list)  # (seed, rule, text)
 
@@ -41,6 +43,8 @@ class Result:
         self.events += other.events
         self.faults.update(other.faults)
         self.algorithms.update(other.algorithms)
+        self.topologies.update(other.topologies)
+        self.codecs.update(other.codecs)
         self.rules.update(other.rules)
         self.failures = sorted([*self.failures, *other.failures])[: self.KEEP]
 
@@ -55,6 +59,8 @@ class Result:
             "events": self.events,
             "seconds": round(self.seconds, 3),
             "algorithms": dict(sorted(self.algorithms.items())),
+            "topologies": dict(sorted(self.topologies.items())),
+            "codecs": dict(sorted(self.codecs.items())),
             "rules": dict(sorted(self.rules.items())),
             "failures": [{"seed": s, "rule": r, "text": t} for s, r, t in self.failures[:20]],
         }
@@ -91,19 +97,19 @@ def _parts(seeds: list[int], options: Options, jobs: int, variants: dict[str, An
     chunks = [seeds[k : k + CHUNK] for k in range(0, len(seeds), CHUNK)]
     if jobs == 1:
         for chunk in chunks:
-            yield _run(chunk, options, variants)
+            yield _run(chunk, options, variants, seeds[0])
         return
     with ProcessPoolExecutor(jobs) as pool:
         waiting = []
         for chunk in chunks:
-            waiting.append(pool.submit(_run, chunk, options, variants))
+            waiting.append(pool.submit(_run, chunk, options, variants, seeds[0]))
             if len(waiting) > 4 * jobs:
                 yield waiting.pop(0).result()
         for future in waiting:
             yield future.result()
 
 
-def _run(seeds: Sequence[int], options: Options, variants: dict[str, Any]) -> Result:
+def _run(seeds: Sequence[int], options: Options, variants: dict[str, Any], first: int) -> Result:
     result = Result()
     for seed in seeds:
         schedule = draw(seed, options)
@@ -111,9 +117,11 @@ def _run(seeds: Sequence[int], options: Options, variants: dict[str, Any]) -> Re
         result.schedules += 1
         result.events += outcome.events
         result.algorithms[schedule.algorithm.name] += 1
+        result.topologies[schedule.topology.name] += 1
+        result.codecs[str(schedule.codec)] += 1
         result.faults.update(outcome.seen.keys())
         rule, text = _fault(outcome)
-        if not rule and seed % REPLAY_EVERY == 0:
+        if not rule and (seed == first or seed % REPLAY_EVERY == 0):
             result.replays += 1
             if run_schedule(schedule, **variants).digest != outcome.digest:
                 rule, text = REPLAY, "the same schedule went another way when it was run again"

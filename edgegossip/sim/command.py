@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from edgegossip import recipe as recipes
 from edgegossip.sim import naming
-from edgegossip.sim.campaign import Result, campaign, cores
+from edgegossip.sim.campaign import REPLAY, REPLAY_EVERY, Result, campaign, cores
 from edgegossip.sim.faults import KINDS
 from edgegossip.sim.from_recipe import fixed_by
 from edgegossip.sim.run import run_schedule
@@ -121,14 +122,42 @@ def _show(result: Result, say: Say) -> None:
     for kind in KINDS:
         count = result.faults[kind]
         say(f"  {kind:{wide}}  {count:6}  {count / max(1, result.schedules):6.1%}")
+    plain, momenta = _parts(result.algorithms)
+    tables = (
+        ("algorithms", plain),
+        ("momentum", momenta),
+        ("topologies", result.topologies),
+        ("codecs", result.codecs),
+    )
+    for what, table in tables:
+        say(f"{what}: " + ", ".join(f"{name} {count}" for name, count in sorted(table.items())))
     rate = result.schedules / result.seconds if result.seconds else 0.0
     say(
-        f"{result.schedules} schedules, {result.violations} violations, {result.replays} run twice with the same hash; "
+        f"{result.schedules} schedules, {result.violations} violations, {_twice(result)}; "
         f"{rate:.1f} schedules and {result.events / max(result.seconds, 1e-9):.0f} events a second"
     )
     for rule, count in sorted(result.rules.items()):
         say(f"  {rule}: {count}")
     _failures(result.failures[:10], say)
+
+
+def _twice(result: Result) -> str:
+    """How many were run again, and what came of it."""
+    if not result.replays:
+        return f"none run twice (the first and every {REPLAY_EVERY}th are, unless they fail)"
+    other = result.rules[REPLAY]
+    return f"{result.replays} run twice, " + (f"{other} of them with another hash" if other else "with the same hash")
+
+
+def _parts(algorithms: Mapping[str, int]) -> tuple[Counter[str], Counter[str]]:
+    """Counts by algorithm and by momentum, of counts by NAME[+MOMENTUM]."""
+    plain: Counter[str] = Counter()
+    momenta: Counter[str] = Counter()
+    for name, count in algorithms.items():
+        algorithm, _, momentum = name.partition("+")
+        plain[algorithm] += count
+        momenta[momentum or "none"] += count
+    return plain, momenta
 
 
 def _failures(failures: Sequence[tuple[int, str, str]], say: Say) -> None:

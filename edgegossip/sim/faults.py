@@ -214,21 +214,33 @@ def _amount(entry: str, kind: Kind, value: float | None) -> float | None:
     if value is None:
         return None
     if kind.scope == "messages":
-        if not 0.0 < value <= (1.0 if kind.unit == "probability" else 60.0):
-            raise ConfigError(f"--faults {entry}: {kind.help}; it must be above 0 and at most 1 (or 60 s)")
+        most, unit = (1.0, "") if kind.unit == "probability" else (60.0, " s")
+        if not 0.0 < value <= most:
+            raise ConfigError(f"--faults {entry}: {kind.help}; it must be above 0 and at most {most:g}{unit}")
     elif value != int(value) or not 1 <= value <= 100:
         raise ConfigError(f"--faults {entry}: how many times it happens is a whole number from 1 to 100")
     return value
 
 
+def _example(kind: Kind) -> str:
+    """An exact entry of this kind."""
+    nodes = {"messages": (), "edge": (0, 1), "node": (2,), "side": (0, 3)}[kind.scope]
+    return str(Fault(kind.name, 3, 5, kind.low, nodes))
+
+
 def _exact(entry: str, kind: Kind, value: float | None, window: str) -> Fault:
     match = _EXACT.fullmatch(window)
     if match is None:
-        raise ConfigError(f"--faults {entry}: write it as KIND=STRENGTH@FROM-TO:NODES, such as crash@3-5:2")
+        raise ConfigError(f"--faults {entry}: write it as KIND=STRENGTH@FROM-TO:NODES, such as {_example(kind)}")
     nodes = tuple(int(i) for i in (match["nodes"] or "").split("+") if i)
     wanted = {"messages": (0, 0), "edge": (2, 2), "node": (1, 1), "side": (1, 64)}[kind.scope]
     if not wanted[0] <= len(nodes) <= wanted[1]:
-        raise ConfigError(f"--faults {entry}: {kind.name} takes {wanted[0]} nodes after the colon, not {len(nodes)}")
+        count = {"messages": "no nodes", "edge": "2 nodes", "node": "1 node", "side": "the nodes of one side"}[
+            kind.scope
+        ]
+        raise ConfigError(
+            f"--faults {entry}: {kind.name} takes {count} after the colon, not {len(nodes)}; such as {_example(kind)}"
+        )
     start, end = _number(entry, match["from"]), _number(entry, match["to"])
     if end < start:
         raise ConfigError(f"--faults {entry}: it ends before it starts")

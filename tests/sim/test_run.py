@@ -30,6 +30,7 @@ from edgegossip.sim import (
     naming,
     run_schedule,
     shrink,
+    trace,
 )
 from edgegossip.sim import schedule as schedules
 from edgegossip.sim.from_recipe import fixed_by
@@ -227,7 +228,32 @@ def test_a_campaign_as_json_has_the_promised_fields() -> None:
 
 def test_a_campaign_prints_its_faults() -> None:
     done = invoke("--campaign", "3", "--jobs", "1", "--nodes", "3", "--rounds", "4", "--faults", "loss=0.5")
-    assert "3 schedules, 0 violations" in done.output and "loss" in done.output
+    assert "3 schedules, 0 violations, 1 run twice, with the same hash" in done.output and "loss" in done.output
+
+
+def test_a_campaign_counts_algorithms_topologies_and_codecs() -> None:
+    words = ("--campaign", "3", "--jobs", "1", "--nodes", "3", "--rounds", "2", "--faults", "none")
+    fixed = ("--algorithm", "dpsgd+nesterov", "--topology", "ring", "--codec", "qsgd:bits=6")
+    done = invoke(*words, *fixed)
+    for line in ("algorithms: dpsgd 3", "momentum: nesterov 3", "topologies: ring 3", "codecs: qsgd:bits=6 3"):
+        assert line in done.output.splitlines()
+    document = json.loads(invoke(*words, *fixed, "--json").output)
+    assert document["algorithms"] == {"dpsgd+nesterov": 3} and document["topologies"] == {"ring": 3}
+    assert document["codecs"] == {"qsgd:bits=6": 3} and document["replays"] == 1
+
+
+def test_running_one_again_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed = ("--nodes", "3", "--rounds", "2", "--algorithm", "dpsgd", "--topology", "ring")
+    with monkeypatch.context() as patched:
+        patched.setattr(checkers, "ROW_TOLERANCE", -1.0)
+        assert (
+            "none run twice (the first and every 50th are, unless they fail)"
+            in invoke("--campaign", "2", "--jobs", "1", *fixed).output
+        )
+    hashes = iter(range(100))
+    monkeypatch.setattr(trace.Trace, "digest", lambda _: str(next(hashes)))
+    done = invoke("--campaign", "2", "--jobs", "1", *fixed)
+    assert "1 run twice, 1 of them with another hash" in done.output and done.return_value == 6
 
 
 def test_a_recipe_fixes_its_parts() -> None:
