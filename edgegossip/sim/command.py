@@ -65,9 +65,11 @@ def replay(asked: Asked, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
         say(f"# {'time_s':>7}  node  event")
     outcome = run_schedule(schedule, say=None if quiet else say)
     if not quiet:
-        say(f"# hash {outcome.digest}, {outcome.events} events, {outcome.rounds} rounds of all nodes together")
         for violation in outcome.violations:
             say(f"# VIOLATION of {violation}")
+        if outcome.spread is not None:
+            say(f"# 0 violations; in the end the models differ by at most {outcome.spread:.3g} in any value")
+        say(f"# hash {outcome.digest}, {outcome.events} events, {outcome.rounds} rounds of all nodes together")
     document = {
         "seed": schedule.seed,
         "command": schedule.command(),
@@ -75,6 +77,7 @@ def replay(asked: Asked, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
         "events": outcome.events,
         "rounds": outcome.rounds,
         "virtual_s": round(outcome.virtual_s, 3),
+        "spread": outcome.spread,
         "faults": dict(outcome.seen),
         "violations": [
             {"rule": v.rule, "node": v.node, "time_s": v.time_s, "text": v.text} for v in outcome.violations

@@ -79,6 +79,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 )
 BYZANTINE = frozenset(k for k in KINDS if k.startswith("byzantine"))
 CRASHES = ("crash", "old-checkpoint", "empty-disk", "torn-write", "lost-write")
+ENDLESS = frozenset({"clock-jump", "leave"})  # they happen at once; their end is none
 MOST_DRAWN = 5  # kinds that `all` draws for one schedule
 _EXACT = re.compile(r"(?P<from>[0-9.]+)-(?P<to>[0-9.]+)(?::(?P<nodes>[0-9+]+))?")
 

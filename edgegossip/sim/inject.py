@@ -30,6 +30,11 @@ class Injector:
         world.trace.event(world.clock.now, -1, trace.FAULT, fault.end)
         world.trace.line(world.clock.now, None, f"fault: {fault} ({KINDS[fault.kind].help})")
         begin(fault)
+        if fault.end > fault.start and fault.kind not in faults.ENDLESS:
+            world.clock.at(fault.end, self._end, fault)
+
+    def _end(self, fault: Fault) -> None:
+        self._world.trace.line(self._world.clock.now, None, f"end of fault: {fault}")
 
     def _of_scope(self, fault: Fault):  # type: ignore[no-untyped-def]
         if fault.kind in faults.CRASHES:

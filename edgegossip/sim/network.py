@@ -31,15 +31,17 @@ class Network:
         self._cuts: dict[int, list[str]] = {}  # by edge: the kinds of faults that cut it
         self._slow: dict[int, float] = {}
 
-    def send(self, sender: int, receiver: int, data: bytes) -> None:
+    def send(self, sender: int, receiver: int, data: bytes) -> str:
+        """What faults make of it, such as `lost (loss)`; empty where they leave it alone, but for its time."""
         edge, random = sender * self._nodes + receiver, self._random
         if self._cuts and edge in self._cuts:
-            self._seen[self._cuts[edge][-1]] += 1
-            return
+            kind = self._cuts[edge][-1]
+            self._seen[kind] += 1
+            return f"cut ({kind})"
         if self.loss and random() < self.loss:
             self._seen["loss"] += 1
-            return
-        now = self._clock.now
+            return "lost (loss)"
+        now, fate = self._clock.now, ""
         when = now + self._latency[edge] + JITTER_S * random()
         if self.delay:
             when += self.delay * random()
@@ -50,12 +52,15 @@ class Network:
         if self.reorder and random() < self.reorder:
             when += OVERTAKE_S * random()
             self._seen["reorder"] += 1
+            fate = "others overtake it (reorder)"
         else:
             when = self._last[edge] = max(when, self._last[edge])
         self._clock.at(when, self._deliver, sender, receiver, data)
         if self.duplication and random() < self.duplication:
             self._seen["duplication"] += 1
             self._clock.at(when + OVERTAKE_S * random(), self._deliver, sender, receiver, data)
+            fate = f"{fate}, twice (duplication)" if fate else "twice (duplication)"
+        return fate
 
     def cut(self, sender: int, receiver: int, kind: str) -> None:
         self._cuts.setdefault(sender * self._nodes + receiver, []).append(kind)

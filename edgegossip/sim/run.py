@@ -43,6 +43,7 @@ class Outcome:
     events: int
     rounds: int  # that all nodes together finished
     virtual_s: float
+    spread: float | None  # of the models in the end, largest difference in any value; None after a violation
 
 
 def run_schedule(
@@ -72,7 +73,14 @@ def run_schedule(
         world.trace.events,
         sum(node.rounds_done for node in world.nodes),
         world.clock.now,
+        _spread(world),
     )
+
+
+def _spread(world: World) -> float | None:
+    if world.violations:
+        return None
+    return float(agreement.spread([world.algorithm.model(n.state) for n in world.nodes if n.up]))
 
 
 class _Run:

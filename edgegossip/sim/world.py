@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ from edgegossip.sim.agreement import Averages
 from edgegossip.sim.byzantine import Byzantine
 from edgegossip.sim.checkers import Violation
 from edgegossip.sim.clock import Clock
+from edgegossip.sim.describe import describe
 from edgegossip.sim.disk import Disk, Saved
 from edgegossip.sim.ledger import Ledger
 from edgegossip.sim.network import Network
@@ -118,12 +120,12 @@ class World:
         lie = ""
         if i in self.liars:
             lie, data = self._tamper(i, send, data)
-        if self.trace.say is not None:
-            extra = f", tampered with: {lie}" if lie else ""
-            self.trace.line(self.clock.now, i, f"-> {to}: {describe(send.frame)}{extra}")
         if lie:
             self._lies[data] = lie
-        self.network.send(i, to, data)
+        fate = self.network.send(i, to, data)
+        if self.trace.say is not None:
+            extra = (f", tampered with: {lie}" if lie else "") + (f", {fate}" if fate else "")
+            self.trace.line(self.clock.now, i, f"-> {to}: {describe(send.frame)}{extra}")
 
     def received(self, node: Node, event: Frame, frame: wire.Frame, outcome: tuple[Any, list[Action]]) -> None:
         """A frame was taken in; node.state is still what it was before."""
@@ -157,9 +159,9 @@ class World:
         self.trace.event(now, i, trace.DONE, done.round)
         self.trace.model(model)
         if self.trace.say is not None:
-            self.trace.line(
-                now, i, f"round {done.round} is done; the neighbours are {done.consensus_distance:.4g} away"
-            )
+            away = done.consensus_distance
+            heard = "no neighbour heard" if math.isnan(away) else f"the neighbours are {away:.4g} away"
+            self.trace.line(now, i, f"round {done.round} is done; {heard}")
         round = self.algorithm.round(node.state)
         if done.round <= self.round_of[i] or round <= done.round:
             self.violate("rounds", i, f"round {done.round} done after {self.round_of[i]}, and {round} comes next")
@@ -253,6 +255,7 @@ class World:
     def _deliver(self, sender: int, receiver: int, data: bytes) -> None:
         node = self.nodes[receiver]
         if not node.up:
+            self.trace.line(self.clock.now, receiver, f"a message of {sender} finds no process and is lost")
             return
         self.trace.event(self.clock.now, receiver, trace.DELIVER, int.from_bytes(data[64:72], "little") % 2**53)
         node.take(Frame(sender, data, self._lies.get(data, "") if self._lies else ""))
@@ -284,13 +287,3 @@ class World:
         self.trace.line(self.clock.now, index, why)
         node.kill()
         self.presence.node_changed(index)
-
-
-def describe(frame: wire.Frame) -> str:
-    """A frame in a few words."""
-    aux = "".join(f" {_aux_name(tag)}={value:g}" for tag, value in frame.aux.items())
-    return f"{frame.kind.name.lower()} of round {frame.round}, number {frame.sequence}, {len(frame.body)} bytes{aux}"
-
-
-def _aux_name(tag: int) -> str:
-    return next((a.name.lower() for a in wire.Aux if a == tag), f"aux-{tag}")

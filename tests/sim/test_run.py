@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,8 +55,31 @@ def test_a_trace_changes_nothing_and_tells_what_happens() -> None:
     lines: list[str] = []
     assert run_schedule(schedule).digest == run_schedule(schedule, say=lines.append).digest
     text = "\n".join(lines)
-    for said in ("starts from", "steps in round", "->", "<-", "is done", "fault: crash", "hears that", "all is well"):
+    said_first = ("starts from", "steps in round", "->", "<-", "is done", "fault: crash", "hears that", "all is well")
+    for said in (*said_first, ", lost (loss)", "end of fault: loss=0.3", "end of fault: late-join"):
         assert said in text
+
+
+def traced(algorithm: str, faults: str) -> str:
+    lines: list[str] = []
+    options = Options(algorithms=(Named(algorithm),), topology=Named("ring"), nodes=4, rounds=8, faults=faults)
+    assert not run_schedule(draw(7, options), say=lines.append).violations
+    return "\n".join(lines)
+
+
+def test_a_trace_says_what_faults_make_of_a_message() -> None:
+    text = traced("choco-sgd", "split@1-3:0+3,duplication=0.6@0-5,reorder=0.6@0-5,crash@3-5:1,leave@4-5:2")
+    for said in (", cut (split)", ", twice (duplication)", ", others overtake it (reorder)", "finds no process"):
+        assert said in text
+    assert "overtake it (reorder), twice (duplication)" in text
+    assert text.index("fault: split@1-3:0+3 (") < text.index("    3.000   -  end of fault: split@1-3:0+3")
+    assert "end of fault: leave" not in text
+
+
+def test_ids_are_exact_and_nobody_is_nan_away() -> None:
+    text = traced("choco-sgd", "split@0-4:0,loss=0.3@0-5")
+    assert re.search(r"session=[0-9a-f]{9,12}\b", text) and "e+" not in text
+    assert "no neighbour heard" in text and "nan" not in text
 
 
 def test_a_small_campaign_over_everything_finds_nothing() -> None:
@@ -214,8 +238,9 @@ def invoke(*words: str) -> Any:
 def test_replay_prints_a_trace_and_its_hash() -> None:
     done = invoke("--seed", "4", "--nodes", "3", "--rounds", "4", "--algorithm", "choco-sgd")
     assert done.return_value == 0 and "# hash " in done.output and "steps in round" in done.output
+    assert "# 0 violations; in the end the models differ by at most" in done.output
     again = invoke("--seed", "4", "--nodes", "3", "--rounds", "4", "--algorithm", "choco-sgd", "--json")
-    assert json.loads(again.output)["hash"] in done.output
+    assert json.loads(again.output)["hash"] in done.output and json.loads(again.output)["spread"] >= 0
 
 
 def test_a_campaign_as_json_has_the_promised_fields() -> None:
