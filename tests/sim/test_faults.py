@@ -1,5 +1,6 @@
 """The words of a SPEC, and what is drawn from them."""
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -42,6 +43,16 @@ def test_what_is_drawn_is_within_bounds_and_its_words_give_it_again(seed: int, n
         assert all(0 <= i < nodes for i in fault.nodes)
         assert KINDS[fault.kind].low - 0.01 <= fault.strength <= KINDS[fault.kind].high + 0.01
     assert faults.parse(",".join(map(str, found)) or "none").exact == found
+
+
+def test_the_guide_names_every_kind_with_its_range() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    rows = [line for line in guide.splitlines() if line.startswith("| `")]
+    for kind in KINDS.values():
+        word = kind.name.removeprefix("byzantine") if kind.name != "byzantine-nan" else kind.name
+        named = [row for row in rows if f"`{word}`" in row]
+        assert named, kind.name
+        assert not kind.unit or any(f"{kind.low:g} to {kind.high:g}" in row for row in named), kind.name
 
 
 def test_all_draws_every_kind_sooner_or_later() -> None:
