@@ -62,6 +62,7 @@ class Aux(IntEnum):
     PHASE = 13  # of the topology's period, for messages about a stream
     ANSWER = 14  # 1: to the exchange of this session and sequence, which the receiver began
     SETTLED = 15  # sequence of the last exchange with the receiver that is over for the sender, who began it
+    EPOCH = 16  # of a stream's message: the sender's process, below 2^48
 
 
 @dataclass(frozen=True, slots=True)

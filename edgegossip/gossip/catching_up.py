@@ -2,7 +2,7 @@
 
 A full state replaces what a stream would have brought. A node goes on in the others' round when at least half of its
 in-neighbours that are up are far ahead: half, not more, because after a split heals a node of a ring has one neighbour
-on either side of it; and not one, because then any single one could lead it where it likes.
+on either side of it. A single one of many cannot lead it where it likes; on a ring each neighbour is half of them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from edgegossip.frame import Aux, Frame
 from edgegossip.gossip import edges, receiving
 from edgegossip.gossip.base import Action, Adopted, Checkpoint, RoundDone, SetTimer
 from edgegossip.gossip.changed import changed
-from edgegossip.gossip.handshake import in_keys
+from edgegossip.gossip.handshake import in_keys, out_keys
 from edgegossip.gossip.scheme import Full
+from edgegossip.gossip.state import frozen
 from edgegossip.gossip.streams import MAX_ID, InEdge, number_of, vector_of
 from edgegossip.types import PeerError, Round, Vec
 
@@ -34,15 +35,17 @@ def state(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcom
     if key not in in_keys(algorithm, s):
         raise PeerError(f"{name} sent a state of a stream that {s.view.node} does not get")
     session, position, edge = number_of(frame, Aux.SESSION, 1, MAX_ID), frame.sequence - 1, s.in_edge(key)
-    stale = session == edge.parts_of[0] and position < edge.parts_of[1]
+    stale = session == edge.parts_of[0] and position < edge.parts_of[1] and frame.aux.get(Aux.EPOCH) == edge.parts_of[2]
     if session != edge.opening or stale:
         return changed(s, late=s.late + 1), []
-    parts = _with_part(algorithm, s, edge, frame, (session, position))
+    of = (session, position, number_of(frame, Aux.EPOCH, 1, MAX_ID))
+    number_of(frame, Aux.LIFE, 1, MAX_ID)
+    parts = _with_part(algorithm, s, edge, frame, of)
     if len(parts) < frame.aux[Aux.PARTS]:
-        return s.with_in(key, changed(edge, parts=parts, parts_of=(session, position))), []
+        return s.with_in(key, changed(edge, parts=parts, parts_of=of)), []
     vectors = [parts[k] for k in sorted(parts)]
     model = vectors.pop() if Aux.MODEL in frame.aux else None
-    s, actions = _take_full(algorithm, s, key, session, Full(vectors, frame.aux), frame)
+    s, actions = _take_full(algorithm, s, key, session, Full(vectors, frame.aux, frame.round), frame)
     if model is not None:
         s, more = _claim(algorithm, s, sender, frame.round, model)
         return s, [*actions, *more]
@@ -67,7 +70,9 @@ def skip_to(algorithm: Synchronous, s: State, target: Round, model: Vec | None) 
     return s, [*([SetTimer(None)] if stepped else []), Checkpoint(), *done, *actions]
 
 
-def _with_part(algorithm: Synchronous, s: State, edge: InEdge, frame: Frame, of: tuple[int, int]) -> Mapping[int, Vec]:
+def _with_part(
+    algorithm: Synchronous, s: State, edge: InEdge, frame: Frame, of: tuple[int, int, int]
+) -> Mapping[int, Vec]:
     """The parts so far. Raises PeerError when there are not as many as there should be."""
     wanted = algorithm.scheme.parts + (Aux.MODEL in frame.aux)
     parts = number_of(frame, Aux.PARTS, wanted, wanted)
@@ -78,10 +83,12 @@ def _with_part(algorithm: Synchronous, s: State, edge: InEdge, frame: Frame, of:
 def _take_full(algorithm: Synchronous, s: State, key: Key, session: int, full: Full, frame: Frame) -> Outcome:
     """The stream goes on after what the full state holds."""
     if not algorithm.scheme.streams:
-        return s.with_in(key, changed(s.in_edge(key), parts=InEdge().parts, parts_of=(0, 0))), []
+        return s.with_in(key, changed(s.in_edge(key), parts=InEdge().parts, parts_of=(0, 0, 0))), []
     math_ = algorithm.scheme.adopt(s.math, *key, full, s.here)
     s = _break_streams(algorithm, s, math_)
-    s = s.with_in(key, s.in_edge(key).settled(session, frame.sequence - 1, frame.round - 1), math=math_)
+    s = s.with_in(
+        key, s.in_edge(key).settled(session, frame.sequence - 1, frame.round - 1, int(frame.aux[Aux.EPOCH])), math=math_
+    )
     return receiving.drain(algorithm, s, key[0])
 
 
@@ -92,8 +99,9 @@ def _break_streams(algorithm: Synchronous, s: State, math_: Any) -> State:
     moved = {p for p in phases if algorithm.scheme.public(s.math, p) is not algorithm.scheme.public(math_, p)}
     if not moved:
         return s
-    out = {k: changed(e, session=0, position=e.position + 2) if k[1] in moved else e for k, e in s.out.items()}
-    return changed(s, out=MappingProxyType(out))
+    keys = [k for k in {*s.out, *out_keys(algorithm, s)} if k[1] in moved]
+    broken = {k: changed(s.out_edge(k), session=0, position=s.out_edge(k).position + 2) for k in keys}
+    return changed(s, out=frozen({**s.out, **broken}))
 
 
 def _claim(algorithm: Synchronous, s: State, sender: int, round: Round, model: Vec) -> Outcome:

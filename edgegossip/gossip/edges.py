@@ -18,6 +18,7 @@ from edgegossip.gossip.keys import derive_key
 from edgegossip.types import ConfigError, LocalError, NodeId, PeerError, Round, Vec
 
 IMPLAUSIBLE = 1e4  # times the own model's norm
+LARGEST = 1e18  # norm of anything that is taken in: its square is still a float32
 
 
 def check_view(view: NodeView) -> int:
@@ -97,7 +98,7 @@ def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec) -> floa
     ||own|| + 1, as after training that diverged or with intent."""
     with np.errstate(over="ignore", invalid="ignore"):
         squares = float(np.dot(vec, vec))
-    limit = IMPLAUSIBLE * (math.sqrt(float(np.dot(own, own))) + 1.0)
+        limit = min(IMPLAUSIBLE * (math.sqrt(float(np.dot(own, own))) + 1.0), LARGEST)
     if not squares <= limit * limit:
         raise PeerError(f"{name} sent values that are too large to average")
     return squares

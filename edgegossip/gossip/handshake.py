@@ -117,7 +117,10 @@ def _opened(algorithm: Synchronous, s: State, key: Key, frame: Frame, session: i
     alike = frame.aux.get(Aux.FRESH) == algorithm.scheme.fingerprint(s.math)
     if alike and not behind and _nothing_missed(s, key, edge):
         told = edge.position == 0 or known and s.stepped is not None and key[0] in s.stepped.sent
-        return (s, []) if told else sending.tell(algorithm, s, [key[0]], advance=False)
+        if told or edge.answers >= ANSWERS_A_ROUND:
+            return s, []
+        s = s.with_out(key, changed(edge, answers=edge.answers + 1))
+        return sending.tell(algorithm, s, [key[0]], advance=False)
     return _answer(algorithm, s, key, session, behind)
 
 
@@ -139,6 +142,7 @@ def _answer(algorithm: Synchronous, s: State, key: Key, session: int, behind: bo
     vectors = [*full.vectors, algorithm.scheme.model(s.math)] if behind else list(full.vectors)
     next_round = s.round if s.stepped is None else s.round + 1
     aux = {**full.numbers, Aux.SESSION: session, Aux.LIFE: s.life, Aux.PARTS: len(vectors), Aux.PHASE: key[1]}
+    aux[Aux.EPOCH] = s.epoch
     if behind:
         aux[Aux.MODEL] = 1
     sends: list[Action] = [

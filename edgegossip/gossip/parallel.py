@@ -33,6 +33,7 @@ from edgegossip.gossip.scheme import Full, Published
 from edgegossip.types import LocalUpdate, PeerError, Vec
 
 _MANY = 2**52
+MOST_ROUNDS = 2**32  # what a frame can number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,6 +115,8 @@ class Parallel:
             edges.squared_norm(name, vec, m.x)
         m = self._with(m, sender, Stream(own[0], own[-1], _count(name, full, Aux.EXAMPLES)))
         known = _count(name, full, Aux.STEPS)
+        if known > MOST_ROUNDS:  # of a liar: nobody could count on from there
+            raise PeerError(f"{name} holds {known} messages of {here.view.node}")
         return self._with(m, m.index, Stream(theirs[0], theirs[-1], known)) if known > _of(m, m.index).count else m
 
     def forget(self, m: Streams, to: int, phase: int) -> Streams:

@@ -153,7 +153,9 @@ class Push:
         if model is None:
             return m
         x = m.u * model.astype(np.float64)
-        return changed(m, x=x, z=model, memory=self.publisher.reset(m.memory, x.astype(np.float32)))
+        start = x.astype(np.float32)
+        memory, fingerprint = self.publisher.reset(m.memory, start), zlib.crc32(start.tobytes()) + 1
+        return changed(m, x=x, z=model, memory=memory, start=start, fingerprint=fingerprint)
 
     def public(self, m: Mass, phase: int) -> Vec | None:
         return self.publisher.public(m.memory, phase)
@@ -172,8 +174,9 @@ class Push:
         key, name = (sender, phase), here.name(sender)
         weight, life = full.numbers.get(Aux.PUSH_SUM_WEIGHT, -1.0), int(full.numbers[Aux.LIFE])
         total = full.vectors[0].astype(np.float64) + full.vectors[1]
-        if not weight >= 0.0 or weight == 0.0 and total.any():
-            raise PeerError(f"{name} sent a push-sum weight of {weight:g}")
+        most = 2.0 * here.view.topology.n * (full.round + 1)
+        if not 0.0 <= weight <= most or weight == 0.0 and total.any():
+            raise PeerError(f"{name} sent a push-sum weight of {weight:g} after {full.round} rounds")
         seen = m.seen.get(key)
         if seen is None or seen.life not in (0, life):
             seen = Total(np.zeros_like(total), 0.0)

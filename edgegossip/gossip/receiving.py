@@ -34,10 +34,11 @@ def next_of_stream(algorithm: Synchronous, s: State, sender: int, frame: Frame) 
     session = number_of(frame, Aux.SESSION, 1, MAX_ID)
     key = algorithm.key(sender, frame.round % s.view.topology.period)
     edge = s.in_edge(key)
+    epoch = number_of(frame, Aux.EPOCH, 1, MAX_ID)
     if session == edge.opening and _starts_alike(algorithm, s, edge, frame):
-        edge = InEdge(session, round=edge.round)
+        edge = InEdge(session, round=edge.round, epoch=epoch)
         s = s.with_in(key, edge)
-    if session == edge.session:
+    if session == edge.session and epoch == edge.epoch:
         if frame.sequence <= edge.position:
             return changed(s, duplicates=s.duplicates + 1), []
         if frame.sequence == edge.position + 1 and frame.round <= s.round:
@@ -96,7 +97,8 @@ def drain(algorithm: Synchronous, s: State, sender: int) -> Outcome:
     for frame in s.inbox.of(sender):
         edge = s.in_edge(key := algorithm.key(sender, frame.round % s.view.topology.period))
         session = frame.aux[Aux.SESSION]
-        if session not in (edge.session, edge.opening) or session == edge.session and frame.sequence <= edge.position:
+        over = session == edge.session and (frame.sequence <= edge.position or frame.aux[Aux.EPOCH] != edge.epoch)
+        if over or session not in (edge.session, edge.opening):
             continue
         if session == edge.session and frame.sequence == edge.position + 1 and frame.round <= s.round:
             s, more = use(algorithm, s, sender, frame)

@@ -14,7 +14,7 @@ from edgegossip.codecs.base import Body
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.here import Here
-from edgegossip.types import LocalUpdate, Vec
+from edgegossip.types import LocalUpdate, Round, Vec
 
 M = TypeVar("M")
 Numbers = Mapping[int, float]  # aux values by tag
@@ -35,6 +35,7 @@ class Full:
 
     vectors: Sequence[Vec]  # `Scheme.parts` of them, float32[n]
     numbers: Numbers
+    round: Round = 0  # the first one that is not in it
 
 
 class Scheme(Protocol[M]):

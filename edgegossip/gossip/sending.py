@@ -39,7 +39,7 @@ def tell(algorithm: Synchronous, s: State, to: Iterable[int], advance: bool) -> 
 def _frame_for(algorithm: Synchronous, stepped: Stepped, k: int, edge: OutEdge, s: State) -> Frame:
     aux = dict(stepped.published.numbers.get(k, {}))
     if algorithm.scheme.streams:
-        aux[Aux.SESSION] = edge.session
+        aux[Aux.SESSION], aux[Aux.EPOCH] = edge.session, s.epoch
         if edge.position == 1:
             aux[Aux.FRESH] = algorithm.scheme.fingerprint(s.math)
     return replace(stepped.frame, sequence=edge.position, aux=aux)

@@ -40,7 +40,8 @@ class State:
     round: Round
     here: Here  # the three above, and what follows from them
     math: Any  # the scheme's state
-    life: int
+    life: int  # which history the totals belong to
+    epoch: int  # of this process
     out: Mapping[Key, OutEdge] = field(default_factory=lambda: _NO_OUT)
     in_: Mapping[Key, InEdge] = field(default_factory=lambda: _NO_IN)
     inbox: Inbox = field(default_factory=Inbox)

@@ -1,9 +1,10 @@
 """The two ends of a stream: messages of which none may be missing, over an edge that may lose, repeat and reorder them.
 
 A stream belongs to an edge and a phase of the topology. Its messages are numbered from 1. They count only within the
-*session* that the receiver opened last (HELLO with a number that it never used before): so neither a sender that restarted
-from an older checkpoint nor a message of a process that is gone can be mistaken for the next one, and nobody needs a clock
-or a counter that survives everything. On a gap the receiver opens a new session and gets the full state.
+*session* that the receiver opened last (HELLO with a number that it never used before), and from the one process of the
+sender (*epoch*) that it began with: so neither a sender that restarted from an older checkpoint nor a message of a process
+that is gone can be mistaken for the next one, and nobody needs a clock or a counter that survives everything. On a gap the
+receiver opens a new session and gets the full state.
 
 A node's *life* is the history that its push-sum totals belong to. It survives restarts from a checkpoint and ends with the
 disk. Both ends of an edge start their totals at zero when the other has begun a new life.
@@ -54,10 +55,11 @@ class InEdge:
     session: int = 0  # established; 0: never
     position: int = 0  # messages taken in
     round: Round = -1  # of the last one
+    epoch: int = 0  # of the sender's process in that session
     opening: int = 0  # session asked for and not established yet; 0: none
     asked: Round = -1  # when
     parts: Mapping[int, Vec] = field(default_factory=lambda: _NOTHING)  # of a full state that is not complete
-    parts_of: tuple[int, int] = (0, 0)  # its session and position
+    parts_of: tuple[int, int, int] = (0, 0, 0)  # its session, position and epoch
 
     @property
     def established(self) -> bool:
@@ -66,8 +68,8 @@ class InEdge:
     def took(self, round: Round) -> InEdge:
         return changed(self, position=self.position + 1, round=max(self.round, round))
 
-    def settled(self, session: int, position: int, round: Round) -> InEdge:
-        return InEdge(session, position, max(self.round, round))
+    def settled(self, session: int, position: int, round: Round, epoch: int) -> InEdge:
+        return InEdge(session, position, max(self.round, round), epoch)
 
 
 def session_id(view: NodeView, peer: int, phase: int, count: int) -> int:
@@ -83,7 +85,7 @@ def life_of(view: NodeView) -> int:
 def number_of(frame: Frame, tag: Aux, low: int, high: int, default: int | None = None) -> int:
     """A whole number beside the body. Raises PeerError when it is missing (without default), or out of range."""
     value = frame.aux.get(tag, default)
-    if value is None or value != int(value) or not low <= value <= high:
+    if value is None or not low <= value <= high or value != int(value):
         raise PeerError(f"a {frame.kind.name.lower()} message with {tag.name} = {value}; {low} to {high} is expected")
     return int(value)
 

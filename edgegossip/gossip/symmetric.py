@@ -145,7 +145,9 @@ class Symmetric:
     def settle(self, m: Mixing, model: Vec | None, here: Here) -> Mixing:
         if model is None:
             return changed(self._clean(m), x=m.x if m.base is None else m.base)
-        return changed(self._clean(m), x=model, memory=self.publisher.reset(m.memory, model), past=None)
+        fingerprint = zlib.crc32(model.tobytes()) + 1  # what neighbours are taken to be at until they are heard of
+        memory = self.publisher.reset(m.memory, model)
+        return changed(self._clean(m), x=model, memory=memory, start=model, fingerprint=fingerprint, past=None)
 
     def public(self, m: Mixing, phase: int) -> Vec | None:
         return self.publisher.public(m.memory, phase)

@@ -58,14 +58,24 @@ class Synchronous:
         self.scheme.check(view)
         edges.check_vector(view, x)
         here = Here.at(view, index, 0)
-        return State(view, index, 0, here, self.scheme.init(x, here), life_of(view))
+        return State(view, index, 0, here, self.scheme.init(x, here), life_of(view), life_of(view))
 
     def resume(self, s: State, view: NodeView) -> State:
         """The streams that this node sent are broken, and those that it received have to be opened anew: nobody knows
         what was lost. An update that was not mixed yet counts."""
         edges.check_same_run(s.view, view)
         here = Here.at(view, s.index, s.round)
-        s = changed(s, view=view, here=here, inbox=Inbox(), refused=frozenset(), lingering=False, sessions=0, claims={})
+        s = changed(
+            s,
+            view=view,
+            here=here,
+            epoch=life_of(view),
+            inbox=Inbox(),
+            refused=frozenset(),
+            lingering=False,
+            sessions=0,
+            claims={},
+        )
         s = changed(s, out=frozen({key: changed(edge, session=0) for key, edge in s.out.items()}))
         if s.stepped is None:
             return s

@@ -1,0 +1,213 @@
+"""Streams against old processes, late greetings and neighbours that lie."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip.frame import Aux, Kind
+from edgegossip.gossip.base import Message, Send
+from edgegossip.gossip.streams import control
+from edgegossip.types import PeerError
+from tests.gossip.test_streams import assert_replicas_are_equal, total
+
+N = 12
+
+
+def rounds(fleet: Any, numbers: range) -> None:
+    """Rounds with local updates; whoever waits in vain gets its deadline."""
+    for k in numbers:
+        for i, s in enumerate(fleet.states):
+            if s.stepped is None:
+                fleet.step(i, np.random.default_rng(k * 10 + i).normal(size=N) * 0.1)
+        fleet.deliver_all()
+        for i, s in enumerate(fleet.states):
+            if s.stepped is not None:
+                fleet.tick(i)
+        fleet.deliver_all()
+
+
+def level(fleet: Any) -> None:
+    """Lets everybody reach the same round, so that nobody's last message is under way."""
+    for _ in range(30):
+        low = min(fleet.rounds)
+        if low == max(fleet.rounds) and not any(s.stepped for s in fleet.states):
+            return
+        for i, s in enumerate(fleet.states):
+            if s.stepped is None and s.round == low:
+                fleet.step(i, np.zeros(N))
+        fleet.deliver_all()
+        for i, s in enumerate(fleet.states):
+            if s.stepped is not None and s.round == low:
+                fleet.tick(i)
+        fleet.deliver_all()
+
+
+@pytest.mark.parametrize("name", ["choco-sgd", "quant-sgp", "sgp", "bagua-lp"])
+def test_a_late_greeting_that_reaches_the_next_process(make_fleet: Any, name: str) -> None:
+    """It opened the established session; the new process answers in it, and has said something else since."""
+    fleet = make_fleet("complete", nodes=3, algorithm=name, alike=True)
+    for i, s in enumerate(fleet.states):
+        fleet.states[i], actions = fleet.algorithm.start(s)
+        fleet.carry_out(i, actions)
+    late = next((to, m) for to, m in fleet.mail if to == 1 and m.sender == "board-0")
+    fleet.deliver_all()
+    rounds(fleet, range(1))
+    kept = fleet.states[1]
+    rounds(fleet, range(1, 3))
+    fleet.restart(1, kept)
+    fleet.hand(*late)
+    fleet.deliver_all()
+    rounds(fleet, range(3, 10))
+    level(fleet)
+    assert_replicas_are_equal(fleet)
+    if name in ("sgp", "quant-sgp"):
+        assert total(fleet)[1] == pytest.approx(3.0, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["choco-sgd", "quant-sgp", "bagua-lp"])
+def test_a_newcomer_that_adopts_before_it_is_greeted(make_fleet: Any, name: str) -> None:
+    fleet = make_fleet("ring", nodes=4, algorithm=name, alike=True)
+    for i in (0, 1, 3):
+        fleet.down(i, 2)
+    fleet.greet(0, 1, 3)
+    for k in range(20):
+        for i in (0, 1, 3):
+            fleet.step(i, np.full(N, 0.1 * (k + i)))
+        fleet.deliver_all()
+    fleet.states[2], actions = fleet.algorithm.start(fleet.states[2])
+    fleet.carry_out(2, actions)
+    fleet.down(1)
+    hold = [m for m in fleet.mail if m[0] == 3]
+    fleet.mail = [m for m in fleet.mail if m[0] != 3]
+    fleet.deliver_all()
+    fleet.down(3)
+    fleet.mail += hold
+    fleet.down(0)
+    fleet.deliver_all()
+    rounds(fleet, range(20, 30))
+    level(fleet)
+    assert_replicas_are_equal(fleet)
+
+
+def test_parallel_models_are_the_same_after_two_lost_disks(make_fleet: Any) -> None:
+    fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
+    fleet.greet()
+    rounds(fleet, range(30))
+    for i in (1, 2):
+        fleet.restart(i)
+        fleet.mail = [m for m in fleet.mail if m[0] == 0]
+        fleet.deliver_all()
+    rounds(fleet, range(40, 52))
+    level(fleet)
+    assert_replicas_are_equal(fleet)
+    models = [fleet.algorithm.model(s) for s in fleet.states]
+    np.testing.assert_array_equal(models[0], models[1])
+    np.testing.assert_array_equal(models[0], models[2])
+
+
+def test_bagua_newcomer_is_not_pulled_to_the_initial_model(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=4, algorithm="bagua-lp", alike=True)
+    fleet.greet()
+    for _ in range(30):
+        for i in range(4):
+            fleet.step(i, np.ones(N))
+        fleet.deliver_all()
+    fleet.restart(2)
+    fleet.mail = [m for m in fleet.mail if m[0] == 1]
+    fleet.deliver_all()
+    fleet.step_all()
+    fleet.mail = [m for m in fleet.mail if not (m[0] == 2 and m[1].sender == "board-3")]
+    fleet.deliver_all()
+    fleet.tick(2)
+    np.testing.assert_allclose(fleet.algorithm.model(fleet.states[2]), fleet.start[0] + 30, rtol=0, atol=1e-3)
+
+
+def asked(fleet: Any, at: int, peer: int, round: int) -> float:
+    """The session that `at` opens when `peer` says that it knows of none."""
+    hello = control(fleet.view(peer), Kind.HELLO, round, 1, {}, None)
+    sends = [a for a in fleet.hand(at, Message(fleet.members[peer], hello)) if isinstance(a, Send)]
+    return sends[0].frame.aux[Aux.SESSION]
+
+
+def lies(fleet: Any, parts: int, **aux: float) -> list[Message]:
+    """A full state from board-1 to board-0 in a session that was asked for."""
+    numbers = {Aux.SESSION: asked(fleet, 0, 1, 2), Aux.PARTS: parts, Aux.PHASE: 0, Aux.LIFE: 7, Aux.EPOCH: 8}
+    numbers |= {Aux[k]: v for k, v in aux.items()}
+    vec = np.zeros(N, np.float32)
+    frames = [control(fleet.view(1), Kind.STATE, 2, 2, {**numbers, Aux.PART: p}, vec) for p in range(parts)]
+    return [Message("board-1", f) for f in frames]
+
+
+@pytest.mark.parametrize("life", [None, -0.5, 0.0, 1e300])
+def test_a_state_without_a_life_is_refused(make_fleet: Any, life: float | None) -> None:
+    fleet = make_fleet("complete", nodes=3, algorithm="sgp")
+    fleet.greet()
+    fleet.play(2)
+    (m, _) = lies(fleet, 2)
+    aux = {t: v for t, v in m.frame.aux.items() if t != Aux.LIFE}
+    aux |= {} if life is None else {Aux.LIFE: life}
+    with pytest.raises(PeerError, match="LIFE"):
+        fleet.hand(0, replace(m, frame=replace(m.frame, aux=aux)))
+
+
+@pytest.mark.parametrize("weight", [-1.0, 1e6, 1.7e308])
+def test_a_state_that_brings_more_weight_than_there_can_be_is_refused(make_fleet: Any, weight: float) -> None:
+    fleet = make_fleet("complete", nodes=3, algorithm="sgp")
+    fleet.greet()
+    fleet.play(2)
+    first, last = lies(fleet, 2, PUSH_SUM_WEIGHT=weight)
+    fleet.hand(0, first)
+    before = fleet.states[0]
+    with pytest.raises(PeerError, match="push-sum weight of"):
+        fleet.hand(0, last)
+    assert fleet.states[0] is before
+
+
+def test_nobody_rewrites_an_own_stream_with_more_than_there_were_rounds(make_fleet: Any) -> None:
+    fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
+    fleet.greet()
+    fleet.play(2)
+    first, last = lies(fleet, 2, EXAMPLES=2, STEPS=2.0**52)
+    fleet.hand(0, first)
+    with pytest.raises(PeerError, match="holds 4503599627370496 messages of board-0"):
+        fleet.hand(0, last)
+
+
+def test_many_greetings_do_not_bring_as_many_messages(make_fleet: Any) -> None:
+    fleet = make_fleet("complete", nodes=3, algorithm="choco-sgd", alike=True)
+    fleet.greet()
+    fleet.step(0, np.zeros(N))
+    fingerprint, sent = fleet.algorithm.scheme.fingerprint(fleet.states[0].math), 0
+    for k in range(50):
+        aux = {Aux.SESSION: 100 + k, Aux.LIFE: 9, Aux.FRESH: fingerprint}
+        sent += len(fleet.hand(0, Message("board-1", control(fleet.view(1), Kind.HELLO, 0, 1, aux, None))))
+    assert sent == 3
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "sgp"])
+def test_models_stay_finite_whatever_a_neighbour_sends(make_fleet: Any, name: str) -> None:
+    """Ever larger values, each plausible beside what the one before did."""
+    fleet = make_fleet("complete", nodes=2, algorithm=name, alike=True)
+    fleet.greet()
+    refused = 0
+    for _ in range(16):
+        fleet.step_all()
+        mail, fleet.mail = fleet.mail, []
+        own = float(np.linalg.norm(fleet.algorithm.model(fleet.states[0]).astype(float)))
+        body = np.full(N, min(own * 9000 / N**0.5, 3e38), np.float32).tobytes()
+        for to, m in mail:
+            if to == 0 and m.frame.kind == Kind.MODEL:
+                m = replace(m, frame=replace(m.frame, body=body))
+            try:
+                fleet.hand(to, m)
+            except PeerError:
+                refused += 1
+        for i, s in enumerate(fleet.states):
+            if s.stepped is not None:
+                fleet.tick(i)
+        assert np.isfinite(fleet.algorithm.model(fleet.states[0])).all()
+    assert refused
