@@ -131,8 +131,8 @@ class Synchronous:
     def membership(self, s: State, view: NodeView) -> Outcome:
         """Who is down is neither waited for nor sent to; who came back gets the message of the round in progress."""
         edges.check_same_run(s.view, view)
-        back = {view.members.index(name) for name in s.view.down - view.down}
-        gone = {view.members.index(name) for name in view.down - s.view.down}
+        back = {j for j, name in enumerate(view.members) if name in s.view.down - view.down}
+        gone = {j for j, name in enumerate(view.members) if name in view.down - s.view.down}
         s = changed(
             s,
             view=view,
