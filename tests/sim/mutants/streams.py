@@ -32,7 +32,7 @@ MUTANTS = (
         "stale-session-accepted",
         "messages of a session that is over count",
         ("choco-sgd", "sgp", "quant-sgp"),
-        (Edit(RECEIVING + "next_of_stream", "if session == edge.session:", "if edge.session:"),),
+        (Edit(RECEIVING + "next_of_stream", "if session == edge.session and epoch == edge.epoch:", "if edge.session:"),),
         {"faults": "all,old-checkpoint,crash"},
         equivalent=(
             "A message of a session that is over counts only if it is the next by its number; what it did is replaced by the "
@@ -159,14 +159,17 @@ MUTANTS = (
         "numbers-go-on-by-one",
         "a stream that is broken before its first message looks as if that were still to come",
         ("bagua-lp:max_ahead=1",),
-        (Edit(CATCHING_UP + "_break_streams", "position=e.position + 2", "position=e.position"),),
+        (Edit(CATCHING_UP + "_break_streams", "position=s.out_edge(k).position + 2", "position=s.out_edge(k).position"),),
         {"faults": "all,late-join", "rounds": 16},
     ),
     Mutant(
         "restart-keeps-sessions",
         "a sender that went back to an older checkpoint goes on in the old sessions",
         (*REPLICAS, "sgp"),
-        (Edit(SYNCHRONOUS + "resume", "changed(edge, session=0)", "edge"),),
+        (
+            Edit(SYNCHRONOUS + "resume", "changed(edge, session=0)", "edge"),
+            Edit(RECEIVING + "next_of_stream", " and epoch == edge.epoch:", ":"),
+        ),
         {"faults": "all,old-checkpoint"},
     ),
     Mutant(
