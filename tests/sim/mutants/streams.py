@@ -32,7 +32,11 @@ MUTANTS = (
         "stale-session-accepted",
         "messages of a session that is over count",
         ("choco-sgd", "sgp", "quant-sgp"),
-        (Edit(RECEIVING + "next_of_stream", "if session == edge.session and epoch == edge.epoch:", "if edge.session:"),),
+        (
+            Edit(
+                RECEIVING + "next_of_stream", "if session == edge.session and epoch == edge.epoch:", "if edge.session:"
+            ),
+        ),
         {"faults": "all,old-checkpoint,crash"},
         equivalent=(
             "A message of a session that is over counts only if it is the next by its number; what it did is replaced by the "
@@ -159,7 +163,11 @@ MUTANTS = (
         "numbers-go-on-by-one",
         "a stream that is broken before its first message looks as if that were still to come",
         ("bagua-lp:max_ahead=1",),
-        (Edit(CATCHING_UP + "_break_streams", "position=s.out_edge(k).position + 2", "position=s.out_edge(k).position"),),
+        (
+            Edit(
+                CATCHING_UP + "_break_streams", "position=s.out_edge(k).position + 2", "position=s.out_edge(k).position"
+            ),
+        ),
         {"faults": "all,late-join", "rounds": 16},
     ),
     Mutant(
