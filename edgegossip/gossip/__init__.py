@@ -8,39 +8,32 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from edgegossip.gossip import topologies
-from edgegossip.gossip.adpsgd import AdPsgd
-from edgegossip.gossip.bagua import bagua_lp
 from edgegossip.gossip.base import GossipAlgorithm
-from edgegossip.gossip.choco import choco_sgd
-from edgegossip.gossip.d2 import d2
-from edgegossip.gossip.deep_squeeze import deep_squeeze
-from edgegossip.gossip.dpsgd import dpsgd
-from edgegossip.gossip.parallel import parallel_sgd
 from edgegossip.gossip.params import check_keywords, unknown
 from edgegossip.gossip.scheme import Scheme
-from edgegossip.gossip.sgp import quant_sgp, sgp, sparse_push
-from edgegossip.gossip.synchronous import Synchronous
 
 __all__ = ["get", "names", "topologies"]
 
-_SCHEMES: Mapping[str, Callable[..., Scheme[Any]]] = MappingProxyType(
+# Name -> (file, what makes it). Only the one that a run needs is imported: a board has little memory to spare.
+_SCHEMES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "dpsgd": dpsgd,
-        "deep-squeeze": deep_squeeze,
-        "choco-sgd": choco_sgd,
-        "sgp": sgp,
-        "sparse-push": sparse_push,
-        "quant-sgp": quant_sgp,
-        "bagua-lp": bagua_lp,
-        "parallel-sgd": parallel_sgd,
-        "d2": d2,
+        "dpsgd": ("dpsgd", "dpsgd"),
+        "deep-squeeze": ("deep_squeeze", "deep_squeeze"),
+        "choco-sgd": ("choco", "choco_sgd"),
+        "sgp": ("sgp", "sgp"),
+        "sparse-push": ("sgp", "sparse_push"),
+        "quant-sgp": ("sgp", "quant_sgp"),
+        "bagua-lp": ("bagua", "bagua_lp"),
+        "parallel-sgd": ("parallel", "parallel_sgd"),
+        "d2": ("d2", "d2"),
     }
 )
-_OTHERS: Mapping[str, Callable[..., GossipAlgorithm[Any]]] = MappingProxyType({"ad-psgd": AdPsgd})
+_OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType({"ad-psgd": ("adpsgd", "AdPsgd")})
 
 
 def names() -> tuple[str, ...]:
@@ -52,12 +45,17 @@ def get(name: str, **params: Any) -> GossipAlgorithm[Any]:
     """The algorithm `name` with its parameters fixed: its own, such as eta, and those of its rounds (staleness, quorum,
     linger_s, max_ahead, early_bytes). Raises ConfigError on an unknown name or parameter, or a value out of range."""
     if name in _OTHERS:
-        other = _OTHERS[name]
+        other = cast("Callable[..., GossipAlgorithm[Any]]", _load(*_OTHERS[name]))
         check_keywords(f"algorithm {name!r}", other, params)
         return other(**params)
     if name not in _SCHEMES:
         raise unknown("algorithm", name, names())
-    make = _SCHEMES[name]
+    return _by_rounds(name, cast("Callable[..., Scheme[Any]]", _load(*_SCHEMES[name])), params)
+
+
+def _by_rounds(name: str, make: Callable[..., Scheme[Any]], params: Mapping[str, Any]) -> GossipAlgorithm[Any]:
+    from edgegossip.gossip.synchronous import Synchronous
+
     own = set(inspect.signature(make).parameters) - {"keeps"}
     rounds = set(inspect.signature(Synchronous).parameters) - {"scheme"}
     for key in params:
@@ -67,3 +65,7 @@ def get(name: str, **params: Any) -> GossipAlgorithm[Any]:
     if "keeps" in inspect.signature(make).parameters:
         mine["keeps"] = bool(params.get("staleness"))
     return Synchronous(make(**mine), **{k: v for k, v in params.items() if k in rounds})
+
+
+def _load(file: str, attribute: str) -> Any:
+    return getattr(import_module(f"{__name__}.{file}"), attribute)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
-from edgegossip.launch.outcome import conclude
 from edgegossip.launch.preflight import TORCH_HINT, require
 from edgegossip.node.main import NodeOptions, run_node
 from edgegossip.node.spec import NodeSpec, make_algorithm
@@ -32,4 +31,6 @@ def run_board(recipe: Recipe, options: NodeOptions) -> int:
         return Tee(folders[0], live), folders[0].checkpoint_dir / f"{spec.name}.npz"
 
     run_node(recipe, options, open_output)
+    from edgegossip.launch.outcome import conclude  # the table and plots: nothing that a board needs while it waits
+
     return conclude(folders[0], plots=False, as_json=False)

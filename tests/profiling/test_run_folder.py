@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -13,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgegossip.profiling.environment import board_name, cpu_name, environment
+from edgegossip import native
+from edgegossip.profiling.environment import PACKAGES, board_name, cpu_name, environment, package_version
 from edgegossip.profiling.files import write_atomic
 from edgegossip.profiling.lines import MetricsRecord
 from edgegossip.profiling.run_folder import RunFolder, read_run
@@ -173,14 +175,27 @@ def test_environment_imports_nothing_heavy():
     code = (
         "import sys, json; from edgegossip.profiling.environment import environment;"
         "print(json.dumps(environment(['edgegossip', 'run'])));"
-        "bad = {'torch', 'flwr', 'grpc', 'matplotlib', 'rich'} & set(sys.modules); assert not bad, bad"
+        "bad = {'torch', 'flwr', 'grpc', 'matplotlib', 'rich', 'importlib.metadata'} & set(sys.modules); assert not bad, bad"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     document = json.loads(done.stdout)
-    assert document["isa"] == "avx2" and document["command"] == ["edgegossip", "run"]
+    assert document["isa"] == native.isa() and document["command"] == ["edgegossip", "run"]
     assert document["packages"]["numpy"] == np.__version__ and document["memory_bytes"] > 0
     assert datetime.fromisoformat(document["started"]).tzinfo is not None
     assert environment()["python"].split()[1] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_package_versions_are_those_of_the_metadata(tmp_path):
+    for name in PACKAGES:
+        try:
+            wanted = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            wanted = None
+        assert package_version(name, sys.path) == wanted
+    (tmp_path / "num-1.dist-info").mkdir()
+    (tmp_path / "num-py-2.0.dist-info").mkdir()
+    assert package_version("num-py", ["absent", str(tmp_path)]) == "2.0"
+    assert package_version("nothing", [str(tmp_path)]) is None
 
 
 def test_board_and_cpu_names(tmp_path):
