@@ -10,13 +10,14 @@ bodies they sent. A line that is in the output's JSON already (same command, cod
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import platform
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import kept_lines
+from kept_lines import Line
 
 from edgegossip import codecs
 
@@ -33,14 +34,14 @@ def settings(name: str, seed: int) -> list[str]:
     return [part for key, value in pairs.items() for part in ("--set", f"{key}={value}")]
 
 
-def run(mode: str, name: str, seed: int) -> dict[str, object]:
+def run(mode: str, name: str, seed: int) -> Line:
     """One line of the table."""
     command = ["edgegossip", "run", f"quickstart-{mode}", *settings(name, seed)]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-m", *command, "--runs", folder, "--no-plots", "--json"], capture_output=True, text=True
         )
-    line: dict[str, object] = {"mode": mode, "codec": name, "seed": seed, "command": " ".join(command)}
+    line: Line = {"mode": mode, "codec": name, "seed": seed, "command": " ".join(command)}
     if done.returncode:
         return line | {"failed": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else str(done.returncode)}
     summary = json.loads(done.stdout)
@@ -53,7 +54,7 @@ def run(mode: str, name: str, seed: int) -> dict[str, object]:
     }
 
 
-def table(lines: list[dict[str, object]]) -> str:
+def table(lines: list[Line]) -> str:
     rows = [
         "| mode | codec | test accuracy | bits a value | payload, kB | socket, kB | seconds |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -70,18 +71,11 @@ def table(lines: list[dict[str, object]]) -> str:
     return "\n".join(rows)
 
 
-def write(out: Path, lines: list[dict[str, object]], command: str) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.with_suffix(".json").write_text(json.dumps(lines, indent=1) + "\n")
-    date = datetime.datetime.now(datetime.UTC).date()
-    out.write_text(
-        "# The quickstart recipes with every codec\n\n"
-        f"Date: {date}. Machine: {platform.machine()}, {platform.processor() or platform.system()}. Command:\n\n"
-        f"    {command}\n\n"
-        "Four boards as processes on one machine, UCI digits. `gossip` sends whole models (D-PSGD, ring, 250 rounds), "
-        "`server` changes of the model (FedAvg, 60 rounds of 5 steps). Bits a value and payload: bodies of the frames that "
-        "the boards sent, as they measured them; socket: TCP bytes, by the kernel's count.\n\n" + table(lines) + "\n"
-    )
+TEXT = """Four boards as processes on one machine, UCI digits. `gossip` sends whole models (D-PSGD, ring, 250 rounds), `server`
+changes of the model (FedAvg, 60 rounds of 5 steps). Bits a value and payload: bodies of the frames that the boards sent, as they
+measured them; socket: TCP bytes, by the kernel's count.
+
+"""
 
 
 def main() -> int:
@@ -92,19 +86,19 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="codecs that do not fit whole models in gossip too")
     parser.add_argument("--out", type=Path, default=Path("docs/results/codec-runs.md"))
     options = parser.parse_args()
-    kept = json.loads(options.out.with_suffix(".json").read_text()) if options.out.with_suffix(".json").exists() else []
-    kept = [line for line in kept if "failed" not in line]
-    have = {(line["mode"], line["codec"], line["seed"]) for line in kept}
+    lines = kept_lines.kept(options.out)
+    have = {(line["mode"], line["codec"], line["seed"]) for line in lines}
     for mode in options.modes.split(","):
         for name in options.names or codecs.names():
             if mode == "gossip" and not options.all and name not in FITS_MODELS:
                 continue
             if (mode, name, options.seed) in have:
                 continue
-            kept.append(run(mode, name, options.seed))
-            print(kept[-1], flush=True)
-            write(options.out, kept, f"python scripts/codec_runs.py {' '.join(sys.argv[1:])}".strip())
-    return int(any("failed" in line for line in kept))
+            lines.append(run(mode, name, options.seed))
+            print(lines[-1], flush=True)
+            title = "The quickstart recipes with every codec"
+            kept_lines.write(options.out, lines, title, "codec_runs.py", TEXT + table(lines))
+    return kept_lines.exit_code(lines)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -23,6 +21,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import kept_lines
+from kept_lines import Line
 
 from edgegossip import gossip
 from edgegossip.profiling.run_folder import RunData, read_run
@@ -70,11 +71,11 @@ def settings(name: str, case: Case, options: argparse.Namespace) -> list[str]:
     return [part for key, value in pairs.items() for part in ("--set", f"{key}={value}")]
 
 
-def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
+def run(name: str, options: argparse.Namespace) -> Line:
     """One line of the table."""
     case = CASES.get(name, OTHERS)
     command = ["edgegossip", "run", "quickstart-gossip", *settings(name, case, options)]
-    line: dict[str, Any] = {"algorithm": name, "topology": case.topology, "codec": case.codec, "nodes": case.nodes}
+    line: Line = {"algorithm": name, "topology": case.topology, "codec": case.codec, "nodes": case.nodes}
     line |= {"seed": options.seed, "command": " ".join(command)}
     with tempfile.TemporaryDirectory() as folder:
         arguments = [sys.executable, "-m", *command, "--runs", folder, "--no-plots", "--json"]
@@ -129,7 +130,7 @@ def outcome(summary: dict[str, Any], data: RunData) -> dict[str, Any]:
     }
 
 
-def table(lines: list[dict[str, Any]]) -> str:
+def table(lines: list[Line]) -> str:
     head = "algorithm, boards and topology, codec, mean accuracy, min, max, restarted board, rounds missed, bits a value, seconds"
     rows = [f"| {' | '.join(head.split(', '))} |", f"| {' | '.join(['---'] * 10)} |"]
     for line in lines:
@@ -145,19 +146,13 @@ def table(lines: list[dict[str, Any]]) -> str:
     return "\n".join(rows)
 
 
-def write(out: Path, lines: list[dict[str, Any]], options: argparse.Namespace, command: str) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.with_suffix(".json").write_text(json.dumps(lines, indent=1) + "\n")
-    date = datetime.datetime.now(datetime.UTC).date()
-    out.write_text(
-        "# The quickstart recipe with every gossip algorithm, and a board that is killed on the way\n\n"
-        f"Date: {date}. Machine: {platform.machine()}, {os.cpu_count()} cores, shared with other work, so the seconds say "
-        f"little. Command:\n\n    {command}\n\n"
+def text(options: argparse.Namespace) -> str:
+    return (
         f"Boards as processes on one machine, real sockets, UCI digits, {options.rounds} rounds of {options.local_steps} "
         f"steps. When every board had done {options.kill_at} rounds, {VICTIM} got SIGKILL; `run` started it again with nothing "
         "but its address (`network.restarts = 1`), the others going on meanwhile after `network.grace_s` = 3 s. It took over a "
         "neighbour's model and went on in their round. Bits a value: bodies of all frames, the full states of catching up among "
-        "them.\n\n" + table(lines) + "\n"
+        "them.\n\n"
     )
 
 
@@ -170,16 +165,16 @@ def main() -> int:
     parser.add_argument("--kill-at", type=int, default=60)
     parser.add_argument("--out", type=Path, default=Path("docs/results/gossip-runs.md"))
     options = parser.parse_args()
-    kept = json.loads(options.out.with_suffix(".json").read_text()) if options.out.with_suffix(".json").exists() else []
-    kept = [line for line in kept if "failed" not in line]
+    lines = kept_lines.kept(options.out)
     for name in options.names or gossip.names():
-        if (name, options.seed) in {(line["algorithm"], line["seed"]) for line in kept}:
+        if (name, options.seed) in {(line["algorithm"], line["seed"]) for line in lines}:
             continue
-        kept.append(run(name, options))
-        print(kept[-1], flush=True)
-        kept.sort(key=lambda line: gossip.names().index(line["algorithm"]))
-        write(options.out, kept, options, f"python scripts/gossip_runs.py {' '.join(sys.argv[1:])}".strip())
-    return int(any("failed" in line for line in kept))
+        lines.append(run(name, options))
+        print(lines[-1], flush=True)
+        lines.sort(key=lambda line: gossip.names().index(line["algorithm"]))
+        title = "The quickstart recipe with every gossip algorithm, and a board that is killed on the way"
+        kept_lines.write(options.out, lines, title, "gossip_runs.py", text(options) + table(lines))
+    return kept_lines.exit_code(lines)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from edgegossip.gossip.base import NodeView
-from edgegossip.gossip.weights import is_column_stochastic, is_doubly_stochastic, is_symmetric
+from collections.abc import Callable
+
+from edgegossip.gossip.base import NodeView, Topology
+from edgegossip.gossip.weights import Matrix, is_column_stochastic, is_doubly_stochastic, is_symmetric
 from edgegossip.types import ConfigError
 
 _DOUBLY = "ring, torus, complete, star, random-regular, directed-ring, exponential, one-peer-exponential"
@@ -12,13 +14,8 @@ _SYMMETRIC = "ring, torus, complete, star, random-regular"
 
 def doubly_stochastic(name: str, view: NodeView) -> None:
     """Rows and columns of W sum to 1 in every round."""
-    topology = view.topology
-    for r in range(topology.period):
-        if not is_doubly_stochastic(topology.matrix(r)):
-            raise ConfigError(
-                f"{name} needs weights whose rows and columns sum to 1, and those of topology {topology.name!r} "
-                f"do not in round {r}; use an undirected one with metropolis weights or one of: {_DOUBLY}"
-            )
+    cure = f"use an undirected one with metropolis weights or one of: {_DOUBLY}"
+    _in_every_round(name, view.topology, is_doubly_stochastic, "rows and columns", cure)
 
 
 def symmetric(name: str, view: NodeView) -> None:
@@ -36,12 +33,15 @@ def symmetric(name: str, view: NodeView) -> None:
 
 def column_stochastic(name: str, view: NodeView) -> None:
     """Columns of W sum to 1 in every round: what a node hands over and keeps is what it has."""
-    topology = view.topology
+    _in_every_round(name, view.topology, is_column_stochastic, "columns", "use weights = 'column'")
+
+
+def _in_every_round(name: str, topology: Topology, holds: Callable[[Matrix], bool], what: str, cure: str) -> None:
     for r in range(topology.period):
-        if not is_column_stochastic(topology.matrix(r)):
+        if not holds(topology.matrix(r)):
             raise ConfigError(
-                f"{name} needs weights whose columns sum to 1, and those of topology {topology.name!r} do not in round "
-                f"{r}; use weights = 'column'"
+                f"{name} needs weights whose {what} sum to 1, and those of topology {topology.name!r} do not in round {r}; "
+                f"{cure}"
             )
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from edgegossip import codecs
 from edgegossip.cli.codec import codec
-from edgegossip.cli.main import main
+from tests.cli.conftest import Command
 
 OWN = """
 import numpy as np
@@ -37,22 +35,6 @@ def nothing(): return 3
 """
 
 
-@pytest.fixture(autouse=True)
-def signals_as_before() -> Iterator[None]:
-    """The command sets handlers, for a process of its own."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["codec", *arguments])
-    captured = capsys.readouterr()
-    return int(end.value.code or 0), captured.out, captured.err
-
-
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_codecs.py").write_text(OWN)
@@ -61,42 +43,42 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(__import__("sys").modules, "my_codecs", raising=False)
 
 
-def test_the_list_has_every_codec(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "list", "--json")
+def test_the_list_has_every_codec(command: Command) -> None:
+    code, out, _ = command("codec", "list", "--json")
     rows = json.loads(out)
     assert code == 0 and [row["name"] for row in rows] == list(codecs.names())
     for row in rows:
         family = codecs.REGISTRY.families[row["name"]]
         assert [p["name"] for p in row["params"]] == [p.name for p in family.params]
         assert all("default" in p and "help" in p for p in row["params"])
-    code, out, _ = run(capsys, "list")
+    code, out, _ = command("codec", "list")
     assert code == 0 and all(f"{name}: " in out for name in codecs.names())
 
 
-def test_verify_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "verify", "fp16", "--size", "1000", "--draws", "4", "--json")
+def test_verify_by_name(command: Command) -> None:
+    code, out, _ = command("codec", "verify", "fp16", "--size", "1000", "--draws", "4", "--json")
     document = json.loads(out)
     assert code == 0 and document["size"] == 1000 and document["draws"] == 4
     (report,) = document["codecs"]
     assert report["codec"] == "fp16" and report["passed"] and report["bits_per_value"] == 16
     assert {check["name"] for check in report["checks"]} == {"gain", "bias", "variance", "size", "same", "refuses"}
-    code, out, _ = run(capsys, "verify", "fp32", "--size", "64")
+    code, out, _ = command("codec", "verify", "fp32", "--size", "64")
     assert code == 0 and out.splitlines()[1].split()[:2] == ["fp32", "32"] and out.rstrip().endswith("ok")
 
 
-def test_verify_all(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "verify", "--size", "4096", "--draws", "16")
+def test_verify_all(command: Command) -> None:
+    code, out, _ = command("codec", "verify", "--size", "4096", "--draws", "16")
     assert code == 0 and [line.split()[0] for line in out.splitlines()[1:]] == list(codecs.names())
 
 
 @pytest.mark.usefixtures("own")
-def test_verify_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "verify", "my_codecs:build", "--size", "256")[0] == 0
-    code, out, _ = run(capsys, "verify", "my_codecs:build", "--params", "factor=1.5", "--size", "256")
+def test_verify_ones_own(command: Command) -> None:
+    assert command("codec", "verify", "my_codecs:build", "--size", "256")[0] == 0
+    code, out, _ = command("codec", "verify", "my_codecs:build", "--params", "factor=1.5", "--size", "256")
     assert code == 6 and "FAILED" in out and "my_codecs:build: gain: 1.5 is off 1 by more than" in out
-    code, out, _ = run(capsys, "verify", "my_codecs:build", "--params", "factor=inf", "--size", "256", "--json")
+    code, out, _ = command("codec", "verify", "my_codecs:build", "--params", "factor=inf", "--size", "256", "--json")
     assert code == 6 and not json.loads(out)["codecs"][0]["passed"]
-    code, out, _ = run(capsys, "verify", "my_codecs:build", "--params", "factor=1e30", "--size", "256", "--json")
+    code, out, _ = command("codec", "verify", "my_codecs:build", "--params", "factor=1e30", "--size", "256", "--json")
     assert code == 6 and json.loads(out)
 
 
@@ -114,8 +96,8 @@ def test_verify_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
         (["fp32", "--size", "63"], "63"),
     ],
 )
-def test_mistakes(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
-    code, out, err = run(capsys, "verify", *arguments)
+def test_mistakes(command: Command, arguments: list[str], said: str) -> None:
+    code, out, err = command("codec", "verify", *arguments)
     assert code == 2 and said in err and not out
 
 

@@ -4,38 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from edgegossip.cli.main import main
 from edgegossip.gossip import topologies
-
-
-@pytest.fixture(autouse=True)
-def signals_as_before() -> Iterator[None]:
-    """The command sets handlers, for a process of its own."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["topology", *arguments])
-    captured = capsys.readouterr()
-    return int(end.value.code or 0), captured.out, captured.err
+from tests.cli.conftest import Command
 
 
 def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_all_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys)
+def test_all_side_by_side(command: Command) -> None:
+    code, out, _ = command("topology")
     lines = out.splitlines()
     names = cells(lines[0])[1:]
     assert code == 0 and names == [name for name in topologies.names() if name != "file"]
@@ -47,27 +29,27 @@ def test_all_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     assert len({len(line) for line in lines}) == 1
 
 
-def test_one_topology(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "torus", "--nodes", "9", "--nodes", "7")
+def test_one_topology(command: Command) -> None:
+    code, out, _ = command("topology", "torus", "--nodes", "9", "--nodes", "7")
     assert code == 0 and [cells(line) for line in out.splitlines()[2:]] == [
         ["torus", "9", "both ways", "metropolis", "4", "1", "0.600"],
         ["torus", "7", "both ways", "metropolis", "2", "1", "0.251"],
     ]
 
 
-def test_parameters_and_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    _, out, _ = run(capsys, "star", "--nodes", "4", "--params", "weights=column", "--json")
+def test_parameters_and_json(command: Command, tmp_path: Path) -> None:
+    _, out, _ = command("topology", "star", "--nodes", "4", "--params", "weights=column", "--json")
     (row,) = json.loads(out)["topologies"]
     assert (row["fewest_messages"], row["most_messages"]) == (1, 3)
     assert row["weights"] == "column" and not row["doubly_stochastic"] and not row["directed"]
-    _, out, _ = run(capsys, "star", "--nodes", "4", "--params", "weights=column")
+    _, out, _ = command("topology", "star", "--nodes", "4", "--params", "weights=column")
     assert cells(out.splitlines()[2])[3:5] == ["column, not doubly stochastic", "1 to 3"]
-    _, out, _ = run(capsys, "one-peer-exponential", "--nodes", "16", "--json")
+    _, out, _ = command("topology", "one-peer-exponential", "--nodes", "16", "--json")
     (row,) = json.loads(out)["topologies"]
     assert row["period"] == 4 and row["directed"] and row["most_messages"] == 1 and row["spectral_gap"] == 1.0
     path = tmp_path / "my.topology"
     path.write_text("directed\n0 1\n1 2\n2 0\n")
-    code, out, _ = run(capsys, "file", "--nodes", "3", "--params", f"path={path}", "--json")
+    code, out, _ = command("topology", "file", "--nodes", "3", "--params", f"path={path}", "--json")
     assert code == 0 and json.loads(out)["topologies"][0]["spectral_gap"] == pytest.approx(0.5)
 
 
@@ -82,6 +64,6 @@ def test_parameters_and_json(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         (["file"], "needs the parameter 'path'"),
     ],
 )
-def test_mistakes(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
-    code, out, err = run(capsys, *arguments)
+def test_mistakes(command: Command, arguments: list[str], said: str) -> None:
+    code, out, err = command("topology", *arguments)
     assert code == 2 and said in err and not out
