@@ -6,6 +6,7 @@ import importlib.util
 import ipaddress
 import socket
 from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.types import ConfigError, HostError, NodeId
 
+_WHOLE_MODELS = ("dpsgd", "sgp", "d2", "ad-psgd")
 _COARSE = 0.5  # relative error of a codec from which on whole models suffer
 TORCH_HINT = "pip install torch (any of 2.9 to 2.13 with CPU support will do)"
 
@@ -49,10 +51,27 @@ def preflight_server(recipe: Recipe, members: Sequence[NodeId]) -> None:
     _check_model(recipe)
 
 
+def notices(recipe: Recipe) -> list[str]:
+    """What a user should know before the run, a sentence each."""
+    return [notice for notice in (unused_notice(recipe), codec_notice(recipe)) if notice]
+
+
+def unused_notice(recipe: Recipe) -> str:
+    """Keys of the other mode's section that were set to no effect; empty when there are none."""
+    other = "server" if recipe.run.mode == "gossip" else "gossip"
+    section = getattr(recipe, other)
+    changed = [
+        f"{other}.{f.name}" for f in fields(section) if getattr(section, f.name) != getattr(type(section)(), f.name)
+    ]
+    if not changed:
+        return ""
+    return f"{' and '.join(changed)} {'have' if changed[1:] else 'has'} no effect with run.mode = {recipe.run.mode}"
+
+
 def codec_notice(recipe: Recipe) -> str:
-    """What a user should know of the codec in this mode; empty when there is nothing. Whole models travel in gossip, of
-    which a coarse codec takes its share in every round."""
-    if recipe.run.mode != "gossip":
+    """What a user should know of the codec; empty when there is nothing. Of whole models, which some gossip algorithms send,
+    a coarse codec takes its share in every round; differences and updates may be coarse."""
+    if recipe.run.mode != "gossip" or recipe.gossip.algorithm not in _WHOLE_MODELS:
         return ""
     codec = codecs.get(recipe.codec.name, **recipe.codec.params)
     layout = Layout.of([TensorSpec("sample", (64, 64))])
@@ -62,8 +81,9 @@ def codec_notice(recipe: Recipe) -> str:
     if error <= _COARSE:
         return ""
     return (
-        f"codec {recipe.codec.name} changes a vector by {100 * error:.0f} % of its length; whole models travel in gossip, "
-        "and this may keep them from training; fp16, bf16, minmax8 and 8-bit-elastiquant fit"
+        f"codec {recipe.codec.name} changes a vector by {100 * error:.0f} % of its length; whole models travel with "
+        f"{recipe.gossip.algorithm}, and this may keep them from training; fp16, bf16, minmax8 and 8-bit-elastiquant fit, "
+        "and so does choco-sgd, which sends differences"
     )
 
 

@@ -13,7 +13,7 @@ from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.launch.gossip import LocalRun, run_gossip
 from edgegossip.launch.outcome import conclude, shown_when_it_fails
-from edgegossip.launch.preflight import codec_notice, preflight
+from edgegossip.launch.preflight import notices, preflight
 from edgegossip.node.spec import default_members
 from edgegossip.profiling.environment import environment
 from edgegossip.profiling.run_folder import RunFolder
@@ -32,8 +32,8 @@ def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool) -> 
     try:
         if not as_json:
             click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {folder.path}")
-            if doubt := codec_notice(recipe):
-                click.echo(f"!! {doubt}", err=True)
+            for notice in notices(recipe):
+                click.echo(f"!! {notice}", err=True)
         with shown_when_it_fails(folder, as_json=as_json):
             _train(recipe, members, folder, quiet=as_json)
         return conclude(folder, plots=plots, as_json=as_json)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from edgegossip import codecs, gossip
 from edgegossip.gossip.averaging import default_eta
+from edgegossip.gossip.base import NodeView
 from edgegossip.gossip.topologies.summary import gap_table, summarise
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.types import ConfigError
 
 TEXT = (Path(__file__).parents[2] / "docs" / "gossip.md").read_text()
+LAYOUT = Layout.of([TensorSpec("w", (4, 4))])
 
 
 def test_the_table_of_spectral_gaps_is_fresh() -> None:
@@ -26,6 +32,32 @@ def test_every_topology_is_described() -> None:
 def test_every_algorithm_is_described() -> None:
     table = TEXT.split("## Algorithms")[1]
     assert not [name for name in gossip.names() if f"\n| `{name}` |" not in table]
+
+
+def test_the_table_of_suitable_topologies_is_what_the_algorithms_say() -> None:
+    names = [name for name in gossip.topologies.names() if name != "file"]
+    for algorithm in gossip.names():
+        said = ["yes" if _suits(algorithm, topology) else "-" for topology in names]
+        assert f"\n| `{algorithm}` | {' | '.join(said)} |\n" in TEXT
+
+
+def _suits(algorithm: str, topology: str) -> bool:
+    view = NodeView(
+        node="0",
+        members=tuple("01234567"),
+        topology=gossip.topologies.get(topology, 8),
+        layout=LAYOUT,
+        codec=codecs.get("fp32"),
+        run_id=bytes(16),
+        seed=1,
+        deadline_s=1.0,
+        boot=1,
+    )
+    try:
+        gossip.get(algorithm).init(np.zeros(LAYOUT.size, np.float32), view)
+    except ConfigError:
+        return False
+    return True
 
 
 def test_the_default_averaging_rates_are_those_of_the_code() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgegossip import recipe as recipes
-from edgegossip.launch.preflight import codec_notice
+from edgegossip.launch.preflight import codec_notice, notices
 
 
 @pytest.mark.parametrize("name, coarse", [("fp32", False), ("8-bit-elastiquant", False), ("topk", True), ("dgc", True)])
@@ -13,3 +13,12 @@ def test_coarse_codecs_are_named_where_whole_models_travel(name: str, coarse: bo
     notice = codec_notice(recipes.load("quickstart-gossip", [f"codec.name={name}"]))
     assert (f"codec {name} changes a vector by " in notice) == coarse
     assert not codec_notice(recipes.load("quickstart-server", [f"codec.name={name}"]))
+    assert not codec_notice(recipes.load("quickstart-gossip", [f"codec.name={name}", "gossip.algorithm=choco-sgd"]))
+
+
+def test_keys_of_the_other_mode_are_named():
+    assert notices(recipes.load("quickstart-server")) == notices(recipes.load("quickstart-gossip")) == []
+    (notice,) = notices(recipes.load("quickstart-server", ["gossip.algorithm=choco-sgd", "gossip.momentum=nesterov"]))
+    assert notice == "gossip.algorithm and gossip.momentum have no effect with run.mode = server"
+    (notice,) = notices(recipes.load("quickstart-gossip", ["server.min_nodes=2"]))
+    assert notice == "server.min_nodes has no effect with run.mode = gossip"
