@@ -15,6 +15,7 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh import causes
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, SendFailed, SendReceipt, TransportEvent
+from edgegossip.mesh.channels import Channels
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.outgoing import FrameQueue, Outgoing, Status
 from edgegossip.mesh.stream import Stream
@@ -33,13 +34,14 @@ class Edge:
         address: addresses.Address,
         hello: bytes,
         limits: MeshLimits,
+        channels: Channels,
         post: Callable[[TransportEvent], None],
     ) -> None:
         self.peer = peer
         self.address = address
         self.status = Status.NEW
         self._hello = hello
-        self._limits = limits
+        self._limits, self._channels = limits, channels
         self._post = post
         self._queue = FrameQueue()
         self._stream: Stream | None = None  # the present one, once it is welcome
@@ -139,9 +141,7 @@ class Edge:
         try:
             async with asyncio.timeout(self._limits.hello_s):
                 where = await addresses.resolve(self.address, attempt)
-            async with grpc.aio.insecure_channel(
-                addresses.grpc_target(where), options=self._limits.channel_options()
-            ) as channel:
+            async with self._channels.open(self.peer, where) as channel:
                 call = channel.stream_stream(METHOD)()
                 try:
                     async with asyncio.timeout(self._limits.hello_s):

@@ -16,10 +16,11 @@ from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.base import Notice, Received
+from edgegossip.mesh.channels import Security
 from edgegossip.mesh.inbox import Inbox
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.text import printable
-from edgegossip.types import DecodeError, NodeId
+from edgegossip.types import DecodeError, NodeId, PeerError
 
 SERVICE = "edgegossip.v1.Mesh"
 _MAX_TOLD = 64  # different refusals that strangers may put into the log
@@ -68,9 +69,11 @@ class Inbound(grpc.GenericRpcHandler):
         limits: MeshLimits,
         inbox: Inbox,
         on_goodbye: Callable[[NodeId, int], None],
+        security: Security | None = None,
     ) -> None:
         self._node, self._run_id, self._session = node, run_id, session
         self._limits, self._inbox, self._on_goodbye = limits, inbox, on_goodbye
+        self._security = security
         self.max_frame_bytes = limits.max_frame_bytes
         self._sources: dict[NodeId, Source] = {}
         self._closed: dict[NodeId, str] = {}
@@ -118,6 +121,7 @@ class Inbound(grpc.GenericRpcHandler):
             try:
                 hello = await self._hello(context)
                 who = f"{printable(hello.sender, 64)} at {who}"
+                self._check_identity(hello.sender, context)
                 source = self._accept(hello)
                 await self._serve(hello.sender, source, context)
             except DecodeError as error:
@@ -153,6 +157,18 @@ class Inbound(grpc.GenericRpcHandler):
             finally:
                 self._early -= 1
         return parsed.hello
+
+    def _check_identity(self, sender: NodeId, context: grpc.aio.ServicerContext) -> None:
+        """Raises Refused when the caller's certificate does not make it `sender`."""
+        if self._security is None:
+            return
+        try:
+            certified = self._security.identify(context)
+        except PeerError as error:
+            raise Refused(mesh_pb2.REFUSAL_CODE_IDENTITY, str(error)) from error
+        if certified != sender:
+            reason = f"it says to be {printable(sender, 64)}, but its certificate is that of {printable(certified, 64)}"
+            raise Refused(mesh_pb2.REFUSAL_CODE_IDENTITY, reason)
 
     async def _within_hello_time(self, awaitable: Awaitable[Any], what: str) -> Any:
         try:

@@ -12,7 +12,8 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from edgegossip.mesh import address as addresses
@@ -20,12 +21,13 @@ from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.base import Buffers, TransportEvent
+from edgegossip.mesh.channels import Channels, Security, serve
 from edgegossip.mesh.edge import Edge
 from edgegossip.mesh.inbound import Inbound
 from edgegossip.mesh.inbox import Inbox
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.outgoing import Outgoing
-from edgegossip.types import ConfigError, HostError, LocalError, NodeId
+from edgegossip.types import ConfigError, LocalError, NodeId
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -37,7 +39,8 @@ class GrpcTransport:
 
     `listen` is host:port, port 0 takes any free one; without TLS only loopback is allowed unless `insecure` says
     otherwise. `before_disconnect` is called on the mesh's own thread when a peer has said goodbye and the connections with
-    it are still open: the time for a last look at their sockets.
+    it are still open: the time for a last look at their sockets. `security` brings TLS; `services` are further gRPC services of
+    this node's server, whose methods are coroutines on the transport's loop (`submit` runs others there).
     Raises ConfigError for a malformed value, LocalError for an exposed address, HostError when it cannot listen.
     """
 
@@ -50,6 +53,8 @@ class GrpcTransport:
         limits: MeshLimits | None = None,
         insecure: bool = False,
         before_disconnect: Callable[[], object] | None = None,
+        security: Security | None = None,
+        services: Sequence[grpc.GenericRpcHandler] = (),
     ) -> None:
         if len(run_id) != 16:
             raise ConfigError(f"run id has {len(run_id)} bytes, it must have 16")
@@ -58,6 +63,8 @@ class GrpcTransport:
         self._node, self._run_id = node, bytes(run_id)
         self._limits = limits or MeshLimits()
         self._before_disconnect = before_disconnect or (lambda: None)
+        self._security, self._services = security, tuple(services)
+        self._channels = Channels(self._limits, security)
         self._session = secrets.randbits(63) + 1
         self._lock = threading.Lock()
         self._closed = False
@@ -132,6 +139,16 @@ class GrpcTransport:
         streams or limits.linger_s is over, free the port. Idempotent."""
         self._close(self._limits.flush_s, self._limits.linger_s)
 
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the transport's loop, from any other thread."""
+        self._check_open()
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def open_channel(self, peer: NodeId, where: addresses.Address) -> grpc.aio.Channel:
+        """A connection of its own to `peer` at a numeric address, with our credentials, for another service than the mesh's.
+        On the loop; the caller closes it."""
+        return self._channels.open(peer, where)
+
     def __enter__(self) -> GrpcTransport:
         return self
 
@@ -142,19 +159,12 @@ class GrpcTransport:
 
     async def _start(self, where: addresses.Address) -> addresses.Address:
         self._inbox = Inbox(self._loop, self._limits.max_inbox_bytes)
-        self._inbound = Inbound(self._node, self._run_id, self._session, self._limits, self._inbox, self._on_goodbye)
-        self._server = grpc.aio.server(options=self._limits.server_options())
-        self._server.add_generic_rpc_handlers((self._inbound,))
-        try:
-            port = self._server.add_insecure_port(str(where))
-        except RuntimeError:
-            port = 0
-        if not port:
-            raise HostError(
-                f"cannot listen on {where}: the port was taken a moment ago; choose another (0 takes any free one)"
-            )
-        await self._server.start()
-        return addresses.Address(where.host, port)
+        self._inbound = Inbound(
+            self._node, self._run_id, self._session, self._limits, self._inbox, self._on_goodbye, self._security
+        )
+        handlers = (self._inbound, *self._services)
+        self._server, address = await serve(where, handlers, self._limits, self._security)
+        return address
 
     async def _connect(self, peers: Mapping[NodeId, addresses.Address]) -> None:
         for peer, address in peers.items():
@@ -170,7 +180,7 @@ class GrpcTransport:
                 session=self._session,
             )
             message = mesh_pb2.ExchangeRequest(hello=hello).SerializeToString()
-            self._edges[peer] = Edge(peer, address, message, self._limits, self._inbox.post)
+            self._edges[peer] = Edge(peer, address, message, self._limits, self._channels, self._inbox.post)
             self._edges[peer].start()
         self._inbound.ready()
 

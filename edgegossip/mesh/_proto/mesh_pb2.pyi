@@ -17,6 +17,7 @@ class RefusalCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REFUSAL_CODE_MALFORMED: _ClassVar[RefusalCode]
     REFUSAL_CODE_SUPERSEDED: _ClassVar[RefusalCode]
     REFUSAL_CODE_CLOSED: _ClassVar[RefusalCode]
+    REFUSAL_CODE_IDENTITY: _ClassVar[RefusalCode]
 REFUSAL_CODE_UNSPECIFIED: RefusalCode
 REFUSAL_CODE_PROTOCOL_VERSION: RefusalCode
 REFUSAL_CODE_RUN_ID: RefusalCode
@@ -26,6 +27,7 @@ REFUSAL_CODE_OVERSIZE: RefusalCode
 REFUSAL_CODE_MALFORMED: RefusalCode
 REFUSAL_CODE_SUPERSEDED: RefusalCode
 REFUSAL_CODE_CLOSED: RefusalCode
+REFUSAL_CODE_IDENTITY: RefusalCode
 
 class ExchangeRequest(_message.Message):
     __slots__ = ("hello", "chunk", "goodbye")
