@@ -11,12 +11,14 @@ from dataclasses import fields
 import numpy as np
 
 from edgegossip import codecs, training
+from edgegossip.gossip.averaging import default_eta
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.types import ConfigError, HostError, NodeId
 
 _WHOLE_MODELS = ("dpsgd", "sgp", "d2", "ad-psgd")
+_ETA_BY_CODEC = ("deep-squeeze", "choco-sgd", "sparse-push", "quant-sgp")
 _COARSE = 0.5  # relative error of a codec from which on whole models suffer
 TORCH_HINT = "pip install torch (any of 2.9 to 2.13 with CPU support will do)"
 
@@ -53,7 +55,7 @@ def preflight_server(recipe: Recipe, members: Sequence[NodeId]) -> None:
 
 def notices(recipe: Recipe) -> list[str]:
     """What a user should know before the run, a sentence each."""
-    return [notice for notice in (unused_notice(recipe), codec_notice(recipe)) if notice]
+    return [notice for notice in (unused_notice(recipe), codec_notice(recipe), eta_notice(recipe)) if notice]
 
 
 def unused_notice(recipe: Recipe) -> str:
@@ -66,6 +68,20 @@ def unused_notice(recipe: Recipe) -> str:
     if not changed:
         return ""
     return f"{' and '.join(changed)} {'have' if changed[1:] else 'has'} no effect with run.mode = {recipe.run.mode}"
+
+
+def eta_notice(recipe: Recipe) -> str:
+    """The averaging rate where the codec decides it and it is not 1; empty otherwise."""
+    section = recipe.gossip
+    if recipe.run.mode != "gossip" or section.algorithm not in _ETA_BY_CODEC or section.params.get("eta"):
+        return ""
+    eta = default_eta(codecs.get(recipe.codec.name, **recipe.codec.params))
+    if eta == 1.0:
+        return ""
+    return (
+        f"{section.algorithm} averages at the rate gossip.params.eta = {eta:.2g}, after what codec {recipe.codec.name} keeps "
+        "of a vector; larger mixes faster and may diverge"
+    )
 
 
 def codec_notice(recipe: Recipe) -> str:

@@ -48,7 +48,12 @@ def run(asked: Asked, say: Say, warn: Say) -> tuple[dict[str, Any], int]:
         results = store.read(folder)
         missing = [case for case in cases if case.key not in results]
         say(f"study of {len(cases)} runs in {folder}: {len(cases) - len(missing)} done, {len(missing)} to go")
-        _run_missing(missing, asked.jobs, kept, results, _Progress(len(cases), len(missing), asked.jobs, say))
+        try:
+            _run_missing(missing, asked.jobs, kept, results, _Progress(len(cases), len(missing), asked.jobs, say))
+        except KeyboardInterrupt:
+            done = sum(case.key in results for case in cases)
+            warn(f"stopped: {done} of {len(cases)} runs are kept in {folder}; the same command goes on from there")
+            raise
         document = _write(folder, cases, results) | {"wall_s": time.monotonic() - begun_s}
         _show(document, folder, cases, results, asked.plots, say, warn)
     return document, EXIT_DEGRADED if document["failed"] else EXIT_OK

@@ -30,6 +30,7 @@ def draw_bits(variants: Sequence[Variant], study: str, path: Path) -> Path:
 
     def draw(axes: Axes, v: Variant, color: str, mark: int) -> None:
         style: dict[str, Any] = {"color": color, "capsize": 2.5, "linewidth": 1.0, "markersize": 6.5, "alpha": 0.9}
+        style["markerfacecolor"] = "none"  # marks that lie on one another stay apart
         marker = _MARKERS[mark % len(_MARKERS)]
         axes.errorbar(v.bits_per_value, v.accuracy, v.accuracy_std or None, marker=marker, **style)
 

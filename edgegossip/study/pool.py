@@ -6,6 +6,7 @@ because it reports its progress about once a second."""
 from __future__ import annotations
 
 import functools
+import gc
 import multiprocessing
 import signal
 import time
@@ -29,7 +30,7 @@ def run_all(cases: Sequence[Case], jobs: int, on_progress: OnProgress) -> Iterat
     if jobs == 1 or len(cases) < 2:
         opened = Opened()
         for case in cases:
-            yield case, run_case(case, opened, _every_second(functools.partial(on_progress, case)))
+            yield case, _run(case, opened, functools.partial(on_progress, case))
     else:
         yield from _on_workers(cases, min(jobs, len(cases)), on_progress)
 
@@ -104,7 +105,7 @@ def _work(pipe: Any) -> None:
         while True:
             case = pipe.recv()
             try:
-                result = run_case(case, opened, _every_second(lambda round: pipe.send(("progress", round))))
+                result = _run(case, opened, lambda round: pipe.send(("progress", round)))
             except EdgegossipError as error:
                 pipe.send(("error", error))
             except (BrokenPipeError, ConnectionResetError):
@@ -115,6 +116,14 @@ def _work(pipe: Any) -> None:
                 pipe.send(("result", result))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
+
+
+def _run(case: Case, opened: Opened, report: Callable[[Round], None]) -> Result:
+    """The case, and its models gone with it: they hang in circles of references, which Python would leave for long."""
+    try:
+        return run_case(case, opened, _every_second(report))
+    finally:
+        gc.collect()
 
 
 def _every_second(report: Callable[[Round], None]) -> Callable[[Round], None]:

@@ -22,3 +22,11 @@ def test_keys_of_the_other_mode_are_named():
     assert notice == "gossip.algorithm and gossip.momentum have no effect with run.mode = server"
     (notice,) = notices(recipes.load("quickstart-gossip", ["server.min_nodes=2"]))
     assert notice == "server.min_nodes has no effect with run.mode = gossip"
+
+
+def test_the_averaging_rate_is_told_where_the_codec_decides_it():
+    choco = ["gossip.algorithm=choco-sgd", "codec.name=topk"]
+    (notice,) = notices(recipes.load("quickstart-gossip", [*choco, "codec.params.ratio=0.1"]))
+    assert "gossip.params.eta = 0.19," in notice
+    assert not notices(recipes.load("quickstart-gossip", [*choco, "gossip.params.eta=0.05"]))
+    assert not notices(recipes.load("quickstart-gossip", ["gossip.algorithm=choco-sgd"]))

@@ -97,6 +97,19 @@ def test_killed_in_the_middle_it_goes_on_with_what_is_missing(tmp_path, jobs):
         os.killpg(killed.pid, 0)
 
 
+def test_interrupted_it_says_what_is_kept(tmp_path):
+    said = []
+
+    def say(text):
+        if text.startswith("[2/4]"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(asked(tmp_path), say, said.append)
+    assert said == [f"stopped: 2 of 4 runs are kept in {tmp_path}; the same command goes on from there"]
+    assert len(store.read(tmp_path)) == 2
+
+
 def test_the_command_prints_one_document(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(
