@@ -6,10 +6,14 @@
 The reference is float64 and does these three things in the order in which the implementation did them. Where an exchange is
 not cut by anything else, its two halves are the paper's average: W_k, which is 1/2 at (i, i), (i, j), (j, i), (j, j) and I
 elsewhere.
+
+Momentum, where there is some, is that of tests/gossip/paper/momentum.py, a node's round going from one end of a round of
+its own to the next.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,14 +23,23 @@ import pytest
 from edgegossip import codecs, gossip
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.base import Message, Send
+from edgegossip.gossip.momentum import KINDS, with_momentum
 from edgegossip.types import LocalUpdate
 from tests.gossip.paper import graphs
 from tests.gossip.paper.cases import TOLERANCE, N
 from tests.gossip.paper.compression import Compression
 from tests.gossip.paper.fleet import Fleet
+from tests.gossip.paper.momentum import HeavyBall, Momentum, Nesterov, Plain, QuasiGlobal
 from tests.gossip.paper.problem import Problem
 
-NODES, ROUNDS = 6, 50
+NODES, ROUNDS, FACTOR = 6, 50, 0.8
+MOMENTA: dict[str, Callable[[], Momentum]] = {
+    "none": Plain,
+    "heavy-ball": lambda: HeavyBall(FACTOR),
+    "nesterov": lambda: Nesterov(FACTOR),
+    "quasi-global": lambda: QuasiGlobal(FACTOR),
+    "quasi-global-nesterov": lambda: QuasiGlobal(FACTOR, nesterov=True),
+}
 
 
 @dataclass
@@ -37,6 +50,8 @@ class Reference:
     problem: Problem
     eta: float
     c: Compression
+    momentum: Momentum = field(default_factory=Plain)
+    before: dict[int, np.ndarray] = field(default_factory=dict)  # by node: its model when its round began
     taken: dict[int, np.ndarray] = field(default_factory=dict)  # by node: the model that its gradient is of
     asked: dict[tuple[int, int, int], np.ndarray] = field(default_factory=dict)  # C(x_i) by (i, j, number)
     answered: dict[tuple[int, int, int], np.ndarray] = field(default_factory=dict)  # C(x_j)
@@ -46,7 +61,12 @@ class Reference:
         self.taken[i] = self.x[i].copy()
 
     def update(self, i: int, round: int) -> None:
-        self.x[i] -= self.problem.rate(round) * self.problem.gradient(round, i, self.taken[i])
+        g = self.problem.gradient(round, i, self.taken[i])
+        self.x[i] -= self.problem.rate(round) * self.momentum.direction(i, g)
+
+    def round_over(self, i: int, round: int) -> None:
+        self.momentum.mixed(i, self.before[i], self.x[i], self.problem.rate(round))
+        self.before[i] = self.x[i].copy()
 
     def ask(self, i: int, j: int, frame: Frame) -> None:
         self.asked[i, j, frame.sequence] = self.c.checked(self.x[i], frame.key, bytes(frame.body), (frame.round, i))
@@ -71,6 +91,7 @@ class Replay(Fleet):
     def begin(self, reference: Reference) -> None:
         self.reference = reference
         self.models_taken: dict[int, np.ndarray] = {}
+        reference.before = {node: reference.x[node].copy() for node in range(NODES)}
         for node in range(NODES):
             self._carry(node, *self.algorithm.start(self.states[node]))
             self.take(node)
@@ -97,7 +118,8 @@ class Replay(Fleet):
         self._carry(to, state, actions)
 
     def _carry(self, node: int, state: Any, actions: list[Any]) -> None:
-        over = self.algorithm.round(state) > self.algorithm.round(self.states[node])
+        round = self.algorithm.round(self.states[node])
+        over = self.algorithm.round(state) > round
         self.states[node] = state
         for action in actions:
             if isinstance(action, Send):
@@ -108,19 +130,23 @@ class Replay(Fleet):
                     heard(node, to, frame)
         np.testing.assert_allclose(self.algorithm.model(state), self.reference.x[node], rtol=0, atol=TOLERANCE)
         if over:
+            self.reference.round_over(node, round)
             self.take(node)
 
     def is_computing(self, node: int) -> bool:
         return not self.algorithm.waiting_for(self.states[node])
 
 
-def make(graph: str, codec: tuple[str, Any], eta: float, seed: int) -> tuple[Replay, np.random.Generator]:
+def make(
+    graph: str, codec: tuple[str, Any], eta: float, seed: int, kind: str = "none"
+) -> tuple[Replay, np.random.Generator]:
     rng = np.random.default_rng(seed)
     topology = graphs.undirected(NODES, rng) if graph == "undirected" else graphs.named(graph)(NODES, rng)
     x0 = rng.uniform(-1.0, 1.0, size=(NODES, N)).astype(np.float32)
-    fleet = Replay(gossip.get("ad-psgd", eta=eta), topology, codecs.get(codec[0], **codec[1]), x0, seed)
+    algorithm = with_momentum(gossip.get("ad-psgd", eta=eta), kind, FACTOR)
+    fleet = Replay(algorithm, topology, codecs.get(codec[0], **codec[1]), x0, seed)
     compression = Compression(fleet.codec, fleet.layout, fleet.view(0), {})
-    fleet.begin(Reference(x0.astype(np.float64), Problem.of(NODES, N, seed), eta, compression))
+    fleet.begin(Reference(x0.astype(np.float64), Problem.of(NODES, N, seed), eta, compression, MOMENTA[kind]()))
     return fleet, rng
 
 
@@ -137,7 +163,15 @@ def make(graph: str, codec: tuple[str, Any], eta: float, seed: int) -> tuple[Rep
 )
 def test_any_order_of_exchanges_is_the_papers_in_that_order(graph: str, codec: Any, eta: float) -> None:
     """Nodes of very different speed, messages that take their time: exchanges cross each other and the gradients."""
-    fleet, rng = make(graph, codec, eta, seed=len(graph))
+    play(*make(graph, codec, eta, seed=len(graph)))
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_momentum_is_the_papers_in_that_order_too(kind: str) -> None:
+    play(*make("undirected", ("fp32", {}), 1.0, seed=7, kind=kind))
+
+
+def play(fleet: Replay, rng: np.random.Generator) -> None:
     speed = rng.uniform(0.1, 1.0, NODES)
     done = [0] * NODES
     while min(done) < ROUNDS:
