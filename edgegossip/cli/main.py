@@ -21,6 +21,7 @@ COMMANDS = {
     "run": "edgegossip.cli.run",
     "coordinator": "edgegossip.cli.coordinator",
     "node": "edgegossip.cli.node",
+    "fleet": "edgegossip.cli.fleet",
     "report": "edgegossip.cli.report",
     "recipe": "edgegossip.cli.recipe",
     "data": "edgegossip.cli.data",

@@ -1,0 +1,91 @@
+"""The revocation list that a board goes by: the newest that its fleet's authority signed, wherever it came from. Thread-safe."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from edgegossip.mesh.security import der
+from edgegossip.mesh.security.certificate import Certificate, RevocationList, parse_revocations
+from edgegossip.types import DataError, DecodeError, PeerError
+
+LABEL = "X509 CRL"
+
+
+class Revocations:
+    """Lists only ever grow newer: an older one, or one that somebody else signed, changes nothing."""
+
+    def __init__(self, authority: Certificate, present: RevocationList, file: Path | None = None) -> None:
+        self._authority, self._present, self._file = authority, present, file
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, file: Path, authority: Certificate) -> Revocations:
+        """Raises DataError when the file is missing, damaged or signed by somebody else."""
+        try:
+            present = parse_revocations(der.from_pem(file.read_bytes(), LABEL))
+        except OSError as error:
+            raise DataError(
+                f"{file}: {(error.strerror or str(error)).lower()}; copy the board's folder again"
+            ) from error
+        except DecodeError as error:
+            raise DataError(f"{file} is damaged ({error}); copy the board's folder again") from error
+        if not present.is_signed_by(authority):
+            raise DataError(f"{file} was not signed by this fleet's authority; copy the board's folder again")
+        return cls(authority, present, file)
+
+    @property
+    def present(self) -> RevocationList:
+        return self._present
+
+    @property
+    def number(self) -> int:
+        return self._present.number
+
+    def revoked(self, serial: int) -> bool:
+        return serial in self._present.serials
+
+    def offer(self, data: bytes) -> bool:
+        """Take over a list in DER if it is newer; whether it was. It is kept for the next start where the folder can be
+        written. Raises PeerError for what the fleet's authority did not sign."""
+        if data == self._present.der:
+            return False
+        try:
+            offered = parse_revocations(data)
+        except DecodeError as error:
+            raise PeerError(f"a revocation list that is damaged: {error}") from error
+        if offered.number <= self._present.number:  # before the signature, which takes much longer to check
+            return False
+        if not offered.is_signed_by(self._authority):
+            raise PeerError("a revocation list that our fleet's authority did not sign")
+        with self._lock:
+            if offered.number <= self._present.number:
+                return False
+            self._present = offered
+            if self._file is not None:
+                with suppress(OSError):  # a read-only folder: peers tell it again after the next start
+                    write_file(self._file, der.to_pem(data, LABEL))
+        return True
+
+
+def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Put `data` in place of a file so that a power cut leaves the old or the new one. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        with open(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
