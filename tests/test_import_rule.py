@@ -25,17 +25,18 @@ PURE_MAY = {
 MAY = {
     **PURE_MAY,
     "recipe": {"types", "choices"},
-    "sim": {*PURE_MAY, "recipe"},
+    "checkpoint": {*PURE_MAY},
+    "sim": {*PURE_MAY, "recipe", "checkpoint"},
     "profiling": {*PURE_MAY, "recipe"},
     "training": {*PURE_MAY, "recipe", "profiling"},
     "mesh": {*PURE_MAY, "recipe", "profiling"},
     "fleet": {"types", "choices", "mesh"},
-    "flower": {*PURE_MAY, "recipe", "profiling", "training"},
-    "node": {*PURE_MAY, "recipe", "profiling", "training", "mesh", "flower"},
+    "flower": {*PURE_MAY, "recipe", "checkpoint", "profiling", "training"},
+    "node": {*PURE_MAY, "recipe", "checkpoint", "profiling", "training", "mesh", "flower"},
     "bench": {*PURE_MAY, "recipe", "profiling", "training"},
     "report": {*PURE_MAY, "recipe", "profiling", "training", "node"},
     "study": {*PURE_MAY, "recipe", "profiling", "training", "flower", "node", "report"},
-    "launch": {*PURE_MAY, "recipe", "profiling", "training", "mesh", "flower", "node", "report"},
+    "launch": {*PURE_MAY, "recipe", "checkpoint", "profiling", "training", "mesh", "flower", "node", "report"},
 }
 MAY["cli"] = set(MAY)
 

@@ -1,0 +1,193 @@
+"""The last few checkpoints of one board, or of the coordinator, in a folder of its own.
+
+A save writes `.NUMBER.part`, syncs it, renames it to `NUMBER.ckpt`, syncs the folder, and only then removes what is old: when
+`save` has returned, the checkpoint survives kill -9 and power loss, and at every moment before one that was whole is there.
+Numbers go up by one a file, whatever round it is of, so the newest is the one with the largest number. A file that is torn or
+corrupt is passed over; one that is whole and of another run is refused, because to begin anew silently would be worse.
+
+The order of calls on `Files` is all that matters, and `tests/checkpoint` goes through it: kill -9 at each of them, and a disk
+that loses and reorders what was not synced.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgegossip.checkpoint.classes import Classes
+from edgegossip.checkpoint.files import OS_FILES, Files
+from edgegossip.checkpoint.format import Damaged, Unusable, pieces, read, read_meta
+from edgegossip.checkpoint.table import STATES
+from edgegossip.types import ConfigError, DataError, HostError
+
+_NAME = re.compile(r"(\d{10})\.ckpt")
+_PART = re.compile(r"\.\d{10}\.part")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The newest checkpoint that can be used."""
+
+    value: Any
+    meta: Mapping[str, Any]
+    path: str
+    skipped: tuple[str, ...]  # a sentence on each newer file that was passed over
+
+
+class Store:
+    """`identity` says what the checkpoints are of: small values by name, kept in each and compared when it is read. Not
+    thread-safe: `load` first, then one thread saves."""
+
+    def __init__(
+        self,
+        folder: Path,
+        identity: Mapping[str, Any],
+        *,
+        keep: int = 2,
+        classes: Classes = STATES,
+        files: Files[Any] = OS_FILES,
+    ) -> None:
+        self.folder, self._identity, self._keep = str(folder), dict(identity), max(1, keep)
+        self._classes, self._files = classes, files
+        self._good: list[int] = []  # numbers of files that are known to be whole, newest first
+        self._bad: set[int] = set()
+        self._next: int | None = None  # not known before the folder was looked at
+        self._unlock: Callable[[], None] | None = None
+
+    def load(self, outside: Any = None) -> Found | None:
+        """The newest checkpoint; None when there is none that is whole. Raises ConfigError when the newest one is of something
+        else, DataError when it is whole and cannot be understood or read, HostError when another process is at work here."""
+        self._take()
+        skipped: list[str] = []
+        for number in self._numbers():
+            path = self._path(number)
+            try:
+                meta, value = self._read(path, outside)
+            except Damaged as error:
+                self._bad.add(number)
+                skipped.append(f"checkpoint {path} is passed over: {error}")
+                continue
+            except Unusable as error:
+                raise DataError(f"checkpoint {path} cannot be used: {error}") from None
+            except OSError as error:
+                raise DataError(f"checkpoint {path} cannot be read: {error.strerror or error}") from None
+            self._good = [number]
+            return Found(value, meta, path, tuple(skipped))
+        return None
+
+    def save(self, value: Any, **meta: Any) -> None:
+        """Make `value` durable. `meta`: how far it is, such as its round. A full disk is given a second try without the older
+        checkpoints. Raises OSError with what was there before untouched, LocalError on a value that cannot be kept."""
+        try:
+            self._save(value, meta)
+        except OSError as error:
+            if error.errno not in _FULL or not self._prune(1):
+                raise
+            self._save(value, meta)
+
+    def clear(self) -> None:
+        """Removes every checkpoint: what they were for is over."""
+        for number in self._numbers():
+            self._remove(self._path(number))
+        self._good.clear()
+
+    def close(self) -> None:
+        if self._unlock is not None:
+            self._unlock()
+            self._unlock = None
+
+    def _read(self, path: str, outside: Any) -> tuple[Mapping[str, Any], Any]:
+        file = self._files.open(path)
+        try:
+            self._check_identity(path, read_meta(file))
+            return read(file, self._classes, outside)
+        finally:
+            file.close()
+
+    def _check_identity(self, path: str, meta: Mapping[str, Any]) -> None:
+        for name, mine in self._identity.items():
+            if (theirs := meta.get(name)) != mine or type(theirs) is not type(mine):
+                raise ConfigError(
+                    f"checkpoint {path} is of another run: its {name} is {_show(theirs)}, not {_show(mine)}; give the recipe "
+                    "and settings that it was made with, or another folder to begin anew"
+                )
+
+    def _take(self) -> None:
+        """Once: keep other processes out, and remove what a process that died was writing."""
+        if self._unlock is not None:
+            return
+        try:
+            self._unlock = self._files.lock(self.folder)
+        except BlockingIOError:
+            raise HostError(
+                f"another process keeps its checkpoints in {self.folder}: wait for it to end, or stop it"
+            ) from None
+        except OSError:  # not there yet
+            return
+        for name in self._files.names(self.folder):
+            if _PART.fullmatch(name):
+                self._remove(f"{self.folder}/{name}")
+
+    def _save(self, value: Any, meta: Mapping[str, Any]) -> None:
+        contents = pieces({**meta, **self._identity}, value, self._classes)
+        first = next(contents)  # what cannot be kept is refused before anything is touched
+        self._files.make_folder(self.folder)
+        self._take()
+        if self._next is None:
+            self._next = max(self._numbers(), default=0) + 1
+        number = self._next
+        part = f"{self.folder}/.{number:010d}.part"
+        try:
+            self._write(part, first, contents)
+            self._files.rename(part, self._path(number))
+        except BaseException:
+            self._remove(part)
+            raise
+        self._next += 1
+        self._files.sync_folder(self.folder)
+        self._good.insert(0, number)
+        self._prune(self._keep)
+
+    def _write(self, part: str, first: bytes | memoryview, rest: Any) -> None:
+        file = self._files.create(part)
+        try:
+            self._files.write(file, first)
+            for piece in rest:
+                self._files.write(file, piece)
+            self._files.sync(file)
+        finally:
+            self._files.close(file)
+
+    def _prune(self, keep: int) -> bool:
+        """Keeps so many: those known to be whole before those that nobody has read, newest first. Whether anything went."""
+        there = self._numbers()
+        good = [n for n in self._good if n in there]
+        unread = [n for n in there if n not in good and n not in self._bad]
+        kept = (good + unread)[:keep]
+        removed = [self._remove(self._path(n)) for n in there if n not in kept] if kept else []
+        self._good = [n for n in good if n in kept]
+        return any(removed)
+
+    def _remove(self, path: str) -> bool:
+        with suppress(OSError):
+            self._files.remove(path)
+            return True
+        return False
+
+    def _numbers(self) -> list[int]:
+        """Of all checkpoints, newest first."""
+        found = (_NAME.fullmatch(name) for name in self._files.names(self.folder))
+        return sorted((int(m[1]) for m in found if m), reverse=True)
+
+    def _path(self, number: int) -> str:
+        return f"{self.folder}/{number:010d}.ckpt"
+
+
+def _show(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else "not there" if value is None else str(value)

@@ -1,0 +1,118 @@
+"""States of every algorithm with every codec, in the middle of a run with faults, become bytes and go on from them: what is
+sent and what models come out stays the same to the bit."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import is_dataclass
+from enum import Enum
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip import codecs, gossip
+from edgegossip.checkpoint.fits import require_fit
+from edgegossip.checkpoint.memory import from_bytes, to_bytes
+from edgegossip.checkpoint.table import STATES, Outside
+from edgegossip.codecs.base import Ctx
+from edgegossip.gossip.momentum import KINDS
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.sim import Named, Node, Options, draw, run_schedule
+from edgegossip.sim.schedule import unfit
+
+FAULTS = "loss=0.2,duplication=0.2,crash,late-join,pause"
+ROOT = Path(__file__).parents[2] / "edgegossip"
+TOPOLOGIES = ("complete", "ring", "one-peer-exponential")
+ALGORITHMS = (*gossip.names(), *(f"choco-sgd+{kind}" for kind in KINDS[1:]), "sgp+quasi-global", "ad-psgd+nesterov")
+
+
+class Replaced(Node):
+    """Takes every few transitions its state apart and goes on with what comes back."""
+
+    every, most = 3, 45  # most: what comes later is long and quiet
+    transitions = 0
+
+    def _advance(self, outcome: tuple[Any, list[Any]]) -> None:
+        self.transitions += 1
+        if self.transitions % self.every == 0 and self.transitions < self.most:
+            state, actions = outcome
+            data = to_bytes(state)
+            back = from_bytes(data, Outside.of(self.view))
+            require_fit(back, self.algorithm.init(self.world.workload.starts[self.index], self.view), self.view.layout)
+            assert to_bytes(back) == data
+            outcome = back, actions
+        super()._advance(outcome)
+
+
+def same_run(algorithm: str, codec: str, seed: int, rounds: int) -> bool:
+    """False when these do not go together."""
+    named, with_codec = Named(algorithm), Named(codec)
+    topology = next((Named(t) for t in TOPOLOGIES if not unfit(named, Named(t), with_codec, 4, 16)), None)
+    if topology is None:
+        return False
+    options = Options((named,), topology, with_codec, nodes=4, rounds=rounds, faults=FAULTS)
+    schedule = draw(seed, options)
+    plain, replaced = run_schedule(schedule), run_schedule(schedule, make_node=Replaced)
+    assert (replaced.digest, replaced.violations) == (plain.digest, plain.violations)
+    return True
+
+
+@pytest.mark.parametrize("algorithm", (*gossip.names(), "choco-sgd+quasi-global", "ad-psgd+nesterov"))
+def test_every_algorithm_goes_on_from_bytes(algorithm: str) -> None:
+    assert same_run(algorithm, "fp32", 11, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_with_every_codec_goes_on_from_bytes(algorithm: str) -> None:
+    assert sum(same_run(algorithm, codec, 3, 8) for codec in codecs.names()) > 5
+
+
+LAYOUT = Layout.of(
+    [
+        TensorSpec("w", (8, 12)),
+        TensorSpec("b", (12,)),
+        TensorSpec("v", (12, 4)),
+        TensorSpec("mean", (4,), trainable=False),
+    ]
+)
+
+
+@pytest.mark.parametrize("name", codecs.names())
+def test_every_codec_goes_on_from_bytes(name: str) -> None:
+    """Error memory, momentum, factors and levels."""
+    codec, rng = codecs.get(name), np.random.default_rng(1)
+    state = kept = codec.init(LAYOUT)
+    for round in range(6):
+        x = rng.normal(size=LAYOUT.size).astype(np.float32)
+        ctx = Ctx(key=round + 1, round=round, loss=2.0 / (round + 1), lr=0.1)
+        body, state = codec.encode(x, state, ctx)
+        again, kept = codec.encode(x, from_bytes(to_bytes(kept), Outside(layout=LAYOUT)), ctx)
+        assert bytes(body) == bytes(again)
+        assert to_bytes(kept) == to_bytes(state)
+
+
+def test_the_table_names_classes_that_are_there() -> None:
+    for entry in STATES:
+        cls = getattr(import_module(entry.module), entry.attribute)
+        assert entry.adapter or is_dataclass(cls) or issubclass(cls, Enum)
+
+
+def test_every_class_that_a_state_could_hold_is_in_the_table() -> None:
+    """Those that no run above may have met: frozen records of gossip and codecs whose fields are values."""
+    known = {(e.module, e.attribute) for e in STATES}
+    for part in ("gossip", "codecs"):
+        for path in sorted((ROOT / part).glob("*.py")):
+            module = import_module(f"edgegossip.{part}.{path.stem}")
+            for name, cls in vars(module).items():
+                if inspect.isclass(cls) and cls.__module__ == module.__name__ and is_dataclass(cls):
+                    is_state = (
+                        name.endswith("State")
+                        or "State of a" in (cls.__doc__ or "")
+                        or "Immutable" in (cls.__doc__ or "")
+                    )
+                    assert not is_state or (module.__name__, name) in known, f"{module.__name__}.{name} is in no table"
