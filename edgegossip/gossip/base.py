@@ -139,8 +139,9 @@ Action: TypeAlias = Send | SetTimer | Checkpoint | RoundDone | Suspect | Adopted
 class Audit:
     """What a state holds, for checkers and diagnosis. Everything is a view: not to be written to.
 
-    Push-sum: `mass` and `weight` are the node's own; `sent[k]` and `seen[j]` the totals, as (vector, weight), that went
-    out to k and came in from j. The sum over all nodes of mass + sent - seen changes by local updates only. Replicas:
+    Push-sum: `mass` and `weight` are the node's own, `mixed` the weight without what came in since the round began;
+    `sent[k]` and `seen[j]` the totals, as (vector, weight), that went out to k and came in from j. The sum over all nodes
+    of mass + sent - seen changes by local updates only. Replicas:
     `public` is what the node has told everybody, `replicas[j]` its copy of j's, each with a mark that is the same at both
     ends when the copy is up to date. Keys are (member index, phase of the topology's period).
 
@@ -151,6 +152,7 @@ class Audit:
 
     mass: NDArray[np.float64] | None = None  # float64[n]
     weight: float = 1.0
+    mixed: float = 1.0
     sent: Mapping[tuple[int, int], tuple[NDArray[np.float64], float]] = field(default_factory=dict)
     seen: Mapping[tuple[int, int], tuple[NDArray[np.float64], float]] = field(default_factory=dict)
     public: Mapping[int, tuple[int, Vec]] = field(default_factory=dict)  # by phase: (messages so far, float32[n])

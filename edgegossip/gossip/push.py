@@ -6,6 +6,9 @@ x_i <- x~_i + eta sum_j (W_ij - I_ij) p_j,  u_i <- u_i + eta sum_j (W_ij - I_ij)
 Assran et al. 2019 (SGP, algorithm 1); Aketi et al. 2021 (algorithms 4 and 5). Their algorithm 5 weighs differences
 (p_j - p_i) at the receiver, which conserves mass only if the rows of W sum to 1 too; this form always does.
 
+Deviation: the local update of a node with little weight counts less (`FULL`). Where others, far away, are down, a node may
+hand over more than it gets; each update then moves z = x / u by update / u, and training at ever larger steps diverges.
+
 The sender weighs, so nobody has to agree on who takes part. What was handed over is kept as a running total by both ends of
 an edge: whatever is lost, repeated, or rolled back with a checkpoint, the difference of the two totals is what is still
 under way, and a full state brings it. Sums are float64: float32 would lose mass with every round.
@@ -38,6 +41,9 @@ Key: TypeAlias = tuple[int, int]  # (member index, phase)
 Vec64: TypeAlias = NDArray[np.float64]
 
 LIGHT = 1e-3  # weight under which z = x / u would amplify errors: the model stays what it was
+FULL = (
+    0.1  # weight under which a local update counts less: it moves z by update / u, so by 1 / FULL times itself at most
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +112,7 @@ class Push:
         return m.fingerprint if self.publisher.replicates else 1
 
     def publish(self, m: Mass, local: LocalUpdate, here: Here, to: Sequence[int]) -> tuple[Mass, Published]:
-        x = m.x + local.delta
+        x = m.x + min(1.0, max(m.u, 0.0) / FULL) * local.delta
         memory, said = self.publisher.publish(m.memory, x.astype(np.float32), local, here)
         shares = self._shares(m, here, to)
         sent, whole = dict(m.sent), said.public.astype(np.float64)
@@ -202,6 +208,7 @@ class Push:
         return Audit(
             mass=mass,
             weight=m.u + m.incoming_weight,
+            mixed=m.u,
             sent={k: (t.mass, t.weight) for k, t in m.sent.items()},
             seen={k: (t.mass, t.weight) for k, t in m.seen.items()},
             public=public,

@@ -22,6 +22,7 @@ from edgegossip.types import Vec
 
 Totals = Mapping[tuple[int, int], tuple[NDArray[np.float64], float]]
 TOLERANCE = 1e-9  # of the largest term
+FULL = 0.1  # push-sum weight from which on a local update counts in full
 
 
 @dataclass(slots=True)
@@ -52,8 +53,9 @@ class Ledger:
         self._lives[node] += again
         self.accounts[node] = Account(start.astype(np.float64), 1.0, list(self._lives))
 
-    def updated(self, node: int, delta: Vec) -> None:
-        self.accounts[node].mass += delta
+    def updated(self, node: int, delta: Vec, mixed: float = 1.0) -> None:
+        """`mixed`: the push-sum weight with which the node's model was made. Of a small one the update counts less."""
+        self.accounts[node].mass += min(1.0, max(mixed, 0.0) / FULL) * delta
 
     def owes(self, node: int, peer: int) -> bool:
         """Whether `peer` has lost its disk since this node opened its account with it."""
@@ -64,14 +66,17 @@ class Ledger:
         if audit.mass is not None:
             self.accounts[node].mass = books(audit, self._values)[0]
 
-    def closed(self, node: int, peer: int, before: Audit, after: Audit) -> None:
-        """A message of a peer that has lost its disk was taken in: if the account of the edge was closed, ours follows."""
+    def closed(self, node: int, peer: int, before: Audit, after: Audit, adopts: bool = False) -> None:
+        """A message of a peer that has lost its disk was taken in: if the account of the edge was closed, ours follows.
+        `adopts`: with the same message the node took over a model, so that only the weight tells; the mass is rebased."""
         account = self.accounts[node]
+        if adopts and after.mass is not None:
+            account.mass = books(after, self._values)[0]
         if after.mass is None or after.finished or self.fault(node, after) is None:
             return
         came, went = total(before.seen, peer, self._values), total(before.sent, peer, self._values)
         for seen, sent in ((1, 0), (0, 1), (1, 1)):
-            mass = account.mass + seen * came[0] - sent * went[0]
+            mass = account.mass if adopts else account.mass + seen * came[0] - sent * went[0]
             weight = account.weight + seen * came[1] - sent * went[1]
             if _fault(after, mass, weight, self._values) is None:
                 account.mass, account.weight = mass, weight

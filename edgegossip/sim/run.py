@@ -167,8 +167,9 @@ class _Run:
         return [n for n in self._world.nodes if n.up]
 
     def _after_round(self, node: Node) -> None:
-        """Once everybody is where the others are, the last phase begins: two rounds of each node in which nobody was left
-        out, for then nobody is more than a round behind what a neighbour waits for."""
+        """Once everybody is where the others are, the last phase begins: two periods of the topology of each node in which
+        nobody was left out. In the first one everybody has waited for all whom it hears, in the second one for those who
+        came late because of that: then nobody is more than a round behind what a neighbour waits for."""
         world = self._world
         patient = naming.param_of(world.algorithm, "quorum", 1.0) >= 1.0 and self._whole
         if patient and world.suspicions != self._suspicions:
@@ -176,7 +177,7 @@ class _Run:
             self._fresh.clear()
         self._fresh[node.index] += 1
         live = self._live()
-        if any(self._fresh[n.index] < 2 for n in live):
+        if any(self._fresh[n.index] < 2 * world.topology.period for n in live):
             return
         rounds = [world.algorithm.round(n.state) for n in live]
         if max(rounds) - min(rounds) > self._apart() and self._whole and not world.algorithm.asynchronous:

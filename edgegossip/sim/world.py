@@ -110,7 +110,8 @@ class World:
         self.trace.event(self.clock.now, node.index, trace.STEP)
         delta = local.delta if self.last_delta is None else self.last_delta.delta
         if delta is not None:
-            self.ledger.updated(node.index, delta)
+            mixed = self.algorithm.audit(node.state).mixed if self.name in PUSH_SUM else 1.0
+            self.ledger.updated(node.index, delta, mixed)
         if self.trace.say is not None:
             self.trace.line(self.clock.now, node.index, f"steps in round {self.algorithm.round(node.state)}")
 
@@ -137,8 +138,8 @@ class World:
         if not owes and not event.lie:
             return
         before, after = self.algorithm.audit(node.state), self.algorithm.audit(outcome[0])
-        if owes and not any(isinstance(a, Adopted) for a in outcome[1]):
-            ledger.closed(i, event.sender, before, after)
+        if owes:
+            ledger.closed(i, event.sender, before, after, any(isinstance(a, Adopted) for a in outcome[1]))
         if event.lie == "byzantine-run":
             self.violate("accepted", i, f"took in a message of another run from {event.sender}")
         if event.lie == "byzantine-weight" and (fault := checkers.weight_lie_fault(event.sender, before, after)):

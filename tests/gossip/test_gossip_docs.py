@@ -61,7 +61,7 @@ def _suits(algorithm: str, topology: str) -> bool:
 
 
 def test_the_default_averaging_rates_are_those_of_the_code() -> None:
-    rates = {"4-bit-elastiquant": ({}, "0.83"), "topk": ({"ratio": 0.1}, "0.19"), "fp16": ({}, "1")}
+    rates = {"4-bit-elastiquant": ({}, "0.83"), "topk": ({"ratio": 0.1}, "0.15"), "fp16": ({}, "1")}
     for name, (params, said) in rates.items():
         assert f"{default_eta(codecs.get(name, **params)):.2g}" == said and said in TEXT
     assert f"{default_eta(codecs.get('topk', ratio=0.01)):.1g}" == "0.007" and "0.007 at 1 %" in TEXT

@@ -381,3 +381,21 @@ def test_weight_does_not_drain_away_before_a_gap_in_a_directed_ring(make_fleet: 
     np.testing.assert_allclose(
         models, np.broadcast_to(models.mean(axis=0), models.shape), atol=1e-2
     )  # they agree again
+
+
+@pytest.mark.parametrize("name", ["sgp", "sparse-push", "quant-sgp"])
+def test_a_local_update_moves_the_model_of_a_node_with_little_weight_by_a_bounded_multiple(
+    make_fleet: Any, name: str
+) -> None:
+    """Node 0 hands half of what it has to node 1 in every round and gets nothing back, as before a gap that it cannot see."""
+    made = make_fleet("directed-ring", nodes=4, algorithm=name)
+    made.greet()
+    for _ in range(6):
+        made.step(0, ZERO)
+        made.tick(0)
+    weight = made.algorithm.audit(made.states[0]).weight
+    assert weight == pytest.approx(2.0**-6)
+    before = made.algorithm.model(made.states[0])
+    made.step(0, np.ones(N))
+    made.tick(0)
+    np.testing.assert_allclose(made.algorithm.model(made.states[0]) - before, np.full(N, 10.0), rtol=1e-4)

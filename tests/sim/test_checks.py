@@ -72,6 +72,23 @@ def test_ledger_closes_the_account_of_an_edge_when_a_disk_was_lost(
     assert other.fault(0, audit(mass + 0.1, weight)) is not None
 
 
+@pytest.mark.parametrize(("weight", "right"), [(1.5, True), (1.25, False)])
+def test_ledger_closes_an_account_though_the_same_message_brings_a_model(weight: float, right: bool) -> None:
+    made = books()
+    before, after = audit(3.0, 1.5, 0.0, 1.0), audit(9.0, weight)
+    made.booted(1, None, np.zeros(3, np.float32), again=True)
+    made.closed(0, 1, before, after, adopts=True)
+    assert (made.fault(0, after) is None) == right
+
+
+def test_ledger_takes_part_of_an_update_while_the_weight_is_small() -> None:
+    made = books()
+    made.updated(0, np.ones(3, np.float32), mixed=0.05)
+    assert made.fault(0, audit(2.5, 1.0)) is None
+    made.updated(0, np.ones(3, np.float32), mixed=-0.5)
+    assert made.fault(0, audit(2.5, 1.0)) is None
+
+
 def test_adoption_begins_afresh() -> None:
     made = books()
     made.rebase(0, audit(9.0, 1.0))

@@ -181,10 +181,16 @@ sent[key] = total""",
         (
             Edit(
                 PUSH + "Push.publish",
-                "x = m.x + local.delta",
-                "x = (m.x + local.delta).astype(np.float32).astype(np.float64)",
+                "* local.delta",
+                "* local.delta\nx = x.astype(np.float32).astype(np.float64)",
             ),
         ),
+    ),
+    Mutant(
+        "light-update-in-full",
+        "a local update counts in full however small the push-sum weight is",
+        PUSH_SUM,
+        (Edit(PUSH + "Push.publish", "min(1.0, max(m.u, 0.0) / FULL)", "1.0"),),
     ),
     Mutant(
         "weight-not-pushed",
