@@ -1,0 +1,200 @@
+"""A disk in memory that can lose power: a file's content survives if it was synced, its name if its folder was synced after.
+
+What was not synced survives or not as the generator says: each change of a name by itself (so a rename may be there without an
+earlier one), a content whole, cut short, with holes, or not at all. POSIX promises no more than that."""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from edgegossip.checkpoint.memory import MemoryFile
+
+BLOCK_BYTES = 512
+_LOST = 0.5  # of what was not synced
+
+
+@dataclass(eq=False)
+class Inode:
+    content: bytearray = field(default_factory=bytearray)
+    synced: bytes | None = None  # what is sure to be there; None: nothing
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Of one folder: this name is that file from now on; None: it is gone."""
+
+    path: str
+    inode: Inode | None
+
+
+class FakeDisk:
+    """Implements `checkpoint.files.Files[Inode]`. `before(operation, path)` is called before each operation that changes
+    something; what it raises comes out, with the operation not done, or half done if it is a `write`."""
+
+    def __init__(self, before: Callable[[str, str], None] = lambda operation, path: None) -> None:
+        self.before = before
+        self.capacity_bytes: int | None = None
+        self.read_only = False
+        self._now: dict[str, Inode] = {}  # files by path
+        self._sure: dict[str, Inode] = {}
+        self._folders, self._sure_folders = {"", "/"}, {"", "/"}
+        self._changes: list[_Change] = []  # of names, not synced
+        self._locked: set[str] = set()
+
+    # -- Files ------------------------------------------------------------------------------------------------
+
+    def make_folder(self, path: str) -> None:
+        """As the real one: each with those above it, and the folder above synced."""
+        if path in self._folders:
+            return
+        above = posixpath.dirname(path)
+        self.make_folder(above)
+        self._begin("make_folder", path)
+        self._folders.add(path)
+        self.sync_folder(above)
+
+    def names(self, folder: str) -> list[str]:
+        return [posixpath.basename(p) for p in self._now if posixpath.dirname(p) == folder]
+
+    def create(self, path: str) -> Inode:
+        self._begin("create", path)
+        self._in_folder(path)
+        inode = Inode()
+        self._put(path, inode)
+        return inode
+
+    def write(self, file: Inode, data: bytes | memoryview) -> None:
+        data = bytes(data)
+        self._check_writable()
+        try:
+            self.before("write", "")
+        except BaseException:
+            file.content += data[: len(data) // 2]
+            raise
+        used = sum(len(i.content) for i in self._now.values())
+        if self.capacity_bytes is not None and used + len(data) > self.capacity_bytes:
+            file.content += data[: max(0, self.capacity_bytes - used)]
+            raise OSError(errno.ENOSPC, "No space left on device")
+        file.content += data
+
+    def sync(self, file: Inode) -> None:
+        self._begin("sync", "")
+        file.synced = bytes(file.content)
+
+    def close(self, file: Inode) -> None:
+        """Nothing to do."""
+
+    def rename(self, old: str, new: str) -> None:
+        self._begin("rename", new)
+        inode = self._now[old]
+        self._put(new, inode)
+        self._put(old, None)
+
+    def sync_folder(self, path: str) -> None:
+        self._begin("sync_folder", path)
+        self._sure_folders |= {f for f in self._folders if posixpath.dirname(f) == path}
+        for change in self._changes:
+            if posixpath.dirname(change.path) == path:
+                _apply(self._sure, change)
+        self._changes = [c for c in self._changes if posixpath.dirname(c.path) != path]
+
+    def remove(self, path: str) -> None:
+        self._begin("remove", path)
+        if path not in self._now:
+            raise FileNotFoundError(errno.ENOENT, "No such file", path)
+        self._put(path, None)
+
+    def open(self, path: str) -> MemoryFile:
+        if path not in self._now:
+            raise FileNotFoundError(errno.ENOENT, "No such file", path)
+        return MemoryFile(bytes(self._now[path].content))
+
+    def lock(self, folder: str) -> Callable[[], None]:
+        if folder not in self._folders:
+            raise FileNotFoundError(errno.ENOENT, "No such folder", folder)
+        if folder in self._locked:
+            raise BlockingIOError
+        self._locked.add(folder)
+        return lambda: self._locked.discard(folder)
+
+    # -- faults -----------------------------------------------------------------------------------------------
+
+    def after_power_cut(self, rng: Random) -> FakeDisk:
+        """The disk as the next start finds it. This one is left as it is."""
+        disk, kept = FakeDisk(), dict(self._sure)
+        for change in self._changes:
+            if rng.random() >= _LOST:
+                _apply(kept, change)
+        disk._folders = {f for f in self._folders if f in self._sure_folders or rng.random() >= _LOST}
+        disk._folders = {f for f in disk._folders if _above(f) <= disk._folders}
+        disk._sure_folders = set(disk._folders)
+        survived = {id(inode): _survived(inode, rng) for inode in kept.values()}
+        for path, inode in kept.items():
+            if posixpath.dirname(path) in disk._folders:
+                disk._now[path] = disk._sure[path] = survived[id(inode)]
+        return disk
+
+    def after_kill(self) -> FakeDisk:
+        """The same disk for another process: what the kernel was given is there."""
+        disk = FakeDisk()
+        disk.__dict__ |= {**self.__dict__, "before": disk.before, "_locked": set[str]()}
+        return disk
+
+    def damage(self, path: str, keep_bytes: int) -> None:
+        """A file is cut short, as by a torn write."""
+        self._now[path].content = self._now[path].content[:keep_bytes]
+        self._now[path].synced = bytes(self._now[path].content)
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _begin(self, operation: str, path: str) -> None:
+        self._check_writable()
+        self.before(operation, path)
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+    def _in_folder(self, path: str) -> None:
+        if posixpath.dirname(path) not in self._folders:
+            raise FileNotFoundError(errno.ENOENT, "No such folder", path)
+
+    def _put(self, path: str, inode: Inode | None) -> None:
+        change = _Change(path, inode)
+        _apply(self._now, change)
+        self._changes.append(change)
+
+
+def _apply(names: dict[str, Inode], change: _Change) -> None:
+    if change.inode is None:
+        names.pop(change.path, None)
+    else:
+        names[change.path] = change.inode
+
+
+def _above(folder: str) -> set[str]:
+    found = set()
+    while posixpath.dirname(folder) != folder:
+        folder = posixpath.dirname(folder)
+        found.add(folder)
+    return found
+
+
+def _survived(inode: Inode, rng: Random) -> Inode:
+    """The content: what was synced; else whole, cut short, with holes of zeros, or empty."""
+    content = bytes(inode.content)
+    if inode.synced == content:
+        return Inode(bytearray(content), content)
+    how = rng.randrange(4)
+    if how == 0:
+        content = inode.synced or b""
+    elif how == 1:
+        content = content[: rng.randrange(len(content) + 1)]
+    elif how == 2:
+        blocks = [content[k : k + BLOCK_BYTES] for k in range(0, len(content), BLOCK_BYTES)]
+        content = b"".join(b if rng.random() >= _LOST else bytes(len(b)) for b in blocks)
+    return Inode(bytearray(content), content)

@@ -1,0 +1,229 @@
+"""The store on a disk that loses power or kills the process at every boundary, fills up, or holds what is not ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from edgegossip.checkpoint.classes import Classes
+from edgegossip.checkpoint.format import PIECE_BYTES
+from edgegossip.checkpoint.store import Store
+from edgegossip.sim.fake_disk import FakeDisk
+from edgegossip.types import ConfigError, DataError, HostError, LocalError
+
+FOLDER = Path("/runs/one/checkpoint/board-0")
+IDENTITY = {"run": b"1234", "model": 7}
+
+
+class Cut(BaseException):
+    """The power is gone, or the process."""
+
+
+class Countdown:
+    """Raises Cut at the operation with this number."""
+
+    def __init__(self, at: int) -> None:
+        self.left, self.operations = at, list[str]()
+
+    def __call__(self, operation: str, path: str) -> None:
+        self.operations.append(operation)
+        if self.left == 0:
+            raise Cut
+        self.left -= 1
+
+
+def store_on(disk: FakeDisk, keep: int = 2, **identity: object) -> Store:
+    return Store(FOLDER, {**IDENTITY, **identity}, keep=keep, classes=Classes(()), files=disk)
+
+
+def value_of(round: int) -> dict[str, object]:
+    return {"round": round, "x": np.full(300, round, np.float32), "m": np.arange(200) + round}
+
+
+def check(value: object, round: int) -> None:
+    assert isinstance(value, dict) and value["round"] == round
+    assert np.array_equal(value["x"], np.full(300, round)) and np.array_equal(value["m"], np.arange(200) + round)
+
+
+def play(disk: FakeDisk, rounds: int) -> int:
+    """Saves so many rounds after the newest one. The last one whose save returned, though the disk cuts in."""
+    store = store_on(disk)
+    found = store.load()
+    acknowledged = found.meta["round"] if found else 0
+    try:
+        for round in range(acknowledged + 1, acknowledged + 1 + rounds):
+            store.save(value_of(round), round=round)
+            acknowledged = round
+    except Cut:
+        pass
+    return acknowledged
+
+
+def newest(disk: FakeDisk) -> int:
+    found = store_on(disk).load()
+    if found is None:
+        return 0
+    check(found.value, found.meta["round"])
+    return int(found.meta["round"])
+
+
+def operations(rounds: int) -> list[str]:
+    disk = FakeDisk(counter := Countdown(-1))
+    play(disk, rounds)
+    return counter.operations
+
+
+def test_what_is_saved_is_found_and_the_oldest_go() -> None:
+    disk = FakeDisk()
+    assert play(disk, 5) == newest(disk.after_kill()) == 5
+    assert sorted(disk.names(str(FOLDER))) == ["0000000004.ckpt", "0000000005.ckpt"]
+
+
+@pytest.mark.parametrize("cuts", [*range(3), *(pytest.param(k, marks=pytest.mark.slow) for k in range(3, 200))])
+def test_whatever_is_not_synced_is_lost_and_it_starts_with_what_was_acknowledged(cuts: int) -> None:
+    """At every boundary of four saves, and again while it recovers from that."""
+    count = len(operations(4))
+    assert count > 30
+    for at in range(count):
+        rng = Random(1000 * cuts + at)
+        disk = FakeDisk(Countdown(at))
+        acknowledged = play(disk, 4)
+        disk = disk.after_power_cut(rng)
+        first = newest(disk)
+        assert first in (acknowledged, acknowledged + 1)
+        disk = disk.after_kill()
+        disk.before = Countdown(rng.randrange(count))
+        acknowledged = play(disk, 4)
+        assert acknowledged >= first
+        assert newest(disk.after_power_cut(rng)) in (acknowledged, acknowledged + 1)
+
+
+def test_killed_at_every_boundary_it_goes_on_and_leaves_nothing_behind() -> None:
+    for at in range(len(operations(4))):
+        disk = FakeDisk(Countdown(at))
+        acknowledged = play(disk, 4)
+        disk = disk.after_kill()
+        assert newest(disk) in (acknowledged, acknowledged + 1)
+        disk = disk.after_kill()
+        play(disk, 3)
+        assert len(disk.names(str(FOLDER))) == 2 and all(n.endswith(".ckpt") for n in disk.names(str(FOLDER)))
+
+
+def test_without_the_sync_of_the_file_or_the_folder_it_would_be_lost() -> None:
+    """The fake disk does lose what is not synced."""
+    for left_out in ("sync", "sync_folder"):
+        lost = 0
+        for seed in range(30):
+            disk = FakeDisk()
+            setattr(disk, left_out, lambda path: None)
+            acknowledged = play(disk, 4)
+            lost += newest(disk.after_power_cut(Random(seed))) < acknowledged
+        assert lost > 5, left_out
+
+
+@pytest.mark.parametrize("keep_bytes", [0, 5, 11, 12, 20, 100, 1500])
+def test_a_torn_file_is_passed_over_with_a_word_and_goes_first(keep_bytes: int) -> None:
+    disk = FakeDisk()
+    play(disk, 3)
+    torn = f"{FOLDER}/0000000003.ckpt"
+    disk.damage(torn, keep_bytes)
+    store = store_on(disk := disk.after_kill())
+    found = store.load()
+    assert found is not None and found.meta["round"] == 2
+    assert len(found.skipped) == 1 and torn in found.skipped[0]
+    store.save(value_of(3), round=3)
+    assert sorted(disk.names(str(FOLDER))) == ["0000000002.ckpt", "0000000004.ckpt"]
+    assert newest(disk.after_kill()) == 3
+
+
+def test_every_flipped_bit_is_noticed() -> None:
+    disk = FakeDisk()
+    play(disk, 2)
+    path = f"{FOLDER}/0000000002.ckpt"
+    whole = bytes(disk.open(path)._data)
+    for at in range(0, len(whole), 7):
+        bad = bytearray(whole)
+        bad[at] ^= 1 << at % 8
+        disk._now[path].content = bad
+        try:
+            assert newest(disk.after_kill()) == 1
+        except DataError as error:  # the version: whole, and not for us
+            assert "cannot be used" in str(error) and at in range(8, 12)
+
+
+def test_a_checkpoint_of_another_run_is_refused_and_not_passed_over() -> None:
+    disk = FakeDisk()
+    play(disk, 1)
+    with pytest.raises(ConfigError, match=r"0000000001.ckpt is of another run: its model is 7, not 8"):
+        store_on(disk.after_kill(), model=8).load()
+    with pytest.raises(ConfigError, match="its run is 31323334, not 35"):
+        store_on(disk.after_kill(), run=b"5").load()
+
+
+def test_two_processes_do_not_share_a_folder() -> None:
+    disk = FakeDisk()
+    store = store_on(disk)
+    store.save(value_of(1), round=1)
+    with pytest.raises(HostError, match="another process keeps its checkpoints in"):
+        store_on(disk).load()
+    store.close()
+    assert store_on(disk).load() is not None
+
+
+def test_on_a_full_disk_older_ones_make_room_and_what_was_there_stays() -> None:
+    disk = FakeDisk()
+    store = store_on(disk)
+    store.save(value_of(1), round=1)
+    one = disk.open(f"{FOLDER}/0000000001.ckpt").size
+    store.save(value_of(2), round=2)
+    disk.capacity_bytes = 2 * one + one // 2
+    store.save(value_of(3), round=3)
+    assert disk.names(str(FOLDER)) == ["0000000002.ckpt", "0000000003.ckpt"]
+    disk.capacity_bytes = one + one // 2
+    with pytest.raises(OSError, match="No space left"):
+        store.save(value_of(4), round=4)
+    assert disk.names(str(FOLDER)) == ["0000000003.ckpt"]
+    disk.capacity_bytes = None
+    store.save(value_of(5), round=5)
+    assert newest(disk.after_kill()) == 5
+
+
+def test_a_read_only_disk_can_be_read() -> None:
+    disk = FakeDisk()
+    play(disk, 2)
+    disk = disk.after_kill()
+    disk.read_only = True
+    store = store_on(disk)
+    found = store.load()
+    assert found is not None and found.meta["round"] == 2
+    with pytest.raises(OSError, match="Read-only"):
+        store.save(value_of(3), round=3)
+
+
+def test_what_cannot_be_kept_is_refused_before_the_disk_is_touched() -> None:
+    disk = FakeDisk(counter := Countdown(-1))
+    with pytest.raises(LocalError, match=r"the state\['f'\] is a builtins.function, which is not in the table"):
+        store_on(disk).save({"f": lambda: 0}, round=1)
+    assert not counter.operations
+
+
+def test_a_real_folder(tmp_path: Path) -> None:
+    large = np.arange(PIECE_BYTES, dtype=np.float64)
+    folder = tmp_path / "a" / "b"
+    store = Store(folder, IDENTITY, classes=Classes(()))
+    assert store.load() is None
+    for round in (1, 2, 3):
+        store.save({"x": large + round, "y": large.astype(np.float32)}, round=round)
+    (folder / ".0000000009.part").write_bytes(b"of one that died")
+    with pytest.raises(HostError, match="another process"):
+        Store(folder, IDENTITY).load()
+    store.close()
+    store = Store(folder, IDENTITY, classes=Classes(()))
+    found = store.load()
+    assert found is not None and np.array_equal(found.value["x"], large + 3) and found.meta == {**IDENTITY, "round": 3}
+    assert sorted(p.name for p in folder.iterdir()) == ["0000000002.ckpt", "0000000003.ckpt"]
+    store.clear()
+    assert not list(folder.iterdir())
