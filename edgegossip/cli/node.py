@@ -23,6 +23,12 @@ from edgegossip.cli.options import RUNS, SETTINGS
 @click.option(
     "--boards", default="", metavar="A,B,...", help="Server mode: every board's name; default board-0, board-1, ..."
 )
+@click.option(
+    "--identity",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Gossip: this board's folder of `edgegossip fleet add`; peers must be of the same fleet.",
+)
 @click.option("--insecure", is_flag=True, help="Allow plain, unauthenticated traffic outside the loopback interface.")
 @RUNS
 @click.option("--managed", is_flag=True, hidden=True)
@@ -37,6 +43,7 @@ def node(
     peers: tuple[str, ...],
     coordinator: str | None,
     boards: str,
+    identity: Path | None,
     insecure: bool,
     runs_dir: str,
     managed: bool,
@@ -50,7 +57,7 @@ def node(
 
     \b
     Examples:
-      edgegossip node quickstart-gossip --name pi-01 --listen 0.0.0.0:7700 --insecure \\
+      edgegossip node quickstart-gossip --name pi-01 --listen 0.0.0.0:7700 --identity pi-01 \\
           --peer pi-02=10.0.0.2:7700 --peer pi-03=10.0.0.3:7700 --peer pi-04=10.0.0.4:7700
       edgegossip node quickstart-server --name board-0 --coordinator 10.0.0.1:8000
     """
@@ -63,6 +70,7 @@ def node(
         peers=peers,
         coordinator=coordinator,
         insecure=insecure,
+        identity=identity,
         runs_dir=Path(runs_dir),
         managed=managed,
         restarted_s=restarted,

@@ -72,7 +72,8 @@ def listen_address(text: str, *, insecure: bool) -> Address:
     if not insecure and not address.is_loopback:
         raise LocalError(
             f"refusing to listen on {address} without TLS, because anybody on that network could join the run: "
-            "listen on 127.0.0.1, or say --insecure (insecure=True) on a network you trust"
+            "give the board an identity (`edgegossip fleet add NAME`, then --identity DIR), listen on 127.0.0.1, or say "
+            "--insecure (insecure=True) on a network you trust"
         )
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: a closed connection must not count

@@ -6,20 +6,32 @@ peer is who its Hello says. More services than the mesh's own are added to the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeAlias
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.limits import MeshLimits
-from edgegossip.types import HostError, NodeId
+from edgegossip.types import HostError, NodeId, PeerError
+
+Tell: TypeAlias = Callable[[NodeId | None, str], None]  # whom a line for the log is about, and the line
 
 
 class Security(Protocol):
-    """Credentials of one node. All methods are called on the transport's loop and do not wait."""
+    """Who we are and who a peer is: mesh.security.Guard. On the transport's loop, without waiting, where nothing else is said."""
 
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """Of the listening side."""
+    def start(self, limits: MeshLimits, tell: Tell, on_news: Callable[[], None]) -> str:
+        """Where our gRPC server is to listen, inside this machine. `tell` takes lines for the log and `on_news` is called when
+        some peer may have to be let go; both from any thread."""
+
+    def open_door(self, where: addresses.Address) -> addresses.Address:
+        """Listen for peers, who are let through to our gRPC server. Raises HostError."""
+
+    def close(self) -> None:
+        """Close the door. May wait a little."""
+
+    async def check(self, peer: NodeId, where: addresses.Address, before_close: Callable[[], object] = ...) -> None:
+        """See who listens there, before a connection is opened. Raises PeerError when it is not `peer`, or OSError."""
 
     def channel_credentials(self, peer: NodeId) -> grpc.ChannelCredentials:
         """Of a connection that we open to `peer`."""
@@ -28,14 +40,40 @@ class Security(Protocol):
         """Further gRPC options of that connection, such as the name that its certificate must bear."""
 
     def identify(self, context: grpc.aio.ServicerContext) -> NodeId:
-        """Who called, by its certificate. Raises PeerError with the reason when it may not come in."""
+        """The board that called, by its certificate. Raises PeerError with the reason when it may not come in."""
+
+    def place(self, context: grpc.aio.ServicerContext) -> str:
+        """host:port of who called, for the log."""
+
+    def cut(self, context: grpc.aio.ServicerContext, why: str) -> None:
+        """End the connection of who called."""
+
+    def revoked(self, peer: NodeId) -> bool:
+        """Whether `peer` has to be let go."""
 
 
 class Channels:
     """Opens connections to peers. The caller closes them."""
 
-    def __init__(self, limits: MeshLimits, security: Security | None = None) -> None:
-        self._limits, self._security = limits, security
+    def __init__(
+        self,
+        limits: MeshLimits,
+        security: Security | None = None,
+        before_disconnect: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._limits, self._security, self._before_disconnect = limits, security, before_disconnect
+
+    async def check(self, peer: NodeId, where: addresses.Address) -> None:
+        """To be called before `open`: see that it is `peer` who listens there, and exchange revocations. Raises PeerError with
+        the reason. Without security there is nothing to see."""
+        if self._security is None:
+            return
+        try:
+            await self._security.check(peer, where, self._before_disconnect)
+        except TimeoutError as error:
+            raise PeerError("it does not answer") from error
+        except OSError as error:
+            raise PeerError(error.strerror or "it does not answer") from error
 
     def open(self, peer: NodeId, where: addresses.Address) -> grpc.aio.Channel:
         """A fresh connection to `peer` at a numeric address; nothing is sent before the first call. On the loop."""
@@ -51,15 +89,15 @@ async def serve(
     handlers: Iterable[grpc.GenericRpcHandler],
     limits: MeshLimits,
     security: Security | None = None,
+    inside: str = "",
 ) -> tuple[grpc.aio.Server, addresses.Address]:
-    """A started server with these services, and where it listens. Raises HostError when it cannot listen."""
-    server = grpc.aio.server(options=limits.server_options())
+    """A started server with these services, and where it listens. Raises HostError when it cannot listen.
+
+    With `security` (already started, hence `inside`) peers reach it through the door only."""
+    server = grpc.aio.server(options=limits.server_options(secured=security is not None))
     server.add_generic_rpc_handlers(tuple(handlers))
     try:
-        if security is None:
-            port = server.add_insecure_port(str(where))
-        else:
-            port = server.add_secure_port(str(where), security.server_credentials())
+        port = server.add_insecure_port(inside or str(where))
     except RuntimeError:
         port = 0
     if not port:
@@ -67,4 +105,4 @@ async def serve(
             f"cannot listen on {where}: the port was taken a moment ago; choose another (0 takes any free one)"
         )
     await server.start()
-    return server, addresses.Address(where.host, port)
+    return server, security.open_door(where) if security else addresses.Address(where.host, port)

@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh import causes
@@ -45,6 +46,8 @@ class Edge:
         self._post = post
         self._queue = FrameQueue()
         self._stream: Stream | None = None  # the present one, once it is welcome
+        self._channel: grpc.aio.Channel | None = None
+        self._dropped = ""  # why we ended the present connection
         self._peer_session: int | None = None
         self._left_session: int | None = None  # said goodbye: not to be taken for a peer that came back
         self._leaving = False
@@ -89,6 +92,19 @@ class Edge:
             self._post(PeerDown(self.peer, reason, closed=True))
         self.status = Status.CLOSED
         await self._stop_task()
+
+    async def drop(self, reason: str) -> None:
+        """End the present connection. The peer is tried again, and may show a better certificate then."""
+        if self._channel is not None:
+            self._dropped = reason
+            await self._channel.close()
+
+    async def knock(self) -> None:
+        """Let the peer know our revocation list, if it can be reached."""
+        if self.status is Status.UP:
+            with suppress(PeerError, TimeoutError):
+                async with asyncio.timeout(self._limits.hello_s):
+                    await self._channels.check(self.peer, await addresses.resolve(self.address, 0))
 
     async def leave(self) -> bool:
         """Flush, say goodbye, end. The caller bounds the time; whatever is left then fails in `finish`. True when the peer
@@ -138,19 +154,24 @@ class Edge:
     async def _try_stream(self, attempt: int) -> None:
         """One stream from opening to its end. Raises PeerError with the cause, naming the address that was tried."""
         where: addresses.Address = self.address
+        self._dropped = ""
         try:
             async with asyncio.timeout(self._limits.hello_s):
                 where = await addresses.resolve(self.address, attempt)
+                await self._channels.check(self.peer, where)
             async with self._channels.open(self.peer, where) as channel:
+                self._channel = channel
                 call = channel.stream_stream(METHOD)()
                 try:
                     async with asyncio.timeout(self._limits.hello_s):
                         stream = await self._open(call)
                     await stream.pump()
                 finally:
-                    self._stream = None
+                    self._stream = self._channel = None
                     call.cancel()
         except grpc.aio.AioRpcError as error:
+            if self._dropped:
+                raise PeerError(f"at {self._place(where)}: {self._dropped}") from error
             raise PeerError(f"at {self._place(where)}: {causes.of_rpc(error)}") from error
         except TimeoutError as error:
             raise PeerError(f"at {self._place(where)}: it does not answer") from error

@@ -74,6 +74,7 @@ class Inbound(grpc.GenericRpcHandler):
         self._node, self._run_id, self._session = node, run_id, session
         self._limits, self._inbox, self._on_goodbye = limits, inbox, on_goodbye
         self._security = security
+        self._silence_s = limits.silence_s(security is not None)
         self.max_frame_bytes = limits.max_frame_bytes
         self._sources: dict[NodeId, Source] = {}
         self._closed: dict[NodeId, str] = {}
@@ -113,7 +114,7 @@ class Inbound(grpc.GenericRpcHandler):
     # -- one stream ------------------------------------------------------------------------------------------
 
     async def _exchange(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
-        who, task = printable(context.peer(), 64), asyncio.current_task()
+        who, task = self._place(context), asyncio.current_task()
         if task is None or self._ending:
             return
         self._streams.add(task)
@@ -142,7 +143,7 @@ class Inbound(grpc.GenericRpcHandler):
             self._streams.discard(task)
 
     async def _hello(self, context: grpc.aio.ServicerContext) -> mesh_pb2.Hello:
-        request: Any = await self._within_hello_time(context.read(), "said nothing")
+        request: Any = await self._within(self._silence_s, context.read(), "said nothing")
         if request is grpc.aio.EOF:
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "the stream ended before Hello")
         parsed = wire.parse_request(request)
@@ -153,10 +154,15 @@ class Inbound(grpc.GenericRpcHandler):
                 raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, f"{self._node} does not know its peers yet")
             self._early += 1
             try:
-                await self._within_hello_time(self._peers_known.wait(), f"came before {self._node} knew its peers")
+                await self._within(
+                    self._limits.hello_s, self._peers_known.wait(), f"came before {self._node} knew its peers"
+                )
             finally:
                 self._early -= 1
         return parsed.hello
+
+    def _place(self, context: grpc.aio.ServicerContext) -> str:
+        return printable(self._security.place(context) if self._security else context.peer(), 64)
 
     def _check_identity(self, sender: NodeId, context: grpc.aio.ServicerContext) -> None:
         """Raises Refused when the caller's certificate does not make it `sender`."""
@@ -170,12 +176,12 @@ class Inbound(grpc.GenericRpcHandler):
             reason = f"it says to be {printable(sender, 64)}, but its certificate is that of {printable(certified, 64)}"
             raise Refused(mesh_pb2.REFUSAL_CODE_IDENTITY, reason)
 
-    async def _within_hello_time(self, awaitable: Awaitable[Any], what: str) -> Any:
+    async def _within(self, limit_s: float, awaitable: Awaitable[Any], what: str) -> Any:
         try:
-            async with asyncio.timeout(self._limits.hello_s):
+            async with asyncio.timeout(limit_s):
                 return await awaitable
         except TimeoutError as error:
-            raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, f"it {what} for {self._limits.hello_s:g} s") from error
+            raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, f"it {what} for {limit_s:g} s") from error
 
     def _accept(self, hello: mesh_pb2.Hello) -> Source:
         """The sender's record, with its older stream told to end. Raises Refused."""

@@ -29,6 +29,15 @@ class MeshLimits:
     grace_s: float = 3.0
     first_contact_s: float = 60.0  # a peer that was never reached counts as down after this
     hello_s: float = 5.0  # bound of each step of opening a stream
+    handshake_s: float = 2.0  # with TLS: bound of a caller's handshake, and of its silence before Hello
+    connections_per_s: float = 50.0  # with TLS: from one address, in the long run
+    connection_burst: int = 200  # and at once: a fleet on one machine starts with two a pair of boards
+    max_strangers: int = 256  # connections that have not finished the TLS handshake
+    max_strangers_per_address: int = 64
+    max_connections_per_peer: int = 8  # with one certificate
+    max_streams: int = 64  # calls at a time on one connection
+    hellos_per_s: float = 5.0  # of one peer, in the long run
+    hello_burst: int = 60
     keepalive_s: float = 3.0
     keepalive_timeout_s: float = 4.0
     backoff_min_s: float = 0.05
@@ -59,15 +68,20 @@ class MeshLimits:
             ("grpc.enable_retries", 0),
         ]
 
-    def server_options(self) -> list[tuple[str, int]]:
-        """gRPC options of the listening side."""
+    def server_options(self, *, secured: bool = False) -> list[tuple[str, int]]:
+        """gRPC options of the listening side, with or without a door before it."""
         return [
             *self._common(),
             ("grpc.so_reuseport", 0),  # a second process on this port must fail, not share it
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 100),
             ("grpc.http2.max_ping_strikes", 0),
-            ("grpc.server_handshake_timeout_ms", round(self.hello_s * 1000)),
+            ("grpc.server_handshake_timeout_ms", round(1000 * self.silence_s(secured))),
+            ("grpc.max_concurrent_streams", self.max_streams),
         ]
+
+    def silence_s(self, secured: bool) -> float:
+        """How long a caller may say nothing where it has to speak first."""
+        return min(self.hello_s, self.handshake_s) if secured else self.hello_s
 
     def _common(self) -> list[tuple[str, int]]:
         return [

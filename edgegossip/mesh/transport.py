@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
-from edgegossip.mesh.base import Buffers, TransportEvent
+from edgegossip.mesh.base import Buffers, Notice, TransportEvent
 from edgegossip.mesh.channels import Channels, Security, serve
 from edgegossip.mesh.edge import Edge
 from edgegossip.mesh.inbound import Inbound
@@ -64,13 +65,13 @@ class GrpcTransport:
         self._limits = limits or MeshLimits()
         self._before_disconnect = before_disconnect or (lambda: None)
         self._security, self._services = security, tuple(services)
-        self._channels = Channels(self._limits, security)
+        self._channels = Channels(self._limits, security, self._before_disconnect)
         self._session = secrets.randbits(63) + 1
         self._lock = threading.Lock()
         self._closed = False
         self._tickets = 0
         self._edges: dict[NodeId, Edge] = {}
-        where = addresses.listen_address(listen, insecure=insecure)
+        where = addresses.listen_address(listen, insecure=insecure or security is not None)
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_log_quietly)
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"mesh {node}", daemon=True)
@@ -162,8 +163,10 @@ class GrpcTransport:
         self._inbound = Inbound(
             self._node, self._run_id, self._session, self._limits, self._inbox, self._on_goodbye, self._security
         )
-        handlers = (self._inbound, *self._services)
-        self._server, address = await serve(where, handlers, self._limits, self._security)
+        handlers, inside = (self._inbound, *self._services), ""
+        if self._security is not None:
+            inside = self._security.start(self._limits, self._tell, self._on_revocations)
+        self._server, address = await serve(where, handlers, self._limits, self._security, inside)
         return address
 
     async def _connect(self, peers: Mapping[NodeId, addresses.Address]) -> None:
@@ -189,6 +192,22 @@ class GrpcTransport:
         if peer in self._edges:
             self._edges[peer].peer_left(session)
 
+    def _tell(self, peer: NodeId | None, text: str) -> None:
+        """From any thread."""
+        self._inbox.post(Notice(peer if peer in self._edges else None, text))
+
+    def _on_revocations(self) -> None:
+        """From any thread: our revocation list is a newer one. Who is revoked is let go; the others are told."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._spread()))
+
+    async def _spread(self) -> None:
+        assert self._security is not None
+        for edge in list(self._edges.values()):
+            if self._security.revoked(edge.peer):
+                await edge.drop("its certificate was revoked")
+        await asyncio.gather(*(edge.knock() for edge in list(self._edges.values())))
+
     async def _close_peer(self, peer: NodeId, reason: str) -> None:
         self._inbound.shut(peer, reason)
         await self._edges[peer].shut(reason)
@@ -204,6 +223,8 @@ class GrpcTransport:
             await edge.finish()
         self._inbound.end(told)
         await self._server.stop(linger_s or None)  # None does not wait for anybody
+        if self._security is not None:
+            await asyncio.to_thread(self._security.close)
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         if rest:  # streams and gRPC's own tasks end by themselves; cancelling those makes gRPC print a traceback
             await asyncio.wait(rest, timeout=1.0)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
@@ -25,6 +25,9 @@ from edgegossip.node.spec import NodeSpec, default_members, make_topology
 from edgegossip.profiling.sinks import PipeSink, RecordSink
 from edgegossip.recipe import Recipe
 from edgegossip.types import EXIT_INTERRUPTED, ConfigError, EdgegossipError, NodeId
+
+if TYPE_CHECKING:
+    from edgegossip.mesh.security.guard import Guard
 
 BEAT_S = 1.0
 
@@ -38,6 +41,7 @@ class NodeOptions:
     peers: tuple[str, ...]  # NAME=HOST:PORT each, gossip mode
     coordinator: str | None  # HOST:PORT, server mode
     insecure: bool
+    identity: Path | None  # folder of `edgegossip fleet add`, gossip mode
     runs_dir: Path
     managed: bool
     restarted_s: float | None  # managed only: this board's first process began so long ago; None: this is the first
@@ -112,6 +116,8 @@ def parse_peers(pairs: tuple[str, ...]) -> dict[NodeId, str]:
 def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[NodeId, str] | None]:
     """Who we are in the run, and our peers' addresses (None: they will come on standard input)."""
     run_id = options.run_id or recipes.run_id(recipe)
+    if options.identity is not None and recipe.run.mode != "gossip":
+        raise ConfigError("--identity is for gossip boards; clients of a coordinator have no TLS yet")
     if options.managed:
         return NodeSpec(recipe, options.name, options.members, run_id, options.restarted_s is not None), None
     if recipe.run.mode == "server":
@@ -133,7 +139,7 @@ def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[Node
 def _check_before_output(spec: NodeSpec, peers: Mapping[NodeId, str], options: NodeOptions) -> None:
     """What would be found wrong later anyway: a mistake must not leave an empty run folder behind."""
     make_topology(spec.recipe, spec.members)
-    addresses.listen_address(options.listen, insecure=options.insecure)
+    addresses.listen_address(options.listen, insecure=options.insecure or options.identity is not None)
     for peer, address in peers.items():
         addresses.parse(address, f"address of {peer}")
 
@@ -154,6 +160,7 @@ def _gossip(
     from edgegossip.mesh import GrpcTransport, MeshLimits
     from edgegossip.node import gossip_node
 
+    security = _security(options)
     workload = gossip_node.load(spec) if spec.restarted else None
     meters = NodeMeters()
     transport = GrpcTransport(
@@ -163,6 +170,7 @@ def _gossip(
         limits=MeshLimits(grace_s=spec.recipe.network.grace_s),
         insecure=options.insecure,
         before_disconnect=meters.look,
+        security=security,
     )
     try:
         sink.event(spec.name, "listening", f"{spec.name} listens on {transport.address}", address=transport.address)
@@ -173,6 +181,23 @@ def _gossip(
         gossip_node.train(spec, workload or gossip_node.load(spec), joined, sink, meters, save_to)
     finally:
         transport.close()
+
+
+def _security(options: NodeOptions) -> Guard | None:
+    """TLS with the board's certificate, when it has one. Raises ConfigError when it is another's, DataError and LocalError
+    when it cannot be used."""
+    if options.identity is None:
+        return None
+    from edgegossip.mesh.security.guard import Guard
+
+    guard = Guard.load(options.identity)
+    identity = guard.identity
+    if (identity.name, identity.role) != (options.name, "board"):
+        raise ConfigError(
+            f"--identity {options.identity}: this is {identity.name} ({identity.role}), not the board {options.name}: "
+            f"say --name {identity.name}, or name the folder of {options.name}"
+        )
+    return guard
 
 
 def _client(spec: NodeSpec, sink: RecordSink, options: NodeOptions) -> None:

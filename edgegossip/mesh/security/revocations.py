@@ -20,21 +20,23 @@ class Revocations:
     def __init__(self, authority: Certificate, present: RevocationList, file: Path | None = None) -> None:
         self._authority, self._present, self._file = authority, present, file
         self._lock = threading.Lock()
+        self._looked = _stamp(file)
 
     @classmethod
     def load(cls, file: Path, authority: Certificate) -> Revocations:
         """Raises DataError when the file is missing, damaged or signed by somebody else."""
-        try:
-            present = parse_revocations(der.from_pem(file.read_bytes(), LABEL))
-        except OSError as error:
-            raise DataError(
-                f"{file}: {(error.strerror or str(error)).lower()}; copy the board's folder again"
-            ) from error
-        except DecodeError as error:
-            raise DataError(f"{file} is damaged ({error}); copy the board's folder again") from error
+        present = _read(file)
         if not present.is_signed_by(authority):
             raise DataError(f"{file} was not signed by this fleet's authority; copy the board's folder again")
         return cls(authority, present, file)
+
+    def look_at_file(self) -> bool:
+        """Take over what somebody copied into the folder, if it is newer; whether it was. Raises DataError and PeerError."""
+        stamp = _stamp(self._file)
+        if self._file is None or stamp == self._looked:
+            return False
+        self._looked = stamp
+        return self.offer(_read(self._file).der)
 
     @property
     def present(self) -> RevocationList:
@@ -67,7 +69,26 @@ class Revocations:
             if self._file is not None:
                 with suppress(OSError):  # a read-only folder: peers tell it again after the next start
                     write_file(self._file, der.to_pem(data, LABEL))
+                self._looked = _stamp(self._file)
         return True
+
+
+def _read(file: Path) -> RevocationList:
+    try:
+        return parse_revocations(der.from_pem(file.read_bytes(), LABEL))
+    except OSError as error:
+        raise DataError(f"{file}: {(error.strerror or str(error)).lower()}; copy the board's folder again") from error
+    except DecodeError as error:
+        raise DataError(f"{file} is damaged ({error}); copy the board's folder again") from error
+
+
+def _stamp(file: Path | None) -> tuple[int, int, int] | None:
+    """What changes when a file is replaced."""
+    try:
+        status = os.stat(file) if file else None
+    except OSError:
+        return None
+    return (status.st_ino, status.st_mtime_ns, status.st_size) if status else None
 
 
 def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:

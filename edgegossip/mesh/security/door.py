@@ -1,0 +1,280 @@
+"""The door of a board: the port that everybody can reach. A thread of its own accepts, speaks TLS and lets in.
+
+gRPC's server listens behind it on a socket that has a name inside this machine only, and hears from the door alone. The door is
+there because gRPC for Python neither tells why a handshake failed nor bounds who connects how often, has no revocation list and
+cannot cut a connection off. A peer's bytes are deciphered here by OpenSSL, outside Python's lock, and passed on.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import selectors
+import socket
+import ssl
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection
+
+from edgegossip.mesh.address import Address
+from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.security import knock
+from edgegossip.mesh.security.rates import Buckets, Teller
+from edgegossip.mesh.security.visitor import Caller, Left, Visitor
+from edgegossip.types import EdgegossipError, HostError, PeerError
+
+_log = logging.getLogger(__name__)
+_SCRATCH_BYTES = 256 << 10
+_ACCEPTS = 64  # at a time, before others have their turn
+_RESET = b"\x01\0\0\0\0\0\0\0"  # struct linger: close at once
+
+
+class Door:
+    """Runs from construction until `close`. `admit` raises PeerError for who may not come in; `tell` takes lines for the log.
+
+    `context` gives the TLS context for each new connection, `answer` and `offered` serve knocks (see visitor.Host).
+    """
+
+    def __init__(
+        self,
+        where: Address,
+        upstream: str,
+        fleet: str,
+        limits: MeshLimits,
+        context: Callable[[], ssl.SSLContext],
+        admit: Callable[[Caller], None],
+        answer: Callable[[Caller, int], knock.Answer],
+        offered: Callable[[Caller, bytes], None],
+        tell: Callable[[Caller | None, str], None],
+    ) -> None:
+        self._upstream, self._fleet, self._limits = upstream, fleet, limits
+        self._context, self._admit, self.answer, self.offered, self._tell = context, admit, answer, offered, tell
+        self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._callers: dict[str, Caller] = {}  # by the local address that our gRPC server sees
+        self._visitors: dict[Visitor, dict[socket.socket, int]] = {}
+        self._rates = Buckets(limits.connections_per_s, limits.connection_burst)
+        self._teller = Teller()
+        self._selector = selectors.DefaultSelector()
+        self._listener = _listen(where)
+        self.address = Address(where.host, self._listener.getsockname()[1])
+        self._orders: deque[Callable[[], None]] = deque()
+        self._bell, self._ringer = socket.socketpair()
+        self._paused_until_s: float | None = None
+        self._ending = False
+        for s in (self._listener, self._bell):
+            s.setblocking(False)
+            self._selector.register(s, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name=f"door {self.address}", daemon=True)
+        self._thread.start()
+
+    def caller(self, local: str) -> Caller | None:
+        """Who is at the other end of the connection that our gRPC server knows by this name. From any thread."""
+        return self._callers.get(local)
+
+    def callers(self) -> list[Caller]:
+        """Everybody who is connected now. From any thread."""
+        return list(self._callers.values())
+
+    def cut(self, serials: Collection[int], why: str) -> None:
+        """End every connection with these certificates. From any thread."""
+        self._order(lambda: self._cut(lambda c: c.serial in serials, why))
+
+    def cut_caller(self, local: str, why: str) -> None:
+        """End one connection. From any thread."""
+        self._order(lambda: self._cut(lambda c: self._callers.get(local) is c, why))
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Stop listening and end what is left. Idempotent."""
+        self._ending = True
+        self._order(lambda: None)
+        self._thread.join(timeout_s)
+
+    # -- the thread ------------------------------------------------------------------------------------------
+
+    def _order(self, what: Callable[[], None]) -> None:
+        self._orders.append(what)
+        try:
+            self._ringer.send(b"!")
+        except OSError:
+            pass  # closed, or the bell rings already
+
+    def _run(self) -> None:
+        try:
+            while not self._ending:
+                self._turn()
+        finally:
+            for visitor in list(self._visitors):
+                self._forget(visitor)
+            for s in (self._listener, self._bell, self._ringer):
+                s.close()
+            self._selector.close()
+
+    def _turn(self) -> None:
+        busy = [v for v in self._visitors if v.more]
+        events = self._selector.select(0 if busy else self._patience_s())
+        due: dict[Visitor, None] = dict.fromkeys(busy)
+        for key, _ in events:
+            if key.fileobj is self._bell:
+                self._bell.recv(4096)
+                while self._orders:
+                    self._orders.popleft()()
+            elif key.fileobj is self._listener:
+                self._accept()
+            else:
+                due[key.data] = None
+        for visitor in due:
+            if visitor in self._visitors:
+                self._step(visitor)
+        self._expire()
+
+    def _patience_s(self) -> float | None:
+        deadlines = [v.deadline_s for v in self._visitors if v.deadline_s is not None]
+        if self._paused_until_s is not None:
+            deadlines.append(self._paused_until_s)
+        return max(0.0, min(deadlines) - time.monotonic()) + 0.001 if deadlines else None
+
+    def _expire(self) -> None:
+        """After whatever has come was looked at: our own lateness is nobody's fault."""
+        now_s = time.monotonic()
+        for visitor in [v for v in self._visitors if v.deadline_s is not None and v.deadline_s <= now_s]:
+            self._refuse(visitor, f"it did not finish {visitor.doing} in {self._limits.handshake_s:g} s")
+        if self._paused_until_s is not None and self._paused_until_s <= now_s:
+            self._paused_until_s = None
+            self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS):
+            try:
+                connection, peer = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._pause(error)
+                    return
+                continue  # it went away before it was accepted
+            host = str(peer[0])
+            reason = self._crowded(host)
+            if reason:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                connection.close()
+                self._say(None, host, f"refused {host}: {reason}")
+                continue
+            self._greet(connection, host, str(Address(host, int(peer[1]))))
+
+    def _pause(self, error: OSError) -> None:
+        self._say(None, "", f"this board takes no connections for a moment: {(error.strerror or str(error)).lower()}")
+        self._selector.unregister(self._listener)
+        self._paused_until_s = time.monotonic() + 0.2
+
+    def _crowded(self, host: str) -> str:
+        """Why a newcomer from this address is not even listened to."""
+        if not self._rates.take(host, time.monotonic()):
+            return f"more than {self._limits.connections_per_s:g} connections a second"
+        strangers = Counter(v.address.rpartition(":")[0] for v in self._visitors if v.caller is None)
+        key = str(Address(host, 0)).rpartition(":")[0]
+        if strangers[key] >= self._limits.max_strangers_per_address:
+            return f"{strangers[key]} of its connections have not finished the TLS handshake"
+        if strangers.total() >= self._limits.max_strangers:
+            return f"{strangers.total()} connections have not finished the TLS handshake"
+        return ""
+
+    def _greet(self, connection: socket.socket, host: str, address: str) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        wrapped = self._context().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        deadline_s = time.monotonic() + self._limits.handshake_s
+        visitor = Visitor(wrapped, address, self, deadline_s, self._fleet)
+        self._visitors[visitor] = {}
+        self._step(visitor)
+
+    def _step(self, visitor: Visitor) -> None:
+        try:
+            visitor.step()
+        except Left:
+            self._forget(visitor)
+        except PeerError as error:
+            self._refuse(visitor, str(error))
+        except (OSError, EdgegossipError) as error:
+            _log.debug("connection of %s: %s", visitor.who, error)
+            self._forget(visitor)
+        except Exception:  # a defect of ours must not close the door for everybody
+            _log.exception("connection of %s", visitor.who)
+            self._forget(visitor)
+        else:
+            self._watch(visitor)
+
+    def _watch(self, visitor: Visitor) -> None:
+        """Wait for what the visitor wants now."""
+        watched, wanted = self._visitors[visitor], visitor.wants()
+        if watched == wanted:
+            return
+        for s, events in wanted.items():
+            before = watched.get(s, 0)
+            if events and before and events != before:
+                self._selector.modify(s, events, visitor)
+            elif events and not before:
+                self._selector.register(s, events, visitor)
+            elif before and not events:
+                self._selector.unregister(s)
+        self._visitors[visitor] = wanted
+
+    def _forget(self, visitor: Visitor) -> None:
+        for s, events in self._visitors.pop(visitor, {}).items():
+            if events:
+                self._selector.unregister(s)
+        self._callers.pop(visitor.key, None)
+        visitor.close()
+
+    def _refuse(self, visitor: Visitor, reason: str) -> None:
+        host = visitor.address.rpartition(":")[0]
+        self._forget(visitor)
+        self._say(visitor.caller, (host, reason), f"refused {visitor.who}: {reason}")
+
+    def _say(self, caller: Caller | None, key: object, text: str) -> None:
+        if self._teller.worth(key, time.monotonic()):
+            self._tell(caller, text)
+
+    def _cut(self, which: Callable[[Caller], bool], why: str) -> None:
+        for visitor in [v for v in self._visitors if v.caller is not None and which(v.caller)]:
+            self._forget(visitor)
+            self._say(visitor.caller, (visitor.who, why), f"cut off {visitor.who}: {why}")
+
+    # -- for visitors ----------------------------------------------------------------------------------------
+
+    def admit(self, caller: Caller) -> None:
+        """See visitor.Host. Of too many connections of one board the oldest goes: it has likely forgotten it."""
+        self._admit(caller)
+        mine = [v for v in self._visitors if v.caller is not None and v.caller.subject == caller.subject]
+        for visitor in mine[: max(0, len(mine) - self._limits.max_connections_per_peer)]:
+            self._refuse(visitor, f"it has more than {self._limits.max_connections_per_peer} connections")
+
+    def connect(self, caller: Caller) -> tuple[socket.socket, str]:
+        """See visitor.Host. An address that Linux chooses (unix(7), autobind) tells our server's connections apart."""
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            local.bind("")
+            key = "unix-abstract:" + local.getsockname()[1:].decode()
+            self._callers[key] = caller
+            local.setblocking(False)
+            local.connect("\0" + self._upstream)
+        except BaseException:
+            local.close()
+            raise
+        return local, key
+
+
+def _listen(where: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((where.host, where.port))
+        listener.listen(256)
+    except OSError as error:
+        listener.close()
+        reason = os.strerror(error.errno or 0).lower()
+        raise HostError(f"cannot listen on {where}: {reason}; choose another port (0 takes any free one)") from error
+    return listener

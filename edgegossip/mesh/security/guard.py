@@ -1,0 +1,232 @@
+"""`Guard`: what a transport asks of its identity. TLS behind the door, the knock before each connection, revocations that spread.
+
+Methods without a remark are called on the transport's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from edgegossip.mesh._grpc import grpc
+from edgegossip.mesh.address import Address
+from edgegossip.mesh.channels import Tell
+from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.security import der, knock, tls
+from edgegossip.mesh.security.door import Door
+from edgegossip.mesh.security.identity import CERTIFICATE, KEY, Identity
+from edgegossip.mesh.security.names import Role, Subject, serial_name
+from edgegossip.mesh.security.visitor import Caller
+from edgegossip.mesh.text import printable
+from edgegossip.types import DataError, DecodeError, EdgegossipError, NodeId, PeerError
+
+
+class Guard:
+    """Security of one node with an identity. `identity` names it; a transport calls `start` once.
+
+    Raises DataError when the identity's files cannot be used."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self._door: Door | None = None
+        self._tell: Tell = lambda _peer, _text: None
+        self._on_news: Callable[[], None] = lambda: None
+        self._limits = MeshLimits()
+        self._pinned: dict[NodeId, int] = {}  # serial of the certificate that each peer showed last
+        self._lock = threading.Lock()
+        self._make_contexts()
+        try:
+            pem, key = (Path(identity.folder / file).read_bytes() for file in (CERTIFICATE, KEY))
+        except OSError as error:
+            raise DataError(f"{identity.folder}: {(error.strerror or str(error)).lower()}") from error
+        authority = der.to_pem(identity.authority.der, "CERTIFICATE")
+        self._credentials = grpc.ssl_channel_credentials(authority, key, pem)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Guard:
+        """Of an identity folder. Raises DataError and LocalError, see Identity.load."""
+        return cls(Identity.load(folder))
+
+    # -- the listening side ----------------------------------------------------------------------------------
+
+    def start(self, limits: MeshLimits, tell: Tell, on_news: Callable[[], None]) -> str:
+        """The name on which our gRPC server is to listen, for the door alone. `tell` and `on_news` (our revocation list is a
+        newer one) are called from any thread."""
+        self._limits, self._tell, self._on_news = limits, tell, on_news
+        self._upstream = f"edgegossip-{os.getpid()}-{secrets.token_hex(8)}"
+        return f"unix-abstract:{self._upstream}"
+
+    def open_door(self, where: Address) -> Address:
+        """Listen there for peers, now that our gRPC server does. Raises HostError."""
+        self._door = Door(
+            where,
+            self._upstream,
+            self.identity.fleet,
+            self._limits,
+            context=lambda: self._server_context,
+            admit=self._admit,
+            answer=self._answer,
+            offered=lambda caller, crl: self._offered(caller.subject.name, crl),
+            tell=lambda caller, text: self._tell(_board(caller), printable(text, 400)),
+        )
+        return self._door.address
+
+    def close(self) -> None:
+        """Close the door and every connection. From any thread; waits for at most 2 s."""
+        if self._door is not None:
+            self._door.close()
+
+    def caller(self, context: grpc.aio.ServicerContext) -> Caller:
+        """Who called one of our services, by its certificate. Raises PeerError when the connection is gone."""
+        found = self._door.caller(context.peer()) if self._door is not None else None
+        if found is None:
+            raise PeerError("it did not come through the door, or is gone")
+        return found
+
+    def identify(self, context: grpc.aio.ServicerContext, role: Role = "board") -> NodeId:
+        """The name of the caller, who must have this role. Raises PeerError with the reason."""
+        caller = self.caller(context)
+        if caller.subject.role != role:
+            raise PeerError(f"it is a {caller.subject.role}, where a {role} is due")
+        return caller.subject.name
+
+    def place(self, context: grpc.aio.ServicerContext) -> str:
+        """host:port of the caller, for the log."""
+        found = self._door.caller(context.peer()) if self._door is not None else None
+        return found.address if found else "a closed connection"
+
+    def cut(self, context: grpc.aio.ServicerContext, why: str) -> None:
+        """End the caller's connection."""
+        if self._door is not None:
+            self._door.cut_caller(context.peer(), why)
+
+    # -- the calling side ------------------------------------------------------------------------------------
+
+    async def check(self, peer: NodeId, where: Address, before_close: Callable[[], object] = lambda: None) -> None:
+        """Knock: see that it is `peer` who listens there, that neither is revoked, and exchange revocation lists. From then on
+        connections to this peer insist on the certificate that it showed. Raises PeerError with the reason, OSError when
+        nobody answers."""
+        subject = Subject(peer, "board", self.identity.fleet)
+        async with asyncio.timeout(2 * self._limits.handshake_s):
+            self._pinned[peer] = await self._knock(subject, where, before_close)
+
+    def channel_credentials(self, peer: NodeId) -> grpc.ChannelCredentials:
+        """Of a connection that we open to `peer`."""
+        return self._credentials
+
+    def channel_options(self, peer: NodeId) -> list[tuple[str, int | str]]:
+        """Insists on the certificate that `check` saw, else on any that is `peer`'s."""
+        if peer in self._pinned:
+            name = serial_name(self._pinned[peer], self.identity.fleet)
+        else:
+            name = Subject(peer, "board", self.identity.fleet).dns_name
+        return [("grpc.ssl_target_name_override", name)]
+
+    def revoked(self, peer: NodeId) -> bool:
+        """Whether the certificate that `check` saw last was revoked since."""
+        return peer in self._pinned and self.identity.revocations.revoked(self._pinned[peer])
+
+    # -- revocation ------------------------------------------------------------------------------------------
+
+    def _make_contexts(self) -> None:
+        self._server_context = tls.server_context(self.identity)
+        self._client_context = tls.client_context(self.identity)
+
+    def _offered(self, giver: str, crl: bytes) -> None:
+        """Any thread. Raises PeerError for a list that our authority did not sign."""
+        if self.identity.revocations.offer(crl):
+            self._renew(f"{giver} brought")
+
+    def look_at_file(self) -> None:
+        """Take over a newer list that was copied into our folder. Any thread."""
+        try:
+            if self.identity.revocations.look_at_file():
+                self._renew("the folder has")
+        except EdgegossipError as error:
+            self._tell(None, str(error))
+
+    def _renew(self, how: str) -> None:
+        with self._lock:
+            self._make_contexts()
+        present = self.identity.revocations.present
+        self._tell(None, f"{how} revocation list {present.number}: {len(present.serials)} certificates are revoked")
+        if self._door is not None:
+            self._door.cut(present.serials, "its certificate was revoked")
+        self._on_news()
+
+    def _admit(self, caller: Caller) -> None:
+        """A list may have come while the handshake was under way."""
+        if self.identity.revocations.revoked(caller.serial):
+            raise PeerError("its certificate was revoked")
+
+    def _answer(self, caller: Caller, number: int) -> knock.Answer:
+        self.look_at_file()
+        present = self.identity.revocations.present
+        return knock.Answer(True, present.number, "", present.der if present.number > number else b"")
+
+    async def _knock(self, subject: Subject, where: Address, before_close: Callable[[], object]) -> int:
+        """The serial of the certificate that was shown."""
+        self.look_at_file()
+        reader, writer = await self._connect(subject, where)
+        try:
+            session = writer.get_extra_info("ssl_object")
+            if session.selected_alpn_protocol() != tls.KNOCK:
+                raise PeerError("what listens there is no edgegossip board")
+            shown, serial = tls.peer_of(session.getpeercert(), self.identity.fleet)
+            present = self.identity.revocations.present
+            writer.write(knock.hello(present.number))
+            answer = await _read_answer(reader)
+            if answer.crl:
+                self._offered(shown.name, answer.crl)
+            writer.write(knock.blob(present.der if present.number > answer.number else b""))
+            with suppress(ssl.SSLError, OSError):
+                await reader.read(1)  # until it has closed: it has our list then
+            if not answer.welcome:
+                raise PeerError(f"refused: {printable(answer.reason)}")
+            if self.identity.revocations.revoked(serial):
+                raise PeerError("its certificate was revoked")
+            return serial
+        except ssl.SSLError as error:  # in TLS 1.3 a door says what it thinks of our certificate after the handshake
+            raise PeerError(tls.words(error)) from error
+        except DecodeError as error:
+            raise PeerError(str(error)) from error
+        finally:
+            before_close()
+            writer.transport.abort()
+
+    async def _connect(self, subject: Subject, where: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            return await asyncio.open_connection(
+                where.host,
+                where.port,
+                ssl=self._client_context,
+                server_hostname=subject.dns_name,
+                ssl_handshake_timeout=2 * self._limits.handshake_s,
+            )
+        except ssl.SSLError as error:
+            raise PeerError(tls.words(error)) from error
+        except ConnectionResetError as error:
+            raise PeerError("it ended the connection during the TLS handshake") from error
+        except OSError as error:
+            raise PeerError(os.strerror(error.errno).lower() if error.errno else "it does not answer") from error
+
+
+async def _read_answer(reader: asyncio.StreamReader) -> knock.Answer:
+    data = b""
+    while True:
+        more = await reader.read(65_536)
+        if not more:
+            raise PeerError("it ended the connection without a word")
+        data += more
+        if (answer := knock.parse_answer(data)) is not None:
+            return answer
+
+
+def _board(caller: Caller | None) -> NodeId | None:
+    return caller.subject.name if caller is not None and caller.subject.role == "board" else None

@@ -1,0 +1,37 @@
+"""How often strangers may come, and how often a log may say so. Pure: the caller passes monotonic seconds."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+_MAX_KEYS = 1024  # memory that strangers with many addresses may take; the ones unseen for longest are forgotten
+
+
+class Buckets:
+    """A token bucket for each key: `burst` at once, `rate` a second in the long run."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate, self._burst = rate, burst
+        self._state: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()  # tokens, when
+
+    def take(self, key: Hashable, now_s: float, tokens: float = 1.0) -> bool:
+        """Whether `key` may go on; takes nothing when it may not."""
+        left, then_s = self._state.pop(key, (self._burst, now_s))
+        left = min(self._burst, left + (now_s - then_s) * self._rate)
+        allowed = left >= tokens
+        self._state[key] = (left - tokens if allowed else left, now_s)
+        if len(self._state) > _MAX_KEYS:
+            self._state.popitem(last=False)
+        return allowed
+
+
+class Teller:
+    """Says which lines are worth a log: the same one at most once every `quiet_s`, and few altogether, so that a flood of
+    refusals does not become a flood of lines."""
+
+    def __init__(self, quiet_s: float = 60.0, per_s: float = 1.0, burst: float = 64.0) -> None:
+        self._same, self._all = Buckets(1 / quiet_s, 1.0), Buckets(per_s, burst)
+
+    def worth(self, key: Hashable, now_s: float) -> bool:
+        return self._same.take(key, now_s) and self._all.take("", now_s)
