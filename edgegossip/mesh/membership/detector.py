@@ -1,0 +1,385 @@
+"""The failure detector of one member: a state machine without I/O. Messages and the time go in, messages and changes come out.
+
+SWIM (Das, Gupta, Motivala, 2002): every interval one member is probed, in shuffled rounds so that each is asked as often as any
+other; without an answer through a few others; then it is suspect, and dead when it does not object in time. Lifeguard (Dadgar,
+Phillips, Currey, 2018): whoever is slow itself takes more time for everything; a suspicion gets shorter with each independent
+confirmation; a suspect is told first. Deviations:
+
+- Whole tables travel instead of queues of updates, and only to those who are not known to have them (`table`). Idle members
+  exchange a hash. News is told to a few members every `spread_s`, until all are known to have it, and not only by probes.
+- Whatever comes from a member shows that it is there, not only the answer to a probe.
+- A suspicion makes everybody who hears of it probe that member next: it is confirmed, or the suspect told, without delay. While
+  anybody is suspect all probe faster, since boards often fail together.
+- Timeouts follow measured round trips. A refused connection does not wait for them.
+- A process that did not run for a while (stopped, swapped out) does not blame the others: its waiting times begin anew.
+- Dead members are tried again without end, so that the halves of a split find each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from edgegossip.mesh.membership.messages import (
+    Ack,
+    Changed,
+    Healed,
+    Message,
+    Nack,
+    Objected,
+    Output,
+    Ping,
+    PingFor,
+    Send,
+    Stalled,
+    View,
+)
+from edgegossip.mesh.membership.probes import Errand, Probe
+from edgegossip.mesh.membership.settings import LocalHealth, RoundTrip, SwimSettings
+from edgegossip.mesh.membership.table import Entry, Rows, Status, digest_of, merge, rows_of
+
+_NEVER = float("inf")
+
+
+class Detector:
+    """Member `me` of `members`. `life` tells this process from earlier ones of the same member, `known` is what others say of
+    the run so far (a newcomer comes back with a higher incarnation than theirs). Call `tick` at `wake_s` and not before."""
+
+    def __init__(
+        self,
+        members: int,
+        me: int,
+        address: str,
+        life: int,
+        random: Random,
+        now_s: float,
+        settings: SwimSettings | None = None,
+        known: Rows = (),
+    ) -> None:
+        self.me, self.settings = me, settings or SwimSettings()
+        self.health = LocalHealth(self.settings.health_max)
+        self.table = [Entry() for _ in range(members)]
+        self._random = random
+        self._order: list[int] = []  # whom to probe next, last one first
+        self._prompted: dict[int, float] = {}  # whom to probe besides, and when: others suspect them
+        self._numbers = 0
+        self._probes: dict[int, Probe] = {}  # by number of each of its pings
+        self._errands: dict[int, Errand] = {}
+        self._pings: dict[int, tuple[int, float]] = {}  # every direct ping that may be answered: target, when
+        self._suspected_s: dict[int, float] = {}
+        self._round_trips = [RoundTrip(self.settings) for _ in range(members)]
+        self._theirs: dict[int, int] = {}  # digest that each last told
+        self._told: dict[int, int] = {}  # how often each was told the present news
+        self._out: list[Output] = []
+        for k, entry in known:
+            self.table[k] = merge(self.table[k], entry)
+            if self.table[k].status is Status.SUSPECT:
+                self._suspected_s[k] = now_s
+        last = self.table[me].incarnation
+        self.table[me] = Entry(Status.ALIVE, last + 1, life, address)
+        self._digest: int | None = None  # of the table, when it is needed
+        self._next_probe_s = now_s + random.uniform(0, self.settings.interval_s)
+        self._next_retry_s = now_s + random.uniform(0, self.settings.retry_s)
+        self._spread_s = now_s
+
+    # -- what goes in ----------------------------------------------------------------------------------------
+
+    @property
+    def wake_s(self) -> float:
+        """When `tick` is due."""
+        times = [self._next_probe_s, self._next_retry_s, self._spread_s]
+        times += [probe.due_s for probe in self._probes.values()]
+        times += [errand.until_s for errand in self._errands.values()]
+        times += [self._suspicion_ends_s(k) for k in self._suspected_s]
+        times += self._prompted.values()
+        return min(times)
+
+    def tick(self, now_s: float) -> list[Output]:
+        """Whatever is due."""
+        self._notice_stall(now_s)
+        self._end_probes(now_s)
+        for number in [n for n, errand in self._errands.items() if errand.until_s <= now_s]:
+            self._return(number, Nack)
+        for k in [k for k in self._suspected_s if self._suspicion_ends_s(k) <= now_s]:
+            self._set(k, replace(self.table[k], status=Status.DEAD), now_s)
+        for k in [k for k, due_s in self._prompted.items() if due_s <= now_s]:
+            del self._prompted[k]
+            self._probe(k, now_s)
+        if self._next_probe_s <= now_s:
+            haste = self.settings.haste if self._suspected_s else 1
+            self._next_probe_s = now_s + self.settings.interval_s * self.health.factor / haste
+            self._probe_next(now_s)
+        if self._next_retry_s <= now_s:
+            self._next_retry_s = now_s + self.settings.retry_s * self._random.uniform(0.75, 1.25)
+            self._retry_dead(now_s)
+        if self._spread_s <= now_s:
+            self._spread(now_s)
+        self._forget_pings(now_s)
+        return self._take()
+
+    def receive(self, sender: int, message: Message, now_s: float) -> list[Output]:
+        """A message of another member, whose identity is certain."""
+        self._notice_stall(now_s)
+        self._learn(sender, message.view, now_s)
+        if any(probe.target == sender for probe in self._probes.values()):
+            self._drop_probes(sender)
+            self.health.note(-1)
+        match message:
+            case Ping(number):
+                self._send(sender, lambda view: Ack(number, view))
+            case PingFor(number, target, timeout_s):
+                ours = self._ping(target, now_s)
+                self._errands[ours] = Errand(sender, number, now_s + min(timeout_s, self.settings.timeout_max_s))
+            case Ack(number):
+                self._answered(sender, number, now_s)
+            case Nack(number):
+                self._not_reached(sender, number)
+        return self._take()
+
+    def failed(self, to: int, number: int, now_s: float) -> list[Output]:
+        """This ping of ours, or request for one, could not even be delivered: the rest of its time is not waited for."""
+        self._notice_stall(now_s)
+        if number in self._errands:
+            self._return(number, Nack)
+        probe = self._probes.get(number)
+        if probe is not None and probe.number == number and not probe.until_s:
+            probe.refused, probe.direct_until_s = True, now_s
+        elif probe is not None:
+            probe.helpers.discard(to)
+            self._hurry(probe)
+        return self._take()
+
+    def doubt(self, member: int, now_s: float) -> list[Output]:
+        """A sign from elsewhere that a member may be gone: it is probed at once."""
+        self._notice_stall(now_s)
+        if member != self.me:
+            self._probe(member, now_s)
+        return self._take()
+
+    def greet(self, member: int, now_s: float) -> list[Output]:
+        """A sign that a member is there, whatever the table says: tell it what we know, and hear what it does."""
+        self._notice_stall(now_s)
+        if not self.table[member].here and self.table[member].address:
+            self._ping(member, now_s)
+        return self._take()
+
+    def leave(self, now_s: float) -> list[Output]:
+        """On purpose. Tells a few members; they tell the others."""
+        self._set(self.me, replace(self.table[self.me], status=Status.LEFT), now_s)
+        others = [k for k, entry in enumerate(self.table) if entry.here]
+        for k in self._random.sample(others, min(len(others), self.settings.spread_to)):
+            self._ping(k, now_s)
+        return self._take()
+
+    def move(self, address: str, now_s: float) -> list[Output]:
+        """We can be reached at another address now."""
+        own = self.table[self.me]
+        if own.address != address:
+            self._set(self.me, replace(own, incarnation=own.incarnation + 1, address=address), now_s)
+        return self._take()
+
+    # -- what is known ---------------------------------------------------------------------------------------
+
+    def _learn(self, sender: int, view: View, now_s: float) -> None:
+        before = self.table[sender]
+        named_us = next((e for k, e in view.rows if k == self.me), None)
+        if before.status is Status.DEAD and named_us is not None and named_us.status is Status.DEAD:
+            self._out.append(Healed(sender))
+        for k, entry in view.rows:
+            if k == self.me:
+                self._object(sender, entry, now_s)
+            else:
+                self._set(k, merge(self.table[k], entry), now_s)
+        self._theirs[sender] = view.digest
+
+    def _object(self, sender: int, entry: Entry, now_s: float) -> None:
+        """What others say of us, unless it is what we said last or before."""
+        own = self.table[self.me]
+        if own.status is Status.LEFT or entry.incarnation < own.incarnation or entry == own:
+            return
+        if entry.status in (Status.SUSPECT, Status.DEAD) and entry.life == own.life:
+            self.health.note(1)
+            self._out.append(Objected(sender, entry))
+        self._set(self.me, replace(own, incarnation=entry.incarnation + 1), now_s)
+
+    def _set(self, member: int, after: Entry, now_s: float) -> None:
+        before = self.table[member]
+        if after == before:
+            return
+        self.table[member] = after
+        self._digest, self._told = None, {}
+        self._spread_s = min(self._spread_s, now_s)
+        if member == self.me:
+            return
+        self._out.append(Changed(member, before, after))
+        if after.status is not Status.SUSPECT:
+            self._suspected_s.pop(member, None)
+        elif before.status is not Status.SUSPECT or before.incarnation != after.incarnation:
+            self._suspected_s[member] = now_s
+            if not after.accusers >> self.me & 1:
+                self._prompted[member] = now_s + self._random.uniform(0, self.settings.interval_s / 2)
+        if after.status is not Status.SUSPECT:
+            self._prompted.pop(member, None)
+        if not after.here:
+            self._drop_probes(member)
+
+    def _suspicion_ends_s(self, member: int) -> float:
+        accusers = self.table[member].accusers.bit_count()
+        here = sum(entry.here for entry in self.table)
+        return self._suspected_s[member] + self.settings.suspicion_time_s(here, accusers)
+
+    # -- telling ---------------------------------------------------------------------------------------------
+
+    @property
+    def digest(self) -> int:
+        if self._digest is None:
+            self._digest = digest_of(self.table)
+        return self._digest
+
+    def _view(self, to: int) -> View:
+        return View(self.digest, () if self._theirs.get(to) == self.digest else rows_of(self.table))
+
+    def _send(self, to: int, message: Callable[[View], Message]) -> None:
+        self._out.append(Send(to, message(self._view(to))))
+
+    def _ping(self, to: int, now_s: float) -> int:
+        self._numbers += 1
+        number = self._numbers
+        self._pings[number] = (to, now_s)
+        self._send(to, lambda view: Ping(number, view))
+        return number
+
+    def _spread(self, now_s: float) -> None:
+        """Tell a few of those that are not known to have our news."""
+        behind = [
+            k
+            for k, entry in enumerate(self.table)
+            if entry.here
+            and k != self.me
+            and self._theirs.get(k) != self.digest
+            and self._told.get(k, 0) < self.settings.spread_repeats
+        ]
+        for k in self._random.sample(behind, min(len(behind), self.settings.spread_to)):
+            self._told[k] = self._told.get(k, 0) + 1
+            self._ping(k, now_s)
+        self._spread_s = now_s + self.settings.spread_s if behind else _NEVER
+
+    def _retry_dead(self, now_s: float) -> None:
+        dead = [k for k, entry in enumerate(self.table) if entry.status is Status.DEAD]
+        if dead:
+            self._ping(self._random.choice(dead), now_s)
+
+    # -- probing ---------------------------------------------------------------------------------------------
+
+    def _probe_next(self, now_s: float) -> None:
+        """The next one of the round who is not suspected by us already."""
+        for _ in range(2 * len(self.table)):
+            if not self._order:
+                self._order = [k for k in range(len(self.table)) if k != self.me]
+                self._random.shuffle(self._order)
+            target = self._order.pop()
+            if not self.table[target].accusers >> self.me & 1 and self._probe(target, now_s):
+                return
+
+    def _probe(self, target: int, now_s: float) -> bool:
+        """Whether there was a reason to."""
+        if not self.table[target].here or any(probe.target == target for probe in self._probes.values()):
+            return False
+        timeout_s = self._round_trips[target].timeout_s * self.health.factor
+        number = self._ping(target, now_s)
+        self._probes[number] = Probe(target, number, now_s, now_s + timeout_s, timeout_s)
+        return True
+
+    def _end_probes(self, now_s: float) -> None:
+        for number, probe in list(self._probes.items()):
+            if number not in self._probes or number != probe.number or probe.due_s > now_s:
+                continue
+            if not probe.until_s:
+                self._ask_others(probe, now_s)
+            if probe.until_s <= now_s:
+                self._accuse(probe, now_s)
+
+    def _ask_others(self, probe: Probe, now_s: float) -> None:
+        others = [k for k, e in enumerate(self.table) if e.status is Status.ALIVE and k not in (self.me, probe.target)]
+        helpers = self._random.sample(others, min(len(others), self.settings.indirect))
+        probe.asked, probe.helpers = len(helpers), set(helpers)
+        probe.until_s = now_s if not helpers else now_s + 1.5 * probe.timeout_s
+        for helper in helpers:
+            self._numbers += 1
+            number = self._numbers
+            self._probes[number] = probe
+            target, timeout_s = probe.target, probe.timeout_s
+            self._send(
+                helper,
+                lambda view, n=number, target=target, t=timeout_s: PingFor(n, target, t, view),  # type: ignore[misc]
+            )
+
+    def _accuse(self, probe: Probe, now_s: float) -> None:
+        """Nobody got an answer. Helpers that did not even say so, and are not suspect themselves, are a sign that it is our own
+        fault. Counted once a probe and not once a helper: in a split that would slow down everybody."""
+        self._drop_probes(probe.target)
+        silent = any(self.table[k].status is Status.ALIVE for k in probe.helpers)
+        self.health.note(silent if probe.asked else not probe.refused)
+        entry = self.table[probe.target]
+        if entry.here:
+            self._set(probe.target, entry.accused_by(self.me), now_s)
+
+    def _answered(self, sender: int, number: int, now_s: float) -> None:
+        target, sent_s = self._pings.pop(number, (-1, 0.0))
+        if target == sender:
+            self._round_trips[sender].note(now_s - sent_s)
+        probe = self._probes.get(number)
+        if probe is not None:
+            self._drop_probes(probe.target)
+            self.health.note(-1)
+        if number in self._errands and target == sender:
+            self._return(number, Ack)
+
+    def _not_reached(self, helper: int, number: int) -> None:
+        probe = self._probes.get(number)
+        if probe is not None and probe.number != number:
+            probe.helpers.discard(helper)
+            self._hurry(probe)
+
+    def _hurry(self, probe: Probe) -> None:
+        """The direct ping was refused and every helper said no: there is nothing left to wait for."""
+        if probe.refused and not probe.helpers:
+            probe.until_s = probe.direct_until_s
+
+    def _return(self, number: int, kind: Callable[[int, View], Message]) -> None:
+        errand = self._errands.pop(number)
+        self._send(errand.requester, lambda view: kind(errand.number, view))
+
+    def _drop_probes(self, target: int) -> None:
+        for number in [n for n, probe in self._probes.items() if probe.target == target]:
+            del self._probes[number]
+
+    def _forget_pings(self, now_s: float) -> None:
+        oldest_s = now_s - 30.0
+        for number in [n for n, (_, sent_s) in self._pings.items() if sent_s < oldest_s]:
+            del self._pings[number]
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def _notice_stall(self, now_s: float) -> None:
+        """When we should have been called long ago, nobody had a chance to answer us."""
+        late_s = now_s - self.wake_s
+        if late_s < self.settings.stall_s:
+            return
+        for probe in {id(p): p for p in self._probes.values()}.values():
+            probe.shift(late_s)
+        for errand in self._errands.values():
+            errand.until_s += late_s
+        for k in self._suspected_s:
+            self._suspected_s[k] += late_s
+        self._pings = {n: (k, sent_s + late_s) for n, (k, sent_s) in self._pings.items()}
+        self.health.note(1)
+        self._next_probe_s = max(self._next_probe_s, now_s)
+        self._next_retry_s = max(self._next_retry_s, now_s)
+        self._spread_s = max(self._spread_s, now_s)
+        self._out.append(Stalled(late_s))
+
+    def _take(self) -> list[Output]:
+        out, self._out = self._out, []
+        return out

@@ -1,0 +1,241 @@
+"""The protocol on a virtual network, and single steps of it by hand."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from edgegossip.mesh.membership.detector import Detector
+from edgegossip.mesh.membership.messages import Ack, Changed, Healed, Nack, Objected, Ping, PingFor, Send, Stalled, View
+from edgegossip.mesh.membership.table import Entry, Status
+from tests.mesh.membership.world import World, objections
+
+NAMED_S = 10.0  # the promise
+
+
+def all_alive(world: World) -> bool:
+    return all(e.status is Status.ALIVE for node in world.nodes.values() for e in node.table)
+
+
+def check_named(world: World, *dead: int) -> None:
+    """Every member that is left names the dead in time, and nobody else."""
+    killed_s = world.clock.now
+    world.kill(*dead)
+    world.run(NAMED_S)
+    for k in world.nodes:
+        assert all(world.status(d, at=k) is Status.DEAD for d in dead), (k, world.nodes[k].table)
+    assert not world.false_deaths(dead)
+    assert all(when >= killed_s for when, _, _ in world.named_dead)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("refuses", [False, True], ids=["silent", "refuses"])
+def test_three_of_eighteen_that_die_at_once_are_named_by_all(seed: int, refuses: bool) -> None:
+    check_named(World(18, seed, refuses=refuses), 3, 7, 8)
+
+
+@pytest.mark.parametrize("members", [2, 3, 4, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_dead_member_is_named_in_small_fleets_too(members: int, seed: int) -> None:
+    check_named(World(members, seed), 1)
+
+
+def test_deaths_are_named_in_spite_of_loss() -> None:
+    check_named(World(18, 4, loss=0.1), 3, 7, 8)
+
+
+def test_nobody_is_named_dead_by_mistake_when_a_third_of_all_messages_is_lost() -> None:
+    world = World(18, 1, loss=0.3)
+    world.run(45.0)
+    assert objections(world) > 10  # there were doubts
+    assert not world.named_dead
+
+
+def test_an_overloaded_member_is_not_dead_and_blames_nobody() -> None:
+    world = World(18, 1)
+    world.slow[4] = 2.0
+    world.run(60.0)
+    assert not world.named_dead
+
+
+def test_a_slow_network_is_no_death() -> None:
+    world = World(8, 1, delay_s=(0.3, 0.6))
+    world.run(60.0)
+    assert not world.named_dead and world.agree()
+
+
+@pytest.mark.parametrize("seconds", [2.0, 3.0])
+def test_a_member_that_is_held_up_for_a_short_time_is_not_lost(seconds: float) -> None:
+    world = World(18, 2)
+    world.pause(4, seconds)
+    world.run(seconds + 10)
+    assert not world.named_dead and all_alive(world) and world.agree()
+
+
+def test_a_member_that_sleeps_long_is_named_comes_back_and_blames_nobody() -> None:
+    world = World(18, 2)
+    world.pause(4, 30.0)
+    world.run(NAMED_S)
+    assert {(k, 4) for k in world.nodes if k != 4} == {(by, who) for _, by, who in world.named_dead}
+    world.run(25.0)
+    assert all_alive(world) and world.agree()
+    assert not world.false_deaths([4])
+    assert any(k == 4 and isinstance(output, Stalled) for _, k, output in world.outputs)
+    assert any(k == 4 and isinstance(output, Objected) for _, k, output in world.outputs)
+
+
+@pytest.mark.parametrize("half", [9, 6])
+def test_the_parts_of_a_split_name_each_other_and_find_each_other_again(half: int) -> None:
+    world = World(18, 3)
+    world.cut = lambda a, b: (a < half) != (b < half)
+    world.run(15.0)
+    for a in world.nodes:
+        for b in world.nodes:
+            wanted = Status.ALIVE if (a < half) == (b < half) else Status.DEAD
+            assert world.status(b, at=a) is wanted
+    world.cut = lambda a, b: False
+    world.run(5.0)
+    assert all_alive(world) and world.agree()
+    assert any(isinstance(output, Healed) for _, _, output in world.outputs)
+
+
+def test_a_cut_between_two_members_is_no_death_while_others_reach_both() -> None:
+    world = World(8, 3)
+    world.cut = lambda a, b: (a, b) == (2, 5)  # one direction only: what 2 says, and its answers, never reach 5
+    world.run(60.0)
+    assert not world.named_dead
+
+
+def test_a_member_that_comes_back_has_a_higher_incarnation_and_may_have_moved() -> None:
+    world = World(6, 5)
+    world.kill(2)
+    world.run(NAMED_S)
+    world.start(2, seed_member=0)
+    world.nodes[2].move("10.9.9.9:1", world.clock.now)
+    world._perform(2, [])
+    world.run(2.0)
+    assert all_alive(world) and world.agree()
+    assert {node.table[2].address for node in world.nodes.values()} == {"10.9.9.9:1"}
+
+
+def test_a_member_that_restarts_before_it_was_missed_is_told_apart_by_its_life() -> None:
+    world = World(6, 5)
+    life = world.nodes[0].table[2].life
+    world.kill(2)
+    world.start(2, seed_member=0)
+    world.run(2.0)
+    assert all_alive(world) and world.agree() and world.nodes[0].table[2].life != life
+
+
+def test_who_leaves_is_not_dead() -> None:
+    world = World(8, 6)
+    world._perform(3, world.nodes[3].leave(world.clock.now))
+    world.run(0.5)
+    world.kill(3)
+    world.run(20.0)
+    assert {world.status(3, at=k) for k in world.nodes} == {Status.LEFT}
+    assert not world.named_dead
+
+
+def test_a_quiet_fleet_says_little() -> None:
+    world = World(18, 7)
+    world.run(20.0)
+    sent, rows = world.sent, world.sent_rows
+    world.run(60.0)
+    assert (world.sent - sent) / 60 / 18 < 2.2  # one ping and one answer a second
+    assert world.sent_rows == rows  # a hash is all they carry
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    runs = []
+    for _ in range(2):
+        world = World(9, 11, loss=0.2)
+        world.run(10.0)
+        world.kill(4)
+        world.run(10.0)
+        runs.append((world.sent, world.named_dead, [str(o) for _, _, o in world.outputs]))
+    assert runs[0] == runs[1]
+
+
+# -- single steps ------------------------------------------------------------------------------------------------
+
+
+def detector(members: int = 4, me: int = 0, now_s: float = 100.0) -> Detector:
+    known = tuple((k, Entry(Status.ALIVE, 1, k + 1, f"10.0.0.{k}:7700")) for k in range(members) if k != me)
+    return Detector(members, me, f"10.0.0.{me}:7700", me + 1, Random(1), now_s, known=known)
+
+
+def settled(node: Detector, now_s: float) -> None:
+    for k in range(len(node.table)):
+        if k != node.me:
+            node.receive(k, Ack(10**6, View(node.digest)), now_s)
+
+
+def pings(outputs: list) -> dict[int, int]:
+    return {o.to: o.message.number for o in outputs if isinstance(o, Send) and isinstance(o.message, Ping)}
+
+
+def test_a_refused_probe_goes_to_others_at_once_and_their_no_makes_a_suspect() -> None:
+    node = detector()
+    settled(node, 100.0)
+    out = node.doubt(2, 100.0)
+    out = [*node.failed(2, pings(out)[2], 100.01), *node.tick(100.01)]
+    asked = {o.to: o.message for o in out if isinstance(o, Send) and isinstance(o.message, PingFor)}
+    assert set(asked) == {1, 3} and all(m.target == 2 for m in asked.values())
+    for helper, message in asked.items():
+        node.receive(helper, Nack(message.number, View(node.digest)), 100.02)
+    node.tick(100.02)
+    assert node.table[2].status is Status.SUSPECT and node.table[2].accusers == 1
+    assert node.health.score == 0  # it was not our own fault
+
+
+def test_helpers_that_keep_silent_are_a_sign_that_we_are_slow_ourselves() -> None:
+    node = detector()
+    settled(node, 100.0)
+    node.doubt(2, 100.0)
+    now = 100.0
+    while node.table[2].status is Status.ALIVE:
+        now = max(now, node.wake_s)
+        node.tick(now)
+    assert node.health.score >= 1 and now < 103
+
+
+def test_an_errand_is_answered_either_way() -> None:
+    node = detector()
+    settled(node, 100.0)
+    out = node.receive(1, PingFor(77, 2, 0.5, View(node.digest)), 100.0)
+    number = pings(out)[2]
+    out = node.receive(2, Ack(number, View(node.digest)), 100.1)
+    assert [(o.to, o.message.number) for o in out if isinstance(o.message, Ack)] == [(1, 77)]
+    out = node.receive(1, PingFor(78, 3, 0.5, View(node.digest)), 100.2)
+    late = [o for t in (100.4, 100.71) for o in node.tick(t)]
+    assert [(o.to, o.message.number) for o in late if isinstance(o, Send) and isinstance(o.message, Nack)] == [(1, 78)]
+
+
+def test_a_suspect_is_told_by_the_very_next_message_and_objects() -> None:
+    node = detector()
+    accused = Entry(Status.SUSPECT, node.table[0].incarnation, 1, "10.0.0.0:7700", accusers=2)
+    out = node.receive(1, Ping(5, View(1, ((0, accused),))), 100.0)
+    assert Objected(1, accused) in out
+    assert node.table[0].status is Status.ALIVE and node.table[0].incarnation == accused.incarnation + 1
+    [answer] = [o.message for o in out if isinstance(o, Send)]
+    assert isinstance(answer, Ack) and dict(answer.view.rows)[0] == node.table[0]
+
+
+def test_a_process_that_did_not_run_does_not_blame_the_others() -> None:
+    node = detector()
+    settled(node, 100.0)
+    node.doubt(2, 100.0)
+    out = node.tick(130.0)
+    assert any(isinstance(o, Stalled) for o in out)
+    assert not any(isinstance(o, Changed) for o in out)
+    assert node.table[2].status is Status.ALIVE
+
+
+def test_what_others_say_of_an_earlier_process_of_ours_is_outdone_without_an_objection() -> None:
+    node = detector()
+    earlier = Entry(Status.ALIVE, node.table[0].incarnation + 4, 99, "10.0.0.77:1")
+    out = node.receive(1, Ping(5, View(1, ((0, earlier),))), 100.0)
+    assert node.table[0].incarnation == earlier.incarnation + 1 and node.table[0].life == 1
+    assert not any(isinstance(o, Objected) for o in out)
