@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeAlias
 
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Codec
 from edgegossip.layout import Layout
+from edgegossip.quick import quick
 from edgegossip.types import DecodeError, LocalError, PeerError
 
 MAGIC = b"\x89EGF"  # the high bit of the first byte catches links and tools that are not clean for 8 bits
@@ -29,6 +30,7 @@ MAX_AUX_ENTRIES = 32
 _FIELDS = struct.Struct("<4sBBHHHHHQ16sIIQQI")  # everything but the header's own CRC
 _CRC = struct.Struct("<I")
 _AUX = struct.Struct("<Bd")
+_AUX_OF = tuple(struct.Struct("<" + "Bd" * entries) for entries in range(MAX_AUX_ENTRIES + 1))
 _U16, _U32, _U64 = 2**16 - 1, 2**32 - 1, 2**64 - 1
 _EMPTY_AUX: Mapping[int, float] = MappingProxyType({})
 
@@ -65,6 +67,7 @@ class Aux(IntEnum):
     EPOCH = 16  # of a stream's message: the sender's process, below 2^48
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One message. `body` is what the codec made of the vector; `aux` holds small finite numbers by tag (see Aux)."""
@@ -79,6 +82,11 @@ class Frame:
     key: int  # uint64, of the codec's generator
     body: bytes | memoryview
     aux: Mapping[int, float] = field(default_factory=lambda: _EMPTY_AUX)
+
+    def numbered(self, sequence: int, aux: Mapping[int, float]) -> Frame:
+        """The same message as it goes over one edge."""
+        same = self.kind, self.codec_id, self.codec_params, self.layout_hash, self.run_id, self.round
+        return Frame(*same, sequence, self.key, self.body, aux)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,20 +154,25 @@ def build(frame: Frame) -> tuple[bytes, bytes | memoryview]:
 
 def parse_header(data: bytes | bytearray | memoryview, limits: Limits) -> Header:
     """Check the first HEADER_BYTES of a frame. Raises DecodeError; allocates nothing that depends on them."""
+    return Header(*_header_fields(data, limits))
+
+
+def _header_fields(data: bytes | bytearray | memoryview, limits: Limits) -> _HeaderFields:
+    """The fields of a Header, in its order."""
     if len(data) < HEADER_BYTES:
         raise DecodeError(f"a frame starts with {HEADER_BYTES} bytes of header, only {len(data)} arrived")
-    fields = bytes(data[: _FIELDS.size])
     (magic, version, kind, flags, codec_id, params_bytes, aux_bytes, reserved, layout_hash, run_id) = (
-        values := _FIELDS.unpack(fields)
+        values := _FIELDS.unpack_from(data)
     )[:10]
     round_, body_bytes, sequence, key, payload_crc = values[10:]
     if magic != MAGIC:
         raise DecodeError(f"not an edgegossip frame: it starts with {magic.hex(' ')} instead of {MAGIC.hex(' ')}")
     if version != VERSION:
         raise DecodeError(f"the frame has wire version {version}, this build speaks version {VERSION} only")
-    if zlib.crc32(fields) != _CRC.unpack_from(data, _FIELDS.size)[0]:
+    if zlib.crc32(data[: _FIELDS.size]) != _CRC.unpack_from(data, _FIELDS.size)[0]:
         raise DecodeError("the frame's header is damaged: its CRC does not match")
-    if kind not in _KINDS:
+    known = _KINDS.get(kind)
+    if known is None:
         raise DecodeError(f"unknown frame kind {kind}; version {VERSION} has 1 to {max(_KINDS)}")
     if flags or reserved:
         raise DecodeError(f"flags {flags:#06x} and reserved field {reserved:#06x} must both be 0 in version {VERSION}")
@@ -175,19 +188,7 @@ def parse_header(data: bytes | bytearray | memoryview, limits: Limits) -> Header
         raise DecodeError("sender sequence 0 is invalid: frames are counted from 1")
     if body_bytes > limits.max_body_bytes:
         raise DecodeError(f"a body of {body_bytes} bytes exceeds the limit of {limits.max_body_bytes}")
-    return Header(
-        kind=_KINDS[kind],
-        codec_id=codec_id,
-        params_bytes=params_bytes,
-        aux_bytes=aux_bytes,
-        layout_hash=layout_hash,
-        run_id=run_id,
-        round=round_,
-        body_bytes=body_bytes,
-        sequence=sequence,
-        key=key,
-        payload_crc=payload_crc,
-    )
+    return known, codec_id, params_bytes, aux_bytes, layout_hash, run_id, round_, body_bytes, sequence, key, payload_crc
 
 
 def parse(data: bytes | bytearray | memoryview, limits: Limits) -> Frame:
@@ -196,27 +197,20 @@ def parse(data: bytes | bytearray | memoryview, limits: Limits) -> Frame:
     Raises DecodeError on anything but exactly one valid frame. `build(parse(data, limits))` gives the bytes of `data`
     again.
     """
-    view = _bytes_like(memoryview(data))
-    header = parse_header(view, limits)
-    if len(view) != header.frame_bytes:
-        fault = "truncated" if len(view) < header.frame_bytes else "followed by bytes that do not belong to it"
-        raise DecodeError(f"the frame is {fault}: {len(view)} bytes arrived, its header says {header.frame_bytes}")
-    if zlib.crc32(view[HEADER_BYTES:]) != header.payload_crc:
-        raise DecodeError("the frame's payload is damaged: its CRC does not match")
-    aux_start = HEADER_BYTES + header.params_bytes
-    body_start = aux_start + header.aux_bytes
-    return Frame(
-        kind=header.kind,
-        codec_id=header.codec_id,
-        codec_params=bytes(view[HEADER_BYTES:aux_start]),
-        layout_hash=header.layout_hash,
-        run_id=header.run_id,
-        round=header.round,
-        sequence=header.sequence,
-        key=header.key,
-        body=memoryview(view)[body_start:].toreadonly(),
-        aux=_unpack_aux(view[aux_start:body_start]),
+    view = _flat(memoryview(data))
+    kind, codec_id, params_bytes, aux_bytes, layout_hash, run_id, round_, body_bytes, sequence, key, payload_crc = (
+        _header_fields(view, limits)
     )
+    aux_start = HEADER_BYTES + params_bytes
+    body_start = aux_start + aux_bytes
+    if len(view) != body_start + body_bytes:
+        fault = "truncated" if len(view) < body_start + body_bytes else "followed by bytes that do not belong to it"
+        raise DecodeError(f"the frame is {fault}: {len(view)} bytes arrived, its header says {body_start + body_bytes}")
+    if zlib.crc32(view[HEADER_BYTES:]) != payload_crc:
+        raise DecodeError("the frame's payload is damaged: its CRC does not match")
+    params, body = bytes(view[HEADER_BYTES:aux_start]), view[body_start:].toreadonly()
+    aux = _unpack_aux(view[aux_start:body_start]) if aux_bytes else _EMPTY_AUX
+    return Frame(kind, codec_id, params, layout_hash, run_id, round_, sequence, key, body, aux)
 
 
 def expect(message: Frame | Header, *, run_id: bytes, layout_hash: int, codec: Codec[Any] | None = None) -> None:
@@ -243,12 +237,17 @@ def expect(message: Frame | Header, *, run_id: bytes, layout_hash: int, codec: C
 
 
 _KINDS: Mapping[int, Kind] = MappingProxyType({int(k): k for k in Kind})
+_HeaderFields: TypeAlias = tuple[Kind, int, int, int, int, bytes, int, int, int, int, int]
 
 
 def _bytes_like(body: bytes | memoryview) -> bytes | memoryview:
     """The same memory as single bytes, so that `len` counts bytes."""
     if isinstance(body, bytes):
         return body
+    return _flat(body)
+
+
+def _flat(body: memoryview) -> memoryview:
     if not isinstance(body, memoryview) or not body.c_contiguous:
         raise LocalError(f"a frame's body must be bytes or a contiguous memoryview, not {type(body).__name__}")
     return body if body.format == "B" and body.ndim == 1 else body.cast("B")
@@ -257,17 +256,8 @@ def _bytes_like(body: bytes | memoryview) -> bytes | memoryview:
 def _check_fields(frame: Frame, body_bytes: int) -> None:
     if frame.kind not in _KINDS:
         raise LocalError(f"frame kind {frame.kind!r} is not one of {', '.join(k.name for k in Kind)}")
-    for name, value, low, high in (
-        ("codec_id", frame.codec_id, 1, _U16),
-        ("layout_hash", frame.layout_hash, 0, _U64),
-        ("round", frame.round, 0, _U32),
-        ("sequence", frame.sequence, 1, _U64),
-        ("key", frame.key, 0, _U64),
-    ):
-        if (
-            not (type(value) is int or isinstance(value, SupportsIndex)) or not low <= value <= high
-        ):  # the first is quick
-            raise LocalError(f"frame field {name} must be an integer from {low} to {high}, got {value!r}")
+    if not _fits(frame):
+        _say_what_does_not_fit(frame)
     if not isinstance(frame.run_id, bytes) or len(frame.run_id) != RUN_ID_BYTES:
         raise LocalError(f"a run id is {RUN_ID_BYTES} bytes, this one is {frame.run_id!r}")
     if len(frame.codec_params) > MAX_PARAMS_BYTES:
@@ -278,13 +268,36 @@ def _check_fields(frame: Frame, body_bytes: int) -> None:
         raise LocalError(f"a body of {body_bytes} bytes does not fit one frame, which carries at most {_U32}")
 
 
+def _fits(frame: Frame) -> bool:
+    """Whether all whole numbers are plain ones and in range, told quickly."""
+    id_, layout, round_, number, key = frame.codec_id, frame.layout_hash, frame.round, frame.sequence, frame.key
+    plain = type(id_) is type(layout) is type(round_) is type(number) is type(key) is int
+    return plain and (
+        1 <= id_ <= _U16 and 0 <= layout <= _U64 and 0 <= round_ <= _U32 and 1 <= number <= _U64 and 0 <= key <= _U64
+    )
+
+
+def _say_what_does_not_fit(frame: Frame) -> None:
+    for name, value, low, high in (
+        ("codec_id", frame.codec_id, 1, _U16),
+        ("layout_hash", frame.layout_hash, 0, _U64),
+        ("round", frame.round, 0, _U32),
+        ("sequence", frame.sequence, 1, _U64),
+        ("key", frame.key, 0, _U64),
+    ):
+        if not isinstance(value, SupportsIndex) or not low <= value <= high:
+            raise LocalError(f"frame field {name} must be an integer from {low} to {high}, got {value!r}")
+
+
 def _pack_aux(aux: Mapping[int, float]) -> bytes:
+    if not aux:
+        return b""
     for tag, value in aux.items():
         if not isinstance(tag, int) or not 1 <= tag <= 255:
             raise LocalError(f"aux tag {tag!r} is not a whole number from 1 to 255")
         if not math.isfinite(value):
             raise LocalError(f"aux value {_tag_name(tag)} is {value}; only finite numbers travel")
-    return b"".join(_AUX.pack(tag, aux[tag]) for tag in sorted(aux))
+    return _AUX_OF[len(aux)].pack(*[word for tag in sorted(aux) for word in (tag, aux[tag])])
 
 
 def _unpack_aux(data: bytes | memoryview) -> Mapping[int, float]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
 from edgegossip.layout import Layout
+from edgegossip.quick import quick
 from edgegossip.types import Vec
 
 S = TypeVar("S")
@@ -18,6 +19,7 @@ Body: TypeAlias = bytes | memoryview  # what travels: bytes, or a read-only view
 MAX_PARAMS_BYTES = 512  # limit of the frame's codec parameter field
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Ctx:
     """What may differ from one encoding to the next. Same x, state and ctx: same bytes, on every CPU."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from edgegossip.codecs.base import Codec
 from edgegossip.frame import Frame
 from edgegossip.layout import Layout
+from edgegossip.quick import quick
 from edgegossip.types import LocalUpdate, NodeId, Round, Vec
 
 S = TypeVar("S")
@@ -56,6 +57,7 @@ class Topology(Protocol):
         """1 - |second largest eigenvalue| of W; for a time-varying graph of the product over a period, per round."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """What a node knows of the run it takes part in. Every member has the same `members` in the same order."""
@@ -79,6 +81,7 @@ class NodeView:
         return replace(self, down=down)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Message:
     """A parsed, checked frame and the transport's word on who sent it. The frame may be kept for a later round, so its
@@ -88,6 +91,7 @@ class Message:
     frame: Frame
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Send:
     to: NodeId
@@ -107,6 +111,7 @@ class Checkpoint:
     """The state is at a point from which it may be restored."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class RoundDone:
     """The node has its model for round + 1. One that was left behind may skip rounds; it reports the last of them."""
@@ -135,6 +140,7 @@ class Adopted:
 Action: TypeAlias = Send | SetTimer | Checkpoint | RoundDone | Suspect | Adopted
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Audit:
     """What a state holds, for checkers and diagnosis. Everything is a view: not to be written to.

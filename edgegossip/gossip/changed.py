@@ -8,14 +8,17 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_new, _set = object.__new__, object.__setattr__
+
 
 def changed(record: T, **changes: Any) -> T:
     """A copy of a frozen dataclass without slots, with some fields changed. `__post_init__` is not called. Raises
     TypeError on a field that it does not have."""
-    fields = record.__dict__ | changes
-    if len(fields) != len(record.__dict__):
-        unknown = sorted(changes.keys() - record.__dict__.keys())
+    before = record.__dict__
+    fields = before | changes
+    if len(fields) != len(before):
+        unknown = sorted(changes.keys() - before.keys())
         raise TypeError(f"{type(record).__name__} has no field {', '.join(unknown)}")
-    new = object.__new__(type(record))
-    object.__setattr__(new, "__dict__", fields)
+    new = _new(type(record))
+    _set(new, "__dict__", fields)
     return new

@@ -48,7 +48,8 @@ def check_same_run(old: NodeView, new: NodeView) -> None:
 
 def up(view: NodeView, nodes: Iterable[int]) -> tuple[int, ...]:
     """Those of `nodes` that are not known to be gone."""
-    return tuple(j for j in nodes if view.members[j] not in view.down)
+    down = view.down
+    return tuple([j for j in nodes if view.members[j] not in down]) if down else tuple(nodes)
 
 
 def belongs(view: NodeView, m: Message) -> int:
@@ -96,9 +97,8 @@ def with_way_back(view: NodeView, index: int, nodes: Iterable[int]) -> tuple[int
 def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec) -> float:
     """||vec||^2. Raises PeerError when it is out of all proportion to the own vector: more than IMPLAUSIBLE times
     ||own|| + 1, as after training that diverged or with intent."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = float(np.dot(vec, vec))
-        limit = min(IMPLAUSIBLE * (math.sqrt(float(np.dot(own, own))) + 1.0), LARGEST)
+    squares = float(np.vdot(vec, vec))  # unlike `dot` it is silent about an overflow, which is what is looked for
+    limit = min(IMPLAUSIBLE * (math.sqrt(float(np.vdot(own, own))) + 1.0), LARGEST)
     if not squares <= limit * limit:
         raise PeerError(f"{name} sent values that are too large to average")
     return squares

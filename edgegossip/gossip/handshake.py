@@ -6,7 +6,8 @@ A HELLO also tells the receiver's round, so that one that is far behind is offer
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import sending
@@ -21,17 +22,22 @@ if TYPE_CHECKING:
     from edgegossip.gossip.synchronous import Synchronous
 
 
-def in_keys(algorithm: Synchronous, s: State) -> list[Key]:
+def in_keys(algorithm: Synchronous, s: State) -> tuple[Key, ...]:
     """Every edge, and phase if it matters, on which somebody sends to this node."""
-    phases = range(s.view.topology.period)
-    around = {algorithm.key(j, r) for r in phases for j in s.view.topology.neighbours(s.index, r).in_}
-    return sorted(around)
+    return _keys(s.view.topology, s.index, algorithm.scheme.streams)[0]  # type: ignore[arg-type]
 
 
-def out_keys(algorithm: Synchronous, s: State) -> list[Key]:
+def out_keys(algorithm: Synchronous, s: State) -> tuple[Key, ...]:
     """Every edge, and phase if it matters, on which this node sends."""
-    phases = range(s.view.topology.period)
-    return sorted({algorithm.key(k, r) for r in phases for k in s.view.topology.neighbours(s.index, r).out})
+    return _keys(s.view.topology, s.index, algorithm.scheme.streams)[1]  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=64)
+def _keys(topology: Any, index: int, streams: bool) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
+    """In and out, sorted: asked for several times a round, and the same all along."""
+    rounds = [(r if streams else 0, topology.neighbours(index, r)) for r in range(topology.period)]
+    into = {(j, phase) for phase, around in rounds for j in around.in_}
+    return tuple(sorted(into)), tuple(sorted({(k, phase) for phase, around in rounds for k in around.out}))
 
 
 def greet(algorithm: Synchronous, s: State, keys: Iterable[Key]) -> Outcome:
@@ -50,11 +56,11 @@ def remind(algorithm: Synchronous, s: State) -> Outcome:
     if not algorithm.scheme.streams:
         return s, []
     actions: list[Action] = []
-    for key in sorted(s.in_):
-        if s.in_[key].opening and s.in_[key].asked < s.round:  # in its round the sender's own reminder does
-            actions += _ask(algorithm, s, key)
+    for key in sorted([k for k, e in s.in_.items() if e.opening and e.asked < s.round]):
+        actions += _ask(algorithm, s, key)  # in its round the sender's own reminder does
+    out = s.out
     for key in out_keys(algorithm, s):
-        if not s.out_edge(key).session:
+        if key not in out or not out[key].session:
             actions += _send(s, key, {})
     return s, actions
 

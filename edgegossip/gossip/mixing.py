@@ -13,9 +13,11 @@ import numpy as np
 
 from edgegossip.gossip import edges
 from edgegossip.gossip.base import NodeView
+from edgegossip.quick import quick
 from edgegossip.types import Vec
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Gathered:
     """sum_j W_ij (xhat_j - x_i) over the senders so far. Immutable: `add` leaves the old sum as it was."""

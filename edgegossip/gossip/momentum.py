@@ -21,12 +21,13 @@ the new one. (4) A round with lr = 0 leaves m as it is, and so does one with an 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from edgegossip.codecs.checks import all_finite
 from edgegossip.gossip.base import Action, Adopted, Audit, GossipAlgorithm, Message, NodeView, RoundDone
 from edgegossip.gossip.changed import changed
 from edgegossip.gossip.params import choose
@@ -113,7 +114,8 @@ class WithMomentum:
         """Raises what the inner `step` raises."""
         s.layout.check(local.delta)
         with np.errstate(over="ignore", invalid="ignore"):  # the inner `step` says what is not finite
-            with_it = replace(local, delta=self._delta(s, local))
+            delta = self._delta(s, local)
+        with_it = LocalUpdate(delta, local.lr, local.loss, local.examples, local.steps)
         inner, actions = self.algorithm.step(s.inner, with_it)
         way = local.delta[: s.momentum.size]
         ahead = None if _FORMS[self.kind].quasi_global else _quotient(s.momentum, self.factor, way, -1.0, local.lr)
@@ -152,9 +154,9 @@ class WithMomentum:
 
     def _follow(self, s: State, inner: Any, actions: Sequence[Action]) -> tuple[State, list[Action]]:
         """The state after the inner algorithm went from s.inner to `inner`."""
-        done = any(isinstance(a, RoundDone) for a in actions)
-        rounds = self.algorithm.round(inner) - self.algorithm.round(s.inner)
-        if rounds != int(done) or any(isinstance(a, Adopted) for a in actions):
+        kinds = [type(a) for a in actions]
+        done, round = RoundDone in kinds, self.algorithm.round
+        if round(inner) - round(s.inner) != int(done) or Adopted in kinds:
             s = self._restart(inner, s.layout)
         elif done:
             x, momentum = self.algorithm.model(inner), s.local
@@ -176,4 +178,4 @@ def _quotient(momentum: Vec, factor: float, way: Vec, share: float, lr: float) -
         moved: Vec = way / np.float32(lr)
         moved *= np.float32(share)
         moved += np.float32(factor) * momentum
-    return moved if np.isfinite(moved).all() else momentum
+    return moved if all_finite(moved) else momentum

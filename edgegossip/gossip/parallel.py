@@ -30,12 +30,14 @@ from edgegossip.gossip.here import Here
 from edgegossip.gossip.params import check_flag, check_number
 from edgegossip.gossip.publish import relative_error
 from edgegossip.gossip.scheme import Full, Published
+from edgegossip.quick import quick
 from edgegossip.types import LocalUpdate, PeerError, Vec
 
 _MANY = 2**52
 MOST_ROUNDS = 2**32  # what a frame can number
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
     """What one node's messages have come to."""

@@ -18,11 +18,13 @@ import numpy as np
 from edgegossip.codecs.base import Body
 from edgegossip.gossip.changed import changed
 from edgegossip.gossip.here import Here
+from edgegossip.quick import quick
 from edgegossip.types import LocalUpdate, Vec
 
 P = TypeVar("P")
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Said:
     """One message and what receivers know after it."""

@@ -35,6 +35,7 @@ from edgegossip.gossip.here import Here
 from edgegossip.gossip.publish import Publisher, moved
 from edgegossip.gossip.scheme import Full, Numbers, Published
 from edgegossip.gossip.streams import MAX_ID, life_of, number_of
+from edgegossip.quick import quick
 from edgegossip.types import LocalUpdate, PeerError, Vec
 
 Key: TypeAlias = tuple[int, int]  # (member index, phase)
@@ -46,6 +47,7 @@ FULL = (
 )
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Total:
     """What went over an edge since both ends began: float64[n], and the weight."""

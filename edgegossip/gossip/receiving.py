@@ -94,6 +94,8 @@ def drain(algorithm: Synchronous, s: State, sender: int) -> Outcome:
     """Takes in the kept messages of a sender's streams that are next and not early."""
     actions: list[Action] = []
     rest = []
+    if sender not in s.inbox.frames:
+        return s, actions
     for frame in s.inbox.of(sender):
         edge = s.in_edge(key := algorithm.key(sender, frame.round % s.view.topology.period))
         session = frame.aux[Aux.SESSION]

@@ -14,12 +14,14 @@ from edgegossip.codecs.base import Body
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.here import Here
+from edgegossip.quick import quick
 from edgegossip.types import LocalUpdate, Round, Vec
 
 M = TypeVar("M")
 Numbers = Mapping[int, float]  # aux values by tag
 
 
+@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Published:
     """A node's message of one round: the body is the same for all receivers, the numbers beside it need not be."""

@@ -160,9 +160,10 @@ class Synchronous:
         audit = self.scheme.audit(s.math, s.here)
         if not self.scheme.replicates:
             return audit
-        told = {
-            phase: max((e.position for (_, p), e in s.out.items() if p == phase), default=0) for phase in audit.public
-        }
+        told = dict.fromkeys(audit.public, 0)
+        for (_, phase), edge in s.out.items():
+            if edge.position > told.get(phase, edge.position):
+                told[phase] = edge.position
         public = {phase: (told[phase], vec) for phase, (_, vec) in audit.public.items()}
         held = {key: (s.in_edge(key).position, vec) for key, (_, vec) in audit.replicas.items()}
         return replace(audit, public=public, replicas=held)
@@ -177,15 +178,16 @@ class Synchronous:
 
     def missing(self, s: State) -> tuple[int, ...]:
         """Whom the round waits for; nobody before `step`."""
-        return () if s.stepped is None else tuple(j for j in self._silent(s) if not self._lost(s, j))
+        return () if s.stepped is None else tuple([j for j in self._silent(s) if not self._lost(s, j)])
 
     def proceed(self, s: State) -> Outcome:
         """Ends the round if nothing is missing any more."""
         if s.stepped is None:
             return s, []
         silent = self._silent(s)
-        if not all(self._lost(s, j) for j in silent):
-            return self._linger(s)
+        for j in silent:
+            if not self._lost(s, j):
+                return self._linger(s)
         reason = f"its message of round {s.round} was lost"
         lost = [Suspect(s.view.members[j], reason) for j in silent]
         s, actions = self._finish(s)
@@ -194,7 +196,8 @@ class Synchronous:
     def enter(self, s: State, round: Round, math_: Any) -> Outcome:
         """Start of a round: takes in what came early. A sender of a body that cannot be used is suspected, and not
         waited for."""
-        out = frozen({k: changed(e, answers=0) if e.answers else e for k, e in s.out.items()}) if s.out else s.out
+        answered = {k: changed(e, answers=0) for k, e in s.out.items() if e.answers}
+        out = frozen({**s.out, **answered}) if answered else s.out
         here = Here.at(s.view, s.index, round)
         s = changed(
             s,
@@ -226,15 +229,14 @@ class Synchronous:
         phase = here.phase if self.scheme.streams else 0
         return [j for j in here.waited if j not in s.refused and in_.get((j, phase), NO_IN_EDGE).round < oldest]
 
-    def _has_news(self, s: State, j: int, here: Here) -> bool:
-        return s.in_edge(self.key(j, here.phase)).round >= s.round - self.staleness
-
     def _lost(self, s: State, j: int) -> bool:
         """Whether a message of a later round is here: an edge keeps its order, so that of this round was lost and will
         not come. Of a stream it is on its way, in a full state; unless the sender left this round out."""
         if not self.scheme.streams:
             return s.inbox.newest(j) > s.round
-        edge = s.in_edge(self.key(j, s.here.phase))
+        if j not in s.inbox.frames:
+            return False
+        edge = s.in_edge((j, s.here.phase))
         return any(
             f.round > s.round and f.sequence == edge.position + 1 and f.aux[Aux.SESSION] == edge.session
             for f in s.inbox.of(j)
@@ -251,8 +253,9 @@ class Synchronous:
 
     def _finish(self, s: State) -> Outcome:
         assert s.stepped is not None
-        here = s.here
-        fresh = [j for j in here.around.in_ if j not in s.refused and self._has_news(s, j, here)]
+        here, oldest, in_ = s.here, s.round - self.staleness, s.in_
+        phase = here.phase if self.scheme.streams else 0
+        fresh = [j for j in here.around.in_ if j not in s.refused and in_.get((j, phase), NO_IN_EDGE).round >= oldest]
         math_, distance = self.scheme.mix(s.math, here, fresh)
         error = s.stepped.published.relative_error if s.stepped.sent else math.nan
         done = RoundDone(s.round, distance, error)

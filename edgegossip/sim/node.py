@@ -23,6 +23,7 @@ from edgegossip.gossip.base import (
     SetTimer,
     Suspect,
 )
+from edgegossip.quick import quick
 from edgegossip.sim import trace
 from edgegossip.sim.disk import Disk, Saved
 from edgegossip.types import LocalUpdate, PeerError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 10**6  # frames of later rounds are refused, as the driver refuses those past the recipe's
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A whole frame off the wire. `lie`: the kind of fault that tampered with it; empty if nobody did."""

@@ -273,7 +273,7 @@ sent[key] = total""",
         (
             Edit(
                 MOMENTUM + "_follow",
-                "if rounds != int(done) or any(isinstance(a, Adopted) for a in actions):",
+                "if round(inner) - round(s.inner) != int(done) or Adopted in kinds:",
                 "if False:",
             ),
         ),

@@ -1,0 +1,89 @@
+"""Quick records are frozen dataclasses like any others."""
+
+import copy
+import pickle
+from collections.abc import Mapping
+from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
+
+import numpy as np
+import pytest
+
+from edgegossip.gossip.edges import LARGEST, squared_norm
+from edgegossip.quick import quick
+from edgegossip.types import PeerError
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Record:
+    one: int
+    two: str = "b"
+    three: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    one: int
+    two: str = "b"
+    three: Mapping[int, int] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize("arguments", [(1,), (1, "c"), (1, "c", {2: 3})])
+def test_is_made_as_a_plain_one(arguments: tuple[object, ...]) -> None:
+    quickly, plainly = Record(*arguments), Plain(*arguments)  # type: ignore[arg-type]
+    assert type(quickly) is Record
+    assert [getattr(quickly, f.name) for f in fields(Record)] == [getattr(plainly, f.name) for f in fields(Plain)]
+    assert repr(quickly) == repr(plainly).replace("Plain", "Record")
+
+
+def test_compares_copies_replaces_and_pickles() -> None:
+    record = Record(1, three={2: 3})
+    assert record == Record(one=1, two="b", three={2: 3}) != Record(2, three={2: 3})
+    assert record == copy.deepcopy(record) == pickle.loads(pickle.dumps(record))
+    assert replace(record, two="c") == Record(1, "c", {2: 3})
+    assert Record(1).three is not Record(1).three
+
+
+def test_stays_frozen() -> None:
+    record = Record(1)
+    with pytest.raises(FrozenInstanceError):
+        record.one = 2  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        del record.two
+    with pytest.raises((TypeError, AttributeError)):
+        record.four = 2  # type: ignore[attr-defined]
+
+
+def test_wrong_calls_say_what_is_missing() -> None:
+    with pytest.raises(TypeError, match=r"Record\.__init__\(\) missing 1 required positional argument: 'one'"):
+        Record()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="four"):
+        Record(1, four=2)  # type: ignore[call-arg]
+
+
+def test_refuses_what_it_cannot_do() -> None:
+    with pytest.raises(TypeError, match="nothing may inherit from Record"):
+
+        class Heir(Record):
+            __slots__ = ()
+
+    @dataclass(frozen=True)
+    class Open:
+        one: int
+
+    @dataclass(frozen=True, slots=True)
+    class Checked:
+        one: int
+
+        def __post_init__(self) -> None:
+            assert self.one
+
+    for cls in (Open, Checked):
+        with pytest.raises(TypeError, match="not a record of plain fields in slots"):
+            quick(cls)
+
+
+@pytest.mark.parametrize("values", [[3e19, 3e19], [np.inf, 1.0], [np.nan, 1.0], [LARGEST * 2, 0.0]])
+def test_values_that_overflow_are_refused_without_a_word_of_numpy(values: list[float]) -> None:
+    with np.errstate(all="raise"), pytest.raises(PeerError, match="too large to average"):
+        squared_norm("board-1", np.array(values, np.float32), np.ones(2, np.float32))
