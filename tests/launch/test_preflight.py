@@ -27,6 +27,6 @@ def test_keys_of_the_other_mode_are_named():
 def test_the_averaging_rate_is_told_where_the_codec_decides_it():
     choco = ["gossip.algorithm=choco-sgd", "codec.name=topk"]
     (notice,) = notices(recipes.load("quickstart-gossip", [*choco, "codec.params.ratio=0.1"]))
-    assert "gossip.params.eta = 0.19," in notice
+    assert "gossip.params.eta = 0.15," in notice
     assert not notices(recipes.load("quickstart-gossip", [*choco, "gossip.params.eta=0.05"]))
     assert not notices(recipes.load("quickstart-gossip", ["gossip.algorithm=choco-sgd"]))
