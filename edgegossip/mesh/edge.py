@@ -190,15 +190,15 @@ class Edge:
             self._go_down(f"{self.peer} was restarted")
         self._peer_session = welcome.session
         for frame in self._queue.restart(welcome.completed):
-            self._acknowledged(frame)
+            self._acknowledged(frame, time.monotonic())
         self._stream = stream
         self._came_up()
         return stream
 
     # -- what becomes of frames and of the peer --------------------------------------------------------------
 
-    def _acknowledged(self, frame: Outgoing) -> None:
-        times = (frame.start_s, frame.first_byte_s, time.monotonic())
+    def _acknowledged(self, frame: Outgoing, there_s: float) -> None:
+        times = (frame.start_s, frame.first_byte_s, max(there_s, frame.first_byte_s))
         self._post(SendReceipt(frame.ticket, self.peer, frame.frame_bytes, frame.message_bytes, *times))
 
     def _failed(self, frame: Outgoing, reason: str) -> None:

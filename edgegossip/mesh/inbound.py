@@ -15,6 +15,7 @@ from typing import Any
 from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
+from edgegossip.mesh.answers import Answers
 from edgegossip.mesh.base import Notice, Received
 from edgegossip.mesh.channels import Security
 from edgegossip.mesh.inbox import Inbox
@@ -217,16 +218,19 @@ class Inbound(grpc.GenericRpcHandler):
     async def _serve(self, sender: NodeId, source: Source, context: grpc.aio.ServicerContext) -> None:
         task = source.task
         partial: list[Partial] = []  # at most one
+        answers = Answers(context)
         try:
             welcome = mesh_pb2.Welcome(session=self._session, completed=source.completed)
-            await context.write(mesh_pb2.ExchangeResponse(welcome=welcome).SerializeToString())
+            await answers.write(mesh_pb2.ExchangeResponse(welcome=welcome))
+            answers.start()
             while (request := await context.read()) is not grpc.aio.EOF:
                 parsed = wire.parse_request(request)
                 if isinstance(parsed, wire.ChunkView):
                     received = await self._chunk(sender, source, partial, parsed)
                     if parsed.acknowledge or received == parsed.total:
-                        ack = mesh_pb2.Ack(transfer=parsed.transfer, received=received)
-                        await context.write(mesh_pb2.ExchangeResponse(ack=ack).SerializeToString())
+                        answers.acknowledge(parsed.transfer, received, at_once=parsed.acknowledge)
+                    if received == parsed.total:
+                        await asyncio.sleep(0)  # whoever waits for the frame has it before the next is asked for
                 elif parsed.WhichOneof("kind") == "goodbye":
                     self._on_goodbye(sender, source.session)
                     return
@@ -239,6 +243,7 @@ class Inbound(grpc.GenericRpcHandler):
                 source.task = None
             for frame in partial:
                 self._inbox.release(frame.total)
+            await answers.stop()
 
     async def _cancelled(self, sender: NodeId, source: Source, task: object, context: grpc.aio.ServicerContext) -> None:
         """Why this stream was cancelled: closed by us, superseded, or ended by us or by gRPC."""

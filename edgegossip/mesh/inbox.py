@@ -1,13 +1,15 @@
-"""Events on their way from the network thread to the node, with a bound on the bytes that wait."""
+"""Events on their way from the transport's loop to the node, with a bound on the bytes that wait."""
 
 from __future__ import annotations
 
 import asyncio
 import queue
 import threading
+import time
 from contextlib import suppress
 
 from edgegossip.mesh.base import Received, TransportEvent
+from edgegossip.mesh.turns import TurnLoop
 
 
 class _Wake:
@@ -17,9 +19,9 @@ class _Wake:
 class Inbox:
     """A queue of events. Frames take room from the moment their first chunk arrives until `get` hands them out."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes: int) -> None:
+    def __init__(self, turns: TurnLoop, max_bytes: int) -> None:
         self._events: queue.SimpleQueue[TransportEvent | _Wake | None] = queue.SimpleQueue()
-        self._loop = loop
+        self._turns, self._loop = turns, turns.loop
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._used_bytes = 0
@@ -28,19 +30,23 @@ class Inbox:
         self._room = asyncio.Event()
 
     def post(self, event: TransportEvent) -> None:
-        self._events.put(event)
+        self._put(event)
 
     def close(self) -> None:
         """Wake whoever waits in `get`; what is queued can still be taken."""
-        self._events.put(None)
+        self._put(None)
 
     def wake(self) -> None:
         """Let one `get`, the present one or the next, return None."""
-        self._events.put(_Wake())
+        self._put(_Wake())
+
+    def _put(self, event: TransportEvent | _Wake | None) -> None:
+        self._events.put(event)
+        self._turns.stop_wait()
 
     def get(self, timeout_s: float | None) -> TransportEvent | None:
         try:
-            event = self._events.get(timeout=timeout_s) if timeout_s != 0 else self._events.get_nowait()
+            event = self._next(timeout_s)
         except queue.Empty:
             return None
         if event is None:
@@ -50,6 +56,14 @@ class Inbox:
         elif isinstance(event, Received):
             self.release(len(event.data))
         return event
+
+    def _next(self, timeout_s: float | None) -> TransportEvent | _Wake | None:
+        """The first event. Whoever waits for it runs the loop; raises queue.Empty."""
+        if self._events.empty() and timeout_s != 0:
+            end_s = None if timeout_s is None else time.monotonic() + timeout_s
+            if not self._turns.wait(lambda: not self._events.empty(), timeout_s):
+                return self._events.get(timeout=None if end_s is None else max(0.0, end_s - time.monotonic()))
+        return self._events.get_nowait()
 
     def wait_no_more(self) -> None:
         """From now on, and for whoever waits, `reserve` takes what has room and refuses the rest. On the loop."""

@@ -32,6 +32,11 @@ class Outgoing:
     written_bytes: int = 0  # on the present stream
     acknowledged_bytes: int = 0
 
+    @property
+    def is_written(self) -> bool:
+        """All of it is on the present stream."""
+        return self.written_bytes == self.frame_bytes
+
 
 class FrameQueue:
     """Frames for one peer, in order, each from `add` until it is acknowledged or given up."""
@@ -47,6 +52,10 @@ class FrameQueue:
     @property
     def has_waiting(self) -> bool:
         return bool(self._waiting)
+
+    @property
+    def first_waiting(self) -> Outgoing:
+        return self._waiting[0]
 
     @property
     def under_way(self) -> Outgoing | None:

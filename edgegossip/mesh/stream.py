@@ -15,22 +15,26 @@ from contextlib import suppress
 from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
+from edgegossip.mesh.eager import Begun
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.outgoing import FrameQueue, Outgoing
 from edgegossip.mesh.text import printable
 from edgegossip.mesh.window import Window
 from edgegossip.types import PeerError
 
+_MAX_HELD_S = 1.0  # a peer cannot make its acknowledgements older than that
+
 
 class Stream:
-    """`acknowledged` takes every frame that the peer has, `refused` one that it will never take and why."""
+    """`acknowledged` takes every frame that the peer has and when it said so (monotonic seconds), `refused` one
+    that it will never take and why."""
 
     def __init__(
         self,
         call: grpc.aio.StreamStreamCall,
         queue: FrameQueue,
         limits: MeshLimits,
-        acknowledged: Callable[[Outgoing], None],
+        acknowledged: Callable[[Outgoing, float], None],
         refused: Callable[[Outgoing, str], None],
     ) -> None:
         self._call, self._queue, self._limits = call, queue, limits
@@ -38,9 +42,18 @@ class Stream:
         self._window = Window(limits.chunk_bytes)
         self._wake = asyncio.Event()  # something for the writer
         self._ending = self._goodbye = False
+        self._idle = False  # the writer waits for a frame
+        self._begun: Begun | None = None  # a write that the writer finds begun
 
     def wake(self) -> None:
-        """The queue has a new frame."""
+        """The queue has a new frame. One that fits into a chunk begins to go out here and now, if nothing is before it."""
+        queue, window = self._queue, self._window
+        if self._idle and not self._ending and queue.has_waiting and (self._begun is None or self._begun.has_succeeded):
+            frame = queue.first_waiting
+            if frame.frame_bytes <= window.chunk_bytes and window.has_room:
+                self._begin(queue.start_next())
+                self._begun = Begun(self._call.write(self._next_chunk(frame, wire.Slicer(frame.views))))
+                return
         self._wake.set()
 
     def end(self, *, goodbye: bool) -> None:
@@ -106,7 +119,11 @@ class Stream:
             self._take_ack(response.ack)
 
     def _take_ack(self, ack: mesh_pb2.Ack) -> None:
-        frame = self._queue.under_way
+        """All frames before the acknowledged one are in the peer's process too."""
+        now_s = time.monotonic()
+        there_s = now_s - min(ack.held_us / 1e6, _MAX_HELD_S)
+        while (frame := self._queue.under_way) is not None and frame.transfer < ack.transfer and frame.is_written:
+            self._frame_acknowledged(self._queue.acknowledge(), there_s)
         if (
             frame is None
             or frame.transfer != ack.transfer
@@ -114,33 +131,50 @@ class Stream:
         ):
             raise PeerError(f"an acknowledgement of transfer {ack.transfer}, which is not under way")
         frame.acknowledged_bytes = ack.received
-        self._window.acknowledge(frame.start_position + ack.received, time.monotonic())
-        self._wake.set()
+        self._window.acknowledge(frame.start_position + ack.received, now_s)
+        if not self._idle:
+            self._wake.set()
         if ack.received == frame.frame_bytes:
-            self._frame_acknowledged(self._queue.acknowledge())
+            self._frame_acknowledged(self._queue.acknowledge(), there_s)
 
     # -- frames ----------------------------------------------------------------------------------------------
 
     async def _write_frames(self) -> None:
-        while await self._until(lambda: self._queue.has_waiting):
-            await self._write_frame(self._queue.start_next())
+        while True:
+            self._idle = True
+            going_on = await self._until(lambda: self._queue.has_waiting)
+            self._idle = False
+            if self._begun is not None:
+                begun, self._begun = self._begun, None
+                await begun
+            if going_on:
+                await self._write_frame(self._queue.start_next())
+            else:
+                break
         if self._goodbye:
             await self._call.write(mesh_pb2.ExchangeRequest(goodbye=mesh_pb2.Goodbye()).SerializeToString())
         await self._call.done_writing()
 
     async def _write_frame(self, frame: Outgoing) -> None:
-        slicer, window = wire.Slicer(frame.views), self._window
-        frame.start_position, frame.written_bytes, frame.acknowledged_bytes = window.position, 0, 0
-        while frame.written_bytes < frame.frame_bytes and await self._until(lambda: window.has_room):
-            offset = frame.written_bytes
-            pieces = slicer.take(window.chunk_bytes)
-            size = sum(len(piece) for piece in pieces)
-            now_s = time.monotonic()
-            message = wire.chunk_message(frame.transfer, offset, frame.frame_bytes, window.send(size, now_s), pieces)
-            frame.first_byte_s = frame.first_byte_s or now_s
-            frame.message_bytes += len(message) + wire.GRPC_PREFIX_BYTES
-            frame.written_bytes += size
-            await self._call.write(message)
+        slicer = wire.Slicer(frame.views)
+        self._begin(frame)
+        while not frame.is_written and await self._until(lambda: self._window.has_room):
+            await self._call.write(self._next_chunk(frame, slicer))
+
+    def _begin(self, frame: Outgoing) -> None:
+        frame.start_position, frame.written_bytes, frame.acknowledged_bytes = self._window.position, 0, 0
+
+    def _next_chunk(self, frame: Outgoing, slicer: wire.Slicer) -> bytes:
+        """The message that goes out next, accounted for."""
+        offset = frame.written_bytes
+        pieces = slicer.take(self._window.chunk_bytes)
+        size = sum(len(piece) for piece in pieces)
+        now_s = time.monotonic()
+        message = wire.chunk_message(frame.transfer, offset, frame.frame_bytes, self._window.send(size, now_s), pieces)
+        frame.first_byte_s = frame.first_byte_s or now_s
+        frame.message_bytes += len(message) + wire.GRPC_PREFIX_BYTES
+        frame.written_bytes += size
+        return message
 
     async def _until(self, ready: Callable[[], bool]) -> bool:
         """Wait until the writer may go on; False when it is to end."""

@@ -1,7 +1,10 @@
-"""`GrpcTransport`: the Transport of real boards. One background thread runs all network work in one asyncio loop.
+"""`GrpcTransport`: the Transport of real boards. All network work is done in one asyncio loop, run by whoever waits for its
+events or by a thread behind (`turns.py`).
 
-asyncio and not a thread a stream: both measured alike on two cores (64 KiB there and back in 0.35 to 0.5 ms, 8 MB at 400 to
-700 MB/s, the differences within the noise), but one thread serves any number of peers and its state needs no locks.
+asyncio and not a thread a stream: bare streams of both measure alike on two cores (8 MB in messages of 1 MiB at 1.6 to 2.0 GB/s,
+64 KiB there and back in 0.4 ms, the differences within the noise), but one loop serves any number of peers and its state needs no
+locks. uvloop gains nothing that can be measured (the time goes into gRPC and the copies) and takes 1.6 MiB. Shared memory between
+the processes of one machine would be faster than any socket, but then a run on one machine would no longer tell what boards send.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from edgegossip.mesh.inbound import Inbound
 from edgegossip.mesh.inbox import Inbox
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.outgoing import Outgoing
+from edgegossip.mesh.turns import TurnLoop
 from edgegossip.types import ConfigError, LocalError, NodeId
 
 T = TypeVar("T")
@@ -39,7 +43,7 @@ class GrpcTransport:
     """Frames between `node` and its peers over gRPC. Thread-safe. docs/mesh.md tells how it behaves.
 
     `listen` is host:port, port 0 takes any free one; without TLS only loopback is allowed unless `insecure` says
-    otherwise. `before_disconnect` is called on the mesh's own thread when a peer has said goodbye and the connections with
+    otherwise. `before_disconnect` is called on the mesh's loop when a peer has said goodbye and the connections with
     it are still open: the time for a last look at their sockets. `security` brings TLS; `services` are further gRPC services of
     this node's server, whose methods are coroutines on the transport's loop (`submit` runs others there).
     Raises ConfigError for a malformed value, LocalError for an exposed address, HostError when it cannot listen.
@@ -72,14 +76,13 @@ class GrpcTransport:
         self._tickets = 0
         self._edges: dict[NodeId, Edge] = {}
         where = addresses.listen_address(listen, insecure=insecure or security is not None)
-        self._loop = asyncio.new_event_loop()
+        self._turns = TurnLoop(f"mesh {node}")
+        self._loop = self._turns.loop
         self._loop.set_exception_handler(_log_quietly)
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"mesh {node}", daemon=True)
-        self._thread.start()
         try:
             self._address = self._call(self._start(where))
         except BaseException:
-            self._end_loop()
+            self._turns.end(_SLACK_S)
             raise
         atexit.register(self._at_exit)
 
@@ -112,7 +115,7 @@ class GrpcTransport:
             self._check_open()
             self._tickets += 1
             outgoing = Outgoing(self._tickets, views, size, time.monotonic())
-            self._loop.call_soon_threadsafe(self._edges[to].enqueue, outgoing)
+            self._turns.act(lambda: self._edges[to].enqueue(outgoing))
             return outgoing.ticket
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
@@ -159,7 +162,7 @@ class GrpcTransport:
     # -- on the loop -----------------------------------------------------------------------------------------
 
     async def _start(self, where: addresses.Address) -> addresses.Address:
-        self._inbox = Inbox(self._loop, self._limits.max_inbox_bytes)
+        self._inbox = Inbox(self._turns, self._limits.max_inbox_bytes)
         self._inbound = Inbound(
             self._node, self._run_id, self._session, self._limits, self._inbox, self._on_goodbye, self._security
         )
@@ -250,17 +253,11 @@ class GrpcTransport:
         except TimeoutError:
             _log.debug("the mesh of %s did not end in time", self._node)
         finally:
-            self._end_loop()
+            self._turns.end(_SLACK_S)
             self._inbox.close()
 
     def _at_exit(self) -> None:
         self._close(0.0, 0.0)  # a program that ends without `close` does not wait for the network
-
-    def _end_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_SLACK_S)
-        if not self._thread.is_alive():
-            self._loop.close()
 
 
 def _log_quietly(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

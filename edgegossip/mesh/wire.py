@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
@@ -45,19 +46,6 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """A length of up to four bytes and where it ends; (-1, at) for anything else."""
-    value = 0
-    for i in range(4):
-        if at + i >= len(message):
-            return -1, at
-        byte = message[at + i]
-        value |= (byte & 0x7F) << (7 * i)
-        if byte < 0x80:
-            return value, at + i + 1
-    return -1, at
 
 
 def chunk_message(transfer: int, offset: int, total: int, acknowledge: bool, pieces: Sequence[memoryview]) -> bytes:
@@ -95,19 +83,34 @@ def parse_response(message: bytes) -> mesh_pb2.ExchangeResponse:
 
 
 def _fast_chunk(message: bytes) -> ChunkView | None:
+    """The chunk in `message` when that is laid out as `chunk_message` does, else None."""
     if not message or message[0] != _TAG_CHUNK:
         return None
-    chunk_length, at = _read_varint(message, 1)
-    if chunk_length != len(message) - at or chunk_length < _NUMBERS.size:
+    head, numbers_at, data_length, data_at = _frame_of(len(message))
+    if not message.startswith(head) or message[numbers_at + _NUMBERS.size : data_at] != data_length:
         return None
-    tag1, transfer, tag2, offset, tag3, total, tag4, acknowledge, tag5 = _NUMBERS.unpack_from(message, at)
+    tag1, transfer, tag2, offset, tag3, total, tag4, acknowledge, tag5 = _NUMBERS.unpack_from(message, numbers_at)
     tags = (tag1, tag2, tag3, tag4, tag5)
     if tags != (_TAG_TRANSFER, _TAG_OFFSET, _TAG_TOTAL, _TAG_ACKNOWLEDGE, _TAG_DATA) or acknowledge > 1:
         return None
-    data_length, start = _read_varint(message, at + _NUMBERS.size)
-    if data_length != len(message) - start:
-        return None
-    return ChunkView(transfer, offset, total, acknowledge == 1, memoryview(message)[start:])
+    return ChunkView(transfer, offset, total, acknowledge == 1, memoryview(message)[data_at:])
+
+
+@lru_cache(maxsize=256)
+def _frame_of(message_bytes: int) -> tuple[bytes, int, bytes, int]:
+    """What surrounds the numbers in a chunk message of this length: the bytes before them, where they begin, the length of the
+    data after them, where the data begin. Lengths that no chunk has get bytes that no chunk has."""
+    for length_bytes in range(1, 6):
+        body = message_bytes - 1 - length_bytes
+        for size_bytes in range(1, 6):
+            size = body - _NUMBERS.size - size_bytes
+            if size < 0:
+                continue
+            length, data_length = _varint(body), _varint(size)
+            if (len(length), len(data_length)) == (length_bytes, size_bytes):
+                at = 1 + length_bytes
+                return bytes((_TAG_CHUNK,)) + length, at, data_length, at + _NUMBERS.size + size_bytes
+    return b"\0", 0, b"\0", 0
 
 
 class Slicer:

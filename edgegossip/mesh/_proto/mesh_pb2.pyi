@@ -100,9 +100,11 @@ class Goodbye(_message.Message):
     def __init__(self) -> None: ...
 
 class Ack(_message.Message):
-    __slots__ = ("transfer", "received")
+    __slots__ = ("transfer", "received", "held_us")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    HELD_US_FIELD_NUMBER: _ClassVar[int]
     transfer: int
     received: int
-    def __init__(self, transfer: _Optional[int] = ..., received: _Optional[int] = ...) -> None: ...
+    held_us: int
+    def __init__(self, transfer: _Optional[int] = ..., received: _Optional[int] = ..., held_us: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,124 @@
+"""One process's end of a transport under measurement, and the mesh's.
+
+Every kind does the same work for the same orders: `send_frames` against `take_frames`, `ping` against `pong`, `ring` on all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from edgegossip.mesh import GrpcTransport, MeshLimits
+from edgegossip.mesh.base import PeerUp, Received, SendFailed, SendReceipt, TransportEvent
+from edgegossip.types import PeerError
+
+PATIENCE_S = 60.0  # longest silence; bounds a measurement that hangs
+RUN_ID = bytes(16)
+
+
+class Peer(Protocol):
+    """Seconds are wall seconds of this process; sizes are bytes."""
+
+    address: str  # host:port where the others reach it
+
+    def connect(self, peers: Mapping[str, str]) -> None:
+        """Be ready to send to each of `peers` (name -> address). Both ends are asked to connect."""
+
+    def send_frames(self, to: str, frames: int, size: int) -> float:
+        """All of them one after the other, until the other end is known to have the last; seconds for all."""
+
+    def take_frames(self, sender: str, frames: int, size: int) -> None:
+        """The other end of `send_frames`."""
+
+    def ping(self, to: str, times: int, size: int) -> list[float]:
+        """A frame there and one of the same size back, one pair after the other; seconds for each pair."""
+
+    def pong(self, sender: str, times: int, size: int) -> None:
+        """The other end of `ping`."""
+
+    def ring(self, neighbours: Sequence[str], rounds: int, size: int) -> list[float]:
+        """Each round a frame to each neighbour and one from each, no computing; seconds at the end of each round."""
+
+    def close(self) -> None: ...
+
+
+class MeshPeer:
+    """GrpcTransport as a node uses it: from another thread than its own."""
+
+    def __init__(self, name: str) -> None:
+        self._transport = GrpcTransport(name, RUN_ID, limits=MeshLimits(grace_s=30.0))
+        self.address = self._transport.address
+        self._frames: Counter[str] = Counter()  # taken from `incoming` and not asked for yet
+        self._receipts = 0
+
+    def connect(self, peers: Mapping[str, str]) -> None:
+        self._transport.connect(peers)
+        waiting = set(peers)
+        while waiting:
+            event = self._next()
+            if isinstance(event, PeerUp):
+                waiting.discard(event.peer)
+
+    def send_frames(self, to: str, frames: int, size: int) -> float:
+        data = bytes(size)
+        self._receipts = 0
+        began_s = time.perf_counter()
+        for _ in range(frames):
+            self._transport.send(to, [data])
+        while self._receipts < frames:
+            self._take()
+        return time.perf_counter() - began_s
+
+    def take_frames(self, sender: str, frames: int, size: int) -> None:
+        for _ in range(frames):
+            self._frame(sender)
+
+    def ping(self, to: str, times: int, size: int) -> list[float]:
+        data, took_s = bytes(size), []
+        for _ in range(times):
+            began_s = time.perf_counter()
+            self._transport.send(to, [data])
+            self._frame(to)
+            took_s.append(time.perf_counter() - began_s)
+        return took_s
+
+    def pong(self, sender: str, times: int, size: int) -> None:
+        data = bytes(size)
+        for _ in range(times):
+            self._frame(sender)
+            self._transport.send(sender, [data])
+
+    def ring(self, neighbours: Sequence[str], rounds: int, size: int) -> list[float]:
+        data, ends_s = bytes(size), []
+        for _ in range(rounds):
+            for peer in neighbours:
+                self._transport.send(peer, [data])
+            for peer in neighbours:
+                self._frame(peer)
+            ends_s.append(time.perf_counter())
+        return ends_s
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def _frame(self, sender: str) -> None:
+        while not self._frames[sender]:
+            self._take()
+        self._frames[sender] -= 1
+
+    def _take(self) -> None:
+        event = self._next()
+        if isinstance(event, Received):
+            self._frames[event.sender] += 1
+        elif isinstance(event, SendReceipt):
+            self._receipts += 1
+        elif isinstance(event, SendFailed):
+            raise PeerError(f"a frame to {event.to} failed: {event.reason}")
+
+    def _next(self) -> TransportEvent:
+        event = self._transport.incoming(PATIENCE_S)
+        if event is None:
+            raise PeerError(f"nothing happened for {PATIENCE_S:g} s")
+        return event
