@@ -136,7 +136,7 @@ class AdPsgd:
     def receive(self, s: State, m: Message) -> tuple[State, list[Action]]:
         """Requests are answered at once, whatever else is under way."""
         sender, frame = exchange.admit(s.view, s.index, m), m.frame
-        if frame.kind == Kind.STATE and s.fresh and self._is_far(s, _last_round(s), frame.round):
+        if frame.kind == Kind.STATE and self._wants_model(s, sender, frame):
             return self._adopt(s, sender, frame)
         if Aux.ANSWER in frame.aux or frame.kind == Kind.STATE:
             begun = s.begun.get(sender)
@@ -268,6 +268,15 @@ class AdPsgd:
         s = changed(s, x=x, round=frame.round, begun=_NOTHING, waiting=None, fresh=False)
         s, actions = self._go_on(s)
         return s, [Checkpoint(), Adopted(s.view.members[j], frame.round), SetTimer(None), *actions]
+
+    def _wants_model(self, s: State, j: int, frame: Frame) -> bool:
+        """Whether a model answers this node's request, or its wish for the model instead of the peer's exchange."""
+        if not s.fresh or not self._is_far(s, _last_round(s), frame.round):
+            return False
+        begun, taken = s.begun.get(j), exchange.find(s.taken.get(j, ()), int(frame.aux[Aux.SESSION]))
+        if taken is not None and taken.sequence == frame.sequence and taken.answer is not None:
+            return Aux.FRESH in taken.answer.aux
+        return begun is not None and begun.is_meant(frame)
 
     def _is_far(self, s: State, behind: Round, ahead: Round) -> bool:
         return ahead > behind + (self.max_ahead or 2 * s.view.topology.n)

@@ -2,7 +2,8 @@
 
 A full state replaces what a stream would have brought. A node goes on in the others' round when at least half of its
 in-neighbours that are up are far ahead: half, not more, because after a split heals a node of a ring has one neighbour
-on either side of it. A single one of many cannot lead it where it likes; on a ring each neighbour is half of them.
+on either side of it. A single one of many cannot lead it where it likes; on a ring each neighbour is half of them, so that
+one message is not enough: far ahead is who has sent WITNESSES of different far rounds, all of which can be decoded.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from edgegossip.types import PeerError, Round, Vec
 if TYPE_CHECKING:
     from edgegossip.gossip.state import Key, Outcome, State
     from edgegossip.gossip.synchronous import Synchronous
+
+
+WITNESSES = 2
 
 
 def state(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
@@ -55,10 +59,29 @@ def state(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcom
 
 def left_behind(algorithm: Synchronous, s: State) -> Round | None:
     """The round to go on in, when the early messages of at least half of the in-neighbours that are up are far ahead."""
+    limit = s.round + algorithm.ahead(s)
+    if all(s.inbox.newest(j) <= limit for j in s.inbox.frames):
+        return None
     alive = _alive(algorithm, s)
-    ahead = algorithm.ahead(s)
-    far = [r for j in alive if (r := s.inbox.newest(j)) > s.round + ahead]
+    far = [r for j in alive if (r := _far(s, j, limit)) is not None]
     return min(far) if far and 2 * len(far) >= len(alive) else None
+
+
+def _far(s: State, j: int, limit: Round) -> Round | None:
+    """The round that j is in, beyond `limit`, if what it sent bears that out."""
+    by_round = {f.round: f for f in s.inbox.of(j) if f.round > limit}
+    rounds = sorted(by_round)[-WITNESSES:]
+    if len(rounds) < WITNESSES or not all(_decodes(s, by_round[r]) for r in rounds):
+        return None
+    return rounds[-1]
+
+
+def _decodes(s: State, frame: Frame) -> bool:
+    try:
+        s.view.codec.decode(frame.body, s.view.layout)
+    except PeerError:
+        return False
+    return True
 
 
 def skip_to(algorithm: Synchronous, s: State, target: Round, model: Vec | None) -> Outcome:

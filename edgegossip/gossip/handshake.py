@@ -52,14 +52,13 @@ def greet(algorithm: Synchronous, s: State, keys: Iterable[Key]) -> Outcome:
 
 
 def remind(algorithm: Synchronous, s: State) -> Outcome:
-    """Once a round: what was asked for and did not come is asked for again, and so are receivers of broken streams."""
-    if not algorithm.scheme.streams:
-        return s, []
+    """Once a round: what was asked for and did not come is asked for again, and so are receivers of broken streams. Without
+    streams that is whether we are far behind, of those whom we have not heard since we began."""
     actions: list[Action] = []
     for key in sorted([k for k, e in s.in_.items() if e.opening and e.asked < s.round]):
         actions += _ask(algorithm, s, key)  # in its round the sender's own reminder does
     out = s.out
-    for key in out_keys(algorithm, s):
+    for key in out_keys(algorithm, s) if algorithm.scheme.streams else ():
         if key not in out or not out[key].session:
             actions += _send(s, key, {})
     return s, actions

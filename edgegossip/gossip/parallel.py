@@ -9,7 +9,9 @@ does not bring models together again once they differ, so a lost message would p
 each other's *stream*: the sum of its updates, with the momentum played out per sender (the rule is linear). The model is a
 function of the streams alone, w = w_0 + (1/n) sum_j F_j, in the order of the members: nodes that have heard the same
 messages have the same model to the bit, and a full state mends what was lost. (3) A node that is down adds nothing; the
-others' updates still count 1/n. Memory: a model a member, two with momentum."""
+others' updates still count 1/n. (4) A stream's sum is kept as two float32 vectors, what rounding loses in the second: over
+thousands of rounds it grows far beyond the model, whose mean of all is what counts, and float32 alone would lose small
+updates. Memory: two models a member, three with momentum."""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ class Stream:
     """What one node's messages have come to."""
 
     total: Vec  # F, float32[n]
-    momentum: Vec  # V, float32[n]; the same array as `total` stays unused without momentum
+    low: Vec  # what F's rounding has lost, float32[n]
+    momentum: Vec  # V, float32[n]; stays unused without momentum
     count: int = 0  # messages
 
 
@@ -56,6 +59,7 @@ class Streams:
     x: Vec
     zero: Stream
     codec: Any
+    process: int = -1  # the boot in which this node last ended a round
     by_node: Mapping[int, Stream] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -70,14 +74,14 @@ class Parallel:
     kind = Kind.GRADIENT
     streams = True
     replicates = True
-    parts = property(lambda self: 4 if self.momentum else 2)
+    parts = property(lambda self: 6 if self.momentum else 4)
 
     def check(self, view: NodeView) -> None:
         suitable.complete(self.name, view)
 
     def init(self, x: Vec, here: Here) -> Streams:
         zero = np.zeros_like(x)
-        return Streams(here.index, x.copy(), x.copy(), Stream(zero, zero), here.view.codec.init(here.view.layout))
+        return Streams(here.index, x.copy(), x.copy(), Stream(zero, zero, zero), here.view.codec.init(here.view.layout))
 
     def fingerprint(self, m: Streams) -> int:
         """The models agree only if they start alike."""
@@ -96,7 +100,7 @@ class Parallel:
 
     def mix(self, m: Streams, here: Here, fresh: Sequence[int]) -> tuple[Streams, float]:
         """The model of all streams as they are. The others' models are not known: no consensus distance."""
-        return self._model(m, here), math.nan
+        return changed(self._model(m, here), process=here.view.boot), math.nan
 
     def settle(self, m: Streams, model: Vec | None, here: Here) -> Streams:
         """Another's model serves until the next round's end, when all streams should be there."""
@@ -105,21 +109,22 @@ class Parallel:
     def full(self, m: Streams, to: int, phase: int) -> Full:
         """The own stream, and the receiver's as it is known here: one that lost it gets it back so."""
         own, theirs = _of(m, m.index), _of(m, to)
-        vectors = (
-            [own.total, own.momentum, theirs.total, theirs.momentum] if self.momentum else [own.total, theirs.total]
-        )
+        vectors = [*self._vectors(own), *self._vectors(theirs)]
         return Full(vectors, {Aux.EXAMPLES: own.count, Aux.STEPS: theirs.count})
 
     def adopt(self, m: Streams, sender: int, phase: int, full: Full, here: Here) -> Streams:
-        """One that knows more of this node's own stream than the node itself gives it back."""
+        """One that knows more of this node's own stream than the node itself gives it back: after a restart, until the first
+        round is over. Later nobody can know more, and whoever says so lies."""
         name, own, theirs = here.name(sender), full.vectors[: self.parts // 2], full.vectors[self.parts // 2 :]
         for vec in full.vectors:
             edges.squared_norm(name, vec, m.x)
-        m = self._with(m, sender, Stream(own[0], own[-1], _count(name, full, Aux.EXAMPLES)))
+        m = self._with(m, sender, self._stream(own, _count(name, full, Aux.EXAMPLES)))
         known = _count(name, full, Aux.STEPS)
         if known > MOST_ROUNDS:  # of a liar: nobody could count on from there
             raise PeerError(f"{name} holds {known} messages of {here.view.node}")
-        return self._with(m, m.index, Stream(theirs[0], theirs[-1], known)) if known > _of(m, m.index).count else m
+        if m.process == here.view.boot or known <= _of(m, m.index).count:
+            return m
+        return self._with(m, m.index, self._stream(theirs, known))
 
     def forget(self, m: Streams, to: int, phase: int) -> Streams:
         return m
@@ -138,21 +143,29 @@ class Parallel:
     def _on(self, stream: Stream, delta: Vec) -> Stream:
         """One message further: V <- mu V + delta; F <- F + V, or F + delta + mu V with Nesterov."""
         if not self.momentum:
-            return Stream(stream.total + delta, stream.momentum, stream.count + 1)
+            return Stream(*_added(stream.total, stream.low, delta), stream.momentum, stream.count + 1)
         momentum = np.float32(self.momentum) * stream.momentum + delta
         moved = delta + np.float32(self.momentum) * momentum if self.nesterov else momentum
-        return Stream(stream.total + moved, momentum, stream.count + 1)
+        return Stream(*_added(stream.total, stream.low, moved), momentum, stream.count + 1)
+
+    def _vectors(self, stream: Stream) -> tuple[Vec, ...]:
+        """`parts` / 2 of them."""
+        return (stream.total, stream.low, stream.momentum) if self.momentum else (stream.total, stream.low)
+
+    def _stream(self, vectors: Sequence[Vec], count: int) -> Stream:
+        return Stream(vectors[0], vectors[1], vectors[-1], count)
 
     def _with(self, m: Streams, j: int, stream: Stream) -> Streams:
         return changed(m, by_node=MappingProxyType({**m.by_node, j: stream}))
 
     def _model(self, m: Streams, here: Here) -> Streams:
-        total = np.zeros_like(m.x)
+        total = np.zeros(len(m.x), np.float64)
         for j in sorted(m.by_node):
             total += m.by_node[j].total
-        total /= np.float32(here.view.topology.n)
+            total += m.by_node[j].low
+        total /= here.view.topology.n
         total += m.start
-        return changed(m, x=total)
+        return changed(m, x=total.astype(np.float32))
 
 
 def parallel_sgd(momentum: float = 0.0, nesterov: bool = False) -> Parallel:
@@ -164,6 +177,14 @@ def parallel_sgd(momentum: float = 0.0, nesterov: bool = False) -> Parallel:
 
 def _of(m: Streams, j: int) -> Stream:
     return m.by_node.get(j, m.zero)
+
+
+def _added(total: Vec, low: Vec, moved: Vec) -> tuple[Vec, Vec]:
+    """total + low + moved, rounded, and what rounding lost (Knuth's two-sum; Kahan's compensated summation)."""
+    moved = moved + low
+    new = total + moved
+    part = new - total
+    return new, (total - (new - part)) + (moved - part)
 
 
 def _count(name: str, full: Full, tag: Aux) -> int:

@@ -41,10 +41,9 @@ from edgegossip.types import LocalUpdate, PeerError, Vec
 Key: TypeAlias = tuple[int, int]  # (member index, phase)
 Vec64: TypeAlias = NDArray[np.float64]
 
-LIGHT = 1e-3  # weight under which z = x / u would amplify errors: the model stays what it was
-FULL = (
-    0.1  # weight under which a local update counts less: it moves z by update / u, so by 1 / FULL times itself at most
-)
+LIGHT = 1e-3  # weight under which z = x / u would amplify errors: the model stays as it is, and nothing is handed over
+HEAVY = 16  # times what the whole fleet began with: more weight no node has (`_numbers`)
+FULL = 0.1  # weight under which a local update counts less: it moves z by update / u, 1 / FULL times itself at most
 
 
 @quick
@@ -182,7 +181,7 @@ class Push:
         key, name = (sender, phase), here.name(sender)
         weight, life = full.numbers.get(Aux.PUSH_SUM_WEIGHT, -1.0), int(full.numbers[Aux.LIFE])
         total = full.vectors[0].astype(np.float64) + full.vectors[1]
-        most = 2.0 * here.view.topology.n * (full.round + 1)
+        most = float(HEAVY * here.view.topology.n * (full.round + 1))
         if not 0.0 <= weight <= most or weight == 0.0 and total.any():
             raise PeerError(f"{name} sent a push-sum weight of {weight:g} after {full.round} rounds")
         seen = m.seen.get(key)
@@ -218,10 +217,10 @@ class Push:
         )
 
     def _shares(self, m: Mass, here: Here, to: Sequence[int]) -> Mapping[int, float]:
-        """eta W_ki of those out-neighbours that are up: the others' stay here. Nothing of a weight that is not positive,
-        as it can be for a while after a rollback; and nothing to whom it cannot come back from while others are down: nodes
+        """eta W_ki of those out-neighbours that are up: the others' stay here. Nothing of a weight that is next to nothing or
+        below zero, as it can be for a while after a rollback; and nothing to whom it cannot come back from while others are down: nodes
         before a gap in a directed ring would give away all their weight, and 1 / u would blow up what they learn."""
-        if m.u <= 0.0:
+        if m.u <= LIGHT:
             return {}
         w = here.view.topology.matrix(here.round)
         return {k: m.eta * float(w[k, here.index]) for k in edges.with_way_back(here.view, here.index, to)}
@@ -229,14 +228,16 @@ class Push:
 
 def _numbers(name: str, frame: Frame, seen: Total, nodes: int) -> tuple[float, float, int]:
     """Share, total weight and life beside a message. Raises PeerError when they cannot be: a share outside of [0, 1], a
-    total that shrinks, or more weight than twice what the whole fleet began with."""
+    total that shrinks, mass without weight, or more weight than HEAVY times what the whole fleet began with. A node has more
+    than all others only while others are below zero: what a restart from an older checkpoint counts twice, at most
+    everything, is taken back later. So many restarts would have to pile up at one node before any is."""
     share = frame.aux.get(Aux.SHARE, -1.0)
     weight = frame.aux.get(Aux.PUSH_SUM_WEIGHT, -1.0)
     life = number_of(frame, Aux.LIFE, 1, MAX_ID)
     if not 0.0 <= share <= 1.0:
         raise PeerError(f"{name} sent a push-sum share of {share:g}; 0 to 1 is expected")
     gained = weight - seen.weight
-    if not 0.0 <= gained <= 2.0 * nodes * share:
+    if not 0.5 * LIGHT * share <= gained <= HEAVY * nodes * share:
         raise PeerError(f"{name} sent a push-sum weight of {weight:g} after {seen.weight:g} with a share of {share:g}")
     if seen.life not in (0, life):
         raise PeerError(f"{name} began a new life in the middle of a session")

@@ -25,8 +25,8 @@ def single(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outco
         return changed(s, late=s.late + 1), []
     if frame.round == edge.round or frame.round == s.round and sender in s.refused:
         return changed(s, duplicates=s.duplicates + 1), []
-    math_ = algorithm.scheme.take(s.math, sender, frame, s.here)
-    return algorithm.proceed(s.with_in((sender, 0), changed(edge, round=frame.round), math=math_))
+    math_ = algorithm.scheme.take(s.math, sender, frame, s.here)  # so it is not far ahead, and need not answer any more
+    return algorithm.proceed(s.with_in((sender, 0), changed(edge, round=frame.round, opening=0), math=math_))
 
 
 def next_of_stream(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
@@ -85,9 +85,9 @@ def _keep(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcom
 
 
 def _early_limit(algorithm: Synchronous, s: State, ahead: int) -> int:
-    """As many messages as `ahead` allows of every neighbour, at fp32's size."""
-    honest = (ahead + 1) * len(s.here.around.in_) * (4 * s.view.layout.size + 2**16)
-    return algorithm.early_bytes or max(honest, 256 * 2**20)
+    """As many messages as `ahead` allows of everybody who sends to this node in some round, at fp32's size."""
+    senders = len({j for j, _ in handshake.in_keys(algorithm, s)})
+    return algorithm.early_bytes or max((ahead + 1) * senders * (4 * s.view.layout.size + 2**16), 256 * 2**20)
 
 
 def drain(algorithm: Synchronous, s: State, sender: int) -> Outcome:
@@ -105,8 +105,8 @@ def drain(algorithm: Synchronous, s: State, sender: int) -> Outcome:
         if session == edge.session and frame.sequence == edge.position + 1 and frame.round <= s.round:
             s, more = use(algorithm, s, sender, frame)
             actions += more
-            if more:  # refused: the stream cannot go on over it
-                s = s.with_in(key, changed(s.in_edge(key), session=0))
+            if more:  # refused: the stream cannot go on over it. No message is of process 0; what is held stays known
+                s = s.with_in(key, changed(s.in_edge(key), epoch=0))
         else:
             rest.append(frame)
     return changed(s, inbox=s.inbox.keep(sender, tuple(rest))), actions
@@ -121,5 +121,5 @@ def use(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
     except PeerError as error:
         reason = f"message of round {frame.round} refused: {error}"
         return changed(s, refused=s.refused | {sender}), [Suspect(s.view.members[sender], reason)]
-    edge = edge.took(frame.round) if algorithm.scheme.streams else changed(edge, round=frame.round)
+    edge = edge.took(frame.round) if algorithm.scheme.streams else changed(edge, round=frame.round, opening=0)
     return s.with_in(key, edge, math=math_), []

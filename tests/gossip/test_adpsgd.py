@@ -196,6 +196,20 @@ def test_who_is_fresh_and_far_behind_asks_for_the_model_when_asked_itself() -> N
     assert np.abs(net.models()[1] - net.models()[0]).max() < 1e-2
 
 
+def test_a_model_that_nobody_asked_for_is_not_taken_over() -> None:
+    """By one that is fresh, of a neighbour far ahead."""
+    net = make_net(2, max_ahead=3)
+    net.step(0)
+    asked = net.mail.pop()[1].frame
+    before = net.models()[0]
+    for sequence, session in ((asked.sequence + 1, 0), (asked.sequence, 1)):
+        other = replace(asked, sequence=sequence, aux={**asked.aux, Aux.SESSION: asked.aux[Aux.SESSION] + session})
+        frame = exchange.model(net.states[1].view, other, 500, np.full(N, 9.0, np.float32))
+        assert net.hand(0, Message("board-1", frame)) == []
+    np.testing.assert_array_equal(net.models()[0], before)
+    assert net.states[0].fresh and net.states[0].late == 2
+
+
 def test_a_model_that_was_not_needed_any_more_is_no_answer() -> None:
     """Node 1 is fresh when it asks, and not when it gets the model: it has averaged with somebody else."""
     net = make_net(3, max_ahead=2)

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from edgegossip.frame import Kind
+from edgegossip.gossip import receiving
 from edgegossip.gossip.base import Adopted, Checkpoint, Message, RoundDone, Send, SetTimer, Suspect
+from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import LocalError, LocalUpdate, PeerError
 
 N = 12
@@ -144,19 +146,38 @@ def ahead(fleet: Any, sender: int, round: int) -> Message:
 def test_a_node_left_behind_goes_on_in_its_neighbours_round(make_fleet: Any) -> None:
     fleet = make_fleet("ring", nodes=4)  # more than 4 + 1 rounds ahead counts as far
     fleet.step(0, ONE)
-    assert fleet.hand(0, ahead(fleet, 1, 5)) == [] and fleet.rounds[0] == 0
-    actions = fleet.hand(0, ahead(fleet, 1, 6))
+    assert fleet.hand(0, ahead(fleet, 1, 5)) == [] and fleet.hand(0, ahead(fleet, 1, 6)) == []
+    actions = fleet.hand(0, ahead(fleet, 1, 7))
     assert kinds(actions) == [SetTimer, Checkpoint, RoundDone] and actions[0].after_s is None
-    assert actions[2].round == 5 and fleet.rounds[0] == 6
+    assert actions[2].round == 6 and fleet.rounds[0] == 7
     np.testing.assert_array_equal(fleet.algorithm.model(fleet.states[0]), fleet.start[0] + 1)
     fleet.step(0, ZERO)
-    assert fleet.algorithm.waiting_for(fleet.states[0]) == ("board-3",)  # the message of round 6 was kept
+    assert fleet.algorithm.waiting_for(fleet.states[0]) == ("board-3",)  # the message of round 7 was kept
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "choco-sgd", "sgp"])
+def test_one_message_leads_nobody_to_a_far_round_and_none_that_cannot_be_decoded(make_fleet: Any, name: str) -> None:
+    """On a ring one neighbour is half of them."""
+    fleet = make_fleet("ring", nodes=4, algorithm=name)
+    fleet.greet()
+    fleet.step(1, ZERO)
+    sent = next(m for to, m in fleet.mail if to == 0 and m.sender == "board-1")
+
+    def far(number: int, **changes: Any) -> Message:
+        return replace(sent, frame=replace(sent.frame, round=1000 + number, sequence=2 + number, **changes))
+
+    for message in (far(0), far(0), far(1, body=b"short"), far(2, body=b"short")):
+        fleet.hand(0, message)
+        assert fleet.rounds[0] == 0
+    fleet.hand(0, far(3)), fleet.hand(0, far(4))
+    assert fleet.rounds[0] == 1004
 
 
 def test_a_node_left_behind_before_its_step_keeps_its_model(make_fleet: Any) -> None:
     fleet = make_fleet("ring", nodes=4, max_ahead=2)
-    assert fleet.hand(0, ahead(fleet, 3, 3)) == [Checkpoint()]
-    assert fleet.rounds[0] == 3
+    assert fleet.hand(0, ahead(fleet, 3, 3)) == []
+    assert fleet.hand(0, ahead(fleet, 3, 4)) == [Checkpoint()]
+    assert fleet.rounds[0] == 4
     np.testing.assert_array_equal(fleet.algorithm.model(fleet.states[0]), fleet.start[0])
 
 
@@ -165,6 +186,7 @@ def test_one_neighbour_of_many_cannot_pull_a_node_ahead(make_fleet: Any) -> None
     for k in range(2, 12):
         assert fleet.hand(0, ahead(fleet, 1, k)) == []
     assert fleet.rounds[0] == 0 and fleet.states[0].inbox.size_bytes == 2 * 4 * N  # only its newest are kept
+    assert fleet.hand(0, ahead(fleet, 2, 9)) == []
     actions = fleet.hand(0, ahead(fleet, 2, 10))
     assert actions == [Checkpoint()] and fleet.rounds[0] == 10
 
@@ -182,6 +204,41 @@ def test_early_messages_beyond_the_byte_limit_are_refused(make_fleet: Any) -> No
     with pytest.raises(PeerError, match="board-3: its message of round 1 came too early"):
         fleet.hand(0, ahead(fleet, 3, 1))
     assert fleet.states[0] is before
+
+
+def test_the_byte_limit_counts_all_who_send_in_some_round(make_fleet: Any) -> None:
+    """Of a changing graph: in this round one neighbour sends, in the next rounds others do."""
+    fleet = make_fleet("one-peer-exponential", nodes=8)
+    s, large = fleet.states[0], Layout.of([TensorSpec("w", (10**7,))])
+    assert len(s.here.around.in_) == 1
+    limit = receiving._early_limit(fleet.algorithm, replace(s, view=replace(s.view, layout=large)), 10)
+    assert limit == 11 * 3 * (4 * large.size + 2**16)
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "deep-squeeze", "d2"])
+def test_a_newcomer_asks_again_whether_it_is_far_behind(make_fleet: Any, name: str) -> None:
+    """Its greetings were lost: its neighbours never offer their models."""
+    fleet = make_fleet("ring", nodes=4, algorithm=name)
+    fleet.greet()
+    for node in (1, 2, 3):
+        fleet.down(node, 0)
+    fleet.play(20, [1, 2, 3])
+    fleet.restart(0)
+    fleet.mail.clear()
+    for node in (1, 2, 3):
+        fleet.down(node)
+    fleet.step(0, ZERO), fleet.tick(0)
+    fleet.mail.clear()
+    fleet.step(0, ZERO)
+    assert [to for to, m in fleet.mail if m.frame.kind == Kind.HELLO] == [1, 3]
+    adopted = []
+    while fleet.mail:
+        adopted += [a for a in fleet.deliver() if isinstance(a, Adopted)]
+    assert [a.round for a in adopted] == [20]
+    fleet.play(1)
+    assert not [m for _, m in fleet.mail if m.frame.kind == Kind.HELLO]
+    fleet.step(0, ZERO)
+    assert not [m for _, m in fleet.mail if m.frame.kind == Kind.HELLO]  # all have been heard
 
 
 def test_an_early_message_that_turns_out_bad_is_suspect_and_not_waited_for(make_fleet: Any) -> None:

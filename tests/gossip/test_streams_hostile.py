@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from edgegossip.frame import Aux, Kind
+from edgegossip.gossip import handshake
 from edgegossip.gossip.base import Message, Send
 from edgegossip.gossip.streams import control
 from edgegossip.types import PeerError
@@ -167,12 +168,88 @@ def test_a_state_that_brings_more_weight_than_there_can_be_is_refused(make_fleet
     assert fleet.states[0] is before
 
 
+@pytest.mark.parametrize(("share", "gained"), [(1.0, 0.0), (0.5, 1e-9), (0.0, 0.5), (0.5, 16 * 4 * 0.5 + 1)])
+def test_mass_and_weight_come_together(make_fleet: Any, share: float, gained: float) -> None:
+    fleet = make_fleet("directed-ring", nodes=4, algorithm="sgp")
+    fleet.greet()
+    fleet.step(0, np.zeros(N))
+    to, message = next((to, m) for to, m in fleet.mail if m.frame.kind == Kind.MODEL)
+    aux = {**message.frame.aux, Aux.SHARE: share, Aux.PUSH_SUM_WEIGHT: gained}
+    with pytest.raises(PeerError, match="push-sum weight"):
+        fleet.hand(to, replace(message, frame=replace(message.frame, aux=aux)))
+
+
+def test_a_board_that_holds_more_weight_than_the_fleet_began_with_is_believed(make_fleet: Any) -> None:
+    """After rollbacks, until what was counted twice is taken back elsewhere."""
+    fleet = make_fleet("directed-ring", nodes=2, algorithm="sgp")
+    fleet.greet()
+    fleet.states[0] = replace(fleet.states[0], math=replace(fleet.states[0].math, u=10.0))
+    fleet.step(0, np.zeros(N))
+    fleet.deliver_all()
+    assert fleet.algorithm.audit(fleet.states[1]).weight == pytest.approx(6.0)
+
+
+def test_a_refused_early_message_does_not_make_its_receiver_look_fresh(make_fleet: Any) -> None:
+    """The receiver holds a replica: its next greeting must not say that it begins with nothing."""
+    fleet = make_fleet("ring", nodes=3, algorithm="choco-sgd")
+    fleet.greet()
+    rounds(fleet, range(3))
+    level(fleet)
+    fleet.step(1, np.ones(N))
+    message = next(m for to, m in fleet.mail if to == 0)
+    fleet.mail.clear()
+    early = replace(message.frame, round=message.frame.round + 1, sequence=message.frame.sequence + 1)
+    fleet.hand(0, message)
+    fleet.hand(0, Message("board-1", replace(early, body=b"short")))
+    fleet.step(0, np.zeros(N))
+    fleet.tick(0)
+    fleet.mail.clear()
+    edge = fleet.states[0].in_edge((1, 0))
+    assert edge.established and edge.epoch == 0
+    greeting = fleet.hand(0, Message("board-1", replace(early, round=early.round + 1, sequence=early.sequence + 1)))
+    asked = [a.frame.aux for a in greeting if isinstance(a, Send) and a.frame.kind == Kind.HELLO]
+    assert len(asked) == 1 and Aux.FRESH not in asked[0]
+    rounds(fleet, range(3, 6))
+    level(fleet)
+    assert_replicas_are_equal(fleet)
+
+
+def test_nobody_rewrites_an_own_stream_once_a_round_is_over(make_fleet: Any) -> None:
+    fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
+    fleet.greet()
+    rounds(fleet, range(2))
+    key, own = (1, 0), fleet.states[0].math.by_node[0]
+    s = fleet.states[0]
+    s, actions = handshake.greet(fleet.algorithm, s, [key])
+    fleet.states[0] = s
+    for part, value in enumerate((0.0, 0.0, 5.0, 0.0)):
+        aux = {Aux.SESSION: s.in_edge(key).opening, Aux.LIFE: 7, Aux.EPOCH: 9, Aux.PHASE: 0}
+        aux |= {Aux.PARTS: 4, Aux.PART: part, Aux.EXAMPLES: 2, Aux.STEPS: 1000}
+        frame = control(s.view, Kind.STATE, 2, 3, aux, np.full(N, value, np.float32))
+        fleet.hand(0, Message("board-1", frame))
+    assert fleet.states[0].math.by_node[1].count == 2  # the state was taken in
+    assert fleet.states[0].math.by_node[0] is own
+
+
+def test_a_parallel_stream_keeps_what_rounding_loses(make_fleet: Any) -> None:
+    """Sums of one board's updates grow far beyond the model; small updates must still count."""
+    fleet = make_fleet("complete", nodes=2, algorithm="parallel-sgd", alike=True)
+    fleet.greet()
+    start = fleet.algorithm.model(fleet.states[0]).astype(np.float64)
+    updates = [np.full(N, v) for v in (*[50.0] * 20, *[1e-5] * 60, *[-50.0] * 20)]
+    for delta in updates:
+        fleet.step(0, delta), fleet.step(1, np.zeros(N))
+        fleet.deliver_all()
+    np.testing.assert_allclose(fleet.algorithm.model(fleet.states[1]) - start, np.full(N, 30e-5), rtol=0, atol=2e-5)
+
+
 def test_nobody_rewrites_an_own_stream_with_more_than_there_were_rounds(make_fleet: Any) -> None:
     fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
     fleet.greet()
     fleet.play(2)
-    first, last = lies(fleet, 2, EXAMPLES=2, STEPS=2.0**52)
-    fleet.hand(0, first)
+    *first, last = lies(fleet, 4, EXAMPLES=2, STEPS=2.0**52)
+    for message in first:
+        fleet.hand(0, message)
     with pytest.raises(PeerError, match="holds 4503599627370496 messages of board-0"):
         fleet.hand(0, last)
 

@@ -286,8 +286,8 @@ self.files = [""",
         (
             Edit(
                 "edgegossip.gossip.parallel:Parallel.adopt",
-                "if known > _of(m, m.index).count else m",
-                "if False else m",
+                "known <= _of(m, m.index).count",
+                "True",
             ),
         ),
         {"faults": "empty-disk=2", "rounds": 12},
