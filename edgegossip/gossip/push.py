@@ -218,8 +218,9 @@ class Push:
 
     def _shares(self, m: Mass, here: Here, to: Sequence[int]) -> Mapping[int, float]:
         """eta W_ki of those out-neighbours that are up: the others' stay here. Nothing of a weight that is next to nothing or
-        below zero, as it can be for a while after a rollback; and nothing to whom it cannot come back from while others are down: nodes
-        before a gap in a directed ring would give away all their weight, and 1 / u would blow up what they learn."""
+        below zero, as it can be for a while after a rollback; and nothing to whom it cannot come back from while others
+        are down: nodes before a gap in a directed ring would give away all their weight, and 1 / u would blow up what they
+        learn."""
         if m.u <= LIGHT:
             return {}
         w = here.view.topology.matrix(here.round)

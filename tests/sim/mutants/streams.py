@@ -61,14 +61,14 @@ MUTANTS = (
         "hello-not-repeated",
         "a session that was asked for once is not asked for again",
         ("choco-sgd", "sgp"),
-        (Edit(HANDSHAKE + "remind", "if s.in_[key].opening and s.in_[key].asked < s.round:", "if False:"),),
+        (Edit(HANDSHAKE + "remind", "if e.opening and e.asked < s.round", "if False"),),
         {"faults": "all,loss=0.3"},
     ),
     Mutant(
         "broken-stream-kept-quiet",
         "a sender whose streams broke neither asks its receivers to open them anew",
         ("choco-sgd", "sgp"),
-        (Edit(HANDSHAKE + "remind", "if not s.out_edge(key).session:", "if False:"),),
+        (Edit(HANDSHAKE + "remind", "if key not in out or not out[key].session:", "if False:"),),
         {"faults": "all,crash"},
     ),
     Mutant(
