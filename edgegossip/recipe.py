@@ -128,6 +128,18 @@ class NetworkSection:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointSection:
+    every: int = _key(1, "gossip: keep each board's state every so many rounds; 0: never", low=0, high=1_000_000)
+    keep: int = _key(2, "how many of the newest checkpoints stay", low=1, high=100)
+    slack_s: float = _key(
+        1.0,
+        "rounds wait for the disk when more than one, and more seconds than this, could be lost",
+        low=0.0,
+        high=3600.0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """One run, fully resolved."""
 
@@ -140,6 +152,7 @@ class Recipe:
     server: ServerSection = field(default_factory=ServerSection)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
     network: NetworkSection = field(default_factory=NetworkSection)
+    checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
 
 
 def evaluation_rounds(recipe: Recipe) -> frozenset[int]:
@@ -189,7 +202,7 @@ def to_toml(recipe: Recipe) -> str:
 
 def run_id(recipe: Recipe) -> bytes:
     """16 bytes that boards started separately from the same recipe agree on. What is each board's own matter (its data
-    folder, threads, addresses, evaluations) does not count."""
+    folder, threads, addresses, evaluations, checkpoints) does not count."""
     shared = replace(
         recipe,
         run=replace(recipe.run, threads=1),
@@ -197,7 +210,14 @@ def run_id(recipe: Recipe) -> bytes:
         evaluation=EvaluationSection(),
         network=NetworkSection(),
     )
-    return hashlib.sha256(to_toml(shared).encode()).digest()[:16]
+    return hashlib.sha256(essence(shared).encode()).digest()[:16]
+
+
+def essence(recipe: Recipe) -> str:
+    """The resolved recipe without what changes no result and was not always there, so that identities made of it last."""
+    document = asdict(recipe)
+    del document["checkpoint"]
+    return tomli_w.dumps(document)
 
 
 def describe_keys() -> list[tuple[str, str, str]]:

@@ -31,6 +31,12 @@ from edgegossip.cli.options import RUNS, SETTINGS
 )
 @click.option("--insecure", is_flag=True, help="Allow plain, unauthenticated traffic outside the loopback interface.")
 @RUNS
+@click.option(
+    "--resume",
+    type=click.Path(file_okay=False),
+    metavar="FOLDER",
+    help="Gossip: go on from the checkpoint in the run folder of this board's earlier process.",
+)
 @click.option("--managed", is_flag=True, hidden=True)
 @click.option("--restarted", type=float, metavar="SECONDS", hidden=True)
 @click.option("--run-id", default="", hidden=True)
@@ -46,6 +52,7 @@ def node(
     identity: Path | None,
     insecure: bool,
     runs_dir: str,
+    resume: str | None,
     managed: bool,
     restarted: float | None,
     run_id: str,
@@ -77,6 +84,7 @@ def node(
         members=tuple(filter(None, boards.split(","))),
         run_id=bytes.fromhex(run_id),
         save_to=Path(save) if save else None,
+        resume=Path(resume) if resume else None,
     )
     if managed:
         run_managed(load(recipe, settings), options)

@@ -10,13 +10,27 @@ from edgegossip.cli.options import JSON, PLOTS, RUNS, SETTINGS
 
 
 @click.command()
-@click.argument("recipe")
+@click.argument("recipe", required=False)
 @SETTINGS
 @click.option("--nodes", type=int, help="Number of boards; the same as --set run.nodes=N.")
+@click.option(
+    "--resume",
+    type=click.Path(file_okay=False),
+    metavar="FOLDER",
+    help="In place of RECIPE: go on with the run in this folder, each board from its newest checkpoint.",
+)
 @RUNS
 @PLOTS
 @JSON
-def run(recipe: str, settings: tuple[str, ...], nodes: int | None, runs_dir: str, plots: bool, as_json: bool) -> int:
+def run(
+    recipe: str | None,
+    settings: tuple[str, ...],
+    nodes: int | None,
+    resume: str | None,
+    runs_dir: str,
+    plots: bool,
+    as_json: bool,
+) -> int:
     """Train RECIPE on boards that are processes of this machine, with real sockets between them.
 
     RECIPE is a packaged recipe (`edgegossip recipe list`) or a TOML file. Afterwards prints what every board reached,
@@ -28,9 +42,18 @@ def run(recipe: str, settings: tuple[str, ...], nodes: int | None, runs_dir: str
       edgegossip run quickstart-gossip --set network.restarts=3
       edgegossip run quickstart-gossip --nodes 8 --set codec.name=minmax8 --set gossip.topology=torus
       edgegossip run cifar10-gossip --set data.dir=DIR --set model.name=cnn
+      edgegossip run --resume runs/20261121-101500-quickstart-gossip
     """
-    from edgegossip.launch.run import run_fleet
+    from edgegossip.launch.run import resume_fleet, run_fleet
     from edgegossip.recipe import load
+
+    if (recipe is None) == (resume is None):
+        raise click.UsageError("name a RECIPE (see `edgegossip recipe list`), or a run folder with --resume FOLDER")
+    if recipe is None:
+        assert resume is not None
+        if settings or nodes is not None:
+            raise click.UsageError("--resume goes on with the recipe of the run folder: leave --set and --nodes out")
+        return resume_fleet(Path(resume), plots=plots, as_json=as_json)
 
     if nodes is not None:
         settings = (*settings, f"run.nodes={nodes}")

@@ -14,6 +14,7 @@ from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import RecordSink, Tee
 from edgegossip.recipe import Recipe
 from edgegossip.report.live import Live, LiveSink
+from edgegossip.types import ConfigError
 
 
 def run_board(recipe: Recipe, options: NodeOptions) -> int:
@@ -25,8 +26,7 @@ def run_board(recipe: Recipe, options: NodeOptions) -> int:
     folders: list[RunFolder] = []
 
     def open_output(spec: NodeSpec) -> tuple[RecordSink, Path]:
-        name = f"{recipe.run.name}-{spec.name}"
-        folders.append(RunFolder.create(options.runs_dir, name, recipes.to_toml(recipe), environment()))
+        folders.append(_folder(recipe, options, f"{recipe.run.name}-{spec.name}"))
         live = LiveSink(Live((spec.name,), recipe.run.rounds))
         return Tee(folders[0], live), folders[0].checkpoint_dir / f"{spec.name}.npz"
 
@@ -34,3 +34,18 @@ def run_board(recipe: Recipe, options: NodeOptions) -> int:
     from edgegossip.launch.outcome import conclude  # the table and plots: nothing that a board needs while it waits
 
     return conclude(folders[0], plots=False, as_json=False)
+
+
+def _folder(recipe: Recipe, options: NodeOptions, name: str) -> RunFolder:
+    """A new run folder, or the one of the process that this one goes on for. Raises ConfigError when that is of another
+    recipe."""
+    if options.resume is None:
+        return RunFolder.create(options.runs_dir, name, recipes.to_toml(recipe), environment())
+    folder = RunFolder.reopen(options.resume)
+    before = recipes.load(str(options.resume / "recipe.toml"))
+    if recipes.run_id(before) != recipes.run_id(recipe):
+        folder.close()
+        raise ConfigError(
+            f"--resume {options.resume}: that run has another recipe; compare with its recipe.toml, or leave --resume out"
+        )
+    return folder

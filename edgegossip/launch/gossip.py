@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class LocalRun:
     run_id: bytes
     folder: RunFolder
     sink: RecordSink
+    resumed: bool = False  # an earlier process began it
 
 
 def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
@@ -36,21 +38,36 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
     run.folder.write_topology(make_topology(run.recipe, run.members).to_json(run.members))
     news: queue.Queue[News] = queue.Queue()
     children: list[Child] = []
-    began_s = time.monotonic()
+    age_s = run.sink.elapsed_s() if run.resumed else 0.0
+    began_s = time.monotonic() - age_s
     try:
         for k, name in enumerate(run.members):
             port = run.recipe.network.port
-            children.append(_spawn(run, name, f"{run.recipe.network.host}:{port + k if port else 0}", news))
+            more = ("--restarted", f"{age_s:.3f}") if run.resumed else ()
+            children.append(_spawn(run, name, f"{run.recipe.network.host}:{port + k if port else 0}", news, *more))
         watch = Watch(children, news, run.sink)
         addresses = _addresses(watch)
         for child in children:
             _introduce(child, addresses)
         watch.restarts = run.recipe.network.restarts
+        watch.has_checkpoint = lambda name: _kept(run, name)
         watch.start_again = lambda name: _again(run, name, addresses, time.monotonic() - began_s, news)
         watch.until_ended()
+        if not watch.lost:
+            _drop_checkpoints(run)
         return watch.lost
     finally:
         stop_all(children)
+
+
+def _drop_checkpoints(run: LocalRun) -> None:
+    """All boards have finished: nobody will go on from them."""
+    for name in run.members:
+        shutil.rmtree(run.folder.checkpoint_dir / name, ignore_errors=True)
+
+
+def _kept(run: LocalRun, name: NodeId) -> bool:
+    return any((run.folder.checkpoint_dir / name).glob("*.ckpt"))
 
 
 def _spawn(run: LocalRun, name: NodeId, listen: str, news: queue.Queue[News], *more: str) -> Child:

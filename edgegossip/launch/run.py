@@ -11,16 +11,18 @@ import click
 
 from edgegossip import recipe as recipes
 from edgegossip import training
+from edgegossip.frame import RUN_ID_BYTES
 from edgegossip.launch.gossip import LocalRun, run_gossip
 from edgegossip.launch.outcome import conclude, shown_when_it_fails
 from edgegossip.launch.preflight import notices, preflight
 from edgegossip.node.spec import default_members
 from edgegossip.profiling.environment import environment
-from edgegossip.profiling.run_folder import RunFolder
+from edgegossip.profiling.run_folder import RunFolder, read_run
 from edgegossip.profiling.sinks import Tee
+from edgegossip.profiling.summary import summarise
 from edgegossip.recipe import Recipe
 from edgegossip.report.live import Live, LiveSink
-from edgegossip.types import NodeId
+from edgegossip.types import ConfigError, DataError, NodeId
 
 
 def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool) -> int:
@@ -28,17 +30,60 @@ def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool) -> 
     trained. Nothing is written before the recipe has been checked."""
     members = default_members(recipe.run.nodes)
     preflight(recipe, members)
+    run_id = secrets.token_bytes(RUN_ID_BYTES)
     folder = make_folder(recipe, runs_dir, members)
+    folder.write_run(run_id, members)
     try:
         if not as_json:
             click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {folder.path}")
             for notice in notices(recipe):
                 click.echo(f"!! {notice}", err=True)
         with shown_when_it_fails(folder, as_json=as_json):
-            _train(recipe, members, folder, quiet=as_json)
+            _train(recipe, members, run_id, folder, quiet=as_json)
         return conclude(folder, plots=plots, as_json=as_json)
     finally:
         folder.close()
+
+
+def resume_fleet(path: Path, *, plots: bool, as_json: bool) -> int:
+    """Go on with a run of this machine that ended early, each board from its newest checkpoint. Returns the exit code; raises
+    an EdgegossipError when there is nothing to go on with."""
+    recipe, members, run_id = _resumable(path)
+    preflight(recipe, members)
+    folder = RunFolder.reopen(path)
+    try:
+        if not as_json:
+            click.echo(f"{recipe.run.name}: {len(members)} boards go on with {folder.path}")
+        for name in members:
+            folder.event(name, "restarted", f"{name} is started again: the run is resumed")
+        with shown_when_it_fails(folder, as_json=as_json):
+            _train(recipe, members, run_id, folder, quiet=as_json, resumed=True)
+        return conclude(folder, plots=plots, as_json=as_json)
+    finally:
+        folder.close()
+
+
+def _resumable(path: Path) -> tuple[Recipe, tuple[NodeId, ...], bytes]:
+    """Recipe, boards and run id of a run that can be gone on with. Raises DataError and ConfigError."""
+    data = read_run(path)
+    if data.recipe_toml is None:
+        raise DataError(f"{path} cannot be resumed: its recipe.toml is missing")
+    recipe = recipes.load(str(path / "recipe.toml"))
+    if recipe.run.mode != "gossip":
+        raise ConfigError(
+            f"{path} cannot be resumed: it is a {recipe.run.mode} run, and only gossip runs keep checkpoints yet"
+        )
+    try:
+        document = data.run or {}
+        members, run_id = tuple(map(str, document["members"])), bytes.fromhex(document["run_id"])
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{path} cannot be resumed: its run.json is missing or incomplete") from None
+    if len(members) != recipe.run.nodes or len(run_id) != RUN_ID_BYTES:
+        raise DataError(f"{path} cannot be resumed: its run.json does not fit its recipe.toml")
+    summary = summarise(data)
+    if not summary["failed_nodes"] and not summary["unfinished_nodes"]:
+        raise ConfigError(f"{path} cannot be resumed: all of its boards have finished")
+    return recipe, members, run_id
 
 
 def make_folder(recipe: Recipe, runs_dir: Path, members: tuple[NodeId, ...]) -> RunFolder:
@@ -49,10 +94,19 @@ def make_folder(recipe: Recipe, runs_dir: Path, members: tuple[NodeId, ...]) -> 
     return folder
 
 
-def _train(recipe: Recipe, members: tuple[NodeId, ...], folder: RunFolder, *, quiet: bool) -> None:
+def _train(
+    recipe: Recipe, members: tuple[NodeId, ...], run_id: bytes, folder: RunFolder, *, quiet: bool, resumed: bool = False
+) -> None:
     """Train with a live display. Records are in the folder as they come, however it ends."""
     live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not quiet)
-    run = LocalRun(recipe, members, secrets.token_bytes(16), folder, Tee(folder, LiveSink(live)))
+    run = LocalRun(
+        recipe,
+        members,
+        run_id,
+        folder,
+        Tee(folder, LiveSink(live), start_s=folder.start_s if resumed else None),
+        resumed,
+    )
     try:
         _mode(recipe.run.mode)(run)
     finally:

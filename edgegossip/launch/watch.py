@@ -24,6 +24,7 @@ class Watch:
     sink: RecordSink
     lost: dict[NodeId, str] = field(default_factory=dict)  # board -> why
     start_again: Callable[[NodeId], Child] | None = None  # None: a board that dies is lost
+    has_checkpoint: Callable[[NodeId], bool] = lambda name: False  # noqa: E731
     restarts: int = 0  # how often one board may be started again
 
     def next(self, timeout_s: float) -> News | None:
@@ -91,14 +92,14 @@ class Watch:
 
     def _restart(self, child: Child) -> bool:
         """Start a board again whose process died. Not one that said what is wrong: it would say so again. Not when nobody is
-        left who could bring it up to date."""
+        left who could bring it up to date, unless it has a checkpoint to go on from."""
         at_work = [c for c in self.running() if not c.finished]
         if (
             self.start_again is None
             or child.starts > self.restarts
             or child.last_error
             or child.finished
-            or not at_work
+            or not (at_work or self.has_checkpoint(child.name))
         ):
             return False
         text = f"{child.name} is started again, restart {child.starts} of {self.restarts}: {child.why()}"

@@ -21,6 +21,7 @@ from edgegossip import frame as wire
 from edgegossip.gossip.base import (
     Action,
     Adopted,
+    Checkpoint,
     GossipAlgorithm,
     Message,
     NodeView,
@@ -62,6 +63,7 @@ class Driver:
         self._limits, self._rounds = wire.Limits.of(view.layout), rounds
         self._refused: set[NodeId] = set()
         self._state: Any = None
+        self._restorable: Any = None
         self._traffic = Traffic(view.layout.size)
         self._timer: float | None = None
         self._done: RoundDone | None = None
@@ -86,6 +88,17 @@ class Driver:
         self._view = self._view.with_down(down)
         self._newcomer_until = self._now() + CATCH_UP_S
         self._advance(*self._algorithm.start(self._algorithm.init(x, self._view)))
+
+    def resume(self, state: Any, down: frozenset[NodeId] = frozenset()) -> None:
+        """Begin where an earlier process of this node was, with a state that its `take_restorable` gave."""
+        self._view = self._view.with_down(down)
+        self._newcomer_until = self._now() + CATCH_UP_S
+        self._advance(*self._algorithm.start(self._algorithm.resume(state, self._view)))
+
+    def take_restorable(self) -> Any:
+        """The last state that the algorithm said may be kept; None when there is none since the last call."""
+        state, self._restorable = self._restorable, None
+        return state
 
     @property
     def round(self) -> Round:
@@ -275,6 +288,8 @@ class Driver:
                     self._sink.event(self._view.node, "adopted", text, peer=node)
                 case RoundDone():
                     self._done = action
+                case Checkpoint():
+                    self._restorable = self._state
         if adopted:
             self._settle()
 

@@ -9,10 +9,11 @@ import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from edgegossip import recipe as recipes
 from edgegossip.frame import Limits, parse_header
-from edgegossip.gossip.base import RoundDone
+from edgegossip.gossip.base import GossipAlgorithm, NodeView, RoundDone
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, Transport, TransportEvent
 from edgegossip.node.checkpoint import save_model
 from edgegossip.node.driver import ANNOUNCE_S, Driver, down_text
@@ -23,6 +24,9 @@ from edgegossip.profiling.spans import RoundClock
 from edgegossip.training import build_workload
 from edgegossip.training.base import Workload
 from edgegossip.types import DecodeError, LocalUpdate, Metrics, NodeId, Round, RunError
+
+if TYPE_CHECKING:
+    from edgegossip.node.keeper import Keeper, Restored
 
 LEAVE_S = 10.0  # how long the last frames may take to be acknowledged
 
@@ -128,40 +132,76 @@ class _Presence:
         return f"last seen {time.monotonic() - self._last_seen_s[peer]:.0f} s ago"
 
 
-def load(spec: NodeSpec) -> Workload:
-    """What this board trains. Imports torch. Raises DataError and ConfigError when it cannot be built."""
-    return build_workload(spec.recipe, spec.index)
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """What this board trains, and where an earlier process of it was."""
+
+    workload: Workload
+    view: NodeView
+    algorithm: GossipAlgorithm[Any]
+    keeper: Keeper | None  # None: nothing is kept
+    restored: Restored | None
+
+
+def load(spec: NodeSpec, sink: Sink, checkpoints: Path | None) -> Loaded:
+    """Workload and newest checkpoint; `checkpoints` is this board's folder of them. Imports torch. Raises DataError and
+    ConfigError when one of them cannot be used."""
+    workload = build_workload(spec.recipe, spec.index)
+    view, algorithm = make_view(spec, workload.layout), make_algorithm(spec.recipe)
+    if checkpoints is None or not spec.recipe.checkpoint.every:
+        return Loaded(workload, view, algorithm, None, None)
+    from edgegossip.node.keeper import Keeper
+
+    keeper = Keeper(spec, view, workload, checkpoints, sink)
+    return Loaded(workload, view, algorithm, keeper, keeper.load(algorithm))
 
 
 def train(
-    spec: NodeSpec, workload: Workload, joined: Joined, sink: Sink, meters: NodeMeters, save_to: Path | None = None
+    spec: NodeSpec, loaded: Loaded, joined: Joined, sink: Sink, meters: NodeMeters, save_to: Path | None = None
 ) -> Metrics:
-    """All rounds of the recipe. Returns the last evaluation; saves the final model to `save_to`.
+    """All rounds of the recipe that are left. Returns the last evaluation; saves the final model to `save_to`.
 
-    Raises LocalError when training diverges, RunError for a board that was started again when there is nobody left to
-    learn from."""
-    view = make_view(spec, workload.layout)
+    Raises LocalError when training diverges, RunError for a board that was started again with nothing when there is nobody
+    left to learn from."""
+    workload, keeper = loaded.workload, loaded.keeper
     transport = joined.replay()
     transport.limit_frames(frame_limit(workload.layout))
     clock = RoundClock()
-    driver = Driver(make_algorithm(spec.recipe), view, transport, workload, sink, clock, spec.recipe.run.rounds)
-    driver.start(workload.initial(spec.recipe.run.seed), joined.down)
-    sink.event(spec.name, "started", f"{spec.name} trains {workload.layout.size} values", values=workload.layout.size)
+    driver = Driver(loaded.algorithm, loaded.view, transport, workload, sink, clock, spec.recipe.run.rounds)
+    _begin(spec, driver, loaded, joined.down, sink)
     reporter = _Reporter(spec, driver, workload, sink, clock, meters)
     driver.catch_up()
     clock.finish_round()  # what came before belongs to no round
-    neighbours = neighbours_of(view.topology, spec)
+    neighbours = neighbours_of(loaded.view.topology, spec)
+    alone = spec.restarted and loaded.restored is None
     while driver.goes_on():
-        if spec.restarted and not driver.learnt and neighbours <= driver.down:
+        if alone and not driver.learnt and neighbours <= driver.down:
             raise RunError(f"{spec.name} was started again when no neighbour was left to take the model from")
         local, done = driver.play()
         reporter.report(local, done)
+        kept = driver.take_restorable()
+        if keeper is not None and kept is not None:
+            keeper.offer(kept, loaded.algorithm.round(kept))
     metrics = reporter.last()
+    if keeper is not None:
+        keeper.close()
     if save_to is not None:
         save_model(save_to, workload.layout, driver.model)
     text = f"{spec.name} finished: accuracy {metrics.accuracy:.4f}"
     sink.event(spec.name, "finished", text, accuracy=metrics.accuracy, loss=metrics.loss)
     return metrics
+
+
+def _begin(spec: NodeSpec, driver: Driver, loaded: Loaded, down: frozenset[NodeId], sink: Sink) -> None:
+    """From the start, or from the checkpoint."""
+    values = loaded.workload.layout.size
+    if loaded.restored is None:
+        driver.start(loaded.workload.initial(spec.recipe.run.seed), down)
+        sink.event(spec.name, "started", f"{spec.name} trains {values} values", values=values)
+        return
+    driver.resume(loaded.restored.state, down)
+    text = f"{spec.name} trains {values} values, from its checkpoint of round {loaded.restored.round}"
+    sink.event(spec.name, "started", text, values=values, round=loaded.restored.round)
 
 
 class _Reporter:

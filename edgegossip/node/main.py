@@ -47,7 +47,8 @@ class NodeOptions:
     restarted_s: float | None  # managed only: this board's first process began so long ago; None: this is the first
     members: tuple[NodeId, ...]  # every board of the run in order; gossip may leave it to `peers`, sorted by name
     run_id: bytes  # managed only; otherwise derived from the recipe
-    save_to: Path | None  # managed only; otherwise in the run folder
+    save_to: Path | None  # managed only; otherwise in the run folder. Checkpoints go into a folder beside it
+    resume: Path | None = None  # by hand only: the run folder of an earlier process of this board
 
 
 # Where a board's records and its final model go.
@@ -131,7 +132,7 @@ def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[Node
     if len(members) != recipe.run.nodes:
         count = f"run.nodes = {recipe.run.nodes}, but this board and its {len(peers)} peers make {len(members)}"
         raise ConfigError(f"{count}: name every other board with --peer, or --set run.nodes={max(2, len(members))}")
-    spec = NodeSpec(recipe, options.name, members, run_id)
+    spec = NodeSpec(recipe, options.name, members, run_id, restarted=options.resume is not None)
     _check_before_output(spec, peers, options)
     return spec, peers
 
@@ -161,7 +162,8 @@ def _gossip(
     from edgegossip.node import gossip_node
 
     security = _security(options)
-    workload = gossip_node.load(spec) if spec.restarted else None
+    checkpoints = None if save_to is None else save_to.with_suffix("")
+    loaded = gossip_node.load(spec, sink, checkpoints) if spec.restarted else None
     meters = NodeMeters()
     transport = GrpcTransport(
         spec.name,
@@ -178,7 +180,8 @@ def _gossip(
         if options.managed:
             listen_to_parent(lambda lost: transport.close_peer(lost["lost"], lost["why"]))
         joined = gossip_node.join(spec, transport, sink)
-        gossip_node.train(spec, workload or gossip_node.load(spec), joined, sink, meters, save_to)
+        loaded = loaded or gossip_node.load(spec, sink, checkpoints)
+        gossip_node.train(spec, loaded, joined, sink, meters, save_to)
     finally:
         transport.close()
 

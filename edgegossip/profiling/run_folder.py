@@ -82,6 +82,14 @@ class RunFolder(RecordSink):
         write_json(path / "env.json", dict(env))
         return cls(path, start_s, clock)
 
+    @classmethod
+    def reopen(cls, path: Path) -> RunFolder:
+        """To go on with a run that ended early: records are appended, their times go on. Raises DataError when `path` is no run
+        folder."""
+        data = read_run(path)
+        last_s = max((r.t_s for records in (data.metrics(), data.events()) for r in records), default=0.0)
+        return cls(path, time.monotonic() - last_s)
+
     @property
     def checkpoint_dir(self) -> Path:
         return self.path / "checkpoint"
@@ -96,6 +104,10 @@ class RunFolder(RecordSink):
                 write_all(fd, line)
             except OSError as error:
                 raise HostError(f"cannot write to the run folder {self.path}: {error.strerror}") from None
+
+    def write_run(self, run_id: bytes, members: Sequence[NodeId]) -> None:
+        """run.json: what boards that are started again must be told to be let in."""
+        write_json(self.path / "run.json", {"run_id": run_id.hex(), "members": list(members)})
 
     def write_topology(self, document: Mapping[str, Any]) -> None:
         """topology.json, see gossip.base.Topology.to_json."""
@@ -131,6 +143,7 @@ class RunData:
     topology: Mapping[str, Any] | None
     partition: Mapping[str, Any] | None
     summary: Mapping[str, Any] | None
+    run: Mapping[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -162,6 +175,7 @@ def read_run(path: Path) -> RunData:
         topology=_document(path / "topology.json"),
         partition=_document(path / "partition.json"),
         summary=_document(path / "summary.json"),
+        run=_document(path / "run.json"),
     )
 
 

@@ -34,6 +34,11 @@ class RecordSink(ABC):
         """Record something that happened to `node`: a word for programs, a sentence for people, and fields."""
         self.write(EventRecord(node, self.elapsed_s(), name, text, fields))
 
+    @property
+    def start_s(self) -> float:
+        """When `t_s` was 0, on the sink's clock."""
+        return self._start_s
+
     def elapsed_s(self) -> float:
         return self._clock() - self._start_s
 

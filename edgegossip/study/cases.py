@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.choices import did_you_mean
-from edgegossip.recipe import NetworkSection, Recipe, parse_value, to_toml, with_settings
+from edgegossip.recipe import NetworkSection, Recipe, essence, parse_value, with_settings
 from edgegossip.types import ConfigError
 
 Settings = Mapping[str, Any]  # recipe key -> value
@@ -187,7 +187,7 @@ def _digest(recipe: Recipe) -> str:
         data=replace(recipe.data, dir=""),
         network=NetworkSection(),
     )
-    return hashlib.sha256(to_toml(shared).encode()).hexdigest()[:16]
+    return hashlib.sha256(essence(shared).encode()).hexdigest()[:16]
 
 
 def _packaged() -> Any:

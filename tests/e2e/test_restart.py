@@ -1,4 +1,5 @@
-"""A board is killed and started again in the middle of a run: it takes over a neighbour's model and ends with the others."""
+"""A board without checkpoints is killed and started again in the middle of a run: it takes over a neighbour's model and ends
+with the others."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def run_with_a_death(name: str, folder: Path, rounds: int, at: int, **settings: 
     """Kills board-1 when every board has done `at` rounds. Returns the summary and the records of a run that must succeed."""
     topology, nodes, codec = FITS.get(name, ("ring", 4, "minmax8"))
     pairs = {"gossip.algorithm": name, "gossip.topology": topology, "codec.name": codec, "run.nodes": nodes}
-    pairs |= {"run.rounds": rounds, "network.restarts": 1, **settings}
+    pairs |= {"run.rounds": rounds, "network.restarts": 1, "checkpoint.every": 0, **settings}
     sets = [part for key, value in pairs.items() for part in ("--set", f"{key}={value}")]
     with edgegossip("run", "quickstart-gossip", *sets, "--no-plots", "--json", runs=folder) as running:
         running.wait_until(lambda: len(steps(running)) == nodes and min(steps(running).values()) + 1 >= at)
@@ -62,7 +63,7 @@ def check_that_it_caught_up(summary: dict[str, Any], data: RunData, rounds: int,
     assert accuracy["board-1"] > 0.8 and accuracy["board-1"] > summary["accuracy"]["mean"] - 0.05
 
 
-@pytest.mark.parametrize("name", ["dpsgd", "quant-sgp"])
+@pytest.mark.parametrize("name", [pytest.param("dpsgd", marks=pytest.mark.slow), "quant-sgp"])
 def test_a_board_that_is_back_soon_catches_up(name: str, tmp_path: Path) -> None:
     """Within the grace time the others wait."""
     summary, data = run_with_a_death(name, tmp_path, 80, 25, **{"network.grace_s": 60, "evaluation.every": 20})

@@ -1,0 +1,164 @@
+"""Keeps states off the critical path: a thread writes the newest one that it was given, the training goes on.
+
+What is promised. With an offer after every round, a power cut or kill -9 costs the round in progress and at most one that was
+finished; where rounds are shorter than `slack_s`, at most `slack_s` of finished ones (plus what the last write took). To keep
+that on a disk that is slower than the rounds, an offer waits until the one before it is durable, for PATIENCE_S at most. A disk
+that is full, broken or hangs is said once, then every WARN_S at most, and holds nobody: the training goes on without.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from edgegossip.checkpoint.store import Store
+from edgegossip.types import EdgegossipError
+
+WARN_S = 600.0  # between two words on a disk that does not do
+RETRY_S, MOST_RETRY_S = 5.0, 300.0  # between two tries on such a disk: twice as long each time
+PATIENCE_S = 30.0  # for a disk that does not answer
+ANNOUNCE_S = 5.0
+
+Say = Callable[[str, str], None]  # (event, sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    round: int
+    value: Any
+    meta: dict[str, Any]
+    at_s: float
+
+
+class Writer:
+    """One thread, begun with the first offer. `say` is called on either thread and must not raise."""
+
+    def __init__(
+        self,
+        store: Store,
+        say: Say,
+        slack_s: float = 1.0,
+        patience_s: float = PATIENCE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._say, self._slack_s, self._patience_s = store, say, slack_s, patience_s
+        self._clock = clock
+        self._news = threading.Condition()
+        self._waiting: _Offer | None = None  # the newest that nobody writes yet
+        self._writing: _Offer | None = None
+        self._owed: deque[tuple[int, float]] = deque()  # (round, when) of offers that are not durable, oldest first
+        self._closing = self._hangs = self._broken = False
+        self._thread: threading.Thread | None = None
+        self._failures, self._retry_at_s, self._retry_s, self._warned_s = 0, 0.0, RETRY_S, -WARN_S
+        self._durable: int | None = None
+
+    @property
+    def durable(self) -> int | None:
+        """The round of the newest checkpoint that this writer has made durable."""
+        with self._news:
+            return self._durable
+
+    def offer(self, round: int, value: Any, **meta: Any) -> None:
+        """To be kept, unless a newer one comes first. Neither `value` nor an array in it may be changed afterwards."""
+        with self._news:
+            now = self._clock()
+            if self._broken or now < self._retry_at_s:
+                return
+            self._waiting = _Offer(round, value, meta, now)
+            self._owed.append((round, now))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="checkpoint", daemon=True)
+                self._thread.start()
+            self._news.notify_all()
+            self._let_it_catch_up(round, now)
+
+    def close(self, patience_s: float) -> bool:
+        """Writes what was offered last, for so long at most. Whether all of it is durable."""
+        with self._news:
+            self._closing = True
+            self._news.notify_all()
+            until = self._clock() + patience_s
+            while (self._waiting or self._writing) and (left := until - self._clock()) > 0:
+                self._news.wait(left)
+            if self._writing is None:
+                self._store.close()
+            return not self._owed
+
+    def _let_it_catch_up(self, round: int, began_s: float) -> None:
+        """Until no offer but the present one is owed for longer than the slack."""
+        announce_s = began_s + ANNOUNCE_S
+        while not self._hangs and self._owed and self._owed[0][0] < round:
+            now = self._clock()
+            overdue_s = self._owed[0][1] + self._slack_s
+            if now < overdue_s:
+                return
+            if now >= began_s + self._patience_s:
+                self._hangs = True
+                self._warn(f"the disk has not finished a checkpoint for {self._patience_s:.0f} s")
+                return
+            if now >= announce_s:
+                self._say("waiting", f"waiting for the disk to keep round {self._owed[0][0]} for {now - began_s:.0f} s")
+                announce_s = now + ANNOUNCE_S
+            self._news.wait(min(announce_s, began_s + self._patience_s) - now)
+
+    def _work(self) -> None:
+        while (offer := self._next()) is not None:
+            try:
+                self._store.save(offer.value, round=offer.round, **offer.meta)
+            except OSError as error:
+                self._ended(offer, error.strerror or str(error))
+            except EdgegossipError as error:  # a state that no table knows, or a folder that is another's: so it stays
+                self._broken = True
+                self._ended(offer, str(error))
+            except MemoryError:
+                self._ended(offer, "there is no memory left")
+            else:
+                self._ended(offer, None)
+            del offer
+
+    def _next(self) -> _Offer | None:
+        with self._news:
+            while self._waiting is None:
+                if self._closing:
+                    return None
+                self._news.wait()
+            self._writing, self._waiting = self._waiting, None
+            return self._writing
+
+    def _ended(self, offer: _Offer, fault: str | None) -> None:
+        with self._news:
+            self._writing = None
+            while self._owed and self._owed[0][0] <= offer.round:
+                self._owed.popleft()
+            if fault is None:
+                self._succeeded(offer.round)
+            else:
+                self._failed(fault)
+            self._news.notify_all()
+
+    def _succeeded(self, round: int) -> None:
+        self._durable, self._hangs = round, False
+        if self._failures:
+            self._say("checkpoint-back", f"checkpoints are kept again, after {self._failures} that failed")
+        self._failures, self._retry_s, self._warned_s = 0, RETRY_S, -WARN_S
+
+    def _failed(self, fault: str) -> None:
+        self._failures += 1
+        self._retry_at_s, self._retry_s = self._clock() + self._retry_s, min(2 * self._retry_s, MOST_RETRY_S)
+        self._warn(fault)
+
+    def _warn(self, fault: str) -> None:
+        now = self._clock()
+        if now - self._warned_s < WARN_S:
+            return
+        self._warned_s = now
+        back = "from its beginning" if self._durable is None else f"from round {self._durable}"
+        self._say(
+            "checkpoint-failed",
+            f"cannot keep a checkpoint in {self._store.folder}: {fault}; the training goes on, and after a power cut it would "
+            f"begin again {back}; free space or mend the disk, or switch this off with checkpoint.every = 0",
+        )

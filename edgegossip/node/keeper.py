@@ -1,0 +1,93 @@
+"""What a gossip board keeps so that another process can go on for it: where, how often, and of what run.
+
+Imported when training begins: a board that waits for its peers has no use for it yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgegossip import recipe as recipes
+from edgegossip.checkpoint.fits import require_fit
+from edgegossip.checkpoint.store import Store
+from edgegossip.checkpoint.table import Outside
+from edgegossip.checkpoint.writer import Writer
+from edgegossip.gossip.base import GossipAlgorithm, NodeView
+from edgegossip.node.spec import NodeSpec
+from edgegossip.profiling.records import Sink
+from edgegossip.training.base import Workload
+from edgegossip.types import DataError, EdgegossipError, LocalError, Round
+
+CLOSE_S = 10.0  # how long the last checkpoint may take
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A board as its last checkpoint has it."""
+
+    state: Any  # the algorithm's
+    round: Round  # to play next
+
+
+class Keeper:
+    """The checkpoints of one board in one run. Everything but the writing happens on the caller's thread."""
+
+    def __init__(self, spec: NodeSpec, view: NodeView, workload: Workload, folder: Path, sink: Sink) -> None:
+        self._spec, self._view, self._workload, self._sink = spec, view, workload, sink
+        section = spec.recipe.checkpoint
+        self._every, self._last = section.every, 0
+        identity = {
+            "board": spec.name,
+            "boards": spec.members,
+            "model": f"{view.layout.hash:016x}",
+            "recipe": recipes.run_id(spec.recipe),
+            "run": spec.run_id,
+        }
+        self._store = Store(folder, identity, keep=section.keep)
+        self._writer = Writer(self._store, self._say, section.slack_s)
+
+    def load(self, algorithm: GossipAlgorithm[Any]) -> Restored | None:
+        """The state to go on from, with the workload's own put back; None when there is none. Raises ConfigError when it is of
+        another run, DataError when it cannot be used."""
+        found = self._store.load(Outside.of(self._view))
+        if found is None:
+            return None
+        for text in found.skipped:
+            self._say("checkpoint-skipped", text)
+        try:
+            state, training = found.value["state"], found.value["training"]
+            require_fit(
+                state, algorithm.init(self._workload.initial(self._spec.recipe.run.seed), self._view), self._view.layout
+            )
+            round = algorithm.round(state)
+            self._workload.restore(_arrays(training))
+        except (LocalError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"checkpoint {found.path} cannot be used: {error}") from None
+        self._last = round
+        return Restored(state, round)
+
+    def offer(self, state: Any, round: Round) -> None:
+        """After a round: `state`, in which `round` comes next, is kept if it is its turn."""
+        if self._every and round - self._last >= self._every:
+            self._last = round
+            value = {"state": state, "training": dict(self._workload.snapshot())}
+            self._writer.offer(round, value, boot=self._view.boot)
+
+    def close(self) -> None:
+        """The last one that was offered is written."""
+        self._writer.close(CLOSE_S)
+
+    def _say(self, event: str, text: str) -> None:
+        try:
+            self._sink.event(self._spec.name, event, text)
+        except EdgegossipError:  # nobody listens any more, and the board is about to find out
+            pass
+
+
+def _arrays(training: Any) -> Mapping[str, Any]:
+    if not isinstance(training, dict) or not all(isinstance(name, str) for name in training):
+        raise LocalError("what it holds of the training is no table")
+    return training

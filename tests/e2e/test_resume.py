@@ -1,0 +1,74 @@
+"""Boards, or all of a run, are killed and go on from their checkpoints."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgegossip import gossip
+from edgegossip.profiling.run_folder import RunData, read_run
+from tests.e2e.command import edgegossip
+from tests.e2e.test_restart import run_with_a_death, steps
+
+
+def events_of(data: RunData, node: str, name: str) -> list[Any]:
+    return [e for e in data.events() if (e.node, e.name) == (node, name)]
+
+
+def check_that_it_went_on(summary: dict[str, Any], data: RunData, rounds: int, at: int) -> None:
+    assert (summary["failed_nodes"], summary["restarted_nodes"]) == ([], ["board-1"])
+    started = events_of(data, "board-1", "started")
+    died = [r.step for r in data.metrics() if r.node == "board-1" and r.t_s < started[1].t_s][-1]
+    assert len(started) == 2 and "from its checkpoint of round" in started[1].text
+    assert at <= died + 1 and started[1].fields["round"] >= died - 12  # rounds are shorter than the slack of a second
+    assert not events_of(data, "board-1", "checkpoint-failed")
+    accuracy = {row["node"]: row["accuracy"] for row in summary["boards"]}
+    assert accuracy["board-1"] > 0.8 and accuracy["board-1"] > summary["accuracy"]["mean"] - 0.05
+    assert not list(data.path.glob("checkpoint/*/*.ckpt"))  # nobody will go on from them
+
+
+def test_a_board_that_is_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    settings = {"checkpoint.every": 1, "checkpoint.slack_s": 0.1, "evaluation.every": 20}
+    summary, data = run_with_a_death("choco-sgd", tmp_path, 80, 25, **settings)
+    check_that_it_went_on(summary, data, 80, 25)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", gossip.names())
+def test_with_every_algorithm(name: str, tmp_path: Path) -> None:
+    settings = {"checkpoint.every": 1, "checkpoint.slack_s": 0, "training.local_steps": 20, "evaluation.every": 1000}
+    summary, data = run_with_a_death(name, tmp_path, 120, 40, **settings)
+    check_that_it_went_on(summary, data, 120, 40)
+
+
+def test_a_whole_run_that_is_killed_is_resumed_and_loses_one_round_at_most(tmp_path: Path) -> None:
+    rounds, fleet = 40, ("--nodes", "2", "--set", "gossip.topology=complete", "--set", "run.rounds=40")
+    sets = (*fleet, "--set", "checkpoint.slack_s=0", "--no-plots")
+    with edgegossip("run", "quickstart-gossip", *sets, runs=tmp_path / "killed") as killed:
+        killed.wait_until(lambda: len(steps(killed)) == 2 and min(steps(killed).values()) >= 12)
+        killed.process.send_signal(signal.SIGKILL)
+        killed.process.wait()
+        assert killed.nobody_left()
+        folder = killed.folder()
+    before = {node: [r.step for r in read_run(folder).metrics() if r.node == node] for node in steps(killed)}
+    with edgegossip("run", "--resume", str(folder), "--no-plots", "--json", runs=tmp_path) as resumed:
+        code, out, err = resumed.finish()
+        assert code == 0, err
+    summary, data = json.loads(out), read_run(folder)
+    assert summary["failed_nodes"] == [] and len(summary["restarted_nodes"]) == 2 and summary["rounds"] == rounds
+    for node, done in before.items():
+        began = events_of(data, node, "started")[-1].fields["round"]
+        assert began >= done[-1], "more than one finished round was lost"
+        own = [r.step for r in data.metrics() if r.node == node]
+        assert own == [*done, *range(began, rounds)]
+        times = [r.t_s for r in data.metrics() if r.node == node]
+        assert times == sorted(times)
+    assert summary["accuracy"]["min"] > 0.85
+    with edgegossip("run", "--resume", str(folder), runs=tmp_path) as again:
+        code, _, err = again.finish()
+    assert code == 2 and "all of its boards have finished" in err
