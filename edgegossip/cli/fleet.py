@@ -110,18 +110,40 @@ def list_(folder: Path, as_json: bool) -> int:
 
 
 @fleet.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1)
 @FOLDER
+@click.option(
+    "--tell", "boards", multiple=True, metavar="HOST:PORT", help="A running board to tell; it tells the others."
+)
 @JSON
-def revoke(names: tuple[str, ...], folder: Path, as_json: bool) -> int:
-    """Take the certificates of NAMES back."""
-    present = _store().Fleet.open(folder)
+def revoke(names: tuple[str, ...], folder: Path, boards: tuple[str, ...], as_json: bool) -> int:
+    """Take the certificates of NAMES back, and tell running boards.
+
+    Boards pass the news on to one another, so one that runs is enough. Without NAMES only tells. A board that does not run
+    now hears it from the first peer that it meets, or from a copy of crl.pem in its identity folder.
+    """
+    if not names and not boards:
+        raise click.UsageError("say which boards to revoke, or whom to tell with --tell HOST:PORT")
+    store = _store()
+    present = store.Fleet.open(folder)
     for name in names:
         present = present.revoke(name)
+    told = {board: store.tell(present, board) for board in boards}
     if as_json:
-        click.echo(json.dumps(_document(present), indent=2))
-    else:
+        document = {
+            **_document(present),
+            "told": {board: {"name": n, "crl_number": k} for board, (n, k) in told.items()},
+        }
+        click.echo(json.dumps(document, indent=2))
+        return 0
+    if names:
         click.echo(f"revoked {', '.join(names)}: {folder / 'crl.pem'} is list {present.crl_number}")
+    for board, (name, number) in told.items():
+        click.echo(f"{name} at {board} goes by list {number}")
+    if names and not boards:
+        click.echo(
+            "tell a running board: edgegossip fleet revoke --tell HOST:PORT, or copy crl.pem into its identity folder"
+        )
     return 0
 
 

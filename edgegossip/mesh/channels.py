@@ -27,6 +27,9 @@ class Security(Protocol):
     def open_door(self, where: addresses.Address) -> addresses.Address:
         """Listen for peers, who are let through to our gRPC server. Raises HostError."""
 
+    async def watch(self) -> None:
+        """What is to be done all the time. Ends when it is cancelled."""
+
     def close(self) -> None:
         """Close the door. May wait a little."""
 
@@ -45,8 +48,8 @@ class Security(Protocol):
     def place(self, context: grpc.aio.ServicerContext) -> str:
         """host:port of who called, for the log."""
 
-    def cut(self, context: grpc.aio.ServicerContext, why: str) -> None:
-        """End the connection of who called."""
+    def misbehaved(self, context: grpc.aio.ServicerContext, reason: str) -> None:
+        """Who called broke the protocol and was told so: keep it out for a while."""
 
     def revoked(self, peer: NodeId) -> bool:
         """Whether `peer` has to be let go."""

@@ -7,6 +7,7 @@ not read, so HTTP/2 flow control holds the sender back.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,10 +21,16 @@ from edgegossip.mesh.base import Notice, Received
 from edgegossip.mesh.channels import Security
 from edgegossip.mesh.inbox import Inbox
 from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.security.rates import Buckets
 from edgegossip.mesh.text import printable
 from edgegossip.types import DecodeError, NodeId, PeerError
 
 SERVICE = "edgegossip.v1.Mesh"
+_MISBEHAVIOUR = {
+    mesh_pb2.REFUSAL_CODE_MALFORMED,
+    mesh_pb2.REFUSAL_CODE_OVERSIZE,
+    mesh_pb2.REFUSAL_CODE_IDENTITY,
+}
 _MAX_TOLD = 64  # different refusals that strangers may put into the log
 _MAX_EARLY = 64  # streams that may wait until the peers are known
 
@@ -75,6 +82,7 @@ class Inbound(grpc.GenericRpcHandler):
         self._node, self._run_id, self._session = node, run_id, session
         self._limits, self._inbox, self._on_goodbye = limits, inbox, on_goodbye
         self._security = security
+        self._hellos = Buckets(limits.hellos_per_s, limits.hello_burst)
         self._silence_s = limits.silence_s(security is not None)
         self.max_frame_bytes = limits.max_frame_bytes
         self._sources: dict[NodeId, Source] = {}
@@ -124,6 +132,7 @@ class Inbound(grpc.GenericRpcHandler):
                 hello = await self._hello(context)
                 who = f"{printable(hello.sender, 64)} at {who}"
                 self._check_identity(hello.sender, context)
+                self._check_rate(hello.sender)
                 source = self._accept(hello)
                 await self._serve(hello.sender, source, context)
             except DecodeError as error:
@@ -131,6 +140,8 @@ class Inbound(grpc.GenericRpcHandler):
         except Refused as refused:
             self._tell(who, refused)
             await self._refuse(context, refused)
+            if self._security is not None and refused.code in _MISBEHAVIOUR:
+                self._security.misbehaved(context, refused.reason)
         except grpc.aio.AbortError:
             raise
         except asyncio.CancelledError:
@@ -146,7 +157,7 @@ class Inbound(grpc.GenericRpcHandler):
     async def _hello(self, context: grpc.aio.ServicerContext) -> mesh_pb2.Hello:
         request: Any = await self._within(self._silence_s, context.read(), "said nothing")
         if request is grpc.aio.EOF:
-            raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "the stream ended before Hello")
+            raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, "the stream ended before Hello")
         parsed = wire.parse_request(request)
         if isinstance(parsed, wire.ChunkView) or parsed.WhichOneof("kind") != "hello":
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "the first message of a stream must be Hello")
@@ -165,6 +176,12 @@ class Inbound(grpc.GenericRpcHandler):
     def _place(self, context: grpc.aio.ServicerContext) -> str:
         return printable(self._security.place(context) if self._security else context.peer(), 64)
 
+    def _check_rate(self, sender: NodeId) -> None:
+        """Raises Refused for a flood of Hellos. Without certificates a stranger could flood in another's name."""
+        if self._security is not None and not self._hellos.take(sender, time.monotonic()):
+            reason = f"it opens more than {self._limits.hellos_per_s:g} streams a second"
+            raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, reason)
+
     def _check_identity(self, sender: NodeId, context: grpc.aio.ServicerContext) -> None:
         """Raises Refused when the caller's certificate does not make it `sender`."""
         if self._security is None:
@@ -182,7 +199,7 @@ class Inbound(grpc.GenericRpcHandler):
             async with asyncio.timeout(limit_s):
                 return await awaitable
         except TimeoutError as error:
-            raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, f"it {what} for {limit_s:g} s") from error
+            raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, f"it {what} for {limit_s:g} s") from error
 
     def _accept(self, hello: mesh_pb2.Hello) -> Source:
         """The sender's record, with its older stream told to end. Raises Refused."""

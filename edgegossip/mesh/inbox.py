@@ -11,6 +11,8 @@ from contextlib import suppress
 from edgegossip.mesh.base import Received, TransportEvent
 from edgegossip.mesh.turns import TurnLoop
 
+_EACH_BYTES = 1024  # that a frame counts for besides its own: a flood of tiny ones is bounded too
+
 
 class _Wake:
     """Takes the place of an event for whoever waits in `get`."""
@@ -75,8 +77,8 @@ class Inbox:
         and it is no use to wait."""
         while True:
             with self._lock:
-                if self._used_bytes == 0 or self._used_bytes + size_bytes <= self._max_bytes:
-                    self._used_bytes += size_bytes
+                if self._used_bytes == 0 or self._used_bytes + size_bytes + _EACH_BYTES <= self._max_bytes:
+                    self._used_bytes += size_bytes + _EACH_BYTES
                     return True
                 if self._last_call:
                     return False
@@ -90,7 +92,7 @@ class Inbox:
 
     def release(self, size_bytes: int) -> None:
         with self._lock:
-            self._used_bytes -= size_bytes
+            self._used_bytes -= size_bytes + _EACH_BYTES
             wake = self._waiting > 0
         if wake:
             with suppress(RuntimeError):  # the loop has ended, and with it everyone who waited

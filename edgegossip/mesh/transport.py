@@ -170,6 +170,8 @@ class GrpcTransport:
         if self._security is not None:
             inside = self._security.start(self._limits, self._tell, self._on_revocations)
         self._server, address = await serve(where, handlers, self._limits, self._security, inside)
+        if self._security is not None:
+            self._watch = self._loop.create_task(self._security.watch(), name="security")
         return address
 
     async def _connect(self, peers: Mapping[NodeId, addresses.Address]) -> None:
@@ -227,6 +229,7 @@ class GrpcTransport:
         self._inbound.end(told)
         await self._server.stop(linger_s or None)  # None does not wait for anybody
         if self._security is not None:
+            self._watch.cancel()
             await asyncio.to_thread(self._security.close)
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         if rest:  # streams and gRPC's own tasks end by themselves; cancelling those makes gRPC print a traceback

@@ -16,7 +16,7 @@ import ssl
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.limits import MeshLimits
@@ -32,7 +32,8 @@ _RESET = b"\x01\0\0\0\0\0\0\0"  # struct linger: close at once
 
 
 class Door:
-    """Runs from construction until `close`. `admit` raises PeerError for who may not come in; `tell` takes lines for the log.
+    """Runs from construction until `close`. `admit` raises PeerError for who may not come in, `kept_out` says why somebody may
+    knock and hear the reason but not come in (empty: may); `tell` takes lines for the log.
 
     `context` gives the TLS context for each new connection, `answer` and `offered` serve knocks (see visitor.Host).
     """
@@ -45,11 +46,13 @@ class Door:
         limits: MeshLimits,
         context: Callable[[], ssl.SSLContext],
         admit: Callable[[Caller], None],
+        kept_out: Callable[[Caller], str],
         answer: Callable[[Caller, int], knock.Answer],
         offered: Callable[[Caller, bytes], None],
         tell: Callable[[Caller | None, str], None],
     ) -> None:
         self._upstream, self._fleet, self._limits = upstream, fleet, limits
+        self._kept_out = kept_out
         self._context, self._admit, self.answer, self.offered, self._tell = context, admit, answer, offered, tell
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._callers: dict[str, Caller] = {}  # by the local address that our gRPC server sees
@@ -77,13 +80,9 @@ class Door:
         """Everybody who is connected now. From any thread."""
         return list(self._callers.values())
 
-    def cut(self, serials: Collection[int], why: str) -> None:
-        """End every connection with these certificates. From any thread."""
-        self._order(lambda: self._cut(lambda c: c.serial in serials, why))
-
-    def cut_caller(self, local: str, why: str) -> None:
-        """End one connection. From any thread."""
-        self._order(lambda: self._cut(lambda c: self._callers.get(local) is c, why))
+    def cut(self, which: Callable[[Caller], bool], why: str) -> None:
+        """End connections. From any thread."""
+        self._order(lambda: self._cut(which, why))
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Stop listening and end what is left. Idempotent."""
@@ -160,7 +159,7 @@ class Door:
             if reason:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 connection.close()
-                self._say(None, host, f"refused {host}: {reason}")
+                self._say(None, (host, reason), f"refused {host}: {reason}")
                 continue
             self._greet(connection, host, str(Address(host, int(peer[1]))))
 
@@ -253,6 +252,8 @@ class Door:
 
     def connect(self, caller: Caller) -> tuple[socket.socket, str]:
         """See visitor.Host. An address that Linux chooses (unix(7), autobind) tells our server's connections apart."""
+        if why_not := self._kept_out(caller):
+            raise PeerError(why_not)
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             local.bind("")

@@ -10,6 +10,7 @@ import os
 import secrets
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,9 +23,13 @@ from edgegossip.mesh.security import der, knock, tls
 from edgegossip.mesh.security.door import Door
 from edgegossip.mesh.security.identity import CERTIFICATE, KEY, Identity
 from edgegossip.mesh.security.names import Role, Subject, serial_name
+from edgegossip.mesh.security.quarantine import Quarantine
 from edgegossip.mesh.security.visitor import Caller
 from edgegossip.mesh.text import printable
 from edgegossip.types import DataError, DecodeError, EdgegossipError, NodeId, PeerError
+
+_LOOK_S = 2.0  # between two looks at our folder
+_LAST_WORDS_S = 0.2  # for a refusal to reach the peer before its connection is cut
 
 
 class Guard:
@@ -38,15 +43,10 @@ class Guard:
         self._tell: Tell = lambda _peer, _text: None
         self._on_news: Callable[[], None] = lambda: None
         self._limits = MeshLimits()
+        self._quarantine = Quarantine()
         self._pinned: dict[NodeId, int] = {}  # serial of the certificate that each peer showed last
         self._lock = threading.Lock()
-        self._make_contexts()
-        try:
-            pem, key = (Path(identity.folder / file).read_bytes() for file in (CERTIFICATE, KEY))
-        except OSError as error:
-            raise DataError(f"{identity.folder}: {(error.strerror or str(error)).lower()}") from error
-        authority = der.to_pem(identity.authority.der, "CERTIFICATE")
-        self._credentials = grpc.ssl_channel_credentials(authority, key, pem)
+        self._take_files()
 
     @classmethod
     def load(cls, folder: str | Path) -> Guard:
@@ -71,6 +71,7 @@ class Guard:
             self._limits,
             context=lambda: self._server_context,
             admit=self._admit,
+            kept_out=self._kept_out,
             answer=self._answer,
             offered=lambda caller, crl: self._offered(caller.subject.name, crl),
             tell=lambda caller, text: self._tell(_board(caller), printable(text, 400)),
@@ -93,7 +94,7 @@ class Guard:
         """The name of the caller, who must have this role. Raises PeerError with the reason."""
         caller = self.caller(context)
         if caller.subject.role != role:
-            raise PeerError(f"it is a {caller.subject.role}, where a {role} is due")
+            raise PeerError(f"its role is {caller.subject.role}, where {role} is due")
         return caller.subject.name
 
     def place(self, context: grpc.aio.ServicerContext) -> str:
@@ -101,10 +102,19 @@ class Guard:
         found = self._door.caller(context.peer()) if self._door is not None else None
         return found.address if found else "a closed connection"
 
-    def cut(self, context: grpc.aio.ServicerContext, why: str) -> None:
-        """End the caller's connection."""
-        if self._door is not None:
-            self._door.cut_caller(context.peer(), why)
+    def misbehaved(self, context: grpc.aio.ServicerContext, reason: str) -> None:
+        """Who called broke the protocol and was told so: it is kept out for a while, for longer each time."""
+        key, door = context.peer(), self._door
+        caller = door.caller(key) if door is not None else None
+        if caller is None or door is None:
+            return
+        name = caller.subject.name
+        length_s = self._quarantine.strike(name, reason, time.monotonic())
+        self._tell(_board(caller), f"{name} is in quarantine for {length_s:g} s: {printable(reason, 300)}")
+        why = "it is in quarantine"
+        asyncio.get_running_loop().call_later(
+            _LAST_WORDS_S, lambda: door.cut(lambda c: c.subject == caller.subject, why)
+        )
 
     # -- the calling side ------------------------------------------------------------------------------------
 
@@ -134,14 +144,27 @@ class Guard:
 
     # -- revocation ------------------------------------------------------------------------------------------
 
-    def _make_contexts(self) -> None:
-        self._server_context = tls.server_context(self.identity)
-        self._client_context = tls.client_context(self.identity)
+    def _take_files(self) -> None:
+        """Certificate, key and revocation list as they are now: a new certificate in the folder of a running board is used from
+        the next connection on."""
+        identity = self.identity
+        try:
+            pem, key = (Path(identity.folder / file).read_bytes() for file in (CERTIFICATE, KEY))
+        except OSError as error:
+            raise DataError(f"{identity.folder}: {(error.strerror or str(error)).lower()}") from error
+        self._server_context, self._client_context = tls.server_context(identity), tls.client_context(identity)
+        self._credentials = grpc.ssl_channel_credentials(der.to_pem(identity.authority.der, "CERTIFICATE"), key, pem)
 
     def _offered(self, giver: str, crl: bytes) -> None:
         """Any thread. Raises PeerError for a list that our authority did not sign."""
         if self.identity.revocations.offer(crl):
             self._renew(f"{giver} brought")
+
+    async def watch(self) -> None:
+        """Notice lists that are copied into our folder. Without end."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await asyncio.to_thread(self.look_at_file)
 
     def look_at_file(self) -> None:
         """Take over a newer list that was copied into our folder. Any thread."""
@@ -153,22 +176,25 @@ class Guard:
 
     def _renew(self, how: str) -> None:
         with self._lock:
-            self._make_contexts()
+            self._take_files()
         present = self.identity.revocations.present
         self._tell(None, f"{how} revocation list {present.number}: {len(present.serials)} certificates are revoked")
         if self._door is not None:
-            self._door.cut(present.serials, "its certificate was revoked")
+            self._door.cut(lambda c: c.serial in present.serials, "its certificate was revoked")
         self._on_news()
 
     def _admit(self, caller: Caller) -> None:
-        """A list may have come while the handshake was under way."""
+        """A list may have come while the handshake was under way. On the door's thread."""
         if self.identity.revocations.revoked(caller.serial):
             raise PeerError("its certificate was revoked")
 
+    def _kept_out(self, caller: Caller) -> str:
+        return self._quarantine.reason(caller.subject.name, time.monotonic())
+
     def _answer(self, caller: Caller, number: int) -> knock.Answer:
         self.look_at_file()
-        present = self.identity.revocations.present
-        return knock.Answer(True, present.number, "", present.der if present.number > number else b"")
+        present, why_not = self.identity.revocations.present, self._kept_out(caller)
+        return knock.Answer(not why_not, present.number, why_not, present.der if present.number > number else b"")
 
     async def _knock(self, subject: Subject, where: Address, before_close: Callable[[], object]) -> int:
         """The serial of the certificate that was shown."""

@@ -71,8 +71,10 @@ class Identity:
     def sign(self, data: bytes) -> bytes:
         """A signature over `data` that says who made it. Begin `data` with what it is, so that it means nothing elsewhere.
         Takes some 10 ms on a laptop, ten times as long on a small board."""
-        key = _private_key(self.folder / KEY)
-        own = self.certificate.der
+        key, own = (
+            _private_key(self.folder / KEY),
+            _certificate(self.folder / CERTIFICATE).der,
+        )  # they may be newer ones
         return len(own).to_bytes(2, "big") + own + p256.sign(key, _DOMAIN + data)
 
     def verify(self, who: str, data: bytes, signature: bytes) -> NodeId:

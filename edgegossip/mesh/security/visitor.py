@@ -97,6 +97,8 @@ class Visitor:
         except ssl.SSLWantWriteError:
             self._tls_writes = True
         except ssl.SSLError as error:
+            if self._shaken and isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+                raise Left from error
             raise PeerError(tls.words(error)) from error
 
     def close(self) -> None:
