@@ -11,7 +11,7 @@ from contextlib import suppress
 from edgegossip.mesh.base import Received, TransportEvent
 from edgegossip.mesh.turns import TurnLoop
 
-_EACH_BYTES = 1024  # that a frame counts for besides its own: a flood of tiny ones is bounded too
+_LEAST_BYTES = 1024  # that a frame counts for: a flood of tiny ones is bounded too
 
 
 class _Wake:
@@ -77,8 +77,8 @@ class Inbox:
         and it is no use to wait."""
         while True:
             with self._lock:
-                if self._used_bytes == 0 or self._used_bytes + size_bytes + _EACH_BYTES <= self._max_bytes:
-                    self._used_bytes += size_bytes + _EACH_BYTES
+                if self._used_bytes == 0 or self._used_bytes + max(size_bytes, _LEAST_BYTES) <= self._max_bytes:
+                    self._used_bytes += max(size_bytes, _LEAST_BYTES)
                     return True
                 if self._last_call:
                     return False
@@ -92,7 +92,7 @@ class Inbox:
 
     def release(self, size_bytes: int) -> None:
         with self._lock:
-            self._used_bytes -= size_bytes + _EACH_BYTES
+            self._used_bytes -= max(size_bytes, _LEAST_BYTES)
             wake = self._waiting > 0
         if wake:
             with suppress(RuntimeError):  # the loop has ended, and with it everyone who waited
