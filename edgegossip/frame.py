@@ -28,6 +28,7 @@ RUN_ID_BYTES = 16
 MAX_AUX_ENTRIES = 32
 
 _FIELDS = struct.Struct("<4sBBHHHHHQ16sIIQQI")  # everything but the header's own CRC
+_HEADER = struct.Struct(_FIELDS.format + "I")
 _CRC = struct.Struct("<I")
 _AUX = struct.Struct("<Bd")
 _AUX_OF = tuple(struct.Struct("<" + "Bd" * entries) for entries in range(MAX_AUX_ENTRIES + 1))
@@ -161,15 +162,15 @@ def _header_fields(data: bytes | bytearray | memoryview, limits: Limits) -> _Hea
     """The fields of a Header, in its order."""
     if len(data) < HEADER_BYTES:
         raise DecodeError(f"a frame starts with {HEADER_BYTES} bytes of header, only {len(data)} arrived")
-    (magic, version, kind, flags, codec_id, params_bytes, aux_bytes, reserved, layout_hash, run_id) = (
-        values := _FIELDS.unpack_from(data)
-    )[:10]
-    round_, body_bytes, sequence, key, payload_crc = values[10:]
+    # fmt: off
+    (magic, version, kind, flags, codec_id, params_bytes, aux_bytes, reserved, layout_hash, run_id, round_, body_bytes,
+     sequence, key, payload_crc, header_crc) = _HEADER.unpack_from(data)
+    # fmt: on
     if magic != MAGIC:
         raise DecodeError(f"not an edgegossip frame: it starts with {magic.hex(' ')} instead of {MAGIC.hex(' ')}")
     if version != VERSION:
         raise DecodeError(f"the frame has wire version {version}, this build speaks version {VERSION} only")
-    if zlib.crc32(data[: _FIELDS.size]) != _CRC.unpack_from(data, _FIELDS.size)[0]:
+    if zlib.crc32(data[: _FIELDS.size]) != header_crc:
         raise DecodeError("the frame's header is damaged: its CRC does not match")
     known = _KINDS.get(kind)
     if known is None:
@@ -292,6 +293,13 @@ def _say_what_does_not_fit(frame: Frame) -> None:
 def _pack_aux(aux: Mapping[int, float]) -> bytes:
     if not aux:
         return b""
+    try:
+        tags = sorted(aux)
+        packed = _AUX_OF[len(tags)].pack(*[word for tag in tags for word in (tag, aux[tag])])
+        if tags[0] >= 1 and math.isfinite(sum(aux.values())):
+            return packed
+    except (TypeError, OverflowError, struct.error):
+        pass  # which entry it is, is found out one by one
     for tag, value in aux.items():
         if not isinstance(tag, int) or not 1 <= tag <= 255:
             raise LocalError(f"aux tag {tag!r} is not a whole number from 1 to 255")
@@ -301,14 +309,17 @@ def _pack_aux(aux: Mapping[int, float]) -> bytes:
 
 
 def _unpack_aux(data: bytes | memoryview) -> Mapping[int, float]:
-    aux: dict[int, float] = {}
-    last = 0
-    for tag, value in _AUX.iter_unpack(data):
+    entries = list(_AUX.iter_unpack(data))
+    aux: dict[int, float] = dict(entries)
+    tags = list(aux)
+    if len(tags) == len(entries) and tags[0] >= 1 and tags == sorted(tags) and math.isfinite(sum(aux.values())):
+        return MappingProxyType(aux)
+    last = 0  # which entry it is that is wrong, if any, is found out one by one
+    for tag, value in entries:
         if tag <= last:
             raise DecodeError(f"aux tag {tag} after {last}: tags must start at 1 and increase")
         if not math.isfinite(value):
             raise DecodeError(f"aux value {_tag_name(tag)} is not a finite number")
-        aux[tag] = value
         last = tag
     return MappingProxyType(aux)
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from edgegossip.types import LocalError, Vec
 
+_FLOAT32 = np.dtype(np.float32)
 MAX_VALUES = 2**31 - 1  # offsets stay within int32 in every kernel
 
 
@@ -119,7 +120,8 @@ class Layout:
 
     def check(self, vec: Vec) -> None:
         """Raises LocalError unless vec is a C-contiguous, aligned float32[size]."""
-        if vec.dtype != np.float32 or vec.shape != (self.size,):
+        if (vec.dtype is not _FLOAT32 and vec.dtype != np.float32) or vec.shape != (self.size,):
             raise LocalError(f"expected a float32[{self.size}], got {vec.dtype}{list(vec.shape)}")
-        if not (vec.flags.c_contiguous and vec.flags.aligned):
+        flags = vec.flags
+        if not (flags.c_contiguous and flags.aligned):
             raise LocalError(f"the float32[{self.size}] is not one contiguous, aligned piece of memory")

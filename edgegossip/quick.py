@@ -13,13 +13,15 @@ T = TypeVar("T")
 
 
 def quick(cls: type[T]) -> type[T]:
-    """For the most frequent of them, above `@dataclass(frozen=True, slots=True)`. Raises TypeError on a class with
+    """For the most frequent of them, above `@dataclass(frozen=True)`, with slots or without. Raises TypeError on a class with
     `__post_init__`, with fields that `__init__` does not take, or with other slots than its fields; nothing may inherit."""
     own = fields(cls)  # type: ignore[arg-type]
     names = tuple(f.name for f in own)
-    if hasattr(cls, "__post_init__") or getattr(cls, "__slots__", None) != names or not all(f.init for f in own):
-        raise TypeError(f"{cls.__name__} is not a record of plain fields in slots")
-    scope: dict[str, Any] = {"Open": type(cls.__name__, (), {"__slots__": names}), "Own": cls, "MISSING": MISSING}
+    slots = getattr(cls, "__slots__", None)
+    if hasattr(cls, "__post_init__") or slots not in (None, names) or not all(f.init for f in own):
+        raise TypeError(f"{cls.__name__} is not a record of plain fields")
+    room = {} if slots is None else {"__slots__": names}
+    scope: dict[str, Any] = {"Open": type(cls.__name__, (), room), "Own": cls, "MISSING": MISSING}
     scope["become"] = object.__dict__["__class__"].__set__
     words, lines = ["self"], ["become(self, Open)"]
     for f in own:

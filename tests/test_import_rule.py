@@ -17,7 +17,7 @@ PURE_MAY = {
     "quick": set(),
     "types": {"quick"},
     "choices": set(),
-    "native": {"types"},
+    "native": {"quick", "types"},
     "layout": {"types"},
     "codecs": {"quick", "types", "choices", "layout", "native"},
     "frame": {"quick", "types", "layout", "codecs", "native"},

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+_FEW = 16  # keys that are sooner made one by one than all at once
 
 
 def splitmix64(value: int) -> int:
@@ -27,6 +28,8 @@ def tensor_key(key: int, index: int) -> int:
 
 def tensor_keys(key: int, count: int) -> list[int]:
     """`tensor_key` of the tensors 0 to count - 1, all at once."""
+    if count <= _FEW:
+        return [splitmix64(key + k * _GOLDEN) for k in range(count)]
     z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(key & _MASK)
     z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)

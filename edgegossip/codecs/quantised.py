@@ -23,6 +23,7 @@ from edgegossip.codecs.registry import Param
 from edgegossip.layout import Layout
 from edgegossip.native import coding, quantise
 from edgegossip.native.quantise import Moments, Quantiser
+from edgegossip.quick import quick
 from edgegossip.types import DecodeError, Vec
 
 Stage: TypeAlias = Literal["raw", "huffman", "elias", "zstd", "auto"]
@@ -92,6 +93,7 @@ def _scales(x: Vec, layout: Layout, scale_of: ScaleOf) -> list[Scale]:
     return [scale_of(m, t.size) if t.size else Scale(0.0) for m, t in zip(moments, layout.tensors, strict=True)]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class _Writer:
     """The sections of a vector."""
@@ -170,6 +172,7 @@ def decode_body(
     return values
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class _Reader:
     """The sections of a body."""

@@ -98,6 +98,7 @@ class Send:
     frame: Frame
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class SetTimer:
     """Ask for `tick` after this many seconds. An algorithm has one timer: a later SetTimer replaces it, None cancels

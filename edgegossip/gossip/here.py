@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from edgegossip.codecs.base import Ctx
 from edgegossip.gossip import edges
 from edgegossip.gossip.base import Neighbours, NodeView
+from edgegossip.quick import quick
 from edgegossip.types import LocalUpdate, NodeId, Round
 
 
+@quick
 @dataclass(frozen=True)
 class Here:
     """One node in one round. Made with `at`, once a round: it is asked several times a message."""

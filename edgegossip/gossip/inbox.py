@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from edgegossip.frame import Aux, Frame
+from edgegossip.quick import quick
 from edgegossip.types import PeerError, Round
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Inbox:
     """Immutable; every change gives a new one that shares the frames."""

@@ -32,6 +32,7 @@ from edgegossip.gossip.base import Action, Adopted, Audit, GossipAlgorithm, Mess
 from edgegossip.gossip.changed import changed
 from edgegossip.gossip.params import choose
 from edgegossip.layout import Layout
+from edgegossip.quick import quick
 from edgegossip.types import ConfigError, LocalUpdate, NodeId, Round, Vec
 
 MAX_FACTOR = 0.9999
@@ -65,6 +66,7 @@ def with_momentum(algorithm: GossipAlgorithm[Any], kind: str, factor: float = 0.
     return WithMomentum(algorithm, kind, factor)
 
 
+@quick
 @dataclass(frozen=True, eq=False)
 class State:
     """Immutable; arrays in it are never written to once they are there."""
@@ -154,6 +156,8 @@ class WithMomentum:
 
     def _follow(self, s: State, inner: Any, actions: Sequence[Action]) -> tuple[State, list[Action]]:
         """The state after the inner algorithm went from s.inner to `inner`."""
+        if not actions:  # a round never ends in silence
+            return changed(s, inner=inner), []
         kinds = [type(a) for a in actions]
         done, round = RoundDone in kinds, self.algorithm.round
         if round(inner) - round(s.inner) != int(done) or Adopted in kinds:

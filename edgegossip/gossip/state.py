@@ -14,6 +14,7 @@ from edgegossip.gossip.here import Here
 from edgegossip.gossip.inbox import Inbox
 from edgegossip.gossip.scheme import Published
 from edgegossip.gossip.streams import InEdge, OutEdge
+from edgegossip.quick import quick
 from edgegossip.types import Round
 
 Key: TypeAlias = tuple[int, int]  # (member index, phase); the phase is 0 where there are no streams
@@ -22,6 +23,7 @@ _NO_OUT: Mapping[Key, OutEdge] = MappingProxyType({})
 _NO_IN: Mapping[Key, InEdge] = MappingProxyType({})
 
 
+@quick
 @dataclass(frozen=True, eq=False)
 class Stepped:
     """This node's own part of a round, from `step` until the round is done."""
@@ -31,6 +33,7 @@ class Stepped:
     sent: frozenset[int] = frozenset()
 
 
+@quick
 @dataclass(frozen=True, eq=False)
 class State:
     """Immutable; arrays in it are never written to once they are there."""

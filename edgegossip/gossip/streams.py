@@ -21,6 +21,7 @@ from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.base import NodeView
 from edgegossip.gossip.changed import changed
 from edgegossip.gossip.keys import derive_key
+from edgegossip.quick import quick
 from edgegossip.types import PeerError, Round, Vec
 
 MAX_ID = 2**48 - 1
@@ -48,6 +49,7 @@ class OutEdge:
         return life in self.lives[:-1]
 
 
+@quick
 @dataclass(frozen=True, eq=False)
 class InEdge:
     """What a receiver keeps of one stream; of an edge without streams only `round` is used."""

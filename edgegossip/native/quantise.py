@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.native import _native
+from edgegossip.quick import quick
 from edgegossip.types import Vec
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Kind(IntEnum):
     SIGN = 4
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Quantiser:
     """One quantiser: a code has `bits` bits; `levels` is s (UNIFORM 1 .. 2^(bits-1) - 1, LOG2 0 .. 2^(bits-1) - 2); a

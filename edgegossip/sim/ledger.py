@@ -64,21 +64,21 @@ class Ledger:
     def rebase(self, node: int, audit: Audit) -> None:
         """The node took over somebody else's model: its mass starts afresh from there; its weight does not."""
         if audit.mass is not None:
-            self.accounts[node].mass = books(audit, self._values)[0]
+            self.accounts[node].mass = books(audit)[0]
 
     def closed(self, node: int, peer: int, before: Audit, after: Audit, adopts: bool = False) -> None:
         """A message of a peer that has lost its disk was taken in: if the account of the edge was closed, ours follows.
         `adopts`: with the same message the node took over a model, so that only the weight tells; the mass is rebased."""
         account = self.accounts[node]
         if adopts and after.mass is not None:
-            account.mass = books(after, self._values)[0]
+            account.mass = books(after)[0]
         if after.mass is None or after.finished or self.fault(node, after) is None:
             return
         came, went = total(before.seen, peer, self._values), total(before.sent, peer, self._values)
         for seen, sent in ((1, 0), (0, 1), (1, 1)):
             mass = account.mass if adopts else account.mass + seen * came[0] - sent * went[0]
             weight = account.weight + seen * came[1] - sent * went[1]
-            if _fault(after, mass, weight, self._values) is None:
+            if _fault(after, mass, weight) is None:
                 account.mass, account.weight = mass, weight
                 if seen and sent:
                     account.lives[peer] = self._lives[peer]
@@ -89,20 +89,26 @@ class Ledger:
         if audit.mass is None or audit.finished:
             return None
         account = self.accounts[node]
-        return _fault(audit, account.mass, account.weight, self._values)
+        return _fault(audit, account.mass, account.weight)
 
 
-def books(audit: Audit, values: int) -> tuple[NDArray[np.float64], float, float]:
-    """mass + sent - seen (float64[n]), the same of the weights, and the largest magnitude among the terms."""
+def books(audit: Audit) -> tuple[NDArray[np.float64], float]:
+    """mass + sent - seen (float64[n]), and the same of the weights."""
     assert audit.mass is not None
     mass, weight = np.array(audit.mass, np.float64), float(audit.weight)
-    largest = float(np.abs(mass).max(initial=abs(weight)))
-    for totals, sign in ((audit.sent, 1.0), (audit.seen, -1.0)):
-        for vector, scalar in totals.values():
-            mass += sign * vector
-            weight += sign * scalar
-            largest = max(largest, float(np.abs(vector).max(initial=0.0)))
-    return mass, weight, largest
+    for vector, scalar in audit.sent.values():
+        mass += vector
+        weight += scalar
+    for vector, scalar in audit.seen.values():
+        mass -= vector
+        weight -= scalar
+    return mass, weight
+
+
+def largest_term(audit: Audit) -> float:
+    """The largest magnitude among what `books` adds up."""
+    vectors = [audit.mass, *(v for v, _ in audit.sent.values()), *(v for v, _ in audit.seen.values())]
+    return max(abs(audit.weight), *(float(np.abs(v).max(initial=0.0)) for v in vectors if v is not None))
 
 
 def exchanged(audits: Sequence[Audit]) -> NDArray[np.float64]:
@@ -128,13 +134,13 @@ def total(totals: Totals, peer: int, values: int) -> tuple[NDArray[np.float64], 
     return mass, weight
 
 
-def _fault(audit: Audit, mass: NDArray[np.float64], weight: float, values: int) -> str | None:
-    has, has_weight, largest = books(audit, values)
-    scale = max(1.0, largest)
+def _fault(audit: Audit, mass: NDArray[np.float64], weight: float) -> str | None:
+    has, has_weight = books(audit)
     if not abs(has_weight - weight) <= TOLERANCE * max(1.0, abs(weight)):
         return f"weight handed out and kept is {has_weight:.12g}, the ledger says {weight:.12g}"
-    worst = float(np.abs(has - mass).max(initial=0.0))
-    if not worst <= TOLERANCE * scale:
+    has -= mass
+    worst = float(np.maximum.reduce(np.absolute(has, out=has), initial=0.0))
+    if not worst <= TOLERANCE and not worst <= TOLERANCE * (largest := largest_term(audit)):
         return f"mass handed out and kept is off the ledger by {worst:.3g} (largest term {largest:.3g})"
     return None
 

@@ -58,6 +58,7 @@ class Node:
     def __init__(self, world: World, index: int, view: NodeView, disk: Disk) -> None:
         self.world, self.index, self.view, self.disk = world, index, view, disk
         self.algorithm: GossipAlgorithm[Any] = world.algorithm
+        self.asynchronous = self.algorithm.asynchronous
         self.state: Any = None
         self.up = self.training = self.paused = self.idle = False
         self.starting = False  # it listens already, and will boot
@@ -122,11 +123,12 @@ class Node:
 
     def take(self, event: Frame | Notice) -> None:
         """An event from the transport."""
-        if self.paused or self.starting or (self.training and not self.algorithm.asynchronous) or self._backlog:
+        if self.paused or self.starting or (self.training and not self.asynchronous) or self._backlog:
             self._backlog.append(event)
         else:
             self._handle(event)
-            self._loop()
+            if self._done or self._timer_due or self._backlog:
+                self._loop()
 
     def _train(self) -> None:
         """Local training at the model as it is now, or rest when the schedule wants no more rounds."""
@@ -158,7 +160,7 @@ class Node:
         """As the driver's `play`: between two rounds what waited is taken in; within one the timer comes first."""
         process = self.process
         while self.up and not self.paused and process == self.process:
-            if self.training and not self.algorithm.asynchronous:
+            if self.training and not self.asynchronous:
                 return
             if self._done and not self.training and not self._backlog:
                 self._train()

@@ -27,6 +27,7 @@ from edgegossip.sim.workload import Workload
 from edgegossip.types import LocalUpdate, Round, Vec
 
 COMPUTE_S = 0.4, 0.8  # what training takes a node
+STATE = wire.Kind.STATE
 MEMORY_EVERY = 16  # rounds between two looks at what a state holds
 ROW_MIXING = frozenset({"dpsgd", "deep-squeeze", "choco-sgd", "bagua-lp"})  # a model becomes an average of models
 PUSH_SUM = frozenset({"sgp", "sparse-push", "quant-sgp"})  # so it does while every weight is positive
@@ -131,7 +132,8 @@ class World:
     def received(self, node: Node, event: Frame, frame: wire.Frame, outcome: tuple[Any, list[Action]]) -> None:
         """A frame was taken in; node.state is still what it was before."""
         i, ledger = node.index, self.ledger
-        self.states += frame.kind == wire.Kind.STATE
+        if frame.kind is STATE:
+            self.states += 1
         if self.trace.say is not None:
             self.trace.line(self.clock.now, i, f"<- {event.sender}: {describe(frame)}")
         owes = ledger.owes(i, event.sender)
