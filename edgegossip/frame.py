@@ -33,6 +33,7 @@ _CRC = struct.Struct("<I")
 _AUX = struct.Struct("<Bd")
 _AUX_OF = tuple(struct.Struct("<" + "Bd" * entries) for entries in range(MAX_AUX_ENTRIES + 1))
 _U16, _U32, _U64 = 2**16 - 1, 2**32 - 1, 2**64 - 1
+AUX_BYTES = _AUX.size  # of one entry
 _EMPTY_AUX: Mapping[int, float] = MappingProxyType({})
 
 
@@ -66,6 +67,7 @@ class Aux(IntEnum):
     ANSWER = 14  # 1: to the exchange of this session and sequence, which the receiver began
     SETTLED = 15  # sequence of the last exchange with the receiver that is over for the sender, who began it
     EPOCH = 16  # of a stream's message: the sender's process, below 2^48
+    LEVELS = 17  # quantisation levels that a coordinator asks its boards to use in this round
 
 
 @quick

@@ -104,7 +104,41 @@ class GossipSection:
 
 @dataclass(frozen=True, slots=True)
 class ServerSection:
-    strategy: str = _key("fedavg", "how the coordinator combines updates", choices=("fedavg",))
+    strategy: str = _key(
+        "fedavg",
+        "how the coordinator combines updates: Flower's strategy of this name",
+        choices=(
+            "fedavg",
+            "fedavgm",
+            "fedadagrad",
+            "fedadam",
+            "fedyogi",
+            "fedmedian",
+            "fedtrimmedavg",
+            "krum",
+            "multikrum",
+            "bulyan",
+        ),
+    )
+    strategy_params: Mapping[str, Any] = _key({}, "parameters of the strategy, such as eta = 0.01")
+    weighting: str = _key(
+        "examples",
+        "what a board's update counts for: its examples, or the same for all",
+        choices=("examples", "uniform"),
+    )
+    fraction: float = _key(
+        1.0, "share of the boards that take part in a round, drawn anew each time", low=0.0, high=1.0
+    )
+    quorum: int = _key(
+        0,
+        "a round ends with so many answers and goes on without the slower boards; 0: all that were asked",
+        low=0,
+        high=64,
+    )
+    downlink: str = _key(
+        "fp32", "codec of what goes down; other than fp32: encoded differences, the whole model only after a gap"
+    )
+    downlink_params: Mapping[str, Any] = _key({}, "parameters of that codec")
     min_nodes: int = _key(1, "go on while at least so many boards are up", low=1, high=64)
     deadline_s: float = _key(
         60.0, "a round waits this long for a silent board, then goes on without it", low=0.1, high=86_400.0
@@ -113,6 +147,7 @@ class ServerSection:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSection:
+    where: str = _key("boards", "server mode: who evaluates", choices=("boards", "coordinator"))
     every: int = _key(0, "evaluate every so many rounds; 0: about ten times a run", low=0)
     examples: int = _key(0, "test examples of an evaluation during the run; 0: all. The last one uses all", low=0)
 

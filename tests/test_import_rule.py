@@ -34,7 +34,7 @@ MAY = {
     "fleet": {"types", "choices", "mesh"},
     "flower": {*PURE_MAY, "recipe", "checkpoint", "profiling", "training"},
     "node": {*PURE_MAY, "recipe", "checkpoint", "profiling", "training", "mesh", "flower"},
-    "bench": {*PURE_MAY, "recipe", "profiling", "training", "mesh"},
+    "bench": {*PURE_MAY, "recipe", "checkpoint", "profiling", "training", "mesh", "flower"},
     "report": {*PURE_MAY, "recipe", "profiling", "training", "node"},
     "study": {*PURE_MAY, "recipe", "profiling", "training", "flower", "node", "report"},
     "launch": {*PURE_MAY, "recipe", "checkpoint", "profiling", "training", "mesh", "flower", "node", "report"},
@@ -47,7 +47,7 @@ OUTSIDE = {
     "recipe": {"tomli_w"},
     "profiling": {"psutil"},
     "training": {"torch"},
-    "bench": {"torch", "grpc"},
+    "bench": {"torch", "grpc", "psutil"},
     "mesh": {"grpc", "google"},
     "fleet": {"cryptography"},
     "flower": {"flwr", "grpc", "google", "httpx"},  # httpx is a dependency of flwr

@@ -102,3 +102,11 @@ def description(codec: Codec[Any]) -> tuple[str, dict[str, Any]]:
         return codec.name, params
     name, inside = description(params["codec"])
     return name, {**inside, "feedback": params["decay"]}
+
+
+def parse_codec(text: str) -> tuple[str, dict[str, Any]]:
+    """NAME or NAME:key=value,key=value as a recipe's [codec] has it: name and parameters. Raises ConfigError."""
+    name, _, rest = text.partition(":")
+    params = dict(_setting(text, part) for part in _parts(rest)) if rest else {}
+    codecs.get(name, **params)
+    return name, params

@@ -116,3 +116,70 @@ def dump(file: str, settings: tuple[str, ...], steps: int) -> None:
     tensors = gradients.dump(gradients.recipe_for(settings), steps)
     inputs.save(Path(file), tensors)
     click.echo(f"{file}: {len(tensors.arrays)} tensors, {sum(a.size for _, a in tensors.arrays)} values")
+
+
+@bench.command()
+@click.option("--nodes", multiple=True, type=click.IntRange(1, 64), default=(2, 18), show_default=True, help="Boards.")
+@click.option(
+    "--size",
+    "payloads",
+    multiple=True,
+    default=("0.1MB", "1MB", "10MB", "45MB"),
+    show_default=True,
+    help="Of the model: values (250000) or bytes of float32 (1MB); may be repeated.",
+)
+@click.option(
+    "--codec", default="fp32", show_default=True, metavar="NAME[:KEY=VALUE,...]", help="What our boards send."
+)
+@click.option(
+    "--tensors", default=8, show_default=True, type=click.IntRange(1, 1000), help="That the model is made of."
+)
+@click.option(
+    "--rounds", default=12, show_default=True, type=click.IntRange(2), help="Of ours; the first is not timed."
+)
+@click.option("--stock-rounds", default=4, show_default=True, type=click.IntRange(2), help="Of stock Flower.")
+@click.option("--stock/--no-stock", default=True, help="Measure stock Flower too.")
+@click.option("--updates", default=18, show_default=True, type=click.IntRange(0), help="To average; 0: leave that out.")
+@click.option(
+    "--averaged",
+    multiple=True,
+    default=("4-bit-elastiquant", "co3"),
+    show_default=True,
+    metavar="NAME[:KEY=VALUE,...]",
+    help="Codec of the updates that are averaged; may be repeated.",
+)
+@click.option("--check", is_flag=True, help="Compare with the targets; exit with 6 when one is missed.")
+@click.option("--save", type=click.Path(file_okay=False), help="Also write server.json and server.md into this folder.")
+@JSON
+def server(
+    nodes: tuple[int, ...],
+    payloads: tuple[str, ...],
+    codec: str,
+    tensors: int,
+    rounds: int,
+    stock_rounds: int,
+    stock: bool,
+    updates: int,
+    averaged: tuple[str, ...],
+    check: bool,
+    save: str | None,
+    as_json: bool,
+) -> int:
+    """Seconds, CPU and memory of a round through our coordinator and through stock Flower, in the same run.
+
+    \b
+    Examples:
+      edgegossip bench server --nodes 2 --size 1MB
+      edgegossip bench server --nodes 18 --size 1MB --no-stock --codec co3
+      edgegossip bench server --check --save docs/results
+
+    Boards train next to nothing: what is measured is the round itself.
+    """
+    from edgegossip.bench.server import Asked, run
+
+    folder = Path(save) if save else None
+    asked = Asked(nodes, payloads, codec, tensors, rounds, stock_rounds, stock, updates, averaged, check, folder)
+    document, code = run(asked, sys.argv[1:], (lambda text: None) if as_json else click.echo)
+    if as_json:
+        click.echo(json.dumps(document))
+    return code

@@ -21,7 +21,7 @@ from edgegossip.flower._private import LinkError, RunLink, start_run
 from edgegossip.flower.exchange import COORDINATOR, Exchange, Stopped
 from edgegossip.flower.protocol import Hello
 from edgegossip.flower.roster import Roster
-from edgegossip.flower.rounds import Plan, Rounds
+from edgegossip.flower.rounds import Evaluate, Plan, Rounds
 from edgegossip.flower.superlink import SuperLink
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink
@@ -39,7 +39,7 @@ class Coordinator:
     `boards` are the names that may join. Boards reach it at the address that `start` returns. Records of the server itself go
     to `sink` under the node name "coordinator"; Flower's own log is `folder`/logs/superlink.log. With `record_boards` there
     is also a record a board and round of what its update says (loss, examples, payload): for boards that keep their own
-    records elsewhere.
+    records elsewhere. `strategy` stands in for the recipe's; with `evaluate` the coordinator evaluates, not the boards.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Coordinator:
         join_s: float = JOIN_S,
         strategy: Strategy | None = None,
         record_boards: bool = False,
+        evaluate: Evaluate | None = None,
     ) -> None:
         layout.check(initial)
         self._plan = Plan(
@@ -65,12 +66,14 @@ class Coordinator:
             layout,
             run_id or recipes.run_id(recipe),
             codecs.get(recipe.codec.name, **recipe.codec.params),
+            evaluate,
+            strategy,
+            record_boards,
         )
         self._initial, self._boards, self._sink, self._folder = initial, tuple(boards), sink, folder
         self._host = recipe.network.host if host is None else host
         self._port = recipe.network.port if port is None else port
-        self._insecure, self._join_s, self._strategy = insecure, join_s, strategy
-        self._record_boards = record_boards
+        self._insecure, self._join_s = insecure, join_s
         self._stop = threading.Event()
         self._over = threading.Event()  # not Thread.join: interrupted by Ctrl-C, that takes a live thread for dead
         self._superlink: SuperLink | None = None
@@ -160,6 +163,8 @@ class Coordinator:
             codec_id=plan.codec.wire_id,
             codec_params=plan.codec.wire_params(),
             rounds=plan.recipe.run.rounds,
+            down_id=plan.downlink.wire_id,
+            down_params=plan.downlink.wire_params(),
         )
         least = min(plan.recipe.server.min_nodes, len(self._boards))
         return Exchange(link, Roster(self._boards), hello, least, self._sink, self._stop, link_to.check)
@@ -195,7 +200,7 @@ class Coordinator:
             self._end(link, exchange, str(self._error), str(error))
 
     def _rounds(self, exchange: Exchange) -> Rounds:
-        return Rounds(self._plan, exchange, self._sink, self._strategy, record_boards=self._record_boards)
+        return Rounds(self._plan, exchange, self._sink)
 
     def _end(self, link: RunLink, exchange: Exchange, words: str, error: str | None) -> None:
         try:

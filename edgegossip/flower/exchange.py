@@ -13,6 +13,7 @@ from flwr.app import Message, RecordDict
 
 from edgegossip.flower import protocol
 from edgegossip.flower._private import NodeSeen
+from edgegossip.flower.downlink import COORDINATOR
 from edgegossip.flower.pace import Pace
 from edgegossip.flower.roster import Change, Member, Roster
 from edgegossip.profiling.records import Sink
@@ -22,7 +23,9 @@ WATCH_S = 0.5  # between two looks at who is alive
 ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
 BEAT_S = 8.0  # between our own signs of life
 BYE_S = 3.0  # how long boards may take to say goodbye
-COORDINATOR = "coordinator"
+
+
+__all__ = ["COORDINATOR", "Exchange", "Link", "Stopped"]
 
 
 class Link(Protocol):
@@ -110,11 +113,17 @@ class Exchange:
         return members
 
     def ask(
-        self, messages: Mapping[NodeId, Message], what: str, deadline_s: float, patient: frozenset[NodeId] = frozenset()
+        self,
+        messages: Mapping[NodeId, Message],
+        what: str,
+        deadline_s: float,
+        patient: frozenset[NodeId] = frozenset(),
+        enough: int = 0,
     ) -> dict[NodeId, Message]:
-        """Send one message a board, and the answers that came before the deadline from boards that are still alive.
+        """Send one message a board, and the answers that came before the deadline from boards that are still alive, or the
+        first `enough` of them (0: all).
 
-        The deadline does not hold for boards in `patient`: they are waited for as long as they are alive. Raises RunError."""
+        Neither holds for boards in `patient`: they are waited for as long as they are alive. Raises RunError."""
         ids = self._send({self.roster_id(n): m for n, m in messages.items()}, what)
         pace, announced = self._pace, 0.0
         pace.start()
@@ -124,6 +133,11 @@ class Exchange:
             waiting = {sent.name for i, sent in self._outstanding.items() if i in ids}
             if not waiting:
                 pace.arrived()
+                return answers
+            if enough and len(answers) >= enough and not waiting & patient:
+                pace.arrived()
+                names = ", ".join(sorted(waiting))
+                self._say("stragglers", f"{what}: went on with {len(answers)} answers, without {names}", missing=names)
                 return answers
             if pace.waited_s() > deadline_s and not waiting & patient:
                 for name in sorted(waiting):
@@ -138,14 +152,12 @@ class Exchange:
 
     def dismiss(self, words: str, failed: bool) -> None:
         """Say goodbye to every board and give them a moment to hear it."""
-        self._check, self._min_nodes = (lambda: None), 0
-        self._stop = threading.Event()
         farewell = {m.node_id: _message(protocol.bye(words, failed), m.node_id) for m in self.roster.up()}
         ids = self._send(farewell, "bye")
         until = time.monotonic() + BYE_S
         while ids & self._outstanding.keys() and time.monotonic() < until:
             time.sleep(0.02)
-            self.tick()
+            self._collect()  # and do not look who is alive: whoever heard the goodbye leaves
 
     def roster_id(self, name: NodeId) -> int:
         member = self.roster.by_name(name)
@@ -164,10 +176,13 @@ class Exchange:
         if now - self._watched >= WATCH_S:
             self._watched = now
             self._watch()
+        self._collect()
+        self._check_quorum()
+
+    def _collect(self) -> None:
         if self._outstanding:
             for reply in self._link.pull(list(self._outstanding)):
                 self._arrived(reply)
-        self._check_quorum()
 
     def _watch(self) -> None:
         changes, strangers = self.roster.observe(self._link.nodes())

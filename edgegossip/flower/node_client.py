@@ -15,17 +15,17 @@ from typing import Any
 from flwr.app import Error, Message, RecordDict
 
 from edgegossip import codecs
-from edgegossip.codecs.base import Codec, Ctx
+from edgegossip.codecs.base import Codec
 from edgegossip.flower import protocol
 from edgegossip.flower._private import FleetLink, Incoming, LinkError
-from edgegossip.flower.channel import update_aux
+from edgegossip.flower.board import Board
+from edgegossip.flower.downlink import FULL
 from edgegossip.flower.pace import Pace
-from edgegossip.flower.payload import Channel, frame_bytes, frame_content, frame_key
-from edgegossip.frame import Kind
+from edgegossip.flower.payload import Channel
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.training.base import Workload
-from edgegossip.types import EdgegossipError, LocalError, LocalUpdate, NodeId, PeerError, Vec
+from edgegossip.types import EdgegossipError, LocalError, NodeId, PeerError
 
 BEAT_S = 1.5  # between signs of life
 ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
@@ -38,7 +38,7 @@ class NodeClient:
 
     `run_id`: take part in this run only. `make_workload` is called once, when the coordinator has answered. `meters` are
     asked for more values at the end of every round (sockets, CPU load). `patience_s`: how long the coordinator may be out
-    of reach before this board gives up.
+    of reach before this board gives up. `downlink`: the codec of what comes down, fp32 by default.
     """
 
     def __init__(
@@ -54,14 +54,16 @@ class NodeClient:
         patience_s: float = 60.0,
         root_certificates: bytes | None = None,
         keys: tuple[Any, Any] | None = None,
+        downlink: Codec[Any] | None = None,
     ) -> None:
         self._name, self._address, self._codec, self._sink = name, address, codec, sink
+        self._downlink = downlink or codecs.get(FULL)
         self._make_workload, self._meters, self._patience_s = make_workload, meters, patience_s
         self._run_id = run_id
         self._link = FleetLink(address, root_certificates, keys)
         self._clock = RoundClock()
         self._pace = Pace()
-        self._board: _Board | None = None
+        self._board: Board | None = None
         self._stop = threading.Event()
         self._rejoin = threading.Event()
 
@@ -186,11 +188,13 @@ class NodeClient:
         hello = protocol.Hello.read(fields)
         workload = self._board.workload if self._board is not None else self._make_workload()
         try:
-            hello.check(workload.layout.hash, self._codec, self._run_id)
+            hello.check(workload.layout.hash, self._codec, self._downlink, self._run_id)
         except PeerError as error:
             problem = str(error)
             return protocol.hello_answer(self._name, problem), lambda: _leave(problem, failed=True)
-        self._board = _Board(self._name, workload, Channel.of(workload.layout, hello.run_id, self._codec), self._link)
+        if self._board is None or self._board.run_id != hello.run_id:  # a coordinator that was started again goes on
+            channel = Channel.of(workload.layout, hello.run_id, self._codec)
+            self._board = Board(self._name, workload, channel, self._downlink, self._link.meter.sent_bytes)
         return protocol.hello_answer(self._name), lambda: self._joined(workload.layout.size)
 
     def _joined(self, values: int) -> None:
@@ -198,78 +202,12 @@ class NodeClient:
         self._sink.event(self._name, "started", text, values=values)
         self._clock.finish_round()  # what came before belongs to no round
 
-    def _report(self, board: _Board) -> None:
+    def _report(self, board: Board) -> None:
         values = board.take_report()
         for meter in self._meters:
             values |= meter()
         values |= self._clock.finish_round().metrics()
         self._sink.metrics(self._name, board.round, values)
-
-
-class _Board:
-    """Model, data and codec of this board in one run."""
-
-    def __init__(self, name: NodeId, workload: Workload, channel: Channel, link: FleetLink) -> None:
-        self._name, self.workload, self._channel, self._link = name, workload, channel, link
-        self._down = Channel.of(channel.layout, channel.run_id, codecs.get("fp32"))
-        self._codec_state = channel.codec.init(channel.layout)
-        self._sequence = 0
-        self._sent_before = link.meter.sent_bytes()
-        self._report: dict[str, Value] = {}
-        self.round = 0
-
-    def train(self, message: Message, clock: RoundClock) -> RecordDict:
-        """Decode the model, evaluate it if asked to, train from it, encode the change."""
-        x = self._open(message, clock)
-        found = self._evaluate(message, x, clock)
-        with clock.span("compute"):
-            update = self.workload.local_update(x, self.round)
-        with clock.span("encode"):
-            content = self._pack(update)
-        return content if found is None else RecordDict({**content, protocol.EVALUATION: found})
-
-    def evaluate(self, message: Message, clock: RoundClock) -> RecordDict:
-        found = self._evaluate(message, self._open(message, clock), clock)
-        return RecordDict({} if found is None else {protocol.EVALUATION: found})
-
-    def take_report(self) -> dict[str, Value]:
-        """Metrics of the round that was just answered."""
-        sent = self._link.meter.sent_bytes()
-        payload = int(self._report["net/payload_bytes"])  # type: ignore[arg-type]
-        self._report["net/overhead_bytes"] = sent - self._sent_before - payload
-        self._sent_before = sent
-        return self._report
-
-    def _open(self, message: Message, clock: RoundClock) -> Vec:
-        with clock.span("decode"):
-            frame, x = self._down.open(frame_bytes(message.content), Kind.MODEL, None)
-        self.round = frame.round
-        return x
-
-    def _evaluate(self, message: Message, x: Vec, clock: RoundClock) -> Any:
-        examples = protocol.read_evaluate_request(message.content)
-        if examples is None:
-            return None
-        with clock.span("other"):
-            return protocol.evaluation(self.workload.evaluate(x, examples or None))
-
-    def _pack(self, update: LocalUpdate) -> RecordDict:
-        self._sequence += 1
-        key = frame_key(self._channel.run_id, self._name, self.round)
-        ctx = Ctx(key=key, round=self.round, loss=update.loss, lr=update.lr)
-        packed, self._codec_state = self._channel.pack(
-            Kind.UPDATE, update.delta, self._codec_state, ctx, self._sequence, update_aux(update)
-        )
-        decoded = self._channel.codec.decode(packed.body, self._channel.layout)
-        self._report = {
-            "train/loss": update.loss,
-            "train/lr": update.lr,
-            "train/examples": update.examples,
-            "net/payload_bytes": len(packed.body),
-            "codec/bits_per_value": codecs.bits_per_value(packed.body, self._channel.layout),
-            "codec/relative_error": codecs.relative_error(update.delta, decoded),
-        }
-        return frame_content(packed.array)
 
 
 def _leave(words: str, failed: bool) -> str:

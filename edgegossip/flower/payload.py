@@ -16,10 +16,11 @@ from edgegossip import frame as wire
 from edgegossip.codecs.base import Body, Ctx
 from edgegossip.flower import channel
 from edgegossip.flower.channel import frame_key
-from edgegossip.frame import Kind
+from edgegossip.frame import Frame, Kind
+from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, Vec
 
-__all__ = ["ARRAYS", "FRAME", "STYPE", "Channel", "Packed", "frame_bytes", "frame_content", "frame_key"]
+__all__ = ["ARRAYS", "FRAME", "STYPE", "Channel", "Packed", "frame_array", "frame_bytes", "frame_content", "frame_key"]
 
 STYPE = "edgegossip.frame.v1"
 FRAME = "edgegossip"  # the Array's name in its ArrayRecord
@@ -44,8 +45,12 @@ class Channel(channel.Channel):
     ) -> tuple[Packed, Any]:
         """Encode float32[n]; the Array and the codec's next state. Raises LocalError when x is not finite."""
         frame, state = self.frame(kind, x, state, ctx, sequence, aux)
-        data = b"".join(wire.build(frame))
-        return Packed(Array(dtype="float32", shape=(self.layout.size,), stype=STYPE, data=data), frame.body), state
+        return Packed(frame_array(frame, self.layout), frame.body), state
+
+
+def frame_array(frame: Frame, layout: Layout) -> Array:
+    """The frame as an opaque Array of the model's size."""
+    return Array(dtype="float32", shape=(layout.size,), stype=STYPE, data=b"".join(wire.build(frame)))
 
 
 def frame_bytes(content: RecordDict) -> bytes:

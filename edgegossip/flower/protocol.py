@@ -32,6 +32,8 @@ class Hello:
     codec_id: int
     codec_params: bytes
     rounds: int
+    down_id: int
+    down_params: bytes
 
     def content(self) -> RecordDict:
         fields: dict[str, str | int | bytes] = {
@@ -42,6 +44,8 @@ class Hello:
             "codec-id": self.codec_id,
             "codec-params": self.codec_params,
             "rounds": self.rounds,
+            "down-id": self.down_id,
+            "down-params": self.down_params,
         }
         return RecordDict({ASK: ConfigRecord(dict(fields))})
 
@@ -55,10 +59,13 @@ class Hello:
             codec_id=_field(fields, "codec-id", int),
             codec_params=_field(fields, "codec-params", bytes),
             rounds=_field(fields, "rounds", int),
+            down_id=_field(fields, "down-id", int),
+            down_params=_field(fields, "down-params", bytes),
         )
 
-    def check(self, layout_hash: int, codec: Codec[Any], run_id: bytes | None = None) -> None:
-        """Raises PeerError when a board with this model and codec, and for this run where it knows it, cannot take part."""
+    def check(self, layout_hash: int, codec: Codec[Any], down: Codec[Any], run_id: bytes | None = None) -> None:
+        """Raises PeerError when a board with this model and these codecs, and for this run where it knows it, cannot take
+        part."""
         if len(self.run_id) != 16:
             raise DecodeError(f"a run id has 16 bytes, the coordinator's has {len(self.run_id)}")
         if self.layout_hash != layout_hash:
@@ -75,6 +82,11 @@ class Hello:
             raise PeerError(
                 f"the coordinator expects updates as {self.codec}, this board sends {codec.name} or the same with other "
                 "parameters; all need the same [codec] section"
+            )
+        if (self.down_id, self.down_params) != (down.wire_id, down.wire_params()):
+            raise PeerError(
+                f"the coordinator sends models in another codec than {down.name}, or with other parameters; all need the same "
+                "server.downlink"
             )
 
 

@@ -1,32 +1,39 @@
-"""The coordinator's rounds: model down, updates up, any Flower strategy in between. No processes, no threads."""
+"""The coordinator's rounds: model down, updates up, the mean or any Flower strategy in between. No processes, no threads."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.app import Message, RecordDict
+from flwr.serverapp.strategy import Strategy
 
-from edgegossip import recipe as recipes
+from edgegossip import codecs
 from edgegossip.codecs.base import Codec
 from edgegossip.flower import protocol
+from edgegossip.flower.averaging import Share
+from edgegossip.flower.combine import combiner, make_strategy
+from edgegossip.flower.downlink import Downlink
+from edgegossip.flower.evaluations import Evaluations
 from edgegossip.flower.exchange import COORDINATOR, Exchange
-from edgegossip.flower.grid import BoardGrid
-from edgegossip.flower.payload import ARRAYS, FRAME, Channel, frame_bytes
-from edgegossip.flower.records import to_record
-from edgegossip.flower.strategy import META, CompressedStrategy
-from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.flower.payload import Channel, frame_array, frame_bytes, frame_content
+from edgegossip.flower.progress import Progress
+from edgegossip.flower.sampling import sample
+from edgegossip.flower.server_levels import ServerLevels
+from edgegossip.frame import AUX_BYTES, HEADER_BYTES, Aux, Frame, Kind
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.recipe import Recipe
-from edgegossip.types import DecodeError, Metrics, NodeId, PeerError, Round, RunError, Vec
+from edgegossip.types import Metrics, NodeId, PeerError, Round, RunError, Vec
 
 MAX_EMPTY_ROUNDS = 3  # rounds in a row in which no board sent anything usable
 MAX_EXAMPLES = 1e12  # of one update; more is nonsense that would drown the other boards
+
+Evaluate = Callable[[Vec, int | None], Metrics]  # model float32[n], number of test examples (None: all)
+Meter = Callable[[], Mapping[str, Value]]  # more values for the coordinator's record of the round that just ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,181 +44,249 @@ class Plan:
     layout: Layout
     run_id: bytes
     codec: Codec[Any]
+    evaluate: Evaluate | None = None  # the coordinator's own; None: boards evaluate
+    strategy: Strategy | None = None  # None: the recipe's
+    record_boards: bool = False  # a record a board and round of what its update says
 
-
-def fedavg() -> Strategy:
-    """Flower's FedAvg over whoever is there; who that must be is the exchange's business."""
-    return FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_evaluate_nodes=0, min_available_nodes=1)
+    @property
+    def downlink(self) -> Codec[Any]:
+        return codecs.get(self.recipe.server.downlink, **self.recipe.server.downlink_params)
 
 
 class Rounds:
-    """One run from the first model to the last. Round numbers are 0-based here and 1-based in Flower."""
+    """One run from the first model to the last. Round numbers are 0-based here and 1-based in Flower.
+
+    `save` hears how far the run is after every round.
+    """
 
     def __init__(
         self,
         plan: Plan,
         exchange: Exchange,
         sink: Sink,
-        strategy: Strategy | None = None,
-        *,
-        record_boards: bool = False,
+        save: Callable[[Progress], None] = lambda progress: None,
+        meter: Meter = dict,
     ) -> None:
-        self._plan, self._exchange, self._sink = plan, exchange, sink
-        self._record_boards = record_boards
+        self._plan, self._exchange, self._sink, self._save, self._meter = plan, exchange, sink, save, meter
+        server = plan.recipe.server
         self._channel = Channel.of(plan.layout, plan.run_id, plan.codec)
-        self._strategy = CompressedStrategy(strategy or fedavg(), plan.codec, plan.run_id, self._refused, plan.layout)
+        strategy = plan.strategy or make_strategy(server.strategy, server.strategy_params)
+        self._combiner = combiner(strategy, self._channel, server.weighting == "uniform")
+        self._downlink = Downlink(plan.layout, plan.run_id, plan.downlink)
+        self._levels = ServerLevels.of(plan.codec)
         self._clock = RoundClock()
-        self._evaluate_after = recipes.evaluation_rounds(plan.recipe)
-        self._evaluate_next: Round | None = None  # the model after this round is to be evaluated
-        self._evaluations = self._empty_rounds = 0
-        self._losses: list[tuple[float, float]] = []  # (mean loss, examples) of each used update of the last round
-        self._names: dict[int, NodeId] = {}
+        self._evaluations = Evaluations(plan.recipe, sink)
+        self._holds: dict[NodeId, tuple[int, Round]] = {}  # the model that a board (by its Flower id) answered last
+        self._empty_rounds = 0
         self._why_empty = "nobody answered"
+        self._sent = Sent()
 
-    def run(self, initial: Vec) -> Vec:
-        """All rounds; the final model, float32[n]. Raises RunError when too few boards are left."""
-        x = initial
+    def run(self, initial: Vec, start: Progress | None = None) -> Vec:
+        """All rounds, from `start` where a run is continued; the final model, float32[n]. Raises RunError when too few boards
+        are left."""
+        x, first = (initial, 0) if start is None else (start.model, start.round)
+        if start is not None:
+            self._resume(start)
         self._clock.finish_round()
-        for round in range(self._plan.recipe.run.rounds):
+        for round in range(first, self._plan.recipe.run.rounds):
             x = self._round(round, x)
-        self._evaluate(x)
+            self._save(self._progress(round + 1, x))
+        self._final_evaluation(x)
         return x
+
+    def _resume(self, start: Progress) -> None:
+        self._combiner.restore(start.strategy)
+        self._levels = start.levels
+        self._evaluations.resume(start.evaluations, start.evaluate_next)
+        if start.reference is not None:
+            self._downlink.resume(start.reference, start.round - 1)
+
+    def _progress(self, next_round: Round, x: Vec) -> Progress:
+        reference = self._downlink.reference if self._downlink.compresses else None
+        return Progress(
+            next_round,
+            x,
+            reference,
+            self._combiner.snapshot(),
+            self._levels,
+            self._evaluations.asked,
+            self._evaluations.wanted,
+        )
 
     def _round(self, round: Round, x: Vec) -> Vec:
         server = self._plan.recipe.server
         with self._clock.span("wait"):
             self._exchange.idle(server.deadline_s)
+        self._evaluate_here(x)
         with self._clock.span("encode"):
             messages, evaluating = self._messages(round, x)
         with self._clock.span("wait"):
-            what = f"round {round}"
-            answers = self._exchange.ask(messages, what, server.deadline_s, frozenset(evaluating))
+            answers = self._exchange.ask(
+                messages, f"round {round}", server.deadline_s, frozenset(evaluating), server.quorum
+            )
         with self._clock.span("decode"):
-            replies = self._checked(answers, round)
-        with self._clock.span("compute"):
-            x = self._aggregate(replies, round, x)
-        self._report(round, answers, replies)
-        if round in self._evaluate_after:
-            self._evaluate_next = round
+            shares = self._checked(answers, round)
+            x = self._combine(x, shares, round)
+        self._report(round, answers, shares)
+        self._evaluations.after(round)
         return x
 
     def _messages(self, round: Round, x: Vec) -> tuple[dict[NodeId, Message], set[NodeId]]:
-        """One TRAIN message a board; one of them is asked to evaluate the model it gets."""
-        idle = {m.node_id: m.name for m in self._exchange.roster.idle()}
-        grid = BoardGrid(list(idle))
-        arrays = to_record(x, self._plan.layout)
-        messages: dict[NodeId, Message] = {}
-        for message in self._strategy.configure_train(round + 1, arrays, ConfigRecord(), grid):
-            message.content = _lean(message.content)
-            messages[idle[message.metadata.dst_node_id]] = message
-        self._names = idle
-        if self._evaluate_next is None or not messages:
+        """One TRAIN message a board that is chosen; one of them may be asked to evaluate the model it gets."""
+        recipe, roster = self._plan.recipe, self._exchange.roster
+        idle = {m.node_id: m.name for m in roster.idle()}
+        some = sample(list(idle), recipe.server, len(roster.expected), recipe.run.seed, round)
+        chosen = {idle[i]: i for i in self._combiner.choose(round, x, some)}
+        contents = self._contents(round, x, chosen)
+        messages = {
+            name: Message(contents[name], dst_node_id=node_id, message_type="train") for name, node_id in chosen.items()
+        }
+        if not self._evaluations.pending or self._plan.evaluate is not None or not messages:
             return messages, set()
-        who = self._next_evaluator(sorted(messages))
-        request = protocol.evaluate_request(self._plan.recipe.evaluation.examples)
+        who = self._evaluations.next_board(sorted(messages))
+        request = protocol.evaluate_request(recipe.evaluation.examples)
         messages[who].content = RecordDict({**messages[who].content, protocol.ASK: request})
         return messages, {who}
 
-    def _next_evaluator(self, names: list[NodeId]) -> NodeId:
-        self._evaluations += 1
-        return names[(self._evaluations - 1) % len(names)]
+    def _contents(self, round: Round, x: Vec, chosen: Mapping[NodeId, int]) -> dict[NodeId, RecordDict]:
+        """What each board gets: the difference if it holds the model before, else the whole. Either is encoded once, and
+        Flower moves it to its server once."""
+        aux = {} if self._levels is None else self._levels.aux()
+        down = self._downlink.publish(x, round, aux)
+        whole: tuple[Frame, RecordDict] | None = None
+        small = None if down.difference is None else (down.difference, _content(down.difference, self._plan.layout))
+        contents, self._sent = {}, Sent()
+        for name, node_id in chosen.items():
+            if small is not None and self._holds.get(name) == (node_id, round - 1):
+                frame, contents[name] = small
+            else:
+                whole = whole or self._whole(round, aux)
+                frame, contents[name] = whole
+            self._sent.add(frame)
+        self._holds.clear()
+        return contents
 
-    def _checked(self, answers: Mapping[NodeId, Message], round: Round) -> list[Message]:
-        """Usable answers in the order of names, decoded, each with the metrics that strategies weight by, taken from
-        its frame."""
-        good = []
+    def _whole(self, round: Round, aux: Mapping[int, float]) -> tuple[Frame, RecordDict]:
+        frame = self._downlink.whole(round, aux)
+        return frame, _content(frame, self._plan.layout)
+
+    def _checked(self, answers: Mapping[NodeId, Message], round: Round) -> dict[int, Share]:
+        """Updates that can be used, as far as can be said before they are decoded, by board in the order of names."""
+        good: dict[int, Share] = {}
         for name in sorted(answers):
             reply = answers[name]
             try:
                 if reply.has_error():
                     raise PeerError(protocol.printable(reply.error.reason or "no reason given"))
-                self._note_evaluation(reply, round - 1)
+                self._holds[name] = (reply.metadata.src_node_id, round)
+                self._evaluations.note(reply, round - 1)
                 frame = self._channel.check(frame_bytes(reply.content), Kind.UPDATE, round)
-                record = next(iter(reply.content.array_records.values()))
-                reply.content = RecordDict({ARRAYS: _renamed(record), "metrics": _metrics(frame)})
-                good.append(reply)
-                if self._record_boards:
-                    self._sink.metrics(name, round, _board_values(frame, self._plan.layout))
+                _check_aux(frame)
+                good[reply.metadata.src_node_id] = Share(name, frame)
             except PeerError as error:
-                self._refused(reply, str(error))
-        return self._strategy.unpacked(good, round + 1)
+                self._refused(name, str(error))
+        return good
 
-    def _aggregate(self, replies: list[Message], round: Round, x: Vec) -> Vec:
-        losses = [next(iter(r.content.metric_records.values())) for r in replies]
-        self._losses = [(float(m["train-loss"]), float(m["num-examples"])) for m in losses]  # type: ignore[arg-type]
-        arrays = self._strategy.inner.aggregate_train(round + 1, replies)[0] if replies else None
-        self._empty_rounds = 0 if arrays is not None else self._empty_rounds + 1
-        if self._empty_rounds >= MAX_EMPTY_ROUNDS:
-            raise RunError(f"no usable update for {MAX_EMPTY_ROUNDS} rounds; the last reason: {self._why_empty}")
-        return x if arrays is None else self._plan.layout.flatten({k: a.numpy() for k, a in arrays.items()})
+    def _combine(self, x: Vec, shares: dict[int, Share], round: Round) -> Vec:
+        """The next model; boards whose update was of no use leave `shares`."""
+        made = self._combiner.combine(round, x, shares) if shares else None
+        for name, reason in (made.refused if made is not None else {}).items():
+            self._refused(name, reason)
+            del shares[next(i for i, share in shares.items() if share.name == name)]
+        if self._levels is not None:
+            self._levels = self._levels.after([share.frame for share in shares.values()])
+        if made is None or made.model is None:
+            self._empty_rounds += 1
+            if self._empty_rounds >= MAX_EMPTY_ROUNDS:
+                raise RunError(f"no usable update for {MAX_EMPTY_ROUNDS} rounds; the last reason: {self._why_empty}")
+            return x
+        self._empty_rounds = 0
+        return made.model
 
-    def _refused(self, reply: Message, reason: str) -> None:
-        name = self._names.get(reply.metadata.src_node_id, "a board")
+    def _refused(self, name: NodeId, reason: str) -> None:
         self._why_empty = f"{name}: {reason}"
         self._sink.event(COORDINATOR, "refused", f"refused the update of {name}: {reason}", peer=name)
 
-    def _evaluate(self, x: Vec) -> None:
-        """The final model, on the first board that manages."""
+    def _evaluate_here(self, x: Vec) -> None:
+        """The coordinator's own evaluation, if it is its turn."""
+        if self._plan.evaluate is not None and self._evaluations.pending:
+            with self._clock.span("other"):
+                self._evaluations.found(self._plan.evaluate(x, self._plan.recipe.evaluation.examples or None))
+
+    def _final_evaluation(self, x: Vec) -> None:
+        """The final model, here or on the first board that manages."""
         round = self._plan.recipe.run.rounds
-        arrays = to_record(x, self._plan.layout)
+        self._evaluations.want(round - 1)
+        if self._plan.evaluate is not None:
+            self._evaluations.found(self._plan.evaluate(x, None))
+            return
+        final = Downlink(self._plan.layout, self._plan.run_id, codecs.get("fp32"))
+        final.publish(x, round)
+        content = _content(final.whole(round), self._plan.layout)
+        request = RecordDict({**content, protocol.ASK: protocol.evaluate_request(0)})
         for _ in self._exchange.roster.expected:
             idle = self._exchange.idle(self._plan.recipe.server.deadline_s)
-            name = self._next_evaluator([m.name for m in idle])
-            content = RecordDict(
-                {ARRAYS: self._strategy.packed_model(arrays, round), protocol.ASK: protocol.evaluate_request(0)}
-            )
-            message = Message(content, dst_node_id=self._exchange.roster_id(name), message_type="evaluate")
+            name = self._evaluations.next_board([m.name for m in idle])
+            message = Message(request, dst_node_id=self._exchange.roster_id(name), message_type="evaluate")
             answers = self._exchange.ask({name: message}, "final evaluation", math.inf)
-            self._evaluate_next = round - 1
             try:
                 if name in answers and not answers[name].has_error():
-                    self._note_evaluation(answers[name], round - 1)
-            except DecodeError as error:
-                self._refused(answers[name], str(error))
-            if self._evaluate_next is None:
+                    self._evaluations.note(answers[name], round - 1)
+            except PeerError as error:
+                self._refused(name, str(error))
+            if not self._evaluations.pending:
                 return
         raise RunError("the model is trained, but no board could evaluate it")
 
-    def _note_evaluation(self, reply: Message, step: Round) -> None:
-        """Record what a board found of the model after round `step`."""
-        found: Metrics | None = protocol.read_evaluation(reply.content)
-        if found is None or self._evaluate_next is None:
-            return
-        self._evaluate_next = None
-        values = {"eval/loss": found.loss, "eval/accuracy": found.accuracy, "eval/examples": found.examples}
-        self._sink.metrics(COORDINATOR, step, values)
-
-    def _report(self, round: Round, answers: Mapping[NodeId, Message], replies: list[Message]) -> None:
-        values: dict[str, Value] = {"server/answers": len(answers), "server/used": len(replies)}
-        if examples := sum(n for _, n in self._losses):
-            values["train/loss"] = sum(loss * n for loss, n in self._losses) / examples
+    def _report(self, round: Round, answers: Mapping[NodeId, Message], shares: Mapping[int, Share]) -> None:
+        frames = {share.name: share.frame for share in shares.values()}
+        values: dict[str, Value] = {"server/answers": len(answers), "server/used": len(frames)}
+        if examples := sum(f.aux[Aux.EXAMPLES] for f in frames.values()):
+            values["train/loss"] = sum(f.aux[Aux.LOSS] * f.aux[Aux.EXAMPLES] for f in frames.values()) / examples
             values["train/examples"] = int(examples)
+        if self._plan.record_boards:
+            for name, frame in frames.items():
+                self._sink.metrics(name, round, _board_values(frame, self._plan.layout))
+        values |= self._sent.metrics(self._plan.layout)
+        values |= self._meter()
         values |= self._clock.finish_round().metrics()
         self._sink.metrics(COORDINATOR, round, values)
 
 
-def _lean(content: RecordDict) -> RecordDict:
-    """Without what our own boards already know: every record is two requests a board."""
-    kept = {}
-    for key, record in content.items():
-        if key == META or (isinstance(record, ConfigRecord) and set(record) <= {"server-round"}):
-            continue
-        kept[key] = record
-    return RecordDict(kept)
+@dataclass(slots=True)
+class Sent:
+    """What went down in a round."""
+
+    frames: int = 0
+    payload_bytes: int = 0
+    overhead_bytes: int = 0
+
+    def add(self, frame: Frame) -> None:
+        self.frames += 1
+        self.payload_bytes += len(frame.body)
+        self.overhead_bytes += HEADER_BYTES + len(frame.codec_params) + AUX_BYTES * len(frame.aux)
+
+    def metrics(self, layout: Layout) -> dict[str, Value]:
+        values: dict[str, Value] = {
+            "net/payload_bytes": self.payload_bytes,
+            "net/overhead_bytes": self.overhead_bytes,
+        }
+        if self.frames:
+            values["codec/bits_per_value"] = 8 * self.payload_bytes / (self.frames * layout.size)
+        return values
 
 
-def _renamed(record: ArrayRecord) -> ArrayRecord:
-    return record if FRAME in record else ArrayRecord({FRAME: next(iter(record.values()))})
+def _content(frame: Frame, layout: Layout) -> RecordDict:
+    return frame_content(frame_array(frame, layout))
 
 
-def _metrics(frame: Frame) -> MetricRecord:
+def _check_aux(frame: Frame) -> None:
     """Raises PeerError when the frame lacks what an update must say, or says nonsense."""
     examples, loss = frame.aux.get(Aux.EXAMPLES), frame.aux.get(Aux.LOSS)
     if examples is None or loss is None:
         raise PeerError("the update does not say how many examples it is from, and with what loss")
     if not 1 <= examples <= MAX_EXAMPLES:
         raise PeerError(f"the update claims to be from {examples:g} examples")
-    return MetricRecord({"num-examples": examples, "train-loss": loss})
 
 
 def _board_values(frame: Frame, layout: Layout) -> dict[str, Value]:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from edgegossip.types import ConfigError, HostError, RunError
 
 READY_S = 60.0  # a loaded single-board computer needs a while to import Flower
 _PR_SET_PDEATHSIG = 1
-_QUIET = {
+QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -85,7 +86,7 @@ def start(host: str, port: int, log: Path, insecure: bool = False) -> SuperLink:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **_QUIET, "FLWR_HOME": str(home)},
+                env={**os.environ, **QUIET, "FLWR_HOME": str(home)},
                 start_new_session=True,
             )
     except OSError as error:
@@ -133,19 +134,26 @@ def _reachable(host: str) -> str:
 
 
 def _await_ready(superlink: SuperLink) -> None:
-    deadline = time.monotonic() + READY_S
-    with httpx.Client(trust_env=False, timeout=2.0) as client:
-        while time.monotonic() < deadline:
-            superlink.check()
-            try:
-                if client.get(f"http://{superlink.address}/health").is_success:
-                    return
-            except httpx.TransportError:
-                pass  # not up yet
-            time.sleep(0.05)
+    if answers(superlink.address, superlink.check):
+        return
     raise RunError(
         f"Flower's SuperLink does not answer on {superlink.address} after {READY_S:g} s; see {superlink.log}"
     )
+
+
+def answers(address: str, check: Callable[[], None], patience_s: float = READY_S) -> bool:
+    """Whether a SuperLink is up at host:port within that time; `check` is called before every try and may raise."""
+    deadline = time.monotonic() + patience_s
+    with httpx.Client(trust_env=False, timeout=2.0) as client:
+        while time.monotonic() < deadline:
+            check()
+            try:
+                if client.get(f"http://{address}/health").is_success:
+                    return True
+            except httpx.TransportError:
+                pass  # not up yet
+            time.sleep(0.05)
+    return False
 
 
 def _signal_group(pid: int, signum: int) -> None:

@@ -10,7 +10,7 @@ from edgegossip import training
 from edgegossip.launch.outcome import conclude, shown_when_it_fails
 from edgegossip.launch.preflight import check_exposure, check_port, preflight_server
 from edgegossip.launch.run import make_folder
-from edgegossip.launch.server import save_final
+from edgegossip.launch.server import own_evaluation, save_final
 from edgegossip.node.spec import default_members
 from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import Tee
@@ -68,6 +68,7 @@ def _serve(recipe: Recipe, members: tuple[NodeId, ...], options: CoordinatorOpti
         insecure=options.insecure,
         join_s=float("inf"),
         record_boards=True,
+        evaluate=own_evaluation(recipe),
     )
     try:
         sink.event(COORDINATOR, "notice", f"boards join with: {_join_command(recipe, options, coordinator.start())}")

@@ -44,11 +44,11 @@ def preflight_server(recipe: Recipe, members: Sequence[NodeId]) -> None:
     require("torch", TORCH_HINT)
     require("flwr", "pip install 'edgegossip[server]'")
     codecs.get(recipe.codec.name, **recipe.codec.params)
-    if recipe.server.min_nodes > len(members):
-        limit = len(members)
-        raise ConfigError(
-            f"server.min_nodes = {recipe.server.min_nodes}: the run has {limit} boards; the nearest is {limit}"
-        )
+    for key in ("min_nodes", "quorum"):
+        if (asked := getattr(recipe.server, key)) > len(members):
+            limit = len(members)
+            raise ConfigError(f"server.{key} = {asked}: the run has {limit} boards; the nearest is {limit}")
+    _check_server(recipe)
     training.check(recipe)
     _check_model(recipe)
 
@@ -154,6 +154,15 @@ def _check_model(recipe: Recipe) -> None:
     """A model with parameters, or a user's own, is built once here: that takes torch, and finds every mistake in it."""
     if recipe.model.params or ":" in recipe.model.name or ":" in recipe.data.name:
         training.layout_of(recipe)
+
+
+def _check_server(recipe: Recipe) -> None:
+    """Raises ConfigError when the strategy or the codec downwards cannot be made."""
+    from edgegossip.flower.combine import make_strategy
+    from edgegossip.flower.downlink import check_downlink
+
+    make_strategy(recipe.server.strategy, recipe.server.strategy_params)
+    check_downlink(codecs.get(recipe.server.downlink, **recipe.server.downlink_params))
 
 
 def _check_gossip(recipe: Recipe, members: Sequence[NodeId]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from edgegossip import training
@@ -13,7 +13,8 @@ from edgegossip.launch.gossip import LocalRun
 from edgegossip.launch.watch import Watch
 from edgegossip.layout import Layout
 from edgegossip.node.checkpoint import save_model
-from edgegossip.types import NodeId, RunError, Vec
+from edgegossip.recipe import Recipe
+from edgegossip.types import Metrics, NodeId, RunError, Vec
 
 FINAL_MODEL = "model.npz"
 
@@ -21,7 +22,16 @@ FINAL_MODEL = "model.npz"
 def run_server(run: LocalRun) -> Mapping[NodeId, str]:
     """Train through a coordinator; saves the model. Returns the boards that were lost, and why. Raises RunError."""
     layout, initial = training.initial_model(run.recipe)
-    coordinator = Coordinator(run.recipe, layout, initial, run.members, run.sink, run.folder.path, run_id=run.run_id)
+    coordinator = Coordinator(
+        run.recipe,
+        layout,
+        initial,
+        run.members,
+        run.sink,
+        run.folder.path,
+        run_id=run.run_id,
+        evaluate=own_evaluation(run.recipe),
+    )
     children: list[Child] = []
     news: queue.Queue[News] = queue.Queue()
     try:
@@ -34,6 +44,11 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
     finally:
         coordinator.stop()
         stop_all(children)
+
+
+def own_evaluation(recipe: Recipe) -> Callable[[Vec, int | None], Metrics] | None:
+    """How the coordinator evaluates by itself, where the recipe wants that."""
+    return training.build_evaluator(recipe) if recipe.evaluation.where == "coordinator" else None
 
 
 def save_final(folder: Path, layout: Layout, x: Vec) -> Path:

@@ -24,5 +24,6 @@ def run_client(spec: NodeSpec, coordinator: str, sink: Sink) -> None:
         sink,
         meters=[NodeMeters()],
         run_id=spec.run_id,
+        downlink=codecs.get(spec.recipe.server.downlink, **spec.recipe.server.downlink_params),
     )
     client.run()

@@ -40,7 +40,7 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
     ]
     if any(row["role"] == "coordinator" for row in summary["boards"]):
         notes.append(
-            "coordinator: what it sent is what the boards received; its talk with its own SuperLink is not counted"
+            "coordinator: sent is models and frame heads, as boards receive them; its talk with its own SuperLink is not counted"
         )
     notes.append("all: accuracy and loss are means over the boards that finished, bytes are sums over all boards")
     if summary["failed_nodes"]:

@@ -123,8 +123,22 @@ class _Server:
         codec = codecs.get(recipe.codec.name, **recipe.codec.params)
         members = default_members(recipe.run.nodes)
         self._initial = workloads[0].initial(recipe.run.seed)
+        server = recipe.server
+        if server.strategy != "fedavg" or server.fraction < 1.0:
+            raise ConfigError(
+                f"server.strategy = {server.strategy}, server.fraction = {server.fraction:g}: a study plays fedavg with every "
+                "node in every round; use `edgegossip run` for others"
+            )
         self._server = VirtualServer(
-            layout, recipes.run_id(recipe), codec, members, workloads, recipe.run.rounds, progress
+            layout,
+            recipes.run_id(recipe),
+            codec,
+            members,
+            workloads,
+            recipe.run.rounds,
+            progress,
+            codecs.get(server.downlink, **server.downlink_params),
+            server.weighting == "uniform",
         )
         self._recipe = recipe
 

@@ -8,6 +8,7 @@ Public functions, each taking a resolved `Recipe`:
     check(recipe)                      raises ConfigError or DataError before anything starts
     build_workload(recipe, node)       the Workload of board number `node`
     build_workloads(recipe)            the Workloads of all boards, in one process
+    build_evaluator(recipe)            evaluates models without being a board
     initial_model(recipe)              the model's Layout and the vector that every board starts from
     layout_of(recipe)                  the model's Layout, without data and without initialising weights
     partition_counts(recipe)           int64[nodes, classes], examples of each class on each board
@@ -15,7 +16,7 @@ Public functions, each taking a resolved `Recipe`:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
     from edgegossip.layout import Layout
     from edgegossip.recipe import Recipe
     from edgegossip.training.data import DataSet
-    from edgegossip.types import Vec
+    from edgegossip.types import Metrics, Vec
 
 __all__ = [
     "Workload",
+    "build_evaluator",
     "build_workload",
     "build_workloads",
     "check",
@@ -60,6 +62,14 @@ def build_workloads(recipe: Recipe, data: DataSet | None = None) -> Sequence[Wor
     from edgegossip.training.workload import TorchWorkload
 
     return TorchWorkload.build_all(recipe, data)
+
+
+def build_evaluator(recipe: Recipe) -> Callable[[Vec, int | None], Metrics]:
+    """`Workload.evaluate` for a process that trains nothing, such as a coordinator. Loads the test set; raises as
+    `build_workload` does."""
+    from edgegossip.training.workload import TorchWorkload
+
+    return TorchWorkload.build_evaluator(recipe).evaluate
 
 
 def layout_of(recipe: Recipe) -> Layout:

@@ -122,6 +122,11 @@ class TorchWorkload:
         return cls(recipe, node_index, _prepare(recipe, None))
 
     @classmethod
+    def build_evaluator(cls, recipe: Recipe) -> TorchWorkload:
+        """One that only evaluates: it has next to no training data."""
+        return cls(recipe, 0, _prepare(recipe, None), np.zeros(1, np.int64))
+
+    @classmethod
     def build_all(cls, recipe: Recipe, data: DataSet | None = None) -> list[TorchWorkload]:
         """Every board of the recipe in this process, each equal to what `build` makes. They share one module and one
         test set, so only one of them can compute at a time. `data` is what `open_data(recipe.data)` gave."""

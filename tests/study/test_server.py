@@ -12,7 +12,7 @@ from edgegossip.recipe import run_id, with_settings
 from edgegossip.study.cases import Plan, make_cases
 from edgegossip.study.measure import Recorder
 from edgegossip.study.run_case import Opened, run_case
-from edgegossip.study.server import VirtualServer, federated_average
+from edgegossip.study.server import VirtualServer
 from edgegossip.types import LocalError, LocalUpdate, Metrics
 
 
@@ -43,21 +43,6 @@ def test_it_is_fedavg_of_decoded_updates_by_hand(recipe):
     assert len(examples) > 1
     np.testing.assert_allclose(server.model, x, atol=1e-6)
     assert server.sent.payload_bytes == payload and server.refused == 0
-
-
-def test_the_average_is_flowers_bit_for_bit():
-    from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
-    from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
-
-    draw = np.random.default_rng(1)
-    answers = [(float(draw.integers(1, 99)), draw.normal(size=500).astype(np.float32)) for _ in range(7)]
-    records = [
-        RecordDict({"arrays": ArrayRecord({"x": Array(x)}), "metrics": MetricRecord({"num-examples": n})})
-        for n, x in answers
-    ]
-    theirs = aggregate_arrayrecords(records, "num-examples")["x"].numpy()
-    assert theirs.dtype == np.float32
-    np.testing.assert_array_equal(federated_average(answers), theirs)
 
 
 def test_bytes_down_are_one_exact_model_a_node_and_round(recipe):

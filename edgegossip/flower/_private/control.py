@@ -15,12 +15,18 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from edgegossip.flower._private.link import answered
 
 
-def start_run(address: str, root_certificates: bytes | None, config: Mapping[str, str | int | float | bool]) -> int:
-    """Start a run of an app that has no code of its own (the server is RunLink in this process). Its id."""
+def start_run(
+    address: str,
+    root_certificates: bytes | None,
+    config: Mapping[str, str | int | float | bool],
+    app: bytes = b"",
+) -> int:
+    """Start a run of the app whose app.py this is, with its `server` and `client`; by default one that has no code of its own
+    (the server is RunLink in this process). The run's id."""
     from flwr.cli.build import build_fab_from_files  # drags in the whole command line; a board never needs it
 
     defaults = "\n".join(f"{key} = {json.dumps(value)}" for key, value in config.items())
-    content, _ = build_fab_from_files({"pyproject.toml": _PYPROJECT.format(defaults=defaults).encode(), "app.py": b""})
+    content, _ = build_fab_from_files({"pyproject.toml": _PYPROJECT.format(defaults=defaults).encode(), "app.py": app})
     client = ControlHttpClient.from_server_address(
         address,
         root_certificates is None,
@@ -47,8 +53,8 @@ dependencies = []
 publisher = "edgegossip"
 
 [tool.flwr.app.components]
-serverapp = "app:app"
-clientapp = "app:app"
+serverapp = "app:server"
+clientapp = "app:client"
 
 [tool.flwr.app.config]
 {defaults}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, Message, RecordDict
@@ -20,10 +20,11 @@ _CHAIN = 5
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A message's metadata, and the tree of the objects that its content is made of."""
+    """A message's metadata, the tree of the objects that its content is made of, and those that have been fetched."""
 
     message: Message
     tree: ObjectTree
+    contents: dict[str, bytes] = field(default_factory=dict)  # by object id; grows until all are there
 
 
 def _is_chain(tree: ObjectTree) -> bool:
@@ -50,10 +51,13 @@ class Objects:
         self._client, self._node = client, node
 
     def fetch(self, run_id: int, incoming: Incoming) -> Message | None:
-        """The whole message, or None while its sender has not pushed all of it. Raises ValueError on a malformed one."""
+        """The whole message, or None while its sender has not pushed all of it; what is there is fetched only once, so that
+        the first parts of a large message travel on while the last ones come in. Raises ValueError on a malformed one."""
         chain = _is_chain(incoming.tree)
-        contents: dict[str, bytes] = {}
+        contents = incoming.contents
         for tree in iterate_object_tree(incoming.tree):
+            if tree.object_id in contents:
+                continue
             answer = self._client.PullObject(
                 PullObjectRequest(node=self._node, run_id=run_id, object_id=tree.object_id)
             )
@@ -71,6 +75,7 @@ class Objects:
         if message_id not in contents:
             return _one_array(incoming.message, next(iter(contents.values())))
         message = inflate_object_from_contents(message_id, contents)
+        contents.clear()  # the message has its own copy
         if not isinstance(message, Message):
             raise ValueError("it is not a message")
         message.metadata.__dict__["_message_id"] = message_id

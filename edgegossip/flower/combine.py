@@ -1,0 +1,174 @@
+"""How a round's updates become the next model: our own weighted mean, or any Flower strategy."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import FedAvg, Strategy
+from numpy.typing import NDArray
+
+from edgegossip.choices import did_you_mean
+from edgegossip.flower.averaging import Averaged, Averager, Share
+from edgegossip.flower.channel import Channel, finite_sum
+from edgegossip.flower.grid import BoardGrid
+from edgegossip.flower.payload import ARRAYS
+from edgegossip.flower.records import conform, to_record
+from edgegossip.frame import Aux
+from edgegossip.types import ConfigError, PeerError, Round, Vec
+
+WEIGHT = "num-examples"
+_COMMON: dict[str, Any] = {
+    "fraction_evaluate": 0.0,
+    "min_train_nodes": 1,
+    "min_evaluate_nodes": 0,
+    "min_available_nodes": 1,
+}
+_MAKERS: dict[str, Callable[..., Strategy]] = {
+    "fedavg": FedAvg,
+    "fedavgm": flower.FedAvgM,
+    "fedadagrad": flower.FedAdagrad,
+    "fedadam": flower.FedAdam,
+    "fedyogi": flower.FedYogi,
+    "fedmedian": flower.FedMedian,
+    "fedtrimmedavg": flower.FedTrimmedAvg,
+    "krum": flower.Krum,
+    "multikrum": flower.MultiKrum,
+    "bulyan": flower.Bulyan,
+}
+
+
+def make_strategy(name: str, params: Mapping[str, Any]) -> Strategy:
+    """Flower's strategy of this name over whoever is asked; who that is, is the coordinator's business. Raises ConfigError."""
+    if name not in _MAKERS:
+        raise ConfigError(f"server.strategy = {name}: not one of {', '.join(_MAKERS)}{did_you_mean(name, _MAKERS)}")
+    if clash := sorted(set(params) & set(_COMMON)):
+        raise ConfigError(
+            f"server.strategy_params.{clash[0]}: the coordinator chooses boards itself; see server.fraction"
+        )
+    logging.getLogger("flwr").setLevel(logging.ERROR)  # it would warn that it does not evaluate, which we do
+    try:
+        return _MAKERS[name](**_COMMON, **params)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"server.strategy_params of {name}: {error}") from None
+
+
+class Combiner(Protocol):
+    """Makes the next model. Its state, arrays by name, goes into checkpoints."""
+
+    def choose(self, round: Round, x: Vec, node_ids: Sequence[int]) -> list[int]: ...
+
+    def combine(self, round: Round, x: Vec, shares: Mapping[int, Share]) -> Averaged:
+        """x float32[n] is the coordinator's model, `shares` are by the boards' Flower ids, in the order of names."""
+
+    def snapshot(self) -> dict[str, NDArray[Any]]: ...
+
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None: ...
+
+
+def combiner(strategy: Strategy, channel: Channel, uniform: bool) -> Combiner:
+    """The mean for plain FedAvg, which is the same and needs no model a board; the strategy itself for any other."""
+    if type(strategy) is FedAvg and strategy.weighted_by_key == WEIGHT:
+        return Mean(channel, uniform)
+    return Through(strategy, channel, uniform)
+
+
+class Mean:
+    """FedAvg."""
+
+    def __init__(self, channel: Channel, uniform: bool) -> None:
+        self._average = Averager(channel, uniform=uniform)
+
+    def choose(self, round: Round, x: Vec, node_ids: Sequence[int]) -> list[int]:
+        return list(node_ids)
+
+    def combine(self, round: Round, x: Vec, shares: Mapping[int, Share]) -> Averaged:
+        return self._average(x, list(shares.values()))
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        del snapshot
+
+
+class Through:
+    """A Flower strategy that sees plain models, x + delta, as if boards had sent them."""
+
+    def __init__(self, strategy: Strategy, channel: Channel, uniform: bool) -> None:
+        self._strategy, self._channel, self._uniform = strategy, channel, uniform
+        self._dtypes = {spec.name: "float32" for spec in channel.layout.tensors}
+
+    def choose(self, round: Round, x: Vec, node_ids: Sequence[int]) -> list[int]:
+        arrays = to_record(x, self._channel.layout)
+        messages = self._strategy.configure_train(round + 1, arrays, ConfigRecord(), BoardGrid(node_ids))
+        return [m.metadata.dst_node_id for m in messages]
+
+    def combine(self, round: Round, x: Vec, shares: Mapping[int, Share]) -> Averaged:
+        replies, refused = [], {}
+        for node_id, share in shares.items():
+            try:
+                replies.append(self._reply(node_id, share, x))
+            except PeerError as error:
+                refused[share.name] = str(error)
+        if not replies:
+            return Averaged(None, refused)
+        try:
+            arrays, _ = self._strategy.aggregate_train(round + 1, replies)
+        except ValueError as error:  # such as too few replies for Bulyan: this round changes nothing
+            return Averaged(
+                None, refused | {s.name: f"the strategy could not use it: {error}" for s in shares.values()}
+            )
+        if arrays is None:
+            return Averaged(None, refused)
+        arrays = conform(arrays, self._dtypes)
+        model = self._channel.layout.flatten({k: a.numpy() for k, a in arrays.items()})
+        if not np.isfinite(model).all():
+            return Averaged(None, refused | {s.name: "the model would not be finite" for s in shares.values()})
+        return Averaged(model, refused)
+
+    def _reply(self, node_id: int, share: Share, x: Vec) -> Message:
+        delta = self._channel.codec.decode(share.frame.body, self._channel.layout)
+        aux = share.frame.aux
+        metrics = MetricRecord({WEIGHT: 1.0 if self._uniform else share.weight, "train-loss": aux[Aux.LOSS]})
+        record: ArrayRecord = to_record(finite_sum(x, delta), self._channel.layout)
+        question = Message(RecordDict(), dst_node_id=node_id, message_type="train")
+        question.metadata.__dict__["_message_id"] = f"{node_id}"
+        return Message(RecordDict({ARRAYS: record, "metrics": metrics}), reply_to=question)
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """The arrays that the strategy keeps in its attributes: moments, momentum, its own copy of the model."""
+        found: dict[str, NDArray[Any]] = {}
+        for name, value in vars(self._strategy).items():
+            for key, array in _arrays(value):
+                found[f"{name}/{key}"] = array
+        return found
+
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        grouped: dict[str, dict[str, NDArray[Any]]] = {}
+        for path, array in snapshot.items():
+            name, _, key = path.partition("/")
+            grouped.setdefault(name, {})[key] = array
+        for name, arrays in grouped.items():
+            if all(key.startswith("#") for key in arrays):
+                setattr(self._strategy, name, [arrays[f"#{k}"] for k in range(len(arrays))])
+            elif any(key.startswith("@") for key in arrays):
+                record = ArrayRecord({key[1:]: Array(np.ascontiguousarray(a)) for key, a in arrays.items()})
+                setattr(self._strategy, name, record)
+            else:
+                setattr(self._strategy, name, dict(arrays))
+
+
+def _arrays(value: Any) -> list[tuple[str, NDArray[Any]]]:
+    """Arrays in an attribute: of a dict by key, of a list as #0, #1, ..., of an ArrayRecord as @name."""
+    if isinstance(value, ArrayRecord):
+        return [(f"@{k}", a.numpy()) for k, a in value.items()]
+    if isinstance(value, dict):
+        return [(str(k), a) for k, a in value.items() if isinstance(a, np.ndarray)]
+    if isinstance(value, list) and value and all(isinstance(a, np.ndarray) for a in value):
+        return [(f"#{k}", a) for k, a in enumerate(value)]
+    return []

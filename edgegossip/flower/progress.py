@@ -1,0 +1,67 @@
+"""How far a server run is: everything that another coordinator process needs to go on from the last round. Plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edgegossip.flower.server_levels import ServerLevels
+from edgegossip.layout import Layout
+from edgegossip.types import DataError, LocalError, Round, Vec
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A run between two rounds."""
+
+    round: Round  # to play next
+    model: Vec  # float32[n]
+    reference: Vec | None = None  # float32[n], what boards trained from in the round before; None where it is the model
+    strategy: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    levels: ServerLevels | None = None
+    evaluations: int = 0  # asked for so far
+    evaluate_next: Round | None = None  # the model after this round is to be evaluated
+
+    def plain(self) -> dict[str, Any]:
+        """Arrays, numbers and texts only."""
+        levels = self.levels
+        return {
+            "format": FORMAT,
+            "round": self.round,
+            "model": self.model,
+            "reference": self.reference,
+            "strategy": dict(self.strategy),
+            "levels": None if levels is None else [levels.loss, list(levels.first or ()), levels.levels],
+            "evaluations": self.evaluations,
+            "evaluate_next": self.evaluate_next,
+        }
+
+    @classmethod
+    def from_plain(cls, found: Any, layout: Layout, levels: ServerLevels | None) -> Progress:
+        """`levels`: as a run begins with them. Raises DataError when it is not what `plain` gives of a run of this model."""
+        try:
+            if found["format"] != FORMAT:
+                raise DataError(f"the checkpoint has format {found['format']}, this edgegossip reads {FORMAT}")
+            for name in ("model", "reference"):
+                if found[name] is not None:
+                    layout.check(found[name])
+            if levels is not None and found["levels"] is not None:
+                loss, first, count = found["levels"]
+                pair = (float(first[0]), float(first[1])) if first else None
+                levels = ServerLevels(levels.s0, levels.smoothing, loss, pair, count)
+            return cls(
+                int(found["round"]),
+                found["model"],
+                found["reference"],
+                found["strategy"],
+                levels,
+                int(found["evaluations"]),
+                found["evaluate_next"],
+            )
+        except (KeyError, TypeError, ValueError, IndexError, LocalError) as error:
+            raise DataError(f"the coordinator's checkpoint cannot be used: {error}") from None

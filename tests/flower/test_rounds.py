@@ -1,0 +1,222 @@
+"""The coordinator's rounds over boards in this process: what they compute, and what they do about bad, late and absent boards."""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, RecordDict
+
+from edgegossip import codecs
+from edgegossip import frame as wire
+from edgegossip import recipe as recipes
+from edgegossip.flower import exchange as exchanges
+from edgegossip.flower import protocol
+from edgegossip.flower.exchange import Exchange
+from edgegossip.flower.payload import ARRAYS, FRAME, STYPE, frame_bytes
+from edgegossip.flower.progress import Progress
+from edgegossip.flower.roster import Roster
+from edgegossip.flower.rounds import Plan, Rounds
+from edgegossip.frame import Aux, Limits
+from edgegossip.study.measure import Recorder
+from edgegossip.study.server import VirtualServer
+from edgegossip.types import Metrics, RunError, Vec
+from tests.flower import toy
+from tests.flower.conftest import Memory
+from tests.flower.fake_link import FakeBoard, FakeLink
+
+RUN_ID = b"r" * 16
+
+
+class Run:
+    """A coordinator's rounds and `boards` fake boards; keyword arguments are recipe sections."""
+
+    def __init__(self, sink: Memory, boards: int = 4, rounds: int = 6, **sections: Any) -> None:
+        run = {"mode": "server", "rounds": rounds, "nodes": boards}
+        self.recipe = recipes.from_dict({"run": run, **sections})
+        self.sink, self.saved = sink, list[Progress]()
+        server, codec = self.recipe.server, self.recipe.codec
+        self.codec = codecs.get(codec.name, **codec.params)
+        self.downlink = codecs.get(server.downlink, **server.downlink_params)
+        self.boards = [FakeBoard(f"board-{k}", toy.Toy(k), self.codec, self.downlink) for k in range(boards)]
+        self.initial = toy.Toy(0).initial(1)
+
+    def play(self, start: Progress | None = None, **plan: Any) -> Vec:
+        made = Plan(self.recipe, toy.LAYOUT, RUN_ID, self.codec, **plan)
+        down = self.downlink
+        hello = protocol.Hello(
+            RUN_ID,
+            toy.LAYOUT.hash,
+            "c",
+            self.codec.wire_id,
+            self.codec.wire_params(),
+            9,
+            down.wire_id,
+            down.wire_params(),
+        )
+        names = [b.name for b in self.boards]
+        least = self.recipe.server.min_nodes
+        exchange = Exchange(FakeLink(self.boards), Roster(names), hello, least, self.sink, threading.Event())
+        exchange.gather(1.0)
+        return Rounds(made, exchange, self.sink, self.saved.append).run(self.initial, start)
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch, in_run: int) -> None:
+    monkeypatch.setattr(exchanges, "WATCH_S", 0.0)
+
+
+@pytest.mark.parametrize(("codec", "down"), [("fp32", "fp32"), ("co3", "8-bit-elastiquant"), ("elasticl", "fp16")])
+def test_a_study_plays_the_same_rounds_bit_for_bit(codec: str, down: str, sink: Memory) -> None:
+    run = Run(sink, codec={"name": codec}, server={"downlink": down})
+    x = run.play()
+    server = VirtualServer(
+        toy.LAYOUT,
+        RUN_ID,
+        run.codec,
+        [b.name for b in run.boards],
+        [toy.Toy(k) for k in range(4)],
+        6,
+        downlink=run.downlink,
+    )
+    server.play(run.initial, Recorder(4, frozenset(), frozenset(), lambda x: Metrics(0, 0, 1), lambda: 0))
+    np.testing.assert_array_equal(x, server.model)
+    assert sink.evaluations().keys() == set(range(6))
+
+
+def test_differences_go_down_to_those_who_hold_the_model_before(sink: Memory) -> None:
+    run = Run(sink, rounds=8, server={"downlink": "8-bit-elastiquant", "min_nodes": 1})
+    run.boards[1].away = frozenset({3})
+    run.boards[2].spoil = {5: _garbage}
+    x = run.play()
+    whole = run.boards[0].received_bytes[0]
+    small = [[size < whole / 2 for size in b.received_bytes] for b in run.boards]
+    assert small[0] == [False] + 7 * [True]
+    assert run.boards[1].trained == list(range(8)) and small[1] == [False, True, True, True, False, True, True, True]
+    assert small[2] == [False] + 7 * [True]  # it had the model, whatever it sent
+    exact = toy.fedavg(4, 8, run.initial)
+    assert np.abs(x - exact).max() < 0.5
+    sent = [
+        values["net/payload_bytes"]
+        for who, _, values in sink.records
+        if who == "coordinator" and "server/used" in values
+    ]
+    assert len(sent) == 8 and sent[0] > 2 * sent[1]
+    assert sum(sent) + sum(v["net/overhead_bytes"] for _, _, v in sink.records if "server/used" in v) == sum(
+        sum(b.received_bytes) for b in run.boards
+    )
+
+
+def _garbage(content: RecordDict) -> RecordDict:
+    record = ArrayRecord({FRAME: Array(dtype="float32", shape=(3,), stype=STYPE, data=b"garbage")})
+    return RecordDict({ARRAYS: record})
+
+
+def _with(change: Any) -> Any:
+    """A spoiler that rebuilds the frame with `change(frame)`."""
+
+    def spoil(content: RecordDict) -> RecordDict:
+        frame = wire.parse(frame_bytes(content), Limits.of(toy.LAYOUT))
+        data = b"".join(wire.build(change(frame)))
+        return RecordDict({ARRAYS: ArrayRecord({FRAME: Array(dtype="float32", shape=(3,), stype=STYPE, data=data)})})
+
+    return spoil
+
+
+def _values(frame: wire.Frame, factor: float) -> wire.Frame:
+    x = np.frombuffer(frame.body, np.float32) * np.float32(factor)
+    return replace(frame, body=x.astype(np.float32).tobytes())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (_garbage, "a frame starts with"),
+        (_with(lambda f: _values(f, np.nan)), "NaN or infinite"),
+        (_with(lambda f: _values(f, 1e9)), "times as long as the typical one"),
+        (_with(lambda f: _values(f, 1e38)), "NaN or infinite|times as long"),
+        (_with(lambda f: replace(f, round=f.round - 1)), "is of round 1, this is round 2"),
+        (_with(lambda f: replace(f, run_id=b"x" * 16)), "another run"),
+        (_with(lambda f: replace(f, aux={**f.aux, Aux.EXAMPLES: 1e15})), "claims to be from 1e"),
+        (_with(lambda f: replace(f, aux={})), "how many examples"),
+        (lambda content: RecordDict(), "array records"),
+    ],
+)
+def test_a_bad_update_is_refused_with_the_reason_and_the_round_goes_on(spoil: Any, reason: str, sink: Memory) -> None:
+    run = Run(sink, rounds=4)
+    run.boards[2].spoil = {2: spoil}
+    x = run.play()
+    (text,) = sink.texts("refused")
+    assert text.startswith("refused the update of board-2: ")
+    assert re.search(reason, text), text
+    used = [values["server/used"] for _, _, values in sink.records if "server/used" in values]
+    assert used == [4, 4, 3, 4] and np.isfinite(x).all()
+    assert np.abs(x - toy.fedavg(4, 4, run.initial)).max() < 0.5
+
+
+def test_a_round_goes_on_at_its_quorum_and_names_the_stragglers(sink: Memory) -> None:
+    run = Run(sink, rounds=5, server={"quorum": 3}, evaluation={"every": 5})
+    run.boards[0].late = frozenset({1, 3})
+    run.play()
+    assert sink.texts("stragglers") == [
+        "round 1: went on with 3 answers, without board-0",
+        "round 3: went on with 3 answers, without board-0",
+    ]
+    assert run.boards[0].trained == [0, 1, 3] or run.boards[0].trained == [0, 1, 2, 3, 4]
+    assert len(sink.texts("late")) >= 1 and len(run.saved) == 5
+
+
+def test_a_share_of_the_boards_takes_part(sink: Memory) -> None:
+    run = Run(sink, rounds=12, server={"fraction": 0.5}, evaluation={"every": 12})
+    run.play()
+    assert all(0 < len(b.trained) < 12 for b in run.boards)
+    assert sum(len(b.trained) for b in run.boards) == 24
+
+
+@pytest.mark.parametrize("strategy", ["fedavgm", "fedadam", "fedmedian", "krum"])
+def test_flowers_strategies_run_and_go_on_from_a_checkpoint(strategy: str, sink: Memory) -> None:
+    params = {"server_momentum": 0.5} if strategy == "fedavgm" else {}
+    sections: dict[str, Any] = {"server": {"strategy": strategy, "strategy_params": params}}
+    whole = Run(sink, **sections)
+    x = whole.play()
+    again = Run(sink, **sections)
+    np.testing.assert_array_equal(again.play(whole.saved[2]), x)
+    assert not np.array_equal(x, whole.initial)
+
+
+@pytest.mark.parametrize(("codec", "down"), [("fp32", "fp32"), ("elasticl", "8-bit-elastiquant")])
+def test_a_coordinator_goes_on_from_any_round_with_the_same_curve(codec: str, down: str, sink: Memory) -> None:
+    sections: dict[str, Any] = {"codec": {"name": codec}, "server": {"downlink": down}}
+    whole = Run(sink, **sections)
+    x = whole.play()
+    curve = sink.evaluations()
+    for k in (0, 2, 4):
+        again = Run(Memory(), **sections)
+        np.testing.assert_array_equal(again.play(whole.saved[k]), x)
+        assert again.sink.evaluations().items() <= curve.items()
+        assert max(again.sink.evaluations()) == 5
+
+
+def test_the_coordinator_may_evaluate_itself(sink: Memory) -> None:
+    run = Run(sink, rounds=3)
+    seen: list[int | None] = []
+
+    def evaluate(x: Vec, examples: int | None) -> Metrics:
+        seen.append(examples)
+        return Metrics(float(np.mean(x**2)), 0.5, 10)
+
+    x = run.play(evaluate=evaluate)
+    assert sorted(sink.evaluations()) == [0, 1, 2] and seen == [None] * 3
+    assert sink.evaluations()[2] == pytest.approx(float(np.mean(x**2)))
+
+
+def test_rounds_without_a_usable_update_end_the_run(sink: Memory) -> None:
+    run = Run(sink, boards=2, rounds=9)
+    for board in run.boards:
+        board.spoil = dict.fromkeys(range(1, 9), _garbage)
+    with pytest.raises(RunError, match="no usable update for 3 rounds; the last reason: board-1: "):
+        run.play()

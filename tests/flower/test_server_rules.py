@@ -1,0 +1,88 @@
+"""Small rules of the coordinator: who takes part, how many levels, how far it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgegossip import codecs
+from edgegossip.checkpoint.memory import from_bytes, to_bytes
+from edgegossip.codecs.levels import LevelRule, levels_for
+from edgegossip.flower.combine import Through, combiner, make_strategy
+from edgegossip.flower.payload import Channel
+from edgegossip.flower.progress import Progress
+from edgegossip.flower.sampling import sample
+from edgegossip.flower.server_levels import ServerLevels
+from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.recipe import ServerSection
+from edgegossip.types import ConfigError, DataError
+
+LAYOUT = Layout.of([TensorSpec("a", (5, 2))])
+
+
+def _frame(loss: float, examples: float, lr: float) -> Frame:
+    aux = {Aux.LOSS: loss, Aux.EXAMPLES: examples, Aux.LEARNING_RATE: lr}
+    return Frame(Kind.UPDATE, 1, b"", LAYOUT.hash, b"r" * 16, 0, 1, 1, b"", dict(aux))
+
+
+def test_a_share_of_the_boards_is_drawn_anew_each_round_and_everyone_gets_a_turn() -> None:
+    boards = list(range(100, 110))
+    server = ServerSection(fraction=0.3)
+    rounds = [sample(boards, server, 10, 1, r) for r in range(40)]
+    assert {len(r) for r in rounds} == {3} and len({tuple(r) for r in rounds}) > 20
+    assert set().union(*rounds) == set(boards)
+    assert rounds == [sample(boards, server, 10, 1, r) for r in range(40)]
+    assert sample(boards, ServerSection(), 10, 1, 0) == boards
+    assert len(sample(boards, ServerSection(fraction=0.0, min_nodes=4), 10, 1, 0)) == 4
+    assert sample(boards[:2], server, 10, 1, 0) == boards[:2]
+
+
+def test_levels_follow_the_mean_loss_and_the_learning_rate() -> None:
+    rule = ServerLevels.of(codecs.get("elasticl", s0=20, smoothing=0.5))
+    assert rule is not None and rule.aux() == {Aux.LEVELS: 20.0}
+    rule = rule.after([_frame(1.0, 1.0, 0.1), _frame(3.0, 3.0, 0.1)])
+    assert rule.loss == 2.5 and rule.aux() == {Aux.LEVELS: 20.0}
+    rule = rule.after([_frame(0.5, 1.0, 0.05)])
+    assert rule.levels == levels_for(LevelRule(20, 0.1, 2.5), 1.5, 0.05) == 13
+    assert rule.after([]) == rule
+    assert ServerLevels.of(codecs.get("co3")) is None
+
+
+def test_progress_survives_bytes_with_the_strategys_moments() -> None:
+    channel = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32"))
+    made = combiner(make_strategy("fedadam", {"eta": 0.01}), channel, uniform=False)
+    assert isinstance(made, Through)
+    strategy = made._strategy
+    strategy.m_t, strategy.v_t = {"a": np.ones((5, 2))}, {"a": np.full((5, 2), 2.0)}  # type: ignore[attr-defined]
+    levels = ServerLevels(20, 0.9, 1.5, (2.0, 0.1), 17)
+    x = np.arange(LAYOUT.size, dtype=np.float32)
+    progress = Progress(7, x, x + 1, made.snapshot(), levels, 3, 6)
+    again = Progress.from_plain(from_bytes(to_bytes(progress.plain())), LAYOUT, ServerLevels(20, 0.9))
+    assert (again.round, again.levels, again.evaluations, again.evaluate_next) == (7, levels, 3, 6)
+    np.testing.assert_array_equal(again.reference, x + 1)
+    other = combiner(make_strategy("fedadam", {"eta": 0.01}), channel, uniform=False)
+    other.restore(again.strategy)
+    assert isinstance(other, Through)
+    np.testing.assert_array_equal(other._strategy.v_t["a"], np.full((5, 2), 2.0))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["fedavgm", "fedyogi", "krum"])
+def test_strategies_give_back_what_they_keep(name: str) -> None:
+    channel = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32"))
+    made = combiner(make_strategy(name, {}), channel, uniform=False)
+    other = combiner(make_strategy(name, {}), channel, uniform=False)
+    other.restore(made.snapshot())
+    assert other.snapshot().keys() == made.snapshot().keys()
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ConfigError, match="server.strategy_params of fedadam: .*etta"):
+        make_strategy("fedadam", {"etta": 1})
+    with pytest.raises(ConfigError, match="server.fraction"):
+        make_strategy("fedavg", {"min_train_nodes": 2})
+    with pytest.raises(ConfigError, match="did you mean fedadam"):
+        make_strategy("fedadm", {})
+    for wrong in ({}, {"format": 2}, {"format": 1, "round": 1, "model": np.zeros(3, np.float32), "reference": None}):
+        with pytest.raises(DataError):
+            Progress.from_plain(wrong, LAYOUT, None)
