@@ -2,6 +2,7 @@
 run. Importing this package imports neither torch nor numpy.
 
     codecs.py         `bench codecs`: bits, entropy, error and speed of every codec
+    mesh/             `bench mesh`: the peer mesh beside bare gRPC and TCP, between processes
     inputs.py         what is encoded: synthetic or real gradients, or a user's file
     gradients.py      real gradients, dumped from a training run
     torch_codecs/     every codec once more, as a researcher writes it in torch

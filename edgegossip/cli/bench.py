@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from edgegossip.bench.mesh import CASES
 from edgegossip.cli.options import JSON, SETTINGS
 
 
@@ -95,6 +96,52 @@ def codecs(
     document, code = run(
         asked, sys.argv[1:], (lambda text: None) if as_json else click.echo, lambda text: click.echo(text, err=True)
     )
+    if as_json:
+        click.echo(json.dumps(document))
+    return code
+
+
+@bench.command()
+@click.option("--case", "names", multiple=True, type=click.Choice(CASES), help="Only this case; may be repeated.")
+@click.option(
+    "--nodes",
+    "rings",
+    multiple=True,
+    default=(2, 4, 8, 16),
+    show_default=True,
+    type=click.IntRange(2, 64),
+    help="Processes in a ring; may be repeated.",
+)
+@click.option("--repeat", default=9, show_default=True, type=click.IntRange(1), help="Turns; figures are medians.")
+@click.option("--idle-seconds", default=20.0, show_default=True, type=click.FloatRange(1.0), help="Of the idle case.")
+@click.option("--rounds", default=1000, show_default=True, type=click.IntRange(1), help="Of the memory case.")
+@click.option("--check", is_flag=True, help="Compare with the targets; exit with 6 when one is missed.")
+@click.option("--save", type=click.Path(file_okay=False), help="Also write mesh.json and mesh.md into this folder.")
+@JSON
+def mesh(
+    names: tuple[str, ...],
+    rings: tuple[int, ...],
+    repeat: int,
+    idle_seconds: float,
+    rounds: int,
+    check: bool,
+    save: str | None,
+    as_json: bool,
+) -> int:
+    """Rates, latency and rounds of the peer mesh between processes of this machine, beside bare gRPC and TCP.
+
+    \b
+    Examples:
+      edgegossip bench mesh --case throughput --case latency
+      edgegossip bench mesh --case ring --nodes 8
+      edgegossip bench mesh --check --save docs/results
+    """
+    from edgegossip.bench.mesh.cases import Settings
+    from edgegossip.bench.mesh.run import run
+
+    settings = Settings(names or CASES, rings, repeat, idle_seconds, rounds)
+    out = (lambda text: None) if as_json else click.echo
+    document, code = run(settings, sys.argv[1:], out, check=check, save=Path(save) if save else None)
     if as_json:
         click.echo(json.dumps(document))
     return code

@@ -4,3 +4,5 @@
 one byte a frame where a time has to be taken, no assembly of frames at the receiver, everything in one asyncio loop without a
 change of threads. *TCP* is a blocking socket with TCP_NODELAY.
 """
+
+CASES = ("throughput", "latency", "ring", "idle", "memory")

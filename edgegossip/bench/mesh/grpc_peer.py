@@ -1,6 +1,6 @@
 """Bare gRPC in its best form: raw bytes on one long-lived bidirectional call a directed edge, all in one asyncio loop.
 
-A frame goes out in messages of `message_bytes`. Of 64 KiB to 8 MB, 1 MiB is the fastest for 8 MB frames; sync gRPC with threads
+A frame goes out in messages of `message_bytes`; several sizes are measured and the fastest counts. Sync gRPC with threads
 measures like asyncio. What arrives is counted and dropped, which the mesh cannot do.
 """
 
@@ -17,7 +17,6 @@ from edgegossip.mesh._grpc import grpc
 T = TypeVar("T")
 METHOD = "/bare.Bytes/Stream"
 OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-MESSAGE_BYTES = 1 << 20
 
 
 class BareHandler(grpc.GenericRpcHandler):
@@ -43,7 +42,7 @@ class BareHandler(grpc.GenericRpcHandler):
 class BareGrpcPeer:
     """The loop runs only while an order is carried out."""
 
-    def __init__(self, name: str, message_bytes: int = MESSAGE_BYTES) -> None:
+    def __init__(self, name: str, message_bytes: int) -> None:
         self._name, self._message_bytes = name, message_bytes
         self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
@@ -69,6 +68,9 @@ class BareGrpcPeer:
 
     def ring(self, neighbours: Sequence[str], rounds: int, size: int) -> list[float]:
         return self._run(self._ring(neighbours, rounds, size))
+
+    def idle(self, seconds: float) -> float:
+        raise NotImplementedError("idling is measured of the mesh alone")
 
     def close(self) -> None:
         self._run(self._close())

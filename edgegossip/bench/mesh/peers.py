@@ -16,6 +16,7 @@ from edgegossip.types import PeerError
 
 PATIENCE_S = 60.0  # longest silence; bounds a measurement that hangs
 RUN_ID = bytes(16)
+_SAY_S = 5.0  # a node that waits wakes up this often, to say for whom
 
 
 class Peer(Protocol):
@@ -40,6 +41,9 @@ class Peer(Protocol):
 
     def ring(self, neighbours: Sequence[str], rounds: int, size: int) -> list[float]:
         """Each round a frame to each neighbour and one from each, no computing; seconds at the end of each round."""
+
+    def idle(self, seconds: float) -> float:
+        """Wait for peers as a node does; CPU seconds of this process."""
 
     def close(self) -> None: ...
 
@@ -99,6 +103,12 @@ class MeshPeer:
                 self._frame(peer)
             ends_s.append(time.perf_counter())
         return ends_s
+
+    def idle(self, seconds: float) -> float:
+        began_s, end_s = time.process_time(), time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0:
+            self._transport.incoming(min(left_s, _SAY_S))
+        return time.process_time() - began_s
 
     def close(self) -> None:
         self._transport.close()

@@ -66,6 +66,9 @@ class TcpPeer:
     def ring(self, neighbours: Sequence[str], rounds: int, size: int) -> list[float]:
         raise NotImplementedError("rings are measured against bare gRPC alone")
 
+    def idle(self, seconds: float) -> float:
+        raise NotImplementedError("idling is measured of the mesh alone")
+
     def close(self) -> None:
         for link in (*self._sockets.values(), self._server):
             link.close()

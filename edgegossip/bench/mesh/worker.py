@@ -4,34 +4,32 @@ input, each is answered by one JSON line; it ends when the input does."""
 from __future__ import annotations
 
 import json
-import os
 import resource
 import sys
-import time
 from typing import Any
 
 from edgegossip.bench.mesh.peers import MeshPeer, Peer
 
 
 def make_peer(kind: str, name: str) -> Peer:
-    """`kind`: mesh, grpc or tcp. Imported here so that a process loads only what it measures."""
+    """`kind`: mesh, grpc (or grpc-N with messages of N MiB) or tcp. Imported here so that a process loads only what it
+    measures."""
     if kind == "mesh":
         return MeshPeer(name)
-    if kind == "grpc":
+    if kind.startswith("grpc"):
         from edgegossip.bench.mesh.grpc_peer import BareGrpcPeer
 
-        return BareGrpcPeer(name)
+        _, _, message_mib = kind.partition("-")
+        return BareGrpcPeer(name, int(message_mib or 1) << 20)
     from edgegossip.bench.mesh.tcp_peer import TcpPeer
 
     return TcpPeer(name)
 
 
-def usage() -> dict[str, float]:
-    """CPU seconds and resident bytes of this process."""
+def usage() -> dict[str, int]:
+    """Resident bytes of this process."""
     with open("/proc/self/statm", encoding="ascii") as statm:
-        rss_bytes = int(statm.read().split()[1]) * resource.getpagesize()
-    times = os.times()
-    return {"cpu_s": times.user + times.system, "rss_bytes": rss_bytes, "at_s": time.monotonic()}
+        return {"rss_bytes": int(statm.read().split()[1]) * resource.getpagesize()}
 
 
 def main() -> None:
