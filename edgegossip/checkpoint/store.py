@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from edgegossip.types import ConfigError, DataError, HostError
 
 _NAME = re.compile(r"(\d{10})\.ckpt")
 _PART = re.compile(r"\.\d{10}\.part")
+_SMALL_BYTES = 2**16
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -154,11 +156,10 @@ class Store:
         self._good.insert(0, number)
         self._prune(self._keep)
 
-    def _write(self, part: str, first: bytes | memoryview, rest: Any) -> None:
+    def _write(self, part: str, first: bytes | memoryview, rest: Iterable[bytes | memoryview]) -> None:
         file = self._files.create(part)
         try:
-            self._files.write(file, first)
-            for piece in rest:
+            for piece in _gathered(chain((first,), rest)):
                 self._files.write(file, piece)
             self._files.sync(file)
         finally:
@@ -187,6 +188,24 @@ class Store:
 
     def _path(self, number: int) -> str:
         return f"{self.folder}/{number:010d}.ckpt"
+
+
+def _gathered(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """The same bytes in fewer pieces: small ones are joined, large ones stay what they are."""
+    small = bytearray()
+    for piece in pieces:
+        if len(piece) < _SMALL_BYTES:
+            small += piece
+            if len(small) < _SMALL_BYTES:
+                continue
+            piece = b""
+        if small:
+            yield bytes(small)
+            small.clear()
+        if piece:
+            yield piece
+    if small:
+        yield bytes(small)
 
 
 def _show(value: Any) -> str:

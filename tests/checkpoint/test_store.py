@@ -40,12 +40,12 @@ def store_on(disk: FakeDisk, keep: int = 2, **identity: object) -> Store:
 
 
 def value_of(round: int) -> dict[str, object]:
-    return {"round": round, "x": np.full(300, round, np.float32), "m": np.arange(200) + round}
+    return {"round": round, "x": np.full(17_000, round, np.float32), "m": np.arange(200) + round}
 
 
 def check(value: object, round: int) -> None:
     assert isinstance(value, dict) and value["round"] == round
-    assert np.array_equal(value["x"], np.full(300, round)) and np.array_equal(value["m"], np.arange(200) + round)
+    assert np.array_equal(value["x"], np.full(17_000, round)) and np.array_equal(value["m"], np.arange(200) + round)
 
 
 def play(disk: FakeDisk, rounds: int) -> int:
@@ -124,7 +124,7 @@ def test_without_the_sync_of_the_file_or_the_folder_it_would_be_lost() -> None:
         assert lost > 5, left_out
 
 
-@pytest.mark.parametrize("keep_bytes", [0, 5, 11, 12, 20, 100, 1500])
+@pytest.mark.parametrize("keep_bytes", [0, 5, 11, 12, 20, 100, 1500, 60_000])
 def test_a_torn_file_is_passed_over_with_a_word_and_goes_first(keep_bytes: int) -> None:
     disk = FakeDisk()
     play(disk, 3)
@@ -144,7 +144,7 @@ def test_every_flipped_bit_is_noticed() -> None:
     play(disk, 2)
     path = f"{FOLDER}/0000000002.ckpt"
     whole = bytes(disk.open(path)._data)
-    for at in range(0, len(whole), 7):
+    for at in (*range(300), *range(300, len(whole) - 300, 211), *range(len(whole) - 300, len(whole))):
         bad = bytearray(whole)
         bad[at] ^= 1 << at % 8
         disk._now[path].content = bad

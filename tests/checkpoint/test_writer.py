@@ -1,0 +1,151 @@
+"""Off the critical path: the newest wins, no more than one is owed, and a disk that does not do is said and holds nobody."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgegossip.checkpoint import writer as writers
+from edgegossip.checkpoint.store import Store
+from edgegossip.checkpoint.writer import Writer
+from edgegossip.sim.fake_disk import FakeDisk
+from edgegossip.types import LocalError
+
+PATIENCE_S = 20.0
+FOLDER = Path("/checkpoint/board-0")
+
+
+class Gate:
+    """A disk whose syncs of a file wait for `open`."""
+
+    def __init__(self) -> None:
+        self.open, self.at = threading.Event(), threading.Semaphore(0)
+
+    def __call__(self, operation: str, path: str) -> None:
+        if operation == "sync":
+            self.at.release()
+            assert self.open.wait(PATIENCE_S)
+
+
+class Said(list[tuple[str, str]]):
+    def __call__(self, event: str, text: str) -> None:
+        self.append((event, text))
+
+    def names(self) -> list[str]:
+        return [event for event, _ in self]
+
+
+def make(disk: FakeDisk, said: Said | None = None, **settings: Any) -> tuple[Store, Writer]:
+    store = Store(FOLDER, {}, keep=100, files=disk)
+    store.load()
+    return store, Writer(store, Said() if said is None else said, **settings)
+
+
+def kept(disk: FakeDisk) -> list[int]:
+    """The rounds on the disk."""
+    return [
+        Store(FOLDER, {}, files=disk)._read(f"{FOLDER}/{n}", None)[0]["round"] for n in sorted(disk.names(str(FOLDER)))
+    ]
+
+
+def test_the_newest_wins_and_nobody_waits_within_the_slack() -> None:
+    disk = FakeDisk(gate := Gate())
+    _, writer = make(disk, slack_s=1e9)
+    writer.offer(1, "one")
+    assert gate.at.acquire(timeout=PATIENCE_S)
+    for round in range(2, 50):
+        writer.offer(round, "more")
+    assert writer.durable is None
+    gate.open.set()
+    assert writer.close(PATIENCE_S)
+    assert writer.durable == 49 and kept(disk) == [1, 49]
+
+
+def test_an_offer_waits_until_the_one_before_is_durable() -> None:
+    disk = FakeDisk(gate := Gate())
+    _, writer = make(disk, slack_s=0.0, patience_s=PATIENCE_S)
+    writer.offer(1, "one")
+    offered = threading.Event()
+
+    def second() -> None:
+        writer.offer(2, "two")
+        offered.set()
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    assert gate.at.acquire(timeout=PATIENCE_S)
+    assert not offered.wait(0.2)
+    gate.open.set()
+    assert offered.wait(PATIENCE_S)
+    assert (writer.durable or 0) >= 1
+    thread.join()
+    assert writer.close(PATIENCE_S) and kept(disk) == [1, 2]
+
+
+def test_a_disk_that_hangs_is_said_once_and_holds_nobody_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "ANNOUNCE_S", 0.05)
+    disk, said = FakeDisk(gate := Gate()), Said()
+    _, writer = make(disk, said, slack_s=0.0, patience_s=0.3)
+    writer.offer(1, "x")
+    assert gate.at.acquire(timeout=PATIENCE_S)
+    for round in range(2, 20):  # 18 times 0.3 s would be seen
+        writer.offer(round, "x")
+    assert said.names().count("checkpoint-failed") == 1 and "waiting" in said.names()
+    assert "the disk has not finished a checkpoint for 0 s" in dict(said)["checkpoint-failed"]
+    assert not writer.close(0.05)
+    gate.open.set()
+    assert writer.close(PATIENCE_S) and kept(disk) == [1, 19]
+
+
+def test_a_full_disk_is_said_seldom_and_so_is_that_it_does_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    disk, said = FakeDisk(), Said()
+    _, writer = make(disk, said, slack_s=0.0, clock=lambda: now[0])
+
+    def offer(round: int) -> None:
+        writer.offer(round, "x" * 1000)
+        with writer._news:
+            while writer._waiting or writer._writing:
+                writer._news.wait(PATIENCE_S)
+
+    offer(1)
+    disk.capacity_bytes = 100
+    for round in range(2, 400):
+        now[0] += 1.0
+        offer(round)
+    assert said.names() == ["checkpoint-failed"]
+    text = said[0][1]
+    assert "No space left on device" in text and "from round 1;" in text and "checkpoint.every = 0" in text
+    now[0] += writers.WARN_S
+    offer(400)
+    assert said.names() == ["checkpoint-failed"] * 2
+    disk.capacity_bytes = None
+    now[0] += writers.MOST_RETRY_S
+    offer(500)
+    assert said.names()[2:] == ["checkpoint-back"] and writer.durable == 500
+    assert 5 < int(said[2][1].split()[-3]) < 20  # tries get rare
+    assert writer.close(PATIENCE_S) and 500 in kept(disk)
+
+
+def test_a_state_that_cannot_be_kept_is_said_and_not_tried_again() -> None:
+    said = Said()
+    _, writer = make(FakeDisk(), said)
+    for round in range(5):
+        writer.offer(round, object())
+    writer.close(PATIENCE_S)
+    assert said.names() == ["checkpoint-failed"] and "which is not in the table" in said[0][1]
+
+
+def test_a_store_says_what_kind_of_fault_it_is() -> None:
+    disk = FakeDisk()
+    disk.read_only = True
+    store, _ = make(disk)
+    with pytest.raises(OSError, match="Read-only") as caught:
+        store.save("x", round=1)
+    assert caught.value.errno == errno.EROFS
+    with pytest.raises(LocalError):
+        store.save(object(), round=1)
