@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
@@ -170,4 +171,104 @@ def spectral_atom(
     divisor: float,
     out: WriteBuffer,
     isa: str | None = None,
+) -> None: ...
+def int8_quantise(
+    x: ReadBuffer,
+    batch: int,
+    q: WriteBuffer,
+    scale: WriteBuffer,
+    zero: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None: ...
+def int8_add(
+    a_q: ReadBuffer,
+    a_scale: ReadBuffer,
+    a_zero: ReadBuffer,
+    b_q: ReadBuffer,
+    b_scale: ReadBuffer,
+    b_zero: ReadBuffer,
+    batch: int,
+    q: WriteBuffer,
+    scale: WriteBuffer,
+    zero: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None: ...
+def int8_conv(
+    shape: Sequence[int],
+    x_q: ReadBuffer,
+    x_scale: ReadBuffer,
+    x_zero: ReadBuffer,
+    weight: ReadBuffer,
+    bias: ReadBuffer | None,
+    q: WriteBuffer | None,
+    scale: WriteBuffer | None,
+    zero: WriteBuffer | None,
+    values: WriteBuffer | None,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None: ...
+def int8_conv_backward(
+    shape: Sequence[int],
+    x_q: ReadBuffer,
+    x_scale: ReadBuffer,
+    x_zero: ReadBuffer,
+    weight: ReadBuffer,
+    g: ReadBuffer,
+    key: int,
+    wide: bool,
+    dx: WriteBuffer | None,
+    dw: WriteBuffer | None,
+    db: WriteBuffer | None,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None: ...
+def int8_evonorm(
+    shape: Sequence[int],
+    y_q: ReadBuffer,
+    y_scale: ReadBuffer,
+    y_zero: ReadBuffer,
+    v: ReadBuffer,
+    gamma: ReadBuffer,
+    beta: ReadBuffer,
+    q: WriteBuffer,
+    scale: WriteBuffer,
+    zero: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None: ...
+def int8_evonorm_backward(
+    shape: Sequence[int],
+    y_q: ReadBuffer,
+    y_scale: ReadBuffer,
+    y_zero: ReadBuffer,
+    v: ReadBuffer,
+    gamma: ReadBuffer,
+    beta: ReadBuffer,
+    g: ReadBuffer,
+    dy: WriteBuffer,
+    dv: WriteBuffer,
+    dgamma: WriteBuffer,
+    dbeta: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None: ...
+def int8_max_pool(
+    shape: Sequence[int], x_q: ReadBuffer, q: WriteBuffer, tap: WriteBuffer, threads: int | None = None
+) -> None: ...
+def int8_max_pool_backward(
+    shape: Sequence[int], tap: ReadBuffer, g: ReadBuffer, out: WriteBuffer, threads: int | None = None
+) -> None: ...
+def int8_average_pool(
+    shape: Sequence[int],
+    x_q: ReadBuffer,
+    x_scale: ReadBuffer,
+    x_zero: ReadBuffer,
+    count_padding: bool,
+    out: WriteBuffer,
+    threads: int | None = None,
+) -> None: ...
+def int8_average_pool_backward(
+    shape: Sequence[int], g: ReadBuffer, count_padding: bool, out: WriteBuffer, threads: int | None = None
 ) -> None: ...

@@ -7,17 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.native.instruction_sets import ISA_FLAGS
+
 HERE = Path(__file__).parent
 SRC = HERE.parents[1] / "edgegossip" / "native" / "src"
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", f"-I{SRC}"]
-ISA_FLAGS = {
-    "x86_64": {
-        "portable": [],
-        "avx2": ["-mavx2", "-mbmi2"],
-        "avx512": ["-mbmi2", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"],
-    },
-    "aarch64": {"portable": [], "neon": []},
-}
 
 
 def hashes(folder, compiler, arch, emulator, link=()):

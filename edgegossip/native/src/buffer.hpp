@@ -70,9 +70,13 @@ template <> inline bool Buffer<float>::has_format(const char* f) { return is_for
 template <> inline bool Buffer<double>::has_format(const char* f) { return is_format(f, "d"); }
 template <> inline bool Buffer<int64_t>::has_format(const char* f) { return is_format(f, "ql"); }  // 8 bytes by itemsize
 template <> inline bool Buffer<uint8_t>::has_format(const char* f) { return is_format(f, "B"); }
+template <> inline bool Buffer<int8_t>::has_format(const char* f) { return f != nullptr && is_format(f, "b"); }
+template <> inline bool Buffer<int32_t>::has_format(const char* f) { return is_format(f, "il"); }  // 4 bytes by itemsize
 template <> inline const char* Buffer<float>::type_name() { return "float32"; }
 template <> inline const char* Buffer<double>::type_name() { return "float64"; }
 template <> inline const char* Buffer<int64_t>::type_name() { return "int64"; }
+template <> inline const char* Buffer<int8_t>::type_name() { return "int8"; }
+template <> inline const char* Buffer<int32_t>::type_name() { return "int32"; }
 template <> inline const char* Buffer<uint8_t>::type_name() { return "uint8"; }
 
 // Offsets of tensors, checked against the n values they divide. Copied, so that no other thread can change them later.

@@ -1,12 +1,19 @@
 #include "cpu.hpp"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace edgegossip {
 
 extern const Kernels kernels_portable;
+extern const Int8 int8_portable;
 #if defined(__x86_64__)
 extern const Kernels kernels_avx2, kernels_avx512;
+extern const Int8 int8_avx2, int8_avxvnni, int8_avx512vnni;
 #elif defined(__aarch64__)
 extern const Kernels kernels_neon;
+extern const Int8 int8_neon;
 #endif
 
 namespace {
@@ -25,18 +32,28 @@ bool has_avx512() {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("bmi2");
 }
+
+// Not every compiler's built-in knows the name "avxvnni"; it needs nothing of the system beyond AVX2.
+bool has_avxvnni() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0;
+}
+
+bool has_avx512vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 #endif
 
 }  // namespace
 
 const std::vector<Isa>& compiled_isas() {
     static const std::vector<Isa> isas = {
-        {"portable", &kernels_portable, always},
+        {"portable", &kernels_portable, &int8_portable, always},
 #if defined(__x86_64__)
-        {"avx2", &kernels_avx2, has_avx2},
-        {"avx512", &kernels_avx512, has_avx512},
+        {"avx2", &kernels_avx2, &int8_avx2, has_avx2},
+        {"avxvnni", &kernels_avx2, &int8_avxvnni, has_avxvnni},
+        {"avx512", &kernels_avx512, &int8_avx2, has_avx512},
+        {"avx512vnni", &kernels_avx512, &int8_avx512vnni, has_avx512vnni},
 #elif defined(__aarch64__)
-        {"neon", &kernels_neon, always},
+        {"neon", &kernels_neon, &int8_neon, always},
 #endif
     };
     return isas;

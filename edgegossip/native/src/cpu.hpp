@@ -5,12 +5,14 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "kernels/int8.hpp"
 
 namespace edgegossip {
 
 struct Isa {
     const char* name;
     const Kernels* kernels;
+    const Int8* int8;  // integer training has its own table: some instruction sets matter to it alone
     bool (*present)();  // on the CPU and enabled by the operating system
 };
 

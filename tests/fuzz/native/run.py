@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.fuzz.native import corpus
+from tests.native.instruction_sets import ISA_FLAGS
 
 HERE = Path(__file__).parent
 SRC = HERE.parents[2] / "edgegossip" / "native" / "src"
@@ -35,14 +36,6 @@ CHECKS = [
     f"-fsanitize=fuzzer-no-link,{SANITIZERS},float-cast-overflow",
     f"-fno-sanitize-recover={SANITIZERS},float-cast-overflow",
 ]
-ISA_FLAGS: dict[str, dict[str, list[str]]] = {
-    "x86_64": {
-        "portable": [],
-        "avx2": ["-mavx2", "-mbmi2"],
-        "avx512": ["-mbmi2", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"],
-    },
-    "aarch64": {"portable": [], "neon": []},
-}
 
 
 def compiler() -> str | None:

@@ -1,0 +1,229 @@
+"""The int8 layers as functions with gradients. Inputs may be plain float32 tensors, which are then quantised.
+
+Every gradient passes through quantisers as if they were not there (straight-through estimator). Saved for the backward pass
+are int8 tensors, a scale and zero point a sample, and references to the weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from edgegossip.int8.norms import chunks_of
+from edgegossip.int8.tensor import QuantisedTensor
+from edgegossip.native import int8 as native
+from edgegossip.types import LocalError
+
+Pair = tuple[int, int]
+_KEY_BITS = 63
+
+
+def quantise(x: Tensor) -> QuantisedTensor:
+    """x float[batch, channels, height, width] or [batch, features] in int8, with a scale and zero point a sample."""
+    return x if isinstance(x, QuantisedTensor) else _Quantise.apply(x)
+
+
+def dequantise(x: Tensor) -> Tensor:
+    """The float32 values of an int8 tensor; a plain tensor as it is."""
+    return _Dequantise.apply(x) if isinstance(x, QuantisedTensor) else x
+
+
+def flat(t: Tensor | None) -> Any:
+    """A one-dimensional numpy view (a copy where the memory has gaps)."""
+    return None if t is None else t.detach().reshape(-1).numpy()
+
+
+def maps_of(q: Tensor, scale: Tensor, zero: Tensor) -> native.Maps:
+    return native.Maps(q.view(-1).numpy(), scale.numpy(), zero.numpy())
+
+
+def room(batch: int, *sizes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Empty q int8[batch, *sizes], scale and zero."""
+    return torch.empty((batch, *sizes), dtype=torch.int8), torch.empty(batch), torch.empty(batch, dtype=torch.int32)
+
+
+def nhwc(x: Tensor) -> Tensor:
+    """[batch, channels, height, width] -> contiguous [batch, height, width, channels]; no copy where channels come last."""
+    return (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).contiguous()
+
+
+def nchw(x: Tensor) -> Tensor:
+    return x.permute(0, 3, 1, 2) if x.dim() == 4 else x
+
+
+def draw_key() -> int:
+    """Key of one stochastic rounding, from torch's random state."""
+    return int(torch.randint(0, 2**_KEY_BITS - 1, ()))
+
+
+class _Quantise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor) -> QuantisedTensor:
+        if x.device.type != "cpu" or not x.is_floating_point() or x.dim() not in (2, 4):
+            raise LocalError(
+                "int8 layers take floating-point tensors of 2 or 4 dimensions on a CPU, "
+                f"not {x.dtype}{list(x.shape)} on {x.device}"
+            )
+        values = nhwc(x.to(torch.float32))
+        made = room(values.shape[0], *values.shape[1:])
+        native.quantise(flat(values), len(values), maps_of(*made), threads=torch.get_num_threads())
+        return QuantisedTensor(*made)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+class _Dequantise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: QuantisedTensor) -> Tensor:
+        return x.values()
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+class _Conv(torch.autograd.Function):
+    """`as_values`: the result is a plain float32 tensor (linear layers), else an int8 tensor."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: QuantisedTensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        shape: native.ConvShape,
+        wide: bool,
+        as_values: bool,
+        key: int,
+    ) -> Tensor:
+        ctx.save_for_backward(x.q, x.scale, x.zero, weight)
+        ctx.shape, ctx.wide, ctx.key, ctx.has_bias = shape, wide, key, bias is not None
+        size = (shape.out_height, shape.out_width, shape.outputs) if x.dim() == 4 else (shape.outputs,)
+        threads, at = torch.get_num_threads(), maps_of(x.q, x.scale, x.zero)
+        if as_values:
+            values = torch.empty((shape.batch, *size))
+            native.conv(shape, at, flat(weight), flat(bias), flat(values), threads=threads)
+            return nchw(values)
+        made = room(shape.batch, *size)
+        native.conv(shape, at, flat(weight), flat(bias), maps_of(*made), threads=threads)
+        return QuantisedTensor(*made)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        q, scale, zero, weight = ctx.saved_tensors
+        of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
+        dx = torch.empty(q.shape) if of_x else None
+        dw = torch.empty(weight.shape) if of_weight else None
+        db = torch.empty(ctx.shape.outputs) if of_bias and ctx.has_bias else None
+        native.conv_backward(
+            ctx.shape,
+            maps_of(q, scale, zero),
+            flat(weight),
+            flat(nhwc(g)),
+            ctx.key,
+            ctx.wide,
+            flat(dx),
+            flat(dw),
+            flat(db),
+            threads=torch.get_num_threads(),
+        )
+        return (None if dx is None else nchw(dx)), dw, db, None, None, None, None
+
+
+def conv2d(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, groups: int, dw: int = 16
+) -> Tensor:
+    """Convolution of x [batch, in, height, width] by weight [out, in / groups, kernel_h, kernel_w]. See `native.int8.conv`."""
+    x = quantise(x)
+    batch, inputs, height, width = x.shape
+    outputs, _, kernel_h, kernel_w = weight.shape
+    shape = native.ConvShape(batch, height, width, inputs, outputs, kernel_h, kernel_w, *stride, *padding, groups)
+    return _Conv.apply(x, weight, bias, shape, dw == 16, False, draw_key() if torch.is_grad_enabled() else 0)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, dw: int = 16) -> Tensor:
+    """x [..., in] by weight [out, in]; the result is a plain float32 tensor [..., out]."""
+    rows = x if x.dim() == 2 else dequantise(x).reshape(-1, x.shape[-1])
+    rows = quantise(rows)
+    shape = native.ConvShape(rows.shape[0], 1, 1, rows.shape[1], weight.shape[0], 1, 1, 1, 1, 0, 0, 1)
+    y: Tensor = _Conv.apply(rows, weight, bias, shape, dw == 16, True, draw_key() if torch.is_grad_enabled() else 0)
+    return y if x.dim() == 2 else y.reshape(*x.shape[:-1], weight.shape[0])
+
+
+class _RangeEvoNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: QuantisedTensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int) -> QuantisedTensor:
+        batch, channels, height, width = y.shape
+        ctx.shape = native.NormShape(batch, height * width, channels, groups, chunks_of(height * width))
+        ctx.save_for_backward(y.q, y.scale, y.zero, v, gamma, beta)
+        made = room(*y.q.shape)
+        by = native.NormParameters(flat(v), flat(gamma), flat(beta))
+        native.evonorm(ctx.shape, maps_of(y.q, y.scale, y.zero), by, maps_of(*made), threads=torch.get_num_threads())
+        return QuantisedTensor(*made)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        q, scale, zero, *parameters = ctx.saved_tensors
+        dy, grads = torch.empty(q.shape), [torch.empty(p.shape) for p in parameters]
+        native.evonorm_backward(
+            ctx.shape,
+            maps_of(q, scale, zero),
+            native.NormParameters(*map(flat, parameters)),
+            flat(nhwc(g)),
+            flat(dy),
+            native.NormParameters(*map(flat, grads)),
+            threads=torch.get_num_threads(),
+        )
+        return nchw(dy), *grads, None
+
+
+def range_evonorm(y: Tensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int) -> Tensor:
+    """See `norms.RangeEvoNorm`; y [batch, channels, height, width]."""
+    return _RangeEvoNorm.apply(quantise(y), v, gamma, beta, groups)
+
+
+class _Add(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, a: QuantisedTensor, b: QuantisedTensor) -> QuantisedTensor:
+        made = room(*a.q.shape)
+        first, second = (maps_of(t.q, t.scale, t.zero) for t in (a, b))
+        native.add(first, second, maps_of(*made), threads=torch.get_num_threads())
+        return QuantisedTensor(*made)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        return grads[0], grads[0]
+
+
+def add(a: Any, b: Any, *, alpha: float = 1) -> Any:
+    """a + b of two int8 tensors of one shape; anything else is not for int8."""
+    both = isinstance(a, QuantisedTensor) and isinstance(b, QuantisedTensor)
+    return _Add.apply(a, b) if both and alpha == 1 and a.shape == b.shape else NotImplemented
+
+
+class _ReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: QuantisedTensor) -> QuantisedTensor:
+        zero = x.zero.to(torch.int8).view(-1, *[1] * (x.q.dim() - 1))
+        q = torch.maximum(x.q, zero)
+        ctx.save_for_backward(q, x.zero)
+        return QuantisedTensor(q, x.scale, x.zero)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        q, zero = ctx.saved_tensors
+        passed = q > zero.to(torch.int8).view(-1, *[1] * (q.dim() - 1))
+        return nchw(nhwc(g) * passed)
+
+
+def relu(x: Any, inplace: bool = False) -> Any:
+    """max(x, 0). Values that the quantiser made 0 count as not positive. `inplace` is taken and changes nothing."""
+    return _ReLU.apply(quantise(x))

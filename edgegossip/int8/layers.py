@@ -1,0 +1,76 @@
+"""The int8 layers as modules. Each is its torch counterpart with another forward pass: same parameters, names, settings and
+`state_dict`, so that checkpoints go back and forth between fp32 and int8."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from edgegossip.int8 import functional, norms, pooling
+
+Pair = tuple[int, int]
+
+
+def _pair(value: Any) -> Pair:
+    first, second = value if isinstance(value, tuple) else (value, value)
+    return int(first), int(second)
+
+
+class Conv2d(nn.Conv2d):
+    """See `native.int8.conv`. Takes int8 or float32, gives int8."""
+
+    dw: int = 16  # bits of the gradient that weight gradients are made of
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.conv2d(
+            x, self.weight, self.bias, _pair(self.stride), _pair(self.padding), self.groups, self.dw
+        )
+
+
+class Linear(nn.Linear):
+    """Takes int8 or float32, gives float32."""
+
+    dw: int = 16
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight, self.bias, self.dw)
+
+
+class RangeEvoNorm(norms.RangeEvoNorm):
+    """Takes int8 or float32, gives int8."""
+
+    def forward(self, y: Tensor) -> Tensor:
+        return functional.range_evonorm(y, self.v, self.gamma, self.beta, self.groups)
+
+
+class ReLU(nn.ReLU):
+    """Takes int8 or float32, gives int8. Never in place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = functional.relu(x)
+        return made
+
+
+class MaxPool2d(nn.MaxPool2d):
+    """Takes int8 or float32, gives int8."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        stride = self.kernel_size if self.stride is None else self.stride
+        return pooling.max_pool2d(x, _pair(self.kernel_size), _pair(stride), _pair(self.padding), self.ceil_mode)
+
+
+class AvgPool2d(nn.AvgPool2d):
+    """Takes int8 or float32, gives float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernel, stride = _pair(self.kernel_size), _pair(self.kernel_size if self.stride is None else self.stride)
+        return pooling.avg_pool2d(x, kernel, stride, _pair(self.padding), self.ceil_mode, self.count_include_pad)
+
+
+class GlobalAvgPool2d(nn.AdaptiveAvgPool2d):
+    """AdaptiveAvgPool2d(1). Takes int8 or float32, gives float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = (int(x.shape[2]), int(x.shape[3]))
+        return pooling.avg_pool2d(x, size, size, (0, 0))

@@ -1,0 +1,77 @@
+"""Max and average pooling of int8 tensors. Saved for the backward pass: one byte a maximum, and nothing for averages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from edgegossip.int8.functional import flat, maps_of, nchw, nhwc, quantise, room
+from edgegossip.int8.tensor import QuantisedTensor
+from edgegossip.native import int8 as native
+
+Pair = tuple[int, int]
+
+
+def pooled_size(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) -> int:
+    """Outputs along one dimension, as torch counts them: with `ceil_mode` no window starts behind the map and its padding."""
+    out = (size + 2 * pad - kernel + (stride - 1 if ceil_mode else 0)) // stride + 1
+    return out - 1 if ceil_mode and (out - 1) * stride >= size + pad else out
+
+
+def _shape(x: Tensor, kernel: Pair, stride: Pair, pad: Pair, ceil_mode: bool) -> native.PoolShape:
+    batch, channels, *size = x.shape
+    out = [pooled_size(size[k], kernel[k], stride[k], pad[k], ceil_mode) for k in (0, 1)]
+    return native.PoolShape(batch, size[0], size[1], channels, *kernel, *stride, *pad, out[0], out[1])
+
+
+class _MaxPool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: QuantisedTensor, shape: native.PoolShape) -> QuantisedTensor:
+        q = room(shape.batch, shape.out_height, shape.out_width, shape.channels)[0]
+        tap = torch.empty(q.shape, dtype=torch.uint8)
+        native.max_pool(shape, flat(x.q), flat(q), flat(tap), threads=torch.get_num_threads())
+        ctx.shape = shape
+        ctx.save_for_backward(tap)
+        return QuantisedTensor(q, x.scale, x.zero)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        (tap,) = ctx.saved_tensors
+        s = ctx.shape
+        dx = torch.empty(s.batch, s.height, s.width, s.channels)
+        native.max_pool_backward(s, flat(tap), flat(nhwc(g)), flat(dx), threads=torch.get_num_threads())
+        return nchw(dx), None
+
+
+def max_pool2d(x: Tensor, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool = False) -> Tensor:
+    """Largest value of every window; kernels of at most 256 places. The first of several equal ones takes the gradient."""
+    return _MaxPool.apply(quantise(x), _shape(x, kernel, stride, padding, ceil_mode))
+
+
+class _AveragePool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: QuantisedTensor, shape: native.PoolShape, count_padding: bool) -> Tensor:
+        ctx.shape, ctx.count_padding = shape, count_padding
+        out = torch.empty(shape.batch, shape.out_height, shape.out_width, shape.channels)
+        at = maps_of(x.q, x.scale, x.zero)
+        native.average_pool(shape, at, count_padding, flat(out), threads=torch.get_num_threads())
+        return nchw(out)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        s = ctx.shape
+        dx = torch.empty(s.batch, s.height, s.width, s.channels)
+        native.average_pool_backward(s, flat(nhwc(g)), ctx.count_padding, flat(dx), threads=torch.get_num_threads())
+        return nchw(dx), None, None
+
+
+def avg_pool2d(
+    x: Tensor, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool = False, count_include_pad: bool = True
+) -> Tensor:
+    """Means over windows, from integer sums, as a plain float32 tensor."""
+    return _AveragePool.apply(quantise(x), _shape(x, kernel, stride, padding, ceil_mode), count_include_pad)

@@ -1,0 +1,81 @@
+"""Flattening, slicing and zero padding of int8 tensors: no value changes, so neither do scales and zero points."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from edgegossip.int8.functional import nchw
+from edgegossip.int8.tensor import QuantisedTensor
+
+Pair = tuple[int, int]
+
+
+class _Flatten(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: QuantisedTensor) -> QuantisedTensor:
+        ctx.shape = tuple(x.shape)
+        return QuantisedTensor(nchw(x.q).reshape(len(x.q), -1).contiguous(), x.scale, x.zero)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0].reshape(ctx.shape)
+
+
+def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """[batch, channels, height, width] -> [batch, channels * height * width]."""
+    if not isinstance(x, QuantisedTensor) or x.dim() != 4 or start_dim not in (1, -3) or end_dim not in (-1, 3):
+        return NotImplemented
+    return _Flatten.apply(x)
+
+
+class _Slice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: QuantisedTensor, index: tuple[slice, ...]) -> QuantisedTensor:
+        ctx.shape, ctx.index = tuple(x.q.shape), index
+        return QuantisedTensor(x.q[index].contiguous(), x.scale[index[0]], x.zero[index[0]])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        dx = torch.zeros(ctx.shape)
+        dx[ctx.index] = grads[0].permute(0, 2, 3, 1)
+        return nchw(dx), None
+
+
+def getitem(x: Any, index: Any) -> Any:
+    """x[:, :, ::2, ::2] and other slices of [batch, channels, height, width]; any other index is not for int8."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if not isinstance(x, QuantisedTensor) or x.dim() != 4 or not all(isinstance(p, slice) for p in parts):
+        return NotImplemented
+    if len(parts) > 4:
+        return NotImplemented
+    n, c, h, w = list(parts) + [slice(None)] * (4 - len(parts))
+    return _Slice.apply(x, (n, h, w, c))
+
+
+class _Pad(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: QuantisedTensor, pads: tuple[Pair, Pair, Pair]) -> QuantisedTensor:
+        size = [old + first + last for old, (first, last) in zip(x.q.shape[1:], pads, strict=True)]
+        q = x.zero.to(torch.int8).view(-1, 1, 1, 1).repeat(1, *size)
+        inner = tuple(slice(first, first + old) for old, (first, _) in zip(x.q.shape[1:], pads, strict=True))
+        ctx.index = (slice(None), *inner)
+        q[ctx.index] = x.q
+        return QuantisedTensor(q, x.scale, x.zero)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return nchw(grads[0].permute(0, 2, 3, 1)[ctx.index]), None
+
+
+def pad(x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
+    """`torch.nn.functional.pad` of channels, rows and columns with zeros; anything else is not for int8."""
+    sizes = [*pad, *[0] * (6 - len(pad))]
+    if mode != "constant" or value or not isinstance(x, QuantisedTensor) or x.dim() != 4 or len(sizes) > 6:
+        return NotImplemented
+    if min(sizes) < 0:
+        return NotImplemented
+    columns, rows, channels = ((sizes[k], sizes[k + 1]) for k in (0, 2, 4))
+    return _Pad.apply(x, (rows, columns, channels))

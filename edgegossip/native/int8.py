@@ -1,0 +1,190 @@
+"""Integer training: convolutions, Range EvoNorm, additions and pooling of int8 maps, forward and backward (docs/int8.md).
+
+A batch of maps is `Maps`: q int8[batch * height * width * channels], in that order of dimensions, and one scale float32 and
+zero point int32 a sample; the value of q is scale (q - zero). A scale of NaN marks a sample with values that are not finite.
+Weights, biases and gradients are float32, one-dimensional views of [out][in / groups][kernel_h][kernel_w], [out] and
+[batch][height][width][channels]. Sums of integers are exact; all results have the same bits on every instruction set and
+with any number of threads. `isa`, `threads` and errors as in `edgegossip.native`; ValueError also for an impossible shape.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgegossip.native import _native
+
+Floats: TypeAlias = NDArray[np.float32]
+
+
+class Maps(NamedTuple):
+    """int8 maps of a batch, one-dimensional."""
+
+    q: NDArray[np.int8]
+    scale: Floats  # float32[batch]
+    zero: NDArray[np.int32]  # int32[batch], -128 .. 127
+
+    @classmethod
+    def empty(cls, batch: int, size: int) -> Maps:
+        """Room for `batch` samples of `size` values."""
+        return cls(np.empty(batch * size, np.int8), np.empty(batch, np.float32), np.empty(batch, np.int32))
+
+
+class ConvShape(NamedTuple):
+    """A convolution without dilation. A linear layer is a 1x1 convolution of 1x1 maps."""
+
+    batch: int
+    height: int
+    width: int
+    inputs: int
+    outputs: int
+    kernel_h: int
+    kernel_w: int
+    stride_h: int
+    stride_w: int
+    pad_h: int
+    pad_w: int
+    groups: int
+
+    @property
+    def out_height(self) -> int:
+        return (self.height + 2 * self.pad_h - self.kernel_h) // self.stride_h + 1
+
+    @property
+    def out_width(self) -> int:
+        return (self.width + 2 * self.pad_w - self.kernel_w) // self.stride_w + 1
+
+
+class PoolShape(NamedTuple):
+    """A pooling layer."""
+
+    batch: int
+    height: int
+    width: int
+    channels: int
+    kernel_h: int
+    kernel_w: int
+    stride_h: int
+    stride_w: int
+    pad_h: int
+    pad_w: int
+    out_height: int
+    out_width: int
+
+
+class NormShape(NamedTuple):
+    """Range EvoNorm: `groups` of channels and `chunks` of pixels, divisors of both."""
+
+    batch: int
+    pixels: int
+    channels: int
+    groups: int
+    chunks: int
+
+
+class NormParameters(NamedTuple):
+    """float32[channels] each."""
+
+    v: Floats
+    gamma: Floats
+    beta: Floats
+
+
+def quantise(x: Floats, batch: int, out: Maps, isa: str | None = None, threads: int | None = None) -> None:
+    """Per sample: scale = (max - min) / 255 at least 1e-30, the extremes taken of x and 0; zero = -128 - min / scale rounded;
+    q = clamp(trunc(x (1 / scale) + (zero + 128.5)), 0, 255) - 128."""
+    _native.int8_quantise(x, batch, *out, isa, threads)
+
+
+def add(a: Maps, b: Maps, out: Maps, isa: str | None = None, threads: int | None = None) -> None:
+    """a + b, quantised anew."""
+    _native.int8_add(*a, *b, len(a.scale), *out, isa, threads)
+
+
+def conv(
+    shape: ConvShape,
+    x: Maps,
+    weight: Floats,
+    bias: Floats | None,
+    out: Maps | Floats,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """y = (sum of (q - zero) w) (scale of x) (scale of w) + bias, quantised anew, or as it is into a float32 `out`.
+
+    w is the weight in units of its scale, max |weight| / 127 of the output channel, rounded to nearest even."""
+    if isinstance(out, Maps):
+        _native.int8_conv(shape, *x, weight, bias, *out, None, isa, threads)
+    else:
+        _native.int8_conv(shape, *x, weight, bias, None, None, None, out, isa, threads)
+
+
+def conv_backward(
+    shape: ConvShape,
+    x: Maps,
+    weight: Floats,
+    g: Floats,
+    key: int,
+    wide: bool,
+    dx: Floats | None,
+    dw: Floats | None,
+    db: Floats | None,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """Gradients of x, weight and bias (None: not asked for) from g, that of the output.
+
+    dx: g in 8 bits per sample, scale max |g| / 127, rounded stochastically by `key`, times the weight quantised by input
+    channel. dw: sums of g (q - zero) inside a sample are integers, over samples float32; g is those 8 bits, or if `wide` 16,
+    scale max |g| / 32512, rounded to nearest even. db: float32 sums of g itself."""
+    _native.int8_conv_backward(shape, *x, weight, g, key, wide, dx, dw, db, isa, threads)
+
+
+def evonorm(
+    shape: NormShape, y: Maps, by: NormParameters, out: Maps, isa: str | None = None, threads: int | None = None
+) -> None:
+    """z = gamma y hardsigmoid(v y) / (C R + 1e-5) + beta, quantised anew; C and R as in `edgegossip.int8.norms`."""
+    _native.int8_evonorm(shape, *y, *by, *out, isa, threads)
+
+
+def evonorm_backward(
+    shape: NormShape,
+    y: Maps,
+    by: NormParameters,
+    g: Floats,
+    dy: Floats,
+    out: NormParameters,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """Gradients of y and of the parameters from g, that of z, with z a function of the quantised y. The gradient of the range
+    goes to each chunk's maximum and minimum, in equal parts where several values tie."""
+    _native.int8_evonorm_backward(shape, *y, *by, g, dy, *out, isa, threads)
+
+
+def max_pool(
+    shape: PoolShape, q: NDArray[np.int8], out: NDArray[np.int8], tap: NDArray[np.uint8], threads: int | None = None
+) -> None:
+    """Largest q of every window, and the place of the first such one in it, row * kernel_w + column; at most 256 places."""
+    _native.int8_max_pool(shape, q, out, tap, threads)
+
+
+def max_pool_backward(
+    shape: PoolShape, tap: NDArray[np.uint8], g: Floats, dx: Floats, threads: int | None = None
+) -> None:
+    """The gradient of every output goes to the place that it came from."""
+    _native.int8_max_pool_backward(shape, tap, g, dx, threads)
+
+
+def average_pool(shape: PoolShape, x: Maps, count_padding: bool, out: Floats, threads: int | None = None) -> None:
+    """Means over windows, float32; the sums are integers."""
+    _native.int8_average_pool(shape, *x, count_padding, out, threads)
+
+
+def average_pool_backward(
+    shape: PoolShape, g: Floats, count_padding: bool, dx: Floats, threads: int | None = None
+) -> None:
+    """The gradient of every output, divided as its sum was, goes to all of its window."""
+    _native.int8_average_pool_backward(shape, g, count_padding, dx, threads)

@@ -1,0 +1,263 @@
+#include "../core/int8_norm.hpp"
+#include "../core/int8_pool.hpp"
+
+#include "../bind.hpp"
+
+namespace edgegossip {
+namespace {
+
+using Numbers = std::vector<int64_t>;
+constexpr int64_t LARGEST = int64_t(1) << 40;  // of a map, in values
+
+// Sizes that are all in 1 .. 2^31 - 1 (paddings: 0 ..), whose maps are not larger than LARGEST values.
+void check_sizes(const Numbers& numbers, size_t count, size_t first_padding, size_t paddings) {
+    if (numbers.size() != count) throw nb::value_error(("a shape must have " + std::to_string(count) + " numbers").c_str());
+    for (size_t k = 0; k < count; k++) {
+        const bool padding = k >= first_padding && k < first_padding + paddings;
+        if (numbers[k] < (padding ? 0 : 1) || numbers[k] > INT32_MAX) throw nb::value_error("a number of the shape is out of range");
+    }
+}
+
+int64_t bounded(std::initializer_list<int64_t> factors) {
+    int64_t product = 1;
+    for (const int64_t factor : factors) {
+        if (factor > LARGEST / product) throw nb::value_error("the shape is too large");
+        product *= factor;
+    }
+    return product;
+}
+
+ConvShape conv_shape(const Numbers& n) {
+    check_sizes(n, 12, 9, 2);
+    const ConvShape s{n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10], n[11]};
+    if (s.in % s.groups != 0 || s.out % s.groups != 0) throw nb::value_error("groups must divide the channels");
+    if (s.height + 2 * s.pad_h < s.kernel_h || s.width + 2 * s.pad_w < s.kernel_w)
+        throw nb::value_error("the kernel is larger than the padded map");
+    bounded({s.batch, s.height + 2 * s.pad_h + s.kernel_h, s.width + 2 * s.pad_w + s.kernel_w, std::max(s.in, s.out)});
+    bounded({s.out, s.group_in(), s.kernel_h, s.kernel_w});
+    if (bounded({std::max(s.group_in(), s.group_out()), s.kernel_h, s.kernel_w}) > 65536)
+        throw nb::value_error("sums over more than 65536 values a group do not fit into an int32");
+    return s;
+}
+
+PoolShape pool_shape(const Numbers& n) {
+    check_sizes(n, 12, 8, 2);
+    const PoolShape s{n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10], n[11]};
+    bounded({s.batch, std::max(s.height, s.out_height), std::max(s.width, s.out_width), s.channels});
+    const bool inside = (s.out_height - 1) * s.stride_h - s.pad_h < s.height && (s.out_width - 1) * s.stride_w - s.pad_w < s.width;
+    if (2 * s.pad_h > s.kernel_h || 2 * s.pad_w > s.kernel_w || !inside) throw nb::value_error("a window lies outside the map");
+    return s;
+}
+
+NormShape norm_shape(const Numbers& n) {
+    check_sizes(n, 5, 0, 0);
+    const NormShape s{n[0], n[1], n[2], n[3], n[4]};
+    bounded({s.batch, s.pixels, s.channels});
+    if (s.channels % s.groups != 0 || s.pixels % s.chunks != 0)
+        throw nb::value_error("groups must divide the channels, and chunks the pixels");
+    return s;
+}
+
+// The three buffers of int8 maps.
+struct MapBuffers {
+    Buffer<int8_t> q;
+    Buffer<float> scale;
+    Buffer<int32_t> zero;
+
+    MapBuffers(nb::handle q_object, nb::handle scale_object, nb::handle zero_object, bool writable, int64_t batch, int64_t size)
+        : q(q_object, "q", writable), scale(scale_object, "scale", writable), zero(zero_object, "zero", writable) {
+        q.expect_size(batch * size);
+        scale.expect_size(batch);
+        zero.expect_size(batch);
+        if (writable) return;
+        for (int64_t n = 0; n < batch; n++)
+            if (zero.data()[n] < -128 || zero.data()[n] > 127) throw nb::value_error("zero points must lie in -128 .. 127");
+    }
+    Maps view() const { return {q.data(), scale.data(), zero.data()}; }
+};
+
+// A float32 buffer that may be None.
+struct MaybeFloats {
+    std::optional<Buffer<float>> buffer;
+
+    MaybeFloats(nb::handle object, const char* name, bool writable, int64_t size) {
+        if (object.is_none()) return;
+        buffer.emplace(object, name, writable);
+        buffer->expect_size(size);
+    }
+    float* data() const { return buffer ? buffer->data() : nullptr; }
+};
+
+const Int8& kernels_of(const Name& isa_name) { return *choose(isa_name).int8; }
+
+void quantise(nb::handle x_object, int64_t batch, nb::handle q_object, nb::handle scale_object, nb::handle zero_object,
+              const Name& isa_name, std::optional<int> threads_argument) {
+    const Int8& kernels = kernels_of(isa_name);
+    const int threads = choose_threads(threads_argument);
+    const Buffer<float> x(x_object, "x", false);
+    if (batch < 1 || x.size() % batch != 0) throw nb::value_error("the batch must divide x");
+    const int64_t size = x.size() / batch;
+    const MapBuffers out(q_object, scale_object, zero_object, true, batch, size);
+    nb::gil_scoped_release unlocked;
+    DefaultFloatEnv env;
+    quantise_maps(kernels, x.data(), batch, size, out.q.data(), out.scale.data(), out.zero.data(), threads);
+}
+
+void add(nb::handle a_q, nb::handle a_scale, nb::handle a_zero, nb::handle b_q, nb::handle b_scale, nb::handle b_zero, int64_t batch,
+         nb::handle q_object, nb::handle scale_object, nb::handle zero_object, const Name& isa_name, std::optional<int> threads_argument) {
+    const Int8& kernels = kernels_of(isa_name);
+    const int threads = choose_threads(threads_argument);
+    const int64_t total = Buffer<int8_t>(a_q, "q", false).size();
+    if (batch < 1 || total % batch != 0) throw nb::value_error("the batch must divide the maps");
+    const int64_t size = total / batch;
+    const MapBuffers a(a_q, a_scale, a_zero, false, batch, size), b(b_q, b_scale, b_zero, false, batch, size);
+    const MapBuffers out(q_object, scale_object, zero_object, true, batch, size);
+    nb::gil_scoped_release unlocked;
+    DefaultFloatEnv env;
+    add_maps(kernels, a.view(), b.view(), batch, size, out.q.data(), out.scale.data(), out.zero.data(), threads);
+}
+
+void conv(const Numbers& numbers, nb::handle x_q, nb::handle x_scale, nb::handle x_zero, nb::handle weight_object, nb::handle bias_object,
+          nb::handle q_object, nb::handle scale_object, nb::handle zero_object, nb::handle values_object, const Name& isa_name,
+          std::optional<int> threads_argument) {
+    const Int8& kernels = kernels_of(isa_name);
+    const int threads = choose_threads(threads_argument);
+    const ConvShape s = conv_shape(numbers);
+    const MapBuffers x(x_q, x_scale, x_zero, false, s.batch, s.in_size());
+    const Buffer<float> weight(weight_object, "weight", false);
+    weight.expect_size(s.weights());
+    const MaybeFloats bias(bias_object, "bias", false, s.out), values(values_object, "values", true, s.batch * s.out_size());
+    std::optional<MapBuffers> out;
+    if (values.data() == nullptr) out.emplace(q_object, scale_object, zero_object, true, s.batch, s.out_size());
+    nb::gil_scoped_release unlocked;
+    DefaultFloatEnv env;
+    conv_forward(kernels, s, x.view(), weight.data(), bias.data(), out ? out->q.data() : nullptr, out ? out->scale.data() : nullptr,
+                 out ? out->zero.data() : nullptr, values.data(), threads);
+}
+
+void conv_back(const Numbers& numbers, nb::handle x_q, nb::handle x_scale, nb::handle x_zero, nb::handle weight_object, nb::handle g_object,
+               uint64_t key, bool wide, nb::handle dx_object, nb::handle dw_object, nb::handle db_object, const Name& isa_name,
+               std::optional<int> threads_argument) {
+    const Int8& kernels = kernels_of(isa_name);
+    const int threads = choose_threads(threads_argument);
+    const ConvShape s = conv_shape(numbers);
+    const MapBuffers x(x_q, x_scale, x_zero, false, s.batch, s.in_size());
+    const Buffer<float> weight(weight_object, "weight", false), g(g_object, "g", false);
+    weight.expect_size(s.weights());
+    g.expect_size(s.batch * s.out_size());
+    const MaybeFloats dx(dx_object, "dx", true, s.batch * s.in_size()), dw(dw_object, "dw", true, s.weights()), db(db_object, "db", true, s.out);
+    nb::gil_scoped_release unlocked;
+    DefaultFloatEnv env;
+    conv_backward(kernels, s, x.view(), weight.data(), g.data(), key, wide, {dx.data(), dw.data(), db.data()}, threads);
+}
+
+struct NormBuffers {
+    Buffer<float> v, gamma, beta;
+    NormBuffers(nb::handle v_object, nb::handle gamma_object, nb::handle beta_object, bool writable, int64_t channels)
+        : v(v_object, "v", writable), gamma(gamma_object, "gamma", writable), beta(beta_object, "beta", writable) {
+        for (const Buffer<float>* b : {&v, &gamma, &beta}) b->expect_size(channels);
+    }
+};
+
+void norm(const Numbers& numbers, nb::handle y_q, nb::handle y_scale, nb::handle y_zero, nb::handle v, nb::handle gamma, nb::handle beta,
+          nb::handle q_object, nb::handle scale_object, nb::handle zero_object, const Name& isa_name, std::optional<int> threads_argument) {
+    const Int8& kernels = kernels_of(isa_name);
+    const int threads = choose_threads(threads_argument);
+    const NormShape s = norm_shape(numbers);
+    const MapBuffers y(y_q, y_scale, y_zero, false, s.batch, s.size()), out(q_object, scale_object, zero_object, true, s.batch, s.size());
+    const NormBuffers with(v, gamma, beta, false, s.channels);
+    nb::gil_scoped_release unlocked;
+    DefaultFloatEnv env;
+    evonorm_forward(kernels, s, y.view(), {with.v.data(), with.gamma.data(), with.beta.data()}, out.q.data(), out.scale.data(),
+                    out.zero.data(), threads);
+}
+
+void norm_back(const Numbers& numbers, nb::handle y_q, nb::handle y_scale, nb::handle y_zero, nb::handle v, nb::handle gamma,
+               nb::handle beta, nb::handle g_object, nb::handle dy_object, nb::handle dv, nb::handle dgamma, nb::handle dbeta,
+               const Name& isa_name, std::optional<int> threads_argument) {
+    const Int8& kernels = kernels_of(isa_name);
+    const int threads = choose_threads(threads_argument);
+    const NormShape s = norm_shape(numbers);
+    const MapBuffers y(y_q, y_scale, y_zero, false, s.batch, s.size());
+    const NormBuffers with(v, gamma, beta, false, s.channels), out(dv, dgamma, dbeta, true, s.channels);
+    const Buffer<float> g(g_object, "g", false), dy(dy_object, "dy", true);
+    for (const Buffer<float>* b : {&g, &dy}) b->expect_size(s.batch * s.size());
+    nb::gil_scoped_release unlocked;
+    DefaultFloatEnv env;
+    evonorm_backward(kernels, s, y.view(), {with.v.data(), with.gamma.data(), with.beta.data()}, g.data(),
+                     {dy.data(), out.v.data(), out.gamma.data(), out.beta.data()}, threads);
+}
+
+void max_pool_forward(const Numbers& numbers, nb::handle x_q, nb::handle q_object, nb::handle tap_object, std::optional<int> threads_argument) {
+    const int threads = choose_threads(threads_argument);
+    const PoolShape s = pool_shape(numbers);
+    if (s.kernel_h * s.kernel_w > 256) throw nb::value_error("a window has at most 256 places");
+    const Buffer<int8_t> x(x_q, "x", false), q(q_object, "q", true);
+    const Buffer<uint8_t> tap(tap_object, "tap", true);
+    x.expect_size(s.batch * s.in_size());
+    q.expect_size(s.batch * s.out_size());
+    tap.expect_size(s.batch * s.out_size());
+    nb::gil_scoped_release unlocked;
+    max_pool(s, x.data(), q.data(), tap.data(), threads);
+}
+
+void max_pool_back(const Numbers& numbers, nb::handle tap_object, nb::handle g_object, nb::handle out_object, std::optional<int> threads_argument) {
+    const int threads = choose_threads(threads_argument);
+    const PoolShape s = pool_shape(numbers);
+    const Buffer<uint8_t> tap(tap_object, "tap", false);
+    const Buffer<float> g(g_object, "g", false), out(out_object, "out", true);
+    tap.expect_size(s.batch * s.out_size());
+    g.expect_size(s.batch * s.out_size());
+    out.expect_size(s.batch * s.in_size());
+    nb::gil_scoped_release unlocked;
+    max_pool_backward(s, tap.data(), g.data(), out.data(), threads);
+}
+
+void average(const Numbers& numbers, nb::handle x_q, nb::handle x_scale, nb::handle x_zero, bool count_padding, nb::handle out_object,
+             std::optional<int> threads_argument) {
+    const int threads = choose_threads(threads_argument);
+    const PoolShape s = pool_shape(numbers);
+    const MapBuffers x(x_q, x_scale, x_zero, false, s.batch, s.in_size());
+    const Buffer<float> out(out_object, "out", true);
+    out.expect_size(s.batch * s.out_size());
+    nb::gil_scoped_release unlocked;
+    DefaultFloatEnv env;
+    average_pool(s, x.view(), count_padding, out.data(), threads);
+}
+
+void average_back(const Numbers& numbers, nb::handle g_object, bool count_padding, nb::handle out_object, std::optional<int> threads_argument) {
+    const int threads = choose_threads(threads_argument);
+    const PoolShape s = pool_shape(numbers);
+    const Buffer<float> g(g_object, "g", false), out(out_object, "out", true);
+    g.expect_size(s.batch * s.out_size());
+    out.expect_size(s.batch * s.in_size());
+    nb::gil_scoped_release unlocked;
+    DefaultFloatEnv env;
+    average_pool_backward(s, g.data(), count_padding, out.data(), threads);
+}
+
+}  // namespace
+
+void bind_int8(nb::module_& m) {
+    using nb::literals::operator""_a;
+    const auto isa = "isa"_a.none() = nb::none();
+    const auto threads = "threads"_a.none() = nb::none();
+    m.def("int8_quantise", &quantise, "x"_a.none(), "batch"_a, "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
+    m.def("int8_add", &add, "a_q"_a.none(), "a_scale"_a.none(), "a_zero"_a.none(), "b_q"_a.none(), "b_scale"_a.none(), "b_zero"_a.none(),
+          "batch"_a, "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
+    m.def("int8_conv", &conv, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "weight"_a.none(), "bias"_a.none(),
+          "q"_a.none(), "scale"_a.none(), "zero"_a.none(), "values"_a.none(), isa, threads);
+    m.def("int8_conv_backward", &conv_back, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "weight"_a.none(),
+          "g"_a.none(), "key"_a, "wide"_a, "dx"_a.none(), "dw"_a.none(), "db"_a.none(), isa, threads);
+    m.def("int8_evonorm", &norm, "shape"_a, "y_q"_a.none(), "y_scale"_a.none(), "y_zero"_a.none(), "v"_a.none(), "gamma"_a.none(),
+          "beta"_a.none(), "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
+    m.def("int8_evonorm_backward", &norm_back, "shape"_a, "y_q"_a.none(), "y_scale"_a.none(), "y_zero"_a.none(), "v"_a.none(),
+          "gamma"_a.none(), "beta"_a.none(), "g"_a.none(), "dy"_a.none(), "dv"_a.none(), "dgamma"_a.none(), "dbeta"_a.none(), isa, threads);
+    m.def("int8_max_pool", &max_pool_forward, "shape"_a, "x_q"_a.none(), "q"_a.none(), "tap"_a.none(), threads);
+    m.def("int8_max_pool_backward", &max_pool_back, "shape"_a, "tap"_a.none(), "g"_a.none(), "out"_a.none(), threads);
+    m.def("int8_average_pool", &average, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "count_padding"_a,
+          "out"_a.none(), threads);
+    m.def("int8_average_pool_backward", &average_back, "shape"_a, "g"_a.none(), "count_padding"_a, "out"_a.none(), threads);
+}
+
+}  // namespace edgegossip

@@ -1,0 +1,241 @@
+#include <cmath>
+#include <limits>
+
+#include "../parallel.hpp"
+#include "int8_pack.hpp"
+#include "int8_work.hpp"
+
+namespace edgegossip {
+
+namespace {
+
+constexpr float SCALE_FLOOR = 1e-30f;
+constexpr int64_t CHUNKS = 8;                              // parts of a batch that sum up weight gradients by themselves
+constexpr int64_t CHUNK_FLOATS = int64_t(1) << 20;         // and the memory for that, unless one part needs more
+constexpr int64_t PAIRS_8 = 32768, PAIRS_16 = 128;         // pairs of pixels: 127 * 255 and 32512 * 255 a pixel stay below 2^31
+
+// A dimension's phases and the zeros around g that they reach into.
+struct Reach {
+    std::vector<Phase> phases;
+    int64_t before = 0, after = 0;
+
+    Reach(int64_t size, int64_t kernel, int64_t stride, int64_t pad, int64_t outputs) : phases(phases_of(size, kernel, stride, pad)) {
+        for (const Phase& p : phases) {
+            if (p.taps == 0) continue;
+            before = std::max(before, -p.base);
+            after = std::max(after, p.base + p.count - 1 + p.taps - outputs);
+        }
+    }
+};
+
+struct Phases {
+    const Phase* down;
+    const Phase* across;
+    Panels panels;
+};
+
+struct Backward {
+    const Int8& kernels;
+    const ConvShape& shape;
+    const Maps& x;
+    const float* g;
+    uint64_t key;
+    bool wide;
+    const ConvGradients& out;
+    const Reach &down, &across;
+    const std::vector<std::vector<Phases>>& phases;  // by group
+    const float* input_scale;
+    float* bias_rows;  // [batch][out]
+
+    // Scales of the 8-bit and of the wide gradient of a sample.
+    struct Scales {
+        float narrow, wide;
+    };
+
+    Scales quantise(int64_t n, int8_t* g8, int16_t* g16) const {
+        const float* const from = g + n * shape.out_size();
+        const float most = kernels.magnitude(from, shape.out_size());
+        if (!std::isfinite(most)) {
+            std::fill_n(g8, shape.out_size(), int8_t(0));
+            if (wide) std::fill_n(g16, shape.out_size(), int16_t(0));
+            const float nan = std::numeric_limits<float>::quiet_NaN();
+            return {nan, nan};
+        }
+        const Scales scales{std::max(most * (1.0f / 127.0f), SCALE_FLOOR), std::max(most * (1.0f / 32512.0f), SCALE_FLOOR)};
+        if (out.x != nullptr || !wide)
+            kernels.round8(from, shape.out_size(), 1.0f / scales.narrow, key, n * ((shape.out_size() + 1) & ~int64_t(1)), g8);
+        if (wide) kernels.round16(from, shape.out_size(), 1.0f / scales.wide, g16);
+        return scales;
+    }
+
+    // Gradients of the inputs of samples first ... of one group.
+    void data(int64_t first, int64_t samples, int64_t group, const std::vector<Scales>& scales, ConvWork& work) const {
+        const int64_t count = shape.group_out();
+        const Placement at{shape.out_height(), shape.out_width(), shape.out, group * count, count,
+                           down.before, down.after, across.before, across.after};
+        const int64_t row = (across.before + at.width + across.after) * count;
+        const int64_t size = (down.before + at.height + down.after) * row + INT8_SLACK;
+        work.wide_g.need(samples * size);
+        for (int64_t n = 0; n < samples; n++)
+            kernels.widen(work.g8.data() + n * shape.out_size(), at, 0, work.wide_g.data() + n * size);
+        Repeated per(shape.group_in());
+        for (const Phases& phase : phases[size_t(group)]) {
+            const Phase &d = *phase.down, &a = *phase.across;
+            const Panels& p = phase.panels;
+            const int64_t padded = p.panels * INT8_PANEL, pixels = d.count * a.count;
+            work.acc.need(samples * pixels * padded);
+            work.at.clear();
+            for (int64_t n = 0; n < samples; n++)
+                for (int64_t y = 0; y < d.count; y++)
+                    for (int64_t k = 0; k < a.count; k++)
+                        work.at.push_back(work.wide_g.data() + n * size + (down.before + d.base + y) * row + (across.before + a.base + k) * count);
+            kernels.gemm(work.at.data(), samples * pixels, p.rows, row, p.pairs, p.values.data(), p.panels, work.acc.data(), padded);
+            for (int64_t n = 0; n < samples; n++) {
+                per.set_scale(input_scale + group * shape.group_in(), scales[size_t(n)].narrow);
+                const int32_t* const acc = work.acc.data() + n * pixels * padded;
+                float* const to = out.x + (first + n) * shape.in_size() + group * shape.group_in();
+                if (shape.stride_h == 1 && shape.stride_w == 1) {
+                    kernels.scaled(acc, pixels, padded, per.view(), to, shape.in);
+                    continue;
+                }
+                for (int64_t y = 0; y < d.count; y++)
+                    kernels.scaled(acc + y * a.count * padded, a.count, padded, per.view(),
+                                   to + ((d.first + y * shape.stride_h) * shape.width + a.first) * shape.in, shape.stride_w * shape.in);
+            }
+        }
+    }
+
+    // int16[rows][pairs][channels][2] of one group's channels of a sample; an odd row ends with a zero.
+    template <class T>
+    void pair_up(const T* from, int64_t group, int16_t* to) const {
+        const int64_t count = shape.group_out(), width = shape.out_width();
+        from += group * count;
+        for (int64_t y = 0; y < shape.out_height(); y++, from += width * shape.out)
+            for (int64_t k = 0; k < width; k += 2, to += 2 * count) {
+                const T *const a = from + k * shape.out, *const b = a + shape.out;
+                if (k + 1 < width)
+                    for (int64_t c = 0; c < count; c++) to[2 * c] = a[c], to[2 * c + 1] = b[c];
+                else
+                    for (int64_t c = 0; c < count; c++) to[2 * c] = a[c], to[2 * c + 1] = 0;
+            }
+    }
+
+    // sums[out][kernel_h][kernel_w * in / groups] += those of samples first ... of one group.
+    void weights(int64_t first, int64_t samples, int64_t group, const std::vector<Scales>& scales, ConvWork& work, float* sums) const {
+        const int64_t inputs = shape.group_in(), count = shape.group_out(), run = shape.kernel_w * inputs;
+        const Placement at{shape.height, shape.width, shape.in, group * inputs, inputs, shape.pad_h, shape.pad_h, shape.pad_w, shape.pad_w};
+        const int64_t row = (shape.width + 2 * shape.pad_w) * inputs, slack = INT8_SLACK + shape.stride_w * inputs;
+        const int64_t size = (shape.height + 2 * shape.pad_h) * row + slack, step = shape.kernel_h * run;
+        work.wide.need(samples * size);
+        const auto factor = [&](int64_t n) {
+            return x.scale[first + n] * (wide ? scales[size_t(n)].wide : scales[size_t(n)].narrow);
+        };
+        for (int64_t n = 0; n < samples; n++) {
+            int16_t* const map = work.wide.data() + n * size;
+            kernels.widen(x.q + (first + n) * shape.in_size(), at, x.zero[first + n], map);
+            std::fill_n(map + size - (slack - INT8_SLACK), slack - INT8_SLACK, int16_t(0));
+        }
+        sums += group * count * step;
+        if (shape.pixels() == 1) {
+            work.scaled_g.need(samples * count);
+            for (int64_t n = 0; n < samples; n++)
+                for (int64_t c = 0; c < count; c++) {
+                    const int64_t from = n * shape.out_size() + group * count + c;
+                    work.scaled_g.data()[n * count + c] = factor(n) * float(wide ? work.g16.data()[from] : work.g8.data()[from]);
+                }
+            for (int64_t kh = 0; kh < shape.kernel_h; kh++)
+                kernels.outer(work.wide.data() + kh * row, size, work.scaled_g.data(), samples, count, run, sums + kh * run, step);
+            return;
+        }
+        const int64_t pairs = (shape.out_width() + 1) / 2;
+        work.pairs.need(shape.out_height() * pairs * count * 2);
+        for (int64_t n = 0; n < samples; n++) {
+            if (wide)
+                pair_up(work.g16.data() + n * shape.out_size(), group, work.pairs.data());
+            else
+                pair_up(work.g8.data() + n * shape.out_size(), group, work.pairs.data());
+            for (int64_t kh = 0; kh < shape.kernel_h; kh++)
+                kernels.products(work.wide.data() + n * size + kh * row, shape.stride_h * row, shape.stride_w * inputs, work.pairs.data(),
+                                 shape.out_height(), pairs, count, run, wide ? PAIRS_16 : PAIRS_8, factor(n), sums + kh * run, step);
+        }
+    }
+
+    void block(int64_t first, int64_t samples, float* sums) const {
+        ConvWork& work = conv_work();
+        work.g8.need(samples * shape.out_size());
+        if (wide) work.g16.need(samples * shape.out_size());
+        std::vector<Scales> scales(static_cast<size_t>(samples));
+        for (int64_t n = 0; n < samples; n++) {
+            scales[size_t(n)] = quantise(first + n, work.g8.data() + n * shape.out_size(), work.g16.data() + n * shape.out_size());
+            if (out.bias != nullptr)
+                kernels.channel_sums(g + (first + n) * shape.out_size(), shape.pixels(), shape.out, bias_rows + (first + n) * shape.out);
+        }
+        for (int64_t group = 0; group < shape.groups; group++) {
+            if (out.x != nullptr) data(first, samples, group, scales, work);
+            if (out.weight != nullptr) weights(first, samples, group, scales, work, sums);
+        }
+    }
+};
+
+// From [chunks][out][kernel_h][kernel_w][in] to [out][in][kernel_h][kernel_w], chunks in order.
+void gather(const ConvShape& s, const float* sums, int64_t chunks, float* out) {
+    const int64_t inputs = s.group_in(), taps = s.kernel_h * s.kernel_w;
+    for (int64_t o = 0; o < s.out; o++)
+        for (int64_t i = 0; i < inputs; i++)
+            for (int64_t t = 0; t < taps; t++) {
+                const float* const from = sums + (o * taps + t) * inputs + i;
+                float total = from[0];
+                for (int64_t k = 1; k < chunks; k++) total += from[k * s.weights()];
+                out[(o * inputs + i) * taps + t] = total;
+            }
+}
+
+std::vector<std::vector<Phases>> packed(const ConvShape& s, const float* weight, const float* scale, const Reach& down, const Reach& across) {
+    std::vector<std::vector<Phases>> all(static_cast<size_t>(s.groups));
+    for (int64_t group = 0; group < s.groups; group++)
+        for (const Phase& d : down.phases)
+            for (const Phase& a : across.phases) {
+                if (d.taps == 0 || a.taps == 0) continue;
+                all[size_t(group)].push_back({&d, &a, {}});
+                pack_backward(s, weight, scale, group, d, a, all[size_t(group)].back().panels);
+            }
+    return all;
+}
+
+bool some_without_taps(const Reach& reach) {
+    return std::any_of(reach.phases.begin(), reach.phases.end(), [](const Phase& p) { return p.taps == 0; });
+}
+
+}  // namespace
+
+void conv_backward(const Int8& kernels, const ConvShape& s, const Maps& x, const float* weight, const float* g, uint64_t key,
+                   bool wide, const ConvGradients& out, int threads) {
+    const Reach down(s.height, s.kernel_h, s.stride_h, s.pad_h, s.out_height());
+    const Reach across(s.width, s.kernel_w, s.stride_w, s.pad_w, s.out_width());
+    std::vector<float> input_scale(static_cast<size_t>(s.in));
+    std::vector<std::vector<Phases>> phases(static_cast<size_t>(s.groups));
+    if (out.x != nullptr) {
+        scales_by_input(s, weight, input_scale.data());
+        phases = packed(s, weight, input_scale.data(), down, across);
+        if (some_without_taps(down) || some_without_taps(across)) std::fill_n(out.x, s.batch * s.in_size(), 0.0f);
+    }
+    // How the batch is cut depends on the shape alone, so that sums are the same with any number of threads.
+    const int64_t most = out.weight == nullptr ? s.batch : std::clamp<int64_t>(CHUNK_FLOATS / s.weights(), 1, CHUNKS);
+    const int64_t chunk = (s.batch + most - 1) / most, chunks = (s.batch + chunk - 1) / chunk;
+    std::vector<float> sums(size_t(out.weight == nullptr ? 0 : chunks * s.weights()), 0.0f);
+    std::vector<float> bias_rows(size_t(out.bias == nullptr ? 0 : s.batch * s.out));
+    const Backward backward{kernels, s, x, g, key, wide, out, down, across, phases, input_scale.data(), bias_rows.data()};
+    const int64_t together = samples_together(s.pixels(), chunk);
+    parallel_for(chunks, threads, [&](int64_t k) {
+        const int64_t last = std::min((k + 1) * chunk, s.batch);
+        for (int64_t first = k * chunk; first < last; first += together)
+            backward.block(first, std::min(together, last - first), sums.data() + (out.weight == nullptr ? 0 : k * s.weights()));
+    });
+    if (out.weight != nullptr) gather(s, sums.data(), chunks, out.weight);
+    if (out.bias == nullptr) return;
+    std::fill_n(out.bias, s.out, 0.0f);
+    for (int64_t n = 0; n < s.batch; n++)
+        for (int64_t c = 0; c < s.out; c++) out.bias[c] += bias_rows[size_t(n * s.out + c)];
+}
+
+}  // namespace edgegossip

@@ -1,0 +1,179 @@
+#include "int8_norm.hpp"
+
+#include <cmath>
+
+#include "../parallel.hpp"
+#include "int8_work.hpp"
+
+namespace edgegossip {
+
+namespace {
+
+constexpr float EPSILON = 1e-5f;
+
+// C / chunks, C = 0.175 (1 + sqrt(pi ln 4)) / sqrt(2 ln n), n the values in a chunk: R is the sum over chunks times this, less C.
+double range_factor(const NormShape& s) {
+    const double n = double(std::max<int64_t>(2, s.pixels / s.chunks * (s.channels / s.groups)));
+    const double c = 0.175 * (1.0 + std::sqrt(M_PI * std::log(4.0))) / std::sqrt(2.0 * std::log(n));
+    return c / double(s.chunks);
+}
+
+struct NormWork {
+    coding::Scratch<float> values, sums;
+    std::vector<int8_t> high, low, wide_high, wide_low;
+    std::vector<int32_t> counts;
+    std::vector<float> slope, up, down, inverse;
+    Repeated per;
+};
+
+NormWork& norm_work() {
+    static thread_local NormWork work;
+    return work;
+}
+
+struct EvoNorm {
+    const Int8& kernels;
+    const NormShape& s;
+    const Maps& y;
+    const NormParameters& with;
+    float factor;  // of the sum of ranges
+
+    int64_t chunk() const { return s.pixels / s.chunks; }
+    int64_t each() const { return s.channels / s.groups; }
+    const int8_t* sample(int64_t n) const { return y.q + n * s.size(); }
+
+    // Extremes by (chunk, channel) become those by (chunk, group), in every channel of the group; inverse[group] = 1 / (C R + eps).
+    void ranges(int64_t n, NormWork& w) const {
+        w.high.resize(size_t(s.chunks * s.channels));
+        w.low.resize(w.high.size());
+        w.inverse.resize(size_t(s.groups));
+        kernels.extremes(sample(n), s.pixels, s.channels, chunk(), w.high.data(), w.low.data());
+        for (int64_t group = 0; group < s.groups; group++) {
+            int32_t spread = 0;
+            for (int64_t k = 0; k < s.chunks; k++) {
+                int8_t* const high = w.high.data() + k * s.channels + group * each();
+                int8_t* const low = w.low.data() + k * s.channels + group * each();
+                const int8_t most = *std::max_element(high, high + each()), least = *std::min_element(low, low + each());
+                spread += most - least;
+                std::fill_n(high, each(), most);
+                std::fill_n(low, each(), least);
+            }
+            w.inverse[size_t(group)] = 1.0f / (y.scale[n] * float(spread) * factor + EPSILON);
+        }
+    }
+
+    // gain = gamma / (C R + eps), slope = v / 6.
+    void constants(NormWork& w) const {
+        std::vector<float>& gain = w.up;
+        gain.resize(size_t(s.channels));
+        for (int64_t c = 0; c < s.channels; c++) gain[size_t(c)] = with.gamma[c] * w.inverse[size_t(c / each())];
+        w.per.resize(s.channels);
+        w.per.set_scale(gain.data(), 1.0f);
+        w.per.set_shift(with.beta);
+        w.slope.resize(size_t(s.channels * w.per.view().times));
+        for (size_t j = 0; j < w.slope.size(); j++) w.slope[j] = with.v[j % size_t(s.channels)] * (1.0f / 6.0f);
+    }
+
+    void forward(int64_t n, int8_t* q, float* scale, int32_t* zero) const {
+        NormWork& w = norm_work();
+        ranges(n, w);
+        constants(w);
+        w.values.need(s.size());
+        const Affine to = kernels.evonorm(sample(n), {y.scale[n], y.zero[n]}, s.pixels, w.per.view(), w.slope.data(), w.values.data(),
+                                          q + n * s.size());
+        scale[n] = to.scale;
+        zero[n] = to.zero;
+    }
+
+    // rows: this sample's sums of v, gamma, beta, float[3][channels].
+    void backward(int64_t n, const float* g, float* d, float* rows) const {
+        NormWork& w = norm_work();
+        ranges(n, w);
+        constants(w);
+        const PerChannel per = w.per.view();
+        w.sums.need(3 * s.channels * per.times);
+        kernels.evonorm_backward(sample(n), {y.scale[n], y.zero[n]}, g, s.pixels, per, w.slope.data(), d, w.sums.data());
+        const auto folded = [&](int64_t which, int64_t c) {
+            const float* const lanes = w.sums.data() + which * s.channels * per.times + c;
+            float total = lanes[0];
+            for (int64_t k = 1; k < per.times; k++) total += lanes[k * s.channels];
+            return total;
+        };
+        std::vector<float> of_inverse(size_t(s.groups), 0.0f);
+        for (int64_t c = 0; c < s.channels; c++) {
+            const float value = folded(1, c);
+            rows[c] = folded(2, c) * (1.0f / 6.0f);
+            rows[s.channels + c] = value * w.inverse[size_t(c / each())];
+            rows[2 * s.channels + c] = folded(0, c);
+            of_inverse[size_t(c / each())] += value * with.gamma[c];
+        }
+        for (int64_t k = 0; k < s.chunks; k++) ties(n, k, of_inverse, d, w);
+    }
+
+    // The gradient of a chunk's range, in equal parts to the values that tie.
+    void ties(int64_t n, int64_t k, const std::vector<float>& of_inverse, float* d, NormWork& w) const {
+        const int8_t* const q = sample(n) + k * chunk() * s.channels;
+        const int8_t *const high = w.high.data() + k * s.channels, *const low = w.low.data() + k * s.channels;
+        w.counts.assign(size_t(2 * s.channels), 0);
+        kernels.count_ties(q, chunk(), s.channels, high, low, w.counts.data());
+        w.up.resize(size_t(s.channels));
+        w.down.resize(size_t(s.channels));
+        for (int64_t group = 0; group < s.groups; group++) {
+            const float r = w.inverse[size_t(group)], of_range = -factor * r * r * of_inverse[size_t(group)];
+            int32_t highs = 0, lows = 0;
+            for (int64_t c = group * each(); c < (group + 1) * each(); c++) {
+                highs += w.counts[size_t(c)];
+                lows += w.counts[size_t(s.channels + c)];
+            }
+            std::fill_n(w.up.data() + group * each(), each(), of_range / float(highs));
+            std::fill_n(w.down.data() + group * each(), each(), of_range / float(lows));
+        }
+        kernels.add_at_ties(q, chunk(), s.channels, high, low, w.up.data(), w.down.data(), d + k * chunk() * s.channels);
+    }
+};
+
+}  // namespace
+
+void evonorm_forward(const Int8& kernels, const NormShape& s, const Maps& y, const NormParameters& with, int8_t* q, float* scale,
+                     int32_t* zero, int threads) {
+    const EvoNorm norm{kernels, s, y, with, float(range_factor(s))};
+    parallel_for(s.batch, threads, [&](int64_t n) { norm.forward(n, q, scale, zero); });
+}
+
+void evonorm_backward(const Int8& kernels, const NormShape& s, const Maps& y, const NormParameters& with, const float* g,
+                      const NormGradients& out, int threads) {
+    const EvoNorm norm{kernels, s, y, with, float(range_factor(s))};
+    std::vector<float> rows(size_t(s.batch * 3 * s.channels));
+    parallel_for(s.batch, threads, [&](int64_t n) {
+        norm.backward(n, g + n * s.size(), out.y + n * s.size(), rows.data() + n * 3 * s.channels);
+    });
+    float* const to[] = {out.v, out.gamma, out.beta};
+    for (int64_t which = 0; which < 3; which++)
+        for (int64_t c = 0; c < s.channels; c++) {
+            float total = 0.0f;
+            for (int64_t n = 0; n < s.batch; n++) total += rows[size_t((n * 3 + which) * s.channels + c)];
+            to[which][c] = total;
+        }
+}
+
+void quantise_maps(const Int8& kernels, const float* x, int64_t batch, int64_t size, int8_t* q, float* scale, int32_t* zero, int threads) {
+    parallel_for(batch, threads, [&](int64_t n) {
+        const Affine to = kernels.quantise(x + n * size, size, q + n * size);
+        scale[n] = to.scale;
+        zero[n] = to.zero;
+    });
+}
+
+void add_maps(const Int8& kernels, const Maps& a, const Maps& b, int64_t batch, int64_t size, int8_t* q, float* scale, int32_t* zero,
+              int threads) {
+    parallel_for(batch, threads, [&](int64_t n) {
+        coding::Scratch<float>& values = norm_work().values;
+        values.need(size);
+        const Affine to = kernels.add(a.q + n * size, {a.scale[n], a.zero[n]}, b.q + n * size, {b.scale[n], b.zero[n]}, size,
+                                      values.data(), q + n * size);
+        scale[n] = to.scale;
+        zero[n] = to.zero;
+    });
+}
+
+}  // namespace edgegossip

@@ -1,0 +1,37 @@
+// Range EvoNorm, additions and pooling of int8 maps, a sample at a time (docs/int8.md). Results do not depend on the
+// number of threads.
+#pragma once
+
+#include <cstdint>
+
+#include "int8_conv.hpp"
+
+namespace edgegossip {
+
+struct NormShape {
+    int64_t batch, pixels, channels, groups, chunks;
+    int64_t size() const { return pixels * channels; }  // of a sample
+};
+
+struct NormParameters {
+    const float *v, *gamma, *beta;  // [channels] each
+};
+
+// z = gamma y hardsigmoid(v y) / (C R + 1e-5) + beta, quantised.
+void evonorm_forward(const Int8& kernels, const NormShape& shape, const Maps& y, const NormParameters& with, int8_t* q, float* scale,
+                     int32_t* zero, int threads);
+
+struct NormGradients {
+    float* y;  // [batch][pixels][channels]
+    float *v, *gamma, *beta;
+};
+
+void evonorm_backward(const Int8& kernels, const NormShape& shape, const Maps& y, const NormParameters& with, const float* g,
+                      const NormGradients& out, int threads);
+
+void quantise_maps(const Int8& kernels, const float* x, int64_t batch, int64_t size, int8_t* q, float* scale, int32_t* zero, int threads);
+
+void add_maps(const Int8& kernels, const Maps& a, const Maps& b, int64_t batch, int64_t size, int8_t* q, float* scale, int32_t* zero,
+              int threads);
+
+}  // namespace edgegossip

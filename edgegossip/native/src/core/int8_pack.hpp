@@ -1,0 +1,41 @@
+// Weights, quantised by output channel (forward) or by input channel (backward-data) and laid out as Int8::gemm reads them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "int8_conv.hpp"
+#include "scratch.hpp"
+
+namespace edgegossip {
+
+// The taps of one dimension that meet output positions first, first + stride, ... of a backward pass.
+struct Phase {
+    int64_t first, count;   // positions of the map: first + stride * t, t < count
+    int64_t tap, taps;      // the largest tap, and how many there are: tap, tap - stride, ...
+    int64_t base;           // the position of g that tap meets at t = 0; may be negative
+};
+
+// All phases of a dimension of `size` positions; those without taps have taps = 0.
+std::vector<Phase> phases_of(int64_t size, int64_t kernel, int64_t stride, int64_t pad);
+
+// Panels of one group, int16[panels][rows][pairs][16][2].
+struct Panels {
+    int64_t rows = 0, pairs = 0, panels = 0;
+    coding::Scratch<int16_t> values;
+};
+
+inline int64_t panels_of(int64_t channels) { return (channels + INT8_PANEL - 1) / INT8_PANEL; }
+
+// Scales by output channel, float[out]: largest magnitude / 127. NaN for a channel that is not finite.
+void scales_by_output(const ConvShape& shape, const float* weight, float* scale);
+
+// Scales by input channel, float[in].
+void scales_by_input(const ConvShape& shape, const float* weight, float* scale);
+
+void pack_forward(const ConvShape& shape, const float* weight, const float* scale, int64_t group, Panels& out);
+
+void pack_backward(const ConvShape& shape, const float* weight, const float* scale, int64_t group, const Phase& down,
+                   const Phase& across, Panels& out);
+
+}  // namespace edgegossip

@@ -1,0 +1,65 @@
+// Memory and small helpers that forward and backward passes share.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "int8_conv.hpp"
+#include "scratch.hpp"
+
+namespace edgegossip {
+
+constexpr int64_t BLOCK_PIXELS = 64;  // samples with smaller maps are computed together
+
+inline int64_t samples_together(int64_t pixels, int64_t most) {
+    return std::clamp<int64_t>((BLOCK_PIXELS + pixels - 1) / pixels, 1, std::max<int64_t>(most, 1));
+}
+
+// Pixels that loops over channels run over at once; depends on the channels alone.
+inline int64_t times_of(int64_t channels) { return channels >= 64 ? 1 : 64 / channels; }
+
+// Constants a channel, repeated. Without offsets and shifts they are zeros.
+class Repeated {
+public:
+    Repeated() = default;
+    explicit Repeated(int64_t channels) { resize(channels); }
+
+    void resize(int64_t channels) {
+        channels_ = channels;
+        times_ = times_of(channels);
+        offset_.assign(size_t(channels_ * times_), 0);
+        scale_.assign(offset_.size(), 0.0f);
+        shift_.assign(offset_.size(), 0.0f);
+    }
+    // scale[c] = factor * scales[c]
+    void set_scale(const float* scales, float factor) {
+        for (size_t j = 0; j < scale_.size(); j++) scale_[j] = factor * scales[j % size_t(channels_)];
+    }
+    void set_shift(const float* shifts) {
+        for (size_t j = 0; j < shift_.size(); j++) shift_[j] = shifts == nullptr ? 0.0f : shifts[j % size_t(channels_)];
+    }
+    PerChannel view() const { return {channels_, times_, offset_.data(), scale_.data(), shift_.data()}; }
+
+private:
+    int64_t channels_ = 0, times_ = 1;
+    std::vector<int32_t> offset_;
+    std::vector<float> scale_, shift_;
+};
+
+// Scratch memory of one thread; it stays for the thread's next call.
+struct ConvWork {
+    coding::Scratch<int16_t> wide, wide_g, pairs;
+    coding::Scratch<int32_t> acc, group_acc;
+    coding::Scratch<float> values, scaled_g;
+    coding::Scratch<int8_t> g8;
+    coding::Scratch<int16_t> g16;
+    std::vector<const int16_t*> at;
+};
+
+inline ConvWork& conv_work() {
+    static thread_local ConvWork work;
+    return work;
+}
+
+}  // namespace edgegossip

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+
+namespace edgegossip {
+
+constexpr int64_t INT8_PANEL = 16;  // output channels of a panel of packed weights
+constexpr int64_t INT8_SLACK = 64;  // values that may be read, and count for nothing, behind widened maps
+
+// How one sample is quantised: value = scale (q - zero), q int8. A scale of NaN says that the sample is not finite.
+struct Affine {
+    float scale;
+    int32_t zero;
+};
+
+// One constant a channel for each of three uses, repeated `times` times, so that loops run over several pixels at once.
+struct PerChannel {
+    int64_t channels, times;
+    const int32_t* offset;  // subtracted from integer sums
+    const float* scale;
+    const float* shift;
+};
+
+// The place of a map inside a larger map of zeros, and which of its channels it is.
+struct Placement {
+    int64_t height, width, channels;  // of the source, int8[height][width][channels]
+    int64_t first, count;             // the channels taken
+    int64_t above, below, before, after;
+};
+
+// Kernels of integer training (docs/int8.md). Maps are [height][width][channels]. Products and sums of integers are exact;
+// float arithmetic is one operation after another in a fixed order, so that all results have the same bits everywhere.
+struct Int8 {
+    // q = clamp(trunc(x / scale + zero + 128.5), 0, 255) - 128, from the extremes of x and 0.
+    Affine (*quantise)(const float* x, int64_t n, int8_t* q);
+
+    // Values (acc - offset) scale + shift of rows of `channels` sums, `stride` apart, quantised as above. `values` is float[pixels * channels].
+    Affine (*requantise)(const int32_t* acc, int64_t pixels, int64_t stride, const PerChannel& per, float* values, int8_t* q);
+
+    // The same values as float, in rows `out_stride` apart.
+    void (*scaled)(const int32_t* acc, int64_t pixels, int64_t stride, const PerChannel& per, float* out, int64_t out_stride);
+
+    // Largest |g|; infinity or NaN when g holds one.
+    float (*magnitude)(const float* g, int64_t n);
+
+    // q = trunc(g inverse + u + 127) - 127 at most 127: stochastic rounding, u = the generator's number at first + i, in [0, 1).
+    void (*round8)(const float* g, int64_t n, float inverse, uint64_t key, int64_t first, int8_t* q);
+
+    // q = g inverse rounded to nearest even; |g inverse| < 2^15.
+    void (*round16)(const float* g, int64_t n, float inverse, int16_t* q);
+
+    // out[above + y][before + x][c] = map[y][x][first + c] - zero; 0 around it, and in INT8_SLACK values behind.
+    void (*widen)(const int8_t* map, const Placement& at, int32_t zero, int16_t* out);
+
+    // acc[p][16 k + l] = sum over rows r and i < 2 pairs of at[p][r * row_step + i] * weight, for `panels` panels of
+    // int16[rows][pairs][16][2].
+    void (*gemm)(const int16_t* const* at, int64_t pixels, int64_t rows, int64_t row_step, int64_t pairs, const int16_t* weights,
+                 int64_t panels, int32_t* acc, int64_t stride);
+
+    // out[o][i] += scale * sum over pixels p of g[p][o] x[p][i], i < run. Pixel (y, 2 k + b) of x starts at y * row_step +
+    // (2 k + b) * pixel_step; g is int16[rows][pairs][outs][2]. `limit` pairs cannot overflow an int32.
+    void (*products)(const int16_t* x, int64_t row_step, int64_t pixel_step, const int16_t* g, int64_t rows, int64_t pairs,
+                     int64_t outs, int64_t run, int64_t limit, float scale, float* out, int64_t out_stride);
+
+    // out[o][i] += sum over samples n, in order, of g[n][o] x[n][i].
+    void (*outer)(const int16_t* x, int64_t x_step, const float* g, int64_t samples, int64_t outs, int64_t run, float* out,
+                  int64_t out_stride);
+
+    // sums[c] = sum over pixels in order of g[p][c].
+    void (*channel_sums)(const float* g, int64_t pixels, int64_t channels, float* sums);
+
+    // out = a + b, quantised anew. `values` is float[n].
+    Affine (*add)(const int8_t* a, Affine in_a, const int8_t* b, Affine in_b, int64_t n, float* values, int8_t* out);
+
+    // Extremes of every channel of every chunk of `chunk` pixels: int8[pixels / chunk][channels] each.
+    void (*extremes)(const int8_t* q, int64_t pixels, int64_t channels, int64_t chunk, int8_t* high, int8_t* low);
+
+    // z = gain[c] t clamp(slope[c] t + 1/2, 0, 1) + shift[c] with t the value of q; gain in per.scale. Quantised.
+    Affine (*evonorm)(const int8_t* q, Affine in, int64_t pixels, const PerChannel& per, const float* slope, float* values, int8_t* out);
+
+    // With h = clamp(slope t + 1/2, 0, 1) and w = t where 0 < slope t + 1/2 < 1, else 0: d = g gain (h + slope w), and the
+    // sums over pixels of g, g t h and g gain t w, float[3][channels * times], the lanes of `times` pixels apart.
+    void (*evonorm_backward)(const int8_t* q, Affine in, const float* g, int64_t pixels, const PerChannel& per, const float* slope,
+                             float* d, float* sums);
+
+    // How often high[c] and low[c] occur in channel c, added to counts int32[2][channels].
+    void (*count_ties)(const int8_t* q, int64_t pixels, int64_t channels, const int8_t* high, const int8_t* low, int32_t* counts);
+
+    // d += up[c] where q = high[c], d -= down[c] where q = low[c].
+    void (*add_at_ties)(const int8_t* q, int64_t pixels, int64_t channels, const int8_t* high, const int8_t* low, const float* up,
+                        const float* down, float* d);
+};
+
+}  // namespace edgegossip

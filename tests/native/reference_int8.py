@@ -1,0 +1,130 @@
+"""Integer training in plain numpy: integers as int64, floats in float32 one operation after another, as the kernels promise."""
+
+import math
+
+import numpy as np
+
+F = np.float32
+FLOOR = F(1e-30)
+
+
+def affine_of(values):
+    """(scale, zero) of one sample's float32 values."""
+    if not np.isfinite(values).all():
+        return F(np.nan), 0
+    high, low = max(values.max(initial=F(0)), F(0)), min(values.min(initial=F(0)), F(0))
+    scale = max(F(high * (F(1) / F(255))) - F(low * (F(1) / F(255))), FLOOR)
+    zero = int(np.rint(F(-128) - low / scale))
+    return scale, min(max(zero, -128), 127)
+
+
+def codes(values, scale, zero):
+    if not np.isfinite(scale):
+        return np.zeros(values.shape, np.int8)
+    t = values * (F(1) / scale) + (F(zero) + F(128.5))
+    return (np.clip(t, F(0), F(255)).astype(np.int32) - 128).astype(np.int8)
+
+
+def quantise(values):
+    """values float32[batch, ...] -> q, scale, zero."""
+    found = [affine_of(sample) for sample in values]
+    q = np.stack([codes(sample, *how) for sample, how in zip(values, found, strict=True)])
+    return q, np.array([s for s, _ in found], F), np.array([z for _, z in found], np.int32)
+
+
+def weight_codes(weight, axis):
+    """(integer weights as int64, scales) of float32[out, in, h, w] by output (axis 0) or input channel (axis 1)."""
+    other = tuple(k for k in range(4) if k != axis)
+    scale = np.maximum(np.abs(weight).max(other) * (F(1) / F(127)), FLOOR)
+    inverse = np.expand_dims(F(1) / scale, other)
+    return np.clip(np.rint(weight * inverse), -127, 127).astype(np.int64), scale
+
+
+def conv_sums(x, w, stride, pad, groups):
+    """x int64[n, h, w, c] less its zero point, w int64[out, in / groups, kh, kw] -> int64[n, ho, wo, out]."""
+    x = np.pad(x, ((0, 0), (pad[0], pad[0]), (pad[1], pad[1]), (0, 0)))
+    outs, inputs, kh, kw = w.shape
+    ho, wo = (x.shape[1] - kh) // stride[0] + 1, (x.shape[2] - kw) // stride[1] + 1
+    y = np.zeros((len(x), ho, wo, outs), np.int64)
+    each = outs // groups
+    for g in range(groups):
+        for a in range(kh):
+            for b in range(kw):
+                part = x[:, a : a + ho * stride[0] : stride[0], b : b + wo * stride[1] : stride[1]]
+                part = part[:, :ho, :wo, g * inputs : (g + 1) * inputs]
+                y[..., g * each : (g + 1) * each] += part @ w[g * each : (g + 1) * each, :, a, b].T
+    return y
+
+
+def conv_data_sums(g, w, shape, stride, pad, groups):
+    """Its transpose: g int64[n, ho, wo, out] -> int64[n, height, width, in]."""
+    n, height, width, inputs = shape
+    each_in, each_out = inputs // groups, w.shape[0] // groups
+    ho, wo = g.shape[1:3]
+    dx = np.zeros((n, height + 2 * pad[0], width + 2 * pad[1], inputs), np.int64)
+    for k in range(groups):
+        outs = slice(k * each_out, (k + 1) * each_out)
+        for a in range(w.shape[2]):
+            for b in range(w.shape[3]):
+                rows = slice(a, a + (ho - 1) * stride[0] + 1, stride[0])
+                columns = slice(b, b + (wo - 1) * stride[1] + 1, stride[1])
+                dx[:, rows, columns, k * each_in : (k + 1) * each_in] += g[..., outs] @ w[outs, :, a, b]
+    return dx[:, pad[0] : pad[0] + height, pad[1] : pad[1] + width]
+
+
+def conv_weight_sums(g, x, kernel, stride, pad, groups):
+    """Sums inside each sample: int64[n, out, in / groups, kh, kw]."""
+    x = np.pad(x, ((0, 0), (pad[0], pad[0]), (pad[1], pad[1]), (0, 0)))
+    n, ho, wo, outs = g.shape
+    each_in, each_out = x.shape[3] // groups, outs // groups
+    dw = np.zeros((n, outs, each_in, *kernel), np.int64)
+    for k in range(groups):
+        mine = slice(k * each_out, (k + 1) * each_out)
+        for a in range(kernel[0]):
+            for b in range(kernel[1]):
+                part = x[:, a : a + (ho - 1) * stride[0] + 1 : stride[0], b : b + (wo - 1) * stride[1] + 1 : stride[1]]
+                part = part[..., k * each_in : (k + 1) * each_in]
+                dw[:, mine, :, a, b] = np.einsum("nhwo,nhwi->noi", g[..., mine], part)
+    return dw
+
+
+def uniforms(key, first, count):
+    """The generator of kernels/random.inc: uint32[count] from element `first` on."""
+    i = np.arange(first, first + count, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        x = (i >> np.uint64(1)).astype(np.uint32) * np.uint32(0x9E3779B9) + np.uint32(key & 0xFFFFFFFF)
+        x ^= x >> np.uint32(16)
+        x = x * np.uint32(0x7FEB352D) + np.uint32(key >> 32)
+        x ^= x >> np.uint32(15)
+        x *= np.uint32(0x846CA68B)
+        x ^= x >> np.uint32(16)
+    return np.where(i & np.uint64(1), x << np.uint32(16) | x >> np.uint32(16), x)
+
+
+def round8(g, key):
+    """Gradient float32[n, ...] in 8 bits a sample: (int64, scales)."""
+    q, scales = np.zeros(g.shape, np.int64), np.zeros(len(g), F)
+    each = g[0].size
+    for n, sample in enumerate(g):
+        scales[n] = max(np.abs(sample).max() * (F(1) / F(127)), FLOOR)
+        u = (uniforms(key, n * (each + each % 2), each) >> np.uint32(8)).astype(F) * F(2.0**-24)
+        t = (sample.ravel() * (F(1) / scales[n]) + u) + F(127)
+        q[n] = (np.clip(t, F(0), F(254)).astype(np.int64) - 127).reshape(sample.shape)
+    return q, scales
+
+
+def round16(g):
+    scales = np.maximum(np.abs(g).reshape(len(g), -1).max(1) * (F(1) / F(32512)), FLOOR)
+    inverse = (F(1) / scales).reshape(-1, *[1] * (g.ndim - 1))
+    return np.rint(g * inverse).astype(np.int64), scales
+
+
+def evonorm(y, v, gamma, beta, groups, chunks):
+    """z in float64 of y float[n, pixels, channels]: the mathematics alone."""
+    n, pixels, channels = y.shape
+    grouped = y.reshape(n, chunks, pixels // chunks, groups, channels // groups)
+    spread = (grouped.max((2, 4)) - grouped.min((2, 4))).mean(1)
+    count = max(2, pixels // chunks * (channels // groups))
+    c = 0.175 * (1 + math.sqrt(math.pi * math.log(4))) / math.sqrt(2 * math.log(count))
+    inverse = np.repeat(1 / (c * spread + 1e-5), channels // groups, 1)[:, None]
+    return gamma * y * np.clip(v * y / 6 + 0.5, 0, 1) * inverse + beta

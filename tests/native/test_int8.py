@@ -1,0 +1,211 @@
+"""Integer training's kernels against the same mathematics in numpy: integers and float operations bit for bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgegossip.native import available_isas, int8
+from tests.native import reference_int8 as reference
+
+F = np.float32
+KEY = 0x123456789ABCDEF
+ISAS = available_isas()
+
+
+def quantised(values, isa=None, threads=None):
+    out = int8.Maps.empty(len(values), values[0].size)
+    int8.quantise(values.ravel(), len(values), out, isa, threads)
+    return out
+
+
+def same(maps, expected):
+    q, scale, zero = expected
+    np.testing.assert_array_equal(maps.scale, scale)
+    np.testing.assert_array_equal(maps.zero, zero)
+    np.testing.assert_array_equal(maps.q, q.ravel())
+
+
+@st.composite
+def shapes(draw):
+    def pick(*choices):
+        return draw(st.sampled_from(choices))
+
+    kernel = pick(1, 3, 5, 7)
+    groups = pick(1, 1, 1, 2, 3)
+    inputs, outputs = groups * draw(st.integers(1, 20)), groups * draw(st.integers(1, 20))
+    if pick(0, 0, 0, 1):  # depthwise
+        groups = inputs
+        outputs = inputs * pick(1, 2)
+    stride, pad = pick(1, 1, 2, 3), draw(st.integers(0, kernel))
+    low = max(1, kernel - 2 * pad)
+    height, width = draw(st.integers(low, low + 8)), draw(st.integers(low, low + 8))
+    return int8.ConvShape(
+        draw(st.integers(1, 5)),
+        height,
+        width,
+        inputs,
+        outputs,
+        kernel,
+        kernel,
+        stride,
+        pick(stride, 1),
+        pad,
+        pad,
+        groups,
+    )
+
+
+def by_input(weight, groups):
+    """Integer weights and scales by input channel; every group has inputs of its own."""
+    parts = [reference.weight_codes(part, 1) for part in np.split(weight, groups)]
+    return np.concatenate([w for w, _ in parts]), np.concatenate([s for _, s in parts])
+
+
+def check_conv(shape, seed, isa, threads):
+    rng = np.random.default_rng(seed)
+    n, stride, pad = shape.batch, (shape.stride_h, shape.stride_w), (shape.pad_h, shape.pad_w)
+    kernel = (shape.kernel_h, shape.kernel_w)
+    values = rng.normal(0.3, 1, (n, shape.height, shape.width, shape.inputs)).astype(F)
+    weight = rng.normal(size=(shape.outputs, shape.inputs // shape.groups, *kernel)).astype(F)
+    bias = rng.normal(size=shape.outputs).astype(F)
+    x = quantised(values, isa, threads)
+    q, scale, zero = reference.quantise(values)
+    same(x, (q, scale, zero))
+
+    centred = q.astype(np.int64) - zero[:, None, None, None]
+    codes, weight_scale = reference.weight_codes(weight, 0)
+    sums = reference.conv_sums(centred, codes, stride, pad, shape.groups)
+    y = sums.astype(F) * (weight_scale * scale[:, None, None, None]) + bias
+    out = np.full(y.size, np.nan, F)
+    int8.conv(shape, x, weight.ravel(), bias, out, isa, threads)
+    np.testing.assert_array_equal(out, y.ravel())
+    made = int8.Maps.empty(n, y[0].size)
+    int8.conv(shape, x, weight.ravel(), bias, made, isa, threads)
+    same(made, reference.quantise(y))
+
+    g = rng.normal(size=y.shape).astype(F)
+    narrow, narrow_scale = reference.round8(g, KEY)
+    codes, weight_scale = by_input(weight, shape.groups)
+    sums = reference.conv_data_sums(narrow, codes, values.shape, stride, pad, shape.groups)
+    dx = sums.astype(F) * (weight_scale * narrow_scale[:, None, None, None])
+    for wide in (False, True):
+        found_dx, found_dw, found_db = (np.full(size, np.nan, F) for size in (values.size, weight.size, len(bias)))
+        int8.conv_backward(shape, x, weight.ravel(), g.ravel(), KEY, wide, found_dx, found_dw, found_db, isa, threads)
+        np.testing.assert_array_equal(found_dx, dx.ravel())
+        used, used_scale = reference.round16(g) if wide else (narrow, narrow_scale)
+        per_sample = reference.conv_weight_sums(used, centred, kernel, stride, pad, shape.groups)
+        factor = (scale * used_scale).astype(np.float64)[:, None, None, None, None]
+        dw = (per_sample * factor).sum(0)
+        # Sums over samples, and at one pixel products with them, are float32: a few roundings of the largest term.
+        bound = (np.abs(per_sample) * factor).sum(0).max() * 2.0**-22 * (n + 2)
+        np.testing.assert_allclose(found_dw.reshape(dw.shape), dw, rtol=0, atol=bound)
+        np.testing.assert_allclose(found_db, g.sum((0, 1, 2), dtype=np.float64), rtol=0, atol=1e-3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes(), st.integers(0, 2**32), st.sampled_from(ISAS), st.integers(1, 3))
+def test_convolutions_are_the_reference_bit_for_bit(shape, seed, isa, threads):
+    check_conv(shape, seed, isa, threads)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        int8.ConvShape(70, 1, 1, 40, 33, 1, 1, 1, 1, 0, 0, 1),  # a linear layer, more samples than go together
+        int8.ConvShape(1, 40, 39, 2, 3, 3, 3, 1, 1, 1, 1, 1),  # so many pixels that 16-bit sums are spilt
+        int8.ConvShape(2, 1, 600, 1, 2, 1, 3, 1, 1, 0, 1, 1),  # and so many in one row
+        int8.ConvShape(9, 5, 5, 16, 48, 3, 3, 2, 2, 1, 1, 1),
+        int8.ConvShape(2, 6, 6, 4, 2, 1, 1, 3, 3, 0, 0, 1),  # inputs that no output sees
+    ],
+)
+def test_special_shapes(shape, isa):
+    check_conv(shape, 5, isa, 2)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_integer_sums_at_their_largest_do_not_overflow(isa):
+    """All values at the ends of their ranges: 16-bit gradients of 65 * 65 pixels, whose sum exceeds an int32 many times."""
+    shape = int8.ConvShape(1, 65, 65, 1, 1, 1, 1, 1, 1, 0, 0, 1)
+    x = int8.Maps(np.full(65 * 65, 127, np.int8), np.ones(1, F), np.array([-128], np.int32))
+    dw = np.empty(1, F)
+    int8.conv_backward(shape, x, np.ones(1, F), np.ones(65 * 65, F), KEY, True, None, dw, None, isa)
+    g16, scale = reference.round16(np.ones((1, 65, 65, 1), F))
+    assert dw[0] == F(g16.sum() * 255) * scale[0]
+    shape = int8.ConvShape(1, 1, 1, 65536, 1, 1, 1, 1, 1, 0, 0, 1)
+    x = int8.Maps(np.full(65536, 127, np.int8), np.ones(1, F), np.array([-128], np.int32))
+    out = np.empty(1, F)
+    int8.conv(shape, x, np.ones(65536, F), None, out, isa)
+    assert out[0] == F(65536 * 255 * 127) * F(F(1) / F(127))
+
+
+HARD = {
+    "zeros": np.zeros((2, 30), F),
+    "constant": np.full((2, 30), 0.7, F),
+    "negative constant": np.full((1, 5), -3.0, F),
+    "denormal": np.linspace(-1e-40, 3e-40, 30, dtype=F)[None],
+    "huge": np.linspace(-3.4e38, 3.4e38, 77, dtype=F)[None],
+    "one huge among small": np.array([[1e-3, -2e-3, 3e38] * 11], F),
+    "all positive": np.linspace(5, 6, 65, dtype=F)[None],
+    "one value": np.array([[2.5]], F),
+}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", HARD)
+def test_hard_values(name, isa):
+    values = HARD[name]
+    made = quantised(values, isa)
+    same(made, reference.quantise(values))
+    found = (made.q.reshape(values.shape).astype(np.float64) - made.zero[:, None]) * made.scale[:, None]
+    assert (np.abs(found - values) <= 0.5001 * np.maximum(made.scale, reference.FLOOR)[:, None] * 1.01).all()
+    assert ((values != 0) | (found == 0)).all(), "zero must stay zero, or padding would not be"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_shows_in_the_result(bad, isa):
+    values = np.ones((3, 50), F)
+    values[1, 49] = bad
+    x = quantised(values, isa)
+    np.testing.assert_array_equal(np.isnan(x.scale), [False, True, False])
+    shape = int8.ConvShape(3, 5, 5, 2, 2, 1, 1, 1, 1, 0, 0, 1)
+    y = int8.Maps.empty(3, 50)
+    int8.conv(shape, x, np.ones(4, F), None, y, isa)
+    np.testing.assert_array_equal(np.isnan(y.scale), [False, True, False])
+    int8.conv(shape, quantised(np.ones((3, 50), F), isa), np.array([1, bad, 1, 1], F), None, y, isa)
+    assert np.isnan(y.scale).all()
+    g = np.ones(150, F)
+    g[7] = bad
+    dx, dw = np.empty(150, F), np.empty(4, F)
+    int8.conv_backward(shape, quantised(np.ones((3, 50), F)), np.ones(4, F), g, KEY, True, dx, dw, None, isa)
+    assert np.isnan(dx[:50]).all() and np.isfinite(dx[50:]).all() and np.isnan(dw).all()
+
+
+def test_rounding_is_unbiased():
+    g = np.full((1, 1, 100_001, 1), 0.3, F)
+    g[0, 0, 0] = 127.0  # the scale is 1
+    q, _ = reference.round8(g, KEY)
+    assert set(np.unique(q[0, 0, 1:])) == {0, 1}
+    assert abs(q[0, 0, 1:].mean() - 0.3) < 4 * np.sqrt(0.21 / 1e5)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_shapes_that_cannot_be_are_refused(isa):
+    x = quantised(np.ones((1, 4), F))
+    out = np.empty(4, F)
+    for shape, message in [
+        (int8.ConvShape(1, 2, 2, 1, 1, 3, 3, 1, 1, 0, 0, 1), "kernel is larger"),
+        (int8.ConvShape(1, 2, 2, 1, 1, 1, 1, 1, 1, 0, 0, 2), "groups must divide"),
+        (int8.ConvShape(1, 2, 2, 1, 1, 1, 1, 0, 1, 0, 0, 1), "out of range"),
+        (int8.ConvShape(1, 2, 2, 1, 1, 1, 1, 1, 1, -1, 0, 1), "out of range"),
+        (int8.ConvShape(2**30, 2**30, 2, 1, 1, 1, 1, 1, 1, 0, 0, 1), "too large"),
+        (int8.ConvShape(1, 1, 1, 65537, 1, 1, 1, 1, 1, 0, 0, 1), "65536"),
+        (int8.ConvShape(1, 2, 2, 1, 2, 1, 1, 1, 1, 0, 0, 1), "elements"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            int8.conv(shape, x, np.ones(1, F), None, out, isa)
+    bad = int8.Maps(x.q, x.scale, np.array([128], np.int32))
+    with pytest.raises(ValueError, match="zero points"):
+        int8.conv(int8.ConvShape(1, 2, 2, 1, 1, 1, 1, 1, 1, 0, 0, 1), bad, np.ones(1, F), None, out, isa)
