@@ -10,7 +10,7 @@ from edgegossip.cli.options import RUNS, SETTINGS
 
 
 @click.command()
-@click.argument("recipe")
+@click.argument("recipe", required=False)
 @SETTINGS
 @click.option("--name", required=True, help="This board's name, such as pi-01; unique in the run.")
 @click.option(
@@ -19,6 +19,11 @@ from edgegossip.cli.options import RUNS, SETTINGS
 @click.option(
     "--peer", "peers", multiple=True, metavar="NAME=HOST:PORT", help="Gossip: another board; repeat for each."
 )
+@click.option("--members", metavar="A,B,...", help="Gossip: found a run of these boards (or of those in a file).")
+@click.option(
+    "--join", "seeds", multiple=True, metavar="HOST:PORT", help="Gossip: join the run of the board that listens there."
+)
+@click.option("--advertise", metavar="HOST[:PORT]", help="With --members or --join: where others reach this board.")
 @click.option("--coordinator", metavar="HOST:PORT", help="Server mode: the coordinator's address.")
 @click.option(
     "--boards", default="", metavar="A,B,...", help="Server mode: every board's name; default board-0, board-1, ..."
@@ -42,11 +47,14 @@ from edgegossip.cli.options import RUNS, SETTINGS
 @click.option("--run-id", default="", hidden=True)
 @click.option("--save", type=click.Path(dir_okay=False), hidden=True)
 def node(
-    recipe: str,
+    recipe: str | None,
     settings: tuple[str, ...],
     name: str,
     listen: str,
     peers: tuple[str, ...],
+    members: str | None,
+    seeds: tuple[str, ...],
+    advertise: str | None,
     coordinator: str | None,
     boards: str,
     identity: Path | None,
@@ -60,10 +68,13 @@ def node(
 ) -> int:
     """Be one board of a run of RECIPE: a gossip peer, or a client of a coordinator.
 
-    Every board is given the same recipe. run.nodes is the number of boards, this one included.
+    One board founds a run of RECIPE with --members; the others --join it through any board that is in it, and need no recipe.
+    Or every board is given the same recipe and the address of every --peer.
 
     \b
     Examples:
+      edgegossip node quickstart-gossip --name pi-01 --members pi-01,pi-02,pi-03,pi-04 --listen 10.0.0.1:7700 --identity pi-01
+      edgegossip node --join 10.0.0.1:7700 --name pi-02 --listen 0.0.0.0:7700 --identity pi-02
       edgegossip node quickstart-gossip --name pi-01 --listen 0.0.0.0:7700 --identity pi-01 \\
           --peer pi-02=10.0.0.2:7700 --peer pi-03=10.0.0.3:7700 --peer pi-04=10.0.0.4:7700
       edgegossip node quickstart-server --name board-0 --coordinator 10.0.0.1:8000
@@ -85,10 +96,15 @@ def node(
         run_id=bytes.fromhex(run_id),
         save_to=Path(save) if save else None,
         resume=Path(resume) if resume else None,
+        advertise=advertise,
     )
-    if managed:
+    if managed and recipe is not None:
         run_managed(load(recipe, settings), options)
         return 0
-    from edgegossip.launch.board import run_board
+    from edgegossip.launch.board import run_board, run_member
 
+    if seeds or members is not None:
+        return run_member(recipe, settings, members, seeds, options)
+    if recipe is None:
+        raise click.UsageError("say which RECIPE to run, or --join HOST:PORT of a board that runs one already")
     return run_board(load(recipe, settings), options)

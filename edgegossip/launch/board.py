@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import click
 
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
 from edgegossip.launch.preflight import TORCH_HINT, require
-from edgegossip.node.main import NodeOptions, run_node
+from edgegossip.mesh import address as addresses
+from edgegossip.node.main import NodeOptions, load_guard, run_node
 from edgegossip.node.spec import NodeSpec, make_algorithm
 from edgegossip.profiling.environment import environment
 from edgegossip.profiling.run_folder import RunFolder
@@ -15,6 +20,35 @@ from edgegossip.profiling.sinks import RecordSink, Tee
 from edgegossip.recipe import Recipe
 from edgegossip.report.live import Live, LiveSink
 from edgegossip.types import ConfigError
+
+
+def run_member(
+    recipe: str | None, settings: Sequence[str], members: str | None, seeds: Sequence[str], options: NodeOptions
+) -> int:
+    """Found a run of `recipe`, or join one through `seeds`; then be a board of it. As `run_board`."""
+    from edgegossip.node import entering
+
+    require("torch", TORCH_HINT)
+    _check_how(recipe, members, seeds, options)
+    guard = load_guard(options)
+    if recipe is None:
+        entry = entering.join(seeds, options.name, guard, settings, lambda text: click.echo(text, err=True))
+    else:
+        names = entering.read_members(members or "")
+        entry = entering.found(recipes.load(recipe, settings), options.name, names, guard)
+    return run_board(entry.recipe, replace(options, entry=entry))
+
+
+def _check_how(recipe: str | None, members: str | None, seeds: Sequence[str], options: NodeOptions) -> None:
+    if options.peers:
+        raise ConfigError(
+            "--peer names every board by hand; with --members or --join they find each other: leave it out"
+        )
+    if seeds and (recipe or members is not None):
+        raise ConfigError("--join takes recipe and members from the run: leave RECIPE and --members out")
+    if not seeds and recipe is None:
+        raise ConfigError("--members founds a run: say which RECIPE")
+    addresses.listen_address(options.listen, insecure=options.insecure or options.identity is not None)
 
 
 def run_board(recipe: Recipe, options: NodeOptions) -> int:

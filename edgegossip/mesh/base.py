@@ -68,7 +68,25 @@ class Notice:
     text: str  # one sentence
 
 
-TransportEvent: TypeAlias = Received | SendReceipt | SendFailed | PeerUp | PeerDown | Notice
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The members' common word on one of them, be it our neighbour or not (mesh.membership)."""
+
+    peer: NodeId
+    here: bool
+    reason: str
+    left: bool = False  # not here on purpose
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Where a member can be reached, as it told the others."""
+
+    peer: NodeId
+    address: str
+
+
+TransportEvent: TypeAlias = Received | SendReceipt | SendFailed | PeerUp | PeerDown | Notice | Verdict | Moved
 
 
 class Transport(Protocol):

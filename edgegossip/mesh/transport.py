@@ -148,6 +148,10 @@ class GrpcTransport:
         self._check_open()
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
+    def post(self, event: TransportEvent) -> None:
+        """Let another service's event come out of `incoming`. From any thread."""
+        self._inbox.post(event)
+
     def open_channel(self, peer: NodeId, where: addresses.Address) -> grpc.aio.Channel:
         """A connection of its own to `peer` at a numeric address, with our credentials, for another service than the mesh's.
         On the loop; the caller closes it."""

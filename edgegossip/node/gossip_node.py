@@ -70,6 +70,8 @@ def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
         match event:
             case PeerUp() | PeerDown():
                 presence.note(event)
+                if isinstance(event, PeerDown) and event.peer not in wanted:
+                    sink.event(spec.name, "peer-down", down_text(event.peer, event.reason), peer=event.peer)
             case Notice(_, text):
                 sink.event(spec.name, "notice", text)
             case None if time.monotonic() >= announce_at:

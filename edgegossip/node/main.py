@@ -27,7 +27,10 @@ from edgegossip.recipe import Recipe
 from edgegossip.types import EXIT_INTERRUPTED, ConfigError, EdgegossipError, NodeId
 
 if TYPE_CHECKING:
+    from edgegossip.mesh import GrpcTransport
     from edgegossip.mesh.security.guard import Guard
+    from edgegossip.node.entering import Entry
+    from edgegossip.node.members import MemberTransport
 
 BEAT_S = 1.0
 
@@ -49,6 +52,8 @@ class NodeOptions:
     run_id: bytes  # managed only; otherwise derived from the recipe
     save_to: Path | None  # managed only; otherwise in the run folder. Checkpoints go into a folder beside it
     resume: Path | None = None  # by hand only: the run folder of an earlier process of this board
+    entry: Entry | None = None  # gossip by hand: how it came into a run that was founded
+    advertise: str | None = None  # with `entry`: HOST[:PORT] at which others reach it, if not where it listens
 
 
 # Where a board's records and its final model go.
@@ -125,6 +130,11 @@ def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[Node
         if options.coordinator is None:
             raise ConfigError(f"{recipe.run.name} is a server recipe: say --coordinator HOST:PORT")
         return NodeSpec(recipe, options.name, _server_members(recipe, options), run_id), {}
+    if options.entry is not None:
+        manifest = options.entry.manifest
+        addresses.listen_address(options.listen, insecure=options.insecure or options.identity is not None)
+        was_here = options.entry.was_here(options.name) or options.resume is not None
+        return NodeSpec(recipe, options.name, manifest.members, manifest.run_id, restarted=was_here), {}
     peers = parse_peers(options.peers)
     members = tuple(sorted({options.name, *peers}))
     if options.name in peers:
@@ -158,25 +168,18 @@ def _gossip(
 ) -> None:
     """Listen, join, train, leave. A board that is known to come late loads first: once it is there, the others wait for
     it."""
-    from edgegossip.mesh import GrpcTransport, MeshLimits
     from edgegossip.node import gossip_node
 
-    security = _security(options)
+    security = load_guard(options)
     checkpoints = None if save_to is None else save_to.with_suffix("")
     loaded = gossip_node.load(spec, sink, checkpoints) if spec.restarted else None
     meters = NodeMeters()
-    transport = GrpcTransport(
-        spec.name,
-        spec.run_id,
-        options.listen,
-        limits=MeshLimits(grace_s=spec.recipe.network.grace_s),
-        insecure=options.insecure,
-        before_disconnect=meters.look,
-        security=security,
-    )
+    transport, begin = _open(spec, peers, options, meters, security)
     try:
         sink.event(spec.name, "listening", f"{spec.name} listens on {transport.address}", address=transport.address)
-        transport.connect(_peers_from_parent() if peers is None else peers)
+        if options.entry is not None:
+            sink.event(spec.name, "entered", options.entry.describe(), run_id=spec.run_id.hex())
+        begin()
         if options.managed:
             listen_to_parent(lambda lost: transport.close_peer(lost["lost"], lost["why"]))
         joined = gossip_node.join(spec, transport, sink)
@@ -186,7 +189,29 @@ def _gossip(
         transport.close()
 
 
-def _security(options: NodeOptions) -> Guard | None:
+def _open(
+    spec: NodeSpec, peers: Mapping[NodeId, str] | None, options: NodeOptions, meters: NodeMeters, security: Guard | None
+) -> tuple[GrpcTransport | MemberTransport, Callable[[], None]]:
+    """A transport that listens, and what makes it look for its peers."""
+    if options.entry is not None:
+        from edgegossip.node.members import open_member
+
+        return open_member(spec, options.entry, options, meters, security)
+    from edgegossip.mesh import GrpcTransport, MeshLimits
+
+    transport = GrpcTransport(
+        spec.name,
+        spec.run_id,
+        options.listen,
+        limits=MeshLimits(grace_s=spec.recipe.network.grace_s),
+        insecure=options.insecure,
+        before_disconnect=meters.look,
+        security=security,
+    )
+    return transport, lambda: transport.connect(_peers_from_parent() if peers is None else peers)
+
+
+def load_guard(options: NodeOptions) -> Guard | None:
     """TLS with the board's certificate, when it has one. Raises ConfigError when it is another's, DataError and LocalError
     when it cannot be used."""
     if options.identity is None:

@@ -31,6 +31,7 @@ from edgegossip.mesh.membership.messages import (
     Output,
     Ping,
     PingFor,
+    Rival,
     Send,
     Stalled,
     View,
@@ -40,6 +41,7 @@ from edgegossip.mesh.membership.settings import LocalHealth, RoundTrip, SwimSett
 from edgegossip.mesh.membership.table import Entry, Rows, Status, digest_of, merge, rows_of
 
 _NEVER = float("inf")
+_RIVALRIES = 5
 
 
 class Detector:
@@ -71,6 +73,7 @@ class Detector:
         self._round_trips = [RoundTrip(self.settings) for _ in range(members)]
         self._theirs: dict[int, int] = {}  # digest that each last told
         self._told: dict[int, int] = {}  # how often each was told the present news
+        self._rivalries = 0
         self._out: list[Output] = []
         for k, entry in known:
             self.table[k] = merge(self.table[k], entry)
@@ -201,6 +204,10 @@ class Detector:
         if entry.status in (Status.SUSPECT, Status.DEAD) and entry.life == own.life:
             self.health.note(1)
             self._out.append(Objected(sender, entry))
+        elif entry.status is Status.ALIVE and entry.life != own.life:
+            self._rivalries += 1
+            if self._rivalries == _RIVALRIES:  # fewer are echoes of our earlier process
+                self._out.append(Rival(entry.address))
         self._set(self.me, replace(own, incarnation=entry.incarnation + 1), now_s)
 
     def _set(self, member: int, after: Entry, now_s: float) -> None:

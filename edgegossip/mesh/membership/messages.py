@@ -86,4 +86,11 @@ class Stalled:
     seconds: float
 
 
-Output: TypeAlias = Send | Changed | Objected | Healed | Stalled
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another process goes by our name, again and again."""
+
+    address: str
+
+
+Output: TypeAlias = Send | Changed | Objected | Healed | Stalled | Rival

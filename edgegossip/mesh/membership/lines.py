@@ -1,0 +1,65 @@
+"""Connections of the membership service, one a member."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgegossip.mesh import address as addresses
+from edgegossip.mesh.channels import Channels
+from edgegossip.types import NodeId, PeerError
+
+PROBE = "/edgegossip.v1.Membership/Probe"
+
+
+@dataclass(slots=True)
+class _Line:
+    address: str = ""
+    channel: Any = None
+    method: Any = None
+    attempts: int = 0
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Lines:
+    """Calls members; opens and closes connections for that. On the loop."""
+
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+        self._lines: dict[NodeId, _Line] = {}
+
+    async def call(self, peer: NodeId, address: str, request: bytes) -> bytes:
+        """One Probe. Raises PeerError, or gRPC's errors; then the connection is closed."""
+        if not address:
+            raise PeerError("its address is not known yet")
+        line = self._lines.setdefault(peer, _Line())
+        async with line.opening:
+            if line.channel is None or line.address != address:
+                await self._open(line, peer, address)
+        channel = line.channel
+        try:
+            return bytes(await line.method(request))
+        except BaseException:
+            if line.channel is channel:
+                await self._shut(line)
+            raise
+
+    async def close(self) -> None:
+        for line in self._lines.values():
+            await self._shut(line)
+
+    async def _open(self, line: _Line, peer: NodeId, address: str) -> None:
+        await self._shut(line)
+        line.attempts += 1
+        where = await addresses.resolve(addresses.parse(address, f"address of {peer}"), line.attempts)
+        await self._channels.check(peer, where)
+        line.channel = self._channels.open(peer, where)
+        line.method, line.address = line.channel.unary_unary(PROBE), address
+
+    async def _shut(self, line: _Line) -> None:
+        channel, line.channel = line.channel, None
+        if channel is not None:
+            with suppress(Exception):  # of gRPC's own: what is broken is closed
+                await channel.close()

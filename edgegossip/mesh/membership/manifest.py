@@ -1,0 +1,127 @@
+"""The manifest: what a run is, in one document that its founder signs and that members pass on.
+
+JSON with these keys; the bytes themselves are what is signed and hashed, so nobody writes them anew:
+
+    edgegossip   1, the format
+    version      1, 2, ...: of this run's manifest
+    run_id       32 hexadecimal digits
+    founder      the member or operator that made the run
+    members      their names in order; a member's place decides its share of the data and its neighbours
+    topology     SHA-256 of everybody's neighbours and weights as the founder computed them, hexadecimal
+    topology_file  the text of the file for gossip.topology = file, else empty
+    recipe       the resolved recipe as TOML
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Protocol
+
+from edgegossip.types import DecodeError, NodeId, PeerError
+
+FORMAT = 1
+MAX_BYTES = 512 << 10
+MAX_MEMBERS = 64
+_DOMAIN = b"edgegossip manifest 1\0"
+
+
+class Signer(Protocol):
+    """`edgegossip.mesh.security.Identity`."""
+
+    def sign(self, data: bytes) -> bytes:
+        """A signature that says who made it."""
+
+    def verify(self, who: str, data: bytes, signature: bytes) -> NodeId:
+        """Who signed; `who` is a role. Raises PeerError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One run. `content` is the document, `signature` the founder's or empty."""
+
+    content: bytes
+    signature: bytes
+    version: int
+    run_id: bytes  # 16 bytes
+    founder: NodeId
+    members: tuple[NodeId, ...]
+    topology: str
+    topology_file: str
+    recipe: str
+
+    @property
+    def hash(self) -> int:
+        """64 bits that members compare in every message."""
+        return int.from_bytes(sha256(self.content).digest()[:8], "little")
+
+    def signed_by(self, signer: Signer) -> Manifest:
+        return parse(self.content, signer.sign(_DOMAIN + self.content))
+
+    def verify(self, signer: Signer) -> NodeId:
+        """Who signed it: the founding board, or an operator of the fleet. Raises PeerError."""
+        try:
+            return signer.verify(self.founder, _DOMAIN + self.content, self.signature)
+        except PeerError as not_the_founder:
+            try:
+                return signer.verify("operator", _DOMAIN + self.content, self.signature)
+            except PeerError:
+                raise PeerError(f"the run's manifest bears {not_the_founder}") from None
+
+
+def make(
+    run_id: bytes, founder: NodeId, members: Sequence[NodeId], topology: str, recipe: str, topology_file: str = ""
+) -> Manifest:
+    """A new run's manifest, not signed yet. Two boards that make it from the same make the same bytes."""
+    document = {
+        "edgegossip": FORMAT,
+        "version": 1,
+        "run_id": run_id.hex(),
+        "founder": founder,
+        "members": list(members),
+        "topology": topology,
+        "topology_file": topology_file,
+        "recipe": recipe,
+    }
+    return parse(json.dumps(document, separators=(",", ":"), sort_keys=True).encode(), b"")
+
+
+def parse(content: bytes, signature: bytes) -> Manifest:
+    """Checks form and bounds, not the signature. Raises DecodeError."""
+    if len(content) > MAX_BYTES or len(signature) > MAX_BYTES:
+        raise DecodeError(f"a manifest of more than {MAX_BYTES} bytes")
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DecodeError("a manifest that is not JSON") from error
+    if not isinstance(document, dict) or document.get("edgegossip") != FORMAT:
+        raise DecodeError("a manifest of another format: install the same edgegossip on all boards")
+    members = document.get("members")
+    if not isinstance(members, list) or not 2 <= len(members) <= MAX_MEMBERS or not all(map(_is_name, members)):
+        raise DecodeError(f"a manifest without 2 to {MAX_MEMBERS} members")
+    if len(set(members)) != len(members):
+        raise DecodeError("a manifest that names a member twice")
+    version = document.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or not 0 < version < 2**31:
+        raise DecodeError("a manifest without a version")
+    try:
+        run_id = bytes.fromhex(_text(document, "run_id"))
+    except ValueError as error:
+        raise DecodeError("a manifest without a run id") from error
+    if len(run_id) != 16 or not _is_name(document.get("founder")):
+        raise DecodeError("a manifest without a run id or a founder")
+    texts = (_text(document, key) for key in ("topology", "topology_file", "recipe"))
+    return Manifest(content, signature, version, run_id, document["founder"], tuple(members), *texts)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 64 and value.isprintable()
+
+
+def _text(document: dict[str, Any], key: str) -> str:
+    value = document.get(key)
+    if not isinstance(value, str):
+        raise DecodeError(f"a manifest without {key}")
+    return value

@@ -1,0 +1,95 @@
+"""What the detector finds out, as events for the node and sentences for its log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from edgegossip.mesh.base import Moved, Notice, TransportEvent, Verdict
+from edgegossip.mesh.membership.messages import Changed, Healed, Objected, Output, Rival, Stalled
+from edgegossip.mesh.membership.table import Entry, Status, bits
+from edgegossip.mesh.text import printable
+from edgegossip.types import NodeId
+
+_MAX_TOLD = 64  # different troubles that may get into the log
+
+
+class News:
+    """`post` takes the events."""
+
+    def __init__(self, members: Sequence[NodeId], me: int, post: Callable[[TransportEvent], None]) -> None:
+        self._members, self._me, self._post = members, me, post
+        self._told: set[str] = set()
+        self._split = False  # was said
+
+    def begin(self, table: Sequence[Entry]) -> None:
+        """What was known before we took part."""
+        for k, entry in enumerate(table):
+            if k != self._me and entry.status is not Status.ABSENT:
+                self._changed(Changed(k, Entry(), entry), table)
+
+    def trouble(self, member: int, address: str, why: str) -> None:
+        """A member cannot be asked. The same is told once."""
+        text = f"cannot ask {self._members[member]} at {address or 'an unknown address'}: {printable(why)}"
+        if text not in self._told and len(self._told) < _MAX_TOLD:
+            self._told.add(text)
+            self._post(Notice(self._members[member], text))
+
+    def refused(self, who: str, why: str) -> None:
+        """Somebody was refused. The same is told once."""
+        text = f"refused {who}: {printable(why)}"
+        if text not in self._told and len(self._told) < _MAX_TOLD:
+            self._told.add(text)
+            self._post(Notice(None, text))
+
+    def tell(self, output: Output, table: Sequence[Entry]) -> None:
+        match output:
+            case Changed():
+                self._changed(output, table)
+            case Healed(member):
+                peer = self._members[member]
+                self._post(
+                    Notice(peer, f"the run had been split: {peer} had named us dead, and we it; it is reached again")
+                )
+            case Objected(by, was) if was.status is Status.DEAD:
+                who = self._names(was.accusers)
+                text = (
+                    f"{self._members[by]} says that we had been named dead ({who} got no answer from us): we are back"
+                )
+                self._post(Notice(self._members[by], text))
+            case Stalled(seconds):
+                text = f"this board did not run for {seconds:.0f} s: nobody is blamed for keeping silent meanwhile"
+                self._post(Notice(None, text))
+            case Rival(address):
+                text = f"another process takes part as {self._members[self._me]}, at {address}: give each board its own name"
+                self._post(Notice(None, text))
+
+    def _changed(self, change: Changed, table: Sequence[Entry]) -> None:
+        peer, before, after = self._members[change.member], change.before, change.after
+        if after.here and after.address and (after.address != before.address or not before.here):
+            self._post(Moved(peer, after.address))
+        if after.here and not before.here:
+            self._post(Verdict(peer, True, f"{peer} is here"))
+        elif after.here and before.life != after.life:
+            self._post(Notice(peer, f"{peer} was restarted"))
+        elif after.status is Status.DEAD and before.status not in (Status.DEAD, Status.LEFT):
+            here = sum(entry.here for entry in table)
+            reason = f"{self._names(after.accusers)} got no answer; {here} of {len(table)} members are here"
+            self._post(Verdict(peer, False, reason))
+        elif after.status is Status.LEFT and before.status is not Status.LEFT:
+            self._post(Verdict(peer, False, f"{peer} left", left=True))
+        self._look_for_split(table)
+
+    def _look_for_split(self, table: Sequence[Entry]) -> None:
+        dead = [name for name, entry in zip(self._members, table, strict=True) if entry.status is Status.DEAD]
+        split = len(dead) >= 2 and 3 * len(dead) >= len(table)
+        if split and not self._split:
+            text = f"the run may be split: {', '.join(dead)} are out of reach at once; they are tried on and on"
+            self._post(Notice(None, text))
+        self._split = split or (self._split and bool(dead))
+
+    def _names(self, mask: int) -> str:
+        names = ["we" if k == self._me else self._members[k] for k in bits(mask)]
+        names.sort(key=lambda name: name != "we")
+        if len(names) > 4:
+            names = [*names[:3], f"{len(names) - 3} others"]
+        return " and ".join(filter(None, [", ".join(names[:-1]), names[-1] if names else "somebody"]))

@@ -1,0 +1,198 @@
+"""How a board comes into a run without a peer list: it founds one, or joins through any member's address.
+
+Both end in an `Entry`: the run's manifest, verified, with the recipe in it, and what is known of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgegossip import recipe as recipes
+from edgegossip.choices import did_you_mean
+from edgegossip.mesh import address as addresses
+from edgegossip.mesh.membership import manifest as manifests
+from edgegossip.mesh.membership.manifest import Manifest
+from edgegossip.mesh.membership.table import Rows
+from edgegossip.node.spec import make_topology
+from edgegossip.recipe import Recipe
+from edgegossip.types import ConfigError, LocalError, NodeId, PeerError
+
+if TYPE_CHECKING:
+    from edgegossip.mesh.security.guard import Guard
+
+ANNOUNCE_S = 5.0
+_PAUSE_S = 1.0
+_OWN = "data.dir, run.threads, evaluation.* and network.*"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A board's way into its run."""
+
+    recipe: Recipe
+    manifest: Manifest
+    known: Rows = ()  # what the member told that we joined through
+    seen_as: str = ""  # the host that it sees us at
+    signer: NodeId = ""  # who signed the manifest; empty: nobody
+
+    def was_here(self, name: NodeId) -> bool:
+        """Whether this member has taken part before."""
+        return name in {self.manifest.members[k] for k, _ in self.known}
+
+    def describe(self) -> str:
+        """One sentence for the log."""
+        m = self.manifest
+        signed = f"signed by {self.signer}" if self.signer else "not signed, on a network that is trusted (--insecure)"
+        return (
+            f"run {m.run_id.hex()} of {len(m.members)} members, manifest version {m.version} by {m.founder}, {signed}"
+        )
+
+
+def found(recipe: Recipe, name: NodeId, members: Sequence[NodeId], guard: Guard | None) -> Entry:
+    """Make a run of these members. The same recipe and members make the same run, so that a founder that was started again
+    comes back to it. Raises ConfigError."""
+    members = tuple(members)
+    if recipe.run.mode != "gossip":
+        raise ConfigError(f"--members: {recipe.run.name} is a server recipe; its boards are named with --boards")
+    if len(set(members)) != len(members):
+        raise ConfigError("--members: a name is there twice; every board has a name of its own")
+    if not 2 <= len(members) <= manifests.MAX_MEMBERS:
+        raise ConfigError(f"--members: {len(members)} boards; a run has 2 to {manifests.MAX_MEMBERS}")
+    bad = [n for n in members if not 0 < len(n) <= 64 or not n.isprintable() or "=" in n or " " in n]
+    if bad:
+        raise ConfigError(f"--members: {bad[0]!r} cannot be a name; take letters, digits and hyphens, such as pi-01")
+    if name not in members:
+        raise ConfigError(f"--name {name}: not one of the members {', '.join(members)}{did_you_mean(name, members)}")
+    recipe = recipes.with_settings(recipe, {"run.nodes": len(members)})
+    run_id = sha256(recipes.run_id(recipe) + "\0".join(members).encode()).digest()[:16]
+    topology = make_topology(recipe, members).to_json(members)
+    file = json.dumps(topology) if recipe.gossip.topology == "file" else ""
+    passed_on = recipes.with_settings(
+        recipe, {"data.dir": "", "gossip.topology_file": "" if not file else "topology.json"}
+    )
+    manifest = manifests.make(run_id, name, members, topology_hash(topology), recipes.to_toml(passed_on), file)
+    if guard is None:
+        return Entry(recipe, manifest)
+    return Entry(recipe, manifest.signed_by(guard.identity), signer=name)
+
+
+def join(
+    seeds: Sequence[str],
+    name: NodeId,
+    guard: Guard | None,
+    settings: Iterable[str],
+    say: Callable[[str], None],
+    patience_s: float = float("inf"),
+) -> Entry:
+    """Ask the seeds in turn until one answers; every 5 s `say` why none does. Raises ConfigError, PeerError when a member
+    refuses us or its manifest cannot be trusted, LocalError after `patience_s`."""
+    from edgegossip.mesh.membership.joining import Unreachable, ask
+
+    places = [addresses.parse(seed, "--join") for seed in seeds]
+    began_s = announced_s = time.monotonic()
+    trouble: dict[str, None] = {}
+    attempt = 0
+    while True:
+        seed = places[attempt % len(places)]
+        try:
+            told = ask(seed, name, guard, attempt=attempt // len(places))
+            break
+        except Unreachable as error:
+            trouble[str(error)] = None
+        attempt += 1
+        if time.monotonic() - announced_s >= ANNOUNCE_S or attempt == len(places):
+            announced_s = time.monotonic()
+            say(f"waiting for a member that answers: {'; '.join(trouble)}")
+            trouble.clear()
+        if time.monotonic() - began_s > patience_s:
+            raise LocalError(f"no member answers at {', '.join(seeds)}: start one first, or name another with --join")
+        if attempt % len(places) == 0:
+            time.sleep(_PAUSE_S)
+    manifest = told.manifest
+    if name not in manifest.members:
+        raise PeerError(f"{told.by} passes on a run that {name} is no member of")
+    signer = _verified(manifest, guard)
+    recipe = _own_settings(_recipe_of(manifest), settings)
+    topology = make_topology(recipe, manifest.members).to_json(manifest.members)
+    if topology_hash(topology) != manifest.topology:
+        raise PeerError(
+            f"{told.by}'s run has another topology than this edgegossip makes of its recipe: "
+            "install the same version on all boards"
+        )
+    return Entry(recipe, manifest, told.rows, told.seen_as, signer)
+
+
+def _verified(manifest: Manifest, guard: Guard | None) -> NodeId:
+    """Who signed it; empty on a network that is trusted. Raises PeerError."""
+    if guard is None:
+        return ""
+    if not manifest.signature:
+        raise PeerError("the run's manifest is not signed: its founder must be started with --identity")
+    return manifest.verify(guard.identity)
+
+
+def _recipe_of(manifest: Manifest) -> Recipe:
+    try:
+        recipe = recipes.from_dict(tomllib.loads(manifest.recipe))
+    except (ConfigError, tomllib.TOMLDecodeError) as error:
+        raise PeerError(
+            f"the run's recipe cannot be used: {error}; install the same edgegossip on all boards"
+        ) from error
+    if recipe.run.mode != "gossip" or recipe.run.nodes != len(manifest.members):
+        raise PeerError("the run's manifest and its recipe do not fit each other")
+    if recipe.gossip.topology != "file":
+        return recipe
+    file = Path(tempfile.mkdtemp(prefix="edgegossip-")) / "topology.json"
+    file.write_text(manifest.topology_file)
+    return replace(recipe, gossip=replace(recipe.gossip, topology_file=str(file)))
+
+
+def _own_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+    """What is each board's own matter may be set where it joins. Raises ConfigError."""
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {setting}: write it as section.key=value, such as --set run.threads=2")
+        changed = recipes.with_settings(recipe, {key.strip(): recipes.parse_value(text.strip())})
+        if recipes.run_id(changed) != recipes.run_id(recipe):
+            raise ConfigError(f"--set {setting}: the run decides that; a board that joins may set {_OWN}")
+        recipe = changed
+    return recipe
+
+
+def topology_hash(topology: Mapping[str, Any]) -> str:
+    """SHA-256 of everybody's neighbours and weights, from Topology.to_json: the same on every board, whatever its processor
+    makes of the last digits."""
+    rounds = [
+        {"edges": sorted(r["edges"]), "weights": [[round(w, 12) for w in row] for row in r["weights"]]}
+        for r in topology["rounds"]
+    ]
+    text = json.dumps([topology["members"], rounds], sort_keys=True, separators=(",", ":"))
+    return sha256(text.encode()).hexdigest()
+
+
+def advertised(listening: str, advertise: str | None, seen_as: str) -> str:
+    """The address at which others reach us: what was said, what we listen on, or the host that a member sees us at with our
+    port. Empty: not known yet. Raises ConfigError."""
+    where = addresses.parse(listening, "listen address")
+    if advertise:
+        host, _, port = advertise.rpartition(":")
+        return str(addresses.parse(advertise if host and port else f"{advertise}:{where.port}", "--advertise"))
+    if where.host not in ("0.0.0.0", "::"):
+        return str(where)
+    return str(addresses.Address(seen_as, where.port)) if seen_as else ""
+
+
+def read_members(text: str) -> tuple[NodeId, ...]:
+    """A,B,C, or the path of a file with one name a line. Raises ConfigError."""
+    if "," not in text and Path(text).is_file():
+        return tuple(filter(None, (line.partition("#")[0].strip() for line in Path(text).read_text().splitlines())))
+    return tuple(filter(None, (name.strip() for name in text.split(","))))

@@ -1,0 +1,154 @@
+"""A transport whose peers are members: the mesh's word on a neighbour and the members' word on everybody make one sequence of
+PeerUp and PeerDown.
+
+The latest word counts. A neighbour is down when its connection is gone or when the members named it dead, whichever comes first,
+and back when its connection is or when it told the members so. Of others there is only the members' word.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, TransportEvent, Verdict
+from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.membership.agent import Agent
+from edgegossip.mesh.transport import GrpcTransport
+from edgegossip.node.entering import Entry, advertised
+from edgegossip.node.meters import NodeMeters
+from edgegossip.node.spec import NodeSpec, make_topology, neighbours_of
+from edgegossip.types import LocalError, NodeId
+
+if TYPE_CHECKING:
+    from edgegossip.mesh.security.guard import Guard
+    from edgegossip.node.main import NodeOptions
+
+
+class Standing:
+    """Who is up, from both sources. Pure: events in, events out."""
+
+    def __init__(self, neighbours: Collection[NodeId]) -> None:
+        self._neighbours = frozenset(neighbours)
+        self._link: dict[NodeId, bool] = {}  # the connection's last word
+        self._up: set[NodeId] = set()
+        self._down: set[NodeId] = set()
+        self._closed: set[NodeId] = set()
+
+    def take(self, event: PeerUp | PeerDown | Verdict) -> list[TransportEvent]:
+        match event:
+            case PeerUp(peer):
+                self._link[peer] = True
+                return self._raise(peer)
+            case PeerDown(peer, closed=closed):
+                self._link[peer] = False
+                if closed:
+                    self._closed.add(peer)
+                return self._lower(event, again=closed)
+            case Verdict(peer, True):
+                if peer in self._neighbours and not self._link.get(peer):
+                    return []  # its connection will tell
+                return self._raise(peer)
+            case Verdict(peer, _, reason, left):
+                return self._lower(PeerDown(peer, reason, left))
+        return []
+
+    def _raise(self, peer: NodeId) -> list[TransportEvent]:
+        if peer in self._up or peer in self._closed:
+            return []
+        self._up.add(peer)
+        self._down.discard(peer)
+        return [PeerUp(peer)]
+
+    def _lower(self, event: PeerDown, again: bool = False) -> list[TransportEvent]:
+        if event.peer in self._down and not again:
+            return []
+        self._down.add(event.peer)
+        self._up.discard(event.peer)
+        return [event]
+
+
+class MemberTransport:
+    """A Transport over `inner`, whose services hold `agent`'s. `neighbours` get streams as soon as their address is known."""
+
+    def __init__(self, inner: GrpcTransport, agent: Agent, neighbours: Collection[NodeId]) -> None:
+        self._inner, self._agent, self._neighbours = inner, agent, frozenset(neighbours)
+        self._standing = Standing(neighbours)
+        self._ready: deque[TransportEvent] = deque()
+        self.send, self.limit_frames, self.wake = inner.send, inner.limit_frames, inner.wake
+
+    @property
+    def address(self) -> str:
+        """host:port that we listen on."""
+        return self._inner.address
+
+    def start(self, address: str) -> None:
+        """Take part, reachable at this address."""
+        self._inner.connect({})
+        self._inner.submit(self._agent.start(address)).result(10.0)
+
+    def incoming(self, timeout_s: float | None) -> TransportEvent | None:
+        """See Transport.incoming."""
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._ready:
+            event = self._inner.incoming(None if until_s is None else max(0.0, until_s - time.monotonic()))
+            if event is None:
+                return None
+            self._take(event)
+        return self._ready.popleft()
+
+    def close_peer(self, peer: NodeId, reason: str) -> None:
+        """See Transport.close_peer."""
+        self._inner.close_peer(peer, reason)
+
+    def close(self) -> None:
+        """Tell the members that we leave, then close."""
+        with suppress(TimeoutError, LocalError):  # else they notice
+            self._inner.submit(self._agent.stop()).result(5.0)
+        self._inner.close()
+
+    def _take(self, event: TransportEvent) -> None:
+        match event:
+            case PeerUp(peer):
+                self._inner.submit(_do(lambda: self._agent.greet(peer)))
+            case PeerDown(peer, left=False, closed=False):
+                self._inner.submit(_do(lambda: self._agent.doubt(peer)))
+            case Moved(peer, address):
+                if peer in self._neighbours:
+                    self._inner.connect({peer: address})
+                self._ready.append(Notice(peer, f"{peer} can be reached at {address}"))
+                return
+        if isinstance(event, PeerUp | PeerDown | Verdict):
+            self._ready.extend(self._standing.take(event))
+        else:
+            self._ready.append(event)
+
+
+async def _do(what: Callable[[], None]) -> None:
+    what()
+
+
+def open_member(
+    spec: NodeSpec, entry: Entry, options: NodeOptions, meters: NodeMeters, security: Guard | None
+) -> tuple[MemberTransport, Callable[[], None]]:
+    """This board's transport as a member of its run, listening, and what makes it take part."""
+    box: list[GrpcTransport] = []
+    agent = Agent(entry.manifest, spec.name, lambda event: box[0].post(event), known=entry.known, security=security)
+    box.append(
+        GrpcTransport(
+            spec.name,
+            spec.run_id,
+            options.listen,
+            limits=MeshLimits(grace_s=spec.recipe.network.grace_s),
+            insecure=options.insecure,
+            before_disconnect=meters.look,
+            security=security,
+            services=[agent.service],
+        )
+    )
+    neighbours = neighbours_of(make_topology(spec.recipe, spec.members), spec)
+    transport = MemberTransport(box[0], agent, neighbours)
+    address = advertised(transport.address, options.advertise, entry.seen_as)
+    return transport, lambda: transport.start(address)

@@ -1,0 +1,151 @@
+"""Founding a run, and what a board that joins believes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from edgegossip import recipe as recipes
+from edgegossip.mesh.membership import manifest as manifests
+from edgegossip.mesh.membership.joining import RefusedToJoin, Told, Unreachable
+from edgegossip.node import entering
+from edgegossip.node.spec import make_topology
+from edgegossip.types import ConfigError, LocalError, PeerError
+
+NAMES = ("pi-01", "pi-02", "pi-03", "pi-04")
+RECIPE = recipes.load("quickstart-gossip")
+
+
+def founded(**settings: object) -> entering.Entry:
+    return entering.found(recipes.with_settings(RECIPE, settings), "pi-01", NAMES, None)
+
+
+def joined(monkeypatch: pytest.MonkeyPatch, manifest: manifests.Manifest, *settings: str) -> entering.Entry:
+    from edgegossip.mesh.membership import joining
+
+    monkeypatch.setattr(joining, "ask", lambda *_args, **_more: Told(manifest, (), "pi-01", "10.0.0.9"))
+    return entering.join(["10.0.0.1:7700"], "pi-02", None, settings, lambda text: None)
+
+
+def test_a_founder_that_starts_again_makes_the_same_run() -> None:
+    assert founded().manifest.content == founded().manifest.content
+    assert founded(**{"training.lr": 0.5}).manifest.run_id != founded().manifest.run_id
+    assert founded(**{"data.dir": "/elsewhere"}).manifest.content == founded().manifest.content
+
+
+def test_a_board_that_joins_gets_recipe_members_and_topology(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = founded(**{"gossip.topology": "random-regular", "training.lr": 0.03})
+    second = joined(monkeypatch, first.manifest, "run.threads=3")
+    assert second.recipe.training.lr == 0.03 and second.recipe.run.threads == 3 and second.recipe.run.nodes == 4
+    assert second.manifest.members == NAMES and second.seen_as == "10.0.0.9"
+    assert "not signed" in second.describe()
+
+
+def test_a_topology_file_travels_with_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    file = tmp_path / "graph.txt"
+    file.write_text("pi-01 pi-02\npi-02 pi-03\npi-03 pi-04\n")
+    first = founded(**{"gossip.topology": "file", "gossip.topology_file": str(file)})
+    file.unlink()
+    second = joined(monkeypatch, first.manifest)
+    assert second.recipe.gossip.topology_file != str(file)
+    assert make_topology(second.recipe, NAMES).neighbours(0, 0).out == (1,)
+
+
+@pytest.mark.parametrize(
+    ("members", "says"),
+    [
+        (("pi-01",), "2 to 64"),
+        (("pi-01", "pi-01"), "twice"),
+        (("pi-02", "pi-03"), "not one of"),
+        (("pi-01", "a b"), "cannot be a name"),
+    ],
+)
+def test_members_that_cannot_be_are_refused(members: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        entering.found(RECIPE, "pi-01", members, None)
+
+
+def test_the_run_decides_what_is_not_a_boards_own_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="the run decides"):
+        joined(monkeypatch, founded().manifest, "training.lr=0.5")
+
+
+def changed(**changes: object) -> manifests.Manifest:
+    document = {**json.loads(founded().manifest.content), **changes}
+    return manifests.parse(json.dumps(document).encode(), b"")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"topology": "00" * 32}, "another topology"),
+        ({"recipe": "[run]\nnodes = 9\n"}, "do not fit"),
+        ({"recipe": "[run]\nwings = 2\n"}, "wings"),
+        ({"recipe": "]["}, "cannot be used"),
+        ({"members": ["x", "y", "z", "w"]}, "no member"),
+    ],
+)
+def test_a_run_that_does_not_add_up_is_not_joined(monkeypatch: pytest.MonkeyPatch, changes: dict, says: str) -> None:
+    with pytest.raises(PeerError, match=says):
+        joined(monkeypatch, changed(**changes))
+
+
+def test_seeds_are_asked_in_turn_until_one_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgegossip.mesh.membership import joining
+
+    asked, said = [], []
+
+    def ask(seed, *_args, **_more):
+        asked.append(str(seed))
+        if len(asked) < 4:
+            raise Unreachable(f"{seed}: connection refused")
+        return Told(founded().manifest, (), "pi-01", "")
+
+    monkeypatch.setattr(joining, "ask", ask)
+    monkeypatch.setattr(entering, "_PAUSE_S", 0.001)
+    entry = entering.join(["10.0.0.1:1", "10.0.0.2:2"], "pi-02", None, (), said.append)
+    assert asked == ["10.0.0.1:1", "10.0.0.2:2"] * 2 and entry.manifest.members == NAMES
+    assert said == ["waiting for a member that answers: 10.0.0.1:1: connection refused; 10.0.0.2:2: connection refused"]
+
+
+def test_a_refusal_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgegossip.mesh.membership import joining
+
+    def ask(*_args, **_more):
+        raise RefusedToJoin("10.0.0.1:1 refuses us: pi-02 is not a member of this run")
+
+    monkeypatch.setattr(joining, "ask", ask)
+    with pytest.raises(PeerError, match="not a member"):
+        entering.join(["10.0.0.1:1"], "pi-02", None, (), print)
+
+
+def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entering, "_PAUSE_S", 0.001)
+    with pytest.raises(LocalError, match="start one first"):
+        entering.join(["127.0.0.1:9"], "pi-02", None, (), lambda text: None, patience_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("listening", "advertise", "seen_as", "address"),
+    [
+        ("10.0.0.5:7700", None, "10.0.0.9", "10.0.0.5:7700"),
+        ("0.0.0.0:7700", None, "10.0.0.9", "10.0.0.9:7700"),
+        ("[::]:7700", None, "fe80::7", "[fe80::7]:7700"),
+        ("0.0.0.0:7700", None, "", ""),
+        ("0.0.0.0:7700", "pi-05.local", "10.0.0.9", "pi-05.local:7700"),
+        ("0.0.0.0:7700", "pi-05.local:80", "10.0.0.9", "pi-05.local:80"),
+    ],
+)
+def test_the_address_that_others_are_told(listening: str, advertise: str | None, seen_as: str, address: str) -> None:
+    assert entering.advertised(listening, advertise, seen_as) == address
+
+
+def test_signed_runs_need_a_signature() -> None:
+    class Guard:
+        identity = None
+
+    with pytest.raises(PeerError, match="not signed"):
+        entering._verified(founded().manifest, Guard())
+    assert entering._verified(replace(founded().manifest, signature=b"x"), None) == ""
