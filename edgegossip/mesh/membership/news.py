@@ -11,6 +11,7 @@ from edgegossip.mesh.text import printable
 from edgegossip.types import NodeId
 
 _MAX_TOLD = 64  # different troubles that may get into the log
+_TELL_STALL_S = 5.0
 
 
 class News:
@@ -56,7 +57,7 @@ class News:
                     f"{self._members[by]} says that we had been named dead ({who} got no answer from us): we are back"
                 )
                 self._post(Notice(self._members[by], text))
-            case Stalled(seconds):
+            case Stalled(seconds) if seconds >= _TELL_STALL_S:
                 text = f"this board did not run for {seconds:.0f} s: nobody is blamed for keeping silent meanwhile"
                 self._post(Notice(None, text))
             case Rival(address):
