@@ -17,6 +17,8 @@ class Begun:
         self._over = False
         try:
             self._waits_for = coroutine.send(None)
+            if self._waits_for is not None:  # asyncio's mark that a task takes the future next; none does yet
+                self._waits_for._asyncio_future_blocking = False
         except StopIteration:
             self._over = True
         except Exception as error:
@@ -41,6 +43,8 @@ class Begun:
     def __await__(self) -> Generator[Any, Any, None]:
         if self._error is not None:
             raise self._error
+        if self._waits_for is not None and not self._over:
+            self._waits_for._asyncio_future_blocking = True
         while not self._over:
             try:
                 try:

@@ -189,7 +189,7 @@ class Edge:
         if self._peer_session not in (None, welcome.session) and self.status in (Status.UP, Status.LOST):
             self._go_down(f"{self.peer} was restarted")
         self._peer_session = welcome.session
-        for frame in self._queue.restart(welcome.completed):
+        for frame in self._queue.restart(welcome.completed, welcome.partial, welcome.partial_received):
             self._acknowledged(frame, time.monotonic())
         self._stream = stream
         self._came_up()

@@ -10,16 +10,16 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.answers import Answers
-from edgegossip.mesh.base import Notice, Received
+from edgegossip.mesh.base import Notice
 from edgegossip.mesh.channels import Security
 from edgegossip.mesh.inbox import Inbox
+from edgegossip.mesh.intake import Ended, Intake, Refused, Source
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.security.rates import Buckets
 from edgegossip.mesh.text import printable
@@ -33,37 +33,6 @@ _MISBEHAVIOUR = {
 }
 _MAX_TOLD = 64  # different refusals that strangers may put into the log
 _MAX_EARLY = 64  # streams that may wait until the peers are known
-
-
-class Ended(Exception):
-    """Ends a stream without a word: we are leaving."""
-
-
-class Refused(Exception):
-    """Ends a stream with a reason for both logs."""
-
-    def __init__(self, code: mesh_pb2.RefusalCode, reason: str, transfer: int = 0) -> None:
-        super().__init__(reason)
-        self.code, self.reason, self.transfer = code, reason, transfer
-
-
-@dataclass(slots=True)
-class Source:
-    """What is known of one sender across its streams."""
-
-    session: int = 0
-    completed: int = 0  # highest transfer of the session that was handed on
-    task: asyncio.Task[None] | None = None  # its present stream
-
-
-@dataclass(slots=True)
-class Partial:
-    """A frame on its way in. `data` is exactly as long as was declared."""
-
-    transfer: int
-    total: int
-    received: int = 0
-    data: bytearray = field(default_factory=bytearray)
 
 
 class Inbound(grpc.GenericRpcHandler):
@@ -84,7 +53,7 @@ class Inbound(grpc.GenericRpcHandler):
         self._security = security
         self._hellos = Buckets(limits.hellos_per_s, limits.hello_burst)
         self._silence_s = limits.silence_s(security is not None)
-        self.max_frame_bytes = limits.max_frame_bytes
+        self._intake = Intake(node, inbox, limits.max_frame_bytes, limits.hello_s + limits.grace_s)
         self._sources: dict[NodeId, Source] = {}
         self._closed: dict[NodeId, str] = {}
         self._ending = False
@@ -97,6 +66,10 @@ class Inbound(grpc.GenericRpcHandler):
         if handler_call_details.method == f"/{SERVICE}/Exchange":
             return grpc.stream_stream_rpc_method_handler(self._exchange)
         return None
+
+    def limit_frames(self, max_frame_bytes: int) -> None:
+        """From now on refuse larger frames."""
+        self._intake.max_frame_bytes = max_frame_bytes
 
     def allow(self, peer: NodeId) -> None:
         self._sources.setdefault(peer, Source())
@@ -229,21 +202,24 @@ class Inbound(grpc.GenericRpcHandler):
             source.task.cancel()
         source.task = asyncio.current_task()
         if source.session != hello.session:
+            self._intake.drop(source)
             source.session, source.completed = hello.session, 0
         return source
 
     async def _serve(self, sender: NodeId, source: Source, context: grpc.aio.ServicerContext) -> None:
         task = source.task
-        partial: list[Partial] = []  # at most one
+        lost = False  # rather than ended by either side: it may go on where it was
         answers = Answers(context)
         try:
             welcome = mesh_pb2.Welcome(session=self._session, completed=source.completed)
+            if source.part is not None:
+                welcome.partial, welcome.partial_received = source.part.transfer, source.part.received
             await answers.write(mesh_pb2.ExchangeResponse(welcome=welcome))
             answers.start()
             while (request := await context.read()) is not grpc.aio.EOF:
                 parsed = wire.parse_request(request)
                 if isinstance(parsed, wire.ChunkView):
-                    received = await self._chunk(sender, source, partial, parsed)
+                    received = await self._intake.take(sender, source, parsed, answers)
                     if parsed.acknowledge or received == parsed.total:
                         answers.acknowledge(parsed.transfer, received, at_once=parsed.acknowledge)
                     if received == parsed.total:
@@ -253,13 +229,17 @@ class Inbound(grpc.GenericRpcHandler):
                     return
                 else:
                     raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "only chunks may follow Hello")
+            lost = True  # without a goodbye
         except asyncio.CancelledError:
+            lost = sender not in self._closed
             await self._cancelled(sender, source, task, context)
+        except (grpc.aio.BaseError, grpc.RpcError):
+            lost = True
+            raise
         finally:
             if source.task is task:
                 source.task = None
-            for frame in partial:
-                self._inbox.release(frame.total)
+            self._intake.leave(source, answers, keep=lost)
             await answers.stop()
 
     async def _cancelled(self, sender: NodeId, source: Source, task: object, context: grpc.aio.ServicerContext) -> None:
@@ -270,44 +250,6 @@ class Inbound(grpc.GenericRpcHandler):
             reason = f"a newer stream of {sender} to {self._node} took over"
             raise Refused(mesh_pb2.REFUSAL_CODE_SUPERSEDED, reason) from None
         raise asyncio.CancelledError
-
-    # -- frames ----------------------------------------------------------------------------------------------
-
-    async def _chunk(self, sender: NodeId, source: Source, partial: list[Partial], chunk: wire.ChunkView) -> int:
-        """Take in one chunk; how much of its frame is here now. A complete frame is in the inbox."""
-        if not partial:
-            self._check_first(source, chunk)
-            if not await self._inbox.reserve(chunk.total):
-                raise Ended
-            partial.append(Partial(chunk.transfer, chunk.total))
-        frame = partial[0]
-        end = frame.received + len(chunk.data)
-        same = (chunk.transfer, chunk.total, chunk.offset) == (frame.transfer, frame.total, frame.received)
-        if not same or not chunk.data or end > frame.total:
-            raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "a chunk does not continue the frame before it")
-        if len(chunk.data) == frame.total:
-            data = chunk.data  # a frame in one chunk needs no copy
-        else:
-            if not frame.data:
-                frame.data = bytearray(frame.total)
-            frame.data[frame.received : end] = chunk.data
-            data = memoryview(frame.data)
-        frame.received = end
-        if end == frame.total:
-            partial.clear()
-            source.completed = frame.transfer
-            self._inbox.post(Received(sender, data))
-        return end
-
-    def _check_first(self, source: Source, chunk: wire.ChunkView) -> None:
-        if chunk.total > self.max_frame_bytes:
-            raise Refused(
-                mesh_pb2.REFUSAL_CODE_OVERSIZE,
-                f"a frame of {chunk.total} bytes, {self._node} takes at most {self.max_frame_bytes}",
-                chunk.transfer,
-            )
-        if chunk.transfer <= source.completed:
-            raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, f"transfer {chunk.transfer} is here already")
 
     # -- refusals --------------------------------------------------------------------------------------------
 

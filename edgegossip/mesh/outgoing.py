@@ -28,6 +28,7 @@ class Outgoing:
     transfer: int = 0
     first_byte_s: float = 0.0
     message_bytes: int = 0  # resent chunks count again
+    resume_bytes: int = 0  # of it are with the peer already when the present stream takes it up
     start_position: int = 0  # on the present stream, see Window
     written_bytes: int = 0  # on the present stream
     acknowledged_bytes: int = 0
@@ -79,13 +80,17 @@ class FrameQueue:
         """Take out the frame that is `under_way`."""
         return self._forget(self._sent.popleft())
 
-    def restart(self, completed: int) -> list[Outgoing]:
-        """A new stream: everything waits again, but for transfers up to `completed`, which are taken out."""
+    def restart(self, completed: int, partial: int = 0, partial_received: int = 0) -> list[Outgoing]:
+        """A new stream: everything waits again, but for transfers up to `completed`, which are taken out. Of `partial` the peer
+        has that many bytes."""
         self._waiting.extendleft(reversed(self._sent))
         self._sent.clear()
         here: list[Outgoing] = []
         while self._waiting and self._waiting[0].transfer <= completed:
             here.append(self._forget(self._waiting.popleft()))
+        for i, frame in enumerate(self._waiting):
+            goes_on = i == 0 and frame.transfer == partial and partial_received < frame.frame_bytes
+            frame.resume_bytes = partial_received if goes_on else 0
         return here
 
     def remove(self, transfer: int) -> list[Outgoing]:

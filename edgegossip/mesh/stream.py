@@ -51,8 +51,8 @@ class Stream:
         if self._idle and not self._ending and queue.has_waiting and (self._begun is None or self._begun.has_succeeded):
             frame = queue.first_waiting
             if frame.frame_bytes <= window.chunk_bytes and window.has_room:
-                self._begin(queue.start_next())
-                self._begun = Begun(self._call.write(self._next_chunk(frame, wire.Slicer(frame.views))))
+                slicer = self._begin(queue.start_next())
+                self._begun = Begun(self._call.write(self._next_chunk(frame, slicer)))
                 return
         self._wake.set()
 
@@ -156,13 +156,17 @@ class Stream:
         await self._call.done_writing()
 
     async def _write_frame(self, frame: Outgoing) -> None:
-        slicer = wire.Slicer(frame.views)
-        self._begin(frame)
+        slicer = self._begin(frame)
         while not frame.is_written and await self._until(lambda: self._window.has_room):
             await self._call.write(self._next_chunk(frame, slicer))
 
-    def _begin(self, frame: Outgoing) -> None:
-        frame.start_position, frame.written_bytes, frame.acknowledged_bytes = self._window.position, 0, 0
+    def _begin(self, frame: Outgoing) -> wire.Slicer:
+        """Take up a frame where the peer has it."""
+        slicer = wire.Slicer(frame.views)
+        slicer.take(frame.resume_bytes)
+        frame.start_position = self._window.position - frame.resume_bytes
+        frame.written_bytes = frame.acknowledged_bytes = frame.resume_bytes
+        return slicer
 
     def _next_chunk(self, frame: Outgoing, slicer: wire.Slicer) -> bytes:
         """The message that goes out next, accounted for."""

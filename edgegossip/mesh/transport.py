@@ -136,7 +136,7 @@ class GrpcTransport:
 
     def limit_frames(self, max_frame_bytes: int) -> None:
         """See Transport.limit_frames. What this node sends stays bounded by its MeshLimits."""
-        self._inbound.max_frame_bytes = max_frame_bytes
+        self._inbound.limit_frames(max_frame_bytes)
 
     def close(self) -> None:
         """Flush what is queued for at most limits.flush_s, say goodbye, acknowledge what peers sent until they end their

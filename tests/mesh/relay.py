@@ -76,3 +76,52 @@ class SlowAnswers:
                 sink.sendall(data)
             else:
                 sink.shutdown(socket.SHUT_WR)
+
+
+class CutOnce:
+    """Relays connections to `address`, and breaks the first one that has brought `after_bytes` there."""
+
+    def __init__(self, address: str, after_bytes: int) -> None:
+        host, port = address.split(":")
+        self._target, self._left = (host, int(port)), after_bytes
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self.cuts = 0
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        self._start(self._accept)
+
+    def close(self) -> None:
+        for s in [self._server, *self._sockets]:
+            with suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+        for s in [self._server, *self._sockets]:
+            s.close()
+
+    def _start(self, task, *arguments: object) -> None:
+        self._threads.append(threading.Thread(target=task, args=arguments))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                far = socket.create_connection(self._target)
+                self._sockets += [near, far]
+                self._start(self._copy, near, far, True)
+                self._start(self._copy, far, near, False)
+
+    def _copy(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                sink.sendall(data)
+                if counted and not self.cuts:
+                    self._left -= len(data)
+                    if self._left <= 0:
+                        self.cuts += 1
+                        break
+        for s in (source, sink):
+            with suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)

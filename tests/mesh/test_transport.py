@@ -277,3 +277,35 @@ def test_wrong_identity(arguments, match):
 def test_wrong_limits(wrong):
     with pytest.raises(ConfigError):
         MeshLimits(**wrong)
+
+
+def test_receipts_of_many_small_frames_are_exact_and_in_order(pair):
+    """One acknowledgement speaks for many frames; its receipts tell when each was there, not when the word came."""
+    a, b = pair
+    tickets = [a.send("b", [bytes(100)]) for _ in range(300)]
+    for _ in tickets:
+        wait_for(b, Received)
+    receipts = [wait_for(a, SendReceipt) for _ in tickets]
+    assert [r.ticket for r in receipts] == tickets
+    assert all(r.start_s <= r.first_byte_s <= r.acknowledged_s <= time.monotonic() for r in receipts)
+    assert sum(r.message_bytes for r in receipts) == 300 * receipts[0].message_bytes
+
+
+def test_a_stalled_peer_slows_only_its_own_edge():
+    """c takes no frames; what goes to b does not notice."""
+    stuck = replace(QUICK, max_inbox_bytes=1_000)
+    with (
+        GrpcTransport("a", RUN, limits=QUICK) as a,
+        GrpcTransport("b", RUN, limits=QUICK) as b,
+        GrpcTransport("c", RUN, limits=stuck) as c,
+    ):
+        connect_all([a, b, c], ["a", "b", "c"])
+        for _ in range(30):
+            a.send("c", [bytes(1_000_000)])
+        for i in range(30):
+            a.send("b", [bytes([i]) * 1_000_000])
+            assert wait_for(b, Received).data[0] == i
+        receipts = [wait_for(a, SendReceipt) for _ in range(31)]
+        assert sorted(r.to for r in receipts) == ["b"] * 30 + ["c"]  # one frame has room with c
+        for _ in range(30):
+            wait_for(c, Received)

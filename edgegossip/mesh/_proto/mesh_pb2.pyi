@@ -64,12 +64,16 @@ class Hello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[bytes] = ..., sender: _Optional[str] = ..., receiver: _Optional[str] = ..., session: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("session", "completed")
+    __slots__ = ("session", "completed", "partial", "partial_received")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     session: int
     completed: int
-    def __init__(self, session: _Optional[int] = ..., completed: _Optional[int] = ...) -> None: ...
+    partial: int
+    partial_received: int
+    def __init__(self, session: _Optional[int] = ..., completed: _Optional[int] = ..., partial: _Optional[int] = ..., partial_received: _Optional[int] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("code", "reason", "transfer")
