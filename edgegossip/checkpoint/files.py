@@ -81,7 +81,7 @@ class OsFiles:
     def names(self, folder: str) -> list[str]:
         try:
             return os.listdir(folder)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def create(self, path: str) -> int:

@@ -67,7 +67,11 @@ class Store:
         else, DataError when it is whole and cannot be understood or read, HostError when another process is at work here."""
         self._take()
         skipped: list[str] = []
-        for number in self._numbers():
+        try:
+            numbers = self._numbers()
+        except OSError as error:
+            raise DataError(f"checkpoints in {self.folder} cannot be read: {error.strerror or error}") from None
+        for number in numbers:
             path = self._path(number)
             try:
                 meta, value = self._read(path, outside)

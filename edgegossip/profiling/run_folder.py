@@ -4,11 +4,14 @@ docs/run-folder.md."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +22,12 @@ from edgegossip.profiling.lines import EventRecord, LogText, MetricsRecord, Reco
 from edgegossip.profiling.sinks import RecordSink, write_all
 from edgegossip.types import DataError, HostError, NodeId
 
+WARN_S = 600.0  # between two words on a disk that takes nothing
 _SAME_SECOND = 1000  # folders of one name that may start in the same second
+
+
+def _to_stderr(text: str) -> None:
+    print(f"!! {text}", file=sys.stderr)
 
 
 def _create(parent: Path, name: str, now: datetime) -> Path:
@@ -49,12 +57,21 @@ def _open_lines(path: Path) -> int:
 
 class RunFolder(RecordSink):
     """The sink that keeps. Each record is one write to the kernel before `write` returns: kill -9 loses none of them,
-    power loss those that the kernel had not put on the disk yet. Raises HostError when the disk is full."""
+    power loss those that the kernel had not put on the disk yet. A disk that takes no more, once the folder is there, costs
+    records and not the run: `warn` is told, at most every WARN_S, and an event says how many are missing when it takes them
+    again."""
 
-    def __init__(self, path: Path, start_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: Path,
+        start_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        warn: Callable[[str], None] = _to_stderr,
+    ) -> None:
         """Open an existing folder to go on with; `RunFolder.create` makes a new one."""
         super().__init__(start_s, clock)
-        self.path = path
+        self.path, self._warn = path, warn
+        self._lost, self._warned_s = 0, -math.inf  # records, and when that was said
         self._lock = threading.Lock()
         self._closed = False
         try:
@@ -96,14 +113,33 @@ class RunFolder(RecordSink):
 
     def write(self, record: Record) -> None:
         line = to_line(record)
-        fd = self._metrics_fd if isinstance(record, MetricsRecord) else self._events_fd
         with self._lock:
             if self._closed:
                 raise HostError(f"the run folder {self.path} is closed")
             try:
-                write_all(fd, line)
+                if self._lost:
+                    self._say_what_is_missing(record.node)
+                write_all(self._metrics_fd if isinstance(record, MetricsRecord) else self._events_fd, line)
             except OSError as error:
-                raise HostError(f"cannot write to the run folder {self.path}: {error.strerror}") from None
+                self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        self._lost += 1
+        if self._clock() - self._warned_s >= WARN_S:
+            self._warned_s = self._clock()
+            self._warn(
+                f"cannot write to the run folder {self.path}: {error.strerror}; the run goes on, and its records are missing "
+                "there until the disk takes them again"
+            )
+
+    def _say_what_is_missing(self, node: NodeId) -> None:
+        """Raises OSError while the disk takes nothing yet. A newline first: the last line may be torn."""
+        for fd in (self._metrics_fd, self._events_fd):
+            write_all(fd, b"\n")
+        text = f"{self._lost} records are missing here: the disk took none for a while"
+        event = EventRecord(node, self.elapsed_s(), "records-lost", text, {"records": self._lost})
+        write_all(self._events_fd, to_line(event))
+        self._lost = 0
 
     def write_run(self, run_id: bytes, members: Sequence[NodeId]) -> None:
         """run.json: what boards that are started again must be told to be let in."""
@@ -128,7 +164,8 @@ class RunFolder(RecordSink):
                 return
             self._closed = True
             for fd in (self._metrics_fd, self._events_fd):
-                os.fsync(fd)
+                with suppress(OSError):  # said already, or of a disk that is gone
+                    os.fsync(fd)
                 os.close(fd)
 
 

@@ -19,7 +19,9 @@ _STATES = {
     "restarted": "starting",
 }
 _QUIET = frozenset({*_STATES, "waiting"} - {"lost", "restarted"})  # change a board's line and say nothing
-_ALARMS = frozenset({"lost", "restarted", "peer-down", "refused", "silent"})
+_ALARMS = frozenset(
+    {"lost", "restarted", "peer-down", "refused", "silent", "checkpoint-failed", "checkpoint-skipped", "records-lost"}
+)
 
 
 @dataclass(slots=True)

@@ -149,13 +149,44 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_one_sentence(tmp_path):
-    folder = _create(tmp_path)
+def test_a_full_disk_costs_records_and_is_said_seldom(tmp_path):
+    made = _create(tmp_path)
+    made.close()
+    metrics = made.path / "metrics.jsonl"
+    metrics.unlink()
+    metrics.symlink_to("/dev/full")
+    said, now = [], [0.0]
+    folder = RunFolder(made.path, clock=lambda: now[0], warn=said.append)
+    for step in range(1000):
+        now[0] += 1.0
+        folder.metrics("a", step, {})
+    assert len(said) == 2 and "No space left on device; the run goes on" in said[0]
+    os.dup2(os.open(made.path / "again.jsonl", os.O_WRONLY | os.O_CREAT), folder._metrics_fd)  # there is room again
+    folder.metrics("a", 1000, {})
     folder.close()
-    (folder.path / "metrics.jsonl").unlink()
-    (folder.path / "metrics.jsonl").symlink_to("/dev/full")
-    with pytest.raises(HostError, match="No space left"):
-        RunFolder(folder.path).metrics("a", 0, {})
+    metrics.unlink()
+    (made.path / "again.jsonl").rename(metrics)
+    data = read_run(made.path)
+    assert [r.step for r in data.metrics()] == [1000] and data.unreadable_lines() == 0
+    (event,) = data.events()
+    assert event.name == "records-lost" and event.fields["records"] == 1000
+
+
+def test_a_folder_that_is_opened_again_goes_on_where_it_was(tmp_path):
+    now = [100.0]
+    folder = RunFolder.create(tmp_path, "x", "", {}, start_s=100.0, clock=lambda: now[0])
+    folder.write_run(b"\1\2", ("a", "b"))
+    now[0] = 142.0
+    folder.metrics("a", 0, {})
+    folder.close()
+    again = RunFolder.reopen(folder.path)
+    again.metrics("a", 1, {})
+    again.close()
+    data = read_run(folder.path)
+    assert [r.step for r in data.metrics()] == [0, 1] and data.run == {"run_id": "0102", "members": ["a", "b"]}
+    assert 42.0 <= list(data.metrics())[1].t_s < 50.0
+    with pytest.raises(DataError, match="is not a run folder"):
+        RunFolder.reopen(tmp_path / "nothing")
 
 
 def test_atomic_write_keeps_the_old_file_when_it_fails(tmp_path, monkeypatch):

@@ -1,0 +1,208 @@
+"""A board's checkpoints: another process goes on with state and momentum; what does not fit is refused, what is torn passed
+over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from edgegossip import recipe as recipes
+from edgegossip.checkpoint.memory import to_bytes
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.mesh.base import Received
+from edgegossip.node.driver import Driver
+from edgegossip.node.keeper import Keeper, Restored
+from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
+from edgegossip.profiling.spans import RoundClock
+from edgegossip.recipe import Recipe
+from edgegossip.types import ConfigError, DataError, LocalError, LocalUpdate, Round, Vec
+from tests.node.fakes import ListSink, Quadratic, network
+
+MEMBERS = ("board-0", "board-1")
+
+
+class WithMomentum(Quadratic):
+    """Its local optimiser remembers."""
+
+    def __init__(self, size: int = 6) -> None:
+        super().__init__(np.arange(size, dtype=np.float32))
+        self.momentum = np.zeros(size, np.float32)
+
+    def local_update(self, x: Vec, round: Round) -> LocalUpdate:
+        local = super().local_update(x, round)
+        self.momentum *= np.float32(0.5)
+        self.momentum += local.delta
+        return replace(local, delta=self.momentum.copy())
+
+    def snapshot(self) -> Mapping[str, NDArray[Any]]:
+        return {"momentum": self.momentum.copy()}
+
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        if snapshot["momentum"].shape != self.momentum.shape:
+            raise LocalError("the snapshot is not one of this workload")
+        self.momentum[...] = snapshot["momentum"]
+
+
+def recipe_of(**settings: Any) -> Recipe:
+    fixed = {"run.nodes": 2, "gossip.algorithm": "choco-sgd", "codec.name": "minmax8", "checkpoint.slack_s": 0.0}
+    return recipes.with_settings(
+        recipes.load("quickstart-gossip"), {**fixed, "gossip.topology": "complete", **settings}
+    )
+
+
+class Board:
+    """A driver with its keeper, as `gossip_node` puts them together, less sockets and threads."""
+
+    def __init__(self, name: str, folder: Path, recipe: Recipe, end: Any, size: int = 6) -> None:
+        self.spec, self.sink = NodeSpec(recipe, name, MEMBERS, b"r" * 16), ListSink()
+        self.workload, self.end = WithMomentum(size), end
+        self.view, self.algorithm = make_view(self.spec, self.workload.layout), make_algorithm(recipe)
+        self.keeper = Keeper(self.spec, self.view, self.workload, folder / name, self.sink)
+        self.driver = Driver(self.algorithm, self.view, end, self.workload, self.sink, RoundClock(), 1000)
+
+    def load(self) -> Restored | None:
+        return self.keeper.load(self.algorithm)
+
+    def look(self) -> Restored | None:
+        """What it would go on from."""
+        try:
+            return self.load()
+        finally:
+            self.keeper.close()
+
+    def begin(self, restored: Restored | None) -> None:
+        if restored is None:
+            self.driver.start(self.workload.initial(0))
+        else:
+            self.driver.resume(restored.state)
+
+    def keep(self) -> None:
+        state = self.driver.take_restorable()
+        self.keeper.offer(state, self.algorithm.round(state))
+
+
+def play(boards: list[Board], rounds: int) -> None:
+    """In lockstep on one thread: each trains, then all take in what came."""
+    for _ in range(rounds):
+        for board in boards:
+            driver = board.driver
+            driver._done = None
+            local = driver._train()
+            driver._state, actions = driver._algorithm.step(driver._state, local)
+            driver._perform(actions)
+        while any(b.driver._done is None for b in boards):
+            for board in boards:
+                while (event := board.end.incoming(0.001)) is not None:
+                    if isinstance(event, Received):
+                        board.driver._receive(event.sender, event.data)
+        for board in boards:
+            board.keep()
+
+
+def fleet(folder: Path, **settings: Any) -> list[Board]:
+    ends = network(MEMBERS)
+    return [Board(name, folder, recipe_of(**settings), ends[name]) for name in MEMBERS]
+
+
+def test_boards_go_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    whole = fleet(tmp_path / "whole")
+    for board in whole:
+        assert board.load() is None
+        board.begin(None)
+    play(whole, 12)
+    first = fleet(tmp_path)
+    for board in first:
+        assert board.load() is None
+        board.begin(None)
+    play(first, 5)
+    for board in first:
+        board.keeper.close()
+    second = fleet(tmp_path)
+    for board in second:
+        restored = board.load()
+        assert restored is not None and restored.round == 5 and board.workload.momentum.any()
+        board.begin(restored)
+        assert board.driver.round == 5
+    play(second, 7)
+    for one, two in zip(whole, second, strict=True):
+        np.testing.assert_allclose(one.driver.model, two.driver.model, rtol=1e-6)
+        assert one.workload.momentum.tobytes() == two.workload.momentum.tobytes() or np.allclose(
+            one.workload.momentum, two.workload.momentum, rtol=1e-5
+        )
+
+
+def kept(tmp_path: Path, **settings: Any) -> None:
+    boards = fleet(tmp_path, **settings)
+    for board in boards:
+        board.load()
+        board.begin(None)
+    play(boards, 4)
+    for board in boards:
+        board.keeper.close()
+
+
+def again(tmp_path: Path, size: int = 6, **settings: Any) -> Board:
+    return Board("board-0", tmp_path, recipe_of(**settings), network(MEMBERS)["board-0"], size)
+
+
+def test_every_and_keep(tmp_path: Path) -> None:
+    kept(tmp_path, **{"checkpoint.every": 3, "checkpoint.keep": 5})
+    restored = again(tmp_path).look()
+    assert restored is not None and restored.round == 3
+    assert len(list((tmp_path / "board-0").iterdir())) == 1
+
+
+def test_a_torn_one_is_passed_over_with_an_event(tmp_path: Path) -> None:
+    kept(tmp_path)
+    newest = sorted((tmp_path / "board-0").iterdir())[-1]
+    newest.write_bytes(newest.read_bytes()[:-3])
+    board = again(tmp_path)
+    restored = board.look()
+    assert restored is not None and restored.round == 3
+    assert board.sink.names() == ["checkpoint-skipped"] and str(newest) in board.sink.events[0][2]
+
+
+def test_another_recipe_model_or_board_is_refused(tmp_path: Path) -> None:
+    kept(tmp_path)
+    with pytest.raises(ConfigError, match="is of another run: its recipe is"):
+        again(tmp_path, **{"training.lr": 0.5}).look()
+    assert again(tmp_path, **{"run.threads": 2, "checkpoint.every": 7, "evaluation.every": 3}).look() is not None
+    with pytest.raises(ConfigError, match="is of another run: its model is"):
+        again(tmp_path, size=8).look()
+    (tmp_path / "board-1").rename(tmp_path / "x")
+    (tmp_path / "board-0").rename(tmp_path / "board-1")
+    with pytest.raises(ConfigError, match="is of another run: its board is board-0, not board-1"):
+        Board("board-1", tmp_path, recipe_of(), network(MEMBERS)["board-1"]).look()
+
+
+def test_training_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    kept(tmp_path)
+    board = again(tmp_path)
+    board.workload.momentum = np.zeros(3, np.float32)
+    with pytest.raises(DataError, match="cannot be used: the snapshot is not one of this workload"):
+        board.look()
+
+
+def test_a_folder_that_cannot_be_made_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "board-0").write_text("a file")
+    (tmp_path / "board-1").write_text("a file")
+    boards = fleet(tmp_path)
+    for board in boards:
+        assert board.load() is None
+        board.begin(None)
+    play(boards, 4)
+    for board in boards:
+        board.keeper.close()
+        assert board.sink.names() == ["checkpoint-failed"] and "cannot keep a checkpoint in" in board.sink.events[0][2]
+
+
+def test_the_layouts_of_two_models_differ() -> None:
+    """What the identity above rests on."""
+    assert len({Layout.of([TensorSpec("a", (k,))]).hash for k in range(1, 9)}) == 8
+    assert to_bytes(1) != to_bytes(2)
