@@ -34,7 +34,7 @@ def measure(updates: int, codec_text: str, repeat: int) -> dict[str, Any]:
     for k in range(updates):
         aux: dict[int, float] = {Aux.EXAMPLES: 100.0 + k, Aux.LOSS: 1.0}
         frame, state = channel.frame(Kind.UPDATE, delta, state, Ctx(k, 0, 1.0, 0.1), 1, aux)
-        shares.append(Share(f"board-{k:02}", frame))
+        shares.append(Share(f"board-{k:02}", frame, 100.0 + k))
     average = Averager(channel)
     if average(x, shares).model is None:
         raise RunError(f"{codec_text}: no update could be decoded")

@@ -20,7 +20,7 @@ import numpy as np
 
 from edgegossip.codecs.checks import all_finite, chunks
 from edgegossip.flower.channel import Channel
-from edgegossip.frame import Aux, Frame
+from edgegossip.frame import Frame
 from edgegossip.types import NodeId, PeerError, Vec
 
 RATIO = 100.0  # honest updates of one round differ by less than a tenth of it, lr warm-up included
@@ -34,11 +34,7 @@ class Share:
 
     name: NodeId
     frame: Frame
-
-    @property
-    def weight(self) -> float:
-        """Examples that the update is from."""
-        return self.frame.aux[Aux.EXAMPLES]
+    weight: float  # above 0: examples that the update is from
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,22 @@ class Replica:
         self._model: Vec | None = None
         self._round: Round | None = None
 
+    @property
+    def kept(self) -> tuple[Vec | None, Round | None]:
+        """What has to outlive this process."""
+        return self._model, self._round
+
+    def restore(self, model: Vec, round: Round) -> None:
+        """What `kept` gave. Raises LocalError when it is of another model."""
+        self._channel.layout.check(model)
+        self._model, self._round = model, round
+
+    def held(self, round: Round) -> Vec:
+        """The model of this round, which is there already. Raises PeerError when it is not."""
+        if self._model is None or self._round != round:
+            raise PeerError(f"the model of round {round} did not come, and this board does not hold it")
+        return self._model
+
     def open(self, data: bytes) -> tuple[Frame, Vec]:
         """Check and decode what came down; the frame and the model to train from, float32[n], not to be written to. Raises
         PeerError; the replica is then as it was."""

@@ -1,87 +1,179 @@
 """`compression_mod(codec)`: a Flower ClientApp that receives models as frames and answers with compressed changes.
 
-The app itself does not change: it finds plain arrays in the message and puts plain arrays into its reply.
+The app itself does not change: it finds plain arrays in the message and puts plain arrays into its reply. What a codec remembers
+(error memory, levels) and the model that differences build on are kept in Flower's own Context of the client, which outlives the
+process that Flower starts for each message, on SuperNodes as in its simulation engine.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from edgegossip import codecs
+from edgegossip.checkpoint.fits import require_fit
+from edgegossip.checkpoint.memory import from_bytes, to_bytes
+from edgegossip.checkpoint.table import Outside
 from edgegossip.codecs.base import Codec, Ctx
+from edgegossip.flower.downlink import FULL, Replica
 from edgegossip.flower.payload import FRAME, Channel, frame_key
-from edgegossip.flower.records import RecordLayout, is_packed, split_frame
+from edgegossip.flower.records import RecordLayout, split_frame
 from edgegossip.flower.strategy import META
-from edgegossip.frame import Frame, Kind
-from edgegossip.types import DecodeError, LocalError, Vec
+from edgegossip.frame import Aux, Kind
+from edgegossip.layout import Layout
+from edgegossip.types import DecodeError, EdgegossipError, LocalError, Round, Vec
 
 Next = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Next], Message]
+STATE = "edgegossip"  # our record in the client's Context
+LOSSES = ("train-loss", "train_loss", "loss")
+RATES = ("lr", "learning-rate", "learning_rate")
+EXAMPLES = ("num-examples", "num_examples")
 
 
-def compression_mod(codec: Codec[Any]) -> Mod:
-    """A mod for `ClientApp(mods=[compression_mod(codec)])`; the server wraps its strategy in `compressed` with the same codec.
+def compression_mod(codec: Codec[Any], *, downlink: Codec[Any] | None = None) -> Mod:
+    """A mod for `ClientApp(mods=[compression_mod(codec)])`; the server wraps its strategy in `compressed` with the same codecs.
 
-    Messages without a frame pass unchanged. A codec's state (error memory and the like) is kept in this mod for as long as
-    its process lives, one a run and node. The mod raises PeerError when the server sent something bad and LocalError when
-    the app returned other arrays than it was given; Flower reports either to the server as a failed reply.
+    Put it first, before Flower's own mods, and on train and evaluate alike. Messages without a frame pass unchanged. Codecs that
+    follow the training (elasticl) take the loss from the reply's metrics (`train-loss`, `train_loss` or `loss`) and the
+    learning rate from the message's config (`lr`). The mod raises PeerError when the server sent something bad and
+    LocalError when the app returned other arrays than it was given; Flower reports either to the server as a failed reply.
     """
-    state: dict[tuple[int, int], tuple[Any, int]] = {}  # (run, node) -> codec state, frames sent
+    down = downlink or codecs.get(FULL)
 
     def mod(message: Message, context: Context, call_next: Next) -> Message:
-        if not message.has_content() or not any(is_packed(r) for r in message.content.array_records.values()):
+        if not message.has_content() or META not in message.content.config_records:
             return call_next(message, context)
-        opened = _Opened.of(message)
-        message.content = opened.content
+        asked = _Asked.of(message)
+        kept = _Kept.of(context, asked, codec, down)
+        message.content, x = _opened(message.content, asked, kept.replica)
         reply = call_next(message, context)
-        if not reply.has_content() or not reply.content.array_records:
-            return reply
-        who = (message.metadata.run_id, message.metadata.dst_node_id)
-        channel = Channel.of(opened.layout.layout, opened.frame.run_id, codec)
-        before, sent = state.get(who) or (codec.init(channel.layout), 0)
-        reply.content, after = _pack(reply, opened, channel, before, sent + 1)
-        state[who] = (after, sent + 1)
+        if reply.has_content() and reply.content.array_records:
+            reply.content = _packed(reply, asked, x, kept, codec, _learning_rate(message.content, reply.content))
+        kept.save(context)
         return reply
 
     return mod
 
 
-class _Opened:
-    """A message as the app sees it, and what is needed to answer."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the server says of the run and this message."""
 
-    def __init__(self, content: RecordDict, layout: RecordLayout, frame: Frame, x: Vec) -> None:
-        self.content, self.layout, self.frame, self.x = content, layout, frame, x
+    layout: RecordLayout
+    run_id: bytes
+    number: Round  # of the model
+    held: bool  # it comes without the model, because we have it
+    levels: int | None
 
     @classmethod
-    def of(cls, message: Message) -> _Opened:
-        meta: Mapping[str, Any] = message.content.config_records.get(META, {})
-        text, run_id = meta.get("layout"), meta.get("run-id")
-        if not isinstance(text, str) or not isinstance(run_id, bytes):
-            raise DecodeError(f"the message holds a frame but no {META!r} record that describes it")
+    def of(cls, message: Message) -> _Asked:
+        meta: Mapping[str, Any] = message.content.config_records[META]
+        text, run_id, number = meta.get("layout"), meta.get("run-id"), meta.get("number")
+        if not isinstance(text, str) or not isinstance(run_id, bytes) or not isinstance(number, int):
+            raise DecodeError(f"the message's {META!r} record does not describe the model")
+        levels = meta.get("levels")
         layout = RecordLayout.from_json(text)
-        channel = Channel.of(layout.layout, run_id, codecs.get("fp32"))
-        content = RecordDict({k: v for k, v in message.content.items() if k != META})
-        names = [k for k, r in message.content.array_records.items() if is_packed(r)]
-        if len(names) != 1:
-            raise DecodeError(f"the message holds {len(names)} frames instead of one")
-        data, rest = split_frame(message.content.array_records[names[0]])
-        frame, x = channel.open(data, Kind.MODEL, None)
-        content[names[0]] = layout.restore(x, rest)
-        return cls(content, layout, frame, x)
+        return cls(layout, run_id, number, bool(meta.get("held")), levels if isinstance(levels, int) else None)
 
 
-def _pack(reply: Message, opened: _Opened, channel: Channel, state: Any, sequence: int) -> tuple[RecordDict, Any]:
+@dataclass(slots=True)
+class _Kept:
+    """What this client remembers of a run from one message to the next."""
+
+    run_id: bytes
+    state: Any  # the codec's
+    sent: int
+    replica: Replica
+
+    @classmethod
+    def of(cls, context: Context, asked: _Asked, codec: Codec[Any], down: Codec[Any]) -> _Kept:
+        layout = asked.layout.layout
+        kept = cls(asked.run_id, codec.init(layout), 0, Replica(layout, asked.run_id, down))
+        record = context.state.get(STATE)
+        if isinstance(record, ConfigRecord) and record.get("run-id") == asked.run_id:
+            try:
+                kept._restore(record, layout, codec)
+            except (EdgegossipError, KeyError, TypeError, ValueError) as error:
+                logging.getLogger("edgegossip.flower").warning("what this client kept cannot be used: %s", error)
+                return cls(asked.run_id, codec.init(layout), 0, Replica(layout, asked.run_id, down))
+        return kept
+
+    def _restore(self, record: Mapping[str, Any], layout: Layout, codec: Codec[Any]) -> None:
+        state = from_bytes(record["state"], Outside(layout=layout))
+        require_fit(state, codec.init(layout), layout)
+        self.state, self.sent = state, int(record["sent"])
+        if record["model"]:
+            self.replica.restore(np.frombuffer(record["model"], np.float32).copy(), int(record["number"]))
+
+    def save(self, context: Context) -> None:
+        model, number = self.replica.kept
+        fields: dict[str, Any] = {
+            "run-id": self.run_id,
+            "state": to_bytes(self.state),
+            "sent": self.sent,
+            "model": b"" if model is None else model.tobytes(),
+            "number": -1 if number is None else number,
+        }
+        context.state[STATE] = ConfigRecord(fields)
+
+
+def _opened(content: RecordDict, asked: _Asked, replica: Replica) -> tuple[RecordDict, Vec]:
+    """The message as the app sees it, and the model in it."""
+    records = content.array_records
+    if len(records) != 1:
+        raise DecodeError(f"the message holds {len(records)} array records instead of one")
+    name, record = next(iter(records.items()))
+    if asked.held:
+        x, rest = replica.held(asked.number), dict(record)
+    else:
+        data, rest = split_frame(record)
+        x = replica.open(data)[1]
+    plain = RecordDict({k: v for k, v in content.items() if k != META})
+    plain[name] = asked.layout.restore(x, rest)
+    return plain, x
+
+
+def _packed(reply: Message, asked: _Asked, x: Vec, kept: _Kept, codec: Codec[Any], lr: float | None) -> RecordDict:
+    """The reply with the change of the model in place of the model."""
     records = reply.content.array_records
     if len(records) != 1:
         raise LocalError(f"the app's reply has {len(records)} array records; a compressed reply has exactly one")
     name, record = next(iter(records.items()))
-    y, rest = opened.layout.flatten(record)
-    key = frame_key(channel.run_id, str(reply.metadata.src_node_id), opened.frame.round)
-    ctx = Ctx(key=key, round=opened.frame.round)
-    packed, state = channel.pack(Kind.UPDATE, y - opened.x, state, ctx, sequence)
+    y, rest = asked.layout.flatten(record)
+    loss, examples = _metric(reply.content, LOSSES), _metric(reply.content, EXAMPLES)
+    channel = Channel.of(asked.layout.layout, asked.run_id, codec)
+    key = frame_key(asked.run_id, str(reply.metadata.src_node_id), asked.number)
+    ctx = Ctx(key=key, round=asked.number, loss=loss, lr=lr or 0.0, levels=asked.levels)
+    known = {Aux.LOSS: loss, Aux.EXAMPLES: examples, Aux.LEARNING_RATE: lr}
+    aux = {int(tag): value for tag, value in known.items() if value is not None}
+    kept.sent += 1
+    packed, kept.state = channel.pack(Kind.UPDATE, y - x, kept.state, ctx, kept.sent, aux)
     content = RecordDict(dict(reply.content))
     content[name] = ArrayRecord({FRAME: packed.array, **rest})
-    return content, state
+    return content
+
+
+def _metric(content: RecordDict, names: tuple[str, ...]) -> float | None:
+    """The first finite number of one of these names in the reply's metrics."""
+    for record in content.metric_records.values():
+        for name in names:
+            value = record.get(name)
+            if isinstance(value, (int, float)) and np.isfinite(value):
+                return float(value)
+    return None
+
+
+def _learning_rate(asked: RecordDict, answered: RecordDict) -> float | None:
+    """From the message's config, or from the reply's metrics."""
+    for record in asked.config_records.values():
+        for name in RATES:
+            value = record.get(name)
+            if isinstance(value, (int, float)) and np.isfinite(value):
+                return float(value)
+    return _metric(answered, RATES)

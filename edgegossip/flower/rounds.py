@@ -182,7 +182,7 @@ class Rounds:
                 self._evaluations.note(reply, round - 1)
                 frame = self._channel.check(frame_bytes(reply.content), Kind.UPDATE, round)
                 _check_aux(frame)
-                good[reply.metadata.src_node_id] = Share(name, frame)
+                good[reply.metadata.src_node_id] = Share(name, frame, frame.aux[Aux.EXAMPLES])
             except PeerError as error:
                 self._refused(name, str(error))
         return good

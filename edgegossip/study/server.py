@@ -75,7 +75,7 @@ class VirtualServer:
             losses.append(update.loss)
             try:
                 frame = self._up.check(self._encoded(k, round, update, asked), Kind.UPDATE, round)
-                shares.append(Share(self._members[k], frame))
+                shares.append(Share(self._members[k], frame, frame.aux[Aux.EXAMPLES]))
             except PeerError as error:
                 self.refused, why = self.refused + 1, str(error)
         made = self._average(self.model, shares)

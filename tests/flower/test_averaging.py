@@ -29,7 +29,7 @@ def _channel(name: str = "fp32") -> Channel:
 def _share(channel: Channel, name: str, delta: Vec, examples: float = 10.0) -> Share:
     aux = {Aux.EXAMPLES: examples, Aux.LOSS: 1.0, Aux.LEARNING_RATE: 0.1}
     state = channel.codec.init(LAYOUT)
-    return Share(name, channel.frame(Kind.UPDATE, delta, state, Ctx(len(name), 0), 1, dict(aux))[0])
+    return Share(name, channel.frame(Kind.UPDATE, delta, state, Ctx(len(name), 0), 1, dict(aux))[0], examples)
 
 
 def _deltas(count: int) -> list[Vec]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg, Krum, Strategy
 
 from edgegossip import codecs
@@ -15,11 +15,22 @@ from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.grid import BoardGrid
 from edgegossip.flower.payload import FRAME, STYPE
 from edgegossip.flower.records import RecordLayout
-from edgegossip.types import LocalError
+from edgegossip.types import LocalError, PeerError
 
 BOARDS = 5
 CONFIG: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
-CONTEXT = Context(run_id=77, node_id=0, node_config={}, state=RecordDict(), run_config={})
+
+
+def _context() -> Context:
+    return Context(run_id=77, node_id=0, node_config={}, state=RecordDict(), run_config={})
+
+
+class Contexts(dict[int, Context]):
+    """One a client, as Flower keeps them."""
+
+    def __missing__(self, node: int) -> Context:
+        self[node] = _context()
+        return self[node]
 
 
 def _arrays() -> ArrayRecord:
@@ -68,8 +79,11 @@ def _rounds(strategy: Strategy, client: Client, rounds: int = 3) -> tuple[ArrayR
 @pytest.mark.parametrize("make", [FedAvg, FedMedian, FedTrimmedAvg, FedAdam, Krum])
 def test_every_strategy_sees_the_models_it_would_see_without_compression(make: Any, in_run: int) -> None:
     mod = compression_mod(codecs.get("fp32"))
-    plain, plain_metrics = _rounds(make(**CONFIG), lambda m: _app(m, CONTEXT))
-    packed, packed_metrics = _rounds(compressed(make(**CONFIG), codecs.get("fp32")), lambda m: mod(m, CONTEXT, _app))
+    plain, plain_metrics = _rounds(make(**CONFIG), lambda m: _app(m, _context()))
+    each = Contexts()
+    packed, packed_metrics = _rounds(
+        compressed(make(**CONFIG), codecs.get("fp32")), lambda m: mod(m, each[m.metadata.dst_node_id], _app)
+    )
     assert list(packed) == list(plain)
     for name in plain:
         np.testing.assert_allclose(packed[name].numpy(), plain[name].numpy(), rtol=0, atol=2e-6)
@@ -89,7 +103,7 @@ def test_what_travels_is_frames_and_what_the_app_sees_is_not(in_run: int) -> Non
         seen.append(inner)
         return _app(inner, context)
 
-    reply = mod(message, CONTEXT, app)
+    reply = mod(message, _context(), app)
     assert set(seen[0].content) == {"arrays", "config"}
     assert seen[0].content["config"]["lr"] == 0.5
     np.testing.assert_array_equal(seen[0].content["arrays"]["bias"].numpy(), _arrays()["bias"].numpy())
@@ -106,8 +120,10 @@ def test_a_bad_reply_is_refused_and_the_round_goes_on(in_run: int) -> None:
     )
     mod = compression_mod(codecs.get("fp32"))
     messages = list(strategy.configure_train(1, _arrays(), ConfigRecord(), BoardGrid([1, 2, 3, 4])))
-    replies = {m.metadata.dst_node_id: mod(m, CONTEXT, _app) for m in messages}  # leaves plain arrays in the messages
-    honest = {m.metadata.dst_node_id: _app(m, CONTEXT) for m in messages}
+    replies = {
+        m.metadata.dst_node_id: mod(m, _context(), _app) for m in messages
+    }  # leaves plain arrays in the messages
+    honest = {m.metadata.dst_node_id: _app(m, _context()) for m in messages}
     good = replies[1].content["arrays"][FRAME].data
     _replace(replies[2], good[:-1] + bytes([good[-1] ^ 1]))
     replies[3].content = RecordDict({"arrays": _arrays(), "metrics": MetricRecord({"num-examples": 1})})
@@ -135,7 +151,7 @@ def test_an_app_that_returns_other_arrays_is_told(in_run: int) -> None:
         return Message(RecordDict({"arrays": record, "metrics": MetricRecord({"num-examples": 1})}), reply_to=inner)
 
     with pytest.raises(LocalError, match="names, shapes or dtypes"):
-        compression_mod(codecs.get("fp32"))(message, CONTEXT, app)
+        compression_mod(codecs.get("fp32"))(message, _context(), app)
 
 
 def test_messages_without_a_frame_pass_unchanged(in_run: int) -> None:
@@ -147,7 +163,7 @@ def test_messages_without_a_frame_pass_unchanged(in_run: int) -> None:
         seen.append(inner)
         return Message(RecordDict(), reply_to=inner)
 
-    compression_mod(codecs.get("fp32"))(message, CONTEXT, app)
+    compression_mod(codecs.get("fp32"))(message, _context(), app)
     assert seen == [message]
 
 
@@ -159,3 +175,110 @@ def test_description_of_a_record_survives_json_and_bad_ones_are_refused() -> Non
     for text in ("", "[]", "{}", '[["a"]]', '[["a",[-1]]]', '[["a",["1"]]]', "[[1,[1]]]", '[["a",[1]],["a",[1e9]]]'):
         with pytest.raises(DecodeError):
             RecordLayout.from_json(text)
+
+
+@pytest.mark.parametrize("make", [FedAvg, FedMedian])
+def test_differences_go_down_and_memories_live_in_the_context(make: Any, in_run: int) -> None:
+    up, down = codecs.get("co3"), codecs.get("8-bit-elastiquant")
+    each = Contexts()
+    strategy = compressed(make(**CONFIG), up, downlink=down)
+
+    def client(message: Message) -> Message:  # a new process for every message
+        return compression_mod(up, downlink=down)(message, each[message.metadata.dst_node_id], _app)
+
+    _rounds(strategy, client, rounds=4)
+    assert strategy.traffic.ratio > 1.0
+    states = [c.state["edgegossip"] for c in each.values()]
+    assert [s["sent"] for s in states] == [4] * BOARDS and {s["number"] for s in states} == {3}
+    held = [len(s["model"]) for s in states]
+    assert held == [4 * 40] * BOARDS
+
+
+def test_a_client_that_lost_its_context_gets_the_whole_model(in_run: int) -> None:
+    codec, down = codecs.get("fp32"), codecs.get("fp16")
+    each = Contexts()
+    strategy = compressed(FedAvg(**CONFIG), codec, downlink=down, on_refused=lambda reply, reason: None)
+    failed: list[tuple[int, str]] = []
+
+    def client(message: Message) -> Message:
+        try:
+            return compression_mod(codec, downlink=down)(message, each[message.metadata.dst_node_id], _app)
+        except PeerError as error:
+            failed.append((message.metadata.dst_node_id, str(error)))
+            return Message(Error(0, str(error)), reply_to=message)
+
+    arrays = _arrays()
+    for server_round in range(1, 5):
+        if server_round == 3:
+            each[2] = _context()
+        messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(), BoardGrid([1, 2, 3])))
+        sizes = {m.metadata.dst_node_id: len(m.content["arrays"][FRAME].data) for m in messages}
+        whole = server_round == 1
+        assert (sizes[1] > 200) == whole and (sizes[2] > 200) == (whole or server_round == 4), (server_round, sizes)
+        new, _ = strategy.aggregate_train(server_round, [client(m) for m in messages])
+        assert new is not None
+        arrays = new
+    assert [node for node, _ in failed] == [2] and "this board has none" in failed[0][1]
+
+
+def test_a_model_that_was_evaluated_does_not_travel_again(in_run: int) -> None:
+    codec, down = codecs.get("fp32"), codecs.get("fp16")
+    each = Contexts()
+    strategy = compressed(FedAvg(**{**CONFIG, "fraction_evaluate": 1.0}), codec, downlink=down)
+    mod = compression_mod(codec, downlink=down)
+    seen: list[np.ndarray[Any, Any]] = []
+
+    def app(message: Message, context: Context) -> Message:
+        seen.append(message.content["arrays"]["bias"].numpy())
+        if message.metadata.message_type == "train":
+            return _app(message, context)
+        metrics = MetricRecord({"num-examples": 10, "loss": 1.0})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    arrays, grid = _arrays(), BoardGrid([1, 2])
+    for server_round in (1, 2):
+        messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(), grid))
+        assert [FRAME in m.content["arrays"] for m in messages] == [server_round == 1] * 2
+        replies = [mod(m, each[m.metadata.dst_node_id], app) for m in messages]
+        new, _ = strategy.aggregate_train(server_round, replies)
+        assert new is not None
+        arrays = new
+        messages = list(strategy.configure_evaluate(server_round, arrays, ConfigRecord(), grid))
+        strategy.aggregate_evaluate(server_round, [mod(m, each[m.metadata.dst_node_id], app) for m in messages])
+    np.testing.assert_array_equal(seen[2], seen[4])  # evaluated after round 1, trained from in round 2
+    np.testing.assert_allclose(seen[-1], arrays["bias"].numpy(), atol=1e-3)
+
+
+def test_levels_follow_the_losses_that_clients_report(in_run: int) -> None:
+    codec = codecs.get("elasticl", s0=10, smoothing=0.0)
+    each = Contexts()
+    strategy = compressed(FedAvg(**CONFIG), codec)
+    asked: list[Any] = []
+    arrays = _arrays()
+    for server_round, loss in enumerate((4.0, 1.0, 0.25), 1):
+
+        def app(message: Message, context: Context, loss: float = loss) -> Message:
+            reply = _app(message, context)
+            reply.content["metrics"]["loss"] = loss
+            return reply
+
+        messages = list(strategy.configure_train(server_round, arrays, ConfigRecord({"lr": 0.1}), BoardGrid([1, 2])))
+        asked.append(messages[0].content["edgegossip"].get("levels"))
+        replies = [compression_mod(codec)(m, each[m.metadata.dst_node_id], app) for m in messages]
+        new, _ = strategy.aggregate_train(server_round, replies)
+        assert new is not None
+        arrays = new
+    assert asked == [None, 10, 20]
+
+
+def test_server_side_privacy_wraps_inside(in_run: int) -> None:
+    from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
+
+    inner = DifferentialPrivacyServerSideFixedClipping(FedAvg(**CONFIG), 0.0, 100.0, BOARDS)
+    each = Contexts()
+    mod = compression_mod(codecs.get("fp16"))
+    arrays, _ = _rounds(
+        compressed(inner, codecs.get("fp16")), lambda m: mod(m, each[m.metadata.dst_node_id], _app), rounds=1
+    )
+    plain, _ = _rounds(FedAvg(**CONFIG), lambda m: _app(m, _context()), rounds=1)
+    np.testing.assert_allclose(arrays["bias"].numpy(), plain["bias"].numpy(), atol=2e-3)

@@ -1,0 +1,1 @@
+"""Handwritten digits: a Flower app whose models travel in a few bits a value."""
