@@ -38,7 +38,7 @@ MAY = {
     "bench": {*PURE_MAY, "recipe", "checkpoint", "profiling", "int8", "training", "mesh", "flower"},
     "report": {*PURE_MAY, "recipe", "profiling", "training", "node"},
     "study": {*PURE_MAY, "recipe", "profiling", "training", "flower", "node", "report"},
-    "launch": {*PURE_MAY, "recipe", "checkpoint", "profiling", "training", "mesh", "flower", "node", "report"},
+    "launch": {*PURE_MAY, "fleet", "recipe", "checkpoint", "profiling", "training", "mesh", "flower", "node", "report"},
 }
 MAY["cli"] = set(MAY)
 

@@ -7,7 +7,8 @@ import queue
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from edgegossip.launch.child import Child, Ended, News, Said, spawn, stop_all
 from edgegossip.launch.watch import Watch
@@ -31,6 +32,7 @@ class LocalRun:
     folder: RunFolder
     sink: RecordSink
     resumed: bool = False  # an earlier process began it
+    identities: Mapping[NodeId, Path] = field(default_factory=dict)  # folders; none: without TLS
 
 
 def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
@@ -74,6 +76,8 @@ def _spawn(run: LocalRun, name: NodeId, listen: str, news: queue.Queue[News], *m
     arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name, *more]
     arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex(), "--listen", listen]
     arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.npz")]
+    if name in run.identities:
+        arguments += ["--identity", str(run.identities[name])]
     return spawn(name, arguments, run.folder.path / "logs" / f"{name}.log", news, run.recipe.run.threads)
 
 

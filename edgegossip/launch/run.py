@@ -13,6 +13,7 @@ from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.frame import RUN_ID_BYTES
 from edgegossip.launch.gossip import LocalRun, run_gossip
+from edgegossip.launch.identities import identities
 from edgegossip.launch.outcome import conclude, shown_when_it_fails
 from edgegossip.launch.preflight import notices, preflight
 from edgegossip.node.spec import default_members
@@ -98,19 +99,13 @@ def _train(
     recipe: Recipe, members: tuple[NodeId, ...], run_id: bytes, folder: RunFolder, *, quiet: bool, resumed: bool = False
 ) -> None:
     """Train with a live display. Records are in the folder as they come, however it ends."""
-    live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not quiet)
-    run = LocalRun(
-        recipe,
-        members,
-        run_id,
-        folder,
-        Tee(folder, LiveSink(live), start_s=folder.start_s if resumed else None),
-        resumed,
-    )
-    try:
-        _mode(recipe.run.mode)(run)
-    finally:
-        live.close()
+    with identities(recipe, members) as folders:
+        live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not quiet)
+        sink = Tee(folder, LiveSink(live), start_s=folder.start_s if resumed else None)
+        try:
+            _mode(recipe.run.mode)(LocalRun(recipe, members, run_id, folder, sink, resumed, folders))
+        finally:
+            live.close()
 
 
 def _mode(name: str) -> Callable[[LocalRun], Mapping[NodeId, str]]:

@@ -77,7 +77,10 @@ class Running:
 
 @contextmanager
 def edgegossip(*arguments: str, runs: Path, prefix: tuple[str, ...] = ()) -> Iterator[Running]:
-    """`edgegossip ARGUMENTS --runs RUNS`, killed with all it started when the block is left."""
+    """`edgegossip ARGUMENTS --runs RUNS`, killed with all it started when the block is left. `run` goes without TLS, which takes
+    a second or two, unless the arguments say otherwise."""
+    if arguments[0] == "run" and not {"--resume", "network.tls=on"} & {*arguments}:
+        arguments = (*arguments, "--set", "network.tls=off")
     mark = uuid.uuid4().hex
     environment = {**os.environ, "EDGEGOSSIP_TEST_MARK": mark, "PYTHONUNBUFFERED": "1"}
     command = [*prefix, sys.executable, "-m", "edgegossip", *arguments, "--runs", str(runs)]

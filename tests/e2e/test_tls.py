@@ -1,0 +1,78 @@
+"""Boards with identities: under `run`, and started one by one as on real boards."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import edgegossip
+
+ROUNDS = ("--set", "run.rounds=6", "--set", "run.nodes=2")
+
+
+def test_a_run_with_tls_and_a_board_that_dies_in_it(tmp_path, monkeypatch):
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    monkeypatch.setenv("TMPDIR", str(keys))
+    sets = ("--set", "network.tls=on", "--set", "network.restarts=1", "--set", "run.rounds=40")
+    with edgegossip("run", "quickstart-gossip", *sets, "--no-plots", "--json", runs=tmp_path / "runs") as running:
+        running.wait_until(lambda: running.rounds_done(2))
+        board = running.board("board-1")
+        assert "--identity" in board.cmdline()
+        assert [*keys.glob("edgegossip-fleet-*")]
+        board.kill()
+        code, out, err = running.finish()
+    assert code in (0, 7), (out, err)
+    assert json.loads(out)["accuracy"]["mean"] > 0.8
+    assert not [*keys.glob("edgegossip-fleet-*")]
+    logs = "".join(log.read_text() for log in tmp_path.glob("runs/*/logs/*.log"))
+    assert "ssl_transport" not in logs and "Traceback" not in logs
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fleet") / "fleet"
+    for arguments in (("init", str(folder)), ("add", "pi-01", "pi-02", "--fleet", str(folder))):
+        subprocess.run([sys.executable, "-m", "edgegossip", "fleet", *arguments], check=True, timeout=60)
+    return folder
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def test_two_boards_of_a_fleet(fleet, tmp_path):
+    ports = {"pi-01": free_port(), "pi-02": free_port()}
+    with ExitStack() as stack:
+        boards = []
+        for name, other in (("pi-01", "pi-02"), ("pi-02", "pi-01")):
+            where = ("--listen", f"127.0.0.1:{ports[name]}", "--peer", f"{other}=127.0.0.1:{ports[other]}")
+            mine = ("--name", name, "--identity", str(fleet / "boards" / name))
+            command = ("node", "quickstart-gossip", *ROUNDS, *mine, *where)
+            boards.append(stack.enter_context(edgegossip(*command, runs=tmp_path / name)))
+        for board in boards:
+            code, out, err = board.finish()
+            assert code == 0, (out, err)
+            assert "ssl_transport" not in err
+
+
+def test_an_identity_that_is_not_ours(fleet, tmp_path):
+    def node(*arguments: str) -> tuple[int, str]:
+        with edgegossip("node", *arguments, "--peer", "pi-02=127.0.0.1:1", runs=tmp_path) as running:
+            code, _, err = running.finish(60)
+        return code, err
+
+    ours = ("quickstart-gossip", *ROUNDS, "--name", "pi-01", "--identity")
+    code, err = node(*ours, str(fleet / "boards" / "pi-02"))
+    assert code == 2 and "this is pi-02 (board), not the board pi-01: say --name pi-02" in err
+    code, err = node(*ours, str(tmp_path / "nothing"))
+    assert code == 3 and "--identity takes a folder that `edgegossip fleet add` made" in err
+    assert not [*tmp_path.iterdir()]
