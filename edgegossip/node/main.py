@@ -153,6 +153,7 @@ def _check_before_output(spec: NodeSpec, peers: Mapping[NodeId, str], options: N
     addresses.listen_address(options.listen, insecure=options.insecure or options.identity is not None)
     for peer, address in peers.items():
         addresses.parse(address, f"address of {peer}")
+    load_guard(options)
 
 
 def _parent_pipe(age_s: float) -> PipeSink:
