@@ -24,6 +24,8 @@ def require_fit(value: Any, template: Any, layout: Layout) -> None:
 
 
 def _check(value: Any, template: Any, size: int, where: str) -> None:
+    if (is_dataclass(template) or isinstance(template, Mapping)) and type(value) is not type(template):
+        raise DataError(f"{where} is a {type(value).__name__}, where the recipe makes a {type(template).__name__}")
     if isinstance(value, np.ndarray):
         shape = template.shape if isinstance(template, np.ndarray) else (size,)
         if value.shape != shape:
@@ -33,8 +35,6 @@ def _check(value: Any, template: Any, size: int, where: str) -> None:
     elif type(value).__name__ in _OUTSIDE:
         return
     elif is_dataclass(value):
-        if template is not None and type(template) is not type(value):
-            raise DataError(f"{where} is a {type(value).__name__}, where the recipe makes a {type(template).__name__}")
         own = getattr(value, "layout", None)
         size = own.size if isinstance(own, Layout) else size
         for field in fields(value):
@@ -46,5 +46,3 @@ def _check(value: Any, template: Any, size: int, where: str) -> None:
         same = type(template) is type(value) and len(template) == len(value)
         for k, item in enumerate(value):
             _check(item, template[k] if same else None, size, f"{where}[{k}]")
-    elif value is None and is_dataclass(template):
-        raise DataError(f"{where} is missing")

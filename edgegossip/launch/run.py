@@ -74,6 +74,8 @@ def _resumable(path: Path) -> tuple[Recipe, tuple[NodeId, ...], bytes]:
         raise ConfigError(
             f"{path} cannot be resumed: it is a {recipe.run.mode} run, and only gossip runs keep checkpoints yet"
         )
+    if not recipe.checkpoint.every:
+        raise ConfigError(f"{path} cannot be resumed: its checkpoint.every = 0, so it kept none")
     try:
         document = data.run or {}
         members, run_id = tuple(map(str, document["members"])), bytes.fromhex(document["run_id"])

@@ -28,6 +28,7 @@ from edgegossip.types import DecodeError, LocalUpdate, Metrics, NodeId, Round, R
 if TYPE_CHECKING:
     from edgegossip.node.keeper import Keeper, Restored
 
+HURRY_S = 2.0  # how long the last checkpoint may take when the board is stopped
 LEAVE_S = 10.0  # how long the last frames may take to be acknowledged
 
 
@@ -176,17 +177,21 @@ def train(
     clock.finish_round()  # what came before belongs to no round
     neighbours = neighbours_of(loaded.view.topology, spec)
     alone = spec.restarted and loaded.restored is None
-    while driver.goes_on():
-        if alone and not driver.learnt and neighbours <= driver.down:
-            raise RunError(f"{spec.name} was started again when no neighbour was left to take the model from")
-        local, done = driver.play()
-        reporter.report(local, done)
-        kept = driver.take_restorable()
-        if keeper is not None and kept is not None:
-            keeper.offer(kept, loaded.algorithm.round(kept))
-    metrics = reporter.last()
-    if keeper is not None:
-        keeper.close()
+    patience_s = HURRY_S
+    try:
+        while driver.goes_on():
+            if alone and not driver.learnt and neighbours <= driver.down:
+                raise RunError(f"{spec.name} was started again when no neighbour was left to take the model from")
+            local, done = driver.play()
+            reporter.report(local, done)
+            kept = driver.take_restorable()
+            if keeper is not None and kept is not None:
+                keeper.offer(kept, loaded.algorithm.round(kept))
+        metrics = reporter.last()
+        patience_s = LEAVE_S
+    finally:
+        if keeper is not None:
+            keeper.close(patience_s)
     if save_to is not None:
         save_model(save_to, workload.layout, driver.model)
     text = f"{spec.name} finished: accuracy {metrics.accuracy:.4f}"

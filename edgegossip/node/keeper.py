@@ -5,6 +5,7 @@ Imported when training begins: a board that waits for its peers has no use for i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +13,17 @@ from typing import Any
 
 from edgegossip import recipe as recipes
 from edgegossip.checkpoint.fits import require_fit
-from edgegossip.checkpoint.store import Store
+from edgegossip.checkpoint.store import Found, Store
 from edgegossip.checkpoint.table import Outside
 from edgegossip.checkpoint.writer import Writer
 from edgegossip.gossip.base import GossipAlgorithm, NodeView
 from edgegossip.node.spec import NodeSpec
 from edgegossip.profiling.records import Sink
 from edgegossip.training.base import Workload
-from edgegossip.types import DataError, EdgegossipError, LocalError, Round
+from edgegossip.types import DataError, EdgegossipError, HostError, LocalError, Round
 
 CLOSE_S = 10.0  # how long the last checkpoint may take
+LOCKED_S = 5.0  # how long an earlier process of this board may take to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +54,15 @@ class Keeper:
     def load(self, algorithm: GossipAlgorithm[Any]) -> Restored | None:
         """The state to go on from, with the workload's own put back; None when there is none. Raises ConfigError when it is of
         another run, DataError when it cannot be used."""
-        found = self._store.load(Outside.of(self._view))
+        found = self._newest()
         if found is None:
             return None
         for text in found.skipped:
             self._say("checkpoint-skipped", text)
+        template = algorithm.init(self._workload.initial(self._spec.recipe.run.seed), self._view)
         try:
             state, training = found.value["state"], found.value["training"]
-            require_fit(
-                state, algorithm.init(self._workload.initial(self._spec.recipe.run.seed), self._view), self._view.layout
-            )
+            require_fit(state, template, self._view.layout)
             round = algorithm.round(state)
             self._workload.restore(_arrays(training))
         except (LocalError, KeyError, TypeError, AttributeError) as error:
@@ -76,9 +77,20 @@ class Keeper:
             value = {"state": state, "training": dict(self._workload.snapshot())}
             self._writer.offer(round, value, boot=self._view.boot)
 
-    def close(self) -> None:
-        """The last one that was offered is written."""
-        self._writer.close(CLOSE_S)
+    def close(self, patience_s: float = CLOSE_S) -> None:
+        """The last one that was offered is written, if that takes no longer."""
+        self._writer.close(patience_s)
+
+    def _newest(self) -> Found | None:
+        """An earlier process that is just ending is waited for."""
+        until = time.monotonic() + LOCKED_S
+        while True:
+            try:
+                return self._store.load(Outside.of(self._view))
+            except HostError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(0.1)
 
     def _say(self, event: str, text: str) -> None:
         try:

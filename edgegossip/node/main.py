@@ -127,6 +127,8 @@ def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[Node
     if options.managed:
         return NodeSpec(recipe, options.name, options.members, run_id, options.restarted_s is not None), None
     if recipe.run.mode == "server":
+        if options.resume is not None:
+            raise ConfigError("--resume: only gossip boards keep checkpoints yet; start this one without it")
         if options.coordinator is None:
             raise ConfigError(f"{recipe.run.name} is a server recipe: say --coordinator HOST:PORT")
         return NodeSpec(recipe, options.name, _server_members(recipe, options), run_id), {}

@@ -235,6 +235,9 @@ def test_states_of_another_run_model_or_algorithm_do_not_fit() -> None:
         require_fit(state, gossip.get("sgp").init(x, view), LAYOUT)
     with pytest.raises(DataError, match=r"memory.codec is a FeedbackState, where the recipe makes a DgcState"):
         require_fit(state, gossip.get("choco-sgd").init(x, view_of("choco-sgd", "dgc")), LAYOUT)
+    for wrong in (3, None, "x"):
+        with pytest.raises(DataError, match="the state.math is a .*, where the recipe makes a Mixing"):
+            require_fit(replace(state, math=wrong), gossip.get("choco-sgd").init(x, view), LAYOUT)
     short = replace(state, math=replace(state.math, x=np.ones(3, np.float32)))
     with pytest.raises(DataError, match=r"the state.math.x has the shape \(3,\), where the model's is \(35,\)"):
         require_fit(short, gossip.get("choco-sgd").init(x, view), LAYOUT)

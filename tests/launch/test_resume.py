@@ -43,6 +43,9 @@ def test_what_cannot_be_resumed_is_said_in_a_sentence(tmp_path: Path) -> None:
         folder.event(name, "finished", "done")
     with pytest.raises(ConfigError, match="all of its boards have finished"):
         resume(folder.path)
+    recipe = recipes.load("quickstart-gossip", ["checkpoint.every=0"])
+    with pytest.raises(ConfigError, match=r"its checkpoint\.every = 0"):
+        resume(RunFolder.create(tmp_path, "y", recipes.to_toml(recipe), {}).path)
     (folder.path / "recipe.toml").unlink()
     with pytest.raises(DataError, match=r"its recipe\.toml is missing"):
         resume(folder.path)
