@@ -20,6 +20,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from google.protobuf.descriptor import FileDescriptor
+
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
@@ -31,6 +33,7 @@ from edgegossip.mesh.inbound import Inbound
 from edgegossip.mesh.inbox import Inbox
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.outgoing import Outgoing
+from edgegossip.mesh.standard import StandardServices
 from edgegossip.mesh.turns import TurnLoop
 from edgegossip.types import ConfigError, LocalError, NodeId
 
@@ -45,7 +48,8 @@ class GrpcTransport:
     `listen` is host:port, port 0 takes any free one; without TLS only loopback is allowed unless `insecure` says
     otherwise. `before_disconnect` is called on the mesh's loop when a peer has said goodbye and the connections with
     it are still open: the time for a last look at their sockets. `security` brings TLS; `services` are further gRPC services of
-    this node's server, whose methods are coroutines on the transport's loop (`submit` runs others there).
+    this node's server, whose methods are coroutines on the transport's loop (`submit` runs others there); the FileDescriptor in
+    their `descriptor`, if any, is what reflection tells of them.
     Raises ConfigError for a malformed value, LocalError for an exposed address, HostError when it cannot listen.
     """
 
@@ -170,7 +174,9 @@ class GrpcTransport:
         self._inbound = Inbound(
             self._node, self._run_id, self._session, self._limits, self._inbox, self._on_goodbye, self._security
         )
-        handlers, inside = (self._inbound, *self._services), ""
+        files = [mesh_pb2.DESCRIPTOR, *(f for s in self._services if (f := getattr(s, "descriptor", None)))]
+        self._standard = StandardServices([name for file in files for name in _services_of(file)], files)
+        handlers, inside = (self._inbound, self._standard, *self._services), ""
         if self._security is not None:
             inside = self._security.start(self._limits, self._tell, self._on_revocations)
         self._server, address = await serve(where, handlers, self._limits, self._security, inside)
@@ -231,6 +237,7 @@ class GrpcTransport:
         for edge in self._edges.values():
             await edge.finish()
         self._inbound.end(told)
+        self._standard.end()
         await self._server.stop(linger_s or None)  # None does not wait for anybody
         if self._security is not None:
             self._watch.cancel()
@@ -265,6 +272,10 @@ class GrpcTransport:
 
     def _at_exit(self) -> None:
         self._close(0.0, 0.0)  # a program that ends without `close` does not wait for the network
+
+
+def _services_of(file: FileDescriptor) -> list[str]:
+    return [service.full_name for service in file.services_by_name.values()]
 
 
 def _log_quietly(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

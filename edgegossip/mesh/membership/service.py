@@ -23,6 +23,8 @@ SERVICE = "edgegossip.v1.Membership"
 class MembershipService(grpc.GenericRpcHandler):
     """Join and Probe, for one agent."""
 
+    descriptor = pb.DESCRIPTOR  # what reflection tells
+
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
