@@ -70,9 +70,9 @@ struct Forward {
 void conv_forward(const Int8& kernels, const ConvShape& s, const Maps& x, const float* weight, const float* bias, int8_t* q,
                   float* scale, int32_t* zero, float* values, int threads) {
     std::vector<float> weight_scale(static_cast<size_t>(s.out));
-    scales_by_output(s, weight, weight_scale.data());
+    scales_by_output(kernels, s, weight, weight_scale.data());
     std::vector<Panels> panels(static_cast<size_t>(s.groups));
-    for (int64_t group = 0; group < s.groups; group++) pack_forward(s, weight, weight_scale.data(), group, panels[size_t(group)]);
+    for (int64_t group = 0; group < s.groups; group++) pack_forward(kernels, s, weight, weight_scale.data(), group, panels[size_t(group)]);
     const Forward forward{kernels, s, x, weight_scale.data(), bias, panels};
     const int64_t together = samples_together(s.pixels(), s.batch);
     parallel_for((s.batch + together - 1) / together, threads, [&](int64_t k) {

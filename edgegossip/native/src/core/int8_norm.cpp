@@ -21,6 +21,7 @@ double range_factor(const NormShape& s) {
 struct NormWork {
     coding::Scratch<float> values, sums;
     std::vector<int8_t> high, low, wide_high, wide_low;
+    coding::Scratch<int32_t> found;
     std::vector<int32_t> counts;
     std::vector<float> slope, up, down, inverse;
     Repeated per;
@@ -112,23 +113,37 @@ struct EvoNorm {
 
     // The gradient of a chunk's range, in equal parts to the values that tie.
     void ties(int64_t n, int64_t k, const std::vector<float>& of_inverse, float* d, NormWork& w) const {
-        const int8_t* const q = sample(n) + k * chunk() * s.channels;
         const int8_t *const high = w.high.data() + k * s.channels, *const low = w.low.data() + k * s.channels;
-        w.counts.assign(size_t(2 * s.channels), 0);
-        kernels.count_ties(q, chunk(), s.channels, high, low, w.counts.data());
-        w.up.resize(size_t(s.channels));
-        w.down.resize(size_t(s.channels));
-        for (int64_t group = 0; group < s.groups; group++) {
-            const float r = w.inverse[size_t(group)], of_range = -factor * r * r * of_inverse[size_t(group)];
-            int32_t highs = 0, lows = 0;
-            for (int64_t c = group * each(); c < (group + 1) * each(); c++) {
-                highs += w.counts[size_t(c)];
-                lows += w.counts[size_t(s.channels + c)];
-            }
-            std::fill_n(w.up.data() + group * each(), each(), of_range / float(highs));
-            std::fill_n(w.down.data() + group * each(), each(), of_range / float(lows));
+        const int64_t times = chunk() % w.per.view().times == 0 ? w.per.view().times : 1, width = times * s.channels;
+        w.wide_high.resize(size_t(width));
+        w.wide_low.resize(size_t(width));
+        for (int64_t t = 0; t < times; t++) {
+            std::copy_n(high, s.channels, w.wide_high.data() + t * s.channels);
+            std::copy_n(low, s.channels, w.wide_low.data() + t * s.channels);
         }
-        kernels.add_at_ties(q, chunk(), s.channels, high, low, w.up.data(), w.down.data(), d + k * chunk() * s.channels);
+        w.found.need(chunk() * s.channels);
+        const int64_t count = kernels.ties(sample(n) + k * chunk() * s.channels, chunk() / times, width, w.wide_high.data(),
+                                           w.wide_low.data(), w.found.data());
+        w.counts.assign(size_t(2 * s.groups), 0);
+        const auto group_of = [&](int32_t found) { return size_t((found >> 2) % s.channels / each()); };
+        for (int64_t i = 0; i < count; i++) {
+            const int32_t found = w.found.data()[i];
+            w.counts[2 * group_of(found)] += found & 1;
+            w.counts[2 * group_of(found) + 1] += found >> 1 & 1;
+        }
+        w.up.resize(size_t(s.groups));
+        w.down.resize(size_t(s.groups));
+        for (size_t group = 0; group < size_t(s.groups); group++) {
+            const float r = w.inverse[group], of_range = -factor * r * r * of_inverse[group];
+            w.up[group] = of_range / float(w.counts[2 * group]);
+            w.down[group] = of_range / float(w.counts[2 * group + 1]);
+        }
+        d += k * chunk() * s.channels;
+        for (int64_t i = 0; i < count; i++) {
+            const int32_t found = w.found.data()[i];
+            const size_t group = group_of(found);
+            d[found >> 2] += (found & 1 ? w.up[group] : 0.0f) - (found & 2 ? w.down[group] : 0.0f);
+        }
     }
 };
 

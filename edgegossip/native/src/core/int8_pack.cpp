@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace edgegossip {
@@ -10,30 +11,21 @@ namespace {
 
 constexpr float SCALE_FLOOR = 1e-30f;
 
-// Larger of the two, and NaN once there was one.
-float larger_or_nan(float most, float v) {
-    const float size = std::fabs(v);
-    return !(size <= most) ? size : most;
-}
-
 float scale_of(float most) {
     if (!std::isfinite(most)) return std::numeric_limits<float>::quiet_NaN();
     return std::max(most * (1.0f / 127.0f), SCALE_FLOOR);
 }
 
-// Nearest even, within +-127. A channel that is not finite has zeros; its scale says so.
+// Nearest even; at most 127, because the scale is the largest magnitude / 127.
 int16_t weight_code(float w, float inverse) {
-    const float magic = 12582912.0f, t = w * inverse;
-    if (!(std::fabs(t) < 1e6f)) return 0;
-    return int16_t(std::clamp((t + magic) - magic, -127.0f, 127.0f));
+    const float magic = 12582912.0f;
+    return int16_t(int32_t((w * inverse + magic) - magic));
 }
 
-float inverse_of(float scale) { return 1.0f / scale; }
-
-// Where the value of row r, run index i and channel c lies.
-size_t place(const Panels& p, int64_t channel, int64_t row, int64_t index) {
-    const int64_t panel = channel / INT8_PANEL, lane = channel % INT8_PANEL;
-    return size_t((((panel * p.rows + row) * p.pairs + index / 2) * INT8_PANEL + lane) * 2 + index % 2);
+uint32_t size_bits(float v) {
+    uint32_t bits;
+    std::memcpy(&bits, &v, sizeof bits);
+    return bits & 0x7fffffffu;
 }
 
 void clear(Panels& p, int64_t rows, int64_t run, int64_t channels) {
@@ -62,53 +54,60 @@ std::vector<Phase> phases_of(int64_t size, int64_t kernel, int64_t stride, int64
     return phases;
 }
 
-void scales_by_output(const ConvShape& s, const float* weight, float* scale) {
+void scales_by_output(const Int8& kernels, const ConvShape& s, const float* weight, float* scale) {
     const int64_t each = s.group_in() * s.kernel_h * s.kernel_w;
-    for (int64_t o = 0; o < s.out; o++) {
-        float most = 0.0f;
-        for (int64_t i = 0; i < each; i++) most = larger_or_nan(most, weight[o * each + i]);
-        scale[o] = scale_of(most);
-    }
+    for (int64_t o = 0; o < s.out; o++) scale[o] = scale_of(kernels.magnitude(weight + o * each, each));
 }
 
 void scales_by_input(const ConvShape& s, const float* weight, float* scale) {
     const int64_t inputs = s.group_in(), taps = s.kernel_h * s.kernel_w;
-    std::fill_n(scale, s.in, 0.0f);
+    std::vector<uint32_t> most(size_t(s.in), 0);
     for (int64_t o = 0; o < s.out; o++) {
-        float* const most = scale + o / s.group_out() * inputs;
+        uint32_t* const of_group = most.data() + o / s.group_out() * inputs;
         for (int64_t i = 0; i < inputs; i++)
-            for (int64_t t = 0; t < taps; t++) most[i] = larger_or_nan(most[i], weight[(o * inputs + i) * taps + t]);
+            for (int64_t t = 0; t < taps; t++, weight++) of_group[i] = std::max(of_group[i], size_bits(*weight));
     }
-    for (int64_t i = 0; i < s.in; i++) scale[i] = scale_of(scale[i]);
+    for (int64_t i = 0; i < s.in; i++) {
+        float largest;
+        std::memcpy(&largest, &most[size_t(i)], sizeof largest);
+        scale[i] = scale_of(largest);
+    }
 }
 
-void pack_forward(const ConvShape& s, const float* weight, const float* scale, int64_t group, Panels& out) {
-    const int64_t inputs = s.group_in(), first = group * s.group_out();
+void pack_forward(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, int64_t group, Panels& out) {
+    const int64_t inputs = s.group_in(), first = group * s.group_out(), each = inputs * s.kernel_h * s.kernel_w;
     clear(out, s.kernel_h, s.kernel_w * inputs, s.group_out());
+    std::vector<int64_t> places;  // in lane 0 of a panel, by (in, kernel_h, kernel_w)
+    for (int64_t i = 0; i < inputs; i++)
+        for (int64_t kh = 0; kh < s.kernel_h; kh++)
+            for (int64_t kw = 0; kw < s.kernel_w; kw++) places.push_back(out.place(kh, kw * inputs + i));
+    std::vector<int16_t> codes(static_cast<size_t>(each));
     for (int64_t o = 0; o < s.group_out(); o++) {
-        const float inverse = inverse_of(scale[first + o]);
-        const float* w = weight + (first + o) * inputs * s.kernel_h * s.kernel_w;
-        for (int64_t i = 0; i < inputs; i++)
-            for (int64_t kh = 0; kh < s.kernel_h; kh++)
-                for (int64_t kw = 0; kw < s.kernel_w; kw++, w++)
-                    out.values.data()[place(out, o, kh, kw * inputs + i)] = weight_code(*w, inverse);
+        if (!std::isfinite(scale[first + o])) continue;  // zeros; the scale says it
+        kernels.round16(weight + (first + o) * each, each, 1.0f / scale[first + o], codes.data());
+        int16_t* const to = out.channel(o);
+        for (size_t j = 0; j < codes.size(); j++) to[places[j]] = codes[j];
     }
 }
 
 void pack_backward(const ConvShape& s, const float* weight, const float* scale, int64_t group, const Phase& down, const Phase& across,
                    Panels& out) {
-    const int64_t inputs = s.group_in(), outputs = s.group_out(), first = group * outputs;
+    const int64_t inputs = s.group_in(), outputs = s.group_out(), taps = s.kernel_h * s.kernel_w;
     clear(out, down.taps, across.taps * outputs, inputs);
+    std::vector<float> inverse;
     for (int64_t i = 0; i < inputs; i++) {
-        const float inverse = inverse_of(scale[group * inputs + i]);
-        for (int64_t o = 0; o < outputs; o++)
-            for (int64_t a = 0; a < down.taps; a++)
-                for (int64_t b = 0; b < across.taps; b++) {
-                    const int64_t kh = down.tap - a * s.stride_h, kw = across.tap - b * s.stride_w;
-                    const float w = weight[(((first + o) * inputs + i) * s.kernel_h + kh) * s.kernel_w + kw];
-                    out.values.data()[place(out, i, a, b * outputs + o)] = weight_code(w, inverse);
-                }
+        const float of_input = scale[group * inputs + i];
+        inverse.push_back(std::isfinite(of_input) ? 1.0f / of_input : 0.0f);
     }
+    for (int64_t o = 0; o < outputs; o++)
+        for (int64_t a = 0; a < down.taps; a++)
+            for (int64_t b = 0; b < across.taps; b++) {
+                const int64_t kh = down.tap - a * s.stride_h, kw = across.tap - b * s.stride_w;
+                const float* const w = weight + (group * outputs + o) * inputs * taps + kh * s.kernel_w + kw;
+                const int64_t place = out.place(a, b * outputs + o);
+                for (int64_t i = 0; i < inputs; i++)
+                    if (inverse[size_t(i)] != 0.0f) out.channel(i)[place] = weight_code(w[i * taps], inverse[size_t(i)]);
+            }
 }
 
 }  // namespace edgegossip

@@ -23,17 +23,23 @@ std::vector<Phase> phases_of(int64_t size, int64_t kernel, int64_t stride, int64
 struct Panels {
     int64_t rows = 0, pairs = 0, panels = 0;
     coding::Scratch<int16_t> values;
+
+    // The first value of a channel, and where that of a row and an index in the run lies from there.
+    int16_t* channel(int64_t c) const {
+        return values.data() + (c / INT8_PANEL * rows * pairs * INT8_PANEL + c % INT8_PANEL) * 2;
+    }
+    int64_t place(int64_t row, int64_t index) const { return (row * pairs + index / 2) * INT8_PANEL * 2 + index % 2; }
 };
 
 inline int64_t panels_of(int64_t channels) { return (channels + INT8_PANEL - 1) / INT8_PANEL; }
 
 // Scales by output channel, float[out]: largest magnitude / 127. NaN for a channel that is not finite.
-void scales_by_output(const ConvShape& shape, const float* weight, float* scale);
+void scales_by_output(const Int8& kernels, const ConvShape& shape, const float* weight, float* scale);
 
 // Scales by input channel, float[in].
 void scales_by_input(const ConvShape& shape, const float* weight, float* scale);
 
-void pack_forward(const ConvShape& shape, const float* weight, const float* scale, int64_t group, Panels& out);
+void pack_forward(const Int8& kernels, const ConvShape& shape, const float* weight, const float* scale, int64_t group, Panels& out);
 
 void pack_backward(const ConvShape& shape, const float* weight, const float* scale, int64_t group, const Phase& down,
                    const Phase& across, Panels& out);

@@ -83,12 +83,8 @@ struct Int8 {
     void (*evonorm_backward)(const int8_t* q, Affine in, const float* g, int64_t pixels, const PerChannel& per, const float* slope,
                              float* d, float* sums);
 
-    // How often high[c] and low[c] occur in channel c, added to counts int32[2][channels].
-    void (*count_ties)(const int8_t* q, int64_t pixels, int64_t channels, const int8_t* high, const int8_t* low, int32_t* counts);
-
-    // d += up[c] where q = high[c], d -= down[c] where q = low[c].
-    void (*add_at_ties)(const int8_t* q, int64_t pixels, int64_t channels, const int8_t* high, const int8_t* low, const float* up,
-                        const float* down, float* d);
+    // 4 i + 1 (equal to high) + 2 (equal to low) for every q[i] that equals high[i % width] or low[i % width], in order; how many.
+    int64_t (*ties)(const int8_t* q, int64_t rows, int64_t width, const int8_t* high, const int8_t* low, int32_t* found);
 };
 
 }  // namespace edgegossip
