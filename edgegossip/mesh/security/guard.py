@@ -73,7 +73,7 @@ class Guard:
             admit=self._admit,
             kept_out=self._kept_out,
             answer=self._answer,
-            offered=lambda caller, crl: self._offered(caller.subject.name, crl),
+            offered=self._offered_at_door,
             tell=lambda caller, text: self._tell(_board(caller), printable(text, 400)),
         )
         return self._door.address
@@ -164,6 +164,11 @@ class Guard:
         """Notice lists that are copied into our folder. Without end."""
         while True:
             await asyncio.sleep(_LOOK_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        """A signature takes some 10 ms to check, on a small board ten times as long: not on the loop."""
+        if self.identity.revocations.file_changed:
             await asyncio.to_thread(self.look_at_file)
 
     def look_at_file(self) -> None:
@@ -188,6 +193,16 @@ class Guard:
         if self.identity.revocations.revoked(caller.serial):
             raise PeerError("its certificate was revoked")
 
+    def _offered_at_door(self, caller: Caller, crl: bytes) -> None:
+        """On the door's thread. A list that is not our authority's costs us a check and its giver a while outside."""
+        if why_not := self._kept_out(caller):
+            raise PeerError(why_not)
+        try:
+            self._offered(caller.subject.name, crl)
+        except PeerError as error:
+            self._quarantine.strike(caller.subject.name, str(error), time.monotonic())
+            raise
+
     def _kept_out(self, caller: Caller) -> str:
         return self._quarantine.reason(caller.subject.name, time.monotonic())
 
@@ -198,7 +213,7 @@ class Guard:
 
     async def _knock(self, subject: Subject, where: Address, before_close: Callable[[], object]) -> int:
         """The serial of the certificate that was shown."""
-        self.look_at_file()
+        await self._look()
         reader, writer = await self._connect(subject, where)
         try:
             session = writer.get_extra_info("ssl_object")
@@ -209,7 +224,7 @@ class Guard:
             writer.write(knock.hello(present.number))
             answer = await _read_answer(reader)
             if answer.crl:
-                self._offered(shown.name, answer.crl)
+                await asyncio.to_thread(self._offered, shown.name, answer.crl)
             writer.write(knock.blob(present.der if present.number > answer.number else b""))
             with suppress(ssl.SSLError, OSError):
                 await reader.read(1)  # until it has closed: it has our list then

@@ -30,6 +30,11 @@ class Revocations:
             raise DataError(f"{file} was not signed by this fleet's authority; copy the board's folder again")
         return cls(authority, present, file)
 
+    @property
+    def file_changed(self) -> bool:
+        """Whether there is something for `look_at_file`."""
+        return self._file is not None and _stamp(self._file) != self._looked
+
     def look_at_file(self) -> bool:
         """Take over what somebody copied into the folder, if it is newer; whether it was. Raises DataError and PeerError."""
         stamp = _stamp(self._file)
