@@ -93,9 +93,13 @@ class Store:
         try:
             self._save(value, meta)
         except OSError as error:
-            if error.errno not in _FULL or not self._prune(1):
+            if error.errno not in _FULL or not self.make_room():
                 raise
             self._save(value, meta)
+
+    def make_room(self) -> bool:
+        """All but the newest go. Whether any did."""
+        return self._prune(1)
 
     def clear(self) -> None:
         """Removes every checkpoint: what they were for is over."""

@@ -28,11 +28,17 @@ def exit_code(summary: Mapping[str, Any]) -> int:
 def conclude(folder: RunFolder, *, plots: bool, as_json: bool) -> int:
     """Write summary.json, print it or the table, draw the plots. Returns the exit code."""
     summary = summarise(read_run(folder.path))
-    folder.write_summary(summary)
+    trouble: HostError | None = None
+    try:
+        folder.write_summary(summary)
+    except HostError as error:  # such as a full disk: what was trained is shown all the same
+        trouble = error
     if as_json:
         click.echo(json.dumps(summary))
     else:
-        show(summary, folder.path, plots=plots)
+        show(summary, folder.path, plots=plots and trouble is None)
+    if trouble is not None:
+        raise trouble
     return exit_code(summary)
 
 

@@ -81,6 +81,10 @@ class Keeper:
         """The last one that was offered is written, if that takes no longer."""
         self._writer.close(patience_s)
 
+    def make_room(self) -> bool:
+        """For something more important, on a full disk: only the newest checkpoint stays. Whether others went."""
+        return self._store.make_room()
+
     def _newest(self) -> Found | None:
         """An earlier process that is just ending is waited for."""
         until = time.monotonic() + LOCKED_S

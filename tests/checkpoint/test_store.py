@@ -225,5 +225,6 @@ def test_a_real_folder(tmp_path: Path) -> None:
     found = store.load()
     assert found is not None and np.array_equal(found.value["x"], large + 3) and found.meta == {**IDENTITY, "round": 3}
     assert sorted(p.name for p in folder.iterdir()) == ["0000000002.ckpt", "0000000003.ckpt"]
+    assert store.make_room() and [p.name for p in folder.iterdir()] == ["0000000003.ckpt"] and not store.make_room()
     store.clear()
     assert not list(folder.iterdir())

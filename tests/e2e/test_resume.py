@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import psutil
 import pytest
 
 from edgegossip import gossip
 from edgegossip.profiling.run_folder import RunData, read_run
 from tests.e2e.command import edgegossip
-from tests.e2e.test_restart import run_with_a_death, steps
+from tests.e2e.test_restart import free_ports, run_with_a_death, steps
 
 
 def events_of(data: RunData, node: str, name: str) -> list[Any]:
@@ -72,3 +76,64 @@ def test_a_whole_run_that_is_killed_is_resumed_and_loses_one_round_at_most(tmp_p
     with edgegossip("run", "--resume", str(folder), runs=tmp_path) as again:
         code, _, err = again.finish()
     assert code == 2 and "all of its boards have finished" in err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_board_that_was_started_by_hand_goes_on_by_hand(tmp_path: Path) -> None:
+    """Two boards; one is killed, and given its command again with --resume."""
+    ports = dict(zip("ab", free_ports(2), strict=True))
+    sets = ("--set", "run.nodes=2", "--set", "gossip.topology=complete", "--set", "run.rounds=60")
+    slow = ("--set", "training.local_steps=60", "--set", "network.grace_s=60", "--set", "checkpoint.slack_s=0")
+
+    def start(name: str, *more: str) -> Any:
+        other = "b" if name == "a" else "a"
+        where = ("--name", name, "--listen", f"127.0.0.1:{ports[name]}", "--peer", f"{other}=127.0.0.1:{ports[other]}")
+        return edgegossip("node", "quickstart-gossip", *where, *sets, *slow, *more, runs=tmp_path / name)
+
+    with ExitStack() as stack:
+        a, b = stack.enter_context(start("a")), stack.enter_context(start("b"))
+        b.wait_until(lambda: bool(steps(b)) and min(steps(b).values()) >= 15)
+        b.process.kill()
+        b.process.wait()
+        folder, died = b.folder(), steps(b)["b"]
+        b = stack.enter_context(start("b", "--resume", str(folder)))
+        for board in (a, b):
+            code, out, err = board.finish()
+            assert code == 0, (out, err)
+    data = read_run(folder)
+    began = events_of(data, "b", "started")[1].fields["round"]
+    assert died <= began <= died + 1
+    rounds = [r.step for r in data.metrics()]
+    assert rounds[-1] == 59 and set(rounds) == set(range(60)) and len(rounds) <= 61
+    assert not events_of(data, "b", "adopted")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_boards_and_the_whole_run_are_killed_at_random_moments(tmp_path: Path) -> None:
+    """Eight boards killed one after the other, then the run itself, five times: it ends with what it would have reached."""
+    rng, rounds, killed = Random(7), 400, 0
+    sets = ("--set", f"run.rounds={rounds}", "--set", "training.local_steps=20", "--set", "network.restarts=1000")
+    arguments: tuple[str, ...] = ("run", "quickstart-gossip", *sets)
+    for _ in range(5):
+        with edgegossip(*arguments, "--no-plots", "--json", runs=tmp_path / "runs") as running:
+            running.wait_until(lambda r=running: len(steps(r)) == 4)  # type: ignore[misc]
+            for _ in range(8):
+                time.sleep(0.3 + 1.5 * rng.random())
+                with suppress(LookupError, psutil.Error):
+                    running.board(f"board-{rng.randrange(4)}").send_signal(signal.SIGKILL)
+                    killed += 1
+            assert running.process.poll() is None, "it ended before it was killed: more rounds"
+            running.process.kill()
+            running.process.wait()
+            assert running.nobody_left()
+            arguments = ("run", "--resume", str(running.folder()))
+    with edgegossip(*arguments, "--no-plots", "--json", runs=tmp_path / "runs") as running:
+        code, out, err = running.finish(600)
+        assert code == 0, err
+        data = read_run(running.folder())
+    summary = json.loads(out)
+    assert killed >= 30 and summary["failed_nodes"] == [] and summary["accuracy"]["min"] > 0.95
+    began = [e.fields.get("round", 0) for e in data.events() if e.name == "started"]
+    assert max(began) > 50 and not [e for e in data.events() if e.name in ("checkpoint-failed", "checkpoint-skipped")]

@@ -48,12 +48,15 @@ def start(name: str, script: str, news: queue.Queue[News], folder: Path) -> Chil
     return Child(name, process, log, reader)
 
 
-def watch(folder: Path, patience_s: float, restarts: int = 0, again: str = "", **scripts: str) -> tuple[Watch, Kept]:
-    """`again` is what a board runs that is started again."""
+def watch(
+    folder: Path, patience_s: float, restarts: int = 0, again: str = "", kept: bool = False, **scripts: str
+) -> tuple[Watch, Kept]:
+    """`again` is what a board runs that is started again; `kept`: whether boards have checkpoints."""
     news: queue.Queue[News] = queue.Queue()
     sink = Kept()
     children = [start(name, script, news, folder) for name, script in scripts.items()]
     made = Watch(children, news, sink, restarts=restarts)
+    made.has_checkpoint = lambda name: kept
     made.start_again = lambda name: start(name, again or scripts[name], news, folder)
     try:
         made.until_ended(patience_s)
@@ -101,6 +104,15 @@ def test_nobody_is_started_again_when_the_others_have_finished(tmp_path: Path) -
     done = "from edgegossip.profiling.sinks import PipeSink; PipeSink(1).event('done', 'finished', 'done')"
     made, _ = watch(tmp_path, 5.0, restarts=1, done=done, late="import time; time.sleep(3); raise SystemExit(3)")
     assert list(made.lost) == ["late"]
+
+
+def test_one_with_a_checkpoint_is_started_again_all_the_same(tmp_path: Path) -> None:
+    done = "from edgegossip.profiling.sinks import PipeSink; PipeSink(1).event('done', 'finished', 'done')"
+    late = "import time; time.sleep(3); raise SystemExit(3)"
+    made, _ = watch(
+        tmp_path, 5.0, restarts=1, again=done.replace("'done'", "'late'", 1), kept=True, done=done, late=late
+    )
+    assert made.lost == {}
 
 
 def test_a_board_that_starts_again_is_told_who_is_gone(tmp_path: Path) -> None:
