@@ -58,9 +58,13 @@ class Writer:
 
     @property
     def durable(self) -> int | None:
-        """The round of the newest checkpoint that this writer has made durable."""
+        """The round of the newest checkpoint that is durable."""
         with self._news:
             return self._durable
+
+    def goes_on_from(self, round: int) -> None:
+        """Before the first offer: that of an earlier process."""
+        self._durable = round
 
     def offer(self, round: int, value: Any, **meta: Any) -> None:
         """To be kept, unless a newer one comes first. Neither `value` nor an array in it may be changed afterwards."""

@@ -68,6 +68,7 @@ class Keeper:
         except (LocalError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"checkpoint {found.path} cannot be used: {error}") from None
         self._last = round
+        self._writer.goes_on_from(round)
         return Restored(state, round)
 
     def offer(self, state: Any, round: Round) -> None:
