@@ -119,12 +119,14 @@ def test_an_update_of_a_model_that_was_left_is_computed_anew() -> None:
     quick = Quadratic(np.ones(6, np.float32))
     b, c = (make_driver(name, ends[name], quick, sink, RoundClock(), max_ahead=2) for name in "bc")
     b._membership(frozenset({"a"}))
+    c._settle()  # it never plays, so nothing else would end its time as a newcomer
     with serving(c):
         for _ in range(8):
             b.play()
     b._membership(frozenset({"c"}))
     slow = Gated(np.full(6, 1.0, np.float32))
     a = make_driver("a", ends["a"], slow, sink, RoundClock(), max_ahead=2)
+    a._membership(frozenset({"c"}))
     player = threading.Thread(target=a.play)
     player.start()
     assert slow.begun.wait(PATIENCE_S)
@@ -139,6 +141,7 @@ def test_an_update_of_a_model_that_was_left_is_computed_anew() -> None:
         assert slow.begun.wait(PATIENCE_S)
         slow.gate.release()
         player.join(PATIENCE_S)
+        assert not player.is_alive()
     (_, first), (x, second) = slow.seen
     assert first == 0 and second == 8 and np.all(x > 0)
 
