@@ -19,6 +19,7 @@ from edgegossip.mesh.base import Notice, PeerDown, PeerUp, SendFailed, SendRecei
 from edgegossip.mesh.channels import Channels
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.outgoing import FrameQueue, Outgoing, Status
+from edgegossip.mesh.silence import Deadline, Silence, is_alive
 from edgegossip.mesh.stream import Stream
 from edgegossip.types import NodeId, PeerError
 
@@ -52,6 +53,9 @@ class Edge:
         self._left_session: int | None = None  # said goodbye: not to be taken for a peer that came back
         self._leaving = False
         self._told: set[str] = set()
+        self._deadline = Deadline(
+            limits.stall_s, limits.keepalive_s + limits.keepalive_timeout_s
+        )  # of an acknowledgement
         self._down_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -164,7 +168,7 @@ class Edge:
                 call = channel.stream_stream(METHOD)()
                 try:
                     async with asyncio.timeout(self._limits.hello_s):
-                        stream = await self._open(call)
+                        stream = await self._open(channel, call)
                     await stream.pump()
                 finally:
                     self._stream = self._channel = None
@@ -181,8 +185,9 @@ class Edge:
     def _place(self, where: addresses.Address) -> str:
         return str(where) if where == self.address else f"{self.address} ({where.host})"
 
-    async def _open(self, call: grpc.aio.StreamStreamCall) -> Stream:
-        stream = Stream(call, self._queue, self._limits, self._acknowledged, self._failed)
+    async def _open(self, channel: grpc.aio.Channel, call: grpc.aio.StreamStreamCall) -> Stream:
+        silence = Silence(self._deadline, self._limits.hung_s, lambda limit_s: is_alive(channel, limit_s), self._slow)
+        stream = Stream(call, self._queue, self._limits, self._acknowledged, self._failed, silence)
         welcome = await stream.open(self._hello)
         if welcome.session == self._left_session:
             raise PeerError("it is leaving")
@@ -228,6 +233,13 @@ class Edge:
         self._told.add(cause)
         verb = "lost" if was is Status.UP else "cannot reach"
         self._post(Notice(self.peer, f"{verb} {self.peer} {cause}; trying again"))
+
+    def _slow(self, silent_s: float, usual_s: float, alive: bool) -> None:
+        state = "is alive, but takes no frames" if alive else "does not answer"
+        if state not in self._told:
+            self._told.add(state)
+            usual = f"{silent_s:.1f} s, where {usual_s:.2g} s is usual"
+            self._post(Notice(self.peer, f"{self.peer} {state} for {usual}; what is for it waits"))
 
     def _go_down(self, reason: str, *, left: bool = False) -> None:
         self._cancel_down_timer()

@@ -39,6 +39,10 @@ class MeshLimits:
     hello_burst: int = 60
     keepalive_s: float = 3.0
     keepalive_timeout_s: float = 4.0
+    stall_s: float = 2.0  # least silence after which a peer that owes an acknowledgement is asked whether it is there
+    hung_s: float = (
+        30.0  # a process that owes one and does not answer for so long is given up, though its connection lives
+    )
     backoff_min_s: float = 0.05
     backoff_max_s: float = 1.0
     flush_s: float = 2.0  # `close` waits this long for acknowledgements of what we sent

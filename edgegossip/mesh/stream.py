@@ -18,6 +18,7 @@ from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.eager import Begun
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.outgoing import FrameQueue, Outgoing
+from edgegossip.mesh.silence import Silence
 from edgegossip.mesh.text import printable
 from edgegossip.mesh.window import Window
 from edgegossip.types import PeerError
@@ -36,7 +37,9 @@ class Stream:
         limits: MeshLimits,
         acknowledged: Callable[[Outgoing, float], None],
         refused: Callable[[Outgoing, str], None],
+        silence: Silence,
     ) -> None:
+        self._silence = silence
         self._call, self._queue, self._limits = call, queue, limits
         self._frame_acknowledged, self._frame_refused = acknowledged, refused
         self._window = Window(limits.chunk_bytes)
@@ -73,18 +76,22 @@ class Stream:
         """Write frames and read acknowledgements. Returns when the stream ended after `end`, else raises PeerError with why."""
         loop = asyncio.get_running_loop()
         reader, writer = loop.create_task(self._read_acks()), loop.create_task(self._write_frames())
+        watcher = loop.create_task(self._silence.watch())
+        tasks = (watcher, reader, writer)
         try:
-            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             # The reader knows why the stream ended; the writer only notices that it did.
             unbounded = self._goodbye and not _failed(writer)  # who leaves bounds that time
-            await asyncio.wait({reader}, timeout=None if unbounded else self._limits.hello_s)
+            if not watcher.done():
+                limit_s = None if unbounded else self._limits.hello_s
+                await asyncio.wait({reader, watcher}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (reader, writer):
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait({reader, writer})
+            await asyncio.wait(tasks)
         if self._ending:
             return
-        for task in (reader, writer):
+        for task in tasks:
             if not task.cancelled() and (error := task.exception()):
                 raise error if isinstance(error, (PeerError, grpc.aio.AioRpcError)) else PeerError("the stream broke")
         raise PeerError("the stream was closed")
@@ -132,6 +139,7 @@ class Stream:
             raise PeerError(f"an acknowledgement of transfer {ack.transfer}, which is not under way")
         frame.acknowledged_bytes = ack.received
         self._window.acknowledge(frame.start_position + ack.received, now_s)
+        self._silence.heard(now_s, more=not self._window.is_empty)
         if not self._idle:
             self._wake.set()
         if ack.received == frame.frame_bytes:
@@ -175,6 +183,7 @@ class Stream:
         size = sum(len(piece) for piece in pieces)
         now_s = time.monotonic()
         message = wire.chunk_message(frame.transfer, offset, frame.frame_bytes, self._window.send(size, now_s), pieces)
+        self._silence.sent(now_s)
         frame.first_byte_s = frame.first_byte_s or now_s
         frame.message_bytes += len(message) + wire.GRPC_PREFIX_BYTES
         frame.written_bytes += size

@@ -39,6 +39,11 @@ class Window:
         return self._sent
 
     @property
+    def is_empty(self) -> bool:
+        """Nothing is under way."""
+        return self._sent == self._delivered
+
+    @property
     def chunk_bytes(self) -> int:
         """Size of the next chunk: a quarter of the window, within bounds."""
         return min(self._max_chunk_bytes, max(MIN_CHUNK_BYTES, self.size_bytes // 4))

@@ -1,0 +1,122 @@
+"""Deadlines that follow what was seen, and what becomes of a peer that is silent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh.base import Notice, Received
+from edgegossip.mesh.silence import Deadline, K, Silence
+from edgegossip.types import PeerError
+from tests.mesh.support import QUICK, RUN, connect_all, wait_for
+
+
+def after(*seen_s: float, least_s: float = 0.0, most_s: float = 100.0) -> Deadline:
+    deadline = Deadline(least_s, most_s)
+    for took_s in seen_s:
+        deadline.see(took_s)
+    return deadline
+
+
+def test_a_deadline_is_the_median_and_k_deviations():
+    assert after().limit_s == 100.0
+    assert after(*[1.0] * 7).limit_s == 100.0  # too few to judge by
+    assert after(*[1.0] * 8).limit_s == 1.0
+    assert after(*[0.9, 1.1] * 8).limit_s == pytest.approx(1.0 + K * 1.4826 * 0.1)
+    assert after(*[0.9, 1.1] * 8, least_s=5.0).limit_s == 5.0
+    assert after(*[0.9, 1.1] * 8, most_s=1.2).limit_s == 1.2
+
+
+def test_a_slow_link_gets_a_long_deadline_and_a_change_is_followed():
+    deadline = after(*[0.01] * 32, least_s=0.1)
+    assert deadline.limit_s == 0.1
+    for _ in range(32):
+        deadline.see(3.0)
+    assert deadline.limit_s == 3.0
+
+
+def test_a_few_stalls_do_not_stretch_it():
+    assert after(*[0.9, 1.1] * 14, 50.0, 60.0, 70.0).limit_s < 3.0
+
+
+def test_a_missed_deadline_doubles_until_the_peer_is_heard():
+    deadline = after(*[1.0] * 8)
+    deadline.miss()
+    deadline.miss()
+    assert deadline.limit_s == 4.0
+    deadline.see(1.0)
+    assert deadline.limit_s == 1.0
+
+
+@given(st.lists(st.floats(0.0, 1e3), max_size=60), st.floats(0.01, 10.0), st.floats(0.01, 10.0))
+def test_a_deadline_stays_within_its_bounds(seen_s, least_s, more_s):
+    limit_s = after(*seen_s, least_s=least_s, most_s=least_s + more_s).limit_s
+    assert least_s <= limit_s <= least_s + more_s
+
+
+def watch(hung_s: float, alive: bool, seconds: float, *, heard: bool = False) -> list[tuple[float, bool]]:
+    """What is told of a peer that stays silent."""
+
+    async def run() -> list[tuple[float, bool]]:
+        told: list[tuple[float, bool]] = []
+
+        async def is_alive(_limit_s: float) -> bool:
+            return alive
+
+        deadline = after(*[0.01] * 8)
+        silence = Silence(deadline, hung_s, is_alive, lambda silent_s, _usual_s, alive: told.append((silent_s, alive)))
+        watcher = asyncio.ensure_future(silence.watch())
+        await asyncio.sleep(0.03)  # nothing is owed: no deadline
+        assert not told
+        silence.sent(time.monotonic())
+        if heard:
+            silence.heard(time.monotonic(), more=False)
+        done, _ = await asyncio.wait({watcher}, timeout=seconds)
+        watcher.cancel()
+        for task in done:
+            task.result()
+        return told
+
+    return asyncio.run(run())
+
+
+def test_a_peer_that_is_alive_is_told_of_and_never_given_up():
+    told = watch(0.0, alive=True, seconds=0.3)
+    assert [alive for _, alive in told] == [True] * len(told)
+    assert 2 <= len(told) <= 6  # each time after twice as long
+    assert sorted(told) == told
+
+
+def test_a_peer_that_answers_nothing_is_given_up():
+    with pytest.raises(PeerError, match=r"it does not answer: silent for \d+ s, where 0.01 s is usual"):
+        watch(0.1, alive=False, seconds=30.0)
+    assert [alive for _, alive in watch(60.0, alive=False, seconds=0.1)]
+
+
+def test_a_peer_that_owes_nothing_may_be_silent():
+    assert watch(0.0, alive=False, seconds=0.1, heard=True) == []
+
+
+def test_a_peer_whose_inbox_is_full_is_told_of_and_kept():
+    limits = replace(QUICK, stall_s=0.1, keepalive_s=0.1, keepalive_timeout_s=2.0, hung_s=0.2)
+    with (
+        GrpcTransport("a", RUN, limits=limits) as a,
+        GrpcTransport("b", RUN, limits=replace(QUICK, max_inbox_bytes=1_000)) as b,
+    ):
+        connect_all([a, b], ["a", "b"])
+        for _ in range(9):
+            a.send("b", [bytes(100)])
+            wait_for(b, Received)
+        for _ in range(20):
+            a.send("b", [bytes(1_000_000)])
+        notice = wait_for(a, Notice)
+        assert notice.peer == "b"
+        assert notice.text.startswith("b is alive, but takes no frames for ")
+        for _ in range(20):
+            wait_for(b, Received)
