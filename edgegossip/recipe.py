@@ -169,7 +169,9 @@ class NetworkSection:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSection:
-    every: int = _key(1, "gossip: keep each board's state every so many rounds; 0: never", low=0, high=1_000_000)
+    every: int = _key(
+        1, "keep each board's and the coordinator's state every so many rounds; 0: never", low=0, high=1_000_000
+    )
     keep: int = _key(2, "how many of the newest checkpoints stay", low=1, high=100)
     slack_s: float = _key(
         1.0,

@@ -92,6 +92,14 @@ class Writer:
                 self._store.close()
             return not self._owed
 
+    def settle(self, patience_s: float) -> bool:
+        """Waits until everything that was offered is durable or has failed, for so long at most. Whether that is so."""
+        with self._news:
+            until = self._clock() + patience_s
+            while (self._waiting or self._writing) and (left := until - self._clock()) > 0:
+                self._news.wait(left)
+            return not (self._waiting or self._writing)
+
     def _let_it_catch_up(self, round: int, began_s: float) -> None:
         """Until no offer but the present one is owed for longer than the slack."""
         announce_s = began_s + ANNOUNCE_S

@@ -18,6 +18,7 @@ from edgegossip.cli.options import JSON, PLOTS, RUNS, SETTINGS
 @click.option("--port", type=click.IntRange(0, 65_535), default=8000, show_default=True, help="Port to listen on.")
 @click.option("--boards", default="", metavar="A,B,...", help="Names of the boards; default board-0, board-1, ...")
 @click.option("--insecure", is_flag=True, help="Allow plain, unauthenticated traffic outside the loopback interface.")
+@click.option("--fresh", is_flag=True, help="Begin anew even if this run was begun before and not finished.")
 @RUNS
 @PLOTS
 @JSON
@@ -28,11 +29,14 @@ def coordinator(
     port: int,
     boards: str,
     insecure: bool,
+    fresh: bool,
     runs_dir: str,
     plots: bool,
     as_json: bool,
 ) -> int:
     """Start Flower's server and the run of RECIPE, wait for the boards by name, train, save the model.
+
+    After kill -9 the same command goes on from the last round; boards come back by themselves.
 
     \b
     Examples:
@@ -45,5 +49,5 @@ def coordinator(
     from edgegossip.recipe import load
 
     names = tuple(filter(None, boards.split(",")))
-    options = CoordinatorOptions(host, port, names, insecure, Path(runs_dir), plots, as_json)
+    options = CoordinatorOptions(host, port, names, insecure, Path(runs_dir), plots, as_json, fresh)
     return run_coordinator(load(recipe, settings), options)

@@ -13,14 +13,17 @@ from edgegossip.types import HostError
 
 if TYPE_CHECKING:
     from edgegossip.flower.coordinator import Coordinator
+    from edgegossip.flower.keeper import BoardKeeper, CoordinatorKeeper
     from edgegossip.flower.mod import compression_mod
     from edgegossip.flower.node_client import NodeClient
     from edgegossip.flower.strategy import compressed
 
-__all__ = ["Coordinator", "NodeClient", "compressed", "compression_mod"]
+__all__ = ["BoardKeeper", "Coordinator", "CoordinatorKeeper", "NodeClient", "compressed", "compression_mod"]
 
 _HOMES = {
+    "BoardKeeper": "keeper",
     "Coordinator": "coordinator",
+    "CoordinatorKeeper": "keeper",
     "NodeClient": "node_client",
     "compressed": "strategy",
     "compression_mod": "mod",

@@ -10,11 +10,12 @@ from typing import Any
 from flwr.app import Array, Message, RecordDict
 
 from edgegossip import codecs
+from edgegossip.checkpoint.fits import require_fit
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.flower import protocol
 from edgegossip.flower.channel import update_aux
 from edgegossip.flower.downlink import Replica
-from edgegossip.flower.payload import Channel, frame_bytes, frame_content, frame_key
+from edgegossip.flower.payload import STYPE, Channel, frame_bytes, frame_content, frame_key
 from edgegossip.frame import Aux, Kind
 from edgegossip.profiling.records import Value
 from edgegossip.profiling.spans import RoundClock
@@ -80,6 +81,28 @@ class Board:
         report = self._report | {"net/overhead_bytes": sent - self._sent_before - payload}
         self._sent_before = sent
         return report
+
+    def snapshot(self) -> dict[str, Any]:
+        """What another process needs to go on for this one; arrays in it are not written to afterwards."""
+        done = self._answered
+        return {
+            "round": self.round,
+            "training": dict(self.workload.snapshot()),
+            "codec": self._codec_state,
+            "sequence": self._sequence,
+            "answered": None if done is None else [done.round, done.model_crc, done.array.data, done.report],
+        }
+
+    def restore(self, found: Mapping[str, Any]) -> None:
+        """What `snapshot` gave. Raises LocalError, KeyError, TypeError or ValueError when it is of something else."""
+        layout = self._channel.layout
+        require_fit(found["codec"], self._channel.codec.init(layout), layout)
+        self.workload.restore(found["training"])
+        self._codec_state, self._sequence, self.round = found["codec"], int(found["sequence"]), int(found["round"])
+        if found["answered"] is not None:
+            round, crc, data, report = found["answered"]
+            array = Array(dtype="float32", shape=(layout.size,), stype=STYPE, data=bytes(data))
+            self._answered = _Answered(round, crc, array, dict(report))
 
     def _open(self, message: Message, clock: RoundClock) -> tuple[Mapping[int, float], Vec]:
         """What came beside the model, and the model. The message is emptied: it is as large as the model."""

@@ -19,6 +19,7 @@ from edgegossip import recipe as recipes
 from edgegossip.flower import superlink
 from edgegossip.flower._private import LinkError, RunLink, start_run
 from edgegossip.flower.exchange import COORDINATOR, Exchange, Stopped
+from edgegossip.flower.keeper import CoordinatorKeeper
 from edgegossip.flower.protocol import Hello
 from edgegossip.flower.roster import Roster
 from edgegossip.flower.rounds import Evaluate, Plan, Rounds
@@ -29,6 +30,7 @@ from edgegossip.recipe import Recipe
 from edgegossip.types import EdgegossipError, NodeId, RunError, Vec
 
 JOIN_S = 120.0  # slow boards import torch and read their data in well under this
+REJOIN_S = 60.0  # boards of a run that goes on ask for their coordinator all the time
 STOP_S = 8.0  # for the thread to say goodbye to every board
 CLAIM_S = 10.0
 
@@ -39,7 +41,9 @@ class Coordinator:
     `boards` are the names that may join. Boards reach it at the address that `start` returns. Records of the server itself go
     to `sink` under the node name "coordinator"; Flower's own log is `folder`/logs/superlink.log. With `record_boards` there
     is also a record a board and round of what its update says (loss, examples, payload): for boards that keep their own
-    records elsewhere. `strategy` stands in for the recipe's; with `evaluate` the coordinator evaluates, not the boards.
+    records elsewhere. `strategy` stands in for the recipe's; with `evaluate`
+    the coordinator evaluates, not the boards. With `keeper` it goes on from the last round that an earlier process kept; boards
+    that do not come back within REJOIN_S are then gone on without.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Coordinator:
         strategy: Strategy | None = None,
         record_boards: bool = False,
         evaluate: Evaluate | None = None,
+        keeper: CoordinatorKeeper | None = None,
     ) -> None:
         layout.check(initial)
         self._plan = Plan(
@@ -73,7 +78,8 @@ class Coordinator:
         self._initial, self._boards, self._sink, self._folder = initial, tuple(boards), sink, folder
         self._host = recipe.network.host if host is None else host
         self._port = recipe.network.port if port is None else port
-        self._insecure, self._join_s = insecure, join_s
+        self._insecure, self._join_s, self._keeper = insecure, join_s, keeper
+        self._progress = None if keeper is None else keeper.load()
         self._stop = threading.Event()
         self._over = threading.Event()  # not Thread.join: interrupted by Ctrl-C, that takes a live thread for dead
         self._superlink: SuperLink | None = None
@@ -115,6 +121,11 @@ class Coordinator:
         """Wait for the end; whether it is over. Raises what the run failed with, such as RunError."""
         self._over.wait(timeout_s)
         return self.poll()
+
+    @property
+    def resumed(self) -> int | None:
+        """The round in which it goes on for an earlier process; None when it begins."""
+        return None if self._progress is None else self._progress.round
 
     @property
     def model(self) -> Vec:
@@ -174,15 +185,19 @@ class Coordinator:
         try:
             self._train(link, exchange)
         finally:
+            if self._keeper is not None:
+                self._keeper.close(over=False)
             self._over.set()
 
     def _train(self, link: RunLink, exchange: Exchange) -> None:
         """Everything between the first board and the last."""
         try:
-            exchange.gather(self._join_s)
+            start = self._progress
+            exchange.gather(self._join_s if start is None else min(self._join_s, REJOIN_S))
             names = ", ".join(m.name for m in exchange.roster.up())
-            self._sink.event(COORDINATOR, "started", f"training starts with {names}")
-            self._model = self._rounds(exchange).run(self._initial)
+            begins = "training starts" if start is None else f"training goes on in round {start.round}"
+            self._sink.event(COORDINATOR, "started", f"{begins} with {names}")
+            self._model = self._rounds(exchange).run(self._initial, start)
             self._end(link, exchange, "the run is complete", None)
             self._sink.event(COORDINATOR, "finished", "coordinator finished")
         except LinkError as error:
@@ -200,7 +215,9 @@ class Coordinator:
             self._end(link, exchange, str(self._error), str(error))
 
     def _rounds(self, exchange: Exchange) -> Rounds:
-        return Rounds(self._plan, exchange, self._sink)
+        if self._keeper is None:
+            return Rounds(self._plan, exchange, self._sink)
+        return Rounds(self._plan, exchange, self._sink, self._keeper.save, self._keeper.settle)
 
     def _end(self, link: RunLink, exchange: Exchange, words: str, error: str | None) -> None:
         try:

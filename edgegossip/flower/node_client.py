@@ -20,8 +20,10 @@ from edgegossip.flower import protocol
 from edgegossip.flower._private import FleetLink, Incoming, LinkError
 from edgegossip.flower.board import Board
 from edgegossip.flower.downlink import FULL
+from edgegossip.flower.keeper import BoardKeeper
 from edgegossip.flower.pace import Pace
 from edgegossip.flower.payload import Channel
+from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.training.base import Workload
@@ -38,7 +40,8 @@ class NodeClient:
 
     `run_id`: take part in this run only. `make_workload` is called once, when the coordinator has answered. `meters` are
     asked for more values at the end of every round (sockets, CPU load). `patience_s`: how long the coordinator may be out
-    of reach before this board gives up. `downlink`: the codec of what comes down, fp32 by default.
+    of reach before this board gives up. `downlink`: the codec of what comes down, fp32 by default. `make_keeper`, given the
+    model's layout and the run's id, says where the board keeps its state after every round and finds an earlier process's.
     """
 
     def __init__(
@@ -55,9 +58,11 @@ class NodeClient:
         root_certificates: bytes | None = None,
         keys: tuple[Any, Any] | None = None,
         downlink: Codec[Any] | None = None,
+        make_keeper: Callable[[Layout, bytes], BoardKeeper] | None = None,
     ) -> None:
         self._name, self._address, self._codec, self._sink = name, address, codec, sink
-        self._downlink = downlink or codecs.get(FULL)
+        self._downlink, self._make_keeper = downlink or codecs.get(FULL), make_keeper
+        self._keeper: BoardKeeper | None = None
         self._make_workload, self._meters, self._patience_s = make_workload, meters, patience_s
         self._run_id = run_id
         self._link = FleetLink(address, root_certificates, keys)
@@ -80,12 +85,19 @@ class NodeClient:
             while (words := self._turn()) is None:
                 pass
             self._sink.event(self._name, "finished", f"{self._name} finished: {words}")
+            self._close_keeper(over=True)
             return words
         finally:
             self._stop.set()
+            self._close_keeper(over=False)
             if beats.is_alive():
                 beats.join(1.0)
             self._link.close()
+
+    def _close_keeper(self, *, over: bool) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close(over=over)
 
     def _turn(self) -> str | None:
         """One poll, and the message if there is one. The coordinator's last words when that was goodbye."""
@@ -177,6 +189,8 @@ class NodeClient:
         board = self._board
         if message.metadata.message_type == "train":
             reply = board.train(message, self._clock)
+            if self._keeper is not None:
+                self._keeper.save(board)
             return reply, lambda: self._report(board)
         return board.evaluate(message, self._clock), lambda: None
 
@@ -195,6 +209,10 @@ class NodeClient:
         if self._board is None or self._board.run_id != hello.run_id:  # a coordinator that was started again goes on
             channel = Channel.of(workload.layout, hello.run_id, self._codec)
             self._board = Board(self._name, workload, channel, self._downlink, self._link.meter.sent_bytes)
+            if self._make_keeper is not None:
+                self._close_keeper(over=False)
+                self._keeper = self._make_keeper(workload.layout, hello.run_id)
+                self._keeper.restore(self._board)
         return protocol.hello_answer(self._name), lambda: self._joined(workload.layout.size)
 
     def _joined(self, values: int) -> None:

@@ -56,7 +56,7 @@ class Plan:
 class Rounds:
     """One run from the first model to the last. Round numbers are 0-based here and 1-based in Flower.
 
-    `save` hears how far the run is after every round.
+    `save` hears how far the run is after every round; `settle` returns when that is safe.
     """
 
     def __init__(
@@ -65,9 +65,11 @@ class Rounds:
         exchange: Exchange,
         sink: Sink,
         save: Callable[[Progress], None] = lambda progress: None,
+        settle: Callable[[], None] = lambda: None,
         meter: Meter = dict,
     ) -> None:
         self._plan, self._exchange, self._sink, self._save, self._meter = plan, exchange, sink, save, meter
+        self._settle = settle
         server = plan.recipe.server
         self._channel = Channel.of(plan.layout, plan.run_id, plan.codec)
         strategy = plan.strategy or make_strategy(server.strategy, server.strategy_params)
@@ -121,6 +123,7 @@ class Rounds:
         with self._clock.span("encode"):
             messages, evaluating = self._messages(round, x)
         with self._clock.span("wait"):
+            self._settle()  # what is asked twice after kill -9 is this round and no earlier one
             answers = self._exchange.ask(
                 messages, f"round {round}", server.deadline_s, frozenset(evaluating), server.quorum
             )

@@ -11,6 +11,7 @@ import click
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
 from edgegossip.launch.preflight import TORCH_HINT, require
+from edgegossip.launch.unfinished import unfinished
 from edgegossip.mesh import address as addresses
 from edgegossip.node.main import NodeOptions, load_guard, run_node
 from edgegossip.node.spec import NodeSpec, make_algorithm
@@ -55,12 +56,17 @@ def run_board(recipe: Recipe, options: NodeOptions) -> int:
     """Be one board until the run is over, then show what it did. Returns the exit code; raises an EdgegossipError."""
     require("torch", TORCH_HINT)
     codecs.get(recipe.codec.name, **recipe.codec.params)
-    make_algorithm(recipe)
+    if recipe.run.mode == "gossip":
+        make_algorithm(recipe)
     training.check(recipe)
     folders: list[RunFolder] = []
 
     def open_output(spec: NodeSpec) -> tuple[RecordSink, Path]:
-        folders.append(_folder(recipe, options, f"{recipe.run.name}-{spec.name}"))
+        resume = options.resume
+        if resume is None and recipe.run.mode == "server":
+            resume = unfinished(options.runs_dir, spec.run_id, spec.members, spec.name)
+        folders.append(_folder(recipe, replace(options, resume=resume), f"{recipe.run.name}-{spec.name}"))
+        folders[0].write_run(spec.run_id, spec.members)
         live = LiveSink(Live((spec.name,), recipe.run.rounds))
         return Tee(folders[0], live), folders[0].checkpoint_dir / f"{spec.name}.npz"
 

@@ -6,11 +6,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from edgegossip import training
 from edgegossip.launch.outcome import conclude, shown_when_it_fails
-from edgegossip.launch.preflight import check_exposure, check_port, preflight_server
+from edgegossip.launch.preflight import check_exposure, preflight_server, wait_for_port
 from edgegossip.launch.run import make_folder
-from edgegossip.launch.server import own_evaluation, save_final
+from edgegossip.launch.server import coordinator_keeper, own_evaluation, save_final
+from edgegossip.launch.unfinished import unfinished
 from edgegossip.node.spec import default_members
 from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import Tee
@@ -31,6 +34,7 @@ class CoordinatorOptions:
     runs_dir: Path
     plots: bool
     as_json: bool
+    fresh: bool = False  # begin anew although an earlier process left a run unfinished
 
 
 def run_coordinator(recipe: Recipe, options: CoordinatorOptions) -> int:
@@ -38,23 +42,37 @@ def run_coordinator(recipe: Recipe, options: CoordinatorOptions) -> int:
     members = _named(recipe, options.boards)
     preflight_server(recipe, members)
     if options.port:
-        check_port(options.host, options.port)
+        wait_for_port(options.host, options.port)
     check_exposure(options.host, options.insecure)
-    folder = make_folder(recipe, options.runs_dir, members)
+    folder, resumed = _folder(recipe, options, members)
     try:
         with shown_when_it_fails(folder, as_json=options.as_json):
-            _serve(recipe, members, options, folder)
+            _serve(recipe, members, options, folder, resumed)
         return conclude(folder, plots=options.plots, as_json=options.as_json)
     finally:
         folder.close()
 
 
-def _serve(recipe: Recipe, members: tuple[NodeId, ...], options: CoordinatorOptions, folder: RunFolder) -> None:
+def _folder(recipe: Recipe, options: CoordinatorOptions, members: tuple[NodeId, ...]) -> tuple[RunFolder, bool]:
+    """The folder of a run that an earlier process of this command did not finish, or a new one; and which it is."""
+    before = None if options.fresh else unfinished(options.runs_dir, run_id(recipe), members, COORDINATOR)
+    if before is not None:
+        click.echo(f"going on with {before}; --fresh begins anew", err=True)
+        return RunFolder.reopen(before), True
+    folder = make_folder(recipe, options.runs_dir, members)
+    folder.write_run(run_id(recipe), members)
+    return folder, False
+
+
+def _serve(
+    recipe: Recipe, members: tuple[NodeId, ...], options: CoordinatorOptions, folder: RunFolder, resumed: bool
+) -> None:
     from edgegossip.flower import Coordinator
 
     layout, initial = training.initial_model(recipe)
     live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not options.as_json)
-    sink = Tee(folder, LiveSink(live))
+    sink = Tee(folder, LiveSink(live), start_s=folder.start_s if resumed else None)
+    keeper = coordinator_keeper(recipe, layout, members, run_id(recipe), folder, sink)
     coordinator = Coordinator(
         recipe,
         layout,
@@ -69,6 +87,7 @@ def _serve(recipe: Recipe, members: tuple[NodeId, ...], options: CoordinatorOpti
         join_s=float("inf"),
         record_boards=True,
         evaluate=own_evaluation(recipe),
+        keeper=keeper,
     )
     try:
         sink.event(COORDINATOR, "notice", f"boards join with: {_join_command(recipe, options, coordinator.start())}")
@@ -80,6 +99,7 @@ def _serve(recipe: Recipe, members: tuple[NodeId, ...], options: CoordinatorOpti
             else:
                 sink.event(name, "finished", f"{name} finished")
         save_final(folder.checkpoint_dir, layout, coordinator.model)
+        keeper.close(over=True)
     finally:
         coordinator.stop()
         live.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import ipaddress
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import fields
 
@@ -148,6 +149,18 @@ def check_port(host: str, port: int) -> None:
     except OSError as error:
         cure = "choose another port, or 0 for any free one"
         raise HostError(f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}; {cure}") from None
+
+
+def wait_for_port(host: str, port: int, patience_s: float = 5.0) -> None:
+    """The same, with a moment for the SuperLink of a coordinator that was killed just now to be gone."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return check_port(host, port)
+        except HostError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
 
 
 def _check_model(recipe: Recipe) -> None:

@@ -70,10 +70,6 @@ def _resumable(path: Path) -> tuple[Recipe, tuple[NodeId, ...], bytes]:
     if data.recipe_toml is None:
         raise DataError(f"{path} cannot be resumed: its recipe.toml is missing")
     recipe = recipes.load(str(path / "recipe.toml"))
-    if recipe.run.mode != "gossip":
-        raise ConfigError(
-            f"{path} cannot be resumed: it is a {recipe.run.mode} run, and only gossip runs keep checkpoints yet"
-        )
     if not recipe.checkpoint.every:
         raise ConfigError(f"{path} cannot be resumed: its checkpoint.every = 0, so it kept none")
     try:

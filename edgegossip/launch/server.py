@@ -6,13 +6,16 @@ import queue
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from edgegossip import training
-from edgegossip.flower import Coordinator
+from edgegossip import codecs, training
+from edgegossip.flower import Coordinator, CoordinatorKeeper
 from edgegossip.launch.child import Child, News, spawn, stop_all
 from edgegossip.launch.gossip import LocalRun
 from edgegossip.launch.watch import Watch
 from edgegossip.layout import Layout
 from edgegossip.node.checkpoint import save_model
+from edgegossip.profiling.run_folder import RunFolder
+from edgegossip.profiling.sinks import RecordSink
+from edgegossip.profiling.summary import COORDINATOR
 from edgegossip.recipe import Recipe
 from edgegossip.types import Metrics, NodeId, RunError, Vec
 
@@ -22,6 +25,7 @@ FINAL_MODEL = "model.npz"
 def run_server(run: LocalRun) -> Mapping[NodeId, str]:
     """Train through a coordinator; saves the model. Returns the boards that were lost, and why. Raises RunError."""
     layout, initial = training.initial_model(run.recipe)
+    keeper = coordinator_keeper(run.recipe, layout, run.members, run.run_id, run.folder, run.sink)
     coordinator = Coordinator(
         run.recipe,
         layout,
@@ -31,6 +35,7 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
         run.folder.path,
         run_id=run.run_id,
         evaluate=own_evaluation(run.recipe),
+        keeper=keeper,
     )
     children: list[Child] = []
     news: queue.Queue[News] = queue.Queue()
@@ -40,10 +45,20 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
         watch = Watch(children, news, run.sink)
         _follow(coordinator, watch, run)
         save_final(run.folder.checkpoint_dir, layout, coordinator.model)
+        keeper.close(over=True)
         return watch.lost
     finally:
         coordinator.stop()
         stop_all(children)
+
+
+def coordinator_keeper(
+    recipe: Recipe, layout: Layout, members: tuple[NodeId, ...], run_id: bytes, folder: RunFolder, sink: RecordSink
+) -> CoordinatorKeeper:
+    """Where the coordinator keeps how far the run is."""
+    codec = codecs.get(recipe.codec.name, **recipe.codec.params)
+    path = folder.checkpoint_dir / COORDINATOR
+    return CoordinatorKeeper(path, layout, run_id, members, codec, recipe.checkpoint, sink, COORDINATOR)
 
 
 def own_evaluation(recipe: Recipe) -> Callable[[Vec, int | None], Metrics] | None:
@@ -87,4 +102,7 @@ def _over(coordinator: Coordinator, watch: Watch) -> bool:
 def _spawn(run: LocalRun, name: NodeId, address: str, news: queue.Queue[News]) -> Child:
     arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name]
     arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex(), "--coordinator", address]
+    arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.npz")]
+    if run.resumed:
+        arguments += ["--restarted", f"{run.sink.elapsed_s():.3f}"]
     return spawn(name, arguments, run.folder.path / "logs" / f"{name}.log", news, run.recipe.run.threads)

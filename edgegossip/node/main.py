@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from edgegossip.node.members import MemberTransport
 
 BEAT_S = 1.0
+MANAGED_PATIENCE_S = 60.0  # under `run` a coordinator that is away does not come back
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def run_node(recipe: Recipe, options: NodeOptions, open_output: OpenOutput) -> N
         if recipe.run.mode == "gossip":
             _gossip(spec, peers, sink, save_to, options)
         else:
-            _client(spec, sink, options)
+            _client(spec, sink, save_to, options)
     except EdgegossipError as error:
         sink.event(options.name, "error", str(error), code=error.exit_code)
         raise
@@ -231,14 +232,15 @@ def load_guard(options: NodeOptions) -> Guard | None:
     return guard
 
 
-def _client(spec: NodeSpec, sink: RecordSink, options: NodeOptions) -> None:
+def _client(spec: NodeSpec, sink: RecordSink, save_to: Path | None, options: NodeOptions) -> None:
     """A client of the coordinator, in this one process."""
-    from edgegossip.node.server_node import run_client
+    from edgegossip.node.server_node import PATIENCE_S, run_client
 
     if options.managed:
         listen_to_parent(lambda _: None)
     assert options.coordinator is not None
-    run_client(spec, options.coordinator, sink)
+    patience_s = MANAGED_PATIENCE_S if options.managed else PATIENCE_S
+    run_client(spec, options.coordinator, sink, None if save_to is None else save_to.with_suffix(""), patience_s)
 
 
 def _peers_from_parent() -> dict[NodeId, str]:

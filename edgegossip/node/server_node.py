@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
 from edgegossip import codecs
-from edgegossip.flower import NodeClient
+from edgegossip.flower import BoardKeeper, NodeClient
+from edgegossip.layout import Layout
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec
 from edgegossip.profiling.records import Sink
 from edgegossip.training import build_workload
 
+PATIENCE_S = 600.0  # for a coordinator that is away: it may be started again
 
-def run_client(spec: NodeSpec, coordinator: str, sink: Sink) -> None:
-    """Take part until the coordinator says that the run is over. torch is imported once it has answered.
+
+def run_client(
+    spec: NodeSpec, coordinator: str, sink: Sink, checkpoints: Path | None = None, patience_s: float = PATIENCE_S
+) -> None:
+    """Take part until the coordinator says that the run is over. torch is imported once it has answered. `checkpoints` is this
+    board's folder of them.
 
     Raises PeerError when the coordinator refuses this board or stays out of reach, DataError and ConfigError when the
     workload cannot be built, LocalError when training diverges."""
@@ -24,6 +33,12 @@ def run_client(spec: NodeSpec, coordinator: str, sink: Sink) -> None:
         sink,
         meters=[NodeMeters()],
         run_id=spec.run_id,
+        patience_s=patience_s,
+        make_keeper=None if checkpoints is None else partial(_keeper, spec, checkpoints, sink),
         downlink=codecs.get(spec.recipe.server.downlink, **spec.recipe.server.downlink_params),
     )
     client.run()
+
+
+def _keeper(spec: NodeSpec, folder: Path, sink: Sink, layout: Layout, run_id: bytes) -> BoardKeeper:
+    return BoardKeeper(spec.name, folder, layout, run_id, spec.members, spec.recipe.checkpoint, sink)

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
 from edgegossip.launch.run import resume_fleet
+from edgegossip.launch.unfinished import unfinished
 from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.types import ConfigError, DataError
 
@@ -20,17 +21,14 @@ def resume(path: Path) -> None:
     resume_fleet(path, plots=False, as_json=True)
 
 
-def folder_of(parent: Path, mode: str = "gossip") -> RunFolder:
-    recipe = recipes.load("quickstart-gossip", [f"run.mode={mode}"])
+def folder_of(parent: Path) -> RunFolder:
+    recipe = recipes.load("quickstart-gossip")
     return RunFolder.create(parent, "x", recipes.to_toml(recipe), {})
 
 
 def test_what_cannot_be_resumed_is_said_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not a run folder"):
         resume(tmp_path)
-    server = folder_of(tmp_path, "server")
-    with pytest.raises(ConfigError, match="it is a server run, and only gossip runs keep checkpoints yet"):
-        resume(server.path)
     folder = folder_of(tmp_path)
     with pytest.raises(DataError, match=r"its run\.json is missing or incomplete"):
         resume(folder.path)
@@ -62,3 +60,23 @@ def test_what_cannot_be_resumed_is_said_in_a_sentence(tmp_path: Path) -> None:
 def test_a_recipe_or_a_folder(arguments: list[str], said: str) -> None:
     done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 2 and said in done.output
+
+
+def test_the_newest_unfinished_folder_of_the_same_run_is_found(tmp_path: Path) -> None:
+    run_id, members = b"x" * 16, MEMBERS
+    assert unfinished(tmp_path, run_id, members, "coordinator") is None
+    folders = []
+    for _ in range(3):
+        folder = folder_of(tmp_path)
+        folder.write_run(run_id, members)
+        folders.append(folder)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text("{")
+    assert unfinished(tmp_path, run_id, members, "coordinator") is None  # none has checkpoints
+    for folder in folders[:2]:
+        (folder.checkpoint_dir / "coordinator").mkdir()
+        (folder.checkpoint_dir / "coordinator" / "0000000001.ckpt").touch()
+    assert unfinished(tmp_path, run_id, members, "coordinator") == folders[1].path
+    assert unfinished(tmp_path, b"y" * 16, members, "coordinator") is None
+    assert unfinished(tmp_path, run_id, members[:3], "coordinator") is None
+    assert unfinished(tmp_path, run_id, members, "board-0") is None

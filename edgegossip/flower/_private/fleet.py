@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import httpx
@@ -29,7 +30,7 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from edgegossip.flower._private.link import ByteMeter, answered
+from edgegossip.flower._private.link import ByteMeter, LinkError, answered
 from edgegossip.flower._private.objects import Incoming, Objects
 
 
@@ -66,11 +67,23 @@ class FleetLink:
                 except httpx.HTTPStatusError as error:
                     if error.response.status_code == 401:
                         raise  # anything else: it knows this key from before
-            answer = self._client.ActivateNode(
-                ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT_MIN_INTERVAL)
-            )
+            try:
+                answer = self._client.ActivateNode(
+                    ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT_MIN_INTERVAL)
+                )
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code != HTTPStatus.PRECONDITION_FAILED:
+                    raise
+                return self._online_already()
         self._node.node_id = answer.node_id
         return int(answer.node_id)
+
+    def _online_already(self) -> int:
+        """This key is online: because we have joined before (two signs of a restarted SuperLink, one after the other), or as a
+        process that has just died, until its heartbeats are missed."""
+        if self._node.node_id and self.beat():
+            return int(self._node.node_id)
+        raise LinkError(f"{self._address} still takes this board for online; it will miss it soon", gone=True)
 
     def beat(self) -> bool:
         """Whether the SuperLink still knows this board."""

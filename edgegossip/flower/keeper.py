@@ -1,0 +1,124 @@
+"""Checkpoints of a server run: the coordinator's progress, and a board's training.
+
+The coordinator waits until a round is durable before it asks for the next one, so whatever is asked again after kill -9 was asked
+last: a board that lives on has its answer at hand, and the curve is the same. A disk that is full or broken holds nobody
+(`checkpoint/writer.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgegossip.checkpoint.store import Store
+from edgegossip.checkpoint.table import Outside
+from edgegossip.checkpoint.writer import Writer
+from edgegossip.codecs.base import Codec
+from edgegossip.flower.board import Board
+from edgegossip.flower.progress import Progress
+from edgegossip.flower.server_levels import ServerLevels
+from edgegossip.layout import Layout
+from edgegossip.profiling.records import Sink
+from edgegossip.recipe import CheckpointSection
+from edgegossip.types import DataError, EdgegossipError, LocalError, NodeId
+
+CLOSE_S = 10.0  # how long the last checkpoint may take
+SETTLE_S = 30.0  # and one between two rounds, before the run goes on without
+
+
+class _Keeper:
+    """A store, its writer, and whom they speak for."""
+
+    def __init__(
+        self, name: NodeId, folder: Path, identity: Mapping[str, Any], section: CheckpointSection, sink: Sink
+    ) -> None:
+        self._name, self._sink, self._every = name, sink, section.every
+        self._store = Store(folder, identity, keep=section.keep)
+        self._writer = Writer(self._store, self._say, section.slack_s)
+
+    def close(self, *, over: bool) -> None:
+        """Writes what was offered last. `over`: nobody will go on from here, so nothing is left."""
+        self._writer.close(CLOSE_S)
+        if over:
+            self._store.clear()
+
+    def _load(self, outside: Outside) -> Any:
+        found = self._store.load(outside)
+        for text in found.skipped if found is not None else ():
+            self._say("checkpoint-skipped", text)
+        return found
+
+    def _say(self, event: str, text: str) -> None:
+        try:
+            self._sink.event(self._name, event, text)
+        except EdgegossipError:
+            pass  # nobody listens any more
+
+
+class CoordinatorKeeper(_Keeper):
+    """Of the coordinator of one run."""
+
+    def __init__(
+        self,
+        folder: Path,
+        layout: Layout,
+        run_id: bytes,
+        members: tuple[NodeId, ...],
+        codec: Codec[Any],
+        section: CheckpointSection,
+        sink: Sink,
+        name: NodeId = "coordinator",
+    ) -> None:
+        identity = {"board": name, "boards": members, "model": f"{layout.hash:016x}", "run": run_id}
+        super().__init__(name, folder, identity, section, sink)
+        self._layout, self._codec = layout, codec
+
+    def load(self) -> Progress | None:
+        """Where to go on; None at the very start. Raises ConfigError, DataError, HostError."""
+        found = self._load(Outside(layout=self._layout))
+        if found is None:
+            return None
+        return Progress.from_plain(found.value, self._layout, ServerLevels.of(self._codec))
+
+    def save(self, progress: Progress) -> None:
+        if self._every and progress.round % self._every == 0:
+            self._writer.offer(progress.round, progress.plain())
+
+    def settle(self) -> None:
+        """Wait until what was saved is durable, or cannot be."""
+        self._writer.settle(SETTLE_S)
+
+
+class BoardKeeper(_Keeper):
+    """Of a board of one run."""
+
+    def __init__(
+        self,
+        name: NodeId,
+        folder: Path,
+        layout: Layout,
+        run_id: bytes,
+        members: tuple[NodeId, ...],
+        section: CheckpointSection,
+        sink: Sink,
+    ) -> None:
+        identity = {"board": name, "boards": members, "model": f"{layout.hash:016x}", "run": run_id}
+        super().__init__(name, folder, identity, section, sink)
+        self._layout = layout
+
+    def restore(self, board: Board) -> None:
+        """What an earlier process of this board kept, if there is any. Raises ConfigError, DataError, HostError."""
+        found = self._load(Outside(layout=self._layout))
+        if found is None:
+            return
+        try:
+            board.restore(found.value)
+        except (LocalError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"checkpoint {found.path} cannot be used: {error}") from None
+        self._say("restored", f"{self._name} goes on from its checkpoint of round {board.round}")
+
+    def save(self, board: Board) -> None:
+        """After a round."""
+        if self._every and board.round % self._every == 0:
+            self._writer.offer(board.round, board.snapshot())

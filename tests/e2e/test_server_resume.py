@@ -1,0 +1,150 @@
+"""A server run as a user starts it, one command a process; kill -9 of coordinator, boards or both; the same commands again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgegossip import codecs, training
+from edgegossip import recipe as recipes
+from edgegossip.node.checkpoint import load_model
+from edgegossip.node.spec import default_members
+from edgegossip.profiling.run_folder import read_run
+from edgegossip.types import Metrics
+
+pytest.importorskip("torch")
+pytest.importorskip("flwr")
+
+SETTINGS = [
+    "run.nodes=2",
+    "run.rounds=24",
+    "codec.name=co3",
+    "server.downlink=8-bit-elastiquant",
+    "evaluation.every=24",
+    "training.local_steps=2",
+]
+PATIENCE_S = 100.0
+
+
+class Fleet:
+    """A coordinator and two boards, each started, killed and started again with the same command."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder, self.port = folder, port
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str) -> None:
+        settings = [part for setting in SETTINGS for part in ("--set", setting)]
+        where = ["--runs", str(self.folder / name), "quickstart-server", *settings]
+        if name == "coordinator":
+            command = ["coordinator", "--port", str(self.port), "--no-plots", *where]
+        else:
+            command = ["node", "--name", name, "--coordinator", f"127.0.0.1:{self.port}", *where]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen([sys.executable, "-m", "edgegossip", *command], stdout=log, stderr=log)
+        self.processes[name] = process
+
+    def kill(self, name: str) -> None:
+        self.processes[name].send_signal(signal.SIGKILL)
+        self.processes[name].wait()
+
+    def run_folder(self, name: str) -> Path:
+        (found,) = (self.folder / name).glob("*/run.json")  # one, however often it was started
+        return found.parent
+
+    def rounds(self) -> int:
+        found = list((self.folder / "coordinator").glob("*/metrics.jsonl"))
+        lines = found[0].read_text().splitlines() if found else []
+        return max((json.loads(line)["step"] + 1 for line in lines if '"server/used"' in line), default=0)
+
+    def until_round(self, round: int) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while self.rounds() < round:
+            assert time.monotonic() < end, self.logs()
+            time.sleep(0.02)
+
+    def finish(self) -> None:
+        for name, process in self.processes.items():
+            assert process.wait(PATIENCE_S) in (0, 7), f"{name}: {self.logs()}"
+
+    def logs(self) -> str:
+        return "\n".join(f"{p.name}: {p.read_text(errors='replace')[-1500:]}" for p in self.folder.glob("*.log"))
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    from edgegossip.flower.superlink import free_port
+
+    made = Fleet(tmp_path, free_port("127.0.0.1", 0))
+    yield made
+    made.close()
+
+
+def _undisturbed(recipe):
+    """The final model of the same run without an accident, computed in this process."""
+    from edgegossip.study.measure import Recorder
+    from edgegossip.study.server import VirtualServer
+
+    layout, x = training.initial_model(recipe)
+    server = VirtualServer(
+        layout,
+        recipes.run_id(recipe),
+        codecs.get("co3"),
+        default_members(2),
+        training.build_workloads(recipe),
+        recipe.run.rounds,
+        downlink=codecs.get("8-bit-elastiquant"),
+    )
+    server.play(x, Recorder(2, frozenset(), frozenset(), lambda x: Metrics(0, 0, 1), lambda: 0))
+    return layout, server.model
+
+
+def test_after_kill_9_the_same_command_goes_on_with_the_same_curve(fleet):
+    for name in ("coordinator", "board-0", "board-1"):
+        fleet.start(name)
+    for round in (3, 11):
+        fleet.until_round(round)
+        fleet.kill("coordinator")
+        fleet.start("coordinator")
+    fleet.finish()
+    recipe = recipes.load("quickstart-server", SETTINGS)
+    layout, expected = _undisturbed(recipe)
+    folder = fleet.run_folder("coordinator")
+    np.testing.assert_array_equal(load_model(folder / "checkpoint" / "model.npz", layout), expected)
+    texts = [e.text for e in read_run(folder).events()]
+    assert sum("training goes on in round" in text for text in texts) == 2
+    assert not list(folder.glob("checkpoint/coordinator/*.ckpt"))
+    assert fleet.rounds() == recipe.run.rounds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("victims", [("board-1",), ("coordinator", "board-0"), ("coordinator", "board-0", "board-1")])
+def test_kill_9_of_boards_or_all_costs_no_more_than_the_round(fleet, victims):
+    for name in ("coordinator", "board-0", "board-1"):
+        fleet.start(name)
+    fleet.until_round(6)
+    for name in victims:
+        fleet.kill(name)
+    for name in victims:
+        fleet.start(name)
+    fleet.finish()
+    recipe = recipes.load("quickstart-server", SETTINGS)
+    layout, expected = _undisturbed(recipe)
+    model = load_model(fleet.run_folder("coordinator") / "checkpoint" / "model.npz", layout)
+    assert np.linalg.norm(model - expected) < 0.2 * np.linalg.norm(expected)
+    for name in victims:
+        if name != "coordinator":
+            assert any("goes on from its checkpoint" in e.text for e in read_run(fleet.run_folder(name)).events())
