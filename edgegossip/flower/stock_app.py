@@ -60,6 +60,6 @@ def plain_updates(model: Mapping[str, NDArray[np.float32]], examples: Sequence[f
 
 def average_plain(updates: list[RecordDict]) -> ArrayRecord:
     """Flower's own averaging."""
-    from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
+    from edgegossip.flower._private.averaging import aggregate_arrayrecords
 
     return aggregate_arrayrecords(updates, "num-examples")

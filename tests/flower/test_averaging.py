@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
-from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Ctx
+from edgegossip.flower._private.averaging import aggregate_arrayrecords
 from edgegossip.flower.averaging import Averager, Share
 from edgegossip.flower.channel import Channel
 from edgegossip.frame import Aux, Kind
