@@ -75,7 +75,8 @@ class TrainingSection:
         [0.5, 0.75], "schedule = step: shares of the run after which lr drops", low=0.0, high=1.0
     )
     step_factor: float = _key(0.1, "schedule = step: factor at each milestone", low=1e-6, high=1.0)
-    precision: str = _key("fp32", "arithmetic of training", choices=("fp32",))
+    precision: str = _key("fp32", "arithmetic of training; int8: integers, forward and backward", choices=("fp32", "int8"))
+    dw: int = _key(16, "precision = int8: bits of the gradients that weight gradients are made of", choices=(16, 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,8 +356,9 @@ def _checked(key: str, value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         raise ConfigError(f"{key} = {_show(value)}: must be {word}{_limits(limits)}")
     if "choices" in limits and value not in limits["choices"]:
-        nearest = _nearest(str(value), limits["choices"])
-        raise ConfigError(f"{key} = {_show(value)}: not one of {', '.join(limits['choices'])}{nearest}")
+        choices = [str(choice) for choice in limits["choices"]]
+        nearest = _nearest(str(value), choices)
+        raise ConfigError(f"{key} = {_show(value)}: not one of {', '.join(choices)}{nearest}")
     if isinstance(value, (int, float)):
         low, high = limits.get("low", -math.inf), limits.get("high", math.inf)
         if not low <= value <= high:  # so that nan is refused too
@@ -368,7 +370,7 @@ def _checked(key: str, value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
 def _limits(limits: Mapping[str, Any]) -> str:
     low, high = limits.get("low"), limits.get("high")
     if "choices" in limits:
-        return f" ({', '.join(limits['choices'])})"
+        return f" ({', '.join(map(str, limits['choices']))})"
     if low is not None and high is not None:
         return f" (from {low} to {high})"
     return f" (at least {low})" if low is not None else ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,12 @@ _EVALUATION_BATCH = 250  # examples
 def layout_of(recipe: Recipe) -> Layout:
     """Layout of the recipe's model. A user's own model is built for real: it may not know the meta device."""
     about = describe(recipe.data)
-    if is_own(recipe.model.name):
-        return layout_of_module(_build(recipe, about))
-    with torch.device("meta"):
-        return layout_of_module(models.build(recipe.model, about.shape, about.classes))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a board says it when it builds the model
+        if is_own(recipe.model.name):
+            return layout_of_module(_build(recipe, about))
+        with torch.device("meta"):
+            return layout_of_module(_module(recipe, about))
 
 
 def initial_model(recipe: Recipe) -> tuple[Layout, Vec]:
@@ -43,11 +46,30 @@ def initial_model(recipe: Recipe) -> tuple[Layout, Vec]:
     return flat.layout, flat.array
 
 
+def _module(recipe: Recipe, about: Description) -> nn.Module:
+    """The recipe's model with the layers that its precision asks for. A model of the package is built with Range EvoNorm
+    where int8 would replace its norm, so that what surrounds the norm suits it too."""
+    section, training = recipe.model, recipe.training
+    if training.precision != "int8":
+        return models.build(section, about.shape, about.classes)
+    from edgegossip import int8
+    from edgegossip.int8.norms import RangeEvoNorm
+
+    norm = section.norm
+    if not is_own(section.name) and norm in ("batchnorm", "evonorm-s0"):
+        section = replace(section, norm="range-evonorm")
+    module = models.build(section, about.shape, about.classes)
+    if norm != section.norm and any(isinstance(m, RangeEvoNorm) for m in module.modules()):
+        notice = f'training.precision = "int8": model.norm = "{norm}" became "range-evonorm"'
+        warnings.warn(notice, int8.ConversionNotice, stacklevel=2)
+    return int8.convert(module, training.dw)
+
+
 def _build(recipe: Recipe, about: Description, seed: int = 0) -> nn.Module:
     """A freshly initialised model; torch's global random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return models.build(recipe.model, about.shape, about.classes)
+        return _module(recipe, about)
 
 
 def _prepare(recipe: Recipe, data: DataSet | None) -> DataSet:
