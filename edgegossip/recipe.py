@@ -75,7 +75,9 @@ class TrainingSection:
         [0.5, 0.75], "schedule = step: shares of the run after which lr drops", low=0.0, high=1.0
     )
     step_factor: float = _key(0.1, "schedule = step: factor at each milestone", low=1e-6, high=1.0)
-    precision: str = _key("fp32", "arithmetic of training; int8: integers, forward and backward", choices=("fp32", "int8"))
+    precision: str = _key(
+        "fp32", "arithmetic of training; int8: integers, forward and backward", choices=("fp32", "int8")
+    )
     dw: int = _key(16, "precision = int8: bits of the gradients that weight gradients are made of", choices=(16, 8))
 
 

@@ -148,6 +148,43 @@ def mesh(
 
 
 @bench.command()
+@click.option("--model", "models", multiple=True, default=("resnet20",), show_default=True, help="May be repeated.")
+@click.option("--batch", "batches", multiple=True, default=(32, 128), show_default=True, type=click.IntRange(1, 65_536))
+@click.option("--threads", multiple=True, default=(1,), show_default=True, type=click.IntRange(1, 256))
+@click.option(
+    "--dw", "dws", multiple=True, default=("16", "8"), show_default=True, type=click.Choice(["16", "8"]), help="Bits."
+)
+@click.option("--repeat", default=5, show_default=True, type=click.IntRange(1), help="Rounds; figures are medians.")
+@click.option("--save", type=click.Path(file_okay=False), help="Also write int8.json into this folder.")
+@JSON
+def int8(
+    models: tuple[str, ...],
+    batches: tuple[int, ...],
+    threads: tuple[int, ...],
+    dws: tuple[str, ...],
+    repeat: int,
+    save: str | None,
+    as_json: bool,
+) -> int:
+    """A training step in int8 beside torch in fp32, with batchnorm and with EvoNorm-S0: time, saved bytes, peak memory.
+
+    \b
+    Examples:
+      edgegossip bench int8
+      edgegossip bench int8 --model vgg11 --model resnet18 --batch 32 --threads 2
+      EDGEGOSSIP_ISA=portable edgegossip bench int8 --batch 32 --json
+    """
+    from edgegossip.bench.int8.run import Asked, run
+
+    folder = Path(save) if save else None
+    asked = Asked(models, batches, threads, tuple(map(int, dws)), repeat, folder)
+    document = run(asked, sys.argv[1:], (lambda text: None) if as_json else click.echo)
+    if as_json:
+        click.echo(json.dumps(document))
+    return 0
+
+
+@bench.command()
 @click.argument("file", type=click.Path(dir_okay=False))
 @SETTINGS
 @click.option("--steps", default=30, show_default=True, type=click.IntRange(1), help="Training steps.")

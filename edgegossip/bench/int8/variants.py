@@ -1,0 +1,77 @@
+"""The networks that are compared, and one training step of each."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from edgegossip import int8
+from edgegossip.recipe import ModelSection
+from edgegossip.training import models
+from edgegossip.training.workload import channels_last
+
+INPUT, CLASSES = (3, 32, 32), 10
+# Each fp32 variant is torch's own, channels last, the norm as its name says.
+VARIANTS = {"int8": "range-evonorm", "batchnorm": "batchnorm", "evonorm-s0": "evonorm-s0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A model, its optimiser and one batch."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    inputs: Tensor
+    labels: Tensor
+
+    def loss(self) -> Tensor:
+        return F.cross_entropy(self.model(self.inputs), self.labels)
+
+    def step(self) -> None:
+        """Forward, backward and update."""
+        self.optimizer.zero_grad()
+        self.loss().backward()
+        self.optimizer.step()
+
+
+def training_of(variant: str, model: str, batch: int, dw: int) -> Training:
+    """The same weights, batch and optimiser (SGD with Nesterov momentum) for every variant. Sets torch's random state."""
+    torch.manual_seed(0)
+    network = models.build(ModelSection(name=model, norm=VARIANTS[variant]), INPUT, CLASSES)
+    inputs, labels = torch.randn(batch, *INPUT), torch.randint(0, CLASSES, (batch,))
+    if variant == "int8":
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", int8.ConversionNotice)
+            network = int8.convert(network, dw)
+    else:
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(network.parameters(), 0.01, momentum=0.9, nesterov=True, weight_decay=1e-4)
+    return Training(network, optimizer, channels_last(inputs), labels)
+
+
+def saved_bytes(training: Training) -> int:
+    """Bytes that autograd keeps between the forward and the backward pass, parameters left out; memory counted once."""
+    known = {p.untyped_storage().data_ptr() for p in training.model.parameters()}
+    known.add(training.inputs.untyped_storage().data_ptr())
+    found: dict[int, tuple[int, Tensor]] = {}  # the tensors are held, so that no address is used twice
+
+    def keep(t: Tensor) -> Tensor:
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in known:
+            found[storage.data_ptr()] = (storage.nbytes(), t)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        loss = training.loss()
+    size = sum(size for size, _ in found.values())
+    loss.backward()
+    return size
+
+
+def steps(trainings: dict[str, Training]) -> dict[str, Callable[[], None]]:
+    return {name: training.step for name, training in trainings.items()}
