@@ -6,7 +6,6 @@ standard input, and ends when that input ends, so that no board outlives the pro
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -21,10 +20,11 @@ from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
 from edgegossip.mesh import address as addresses
 from edgegossip.node.meters import NodeMeters
+from edgegossip.node.parent import Parent
 from edgegossip.node.spec import NodeSpec, default_members, make_topology
 from edgegossip.profiling.sinks import PipeSink, RecordSink
 from edgegossip.recipe import Recipe
-from edgegossip.types import EXIT_INTERRUPTED, ConfigError, EdgegossipError, NodeId
+from edgegossip.types import ConfigError, EdgegossipError, NodeId
 
 if TYPE_CHECKING:
     from edgegossip.mesh import GrpcTransport
@@ -174,18 +174,21 @@ def _gossip(
     it."""
     from edgegossip.node import gossip_node
 
+    parent = Parent() if options.managed else None
     security = load_guard(options)
     checkpoints = None if save_to is None else save_to.with_suffix("")
     loaded = gossip_node.load(spec, sink, checkpoints) if spec.restarted else None
     meters = NodeMeters()
-    transport, begin = _open(spec, peers, options, meters, security)
+    transport, begin = _open(
+        spec, parent.addresses if parent is not None else lambda: peers or {}, options, meters, security
+    )
     try:
         sink.event(spec.name, "listening", f"{spec.name} listens on {transport.address}", address=transport.address)
         if options.entry is not None:
             sink.event(spec.name, "entered", options.entry.describe(), run_id=spec.run_id.hex())
         begin()
-        if options.managed:
-            listen_to_parent(lambda lost: transport.close_peer(lost["lost"], lost["why"]))
+        if parent is not None:
+            parent.listen(lambda lost: transport.close_peer(lost["lost"], lost["why"]))
         joined = gossip_node.join(spec, transport, sink)
         loaded = loaded or gossip_node.load(spec, sink, checkpoints)
         gossip_node.train(spec, loaded, joined, sink, meters, save_to)
@@ -194,7 +197,11 @@ def _gossip(
 
 
 def _open(
-    spec: NodeSpec, peers: Mapping[NodeId, str] | None, options: NodeOptions, meters: NodeMeters, security: Guard | None
+    spec: NodeSpec,
+    addresses_of: Callable[[], Mapping[NodeId, str]],
+    options: NodeOptions,
+    meters: NodeMeters,
+    security: Guard | None,
 ) -> tuple[GrpcTransport | MemberTransport, Callable[[], None]]:
     """A transport that listens, and what makes it look for its peers."""
     if options.entry is not None:
@@ -212,7 +219,7 @@ def _open(
         before_disconnect=meters.look,
         security=security,
     )
-    return transport, lambda: transport.connect(_peers_from_parent() if peers is None else peers)
+    return transport, lambda: transport.connect(addresses_of())
 
 
 def load_guard(options: NodeOptions) -> Guard | None:
@@ -237,39 +244,7 @@ def _client(spec: NodeSpec, sink: RecordSink, save_to: Path | None, options: Nod
     from edgegossip.node.server_node import PATIENCE_S, run_client
 
     if options.managed:
-        listen_to_parent(lambda _: None)
+        Parent().listen(lambda _: None)
     assert options.coordinator is not None
     patience_s = MANAGED_PATIENCE_S if options.managed else PATIENCE_S
     run_client(spec, options.coordinator, sink, None if save_to is None else save_to.with_suffix(""), patience_s)
-
-
-def _peers_from_parent() -> dict[NodeId, str]:
-    """The first line: a JSON object of the other boards' addresses."""
-    line = _read_line()
-    if line is None:
-        os._exit(EXIT_INTERRUPTED)
-    return {str(name): str(address) for name, address in json.loads(line).items()}
-
-
-def listen_to_parent(on_lost: Callable[[Mapping[str, str]], None]) -> None:
-    """From now on every further line, {"lost": name, "why": reason}, goes to `on_lost` on a thread of its own, and this
-    process ends when its standard input does."""
-    threading.Thread(target=_listen, args=(on_lost,), daemon=True, name="parent").start()
-
-
-def _listen(on_lost: Callable[[Mapping[str, str]], None]) -> None:
-    while (line := _read_line()) is not None:
-        with suppress(EdgegossipError):  # a peer that is no neighbour of ours, or a transport that is closed
-            on_lost(json.loads(line))
-    os._exit(EXIT_INTERRUPTED)
-
-
-def _read_line() -> bytes | None:
-    """One line of standard input; None at its end. Not through sys.stdin: a thread that holds its lock when the interpreter
-    ends aborts the process."""
-    line = bytearray()
-    while byte := os.read(0, 1):
-        if byte == b"\n":
-            return bytes(line)
-        line += byte
-    return None
