@@ -66,8 +66,9 @@ class Aux(IntEnum):
     PHASE = 13  # of the topology's period, for messages about a stream
     ANSWER = 14  # 1: to the exchange of this session and sequence, which the receiver began
     SETTLED = 15  # sequence of the last exchange with the receiver that is over for the sender, who began it
-    EPOCH = 16  # of a stream's message: the sender's process, below 2^48
+    EPOCH = 16  # of a stream's message, and of a HELLO that opens one: the sender's process, below 2^48
     LEVELS = 17  # quantisation levels that a coordinator asks its boards to use in this round
+    CHALLENGE = 18  # of a HELLO: a number that the answer to it brings back, below 2^48
 
 
 @quick

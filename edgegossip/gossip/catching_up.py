@@ -3,7 +3,7 @@
 A full state replaces what a stream would have brought. A node goes on in the others' round when at least half of its
 in-neighbours that are up are far ahead: half, not more, because after a split heals a node of a ring has one neighbour
 on either side of it. A single one of many cannot lead it where it likes; on a ring each neighbour is half of them, so that
-one message is not enough: far ahead is who has sent WITNESSES of different far rounds, all of which can be decoded.
+one message is not enough: it goes no further than two messages of different rounds, both of which can be decoded, bear out.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ from edgegossip.types import PeerError, Round, Vec
 if TYPE_CHECKING:
     from edgegossip.gossip.state import Key, Outcome, State
     from edgegossip.gossip.synchronous import Synchronous
-
-
-WITNESSES = 2
 
 
 def state(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
@@ -68,12 +65,12 @@ def left_behind(algorithm: Synchronous, s: State) -> Round | None:
 
 
 def _far(s: State, j: int, limit: Round) -> Round | None:
-    """The round that j is in, beyond `limit`, if what it sent bears that out."""
-    by_round = {f.round: f for f in s.inbox.of(j) if f.round > limit}
-    rounds = sorted(by_round)[-WITNESSES:]
-    if len(rounds) < WITNESSES or not all(_decodes(s, by_round[r]) for r in rounds):
+    """The round before the last that j sent a message of, if the last is beyond `limit` and that one next to it."""
+    by_round = {f.round: f for f in s.inbox.of(j)}
+    *_, before, last = (-1, -1, *sorted(by_round))
+    if last <= limit or before <= limit - s.view.topology.period:
         return None
-    return rounds[-1]
+    return before if _decodes(s, by_round[before]) and _decodes(s, by_round[last]) else None
 
 
 def _decodes(s: State, frame: Frame) -> bool:

@@ -14,7 +14,7 @@ from edgegossip.gossip import sending
 from edgegossip.gossip.base import Action, Send
 from edgegossip.gossip.changed import changed
 from edgegossip.gossip.state import frozen
-from edgegossip.gossip.streams import ANSWERS_A_ROUND, MAX_ID, OutEdge, control, number_of, session_id
+from edgegossip.gossip.streams import ANSWERS_A_ROUND, MAX_ID, OutEdge, challenge_of, control, number_of, session_id
 from edgegossip.types import PeerError
 
 if TYPE_CHECKING:
@@ -40,14 +40,15 @@ def _keys(topology: Any, index: int, streams: bool) -> tuple[tuple[Key, ...], tu
     return tuple(sorted(into)), tuple(sorted({(k, phase) for phase, around in rounds for k in around.out}))
 
 
-def greet(algorithm: Synchronous, s: State, keys: Iterable[Key]) -> Outcome:
+def greet(algorithm: Synchronous, s: State, keys: Iterable[Key], challenge: float | None = None) -> Outcome:
     """Opens a new session of each of these streams whose sender is up."""
     actions: list[Action] = []
     for key in keys:
         j, phase = key
         session = session_id(s.view, j, phase, s.sessions)
-        s = s.with_in(key, changed(s.in_edge(key), opening=session, asked=s.round), sessions=s.sessions + 1)
-        actions += _ask(algorithm, s, key)
+        edge = changed(s.in_edge(key), opening=session, number=s.sessions + 1, asked=s.round)
+        s = s.with_in(key, edge, sessions=s.sessions + 1)
+        actions += _ask(algorithm, s, key, challenge)
     return s, actions
 
 
@@ -89,7 +90,8 @@ def hello(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcom
     if Aux.SESSION not in frame.aux:
         if key not in in_keys(algorithm, s):
             raise PeerError(f"{s.view.members[sender]} sends nothing to {s.view.node}, and asked for a session")
-        return greet(algorithm, s, [key]) if _must_open(s, key) else (s, _ask(algorithm, s, key))
+        challenge = frame.aux.get(Aux.CHALLENGE)
+        return greet(algorithm, s, [key], challenge) if _must_open(s, key) else (s, _ask(algorithm, s, key, challenge))
     if key not in out_keys(algorithm, s):
         raise PeerError(f"{s.view.members[sender]} opened a stream that {s.view.node} does not send")
     behind = frame.round + algorithm.ahead(s) < s.round
@@ -110,12 +112,19 @@ def _must_open(s: State, key: Key) -> bool:
 def _opened(algorithm: Synchronous, s: State, key: Key, frame: Frame, session: int, behind: bool) -> Outcome:
     edge = s.out_edge(key)
     life = number_of(frame, Aux.LIFE, 1, MAX_ID)
-    if edge.is_retired(life):
+    process = number_of(frame, Aux.EPOCH, 1, MAX_ID)
+    totals = algorithm.scheme.totals
+    if edge.is_late(process, frame.sequence) or totals and edge.is_retired(life):
         return s, []
-    if edge.lives and edge.lives[-1] != life:
+    if totals and edge.lives and edge.lives[-1] != life:
+        if s.view.members[key[0]] in s.view.down:
+            return s.with_out(key, changed(edge, session=0)), []
+        challenge = challenge_of(s.view, *key, life)
+        if frame.aux.get(Aux.CHALLENGE) != challenge:
+            return s, _send(s, key, {Aux.CHALLENGE: challenge})
         s = changed(s, math=algorithm.scheme.forget(s.math, *key))
     known = edge.session == session
-    edge = edge.opened(session, life)
+    edge = edge.opened(session, life, process, frame.sequence)
     if s.view.members[key[0]] in s.view.down:  # heard, and not to be answered: it is told to ask again once it is up
         return s.with_out(key, changed(edge, session=0)), []
     s = s.with_out(key, edge)
@@ -160,18 +169,20 @@ def _answer(algorithm: Synchronous, s: State, key: Key, session: int, behind: bo
     return s.with_out(key, changed(edge, answers=edge.answers + 1)), sends
 
 
-def _ask(algorithm: Synchronous, s: State, key: Key) -> list[Action]:
+def _ask(algorithm: Synchronous, s: State, key: Key, challenge: float | None = None) -> list[Action]:
     edge = s.in_edge(key)
-    aux: dict[int, float] = {Aux.SESSION: edge.opening, Aux.LIFE: s.life}
+    aux: dict[int, float] = {Aux.SESSION: edge.opening, Aux.LIFE: s.life, Aux.EPOCH: s.epoch}
     if not edge.established:
         aux[Aux.FRESH] = algorithm.scheme.fingerprint(s.math)
-    return _send(s, key, aux)
+    if challenge is not None:
+        aux[Aux.CHALLENGE] = challenge
+    return _send(s, key, aux, edge.number)
 
 
-def _send(s: State, key: Key, aux: dict[int, float]) -> list[Action]:
+def _send(s: State, key: Key, aux: dict[int, float], number: int = 1) -> list[Action]:
     to = s.view.members[key[0]]
     if to in s.view.down:
         return []
     if key[1]:
         aux = {**aux, Aux.PHASE: key[1]}
-    return [Send(to, control(s.view, Kind.HELLO, s.round, 1, aux, None))]
+    return [Send(to, control(s.view, Kind.HELLO, s.round, number, aux, None))]

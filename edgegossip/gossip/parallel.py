@@ -74,6 +74,7 @@ class Parallel:
     kind = Kind.GRADIENT
     streams = True
     replicates = True
+    totals = False
     parts = property(lambda self: 6 if self.momentum else 4)
 
     def check(self, view: NodeView) -> None:

@@ -91,6 +91,7 @@ class Push:
     parts: int = field(init=False)
 
     streams = True
+    totals = True
 
     def __post_init__(self) -> None:
         replicates = self.publisher.replicates

@@ -59,6 +59,10 @@ class Scheme(Protocol[M]):
         """Whether receivers hold a replica that each message moves on, so that nobody can skip one."""
 
     @property
+    def totals(self) -> bool:
+        """Whether both ends of an edge keep totals, which begin at zero when the receiver loses its disk."""
+
+    @property
     def parts(self) -> int:
         """Vectors of `Full`."""
 

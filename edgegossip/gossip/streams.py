@@ -7,7 +7,8 @@ that is gone can be mistaken for the next one, and nobody needs a clock or a cou
 receiver opens a new session and gets the full state.
 
 A node's *life* is the history that its push-sum totals belong to. It survives restarts from a checkpoint and ends with the
-disk. Both ends of an edge start their totals at zero when the other has begun a new life.
+disk. Both ends of an edge start their totals at zero when the other has begun a new life; the sender asks back first, as
+greetings may be late.
 """
 
 from __future__ import annotations
@@ -39,14 +40,21 @@ class OutEdge:
     session: int = 0  # 0: not opened by the receiver yet, or broken by a restart of this node
     position: int = 0  # messages so far
     lives: tuple[int, ...] = ()  # the receiver's, the present one last
+    process: int = 0  # the receiver's, that opened the session
+    number: int = 0  # of the session, among those that this process has opened
     answers: int = 0  # full states sent in the present round
 
-    def opened(self, session: int, life: int) -> OutEdge:
+    def opened(self, session: int, life: int, process: int, number: int) -> OutEdge:
         lives = self.lives if self.lives[-1:] == (life,) else (*self.lives, life)[-RETIRED_LIVES - 1 :]
-        return changed(self, session=session, lives=lives)
+        return changed(self, session=session, lives=lives, process=process, number=number)
 
     def is_retired(self, life: int) -> bool:
         return life in self.lives[:-1]
+
+    def is_late(self, process: int, number: int) -> bool:
+        """Whether a greeting is of an earlier session of the process that opened the present one. One of an earlier process
+        cannot be told; it costs one full state more."""
+        return process == self.process and number < self.number
 
 
 @quick
@@ -59,6 +67,7 @@ class InEdge:
     round: Round = -1  # of the last one
     epoch: int = 0  # of the sender's process in that session
     opening: int = 0  # session asked for and not established yet; 0: none
+    number: int = 0  # of that session, among those that this process has opened
     asked: Round = -1  # when
     parts: Mapping[int, Vec] = field(default_factory=lambda: _NOTHING)  # of a full state that is not complete
     parts_of: tuple[int, int, int] = (0, 0, 0)  # its session, position and epoch
@@ -77,6 +86,12 @@ class InEdge:
 def session_id(view: NodeView, peer: int, phase: int, count: int) -> int:
     """A number, 1..2^48 - 1, that this process does not use twice and that no other process is likely to."""
     return derive_key(view.boot, view.index, peer, phase, count) % MAX_ID + 1
+
+
+def challenge_of(view: NodeView, peer: int, phase: int, life: int) -> int:
+    """What a receiver of a life that is not the one we know must bring back. Of a late greeting nobody does: it would end the
+    present life for good."""
+    return derive_key(view.boot, view.index, peer, phase, life) % MAX_ID + 1
 
 
 def life_of(view: NodeView) -> int:

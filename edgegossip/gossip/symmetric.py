@@ -78,6 +78,8 @@ class Symmetric:
     replicates: bool = field(init=False)
     parts: int = field(init=False)
 
+    totals = False
+
     def __post_init__(self) -> None:
         replicates = self.publisher.replicates
         kind = Kind.DIFFERENCE if replicates else Kind.MODEL

@@ -10,6 +10,7 @@ over a neighbour's model as well. Where messages are differences or carry mass, 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,7 +35,9 @@ class Synchronous:
     staleness: int = 0  # rounds that a neighbour's news may be old
     quorum: float = 1.0  # share of the neighbours that are up after which the rest gets only linger_s
     linger_s: float = 1.0
-    max_ahead: int = 0  # rounds that a neighbour may be ahead before we count as left behind; 0: members + period
+    max_ahead: int = (
+        0  # rounds that a neighbour may be ahead before we count as left behind; 0: what honest ones may be
+    )
     early_bytes: int = 0  # limit of early messages kept, encoded; 0: what honest neighbours can send, at least 256 MiB
 
     asynchronous = False
@@ -101,8 +104,9 @@ class Synchronous:
         if self.missing(s):
             s, actions = self._linger(s)
             return s, [*greetings, *sends, SetTimer(s.view.deadline_s), *actions]
+        lost = self._suspects(s, self._silent(s))
         s, done = self._finish(s)
-        return s, [*greetings, *sends, *done]
+        return s, [*greetings, *sends, *lost, *done]
 
     def receive(self, s: State, m: Message) -> Outcome:
         """Late messages and duplicates are counted and dropped: (round, sender) tells them, or the stream's number."""
@@ -173,8 +177,10 @@ class Synchronous:
         return (j, phase) if self.scheme.streams else (j, 0)
 
     def ahead(self, s: State) -> int:
-        """In a strongly connected static graph without deadlines nobody can be more than n - 1 rounds ahead."""
-        return self.max_ahead or s.view.topology.n + s.view.topology.period
+        """In a strongly connected graph without deadlines nobody can be more than n - 1 hops ahead; on each of them a node
+        goes on for `staleness` rounds without news, and hears of it again after a period."""
+        topology = s.view.topology
+        return self.max_ahead or topology.n * (topology.period + self.staleness) + 1
 
     def missing(self, s: State) -> tuple[int, ...]:
         """Whom the round waits for; nobody before `step`."""
@@ -188,8 +194,7 @@ class Synchronous:
         for j in silent:
             if not self._lost(s, j):
                 return self._linger(s)
-        reason = f"its message of round {s.round} was lost"
-        lost = [Suspect(s.view.members[j], reason) for j in silent]
+        lost = self._suspects(s, silent)
         s, actions = self._finish(s)
         return s, [SetTimer(None), *lost, *actions]
 
@@ -222,6 +227,9 @@ class Synchronous:
             s, more = receiving.use(self, s, sender, frame)
             actions += more
         return s, actions
+
+    def _suspects(self, s: State, lost: Sequence[int]) -> list[Action]:
+        return [Suspect(s.view.members[j], f"its message of round {s.round} was lost") for j in lost]
 
     def _silent(self, s: State) -> list[int]:
         """In-neighbours that are up, of whom there is no news and no refused message either."""

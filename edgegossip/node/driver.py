@@ -73,7 +73,7 @@ class Driver:
         self._learnt = False  # somebody's values have come
         self._early: list[tuple[NodeId, bytes | memoryview]] = []  # far ahead, while a neighbour's model may come
         self._newcomer_until: float | None = None  # until when those are held back; None: they are not
-        self._ahead = len(view.members) + view.topology.period  # rounds that nobody gets ahead who began with us
+        self._ahead = len(view.members) * view.topology.period + 1  # rounds that nobody gets ahead who began with us
 
     @property
     def model(self) -> Vec:

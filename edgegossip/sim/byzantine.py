@@ -17,6 +17,8 @@ from edgegossip.types import EdgegossipError
 
 MOST_HUGE = 3  # frames a schedule: a million to the power of more than that leaves float32
 HUGE = np.float32(1e6)
+FAR = 20, 2000  # rounds ahead
+HEAVY = 1e6
 
 
 class Byzantine:
@@ -25,9 +27,16 @@ class Byzantine:
     def __init__(self, rng: Random, codec: Codec[object], layout: Layout, limits: wire.Limits) -> None:
         self._random, self._codec, self._layout, self._limits = rng.random, codec, layout, limits
         self._huge = 0
+        self._led: set[object] = set()  # whom a round far ahead was named to: once each, twice may be believed
 
-    def tamper(self, kind: str, frame: Frame) -> bytes | None:
-        """The whole frame as it goes out; None where this kind has nothing to change."""
+    def tamper(self, kind: str, frame: Frame, to: object = None) -> bytes | None:
+        """The whole frame as it goes out to somebody; None where this kind has nothing to change."""
+        if kind == "byzantine-far":
+            return self._far(frame, to)
+        if kind == "byzantine-state":
+            return self._heavier(frame)
+        if kind == "byzantine-tags":
+            return self._without_tags(frame)
         if kind == "byzantine-nan":
             if not len(frame.body):
                 return None
@@ -52,6 +61,27 @@ class Byzantine:
             return None
         self._huge += 1
         return self._built(replace(frame, body=body))
+
+    def _far(self, frame: Frame, to: object) -> bytes | None:
+        if frame.kind not in (Kind.MODEL, Kind.DIFFERENCE, Kind.GRADIENT) or to in self._led:
+            return None
+        self._led.add(to)
+        ahead = FAR[0] + int((FAR[1] - FAR[0]) * self._random())
+        return self._built(replace(frame, round=frame.round + ahead))
+
+    def _heavier(self, frame: Frame) -> bytes | None:
+        if frame.kind != Kind.STATE:
+            return None
+        tags = [t for t in (Aux.PUSH_SUM_WEIGHT, Aux.EXAMPLES, Aux.STEPS) if t in frame.aux]
+        aux: dict[int, float] = {t: (frame.aux[t] + 1.0) * HEAVY ** (1 + int(self._random() * 3)) for t in tags}
+        return self._built(replace(frame, aux={**frame.aux, **aux})) if aux else None
+
+    def _without_tags(self, frame: Frame) -> bytes | None:
+        tags = sorted(frame.aux)
+        if not tags:
+            return None
+        left = [] if self._random() < 0.2 else [t for t in tags if t != tags[int(self._random() * len(tags))]]
+        return self._built(replace(frame, aux={t: frame.aux[t] for t in left}))
 
     def _mutate(self, frame: Frame) -> bytes:
         """One field or some bytes of the body, with the checksum made right; now and then the checksum is wrong."""

@@ -18,6 +18,7 @@ from edgegossip.types import Vec
 ROW_TOLERANCE = 1e-6  # of the sum of the weights of a mixing; they may be float32
 HULL_TOLERANCE = 1e-4  # of the largest value, for float32's rounding
 PLAUSIBLE = 3e4  # times the norm + 1: more no model grows in a round whatever a neighbour says
+IMPOSSIBLE = 1e5  # push-sum weight that a few nodes hand over in a few hundred rounds
 SLACK_S = 5.0  # on top of what a round may take
 
 
@@ -39,6 +40,7 @@ RULES: Mapping[str, str] = {
     "crash": "an algorithm raises nothing but PeerError",
     "finite": "models are finite",
     "rounds": "rounds never go back within one process",
+    "led": "nobody goes on in a round that one lie alone spoke of",
     "progress": "every node that is up finishes rounds",
     "weights": "the weights of a mixing sum to 1 and none is negative; a push-sum weight is positive",
     "hull": "averaging alone takes no model beyond the values that the nodes started from",
@@ -106,6 +108,8 @@ def row_fault(audit: Audit, positive: bool) -> str | None:
 def weight_lie_fault(sender: int, before: Audit, after: Audit) -> str | None:
     """After a message whose weight was tampered with."""
     for key, (_, weight) in after.seen.items():
+        if key[0] == sender and weight > IMPOSSIBLE:
+            return f"took in a total weight of {weight:.6g} from {sender}"
         if key[0] == sender and not weight > 0.0 and key in before.seen and before.seen[key][1] > 0.0:
             return f"took in a total weight of {weight:.6g} from {sender}"
     return None

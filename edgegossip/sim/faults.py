@@ -47,6 +47,14 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             Kind("loss", "messages", "messages are lost with this probability", 0.02, 0.5, "probability"),
             Kind("duplication", "messages", "messages arrive twice with this probability", 0.05, 0.6, "probability"),
             Kind("reorder", "messages", "messages overtake others with this probability", 0.05, 0.6, "probability"),
+            Kind(
+                "replay",
+                "messages",
+                "messages arrive again seconds later, whoever is there by then",
+                0.02,
+                0.3,
+                "probability",
+            ),
             Kind("one-way-cut", "edge", "nothing gets from the first node to the second"),
             Kind("split", "side", "nothing gets from one side to the other"),
             Kind("slow-link", "edge", "each message between the two takes so many seconds, one by one", 0.2, 1.5, "s"),
@@ -72,6 +80,13 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 "share",
             ),
             Kind("byzantine-weight", "node", "this share of its messages has a weight below zero", 0.1, 1.0, "share"),
+            Kind(
+                "byzantine-state", "node", "this share of its full states brings far too much weight", 0.1, 1.0, "share"
+            ),
+            Kind("byzantine-far", "node", "one message to each neighbour is of a round far ahead", 0.1, 1.0, "share"),
+            Kind(
+                "byzantine-tags", "node", "this share of its messages lacks numbers beside the body", 0.1, 1.0, "share"
+            ),
             Kind("byzantine-run", "node", "this share of its messages is of another run", 0.1, 1.0, "share"),
             Kind("byzantine-mutation", "node", "this share of its messages is changed at random", 0.1, 1.0, "share"),
         )

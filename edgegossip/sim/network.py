@@ -17,6 +17,7 @@ Deliver: TypeAlias = Callable[[int, int, bytes], None]  # (sender, receiver, fra
 LATENCY_S = 0.01, 0.05  # of an edge
 JITTER_S = 0.01
 OVERTAKE_S = 1.5  # how late a message may be that others overtake, or that arrives again
+REPLAY_S = 2.0, 8.0  # the same of one that is replayed
 
 
 class Network:
@@ -27,7 +28,7 @@ class Network:
         low, high = LATENCY_S
         self._latency = [low + (high - low) * rng.random() for _ in range(nodes * nodes)]
         self._last = [0.0] * (nodes * nodes)  # when an edge's latest message arrives
-        self.delay, self.loss, self.duplication, self.reorder = 0.0, 0.0, 0.0, 0.0
+        self.delay, self.loss, self.duplication, self.reorder, self.replay = 0.0, 0.0, 0.0, 0.0, 0.0
         self._cuts: dict[int, list[str]] = {}  # by edge: the kinds of faults that cut it
         self._slow: dict[int, float] = {}
 
@@ -60,6 +61,11 @@ class Network:
             self._seen["duplication"] += 1
             self._clock.at(when + OVERTAKE_S * random(), self._deliver, sender, receiver, data)
             fate = f"{fate}, twice (duplication)" if fate else "twice (duplication)"
+        if self.replay and random() < self.replay:
+            self._seen["replay"] += 1
+            again = REPLAY_S[0] + (REPLAY_S[1] - REPLAY_S[0]) * random()
+            self._clock.at(when + again, self._deliver, sender, receiver, data)
+            fate = f"{fate}, again later (replay)" if fate else "again later (replay)"
         return fate
 
     def cut(self, sender: int, receiver: int, kind: str) -> None:

@@ -76,6 +76,10 @@ class World:
         self.settled = False  # and everybody has caught up
         self.last_round: Round | None = None  # after which nodes rest; None: not yet known
         self.round_of: list[Round] = [-1] * n  # last that a node's process reported
+        self.furthest: Round = 0  # that anybody was in
+        self._confused = any(
+            f.kind == "byzantine-mutation" for f in schedule.faults
+        )  # may name two far rounds in a row
         self.progress_s = [0.0] * n  # when a node last got on
         self.models: list[tuple[Vec, ...]] = [
             ()
@@ -144,7 +148,9 @@ class World:
             ledger.closed(i, event.sender, before, after, any(isinstance(a, Adopted) for a in outcome[1]))
         if event.lie == "byzantine-run":
             self.violate("accepted", i, f"took in a message of another run from {event.sender}")
-        if event.lie == "byzantine-weight" and (fault := checkers.weight_lie_fault(event.sender, before, after)):
+        if event.lie in ("byzantine-weight", "byzantine-state") and (
+            fault := checkers.weight_lie_fault(event.sender, before, after)
+        ):
             self.violate("accepted", i, fault)
 
     def refused(self, node: Node, event: Frame, reason: str) -> None:
@@ -168,6 +174,7 @@ class World:
         round = self.algorithm.round(node.state)
         if done.round <= self.round_of[i] or round <= done.round:
             self.violate("rounds", i, f"round {done.round} done after {self.round_of[i]}, and {round} comes next")
+        self._check_led(i, round)
         if fault := self._left_out(i, done.round):
             self.violate("left-out", i, fault)
         self.round_of[i], self.progress_s[i] = done.round, now
@@ -200,6 +207,7 @@ class World:
             self.trace.line(self.clock.now, node.index, text)
         if (round := self.algorithm.round(node.state)) <= self.round_of[node.index]:
             self.violate("rounds", node.index, f"adopts a model in round {round}; {self.round_of[node.index]} is done")
+        self._check_led(node.index, round)
         self.progress_s[node.index] = self.clock.now
         self.ledger.rebase(node.index, self.algorithm.audit(node.state))
 
@@ -226,6 +234,11 @@ class World:
         if audit.mass is not None and (fault := self.ledger.fault(i, audit)):
             self.violate("ledger", i, fault)
 
+    def _check_led(self, i: int, round: Round) -> None:
+        if round > self.furthest + 1 and not self._confused:
+            self.violate("led", i, f"goes on in round {round}, and nobody has been beyond round {self.furthest}")
+        self.furthest = max(self.furthest, round)
+
     def _left_out(self, i: int, round: Round) -> str | None:
         """Whom a mixing left out, though all is well and everybody is waited for."""
         if not self.settled or naming.param_of(self.algorithm, "quorum", 1.0) < 1.0:
@@ -249,7 +262,7 @@ class World:
     def _tamper(self, i: int, send: Send, data: bytes) -> tuple[str, bytes]:
         for kind, share in self.liars[i]:
             if self.rng.random() < share:
-                changed = self.byzantine.tamper(kind, send.frame)
+                changed = self.byzantine.tamper(kind, send.frame, send.to)
                 if changed is not None and changed != data:
                     self.seen[kind] += 1
                     return kind, changed

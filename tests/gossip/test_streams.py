@@ -184,7 +184,38 @@ def test_a_late_hello_of_a_life_that_is_over_is_not_believed(fleet: Any) -> None
     fleet.deliver_all()
     for to, m in hello:
         before = fleet.states[to]
-        assert fleet.hand(to, m) == [] and fleet.states[to] is before
+        if fleet.algorithm.scheme.totals:
+            assert fleet.hand(to, m) == [] and fleet.states[to] is before
+        else:
+            fleet.hand(to, m)  # a full state more, which is dropped
+            fleet.deliver_all()
+            assert fleet.states[1].in_edge((to, 0)).established
+
+
+@pytest.mark.parametrize("name", ["sgp", "quant-sgp"])
+def test_a_late_hello_of_a_life_that_was_never_heard_of_is_asked_back(make_fleet: Any, name: str) -> None:
+    """It must not end the present life: nobody would believe its greetings any more."""
+    fleet = make_fleet("directed-ring", nodes=3, algorithm=name)
+    fleet.greet()
+    unknown = [fleet.states[k] for k in range(3)]
+    fleet.restart(1)
+    late = next((to, m) for to, m in fleet.mail if m.frame.kind == Kind.HELLO and to == 0)
+    fleet.mail.clear()
+    fleet.restart(1)
+    fleet.deliver_all()
+    lives = fleet.states[0].out_edge((1, 0)).lives
+    assert len(lives) == 2 and unknown[0].out_edge((1, 0)).lives == lives[:1]
+    (asked,) = fleet.hand(*late)
+    assert asked.frame.kind == Kind.HELLO and Aux.CHALLENGE in asked.frame.aux
+    fleet.deliver_all()
+    assert fleet.states[0].out_edge((1, 0)).lives == lives
+    fleet.restart(1, fleet.states[1])
+    fleet.deliver_all()
+    edge = fleet.states[0].out_edge((1, 0))
+    assert edge.lives == lives and edge.session in (
+        fleet.states[1].in_edge((0, 0)).opening,
+        fleet.states[1].in_edge((0, 0)).session,
+    )
 
 
 def test_a_full_state_that_comes_twice_or_late_counts_once(fleet: Any) -> None:
@@ -267,7 +298,8 @@ def test_more_than_a_few_full_states_a_round_are_not_given(fleet: Any) -> None:
 def test_a_state_that_does_not_say_what_it_is_part_of_is_refused(fleet: Any, tag: Aux) -> None:
     fleet.restart(1)
     fleet.mail = [next(m for m in fleet.mail if m[1].frame.kind == Kind.HELLO)]
-    fleet.deliver()
+    while all(m.frame.kind == Kind.HELLO for _, m in fleet.mail):
+        fleet.deliver()
     to, m = next((to, m) for to, m in fleet.mail if m.frame.kind == Kind.STATE)
     before = fleet.states[to]
     with pytest.raises(PeerError, match=tag.name):

@@ -254,13 +254,31 @@ def test_nobody_rewrites_an_own_stream_with_more_than_there_were_rounds(make_fle
         fleet.hand(0, last)
 
 
+def test_a_late_greeting_of_the_same_process_changes_nothing(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=3, algorithm="choco-sgd")
+    for i, s in enumerate(fleet.states):
+        fleet.states[i], actions = fleet.algorithm.start(s)
+        fleet.carry_out(i, actions)
+    late = next((to, m) for to, m in fleet.mail if to == 1 and m.sender == "board-0")
+    fleet.deliver_all()
+    rounds(fleet, range(2))
+    fleet.states[0], actions = handshake.greet(fleet.algorithm, fleet.states[0], [(1, 0)])
+    fleet.carry_out(0, actions)
+    fleet.deliver_all()
+    before = fleet.states[1]
+    assert fleet.hand(*late) == [] and fleet.states[1] is before
+    rounds(fleet, range(2, 4))
+    level(fleet)
+    assert_replicas_are_equal(fleet)
+
+
 def test_many_greetings_do_not_bring_as_many_messages(make_fleet: Any) -> None:
     fleet = make_fleet("complete", nodes=3, algorithm="choco-sgd", alike=True)
     fleet.greet()
     fleet.step(0, np.zeros(N))
     fingerprint, sent = fleet.algorithm.scheme.fingerprint(fleet.states[0].math), 0
     for k in range(50):
-        aux = {Aux.SESSION: 100 + k, Aux.LIFE: 9, Aux.FRESH: fingerprint}
+        aux = {Aux.SESSION: 100 + k, Aux.LIFE: 9, Aux.EPOCH: 9, Aux.FRESH: fingerprint}
         sent += len(fleet.hand(0, Message("board-1", control(fleet.view(1), Kind.HELLO, 0, 1, aux, None))))
     assert sent == 3
 

@@ -148,6 +148,20 @@ MUTANTS = (
         {"faults": "all,loss=0.3"},
     ),
     Mutant(
+        "one-witness-leads",
+        "one message of a far round is enough to go on there",
+        ("dpsgd", "choco-sgd", "sgp"),
+        (
+            Edit(
+                CATCHING_UP + "_far",
+                " or before <= limit - s.view.topology.period:\n        return None\n"
+                "    return before if _decodes(s, by_round[before]) and",
+                ":\n    return None\nreturn last if",
+            ),
+        ),
+        {"faults": "all,-byzantine-mutation,byzantine-far=1", "topology": "ring"},
+    ),
+    Mutant(
         "update-lost-on-catching-up",
         "an update that waits to be mixed is dropped when the node goes on in a later round",
         ("dpsgd", "choco-sgd"),

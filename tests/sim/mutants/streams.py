@@ -65,6 +65,19 @@ MUTANTS = (
         {"faults": "all,loss=0.3"},
     ),
     Mutant(
+        "any-weight-of-a-full-state-believed",
+        "a full state of push-sum may bring any weight",
+        ("sgp", "sparse-push", "quant-sgp"),
+        (
+            Edit(
+                "edgegossip.gossip.push:Push.adopt",
+                "if not 0.0 <= weight <= most or weight == 0.0 and total.any():",
+                "if False:",
+            ),
+        ),
+        {"faults": "all,byzantine-state=1,loss=0.3"},
+    ),
+    Mutant(
         "broken-stream-kept-quiet",
         "a sender whose streams broke neither asks its receivers to open them anew",
         ("choco-sgd", "sgp"),
@@ -168,7 +181,7 @@ MUTANTS = (
                 CATCHING_UP + "_break_streams", "position=s.out_edge(k).position + 2", "position=s.out_edge(k).position"
             ),
         ),
-        {"faults": "all,late-join", "rounds": 16},
+        {"faults": "late-join,delay=2", "rounds": 16},
     ),
     Mutant(
         "restart-keeps-sessions",
@@ -186,12 +199,16 @@ MUTANTS = (
         ("choco-sgd", "sgp"),
         (Edit("edgegossip.gossip.streams:session_id", "view.boot, view.index", "0, view.index"),),
         {"faults": "all,old-checkpoint,crash,delay=3"},
+        equivalent=(
+            "A sender's messages go on in number and say its process: what is late of an earlier session of that number is "
+            "older than the full state with which the present one began."
+        ),
     ),
     Mutant(
         "retired-life-believed",
         "a late word of a process whose disk is gone counts",
         PUSH_SUM,
-        (Edit(HANDSHAKE + "_opened", "if edge.is_retired(life):", "if False:"),),
+        (Edit(HANDSHAKE + "_opened", "or totals and edge.is_retired(life):", ":"),),
         {"faults": "all,empty-disk,delay=3,reorder=0.5"},
         equivalent=(
             "Not equivalent, but out of sight: a hello of the lost process must come after one of its successor, and "
