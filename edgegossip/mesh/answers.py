@@ -14,7 +14,7 @@ from contextlib import suppress
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 
-ACK_INTERVAL_S = 0.005
+ACK_INTERVAL_S = 0.01
 _FLUSH_S = 1.0  # to a connection that hangs
 
 

@@ -6,7 +6,9 @@ What has come of a frame outlives its stream for a while, so that the sender's n
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import numpy as np
 
 from edgegossip.mesh import wire
 from edgegossip.mesh._proto import mesh_pb2
@@ -29,13 +31,13 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Part:
-    """A frame on its way in. `data` is exactly as long as was declared, and empty before the second chunk is needed."""
+    """A frame on its way in. `data` is exactly as long as was declared; None before the second chunk is needed."""
 
     transfer: int
     total: int
     stream: object  # the stream that brought the last chunk; None when that has ended
     received: int = 0
-    data: bytearray = field(default_factory=bytearray)
+    data: memoryview | None = None
 
 
 @dataclass(slots=True)
@@ -74,10 +76,10 @@ class Intake:
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "a chunk does not continue the frame before it")
         data = chunk.data  # a frame in one chunk needs no copy
         if len(data) < part.total:
-            if not part.data:
-                part.data = bytearray(part.total)
+            if part.data is None:
+                part.data = memoryview(np.empty(part.total, np.uint8))  # a bytearray would be zeroed first
             part.data[part.received : end] = data
-            data = memoryview(part.data)
+            data = part.data
         part.received = end
         if end == part.total:
             source.part, source.completed = None, part.transfer

@@ -24,7 +24,7 @@ class MeshLimits:
         1 << 30
     )  # frames that arrived or are arriving and were not taken by `incoming`; then senders wait
     # Measured: 256 KiB halves the rate of 8 MB frames, 4 MiB gains nothing. Slow links get smaller chunks, see window.py.
-    chunk_bytes: int = 1 << 20
+    chunk_bytes: int = 1 << 21
     grace_s: float = 3.0
     first_contact_s: float = 60.0  # a peer that was never reached counts as down after this
     hello_s: float = 5.0  # bound of each step of opening a stream
