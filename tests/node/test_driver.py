@@ -81,7 +81,7 @@ def test_traffic_counts_what_was_acknowledged() -> None:
     play_all(drivers, 3)
     taken = drivers[0].traffic.take()
     assert taken["net/payload_bytes"] == 3 * 2 * 6 * 4  # rounds, neighbours, values, bytes
-    model, hello = frame.HEADER_BYTES + 20, frame.HEADER_BYTES + 3 * 9 + 20  # a hello carries three numbers
+    model, hello = frame.HEADER_BYTES + 20, frame.HEADER_BYTES + 4 * 9 + 20  # a hello carries four numbers
     assert taken["net/overhead_bytes"] == 2 * (3 * model + hello)
     assert taken["codec/bits_per_value"] == 32
     assert drivers[0].traffic.take() == {"net/payload_bytes": 0, "net/overhead_bytes": 0}
