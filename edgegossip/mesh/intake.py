@@ -77,7 +77,7 @@ class Intake:
         data = chunk.data  # a frame in one chunk needs no copy
         if len(data) < part.total:
             if part.data is None:
-                part.data = memoryview(np.empty(part.total, np.uint8))  # a bytearray would be zeroed first
+                part.data = np.empty(part.total, np.uint8).data  # a bytearray would be zeroed first
             part.data[part.received : end] = data
             data = part.data
         part.received = end
