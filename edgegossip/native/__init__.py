@@ -4,7 +4,8 @@ Built in: `portable` everywhere; `avx2` and `avx512` on x86-64; `neon` on aarch6
 used; the environment variable EDGEGOSSIP_ISA=NAME, or the argument `isa` of a function, asks for another. All are
 compiled from the same source without fused multiply-add; `portable` and `avx2` have been compared bit by bit on x86-64,
 `portable` and `neon` under emulation of aarch64. `avx512` is built and chosen where present, but was never run by the
-authors: if you suspect it, set EDGEGOSSIP_ISA=avx2 and compare.
+authors: if you suspect it, set EDGEGOSSIP_ISA=avx2 and compare. `avxvnni` and `avx512vnni` differ from `avx2` and `avx512` in
+integer training alone (`edgegossip.native.int8`), and were never run either.
 
 Every function is zero-copy, releases the GIL and can be called from many threads. Common errors: TypeError for a wrong
 element type; ValueError for a wrong size, an array that is not contiguous or aligned, or bad offsets; LocalError for an

@@ -128,3 +128,25 @@ def evonorm(y, v, gamma, beta, groups, chunks):
     c = 0.175 * (1 + math.sqrt(math.pi * math.log(4))) / math.sqrt(2 * math.log(count))
     inverse = np.repeat(1 / (c * spread + 1e-5), channels // groups, 1)[:, None]
     return gamma * y * np.clip(v * y / 6 + 0.5, 0, 1) * inverse + beta
+
+
+def evonorm_gradients(y, v, gamma, g, groups, chunks):
+    """(dy, dv, dgamma, dbeta) in float64; the range's gradient in equal parts to values that tie."""
+    n, pixels, channels = y.shape
+    shape = (n, chunks, pixels // chunks, groups, channels // groups)
+    grouped = y.reshape(shape)
+    high, low = grouped.max((2, 4), keepdims=True), grouped.min((2, 4), keepdims=True)
+    count = max(2, pixels // chunks * (channels // groups))
+    c = 0.175 * (1 + math.sqrt(math.pi * math.log(4))) / math.sqrt(2 * math.log(count))
+    inverse = 1 / (c * (high - low).mean(1) + 1e-5)  # [n, 1, groups, 1]
+    wide = np.repeat(inverse[:, 0, :, 0], channels // groups, 1)[:, None]
+    a = v * y / 6 + 0.5
+    h, inside = np.clip(a, 0, 1), (a > 0) & (a < 1)
+    t = np.where(inside, y, 0)
+    dy = g * gamma * wide * (h + v / 6 * t)
+    of_inverse = (g * gamma * y * h).reshape(shape).sum((1, 2, 4))[:, None, None, :, None]
+    of_range = -c / chunks * inverse[:, None] ** 2 * of_inverse
+    is_high, is_low = grouped == high, grouped == low
+    ties = is_high / is_high.sum((2, 4), keepdims=True) - is_low / is_low.sum((2, 4), keepdims=True)
+    dy = dy + (of_range * ties).reshape(y.shape)
+    return dy, (g * gamma * wide * y * t / 6).sum((0, 1)), (g * y * h * wide).sum((0, 1)), g.sum((0, 1))

@@ -1,0 +1,123 @@
+"""Range EvoNorm, additions and pooling of int8 maps against the same mathematics in float64."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F32
+
+from edgegossip.int8.norms import chunks_of, groups_of
+from edgegossip.native import available_isas, int8
+from tests.native import reference_int8 as reference
+
+F = np.float32
+ISAS = available_isas()
+
+
+def maps_of(values):
+    q, scale, zero = reference.quantise(values)
+    return int8.Maps(q.ravel(), scale, zero), (q.astype(np.float64) - wide(zero, q)) * wide(scale.astype(np.float64), q)
+
+
+def wide(per_sample, like):
+    return per_sample.reshape(-1, *[1] * (like.ndim - 1))
+
+
+def decoded(maps, shape):
+    q = maps.q.reshape(shape).astype(np.float64)
+    return (q - wide(maps.zero, q)) * wide(maps.scale.astype(np.float64), q)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from([1, 3, 7, 8, 16, 24, 40, 64, 100]),
+    st.integers(1, 4),
+    st.integers(1, 12),
+    st.integers(1, 12),
+    st.sampled_from(ISAS),
+    st.integers(0, 10**6),
+)
+def test_range_evonorm(channels, batch, height, width, isa, seed):
+    rng = np.random.default_rng(seed)
+    pixels = height * width
+    shape = int8.NormShape(batch, pixels, channels, groups_of(channels), chunks_of(pixels))
+    maps, y = maps_of(rng.normal(0.2, 1, (batch, pixels, channels)).astype(F))
+    v, gamma, beta = (rng.normal(1, 0.3, channels).astype(F) for _ in range(3))
+    by = int8.NormParameters(v, gamma, beta)
+    out = int8.Maps.empty(batch, pixels * channels)
+    int8.evonorm(shape, maps, by, out, isa, 2)
+    z = reference.evonorm(y, v, gamma, beta, shape.groups, shape.chunks)
+    spread = np.abs(z).reshape(batch, -1).max(1)[:, None, None]
+    # Half a step of the quantiser, and float32 rounding of z.
+    assert (np.abs(decoded(out, z.shape) - z) <= 0.501 * wide(out.scale, z) + 1e-5 * spread).all()
+
+    g = rng.normal(size=z.shape).astype(F)
+    dy, grads = np.empty(g.size, F), int8.NormParameters(*(np.empty(channels, F) for _ in range(3)))
+    int8.evonorm_backward(shape, maps, by, g.ravel(), dy, grads, isa, 2)
+    expected = reference.evonorm_gradients(y, v, gamma, g.astype(np.float64), shape.groups, shape.chunks)
+    for found, wanted in zip((dy.reshape(y.shape), *grads), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-5 * np.abs(wanted).max())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 200), st.sampled_from(ISAS), st.integers(0, 10**6))
+def test_additions(batch, size, isa, seed):
+    rng = np.random.default_rng(seed)
+    (a, x), (b, y) = (maps_of(rng.normal(m, s, (batch, size)).astype(F)) for m, s in ((0, 1), (3, 0.1)))
+    out = int8.Maps.empty(batch, size)
+    int8.add(a, b, out, isa, 2)
+    total = x + y
+    assert (np.abs(decoded(out, total.shape) - total) <= 0.501 * out.scale[:, None] + 1e-6).all()
+    terms = [(m.q.reshape(batch, size).astype(np.int32) - m.zero[:, None]).astype(F) * m.scale[:, None] for m in (a, b)]
+    q, scale, zero = reference.quantise(terms[0] + terms[1])
+    np.testing.assert_array_equal(out.q, q.ravel())
+    np.testing.assert_array_equal(out.scale, scale)
+    np.testing.assert_array_equal(out.zero, zero)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from([1, 2, 3]),
+    st.sampled_from([1, 2, 3]),
+    st.booleans(),
+    st.booleans(),
+    st.integers(3, 9),
+    st.integers(3, 9),
+    st.integers(0, 10**6),
+)
+def test_pooling_is_torchs(kernel, stride, padded, ceil_mode, height, width, seed):
+    rng = np.random.default_rng(seed)
+    pad = kernel // 2 if padded else 0
+    maps, y = maps_of(rng.normal(size=(2, height, width, 5)).astype(F))
+    q = torch.from_numpy(maps.q.reshape(2, height, width, 5).astype(F)).permute(0, 3, 1, 2).requires_grad_()
+    most = F32.max_pool2d(q, kernel, stride, pad, ceil_mode=ceil_mode)
+    out_h, out_w = most.shape[2:]
+    shape = int8.PoolShape(2, height, width, 5, kernel, kernel, stride, stride, pad, pad, out_h, out_w)
+    out, tap = np.empty(most.numel(), np.int8), np.empty(most.numel(), np.uint8)
+    int8.max_pool(shape, maps.q, out, tap, 2)
+    np.testing.assert_array_equal(out.reshape(2, out_h, out_w, 5), most.detach().permute(0, 2, 3, 1).numpy())
+    g, dx = rng.normal(size=most.shape).astype(F), np.empty(maps.q.size, F)
+    int8.max_pool_backward(shape, tap, np.ascontiguousarray(g.transpose(0, 2, 3, 1)).ravel(), dx, 2)
+    most.backward(torch.from_numpy(g))
+    np.testing.assert_allclose(dx.reshape(2, height, width, 5), q.grad.permute(0, 2, 3, 1).numpy(), atol=1e-5)
+
+    for counted in (True, False):
+        x = torch.from_numpy(y).permute(0, 3, 1, 2).requires_grad_()
+        mean = F32.avg_pool2d(x, kernel, stride, pad, ceil_mode=ceil_mode, count_include_pad=counted)
+        found = np.empty(most.numel(), F)
+        int8.average_pool(shape, maps, counted, found, 2)
+        np.testing.assert_allclose(found.reshape(2, out_h, out_w, 5), mean.detach().permute(0, 2, 3, 1), atol=1e-5)
+        int8.average_pool_backward(shape, np.ascontiguousarray(g.transpose(0, 2, 3, 1)).ravel(), counted, dx, 2)
+        mean.backward(torch.from_numpy(g.astype(np.float64)))
+        np.testing.assert_allclose(dx.reshape(2, height, width, 5), x.grad.permute(0, 2, 3, 1), atol=1e-5)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_constant_map_has_no_range_and_a_finite_gradient(isa):
+    maps, _ = maps_of(np.full((1, 64, 8), 2.0, F))
+    shape = int8.NormShape(1, 64, 8, 8, 16)
+    by = int8.NormParameters(*(np.ones(8, F) for _ in range(3)))
+    dy, grads = np.empty(512, F), int8.NormParameters(*(np.empty(8, F) for _ in range(3)))
+    int8.evonorm_backward(shape, maps, by, np.ones(512, F), dy, grads, isa)
+    assert np.isfinite(dy).all() and all(np.isfinite(grad).all() for grad in grads)
