@@ -73,6 +73,8 @@ class Writer:
             if self._broken or now < self._retry_at_s:
                 return
             self._waiting = _Offer(round, value, meta, now)
+            if self._hangs and len(self._owed) > 1:  # however long it hangs
+                self._owed.pop()
             self._owed.append((round, now))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="checkpoint", daemon=True)
