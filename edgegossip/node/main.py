@@ -179,9 +179,8 @@ def _gossip(
     checkpoints = None if save_to is None else save_to.with_suffix("")
     loaded = gossip_node.load(spec, sink, checkpoints) if spec.restarted else None
     meters = NodeMeters()
-    transport, begin = _open(
-        spec, parent.addresses if parent is not None else lambda: peers or {}, options, meters, security
-    )
+    addresses_of = parent.addresses if parent is not None else lambda: peers or {}
+    transport, begin = _open(spec, addresses_of, options, sink, meters, security)
     try:
         sink.event(spec.name, "listening", f"{spec.name} listens on {transport.address}", address=transport.address)
         if options.entry is not None:
@@ -200,6 +199,7 @@ def _open(
     spec: NodeSpec,
     addresses_of: Callable[[], Mapping[NodeId, str]],
     options: NodeOptions,
+    sink: RecordSink,
     meters: NodeMeters,
     security: Guard | None,
 ) -> tuple[GrpcTransport | MemberTransport, Callable[[], None]]:
@@ -207,7 +207,7 @@ def _open(
     if options.entry is not None:
         from edgegossip.node.members import open_member
 
-        return open_member(spec, options.entry, options, meters, security)
+        return open_member(spec, options.entry, options, sink, meters, security)
     from edgegossip.mesh import GrpcTransport, MeshLimits
 
     transport = GrpcTransport(

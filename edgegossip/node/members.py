@@ -1,8 +1,6 @@
 """A transport whose peers are members: the mesh's word on a neighbour and the members' word on everybody make one sequence of
-PeerUp and PeerDown.
-
-The latest word counts. A neighbour is down when its connection is gone or when the members named it dead, whichever comes first,
-and back when its connection is or when it told the members so. Of others there is only the members' word.
+PeerUp and PeerDown. The latest word counts: a neighbour is down when its connection is gone or when the members named it dead,
+whichever comes first, and back when its connection is or when it told the members so.
 """
 
 from __future__ import annotations
@@ -13,14 +11,15 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, TransportEvent, Verdict
+from edgegossip.mesh.base import Moved, PeerDown, PeerUp, TransportEvent, Verdict
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.transport import GrpcTransport
 from edgegossip.node.entering import Entry, advertised
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_topology, neighbours_of
-from edgegossip.types import LocalError, NodeId
+from edgegossip.profiling.records import Sink
+from edgegossip.types import EdgegossipError, LocalError, NodeId
 
 if TYPE_CHECKING:
     from edgegossip.mesh.security.guard import Guard
@@ -118,8 +117,10 @@ class MemberTransport:
             case Moved(peer, address):
                 if peer in self._neighbours:
                     self._inner.connect({peer: address})
-                self._ready.append(Notice(peer, f"{peer} can be reached at {address}"))
                 return
+            case Verdict(peer):
+                if peer not in self._neighbours:
+                    return  # the log knows
         if isinstance(event, PeerUp | PeerDown | Verdict):
             self._ready.extend(self._standing.take(event))
         else:
@@ -131,11 +132,18 @@ async def _do(what: Callable[[], None]) -> None:
 
 
 def open_member(
-    spec: NodeSpec, entry: Entry, options: NodeOptions, meters: NodeMeters, security: Guard | None
+    spec: NodeSpec, entry: Entry, options: NodeOptions, sink: Sink, meters: NodeMeters, security: Guard | None
 ) -> tuple[MemberTransport, Callable[[], None]]:
     """This board's transport as a member of its run, listening, and what makes it take part."""
     box: list[GrpcTransport] = []
-    agent = Agent(entry.manifest, spec.name, lambda event: box[0].post(event), known=entry.known, security=security)
+
+    def log(kind: str, text: str, peer: NodeId | None = None) -> None:
+        with suppress(EdgegossipError):  # a full disk is told by whoever writes next
+            sink.event(spec.name, kind, text, **({"peer": peer} if peer else {}))
+
+    agent = Agent(
+        entry.manifest, spec.name, lambda event: box[0].post(event), log, known=entry.known, security=security
+    )
     box.append(
         GrpcTransport(
             spec.name,

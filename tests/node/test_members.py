@@ -34,11 +34,6 @@ def test_a_neighbour_whose_connection_never_broke_is_back_when_it_objects() -> N
     assert all_of(Standing({"b"}), PeerUp("b"), DEAD, HERE)[-1] == PeerUp("b")
 
 
-def test_of_others_there_is_only_the_members_word() -> None:
-    gone = PeerDown("b", "b left", left=True)
-    assert all_of(Standing({"c"}), HERE, Verdict("b", False, "b left", left=True)) == [PeerUp("b"), gone]
-
-
 def test_whom_we_closed_stays_closed() -> None:
     closed = PeerDown("b", "sent nonsense", closed=True)
     assert all_of(Standing({"b"}), PeerUp("b"), closed, HERE, PeerUp("b")) == [PeerUp("b"), closed]

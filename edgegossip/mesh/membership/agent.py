@@ -1,6 +1,6 @@
 """The failure detector on the mesh's port: calls become messages, messages calls, and what is found out becomes events.
 
-Everything happens on the transport's loop. A connection to each member is opened when it is first needed and kept, without
+Everything happens on the transport's loop. A connection to a member is opened when needed and kept while it is used, without
 keepalive questions of its own: the probes are that. One that fails is closed, because TCP would be slow to try again.
 """
 
@@ -23,7 +23,7 @@ from edgegossip.mesh.membership.detector import Detector
 from edgegossip.mesh.membership.lines import Lines
 from edgegossip.mesh.membership.manifest import Manifest
 from edgegossip.mesh.membership.messages import Ack, Nack, Output, Ping, PingFor, Send
-from edgegossip.mesh.membership.news import News
+from edgegossip.mesh.membership.news import Log, News
 from edgegossip.mesh.membership.service import MembershipService, checked_address
 from edgegossip.mesh.membership.settings import SwimSettings
 from edgegossip.mesh.membership.table import Rows
@@ -35,25 +35,26 @@ _LEAVE_S = 1.0
 
 class Agent:
     """One member of one run. `service` goes into the transport's services, then `start` begins; `known` is what a member told
-    about the others. `post` takes Verdict, Moved and Notice."""
+    about the others. `post` takes Verdict and Moved, `log` sentences."""
 
     def __init__(
         self,
         manifest: Manifest,
         name: NodeId,
         post: Callable[[TransportEvent], None],
+        log: Log,
         *,
         known: Rows = (),
         security: Security | None = None,
         settings: SwimSettings | None = None,
     ) -> None:
-        self.manifest, self.name, self.post, self.security = manifest, name, post, security
+        self.manifest, self.name, self.security = manifest, name, security
         self.settings = settings or SwimSettings()
         self.me = manifest.members.index(name)
         self.detector: Detector | None = None
         self.service = MembershipService(self)
         self._known = known
-        self.news = News(manifest.members, self.me, post)
+        self.news = News(manifest.members, self.me, post, log)
         self._lines = Lines(Channels(replace(MeshLimits(), keepalive_s=3600.0), security))
         self._questions: dict[tuple[int, int], asyncio.Future[Ack | Nack]] = {}  # of others, by sender and number
         self._tasks: set[asyncio.Task[None]] = set()

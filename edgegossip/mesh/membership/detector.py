@@ -1,15 +1,16 @@
 """The failure detector of one member: a state machine without I/O. Messages and the time go in, messages and changes come out.
 
-SWIM (Das, Gupta, Motivala, 2002): every interval one member is probed, in shuffled rounds so that each is asked as often as any
-other; without an answer through a few others; then it is suspect, and dead when it does not object in time. Lifeguard (Dadgar,
-Phillips, Currey, 2018): whoever is slow itself takes more time for everything; a suspicion gets shorter with each independent
-confirmation; a suspect is told first. Deviations:
+SWIM (Das, Gupta, Motivala, 2002): every interval one member is probed; without an answer through a few others; then it is
+suspect, and dead when it does not object in time. Lifeguard (Dadgar, Phillips, Currey, 2018): whoever is slow itself takes more
+time for everything; a suspicion gets shorter with each independent confirmation; a suspect is told first. Deviations:
 
 - Whole tables travel instead of queues of updates, and only to those who are not known to have them (`table`). Idle members
   exchange a hash. News is told to a few members every `spread_s`, until all are known to have it, and not only by probes.
+- SWIM probes all members in shuffled rounds. So do we while anybody is suspect, and faster, since boards often fail together. In
+  quiet times each member is watched by the two before it, as in Rapid (Suresh et al., "Stable and consistent membership at scale
+  with Rapid", 2018): no member is forgotten for longer than two intervals, and few connections stay open.
 - Whatever comes from a member shows that it is there, not only the answer to a probe.
-- A suspicion makes everybody who hears of it probe that member next: it is confirmed, or the suspect told, without delay. While
-  anybody is suspect all probe faster, since boards often fail together.
+- A suspicion makes everybody who hears of it probe that member next: it is confirmed, or the suspect told, without delay.
 - Timeouts follow measured round trips. A refused connection does not wait for them.
 - A process that did not run for a while (stopped, swapped out) does not blame the others: its waiting times begin anew.
 - Dead members are tried again without end, so that the halves of a split find each other.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from random import Random
 
 from edgegossip.mesh.membership.messages import (
@@ -73,7 +75,7 @@ class Detector:
         self._round_trips = [RoundTrip(self.settings) for _ in range(members)]
         self._theirs: dict[int, int] = {}  # digest that each last told
         self._told: dict[int, int] = {}  # how often each was told the present news
-        self._rivalries = 0
+        self._rivalries = self._turn = 0
         self._out: list[Output] = []
         for k, entry in known:
             self.table[k] = merge(self.table[k], entry)
@@ -280,7 +282,13 @@ class Detector:
     # -- probing ---------------------------------------------------------------------------------------------
 
     def _probe_next(self, now_s: float) -> None:
-        """The next one of the round who is not suspected by us already."""
+        """In quiet times the next of those whom we watch; else the next one of the round who is not suspected by us already."""
+        if not self._suspected_s:
+            self._turn += 1
+            watched = self._watched()
+            if watched:
+                self._probe(watched[self._turn % len(watched)], now_s)
+            return
         for _ in range(2 * len(self.table)):
             if not self._order:
                 self._order = [k for k in range(len(self.table)) if k != self.me]
@@ -288,6 +296,12 @@ class Detector:
             target = self._order.pop()
             if not self.table[target].accusers >> self.me & 1 and self._probe(target, now_s):
                 return
+
+    def _watched(self) -> list[int]:
+        """The members after us, as far as they are here."""
+        n = len(self.table)
+        here = (k for k in ((self.me + step) % n for step in range(1, n)) if self.table[k].here)
+        return list(islice(here, self.settings.watchers))
 
     def _probe(self, target: int, now_s: float) -> bool:
         """Whether there was a reason to."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh.channels import Channels
 from edgegossip.types import NodeId, PeerError
 
+_IDLE_S = 30.0  # a connection that was not used for so long is closed
 PROBE = "/edgegossip.v1.Membership/Probe"
 
 
@@ -20,6 +22,7 @@ class _Line:
     channel: Any = None
     method: Any = None
     attempts: int = 0
+    used_s: float = 0.0
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -35,6 +38,8 @@ class Lines:
         if not address:
             raise PeerError("its address is not known yet")
         line = self._lines.setdefault(peer, _Line())
+        line.used_s = time.monotonic()
+        await self._shut_idle(line.used_s - _IDLE_S)
         async with line.opening:
             if line.channel is None or line.address != address:
                 await self._open(line, peer, address)
@@ -49,6 +54,11 @@ class Lines:
     async def close(self) -> None:
         for line in self._lines.values():
             await self._shut(line)
+
+    async def _shut_idle(self, before_s: float) -> None:
+        for line in self._lines.values():
+            if line.used_s < before_s and line.channel is not None and not line.opening.locked():
+                await self._shut(line)
 
     async def _open(self, line: _Line, peer: NodeId, address: str) -> None:
         await self._shut(line)

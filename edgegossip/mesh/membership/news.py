@@ -1,10 +1,14 @@
-"""What the detector finds out, as events for the node and sentences for its log."""
+"""What the detector finds out, as sentences for the log and events for the node.
+
+The log hears of it at once, on the transport's loop: the node may be busy with a round, and a death is to be told within seconds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from edgegossip.mesh.base import Moved, Notice, TransportEvent, Verdict
+from edgegossip.mesh.base import Moved, TransportEvent, Verdict
 from edgegossip.mesh.membership.messages import Changed, Healed, Objected, Output, Rival, Stalled
 from edgegossip.mesh.membership.table import Entry, Status, bits
 from edgegossip.mesh.text import printable
@@ -14,11 +18,18 @@ _MAX_TOLD = 64  # different troubles that may get into the log
 _TELL_STALL_S = 5.0
 
 
-class News:
-    """`post` takes the events."""
+class Log(Protocol):
+    """Where sentences go. Thread-safe."""
 
-    def __init__(self, members: Sequence[NodeId], me: int, post: Callable[[TransportEvent], None]) -> None:
-        self._members, self._me, self._post = members, me, post
+    def __call__(self, kind: str, text: str, peer: NodeId | None = None) -> None:
+        """`kind`: member-here, member-dead, member-left or notice."""
+
+
+class News:
+    """`post` takes Verdict and Moved."""
+
+    def __init__(self, members: Sequence[NodeId], me: int, post: Callable[[TransportEvent], None], log: Log) -> None:
+        self._members, self._me, self._post, self._log = members, me, post, log
         self._told: set[str] = set()
         self._split = False  # was said
 
@@ -30,17 +41,16 @@ class News:
 
     def trouble(self, member: int, address: str, why: str) -> None:
         """A member cannot be asked. The same is told once."""
-        text = f"cannot ask {self._members[member]} at {address or 'an unknown address'}: {printable(why)}"
-        if text not in self._told and len(self._told) < _MAX_TOLD:
-            self._told.add(text)
-            self._post(Notice(self._members[member], text))
+        self._once(f"cannot ask {self._members[member]} at {address or 'an unknown address'}: {printable(why)}")
 
     def refused(self, who: str, why: str) -> None:
         """Somebody was refused. The same is told once."""
-        text = f"refused {who}: {printable(why)}"
+        self._once(f"refused {who}: {printable(why)}")
+
+    def _once(self, text: str) -> None:
         if text not in self._told and len(self._told) < _MAX_TOLD:
             self._told.add(text)
-            self._post(Notice(None, text))
+            self._log("notice", text)
 
     def tell(self, output: Output, table: Sequence[Entry]) -> None:
         match output:
@@ -48,35 +58,39 @@ class News:
                 self._changed(output, table)
             case Healed(member):
                 peer = self._members[member]
-                self._post(
-                    Notice(peer, f"the run had been split: {peer} had named us dead, and we it; it is reached again")
-                )
+                text = f"the run had been split: {peer} had named us dead, and we it; it is reached again"
+                self._log("notice", text, peer)
             case Objected(by, was) if was.status is Status.DEAD:
                 who = self._names(was.accusers)
                 text = (
                     f"{self._members[by]} says that we had been named dead ({who} got no answer from us): we are back"
                 )
-                self._post(Notice(self._members[by], text))
+                self._log("notice", text)
             case Stalled(seconds) if seconds >= _TELL_STALL_S:
                 text = f"this board did not run for {seconds:.0f} s: nobody is blamed for keeping silent meanwhile"
-                self._post(Notice(None, text))
+                self._log("notice", text)
             case Rival(address):
-                text = f"another process takes part as {self._members[self._me]}, at {address}: give each board its own name"
-                self._post(Notice(None, text))
+                own = self._members[self._me]
+                self._log("notice", f"another process takes part as {own}, at {address}: give each board its own name")
 
     def _changed(self, change: Changed, table: Sequence[Entry]) -> None:
         peer, before, after = self._members[change.member], change.before, change.after
         if after.here and after.address and (after.address != before.address or not before.here):
             self._post(Moved(peer, after.address))
         if after.here and not before.here:
-            self._post(Verdict(peer, True, f"{peer} is here"))
-        elif after.here and before.life != after.life:
-            self._post(Notice(peer, f"{peer} was restarted"))
+            known = "here" if before.status is Status.ABSENT else "back"
+            self._log("member-here", f"{peer} is {known}, at {after.address or 'an unknown address'}", peer)
+            self._post(Verdict(peer, True, f"{peer} is {known}"))
+        elif after.here and (before.life, before.address) != (after.life, after.address):
+            what = "was restarted" if before.life != after.life else "has moved"
+            self._log("member-here", f"{peer} {what}, at {after.address}", peer)
         elif after.status is Status.DEAD and before.status not in (Status.DEAD, Status.LEFT):
             here = sum(entry.here for entry in table)
             reason = f"{self._names(after.accusers)} got no answer; {here} of {len(table)} members are here"
+            self._log("member-dead", f"{peer} is dead: {reason}", peer)
             self._post(Verdict(peer, False, reason))
         elif after.status is Status.LEFT and before.status is not Status.LEFT:
+            self._log("member-left", f"{peer} left", peer)
             self._post(Verdict(peer, False, f"{peer} left", left=True))
         self._look_for_split(table)
 
@@ -85,7 +99,7 @@ class News:
         split = len(dead) >= 2 and 3 * len(dead) >= len(table)
         if split and not self._split:
             text = f"the run may be split: {', '.join(dead)} are out of reach at once; they are tried on and on"
-            self._post(Notice(None, text))
+            self._log("notice", text)
         self._split = split or (self._split and bool(dead))
 
     def _names(self, mask: int) -> str:

@@ -14,8 +14,9 @@ class SwimSettings:
 
     With the defaults a member that stops answering is named by all within 10 s, at up to 64 members."""
 
-    interval_s: float = 1.0  # between two probes of a member
-    haste: float = 3.0  # while anybody is suspect, probes follow each other so many times faster
+    interval_s: float = 2.0  # between two probes that a member makes
+    watchers: int = 2  # in quiet times a member is probed by so many others
+    haste: float = 6.0  # while anybody is suspect, probes follow each other so many times faster
     timeout_s: float = 1.0  # of a direct probe, until round trips have been measured
     timeout_min_s: float = 0.4
     timeout_max_s: float = 1.5

@@ -1,0 +1,106 @@
+"""Machines on one network: a namespace each, joined by a switch that can be split, cut in one direction and slowed down."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+needs_namespaces = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2 to make network namespaces"
+)
+NOBODY = "02:00:00:00:00:fe"  # no machine has this address: what goes there is lost
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+class Network:
+    """Machines 1 to `size`; machine k is 10.78.0.k."""
+
+    def __init__(self, size: int) -> None:
+        tag = uuid.uuid4().hex[:6]
+        self.size, self._switch = size, f"eg{tag}s"
+        self._names = [f"eg{tag}m{k}" for k in range(1, size + 1)]
+        self._made: list[str] = []
+
+    def open(self) -> None:
+        made = subprocess.run(["ip", "netns", "add", self._switch], capture_output=True, text=True)
+        if made.returncode:
+            pytest.skip(f"network namespaces cannot be made here: {made.stderr.strip()}")
+        self._made.append(self._switch)
+        for bridge in ("left", "right"):
+            ip("-n", self._switch, "link", "add", bridge, "type", "bridge")
+            ip("-n", self._switch, "link", "set", bridge, "up")
+        for k, name in enumerate(self._names, 1):
+            ip("netns", "add", name)
+            self._made.append(name)
+            ip("link", "add", "wire", "netns", name, "type", "veth", "peer", "name", f"port{k}", "netns", self._switch)
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "address", "add", f"{self.address(k)}/24", "dev", "wire")
+            ip("-n", name, "link", "set", "wire", "up")
+            ip("-n", self._switch, "link", "set", f"port{k}", "master", "left")
+            ip("-n", self._switch, "link", "set", f"port{k}", "up")
+
+    def close(self) -> None:
+        for name in self._made:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+    def address(self, machine: int) -> str:
+        return f"10.78.0.{machine}"
+
+    def inside(self, machine: int) -> tuple[str, ...]:
+        """What comes before a command that is to run on this machine."""
+        return ("ip", "netns", "exec", self._names[machine - 1])
+
+    def split(self, machines: Sequence[int]) -> None:
+        """Put these machines on a switch of their own."""
+        for k in machines:
+            ip("-n", self._switch, "link", "set", f"port{k}", "master", "right")
+
+    def heal(self) -> None:
+        for k in range(1, self.size + 1):
+            ip("-n", self._switch, "link", "set", f"port{k}", "master", "left")
+
+    def cut(self, source: int, to: int) -> None:
+        """What `source` sends to `to` is lost; the other direction works."""
+        where = ("-n", self._names[source - 1], "neigh", "replace", self.address(to), "lladdr", NOBODY)
+        ip(*where, "dev", "wire", "nud", "permanent")
+
+    def mend(self, source: int, to: int) -> None:
+        ip("-n", self._names[source - 1], "neigh", "del", self.address(to), "dev", "wire")
+
+    def slow(self, machine: int, rate: str) -> None:
+        """Bound what this machine sends, such as 2mbit."""
+        shape = (
+            "tc",
+            "qdisc",
+            "replace",
+            "dev",
+            "wire",
+            "root",
+            "tbf",
+            "rate",
+            rate,
+            "burst",
+            "32kb",
+            "latency",
+            "400ms",
+        )
+        subprocess.run([*self.inside(machine), *shape], check=True, capture_output=True)
+
+
+@contextmanager
+def network(size: int) -> Iterator[Network]:
+    net = Network(size)
+    try:
+        net.open()
+        yield net
+    finally:
+        net.close()

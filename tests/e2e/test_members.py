@@ -1,0 +1,87 @@
+"""Boards in network namespaces that find, lose and find each other again. One member never comes, so its neighbours do not
+train."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import edgegossip
+from tests.e2e.members import PORT, Members, members
+from tests.e2e.network import needs_namespaces, network
+
+pytestmark = [needs_namespaces, pytest.mark.timeout(240)]
+BUSY_S = 20.0  # 10 s are promised; this machine may be running other tests
+ALL = {1, 2, 3, 4, 5}
+WAIT = "gossip.topology=complete"  # everybody waits for the one that never comes, and so nobody has torch
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Members]:
+    with network(6) as net, members(net, tmp_path, 6, WAIT) as boards:
+        boards.start_all(5)
+        boards.wait_until(lambda: all(boards.knows(k, ALL) for k in ALL), "everybody knows everybody")
+        yield boards
+
+
+def named(fleet: Members, by: set[int], dead: set[int]) -> bool:
+    return all(fleet.about(k, "member-dead", d) for k in by for d in dead)
+
+
+def test_one_seed_is_enough_and_may_die(fleet: Members) -> None:
+    fleet.kill(1)
+    fleet.wait_until(lambda: named(fleet, ALL - {1}, {1}), "the dead seed is named by all", BUSY_S)
+    fleet.start(1, seed=3, port=PORT + 1)  # as any other board, and somewhere else
+    there = f"pi-1 is back, at {fleet.net.address(1)}:{PORT + 1}"
+    fleet.wait_until(
+        lambda: all(any(e["text"] == there for e in fleet.events(k, "member-here")) for k in ALL - {1}), "it is back"
+    )
+    fleet.wait_until(lambda: fleet.knows(1, ALL), "it knows everybody")
+    fleet.signal(signal.SIGTERM, 2)
+    fleet.wait_until(
+        lambda: all(fleet.about(k, "member-left", 2) for k in ALL - {2}), "who leaves is said to have left"
+    )
+    assert not any(fleet.about(k, "member-dead", 2) for k in ALL - {2})
+
+
+def test_halves_name_each_other_and_heal(fleet: Members) -> None:
+    left, right = {1, 2, 3}, {4, 5}
+    fleet.net.split(sorted(right))
+    fleet.wait_until(
+        lambda: named(fleet, left, right) and named(fleet, right, left), "each half names the other", BUSY_S
+    )
+    assert not any(fleet.about(a, "member-dead", b) for half in (left, right) for a in half for b in half)
+    assert any("may be split" in e["text"] for e in fleet.events(4, "notice"))
+    fleet.net.heal()
+    back = [(a, b) for a in left for b in right] + [(a, b) for a in right for b in left]
+    fleet.wait_until(lambda: all(len(fleet.about(a, "member-here", b)) == 2 for a, b in back), "all are back")
+    assert any("had been split" in e["text"] for k in ALL for e in fleet.events(k, "notice"))
+
+
+@pytest.mark.slow
+def test_a_cut_in_one_direction_is_no_death_and_a_sleeper_comes_back(fleet: Members) -> None:
+    fleet.net.cut(2, 3)
+    fleet.signal(signal.SIGSTOP, 5)
+    fleet.wait_until(lambda: named(fleet, ALL - {5}, {5}), "the sleeper is named", BUSY_S)
+    fleet.signal(signal.SIGCONT, 5)
+    fleet.wait_until(lambda: all(len(fleet.about(k, "member-here", 5)) == 2 for k in ALL - {5}), "it is back")
+    assert not any(fleet.about(5, "member-dead", k) for k in ALL)  # it blames nobody
+    assert not any(fleet.about(a, "member-dead", b) for a in ALL for b in (2, 3))
+    fleet.wait_for(2, "waiting", lambda e: "pi-3 (last seen" in e["text"])
+    fleet.net.mend(2, 3)
+    fleet.wait_for(2, "waiting", lambda e: "pi-3" not in e["text"])
+
+
+@pytest.mark.slow
+def test_a_stranger_is_refused_with_the_reason_in_both_logs(fleet: Members) -> None:
+    where = ("--name", "pi-9", "--listen", f"{fleet.net.address(6)}:{PORT}", "--insecure")
+    join = ("node", "--join", f"{fleet.net.address(1)}:{PORT}")
+    with edgegossip(*join, *where, runs=fleet.runs / "stranger", prefix=fleet.net.inside(6)) as stranger:
+        code, _, err = stranger.finish()
+    assert code == 5 and "pi-9 is not a member of this run; its members are pi-1, pi-2" in err, err
+    assert not list(fleet.runs.glob("stranger/*"))
+    said = fleet.wait_for(1, "notice", lambda e: "pi-9 is not a member" in e["text"])["text"]
+    assert said.startswith(f"refused pi-9 at {fleet.net.address(6)}:")
