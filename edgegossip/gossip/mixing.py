@@ -33,7 +33,7 @@ class Gathered:
         part = view.codec.decode(body, view.layout, out=np.empty(view.layout.size, np.float32))
         edges.squared_norm(view.members[sender], part, x)
         part -= x
-        squares = float(np.dot(part, part))
+        squares = float(part.dot(part))
         part *= np.float32(weight)
         if self.total is not None:
             part += self.total

@@ -140,5 +140,5 @@ def moved(copy: Vec, body: Body, here: Here) -> Vec:
 
 
 def relative_error(error: Vec, meant: Vec) -> float:
-    lost, whole = math.sqrt(float(np.dot(error, error))), math.sqrt(float(np.dot(meant, meant)))
+    lost, whole = math.sqrt(float(error.dot(error))), math.sqrt(float(meant.dot(meant)))
     return lost / whole if whole else (0.0 if lost == 0.0 else math.inf)

@@ -13,13 +13,15 @@ means over time of the models agree to O(1 / T)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from functools import lru_cache
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.gossip.base import Topology
 
+LEFT = 0.01  # of the spread after the last rounds, as far as the matrices promise
 Manner = Literal["mixes", "shrinks", "averages", "bounded", "equal"]
 Matrix = NDArray[np.float64]
 
@@ -73,6 +75,19 @@ def contraction(
         p = p * weights[list(live)]
     p = p / p.sum(axis=1, keepdims=True)
     return float(np.abs(p[:, None, :] - p[None, :, :]).sum(axis=2).max() / 2.0)
+
+
+def rounds_to_mix(topology: Topology, first: int, live: tuple[int, ...], most: int) -> int:
+    """Rounds from `first` on after which the matrices alone promise that no more than LEFT of the spread is left; `most` where
+    it takes longer."""
+    return _rounds_to_mix(topology, first % topology.period, live, most)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=4096)
+def _rounds_to_mix(topology: Any, first: int, live: tuple[int, ...], most: int) -> int:
+    talks = np.ones((topology.n, topology.n), np.bool_)
+    few = (k for k in range(1, most) if contraction(topology, range(first, first + k), live, talks, 1.0, None) <= LEFT)
+    return next(few, most)
 
 
 def connected(live: Sequence[int], talks: NDArray[np.bool_], topology: Topology) -> bool:

@@ -32,7 +32,7 @@ class Ending:
     first: int  # first round that all of them went through after that
     whole: bool  # whether everybody that is left can hear of everybody
 
-    def _manner(self, audit_public: bool) -> agreement.Manner:
+    def manner(self) -> agreement.Manner:
         """What may be asked of the algorithm with this codec."""
         world, algorithm = self.world, self.world.algorithm
         name = world.name
@@ -42,7 +42,7 @@ class Ending:
         staleness, quorum = naming.param_of(algorithm, "staleness", 0), naming.param_of(algorithm, "quorum", 1.0)
         if exact and not staleness and quorum >= 1.0 and name in MIXING:
             return "mixes"
-        if exact or audit_public:
+        if exact or any(world.algorithm.audit(n.state).public for n in self.live):
             return "shrinks"
         return "averages" if compensates(world) else "bounded"
 
@@ -57,7 +57,7 @@ class Ending:
         models = [world.algorithm.model(n.state) for n in live]
         before, now = agreement.spread(self.since), agreement.spread(models)
         size = float(np.abs(np.asarray([*models, *self.since], np.float64)).max())
-        manner, floor = self._manner(any(a.public for a in audits)), FLOOR * max(size, 1.0)
+        manner, floor = self.manner(), FLOOR * max(size, 1.0)
         if manner == "equal":
             whole = len(live) == world.schedule.nodes and not world.lied  # a node that is gone may have told some only
             return f"models that must be equal differ by {now:.4g}" if whole and now > floor else None

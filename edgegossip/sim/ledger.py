@@ -34,7 +34,7 @@ class Account:
     lives: list[int]  # by peer: which of its lives our totals belong to
 
     def copy(self) -> Account:
-        return Account(self.mass.copy(), self.weight, list(self.lives))
+        return Account(self.mass, self.weight, list(self.lives))
 
 
 class Ledger:
@@ -55,7 +55,8 @@ class Ledger:
 
     def updated(self, node: int, delta: Vec, mixed: float = 1.0) -> None:
         """`mixed`: the push-sum weight with which the node's model was made. Of a small one the update counts less."""
-        self.accounts[node].mass += min(1.0, max(mixed, 0.0) / FULL) * delta
+        account = self.accounts[node]
+        account.mass = account.mass + min(1.0, max(mixed, 0.0) / FULL) * delta  # a new one: checkpoints hold the old
 
     def owes(self, node: int, peer: int) -> bool:
         """Whether `peer` has lost its disk since this node opened its account with it."""

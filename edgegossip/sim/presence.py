@@ -24,6 +24,7 @@ class Presence:
         self._clock, self._random, self._peers, self._reach, self._tell = clock, rng.random, peers, reach, tell
         self._closed: set[tuple[int, int]] = set()  # (who refuses, whom)
         self._down: list[set[int]] = [set() for _ in peers]  # by node: whom it was told to be down
+        self.pending = 0  # looks to come: while there are any, somebody may not know yet what has changed
 
     def connected(self, a: int, b: int) -> bool:
         return self._reach(a, b) and (a, b) not in self._closed and (b, a) not in self._closed
@@ -48,6 +49,7 @@ class Presence:
         down."""
         self._closed = {(a, b) for a, b in self._closed if a != node}
         for peer in self._peers[node]:
+            self.pending += 1
             self._clock.after(self._between(RETURN_S), self._reconnect, peer, node)
         return self.known_down(node)
 
@@ -58,12 +60,14 @@ class Presence:
         self._look_later(peer, node)
 
     def _look_later(self, node: int, peer: int) -> None:
+        self.pending += 1
         self._clock.after(self._between(RETURN_S if self.connected(node, peer) else GRACE_S), self._look, node, peer)
 
     def _between(self, bounds: tuple[float, float]) -> float:
         return bounds[0] + (bounds[1] - bounds[0]) * self._random()
 
     def _look(self, node: int, peer: int) -> None:
+        self.pending -= 1
         up, known_down = self.connected(node, peer), peer in self._down[node]
         if up and known_down:
             self._down[node].discard(peer)

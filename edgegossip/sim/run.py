@@ -1,8 +1,9 @@
 """Runs one schedule: faults, then quiet, in which everything must heal; and what must be true in the end.
 
-1. Faults, for `schedule.seconds`. 2. All is well and nobody trains any more; nodes that lied are sent away. Everybody must
-get to the same round. 3. QUIET_ROUNDS more, more often where a compressed algorithm needs them; then the nodes must agree
-as `agreement` says, on the mean where it is conserved, and both ends of every edge must hold the same."""
+1. Faults, for `schedule.seconds`. 2. All is well and nobody trains any more; nodes that lied are sent away. Once everybody
+knows who is there, all must get to the same round. 3. As many more rounds as mixing takes, and more where a compressed
+algorithm needs them; then the nodes must agree as `agreement` says, on the mean where it is conserved, and both ends of
+every edge must hold the same."""
 
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ from edgegossip.sim.world import World
 from edgegossip.types import ConfigError, EdgegossipError
 
 START_S = 0.3  # nodes start within
-QUIET_ROUNDS = 8
-MORE_ROUNDS, MOST_MORE = 20, 25  # for algorithms that take longer: so many rounds, so many times
+LOOK_S = 0.1  # between two looks at whether everybody knows who is there
+QUIET_ROUNDS = 3, 8  # at least and at most: as many as mixing takes
+MORE_ROUNDS = 4, 8, 16, *[20] * 24  # for algorithms that take longer
 CATCH_UP_ROUNDS = 60  # of a deadline each, that catching up may take
 
 
@@ -153,9 +155,13 @@ class _Run:
         world.quiet = True
         for i in sorted(world.lied):
             self._injector.expel(i)
-        world.clock.after(NOTICE_S + 0.5, self._look_for_sync)
+        world.clock.after(LOOK_S, self._look_for_sync)
 
     def _look_for_sync(self) -> None:
+        """Once everybody knows who is there."""
+        if self._world.presence.pending:
+            self._world.clock.after(LOOK_S, self._look_for_sync)
+            return
         live = self._live()
         if not live:
             self._world.clock.stop()
@@ -186,9 +192,20 @@ class _Run:
         world.settled = self._whole
         self._since = [x for n in live for x in world.models[n.index]]
         self._from = max(rounds) + 1
-        world.last_round = max(rounds) + QUIET_ROUNDS
+        world.last_round = max(rounds) + self._quiet_rounds([n.index for n in live])
         world.trace.line(world.clock.now, None, f"everybody is in round {min(rounds)} to {max(rounds)}")
         self._await_rest()
+
+    def _quiet_rounds(self, live: list[int]) -> int:
+        """Of which the last two do not count: nodes are not all in the same round."""
+        least, most = QUIET_ROUNDS
+        if self._ending().manner() not in ("mixes", "shrinks", "equal"):
+            return most
+        mixed = agreement.rounds_to_mix(self._world.topology, self._from, tuple(live), most - 2)
+        return max(least, mixed + 2)
+
+    def _ending(self) -> Ending:
+        return Ending(self._world, self._live(), self._since, self._from, self._whole)
 
     def _average(self, node: Node) -> None:
         self._world.averages.add(node.index, self._world.models[node.index][-1])
@@ -211,12 +228,12 @@ class _Run:
 
     def _conclude(self) -> None:
         world, live = self._world, self._live()
-        end = Ending(world, live, self._since, self._from, self._whole)
+        end = self._ending()
         wanted = end.consensus()
-        if wanted == MORE and self._more < MOST_MORE:
-            self._more += 1
+        if wanted == MORE and self._more < len(MORE_ROUNDS):
             assert world.last_round is not None
-            world.last_round += MORE_ROUNDS
+            world.last_round += MORE_ROUNDS[self._more]
+            self._more += 1
             for node in live:
                 world.progress_s[node.index] = world.clock.now
                 node.wake()

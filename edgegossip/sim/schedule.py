@@ -26,6 +26,7 @@ from edgegossip.types import ConfigError, EdgegossipError
 T = TypeVar("T")
 
 ROUND_S = 0.7  # what a round takes, about, when nothing is wrong
+ROUNDS = 6, 10  # with faults: most of what goes wrong does so within a few rounds, and short schedules are many
 VALUES = 16
 NODES = (2, 3, 4, 5, 6, 7, 8, 8)
 CODECS = (
@@ -98,7 +99,7 @@ def draw(seed: int, options: Options) -> Schedule:
     for each in options.algorithms or (algorithm,) if options.topology else ():
         if fault := unfit(each, topology, codec, nodes, options.values):
             raise ConfigError(fault)
-    rounds = options.rounds or 12 + int(of(seed, "rounds").random() * 9)
+    rounds = options.rounds or ROUNDS[0] + int(of(seed, "rounds").random() * (ROUNDS[1] - ROUNDS[0] + 1))
     spec = fault_words.parse(options.faults)
     built = naming.topology_of(topology, nodes)
     return Schedule(

@@ -175,11 +175,12 @@ class World:
         if done.round <= self.round_of[i] or round <= done.round:
             self.violate("rounds", i, f"round {done.round} done after {self.round_of[i]}, and {round} comes next")
         self._check_led(i, round)
-        if fault := self._left_out(i, done.round):
+        audit = self.algorithm.audit(node.state)
+        if fault := self._left_out(i, done.round, audit):
             self.violate("left-out", i, fault)
         self.round_of[i], self.progress_s[i] = done.round, now
         self.models[i] = (*self.models[i][-self.schedule.nodes :], model)
-        self._check_state(node, self.algorithm.audit(node.state))
+        self._check_state(node, audit)
         if self.lied and self.plain and (fault := checkers.implausible_fault(self.models[i])):
             self.violate("accepted", i, fault)
         if node.rounds_done % MEMORY_EVERY == 0:
@@ -239,11 +240,11 @@ class World:
             self.violate("led", i, f"goes on in round {round}, and nobody has been beyond round {self.furthest}")
         self.furthest = max(self.furthest, round)
 
-    def _left_out(self, i: int, round: Round) -> str | None:
+    def _left_out(self, i: int, round: Round, audit: Audit) -> str | None:
         """Whom a mixing left out, though all is well and everybody is waited for."""
-        if not self.settled or naming.param_of(self.algorithm, "quorum", 1.0) < 1.0:
+        if not self.settled or not audit.row or naming.param_of(self.algorithm, "quorum", 1.0) < 1.0:
             return None
-        row = self.algorithm.audit(self.nodes[i].state).row
+        row = audit.row
         senders = self.topology.neighbours(i, round).in_
         out = [j for j in senders if j not in row and j not in self.lied and self.presence.connected(i, j)]
         return f"mixed without {out} in round {round}" if row and out else None

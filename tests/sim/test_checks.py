@@ -171,6 +171,16 @@ def test_contraction_is_what_the_matrix_does() -> None:
             assert agreement.spread(list(x)) <= factor * before + 1e-12
 
 
+def test_rounds_that_mixing_takes() -> None:
+    def rounds(name: str, live: tuple[int, ...], first: int = 0) -> int:
+        return agreement.rounds_to_mix(topologies.get(name, 8), first, live, 6)
+
+    everybody = tuple(range(8))
+    assert rounds("complete", everybody) == 1
+    assert [rounds("one-peer-exponential", everybody, first) for first in range(4)] == [3, 3, 3, 3]
+    assert rounds("ring", everybody) == rounds("directed-ring", everybody) == 6
+
+
 def test_contraction_of_push_sum_is_that_of_the_ratio() -> None:
     rng, n = np.random.default_rng(1), 5
     topology, talks = topologies.get("directed-ring", n), np.ones((n, n), np.bool_)

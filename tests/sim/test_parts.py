@@ -101,11 +101,14 @@ def test_presence_notices_late_and_a_restart_always() -> None:
     )
     up.remove(1)
     presence.node_changed(1)
+    assert presence.pending == 2
     clock.run(10.0)
-    assert told == [(True, 0, 1, False), (True, 1, 0, False)]
+    assert told == [(True, 0, 1, False), (True, 1, 0, False)] and not presence.pending
     up.add(1)
     assert presence.booted(1) == frozenset()
+    assert presence.pending == 1
     clock.run(20.0)
+    assert not presence.pending
     assert told[2:] == [(True, 0, 1, True)]
     presence.booted(1)  # so quickly that nobody missed it
     clock.run(30.0)
