@@ -6,6 +6,7 @@ checks, the error messages and `edgegossip recipe keys` all come from there. The
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import tomllib
@@ -236,7 +237,7 @@ def with_settings(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
     """The recipe with `section.key` (or `section.table.key`) set to these values. Raises ConfigError."""
     document = asdict(recipe)
     for key, value in settings.items():
-        _put(document, key, value, f"{key} = {_show(value)}")
+        _put(document, key, copy.deepcopy(value), f"{key} = {_show(value)}")  # a later key may go into a table
     return from_dict(document)
 
 

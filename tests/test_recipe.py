@@ -99,7 +99,7 @@ def test_broken_toml_names_the_line(tmp_path) -> None:
 def test_packaged_recipes_load(name: str) -> None:
     made = recipe.load(name)
     assert made.run.name == name
-    assert made.run.mode == ("server" if name.endswith("server") else "gossip")
+    assert made.run.mode == ("gossip" if name.endswith("gossip") else "server")
 
 
 def test_run_id_depends_on_the_run_and_not_on_the_board() -> None:
@@ -108,6 +108,12 @@ def test_run_id_depends_on_the_run_and_not_on_the_board() -> None:
     assert recipe.run_id(Recipe()) == recipe.run_id(recipe.from_dict({}))
     assert recipe.run_id(Recipe()) != recipe.run_id(recipe.from_dict({"run": {"seed": 2}}))
     assert len(recipe.run_id(Recipe())) == 16
+
+
+def test_settings_leave_the_tables_that_they_are_given_alone() -> None:
+    table: dict[str, object] = {}
+    recipe.with_settings(Recipe(), {"codec.name": "qsgd", "codec.params": table, "codec.params.bits": 2})
+    assert table == {}
 
 
 def test_last_round_is_always_evaluated() -> None:

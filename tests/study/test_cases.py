@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgegossip.recipe import Recipe
+from edgegossip.recipe import Recipe, load
 from edgegossip.study.cases import Plan, files, make_cases, parse_seeds, parse_sweep, product, read_file
 from edgegossip.types import ConfigError
 
@@ -142,9 +142,20 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 def test_the_packaged_file_is_at_most_sixty_runs_with_a_name_each():
-    assert files() == ["fashion-gossip"]
+    assert "fashion-gossip" in files()
     cases = make_cases(Recipe(), read_file("fashion-gossip"))
     assert len(cases) <= 60
     assert len({case.name for case in cases}) == len({case.group for case in cases})
     assert {case.recipe.data.skew for case in cases} == {0.0, 0.8, 0.9}
     assert all(case.recipe.training.batch_size * case.recipe.run.nodes == 256 for case in cases)
+
+
+@pytest.mark.parametrize("name", ["co3", "elasticl"])
+def test_the_papers_sweeps_come_to_the_cases_that_they_list(name):
+    cases = make_cases(load(name), read_file(name))
+    shown = {case.name: dict(case.recipe.codec.params) for case in cases}
+    assert len(shown) == len(cases)
+    if name == "elasticl":
+        assert [p["bits"] for n, p in shown.items() if "fixed" in n] == [2, 2, 4, 4, 8, 8, 16, 16]
+    else:
+        assert [p.get("gamma") for p in shown.values()] == [None, 0.0, 0.9, 1.0, 0.9, None, 0.9]
