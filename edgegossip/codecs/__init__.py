@@ -6,24 +6,9 @@ for.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
-from edgegossip.codecs import (
-    atomo,
-    co3,
-    dgc,
-    elasticl,
-    elastiquant,
-    feedback,
-    floats,
-    minmax,
-    per_tensor,
-    powersgd,
-    sign,
-    sparse,
-    terngrad,
-    uniform,
-)
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Body, Codec, Ctx
 from edgegossip.codecs.measures import bits_per_value, relative_error
 from edgegossip.codecs.registry import Family, Param, Registry
@@ -43,24 +28,48 @@ __all__ = [
     "relative_error",
 ]
 
-REGISTRY = Registry.of(
-    (
-        *floats.FAMILIES,
-        *minmax.FAMILIES,
-        *uniform.FAMILIES,
-        *elastiquant.FAMILIES,
-        *elasticl.FAMILIES,
-        *co3.FAMILIES,
-        *terngrad.FAMILIES,
-        *sign.FAMILIES,
-        *sparse.FAMILIES,
-        *dgc.FAMILIES,
-        *atomo.FAMILIES,
-        *powersgd.FAMILIES,
-        *feedback.FAMILIES,
-        *per_tensor.FAMILIES,
-    )
+# File -> the names in its FAMILIES. Only the files that a run needs are imported: a board has little memory to spare.
+FILES = MappingProxyType(
+    {
+        "floats": ("fp32", "fp16", "bf16"),
+        "minmax": ("minmax8",),
+        "uniform": ("qsgd", "qsgd-inf", "qsgd-v", "2-bit-qsgd", "4-bit-qsgd", "8-bit-qsgd"),
+        "elastiquant": ("elastiquant", "4-bit-elastiquant", "8-bit-elastiquant", "e-elastiquant"),
+        "elasticl": ("elasticl",),
+        "co3": ("co3",),
+        "terngrad": ("terngrad",),
+        "sign": ("signsgd",),
+        "sparse": ("topk", "randk"),
+        "dgc": ("dgc",),
+        "atomo": ("atomo",),
+        "powersgd": ("powersgd",),
+        "feedback": ("error-feedback", "ef-signsgd"),
+        "per_tensor": ("per-tensor", "small-tensors"),
+    }
 )
+# Ids are on the wire: this table only grows.
+WIRE_IDS = MappingProxyType(
+    {
+        1: "fp32",
+        2: "fp16",
+        3: "minmax8",
+        4: "bf16",
+        5: "qsgd",
+        6: "qsgd-inf",
+        7: "elastiquant",
+        8: "elasticl",
+        9: "co3",
+        10: "terngrad",
+        11: "signsgd",
+        12: "topk",
+        13: "randk",
+        14: "atomo",
+        15: "powersgd",
+        16: "per-tensor",
+    }
+)
+
+REGISTRY = Registry.from_files(__name__, FILES, WIRE_IDS)
 
 
 def names() -> tuple[str, ...]:

@@ -1,16 +1,17 @@
 """Codecs by name (recipes, command line) and by wire id (frames).
 
-A family is one named codec with its parameters. A file of codecs ends in a tuple `FAMILIES`, which `codecs/__init__.py`
-lists. Names and wire ids are separate on purpose: a preset or a wrapper whose bodies another codec can decode has a
-name and no id.
+A family is one named codec with its parameters. A file of codecs ends in a tuple `FAMILIES`, whose names `codecs/__init__.py`
+lists, so that a file is imported when one of its codecs is asked for. Names and wire ids are separate on purpose: a preset
+or a wrapper whose bodies another codec can decode has a name and no id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from edgegossip.choices import did_you_mean
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Codec
@@ -78,9 +79,29 @@ class Family:
     from_params: Callable[[bytes], Codec[Any]] | None = None
 
 
+K = TypeVar("K", str, int)
+
+
+class _Listed(Mapping[K, Family]):
+    """Families by name or wire id, which `load` finds by name."""
+
+    def __init__(self, names: Mapping[K, str], load: Callable[[str], Family]) -> None:
+        self._names: Mapping[K, str] = names
+        self._load = load
+
+    def __getitem__(self, key: K) -> Family:
+        return self._load(self._names[key])
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 @dataclass(frozen=True)
 class Registry:
-    """Families by name and by wire id. Built once, from all `FAMILIES`."""
+    """Families by name and by wire id. Built once."""
 
     families: Mapping[str, Family]
     by_wire_id: Mapping[int, Family] = field(default_factory=lambda: MappingProxyType({}))
@@ -98,6 +119,17 @@ class Registry:
             if by_wire_id.setdefault(family.wire_id, family) is not family:
                 raise ValueError(f"{family.name} and {by_wire_id[family.wire_id].name} share wire id {family.wire_id}")
         return cls(MappingProxyType(by_name), MappingProxyType(by_wire_id))
+
+    @classmethod
+    def from_files(cls, package: str, files: Mapping[str, Sequence[str]], wire_ids: Mapping[int, str]) -> Registry:
+        """Of the families that are in the modules `files` of this package; each is imported when it is first asked for."""
+        file_of = {name: file for file, names in files.items() for name in names}
+
+        def load(name: str) -> Family:
+            families: Iterable[Family] = import_module(f"{package}.{file_of[name]}").FAMILIES
+            return next(family for family in families if family.name == name)
+
+        return cls(_Listed({name: name for name in file_of}, load), _Listed(wire_ids, load))
 
     def names(self) -> tuple[str, ...]:
         return tuple(self.families)

@@ -6,7 +6,6 @@ Both end in an `Entry`: the run's manifest, verified, with the recipe in it, and
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -150,6 +149,8 @@ def _recipe_of(manifest: Manifest) -> Recipe:
         raise PeerError("the run's manifest and its recipe do not fit each other")
     if recipe.gossip.topology != "file":
         return recipe
+    import tempfile  # here: few boards need it
+
     file = Path(tempfile.mkdtemp(prefix="edgegossip-")) / "topology.json"
     file.write_text(manifest.topology_file)
     return replace(recipe, gossip=replace(recipe.gossip, topology_file=str(file)))

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from edgegossip.types import HostError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write in the block. After it `path` holds what was written; after an exception, a crash or power loss it
+    holds that or what it held before. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
 
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace `path` with `data`; after a crash or power loss it holds the old bytes or the new ones. Raises
     HostError."""
-    temporary: str | None = None
     try:
-        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(fd, "wb") as file:
-            os.fchmod(file.fileno(), 0o644)
+        with replacing(path) as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
     except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
         raise HostError(f"cannot write {path}: {error.strerror}") from None
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
@@ -33,6 +37,25 @@ def test_names_and_wire_ids_of_version_1() -> None:
         15: "powersgd",
         16: "per-tensor",
     }
+
+
+def test_the_list_is_that_of_the_files() -> None:
+    """Every family of every file, in the files' own order and with their ids; a module that is not listed has none."""
+    modules = [import_module(f"edgegossip.codecs.{m.name}") for m in iter_modules(codecs.__path__)]
+    with_families = {m.__name__.rpartition(".")[2]: m for m in modules if hasattr(m, "FAMILIES")}
+    assert set(with_families) == set(codecs.FILES)
+    built = Registry.of(family for file in codecs.FILES for family in with_families[file].FAMILIES)
+    assert built.names() == codecs.names() and dict(built.by_wire_id) == dict(codecs.REGISTRY.by_wire_id)
+    assert all(tuple(f.name for f in with_families[file].FAMILIES) == names for file, names in codecs.FILES.items())
+
+
+def test_only_the_file_that_is_asked_for_is_imported() -> None:
+    code = (
+        "import sys; from edgegossip import codecs; codecs.get('minmax8'); codecs.from_wire(1, b'');"
+        "print(sorted(m.rpartition('.')[2] for m in sys.modules if m.rpartition('.')[2] in codecs.FILES))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['floats', 'minmax']"
 
 
 def test_every_name_makes_a_codec_that_a_receiver_can_rebuild() -> None:
