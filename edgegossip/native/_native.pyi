@@ -255,7 +255,12 @@ def int8_evonorm_backward(
     threads: int | None = None,
 ) -> None: ...
 def int8_max_pool(
-    shape: Sequence[int], x_q: ReadBuffer, q: WriteBuffer, tap: WriteBuffer, threads: int | None = None
+    shape: Sequence[int],
+    x_q: ReadBuffer,
+    q: WriteBuffer,
+    tap: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
 ) -> None: ...
 def int8_max_pool_backward(
     shape: Sequence[int], tap: ReadBuffer, g: ReadBuffer, out: WriteBuffer, threads: int | None = None

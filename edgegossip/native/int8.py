@@ -165,16 +165,21 @@ def evonorm_backward(
 
 
 def max_pool(
-    shape: PoolShape, q: NDArray[np.int8], out: NDArray[np.int8], tap: NDArray[np.uint8], threads: int | None = None
+    shape: PoolShape,
+    q: NDArray[np.int8],
+    out: NDArray[np.int8],
+    tap: NDArray[np.uint8],
+    isa: str | None = None,
+    threads: int | None = None,
 ) -> None:
     """Largest q of every window, and the place of the first such one in it, row * kernel_w + column; at most 256 places."""
-    _native.int8_max_pool(shape, q, out, tap, threads)
+    _native.int8_max_pool(shape, q, out, tap, isa, threads)
 
 
 def max_pool_backward(
     shape: PoolShape, tap: NDArray[np.uint8], g: Floats, dx: Floats, threads: int | None = None
 ) -> None:
-    """The gradient of every output goes to the place that it came from."""
+    """The gradient of every output goes to the place that it came from. ValueError for a tap outside the map."""
     _native.int8_max_pool_backward(shape, tap, g, dx, threads)
 
 

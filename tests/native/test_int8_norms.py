@@ -84,33 +84,45 @@ def test_additions(batch, size, isa, seed):
     st.booleans(),
     st.integers(3, 9),
     st.integers(3, 9),
+    st.sampled_from([5, 16, 37]),
+    st.sampled_from(ISAS),
     st.integers(0, 10**6),
 )
-def test_pooling_is_torchs(kernel, stride, padded, ceil_mode, height, width, seed):
+def test_pooling_is_torchs(kernel, stride, padded, ceil_mode, height, width, channels, isa, seed):
     rng = np.random.default_rng(seed)
     pad = kernel // 2 if padded else 0
-    maps, y = maps_of(rng.normal(size=(2, height, width, 5)).astype(F))
-    q = torch.from_numpy(maps.q.reshape(2, height, width, 5).astype(F)).permute(0, 3, 1, 2).requires_grad_()
+    maps, y = maps_of(rng.normal(size=(2, height, width, channels)).astype(F))
+    q = torch.from_numpy(maps.q.reshape(2, height, width, channels).astype(F)).permute(0, 3, 1, 2).requires_grad_()
     most = F32.max_pool2d(q, kernel, stride, pad, ceil_mode=ceil_mode)
     out_h, out_w = most.shape[2:]
-    shape = int8.PoolShape(2, height, width, 5, kernel, kernel, stride, stride, pad, pad, out_h, out_w)
+    shape = int8.PoolShape(2, height, width, channels, kernel, kernel, stride, stride, pad, pad, out_h, out_w)
     out, tap = np.empty(most.numel(), np.int8), np.empty(most.numel(), np.uint8)
-    int8.max_pool(shape, maps.q, out, tap, 2)
-    np.testing.assert_array_equal(out.reshape(2, out_h, out_w, 5), most.detach().permute(0, 2, 3, 1).numpy())
+    int8.max_pool(shape, maps.q, out, tap, isa, 2)
+    np.testing.assert_array_equal(out.reshape(2, out_h, out_w, channels), most.detach().permute(0, 2, 3, 1).numpy())
     g, dx = rng.normal(size=most.shape).astype(F), np.empty(maps.q.size, F)
     int8.max_pool_backward(shape, tap, np.ascontiguousarray(g.transpose(0, 2, 3, 1)).ravel(), dx, 2)
     most.backward(torch.from_numpy(g))
-    np.testing.assert_allclose(dx.reshape(2, height, width, 5), q.grad.permute(0, 2, 3, 1).numpy(), atol=1e-5)
+    np.testing.assert_allclose(dx.reshape(2, height, width, channels), q.grad.permute(0, 2, 3, 1).numpy(), atol=1e-5)
 
     for counted in (True, False):
         x = torch.from_numpy(y).permute(0, 3, 1, 2).requires_grad_()
         mean = F32.avg_pool2d(x, kernel, stride, pad, ceil_mode=ceil_mode, count_include_pad=counted)
         found = np.empty(most.numel(), F)
         int8.average_pool(shape, maps, counted, found, 2)
-        np.testing.assert_allclose(found.reshape(2, out_h, out_w, 5), mean.detach().permute(0, 2, 3, 1), atol=1e-5)
+        np.testing.assert_allclose(
+            found.reshape(2, out_h, out_w, channels), mean.detach().permute(0, 2, 3, 1), atol=1e-5
+        )
         int8.average_pool_backward(shape, np.ascontiguousarray(g.transpose(0, 2, 3, 1)).ravel(), counted, dx, 2)
         mean.backward(torch.from_numpy(g.astype(np.float64)))
-        np.testing.assert_allclose(dx.reshape(2, height, width, 5), x.grad.permute(0, 2, 3, 1), atol=1e-5)
+        np.testing.assert_allclose(dx.reshape(2, height, width, channels), x.grad.permute(0, 2, 3, 1), atol=1e-5)
+
+
+def test_a_tap_outside_the_map_is_refused():
+    shape = int8.PoolShape(1, 3, 3, 1, 3, 3, 2, 2, 1, 1, 2, 2)
+    for tap in (0, 3, 9, 255):  # the first window has no row above and no column to the left of its middle
+        taps = np.array([tap, 4, 4, 4], np.uint8)
+        with pytest.raises(ValueError, match="outside the map"):
+            int8.max_pool_backward(shape, taps, np.ones(4, F), np.empty(9, F))
 
 
 @pytest.mark.parametrize("isa", ISAS)

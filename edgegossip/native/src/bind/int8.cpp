@@ -188,7 +188,9 @@ void norm_back(const Numbers& numbers, nb::handle y_q, nb::handle y_scale, nb::h
                      {dy.data(), out.v.data(), out.gamma.data(), out.beta.data()}, threads);
 }
 
-void max_pool_forward(const Numbers& numbers, nb::handle x_q, nb::handle q_object, nb::handle tap_object, std::optional<int> threads_argument) {
+void max_pool_forward(const Numbers& numbers, nb::handle x_q, nb::handle q_object, nb::handle tap_object, const Name& isa_name,
+                      std::optional<int> threads_argument) {
+    const Int8& kernels = kernels_of(isa_name);
     const int threads = choose_threads(threads_argument);
     const PoolShape s = pool_shape(numbers);
     if (s.kernel_h * s.kernel_w > 256) throw nb::value_error("a window has at most 256 places");
@@ -198,7 +200,7 @@ void max_pool_forward(const Numbers& numbers, nb::handle x_q, nb::handle q_objec
     q.expect_size(s.batch * s.out_size());
     tap.expect_size(s.batch * s.out_size());
     nb::gil_scoped_release unlocked;
-    max_pool(s, x.data(), q.data(), tap.data(), threads);
+    max_pool(kernels, s, x.data(), q.data(), tap.data(), threads);
 }
 
 void max_pool_back(const Numbers& numbers, nb::handle tap_object, nb::handle g_object, nb::handle out_object, std::optional<int> threads_argument) {
@@ -210,6 +212,7 @@ void max_pool_back(const Numbers& numbers, nb::handle tap_object, nb::handle g_o
     g.expect_size(s.batch * s.out_size());
     out.expect_size(s.batch * s.in_size());
     nb::gil_scoped_release unlocked;
+    if (!taps_inside(s, tap.data())) throw nb::value_error("a tap lies outside the map");
     max_pool_backward(s, tap.data(), g.data(), out.data(), threads);
 }
 
@@ -253,7 +256,7 @@ void bind_int8(nb::module_& m) {
           "beta"_a.none(), "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
     m.def("int8_evonorm_backward", &norm_back, "shape"_a, "y_q"_a.none(), "y_scale"_a.none(), "y_zero"_a.none(), "v"_a.none(),
           "gamma"_a.none(), "beta"_a.none(), "g"_a.none(), "dy"_a.none(), "dv"_a.none(), "dgamma"_a.none(), "dbeta"_a.none(), isa, threads);
-    m.def("int8_max_pool", &max_pool_forward, "shape"_a, "x_q"_a.none(), "q"_a.none(), "tap"_a.none(), threads);
+    m.def("int8_max_pool", &max_pool_forward, "shape"_a, "x_q"_a.none(), "q"_a.none(), "tap"_a.none(), isa, threads);
     m.def("int8_max_pool_backward", &max_pool_back, "shape"_a, "tap"_a.none(), "g"_a.none(), "out"_a.none(), threads);
     m.def("int8_average_pool", &average, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "count_padding"_a,
           "out"_a.none(), threads);

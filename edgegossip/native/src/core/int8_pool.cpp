@@ -47,41 +47,49 @@ void for_taps(const PoolShape& s, const Window& w, const Task& task) {
 
 }  // namespace
 
-void max_pool(const PoolShape& s, const int8_t* x, int8_t* q, uint8_t* tap, int threads) {
+void max_pool(const Int8& kernels, const PoolShape& s, const int8_t* x, int8_t* q, uint8_t* tap, int threads) {
     parallel_for(s.batch, threads, [&](int64_t n) {
-        const int8_t* const map = x + n * s.in_size();
+        std::vector<const int8_t*> from;
+        std::vector<uint8_t> places;
         for_windows(s, [&](const Window& w, int64_t at) {
-            int8_t* const most = q + n * s.out_size() + at;
-            uint8_t* const place = tap + n * s.out_size() + at;
-            bool first = true;
-            for_taps(s, w, [&](int64_t from, int64_t k) {
-                const int8_t* const value = map + from;
-                if (first) {
-                    std::copy_n(value, s.channels, most);
-                    std::fill_n(place, s.channels, uint8_t(k));
-                    first = false;
-                    return;
-                }
-                for (int64_t c = 0; c < s.channels; c++) {
-                    const bool larger = value[c] > most[c];
-                    most[c] = larger ? value[c] : most[c];
-                    place[c] = larger ? uint8_t(k) : place[c];
-                }
+            from.clear();
+            places.clear();
+            for_taps(s, w, [&](int64_t first, int64_t k) {
+                from.push_back(x + n * s.in_size() + first);
+                places.push_back(uint8_t(k));
             });
+            kernels.largest(from.data(), places.data(), int64_t(from.size()), s.channels, q + n * s.out_size() + at,
+                            tap + n * s.out_size() + at);
         });
     });
 }
 
+bool taps_inside(const PoolShape& s, const uint8_t* tap) {
+    const uint8_t most = *std::max_element(tap, tap + s.batch * s.out_size());
+    const bool whole = s.pad_h == 0 && s.pad_w == 0 && (s.out_height - 1) * s.stride_h + s.kernel_h <= s.height &&
+                       (s.out_width - 1) * s.stride_w + s.kernel_w <= s.width;
+    if (whole || most >= s.kernel_h * s.kernel_w) return most < s.kernel_h * s.kernel_w;
+    bool inside = true;
+    for (int64_t n = 0; n < s.batch; n++)
+        for_windows(s, [&](const Window& w, int64_t at) {
+            bool good[256] = {};
+            for_taps(s, w, [&](int64_t, int64_t k) { good[k & 255] = true; });
+            for (int64_t c = 0; c < s.channels; c++) inside = inside && good[tap[n * s.out_size() + at + c]];
+        });
+    return inside;
+}
+
 void max_pool_backward(const PoolShape& s, const uint8_t* tap, const float* g, float* out, int threads) {
+    std::vector<int64_t> offsets;  // of a window's places
+    for (int64_t k = 0; k < s.kernel_h * s.kernel_w; k++) offsets.push_back((k / s.kernel_w * s.width + k % s.kernel_w) * s.channels);
     parallel_for(s.batch, threads, [&](int64_t n) {
         float* const map = out + n * s.in_size();
         std::fill_n(map, s.in_size(), 0.0f);
         for_windows(s, [&](const Window& w, int64_t at) {
             const uint8_t* const place = tap + n * s.out_size() + at;
             const float* const grad = g + n * s.out_size() + at;
-            for_taps(s, w, [&](int64_t to, int64_t k) {
-                for (int64_t c = 0; c < s.channels; c++) map[to + c] += place[c] == k ? grad[c] : 0.0f;
-            });
+            const int64_t first = (w.first_row * s.width + w.first_column) * s.channels;
+            for (int64_t c = 0; c < s.channels; c++) map[first + offsets[place[c]] + c] += grad[c];
         });
     });
 }

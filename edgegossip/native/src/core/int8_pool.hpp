@@ -15,9 +15,12 @@ struct PoolShape {
 };
 
 // q = the largest value of a window, `tap` its first place there, kh * kernel_w + kw. Padding is never the largest.
-void max_pool(const PoolShape& shape, const int8_t* x, int8_t* q, uint8_t* tap, int threads);
+void max_pool(const Int8& kernels, const PoolShape& shape, const int8_t* x, int8_t* q, uint8_t* tap, int threads);
 
-// The gradient of each output goes to its window's tap.
+// Whether every tap is a place inside its window and the map.
+bool taps_inside(const PoolShape& shape, const uint8_t* tap);
+
+// The gradient of each output goes to its window's tap, which is inside the map.
 void max_pool_backward(const PoolShape& shape, const uint8_t* tap, const float* g, float* out, int threads);
 
 // out = scale * sum over the window of (x - zero) / divisor; the divisor counts padding when `count_padding`.

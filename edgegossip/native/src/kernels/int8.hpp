@@ -85,6 +85,9 @@ struct Int8 {
 
     // 4 i + 1 (equal to high) + 2 (equal to low) for every q[i] that equals high[i % width] or low[i % width], in order; how many.
     int64_t (*ties)(const int8_t* q, int64_t rows, int64_t width, const int8_t* high, const int8_t* low, int32_t* found);
+
+    // q[c] = the largest of from[k][c], k < count, and tap[c] = places[k] of the first such k. With count 0: -128 and 0.
+    void (*largest)(const int8_t* const* from, const uint8_t* places, int64_t count, int64_t channels, int8_t* q, uint8_t* tap);
 };
 
 }  // namespace edgegossip
