@@ -24,6 +24,9 @@ class Security(Protocol):
         """Where our gRPC server is to listen, inside this machine. `tell` takes lines for the log and `on_news` is called when
         some peer may have to be let go; both from any thread."""
 
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Of our gRPC server."""
+
     def open_door(self, where: addresses.Address) -> addresses.Address:
         """Listen for peers, who are let through to our gRPC server. Raises HostError."""
 
@@ -100,7 +103,10 @@ async def serve(
     server = grpc.aio.server(options=limits.server_options(secured=security is not None))
     server.add_generic_rpc_handlers(tuple(handlers))
     try:
-        port = server.add_insecure_port(inside or str(where))
+        if security is None:
+            port = server.add_insecure_port(str(where))
+        else:
+            port = server.add_secure_port(inside, security.server_credentials())
     except RuntimeError:
         port = 0
     if not port:

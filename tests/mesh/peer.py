@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import resource
 import sys
@@ -11,6 +12,7 @@ import numpy  # noqa: F401  (a gossip board has it loaded)
 
 from edgegossip.mesh import GrpcTransport, MeshLimits
 from edgegossip.mesh.base import Received
+from edgegossip.mesh.security.guard import Guard
 from edgegossip.profiling.sockets import SocketMeter
 
 
@@ -24,11 +26,17 @@ def rss_bytes() -> int:
 
 
 def main() -> None:
-    node, listen, run_id, limits = sys.argv[1:5]
+    node, listen, run_id, limits, identity = sys.argv[1:6]
     meter = SocketMeter()
     insecure = not listen.startswith("127.")
+    security = Guard.load(identity) if identity else None
     transport = GrpcTransport(
-        node, bytes.fromhex(run_id), listen, limits=MeshLimits(**json.loads(limits)), insecure=insecure
+        node,
+        bytes.fromhex(run_id),
+        listen,
+        limits=MeshLimits(**json.loads(limits)),
+        insecure=insecure,
+        security=security,
     )
     say(address=transport.address)
 
@@ -43,6 +51,8 @@ def main() -> None:
         if line.strip() == "report":
             totals = meter.sample()
             say(rss_bytes=rss_bytes(), sent=totals and totals.sent_bytes, link=totals and totals.sent_link_bytes)
+        elif line.startswith("hold "):
+            ctypes.PyDLL(None).usleep(int(float(line.split()[1]) * 1e6))  # PyDLL keeps Python's lock
         else:
             transport.connect(json.loads(line))
     transport.close()

@@ -51,8 +51,8 @@ def connect_all(transports: Sequence[GrpcTransport], names: Sequence[str]) -> No
 class PeerProcess:
     """`tests.mesh.peer` as a child process: sends every frame back to its sender."""
 
-    def __init__(self, node: str, listen: str = "127.0.0.1:0", **limits: float) -> None:
-        command = [sys.executable, "-m", "tests.mesh.peer", node, listen, RUN.hex(), json.dumps(limits)]
+    def __init__(self, node: str, listen: str = "127.0.0.1:0", identity: str = "", **limits: float) -> None:
+        command = [sys.executable, "-m", "tests.mesh.peer", node, listen, RUN.hex(), json.dumps(limits), identity]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -74,6 +74,12 @@ class PeerProcess:
     def connect(self, peers: dict[str, str]) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(peers) + "\n")
+        self.process.stdin.flush()
+
+    def hold(self, seconds: float) -> None:
+        """Let nothing else of Python run in it for so long."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"hold {seconds}\n")
         self.process.stdin.flush()
 
     def end(self) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import ssl
 import threading
@@ -20,12 +21,13 @@ from edgegossip.mesh import GrpcTransport, MeshLimits, wire
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received
 from edgegossip.mesh.edge import METHOD
-from edgegossip.mesh.security.names import Subject
+from edgegossip.mesh.security import knock
+from edgegossip.mesh.security.names import serial_name
 from edgegossip.mesh.security.tls import H2, KNOCK
 from edgegossip.types import PeerError
 from tests.mesh.fleet import TestFleet
 from tests.mesh.relay import SlowAnswers
-from tests.mesh.support import PATIENCE_S, QUICK, RUN, connect_all, wait_for
+from tests.mesh.support import PATIENCE_S, QUICK, RUN, PeerProcess, connect_all, wait_for
 
 LIMITS = replace(QUICK, handshake_s=0.4, max_frame_bytes=1 << 20)
 BAD = ["other fleet", "expired", "not yet valid", "wrong usage", "self-signed"]
@@ -97,7 +99,7 @@ def is_refused(context: ssl.SSLContext, address: str) -> None:
 @pytest.mark.parametrize("what", ["none", *BAD])
 def test_a_caller_with(fleet, pair, what):
     _, b = pair
-    is_refused(fleet.client_context(fleet.files(what), H2), b.address)
+    is_refused(fleet.client_context(fleet.files(what), KNOCK), b.address)
     told(b, WORDS[what])
 
 
@@ -188,7 +190,31 @@ def test_board_c_at_the_address_of_b(fleet, pair):
 # -- who it is -----------------------------------------------------------------------------------------------
 
 
-def converse(fleet: TestFleet, name: str, address: str, *messages: bytes) -> list[pb.ExchangeResponse]:
+def knock_at(fleet: TestFleet, files: tuple[Path, Path], address: str) -> knock.Answer:
+    """What the door of a board says."""
+    with dial(address) as plain, fleet.client_context(files, KNOCK).wrap_socket(plain) as s:
+        s.sendall(knock.hello(1))
+        data = b""
+        while (answer := knock.parse_answer(data)) is None:
+            data += s.recv(4096)
+        s.sendall(knock.blob(b""))
+        assert s.recv(1) == b""
+        return answer
+
+
+def channel_to_b(fleet: TestFleet, files: tuple[Path, Path], address: str, ticket: str = "") -> grpc.Channel:
+    """As a board opens it, but with whatever certificate."""
+    ticket = ticket or knock_at(fleet, files, address).text
+    certificate, key = (path.read_bytes() for path in files)
+    credentials = grpc.ssl_channel_credentials((fleet.folder("b") / "ca.pem").read_bytes(), key, certificate)
+    name = serial_name(fleet.guard("b").identity.certificate.serial, fleet.ca.fleet_id, ticket)
+    options = [("grpc.ssl_target_name_override", name), ("grpc.use_local_subchannel_pool", 1)]
+    return grpc.secure_channel(address, credentials, options)
+
+
+def converse(
+    fleet: TestFleet, name: str, address: str, *messages: bytes, ticket: str = ""
+) -> list[pb.ExchangeResponse]:
     """What a board answers to these messages of the certified board `name`, until it ends the stream."""
     done = threading.Event()
 
@@ -196,12 +222,8 @@ def converse(fleet: TestFleet, name: str, address: str, *messages: bytes) -> lis
         yield from messages
         done.wait(PATIENCE_S)
 
-    certificate, key = (path.read_bytes() for path in fleet.of(name))
-    credentials = grpc.ssl_channel_credentials((fleet.folder(name) / "ca.pem").read_bytes(), key, certificate)
-    target = Subject("b", "board", fleet.ca.fleet_id).dns_name
-    options = [("grpc.ssl_target_name_override", target), ("grpc.use_local_subchannel_pool", 1)]
     answers: list[pb.ExchangeResponse] = []
-    with grpc.secure_channel(address, credentials, options) as channel:
+    with channel_to_b(fleet, fleet.of(name), address, ticket) as channel:
         call = channel.stream_stream(METHOD)(requests(), timeout=PATIENCE_S)
         try:
             answers.extend(pb.ExchangeResponse.FromString(message) for message in call)
@@ -237,10 +259,8 @@ def test_the_certificate_of_c_for_a_stream_of_a(fleet, pair):
 def test_an_operator_is_no_board(fleet, pair):
     _, b = pair
     operator = fleet.fleet.folder / "operator"
-    certificate, key = (operator / "identity.pem").read_bytes(), (operator / "identity.key").read_bytes()
-    credentials = grpc.ssl_channel_credentials((operator / "ca.pem").read_bytes(), key, certificate)
-    options = [("grpc.ssl_target_name_override", Subject("b", "board", fleet.ca.fleet_id).dns_name)]
-    with grpc.secure_channel(b.address, credentials, options) as channel:
+    files = operator / "identity.pem", operator / "identity.key"
+    with channel_to_b(fleet, files, b.address) as channel:
         call = channel.stream_stream(METHOD)(iter([hello()]), timeout=PATIENCE_S)
         answer = pb.ExchangeResponse.FromString(next(call))
     assert answer.refusal.code == pb.REFUSAL_CODE_IDENTITY
@@ -446,12 +466,24 @@ def test_a_caller_that_drips(fleet, pair):
     told(b, "it did not finish the TLS handshake in 0.4 s")
 
 
-@pytest.mark.parametrize(("protocol", "words"), [(H2, "it said nothing after"), (KNOCK, "it did not finish its knock")])
-def test_a_caller_that_says_nothing_after_the_handshake(fleet, pair, protocol, words):
+def test_a_caller_that_knocks_and_says_nothing(fleet, pair):
     _, b = pair
-    with dial(b.address) as plain, fleet.client_context(fleet.of("c"), protocol).wrap_socket(plain) as s:
+    with dial(b.address) as plain, fleet.client_context(fleet.of("c"), KNOCK).wrap_socket(plain) as s:
         assert ended(s)
-    told(b, words)
+    told(b, "it did not finish its knock in 0.4 s")
+
+
+def test_a_caller_with_a_ticket_that_stalls_in_tls(fleet, pair):
+    _, b = pair
+    ticket = knock_at(fleet, fleet.of("c"), b.address).text
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    name = serial_name(7, fleet.ca.fleet_id, ticket)
+    with suppress(ssl.SSLWantReadError):
+        context = fleet.client_context(fleet.of("c"), H2)
+        context.wrap_bio(incoming, outgoing, server_hostname=name).do_handshake()
+    with dial(b.address) as s:
+        s.sendall(outgoing.read())
+        assert ended(s)  # gRPC's own limit
 
 
 def test_a_stream_without_hello(fleet, pair):
@@ -490,10 +522,7 @@ def test_a_flood_of_streams(fleet, pair):
 
 
 def _flood(fleet: TestFleet, address: str, stop: threading.Event) -> None:
-    certificate, key = (path.read_bytes() for path in fleet.of("c"))
-    credentials = grpc.ssl_channel_credentials((fleet.folder("c") / "ca.pem").read_bytes(), key, certificate)
-    options = [("grpc.ssl_target_name_override", Subject("b", "board", fleet.ca.fleet_id).dns_name)]
-    with grpc.secure_channel(address, credentials, options) as channel, suppress(grpc.RpcError):
+    with channel_to_b(fleet, fleet.of("c"), address) as channel, suppress(grpc.RpcError):
         while not stop.is_set():
             next(channel.stream_stream(METHOD)(iter([hello()]), timeout=PATIENCE_S))
 
@@ -512,13 +541,64 @@ def test_a_flood_of_tiny_frames_waits_at_its_sender(fleet):
 
 
 def test_of_too_many_connections_of_one_board_the_oldest_goes(fleet):
-    limits = replace(LIMITS, max_connections_per_peer=3, handshake_s=5.0)
+    limits = replace(LIMITS, max_connections_per_peer=2)
     with GrpcTransport("b", RUN, limits=limits, security=fleet.guard("b")) as b:
-        context = fleet.client_context(fleet.of("c"), H2)
-        crowd = [context.wrap_socket(dial(b.address)) for _ in range(4)]
+        crowd = [channel_to_b(fleet, fleet.of("c"), b.address) for _ in range(3)]
+        states: queue.SimpleQueue[grpc.ChannelConnectivity] = queue.SimpleQueue()
         try:
-            told(b, "it has more than 3 connections")
-            assert ended(crowd[0])
+            grpc.channel_ready_future(crowd[0]).result(PATIENCE_S)
+            crowd[0].subscribe(states.put)
+            for channel in crowd[1:]:
+                grpc.channel_ready_future(channel).result(PATIENCE_S)
+            told(b, "it has more than 2 connections; the oldest is closed")
+            while states.get(timeout=PATIENCE_S) is grpc.ChannelConnectivity.READY:
+                pass
         finally:
-            for s in crowd:
-                s.close()
+            for channel in crowd:
+                channel.close()
+
+
+# -- tickets -------------------------------------------------------------------------------------------------
+
+
+def test_grpc_without_a_knock(fleet, pair):
+    _, b = pair
+    is_refused(fleet.client_context(fleet.of("c"), H2), b.address)
+    assert "refused c at" in told(b, "it comes in without a knock")
+
+
+def test_a_ticket_is_for_one_connection(fleet, pair):
+    _, b = pair
+    ticket = knock_at(fleet, fleet.of("c"), b.address).text
+    assert converse(fleet, "c", b.address, hello(run_id=b""), ticket=ticket)[-1].WhichOneof("kind") == "refusal"
+    told(b, "it belongs to run")
+    with pytest.raises(AssertionError):
+        converse(fleet, "c", b.address, hello(), ticket=ticket)
+    told(b, "it comes in without a knock")
+
+
+def test_a_ticket_of_somebody_else(fleet, pair):
+    """c overheard the ticket of a, and was quicker."""
+    _, b = pair
+    ticket = knock_at(fleet, fleet.of("a"), b.address).text
+    [answer] = converse(fleet, "c", b.address, hello(sender="a"), ticket=ticket)
+    assert answer.refusal.code == pb.REFUSAL_CODE_IDENTITY
+    told(b, "its certificate is not the one with which a knocked")
+
+
+def test_a_board_whose_interpreter_is_busy_still_answers(fleet):
+    """As it is while it imports torch: what holds Python's lock must not look like a dead board."""
+    limits = replace(LIMITS, keepalive_s=0.2, keepalive_timeout_s=0.3, grace_s=0.1)
+    process = PeerProcess("b", identity=str(fleet.folder("b")))
+    try:
+        with GrpcTransport("a", RUN, limits=limits, security=fleet.guard("a")) as a:
+            process.connect({"a": a.address})
+            a.connect({"b": process.address})
+            wait_for(a, PeerUp)
+            process.hold(2.0)
+            time.sleep(2.5)
+            a.send("b", [b"awake?"])
+            wait_for(a, Received)
+            assert not [e for e in left(a) if isinstance(e, PeerDown)]
+    finally:
+        process.kill()

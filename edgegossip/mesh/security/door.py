@@ -1,8 +1,10 @@
 """The door of a board: the port that everybody can reach. A thread of its own accepts, speaks TLS and lets in.
 
-gRPC's server listens behind it on a socket that has a name inside this machine only, and hears from the door alone. The door is
-there because gRPC for Python neither tells why a handshake failed nor bounds who connects how often, has no revocation list and
-cannot cut a connection off. A peer's bytes are deciphered here by OpenSSL, outside Python's lock, and passed on.
+gRPC's server listens behind it on a socket that has a name inside this machine only. The door is there because gRPC for Python
+neither tells why a handshake failed nor bounds who connects how often, has no revocation list and cannot cut a connection off. So
+callers knock first: they speak TLS with the door, which tells them what it thinks of them, and get a ticket. The connection that
+comes with the ticket is handed on to gRPC as it is, which then checks certificates by itself; its bytes pass through a relay
+outside Python (native/relay.py), because a board that imports torch has no time for its door but has to answer its peers.
 """
 
 from __future__ import annotations
@@ -17,25 +19,26 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.security import knock
+from edgegossip.mesh.security.names import ticket_in
 from edgegossip.mesh.security.rates import Buckets, Teller
-from edgegossip.mesh.security.visitor import Caller, Left, Visitor
+from edgegossip.mesh.security.tickets import Tickets
+from edgegossip.mesh.security.visitor import Caller, Expected, Left, Visitor
+from edgegossip.native.relay import Relay
 from edgegossip.types import EdgegossipError, HostError, PeerError
 
 _log = logging.getLogger(__name__)
-_SCRATCH_BYTES = 256 << 10
 _ACCEPTS = 64  # at a time, before others have their turn
 _RESET = b"\x01\0\0\0\0\0\0\0"  # struct linger: close at once
 
 
 class Door:
-    """Runs from construction until `close`. `admit` raises PeerError for who may not come in, `kept_out` says why somebody may
-    knock and hear the reason but not come in (empty: may); `tell` takes lines for the log.
-
-    `context` gives the TLS context for each new connection, `answer` and `offered` serve knocks (see visitor.Host).
+    """Runs from construction until `close`. `admit` raises PeerError for who may not come in; `context` gives the TLS context for
+    each new connection, `answer` and `offered` serve knocks (see visitor.Host); `tell` takes lines for the log.
     """
 
     def __init__(
@@ -46,17 +49,17 @@ class Door:
         limits: MeshLimits,
         context: Callable[[], ssl.SSLContext],
         admit: Callable[[Caller], None],
-        kept_out: Callable[[Caller], str],
         answer: Callable[[Caller, int], knock.Answer],
         offered: Callable[[Caller, bytes], None],
         tell: Callable[[Caller | None, str], None],
     ) -> None:
         self._upstream, self._fleet, self._limits = upstream, fleet, limits
-        self._kept_out = kept_out
-        self._context, self._admit, self.answer, self.offered, self._tell = context, admit, answer, offered, tell
-        self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self.context, self._admit, self.answer, self.offered, self._tell = context, admit, answer, offered, tell
         self._callers: dict[str, Caller] = {}  # by the local address that our gRPC server sees
-        self._visitors: dict[Visitor, dict[socket.socket, int]] = {}
+        self._guests: dict[int, str] = {}  # that address, by the relay's number; the oldest first
+        self._visitors: dict[Visitor, int] = {}  # and the events that are waited for
+        self._tickets: Tickets[Caller] = Tickets()
+        self._relay = Relay()
         self._rates = Buckets(limits.connections_per_s, limits.connection_burst)
         self._teller = Teller()
         self._selector = selectors.DefaultSelector()
@@ -68,7 +71,8 @@ class Door:
         self._ending = False
         for s in (self._listener, self._bell):
             s.setblocking(False)
-            self._selector.register(s, selectors.EVENT_READ)
+        for source in (self._listener, self._bell, self._relay):
+            self._selector.register(source, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name=f"door {self.address}", daemon=True)
         self._thread.start()
 
@@ -106,30 +110,28 @@ class Door:
         finally:
             for visitor in list(self._visitors):
                 self._forget(visitor)
+            self._relay.close()
             for s in (self._listener, self._bell, self._ringer):
                 s.close()
             self._selector.close()
 
     def _turn(self) -> None:
-        busy = [v for v in self._visitors if v.more]
-        events = self._selector.select(0 if busy else self._patience_s())
-        due: dict[Visitor, None] = dict.fromkeys(busy)
-        for key, _ in events:
+        for key, _ in self._selector.select(self._patience_s()):
             if key.fileobj is self._bell:
                 self._bell.recv(4096)
                 while self._orders:
                     self._orders.popleft()()
             elif key.fileobj is self._listener:
                 self._accept()
-            else:
-                due[key.data] = None
-        for visitor in due:
-            if visitor in self._visitors:
-                self._step(visitor)
+            elif key.fileobj is self._relay:
+                for id, _, _ in self._relay.ended():
+                    self._callers.pop(self._guests.pop(id, ""), None)
+            elif key.data in self._visitors:
+                self._step(key.data)
         self._expire()
 
     def _patience_s(self) -> float | None:
-        deadlines = [v.deadline_s for v in self._visitors if v.deadline_s is not None]
+        deadlines = [v.deadline_s for v in self._visitors]
         if self._paused_until_s is not None:
             deadlines.append(self._paused_until_s)
         return max(0.0, min(deadlines) - time.monotonic()) + 0.001 if deadlines else None
@@ -137,7 +139,7 @@ class Door:
     def _expire(self) -> None:
         """After whatever has come was looked at: our own lateness is nobody's fault."""
         now_s = time.monotonic()
-        for visitor in [v for v in self._visitors if v.deadline_s is not None and v.deadline_s <= now_s]:
+        for visitor in [v for v in self._visitors if v.deadline_s <= now_s]:
             self._refuse(visitor, f"it did not finish {visitor.doing} in {self._limits.handshake_s:g} s")
         if self._paused_until_s is not None and self._paused_until_s <= now_s:
             self._paused_until_s = None
@@ -183,15 +185,15 @@ class Door:
     def _greet(self, connection: socket.socket, host: str, address: str) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        wrapped = self._context().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-        deadline_s = time.monotonic() + self._limits.handshake_s
-        visitor = Visitor(wrapped, address, self, deadline_s, self._fleet)
-        self._visitors[visitor] = {}
+        visitor = Visitor(connection, address, self, time.monotonic() + self._limits.handshake_s, self._fleet)
+        self._visitors[visitor] = 0
         self._step(visitor)
 
     def _step(self, visitor: Visitor) -> None:
         try:
             visitor.step()
+        except Expected as expected:
+            self._hand_on(visitor, expected.caller)
         except Left:
             self._forget(visitor)
         except PeerError as error:
@@ -207,25 +209,38 @@ class Door:
 
     def _watch(self, visitor: Visitor) -> None:
         """Wait for what the visitor wants now."""
-        watched, wanted = self._visitors[visitor], visitor.wants()
-        if watched == wanted:
-            return
-        for s, events in wanted.items():
-            before = watched.get(s, 0)
-            if events and before and events != before:
-                self._selector.modify(s, events, visitor)
-            elif events and not before:
-                self._selector.register(s, events, visitor)
-            elif before and not events:
-                self._selector.unregister(s)
+        before, wanted = self._visitors[visitor], visitor.wants
+        if not before:
+            self._selector.register(visitor.socket, wanted, visitor)
+        else:
+            self._selector.modify(
+                visitor.socket, wanted, visitor
+            )  # TLS took the descriptor over into a socket of its own
         self._visitors[visitor] = wanted
 
+    def _leave(self, visitor: Visitor) -> None:
+        if self._visitors.pop(visitor, 0):
+            self._selector.unregister(visitor.socket)
+
     def _forget(self, visitor: Visitor) -> None:
-        for s, events in self._visitors.pop(visitor, {}).items():
-            if events:
-                self._selector.unregister(s)
-        self._callers.pop(visitor.key, None)
+        self._leave(visitor)
         visitor.close()
+
+    def _hand_on(self, visitor: Visitor, caller: Caller) -> None:
+        """To our gRPC server. An address that Linux chooses (unix(7), autobind) tells its connections apart."""
+        self._leave(visitor)
+        inside = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            inside.bind("")
+            key = "unix-abstract:" + inside.getsockname()[1:].decode()
+            inside.setblocking(False)
+            inside.connect("\0" + self._upstream)
+            self._callers[key] = caller
+            self._guests[self._relay.add(visitor.socket, inside)] = key
+        except OSError as error:
+            _log.debug("connection of %s: %s", visitor.who, error)
+            inside.close()
+            visitor.close()
 
     def _refuse(self, visitor: Visitor, reason: str) -> None:
         host = visitor.address.rpartition(":")[0]
@@ -239,32 +254,37 @@ class Door:
     def _cut(self, which: Callable[[Caller], bool], why: str) -> None:
         for visitor in [v for v in self._visitors if v.caller is not None and which(v.caller)]:
             self._forget(visitor)
-            self._say(visitor.caller, (visitor.who, why), f"cut off {visitor.who}: {why}")
+        for id, key in list(self._guests.items()):
+            caller = self._callers.get(key)
+            if caller is not None and which(caller):
+                self._relay.cut(id)
+                who = f"{caller.subject.name} at {caller.address}"
+                self._say(caller, (who, why), f"cut off {who}: {why}")
 
     # -- for visitors ----------------------------------------------------------------------------------------
 
     def admit(self, caller: Caller) -> None:
-        """See visitor.Host. Of too many connections of one board the oldest goes: it has likely forgotten it."""
+        """See visitor.Host."""
         self._admit(caller)
-        mine = [v for v in self._visitors if v.caller is not None and v.caller.subject == caller.subject]
-        for visitor in mine[: max(0, len(mine) - self._limits.max_connections_per_peer)]:
-            self._refuse(visitor, f"it has more than {self._limits.max_connections_per_peer} connections")
 
-    def connect(self, caller: Caller) -> tuple[socket.socket, str]:
-        """See visitor.Host. An address that Linux chooses (unix(7), autobind) tells our server's connections apart."""
-        if why_not := self._kept_out(caller):
-            raise PeerError(why_not)
-        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            local.bind("")
-            key = "unix-abstract:" + local.getsockname()[1:].decode()
-            self._callers[key] = caller
-            local.setblocking(False)
-            local.connect("\0" + self._upstream)
-        except BaseException:
-            local.close()
-            raise
-        return local, key
+    def give_ticket(self, caller: Caller) -> str:
+        """For a caller that has knocked. On the door's thread."""
+        return self._tickets.give(caller, time.monotonic())
+
+    def redeem(self, server_name: str, visitor: Visitor) -> Caller | None:
+        """See visitor.Host. Of too many connections of one board the oldest goes: it has likely forgotten it."""
+        ticket = ticket_in(server_name)
+        holder = self._tickets.take(ticket, time.monotonic()) if ticket else None
+        if holder is None:
+            return None
+        visitor.caller = caller = replace(holder, address=visitor.address)
+        self._admit(caller)
+        mine = [id for id, key in self._guests.items() if self._callers[key].subject == caller.subject]
+        for id in mine[: max(0, len(mine) + 1 - self._limits.max_connections_per_peer)]:
+            self._relay.cut(id)
+            reason = f"it has more than {self._limits.max_connections_per_peer} connections"
+            self._say(caller, (caller.subject, reason), f"refused {visitor.who}: {reason}; the oldest is closed")
+        return caller
 
 
 def _listen(where: Address) -> socket.socket:

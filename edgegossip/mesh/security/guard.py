@@ -45,6 +45,7 @@ class Guard:
         self._limits = MeshLimits()
         self._quarantine = Quarantine()
         self._pinned: dict[NodeId, int] = {}  # serial of the certificate that each peer showed last
+        self._tickets: dict[NodeId, list[str]] = {}  # that peers gave us, the newest last
         self._lock = threading.Lock()
         self._take_files()
 
@@ -71,7 +72,6 @@ class Guard:
             self._limits,
             context=lambda: self._server_context,
             admit=self._admit,
-            kept_out=self._kept_out,
             answer=self._answer,
             offered=self._offered_at_door,
             tell=lambda caller, text: self._tell(_board(caller), printable(text, 400)),
@@ -83,11 +83,21 @@ class Guard:
         if self._door is not None:
             self._door.close()
 
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Of our gRPC server behind the door, which asks for a certificate too."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._server_certificate, lambda: self._server_certificate, require_client_authentication=True
+        )
+
     def caller(self, context: grpc.aio.ServicerContext) -> Caller:
-        """Who called one of our services, by its certificate. Raises PeerError when the connection is gone."""
+        """Who called one of our services, by its certificate. Raises PeerError when the connection is gone, or when the
+        certificate is not the one that the ticket was given to."""
         found = self._door.caller(context.peer()) if self._door is not None else None
         if found is None:
             raise PeerError("it did not come through the door, or is gone")
+        names = context.auth_context().get("x509_subject_alternative_name", ())
+        if serial_name(found.serial, self.identity.fleet).encode() not in names:
+            raise PeerError(f"its certificate is not the one with which {found.subject.name} knocked")
         return found
 
     def identify(self, context: grpc.aio.ServicerContext, role: Role = "board") -> NodeId:
@@ -124,16 +134,19 @@ class Guard:
         nobody answers."""
         subject = Subject(peer, "board", self.identity.fleet)
         async with asyncio.timeout(2 * self._limits.handshake_s):
-            self._pinned[peer] = await self._knock(subject, where, before_close)
+            serial, ticket = await self._knock(subject, where, before_close)
+        self._pinned[peer] = serial
+        self._tickets[peer] = [*self._tickets.get(peer, [])[-3:], ticket]
 
     def channel_credentials(self, peer: NodeId) -> grpc.ChannelCredentials:
         """Of a connection that we open to `peer`."""
         return self._credentials
 
     def channel_options(self, peer: NodeId) -> list[tuple[str, int | str]]:
-        """Insists on the certificate that `check` saw, else on any that is `peer`'s."""
-        if peer in self._pinned:
-            name = serial_name(self._pinned[peer], self.identity.fleet)
+        """Insists on the certificate that `check` saw, and shows the ticket. Without a `check` before it the door stays shut."""
+        tickets = self._tickets.get(peer)
+        if peer in self._pinned and tickets:
+            name = serial_name(self._pinned[peer], self.identity.fleet, tickets.pop())
         else:
             name = Subject(peer, "board", self.identity.fleet).dns_name
         return [("grpc.ssl_target_name_override", name)]
@@ -153,7 +166,9 @@ class Guard:
         except OSError as error:
             raise DataError(f"{identity.folder}: {(error.strerror or str(error)).lower()}") from error
         self._server_context, self._client_context = tls.server_context(identity), tls.client_context(identity)
-        self._credentials = grpc.ssl_channel_credentials(der.to_pem(identity.authority.der, "CERTIFICATE"), key, pem)
+        authority = der.to_pem(identity.authority.der, "CERTIFICATE")
+        self._credentials = grpc.ssl_channel_credentials(authority, key, pem)
+        self._server_certificate = grpc.ssl_server_certificate_configuration([(key, pem)], authority)
 
     def _offered(self, giver: str, crl: bytes) -> None:
         """Any thread. Raises PeerError for a list that our authority did not sign."""
@@ -189,7 +204,7 @@ class Guard:
         self._on_news()
 
     def _admit(self, caller: Caller) -> None:
-        """A list may have come while the handshake was under way. On the door's thread."""
+        """For who knocks, and again when it comes in: a list may have come meanwhile. On the door's thread."""
         if self.identity.revocations.revoked(caller.serial):
             raise PeerError("its certificate was revoked")
 
@@ -209,10 +224,12 @@ class Guard:
     def _answer(self, caller: Caller, number: int) -> knock.Answer:
         self.look_at_file()
         present, why_not = self.identity.revocations.present, self._kept_out(caller)
-        return knock.Answer(not why_not, present.number, why_not, present.der if present.number > number else b"")
+        assert self._door is not None
+        text = why_not or self._door.give_ticket(caller)
+        return knock.Answer(not why_not, present.number, text, present.der if present.number > number else b"")
 
-    async def _knock(self, subject: Subject, where: Address, before_close: Callable[[], object]) -> int:
-        """The serial of the certificate that was shown."""
+    async def _knock(self, subject: Subject, where: Address, before_close: Callable[[], object]) -> tuple[int, str]:
+        """The serial of the certificate that was shown, and a ticket."""
         await self._look()
         reader, writer = await self._connect(subject, where)
         try:
@@ -229,10 +246,10 @@ class Guard:
             with suppress(ssl.SSLError, OSError):
                 await reader.read(1)  # until it has closed: it has our list then
             if not answer.welcome:
-                raise PeerError(f"refused: {printable(answer.reason)}")
+                raise PeerError(f"refused: {printable(answer.text)}")
             if self.identity.revocations.revoked(serial):
                 raise PeerError("its certificate was revoked")
-            return serial
+            return serial, answer.text
         except ssl.SSLError as error:  # in TLS 1.3 a door says what it thinks of our certificate after the handshake
             raise PeerError(tls.words(error)) from error
         except DecodeError as error:

@@ -1,12 +1,12 @@
 """The knock: what two boards say to each other, inside mutual TLS, before a gRPC connection is made. Pure.
 
     caller   "EGK1"  u64 number of its revocation list
-    door     u8 1 = come in, 0 = no   u64 number of its list   text: the reason for a no
+    door     u8 1 = come in, 0 = no   u64 number of its list   text: a ticket (tickets.py), or the reason for a no
              blob: its list, when it is newer than the caller's, else empty
     caller   blob: its list, when it is newer than the door's, else empty
 
 Numbers are big-endian, a text or blob has its length before it as u32. It gives the caller the reason when it is refused, which
-gRPC would hide, and it is how revocations spread.
+gRPC would hide, and the ticket to come in with, and it is how revocations spread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Answer:
 
     welcome: bool
     number: int
-    reason: str
+    text: str  # the ticket, or why not
     crl: bytes
 
 
@@ -47,8 +47,8 @@ def parse_hello(data: bytes) -> int:
 
 
 def answer(a: Answer) -> bytes:
-    reason = a.reason.encode()[:MAX_TEXT_BYTES]
-    return _HEAD.pack(a.welcome, a.number) + blob(reason) + blob(a.crl)
+    text = a.text.encode()[:MAX_TEXT_BYTES]
+    return _HEAD.pack(a.welcome, a.number) + blob(text) + blob(a.crl)
 
 
 def parse_answer(data: bytes) -> Answer | None:
@@ -56,13 +56,13 @@ def parse_answer(data: bytes) -> Answer | None:
     if len(data) < _HEAD.size:
         return None
     welcome, number = _HEAD.unpack_from(data)
-    reason, at = _blob(data, _HEAD.size, MAX_TEXT_BYTES)
-    crl, at = _blob(data, at, MAX_BLOB_BYTES) if reason is not None else (None, at)
-    if reason is None or crl is None:
+    text, at = _blob(data, _HEAD.size, MAX_TEXT_BYTES)
+    crl, at = _blob(data, at, MAX_BLOB_BYTES) if text is not None else (None, at)
+    if text is None or crl is None:
         return None
     if welcome > 1 or len(data) != at:
         raise DecodeError("an answer to a knock that is none")
-    return Answer(welcome == 1, number, reason.decode(errors="replace"), crl)
+    return Answer(welcome == 1, number, text.decode(errors="replace"), crl)
 
 
 def blob(data: bytes) -> bytes:

@@ -3,7 +3,8 @@
 A certificate of a fleet bears two DNS names, and TLS compares them as it compares those of web servers:
 
     NAME.ROLE.FLEET.edgegossip         who it is; a client asks for exactly this name
-    SERIAL.serial.FLEET.edgegossip     this very certificate, so that a client can ask for the one that it has checked
+    *.SERIAL.serial.FLEET.edgegossip   this very certificate, so that a client can ask for the one that it has checked; the first
+                                       label is free for a ticket
 
 FLEET is the start of the SHA-256 of the authority's public key, so two fleets never share names, even when their owners call
 them alike.
@@ -43,9 +44,15 @@ def fleet_id(public_key: bytes) -> str:
     return hashlib.sha256(public_key).hexdigest()[:16]
 
 
-def serial_name(serial: int, fleet: str) -> str:
+def serial_name(serial: int, fleet: str, ticket: str = "*") -> str:
     """The name of one certificate."""
-    return f"{serial:x}.serial.{fleet}.{_ENDING}"
+    return f"{ticket}.{serial:x}.serial.{fleet}.{_ENDING}"
+
+
+def ticket_in(server_name: str) -> str:
+    """The ticket in a name of that kind; empty for others."""
+    labels = server_name.split(".")
+    return labels[0] if len(labels) == 5 and labels[2] == "serial" and labels[4] == _ENDING else ""
 
 
 def check_name(name: str) -> NodeId:

@@ -1,7 +1,9 @@
-"""One connection at the door, from accept to end: TLS handshake, then a knock or gRPC. Never blocks; lives on the door's thread.
+"""One connection at the door, from accept until it is refused or handed on. Never blocks; lives on the door's thread.
 
-shaking --h2--> piped
-   \\--knock--> knocking
+peeking --a ticket in the clear--> handed to our gRPC server, which speaks TLS with it
+   |
+shaking --knock--> knocking        everybody else speaks TLS with us, and so is told apart
+   '------h2-----> refused: no ticket
 """
 
 from __future__ import annotations
@@ -10,12 +12,12 @@ import selectors
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgegossip.mesh.security import knock, tls
+from edgegossip.mesh.security import client_hello, knock, tls
 from edgegossip.mesh.security.names import Subject
-from edgegossip.mesh.security.pipe import Pipe
 from edgegossip.types import DecodeError, PeerError
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
@@ -33,14 +35,13 @@ class Caller:
 class Host(Protocol):
     """What a visitor needs of the door."""
 
-    scratch: memoryview
-
     def admit(self, caller: Caller) -> None:
-        """Raises PeerError when it may not come in."""
+        """Raises PeerError when it may not even knock."""
 
-    def connect(self, caller: Caller) -> tuple[socket.socket, str]:
-        """A connection to our gRPC server, and what that calls it. Raises OSError."""
+    def redeem(self, server_name: str, visitor: Visitor) -> Caller | None:
+        """Who was given the ticket in this name. Raises PeerError when it may not come in any more."""
 
+    context: Callable[[], ssl.SSLContext]
     answer: Callable[[Caller, int], knock.Answer]  # to a caller whose list has this number
     offered: Callable[[Caller, bytes], None]  # a list; raises PeerError when it is damaged or not our authority's
 
@@ -49,18 +50,25 @@ class Left(Exception):
     """The visit is over and nothing is wrong."""
 
 
-class Visitor:
-    """`step` after every event, then `wants` tells the sockets and events to wait for."""
+class Expected(Exception):
+    """It has a ticket: `caller` is to be handed on."""
 
-    def __init__(self, connection: ssl.SSLSocket, address: str, host: Host, deadline_s: float, fleet: str) -> None:
-        self.tls, self.address, self._host, self._fleet = connection, address, host, fleet
-        self.deadline_s: float | None = deadline_s  # None: gRPC's own limits hold
+    def __init__(self, caller: Caller) -> None:
+        super().__init__()
+        self.caller = caller
+
+
+class Visitor:
+    """`step` after every event, then `wants` tells what to wait for."""
+
+    def __init__(self, connection: socket.socket, address: str, host: Host, deadline_s: float, fleet: str) -> None:
+        self.socket, self.address, self._host, self._fleet = connection, address, host, fleet
+        self.deadline_s = deadline_s
         self.caller: Caller | None = None
         self.doing = "the TLS handshake"
-        self.local: socket.socket | None = None
-        self.key = ""  # what our gRPC server calls it
-        self._pipe: Pipe | None = None
+        self._tls: ssl.SSLSocket | None = None
         self._shaken = self._answered = self._tls_writes = False
+        self._needed = 0  # bytes of its ClientHello that we wait for
         self._read, self._written = b"", b""
 
     @property
@@ -68,31 +76,21 @@ class Visitor:
         return f"{self.caller.subject.name} at {self.address}" if self.caller else self.address
 
     @property
-    def more(self) -> bool:
-        return self._pipe is not None and self._pipe.more
-
-    def wants(self) -> dict[socket.socket, int]:
-        """Sockets and the events that would let us go on."""
-        if self._pipe is None or self.local is None:
-            events = _WRITE if self._tls_writes or self._written else _READ
-            return {self.tls: events}
-        pipe = self._pipe
-        return {
-            self.tls: _READ * pipe.reads_tls | _WRITE * bool(pipe.out.kept),
-            self.local: _READ * pipe.reads_local | _WRITE * bool(pipe.in_.kept),
-        }
+    def wants(self) -> int:
+        """The event of its socket that would let us go on."""
+        return _WRITE if self._tls_writes or self._written else _READ
 
     def step(self) -> None:
-        """Do what can be done now. Raises Left at the end, PeerError with the reason when it is refused, OSError."""
+        """Do what can be done now. Raises Expected when it is to be handed on, Left at the end, PeerError with the reason when
+        it is refused, OSError."""
         self._tls_writes = False
         try:
+            if self._tls is None:
+                self._tls = self.socket = self._peek()
             if not self._shaken:
-                self._shake()
-            if self._pipe is not None:
-                self._pipe_on()
-            else:
-                self._knock_on()
-        except ssl.SSLWantReadError:
+                self._shake(self._tls)
+            self._knock_on(self._tls)
+        except (ssl.SSLWantReadError, BlockingIOError):
             pass
         except ssl.SSLWantWriteError:
             self._tls_writes = True
@@ -102,69 +100,68 @@ class Visitor:
             raise PeerError(tls.words(error)) from error
 
     def close(self) -> None:
-        for connection in (self.tls, self.local):
-            if connection is not None:
-                try:
-                    connection.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass
-                connection.close()
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
 
-    def _shake(self) -> None:
+    def _peek(self) -> ssl.SSLSocket:
+        """Look at its ClientHello without taking it. Raises BlockingIOError while it is not all there."""
+        data = self.socket.recv(client_hello.MAX_BYTES, socket.MSG_PEEK)
+        needed = client_hello.needed_bytes(data)
+        if len(data) < needed and needed > self._needed:
+            self._needed = needed  # if it is woken with less, the other side has ended: TLS will see that
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, needed)
+            raise BlockingIOError
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        hello = client_hello.parse(data)
+        if hello is not None and hello.server_name:
+            caller = self._host.redeem(hello.server_name, self)
+            if caller is not None:
+                raise Expected(caller)
+        return self._host.context().wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+
+    def _shake(self, connection: ssl.SSLSocket) -> None:
         try:
-            self.tls.do_handshake()
+            connection.do_handshake()
         except ConnectionError as error:
             raise PeerError(tls.words(error)) from error
         self._shaken = True
-        protocol = self.tls.selected_alpn_protocol()
-        caller = Caller(*tls.peer_of(self.tls.getpeercert(), self._fleet), self.address)
-        self.caller = caller
-        self._host.admit(caller)
-        if protocol == tls.KNOCK:
-            self.doing = "its knock"
-        elif protocol == tls.H2:
-            self.local, self.key = self._host.connect(caller)
-            self._pipe = Pipe(self.tls, self.local)
-            self.deadline_s = None
-        else:
+        self.caller = Caller(*tls.peer_of(connection.getpeercert(), self._fleet), self.address)
+        self._host.admit(self.caller)
+        protocol = connection.selected_alpn_protocol()
+        if protocol == tls.H2:
+            raise PeerError("it comes in without a knock, or too long after it")
+        if protocol != tls.KNOCK:
             raise PeerError("it speaks another kind of TLS")
+        self.doing = "its knock"
 
-    def _pipe_on(self) -> None:
-        assert self._pipe is not None
-        self._pipe.step(self._host.scratch)
-        if self._pipe.finished:
-            if self._pipe.out.ended and not self._pipe.heard:
-                raise PeerError("it said nothing after the TLS handshake")
-            raise Left
-
-    def _knock_on(self) -> None:
+    def _knock_on(self, connection: ssl.SSLSocket) -> None:
         """Hello, answer, perhaps a list; see knock.py."""
         assert self.caller is not None
         while True:
             while self._written:
-                self._written = self._written[self.tls.send(self._written) :]
+                self._written = self._written[connection.send(self._written) :]
             try:
-                data = self.tls.recv(65_536)
+                data = connection.recv(65_536)
             except ConnectionError as error:
                 raise Left from error
             if not data:
                 raise Left
             self._read += data
             try:
-                self._hear()
+                self._hear(self.caller)
             except DecodeError as error:
                 raise PeerError(str(error)) from error
 
-    def _hear(self) -> None:
-        assert self.caller is not None
+    def _hear(self, caller: Caller) -> None:
         if self._answered:
             crl = knock.parse_blob(self._read)
             if crl is not None:
                 if crl:
-                    self._host.offered(self.caller, crl)
+                    self._host.offered(caller, crl)
                 raise Left
         elif len(self._read) >= knock.HELLO_BYTES:
             number = knock.parse_hello(self._read[: knock.HELLO_BYTES])
             self._read = self._read[knock.HELLO_BYTES :]
-            self._written = knock.answer(self._host.answer(self.caller, number))
+            self._written = knock.answer(self._host.answer(caller, number))
             self._answered = True

@@ -11,4 +11,5 @@ NB_MODULE(_native, m) {
     edgegossip::bind_minmax8(m);
     edgegossip::bind_sparse(m);
     edgegossip::bind_quantise(m);
+    edgegossip::bind_relay(m);
 }

@@ -1,0 +1,93 @@
+"""What a TLS ClientHello asks for in the clear (RFC 8446, 4.1.2): the server's name and the application protocols. Pure.
+
+Only to decide who goes on with the connection. Nothing is believed here: the TLS library that gets it reads it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_RECORD_HEAD_BYTES = 5
+MAX_BYTES = _RECORD_HEAD_BYTES + (1 << 14)
+_HANDSHAKE, _CLIENT_HELLO = 22, 1
+_SERVER_NAME, _ALPN = 0, 16
+_HOST_NAME = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientHello:
+    """Empty for what was not said."""
+
+    server_name: str = ""
+    protocols: tuple[str, ...] = ()
+
+
+def needed_bytes(data: bytes) -> int:
+    """How many bytes of a connection have to be there before `parse` can tell."""
+    if len(data) < _RECORD_HEAD_BYTES or data[0] != _HANDSHAKE:
+        return _RECORD_HEAD_BYTES
+    return min(MAX_BYTES, _RECORD_HEAD_BYTES + int.from_bytes(data[3:5], "big"))
+
+
+def parse(data: bytes) -> ClientHello | None:
+    """None for what is no ClientHello in one record; that some TLS library may still understand."""
+    if len(data) < needed_bytes(data) or data[0] != _HANDSHAKE:
+        return None
+    try:
+        return _hello(_Reader(data[_RECORD_HEAD_BYTES : needed_bytes(data)]))
+    except (IndexError, UnicodeDecodeError):
+        return None
+
+
+def _hello(record: _Reader) -> ClientHello | None:
+    if record.number(1) != _CLIENT_HELLO:
+        return None
+    body = record.vector(3)
+    body.take(2 + 32)  # legacy_version, random
+    body.vector(1)  # legacy_session_id
+    body.vector(2)  # cipher_suites
+    body.vector(1)  # legacy_compression_methods
+    extensions, name = body.vector(2), ""
+    protocols: tuple[str, ...] = ()
+    while extensions.left:
+        kind, value = extensions.number(2), extensions.vector(2)
+        if kind == _SERVER_NAME and value.left:
+            names = value.vector(2)
+            if names.number(1) == _HOST_NAME:
+                name = names.vector(2).rest().decode("ascii").lower()
+        elif kind == _ALPN:
+            protocols = _protocols(value.vector(2))
+    return ClientHello(name, protocols)
+
+
+def _protocols(value: _Reader) -> tuple[str, ...]:
+    found: list[str] = []
+    while value.left:
+        found.append(value.vector(1).rest().decode("ascii"))
+    return tuple(found)
+
+
+class _Reader:
+    """Raises IndexError beyond the end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    @property
+    def left(self) -> int:
+        return len(self._data) - self._at
+
+    def take(self, count: int) -> bytes:
+        if count > self.left:
+            raise IndexError
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def number(self, count: int) -> int:
+        return int.from_bytes(self.take(count), "big")
+
+    def vector(self, length_bytes: int) -> _Reader:
+        return _Reader(self.take(self.number(length_bytes)))
+
+    def rest(self) -> bytes:
+        return self.take(self.left)
