@@ -3,8 +3,9 @@
     python -m tests.e2e.schedules --count 100 --out schedules.jsonl
 
 A schedule is four to six boards on digits and two to four faults at random times: a board killed and started again, a split that
-heals, a link cut in one direction that is mended, a board asleep for up to 12 s, a board that leaves and comes back. It holds when
-every board ends by itself in time with exit code 0 or 7, no process is left, and nobody's accuracy is far below the usual.
+heals, a link cut in one direction that is mended, a board asleep for up to 12 s, a board that leaves and comes back.
+It holds when every board ends by itself in time with exit code 0 or 7, no process is left, and nobody's accuracy is far below
+the usual.
 """
 
 from __future__ import annotations
