@@ -21,6 +21,7 @@ _FRAMES = 12  # of a repetition of throughput
 _PINGS = 200
 _RINGS = 24  # rounds of a repetition
 _WARM_UP = 4
+_LOOKS = 20  # at memory
 _MB = 1e6
 
 
@@ -138,11 +139,14 @@ def _idle(nodes: int, seconds: float) -> Row:
 
 
 def _memory(nodes: int, rounds: int) -> Row:
-    """Resident memory of the process that grew most, over `rounds` rounds after a fifth as many that warm up."""
+    """Resident memory over `rounds` rounds, after half as many that warm up, of the process that grew most. It moves by some MiB
+    either way with the frames that are under way, so growth is from the median of the first looks to that of the last."""
     with Fleet("mesh", nodes) as fleet:
-        fleet.ring(max(1, rounds // 5), RING_BYTES)
-        before = [use["rss_bytes"] for use in fleet.all("usage")]
-        fleet.ring(rounds, RING_BYTES)
-        after = [use["rss_bytes"] for use in fleet.all("usage")]
-    grown = max(b - a for a, b in zip(before, after, strict=True))
-    return row("memory", nodes, RING_BYTES, rounds=rounds, rss_bytes=max(after), rss_growth_bytes=grown)
+        fleet.ring(max(1, rounds // 2), RING_BYTES)
+        looks = []
+        for i in range(_LOOKS):
+            fleet.ring(max(1, rounds * (i + 1) // _LOOKS - rounds * i // _LOOKS), RING_BYTES)
+            looks.append([use["rss_bytes"] for use in fleet.all("usage")])
+    part = _LOOKS // 4
+    grown = [median(process[-part:]) - median(process[:part]) for process in zip(*looks, strict=True)]
+    return row("memory", nodes, RING_BYTES, rounds=rounds, rss_bytes=max(looks[-1]), rss_growth_bytes=max(grown))
