@@ -158,9 +158,13 @@ class _Run:
         world.clock.after(LOOK_S, self._look_for_sync)
 
     def _look_for_sync(self) -> None:
-        """Once everybody knows who is there."""
-        if self._world.presence.pending:
-            self._world.clock.after(LOOK_S, self._look_for_sync)
+        """Once everybody knows who is there, and is about as far as the others; at the latest when all must be known: where
+        some were far ahead, a chain of neighbours may wait for one another for longer than a deadline."""
+        world = self._world
+        rounds = [world.algorithm.round(n.state) for n in self._live()]
+        uneven = len(rounds) > 1 and max(rounds) - min(rounds) > 1
+        if (world.presence.pending or uneven) and world.clock.now < world.schedule.seconds + NOTICE_S + 0.5:
+            world.clock.after(LOOK_S, self._look_for_sync)
             return
         live = self._live()
         if not live:
