@@ -2,8 +2,9 @@
 
 What is promised. With an offer after every round, a power cut or kill -9 costs the round in progress and at most one that was
 finished; where rounds are shorter than `slack_s`, at most `slack_s` of finished ones (plus what the last write took). To keep
-that on a disk that is slower than the rounds, an offer waits until the one before it is durable, for PATIENCE_S at most. A disk
-that is full, broken or hangs is said once, then every WARN_S at most, and holds nobody: the training goes on without.
+that on a disk that is slower than the rounds, `ready` before a round is called finished (and an offer, of those before it)
+waits until what was offered is durable, for PATIENCE_S at most. A disk that is full, broken or hangs is said once, then every
+WARN_S at most, and holds nobody: the training goes on without.
 """
 
 from __future__ import annotations
@@ -82,6 +83,11 @@ class Writer:
             self._news.notify_all()
             self._let_it_catch_up(round, now)
 
+    def ready(self) -> None:
+        """Before another round is called finished: waits until no offer is owed for longer than the slack."""
+        with self._news:
+            self._let_it_catch_up(None, self._clock())
+
     def close(self, patience_s: float) -> bool:
         """Writes what was offered last, for so long at most. Whether all of it is durable."""
         with self._news:
@@ -102,10 +108,10 @@ class Writer:
                 self._news.wait(left)
             return not (self._waiting or self._writing)
 
-    def _let_it_catch_up(self, round: int, began_s: float) -> None:
-        """Until no offer but the present one is owed for longer than the slack."""
+    def _let_it_catch_up(self, but: int | None, began_s: float) -> None:
+        """Until no offer, but that of the present round if there is one, is owed for longer than the slack."""
         announce_s = began_s + ANNOUNCE_S
-        while not self._hangs and self._owed and self._owed[0][0] < round:
+        while not self._hangs and self._owed and self._owed[0][0] != but:
             now = self._clock()
             overdue_s = self._owed[0][1] + self._slack_s
             if now < overdue_s:

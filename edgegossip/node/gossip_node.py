@@ -173,7 +173,7 @@ def train(
     clock = RoundClock()
     driver = Driver(loaded.algorithm, loaded.view, transport, workload, sink, clock, spec.recipe.run.rounds)
     _begin(spec, driver, loaded, joined.down, sink)
-    reporter = _Reporter(spec, driver, workload, sink, clock, meters)
+    reporter = _Reporter(spec, driver, workload, sink, clock, meters, keeper)
     driver.catch_up()
     clock.finish_round()  # what came before belongs to no round
     neighbours = neighbours_of(loaded.view.topology, spec)
@@ -234,8 +234,9 @@ class _Reporter:
         sink: Sink,
         clock: RoundClock,
         meters: NodeMeters,
+        keeper: Keeper | None,
     ) -> None:
-        self._spec, self._driver, self._workload = spec, driver, workload
+        self._spec, self._driver, self._workload, self._keeper = spec, driver, workload, keeper
         self._sink, self._clock, self._meters = sink, clock, meters
         self._evaluate_after = recipes.evaluation_rounds(spec.recipe)
         self._final: Metrics | None = None  # of the last round, over the whole test set
@@ -249,6 +250,8 @@ class _Reporter:
             "gossip/consensus_distance": done.consensus_distance,
             **self._evaluate(done.round),
         }
+        if self._keeper is not None:
+            self._keeper.ready()
         if self._driver.round >= self._spec.recipe.run.rounds:
             self._driver.drain(LEAVE_S)
         values |= self._driver.traffic.take()

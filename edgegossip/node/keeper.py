@@ -71,6 +71,10 @@ class Keeper:
         self._writer.goes_on_from(round)
         return Restored(state, round)
 
+    def ready(self) -> None:
+        """Before a round is called finished: the one before it is on the disk, as far as `checkpoint.slack_s` asks for it."""
+        self._writer.ready()
+
     def offer(self, state: Any, round: Round) -> None:
         """After a round: `state`, in which `round` comes next, is kept if it is its turn."""
         if self._every and round - self._last >= self._every:

@@ -69,6 +69,7 @@ def test_an_offer_waits_until_the_one_before_is_durable() -> None:
     disk = FakeDisk(gate := Gate())
     _, writer = make(disk, slack_s=0.0, patience_s=PATIENCE_S)
     writer.offer(1, "one")
+    assert gate.at.acquire(timeout=PATIENCE_S)
     offered = threading.Event()
 
     def second() -> None:
@@ -77,13 +78,23 @@ def test_an_offer_waits_until_the_one_before_is_durable() -> None:
 
     thread = threading.Thread(target=second)
     thread.start()
-    assert gate.at.acquire(timeout=PATIENCE_S)
     assert not offered.wait(0.2)
     gate.open.set()
     assert offered.wait(PATIENCE_S)
     assert (writer.durable or 0) >= 1
     thread.join()
     assert writer.close(PATIENCE_S) and kept(disk) == [1, 2]
+
+
+def test_a_round_is_ready_once_what_was_offered_is_durable() -> None:
+    disk = FakeDisk(gate := Gate())
+    _, writer = make(disk, slack_s=0.0, patience_s=PATIENCE_S)
+    writer.ready()
+    writer.offer(1, "one")
+    assert gate.at.acquire(timeout=PATIENCE_S) and writer.durable is None
+    threading.Timer(0.2, gate.open.set).start()
+    writer.ready()
+    assert writer.durable == 1 and writer.close(PATIENCE_S)
 
 
 def test_a_disk_that_hangs_is_said_once_and_holds_nobody_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def check_that_it_went_on(summary: dict[str, Any], data: RunData, rounds: int, a
     started = events_of(data, "board-1", "started")
     died = [r.step for r in data.metrics() if r.node == "board-1" and r.t_s < started[1].t_s][-1]
     assert len(started) == 2 and "from its checkpoint of round" in started[1].text
-    assert at <= died + 1 and started[1].fields["round"] >= died - 12  # rounds are shorter than the slack of a second
+    assert at <= died + 1 and started[1].fields["round"] >= died
     assert not events_of(data, "board-1", "checkpoint-failed")
     accuracy = {row["node"]: row["accuracy"] for row in summary["boards"]}
     assert accuracy["board-1"] > 0.8 and accuracy["board-1"] > summary["accuracy"]["mean"] - 0.05
@@ -41,7 +41,7 @@ def check_that_it_went_on(summary: dict[str, Any], data: RunData, rounds: int, a
 
 
 def test_a_board_that_is_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    settings = {"checkpoint.every": 1, "checkpoint.slack_s": 0.1, "evaluation.every": 20}
+    settings = {"checkpoint.every": 1, "checkpoint.slack_s": 0, "evaluation.every": 20}
     summary, data = run_with_a_death("choco-sgd", tmp_path, 80, 25, **settings)
     check_that_it_went_on(summary, data, 80, 25)
 
