@@ -1,6 +1,7 @@
 """A transport whose peers are members: the mesh's word on a neighbour and the members' word on everybody make one sequence of
 PeerUp and PeerDown. The latest word counts: a neighbour is down when its connection is gone or when the members named it dead,
-whichever comes first, and back when its connection is or when it told the members so.
+and back when its connection is or when it told the members so. A process that is busy (it loads PyTorch) may answer no member for
+seconds while its connection lives on: then the members' word counts only when it still stands after HOLD_S.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from edgegossip.mesh.security.guard import Guard
     from edgegossip.node.main import NodeOptions
 
+HOLD_S = 10.0
+
 
 class Standing:
     """Who is up, from both sources. Pure: events in, events out."""
@@ -35,8 +38,24 @@ class Standing:
         self._up: set[NodeId] = set()
         self._down: set[NodeId] = set()
         self._closed: set[NodeId] = set()
+        self._held: dict[
+            NodeId, tuple[float, PeerDown]
+        ] = {}  # named dead, but its connection lives: until when to wait
 
-    def take(self, event: PeerUp | PeerDown | Verdict) -> list[TransportEvent]:
+    @property
+    def due_s(self) -> float | None:
+        """When `tick` is due."""
+        return min((due_s for due_s, _ in self._held.values()), default=None)
+
+    def tick(self, now_s: float) -> list[TransportEvent]:
+        """The members' word on whom nobody heard of for long enough."""
+        due = [(peer, event) for peer, (due_s, event) in self._held.items() if due_s <= now_s]
+        for peer, _ in due:
+            del self._held[peer]
+        return [out for _, event in due for out in self._lower(event)]
+
+    def take(self, event: PeerUp | PeerDown | Verdict, now_s: float) -> list[TransportEvent]:
+        self._held.pop(event.peer, None)
         match event:
             case PeerUp(peer):
                 self._link[peer] = True
@@ -50,6 +69,9 @@ class Standing:
                 if peer in self._neighbours and not self._link.get(peer):
                     return []  # its connection will tell
                 return self._raise(peer)
+            case Verdict(peer, _, reason, False) if self._link.get(peer) and peer in self._up:
+                self._held[peer] = now_s + HOLD_S, PeerDown(peer, reason)
+                return []
             case Verdict(peer, _, reason, left):
                 return self._lower(PeerDown(peer, reason, left))
         return []
@@ -92,10 +114,17 @@ class MemberTransport:
         """See Transport.incoming."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._ready:
-            event = self._inner.incoming(None if until_s is None else max(0.0, until_s - time.monotonic()))
-            if event is None:
-                return None
-            self._take(event)
+            due_s = self._standing.due_s
+            bounds = [t for t in (until_s, due_s) if t is not None]
+            event = self._inner.incoming(max(0.0, min(bounds) - time.monotonic()) if bounds else None)
+            now_s = time.monotonic()
+            self._ready.extend(self._standing.tick(now_s))
+            if event is not None:
+                self._take(event)
+            elif due_s is None or now_s < due_s or (until_s is not None and now_s >= until_s):
+                break  # time is over, or we were woken
+        if not self._ready:
+            return None
         return self._ready.popleft()
 
     def close_peer(self, peer: NodeId, reason: str) -> None:
@@ -122,7 +151,7 @@ class MemberTransport:
                 if peer not in self._neighbours:
                     return  # the log knows
         if isinstance(event, PeerUp | PeerDown | Verdict):
-            self._ready.extend(self._standing.take(event))
+            self._ready.extend(self._standing.take(event, time.monotonic()))
         else:
             self._ready.append(event)
 

@@ -6,32 +6,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.mesh.base import PeerDown, PeerUp, Verdict
-from edgegossip.node.members import Standing
+from edgegossip.node.members import HOLD_S, Standing
 
 DEAD, HERE = Verdict("b", False, "a and c got no answer"), Verdict("b", True, "b is here")
+LATER = HOLD_S + 1.0
 LOST = PeerDown("b", "connection refused")
 
 
 def all_of(standing: Standing, *events: object) -> list:
-    return [out for event in events for out in standing.take(event)]
+    """A number is a time that has come."""
+    now_s, out = 0.0, []
+    for event in events:
+        if isinstance(event, float):
+            now_s = event
+            out += standing.tick(now_s)
+        else:
+            out += standing.take(event, now_s)
+    return out
 
 
 def test_whichever_word_comes_first_counts_and_the_other_adds_nothing() -> None:
     died = PeerDown("b", DEAD.reason)
     assert all_of(Standing({"b"}), PeerUp("b"), LOST, DEAD) == [PeerUp("b"), LOST]
-    assert all_of(Standing({"b"}), PeerUp("b"), DEAD, LOST) == [PeerUp("b"), died]
+    assert all_of(Standing({"b"}), PeerUp("b"), DEAD, LATER, LOST) == [PeerUp("b"), died]
+    assert all_of(Standing({"b"}), DEAD, LOST) == [died]  # never reached, and not waited for
+
+
+def test_who_is_busy_keeps_its_connection_and_is_not_down() -> None:
+    assert all_of(Standing({"b"}), PeerUp("b"), DEAD, HOLD_S - 1, HERE, LATER) == [PeerUp("b")]
+    standing = Standing({"b"})
+    all_of(standing, PeerUp("b"), DEAD)
+    assert standing.due_s == HOLD_S
 
 
 def test_a_neighbour_is_back_with_its_connection() -> None:
     assert all_of(Standing({"b"}), PeerUp("b"), LOST, DEAD, HERE) == [PeerUp("b"), LOST]
     assert all_of(Standing({"b"}), PeerUp("b"), LOST, DEAD, HERE, PeerUp("b")) == [PeerUp("b"), LOST, PeerUp("b")]
-    assert all_of(Standing({"b"}), PeerUp("b"), DEAD, PeerUp("b"))[-1] == PeerUp(
+    assert all_of(Standing({"b"}), PeerUp("b"), DEAD, LATER, PeerUp("b"))[-1] == PeerUp(
         "b"
     )  # a fresh stream outdoes what was said
 
 
 def test_a_neighbour_whose_connection_never_broke_is_back_when_it_objects() -> None:
-    assert all_of(Standing({"b"}), PeerUp("b"), DEAD, HERE)[-1] == PeerUp("b")
+    assert all_of(Standing({"b"}), PeerUp("b"), DEAD, LATER, HERE)[-1] == PeerUp("b")
 
 
 def test_whom_we_closed_stays_closed() -> None:
@@ -41,9 +58,13 @@ def test_whom_we_closed_stays_closed() -> None:
 
 @given(st.lists(st.sampled_from([PeerUp("b"), LOST, DEAD, HERE])))
 def test_ups_and_downs_take_turns(events: list) -> None:
-    out = all_of(Standing({"b"}), *events)
+    standing = Standing({"b"})
+    out = all_of(standing, *events)
     assert all(type(a) is not type(b) for a, b in zip(out, out[1:], strict=False))
     if events and isinstance(events[-1], PeerUp):
         assert isinstance(out[-1], PeerUp)
-    if events and events[-1] in (LOST, DEAD):
+    if events and events[-1] is LOST:
         assert isinstance(out[-1], PeerDown)
+    if events and events[-1] is DEAD:
+        ended = [*out, *standing.tick(LATER)]
+        assert isinstance(ended[-1], PeerDown)
