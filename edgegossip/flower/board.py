@@ -11,10 +11,10 @@ from flwr.app import Array, Message, RecordDict
 
 from edgegossip import codecs
 from edgegossip.checkpoint.fits import require_fit
-from edgegossip.codecs.base import Codec, Ctx
+from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.flower import protocol
 from edgegossip.flower.channel import update_aux
-from edgegossip.flower.downlink import Replica
+from edgegossip.flower.downlink import FULL, Replica
 from edgegossip.flower.payload import STYPE, Channel, frame_bytes, frame_content, frame_key
 from edgegossip.frame import Aux, Kind
 from edgegossip.profiling.records import Value
@@ -121,6 +121,7 @@ class Board:
         return frame_content(done.array)
 
     def _work(self, aux: Mapping[int, float], x: Vec, clock: RoundClock) -> RecordDict:
+        self._answered = None  # before the next one is made: each may be as large as the model
         with clock.span("compute"):
             update = self.workload.local_update(x, self.round)
         with clock.span("encode"):
@@ -133,6 +134,12 @@ class Board:
             return None
         with clock.span("other"):
             return protocol.evaluation(self.workload.evaluate(x, examples or None))
+
+    def _error(self, x: Vec, body: Body) -> float:
+        """What the codec lost, relative."""
+        if self._channel.codec.name == FULL:
+            return 0.0
+        return codecs.relative_error(x, self._channel.codec.decode(body, self._channel.layout))
 
     def _pack(self, update: LocalUpdate, asked: Mapping[int, float]) -> Array:
         """The change as a frame; the metrics of it are kept for `take_report`."""
@@ -148,13 +155,12 @@ class Board:
         packed, self._codec_state = self._channel.pack(
             Kind.UPDATE, update.delta, self._codec_state, ctx, self._sequence, update_aux(update)
         )
-        decoded = self._channel.codec.decode(packed.body, self._channel.layout)
         self._report = {
             "train/loss": update.loss,
             "train/lr": update.lr,
             "train/examples": update.examples,
             "net/payload_bytes": len(packed.body),
             "codec/bits_per_value": codecs.bits_per_value(packed.body, self._channel.layout),
-            "codec/relative_error": codecs.relative_error(update.delta, decoded),
+            "codec/relative_error": self._error(update.delta, packed.body),
         }
         return packed.array
