@@ -40,8 +40,10 @@ class Account:
 class Ledger:
     """Of all nodes. Methods return what is wrong, or None."""
 
-    def __init__(self, nodes: int, values: int) -> None:
-        self._values = values
+    def __init__(self, nodes: int, values: int, replays: bool = False) -> None:
+        """`replays`: greetings may come again so late that a node which has just begun opens its account with a life of its
+        peer that is gone already; the account is closed when the peer's present life is heard of."""
+        self._values, self._replays = values, replays
         self._lives = [0] * nodes  # how often each has lost its disk
         self.accounts = [Account(np.zeros(values), 0.0, [0] * nodes) for _ in range(nodes)]
 
@@ -51,7 +53,8 @@ class Ledger:
             self.accounts[node] = saved.notes.copy()
             return
         self._lives[node] += again
-        self.accounts[node] = Account(start.astype(np.float64), 1.0, list(self._lives))
+        lives = [0] * len(self._lives) if self._replays else list(self._lives)
+        self.accounts[node] = Account(start.astype(np.float64), 1.0, lives)
 
     def updated(self, node: int, delta: Vec, mixed: float = 1.0) -> None:
         """`mixed`: the push-sum weight with which the node's model was made. Of a small one the update counts less."""

@@ -70,7 +70,7 @@ class World:
         self.liars: dict[int, list[tuple[str, float]]] = {}  # by node: (kind, share of its messages) while they last
         self.lied: set[int] = set()  # nodes that may have lied at some time
         self.byzantine = Byzantine(of(seed, "byzantine"), view.codec, view.layout, self.limits)
-        self.ledger = Ledger(n, schedule.values)
+        self.ledger = Ledger(n, schedule.values, any(f.kind == "replay" for f in schedule.faults))
         self._lies: dict[bytes, str] = {}  # frames that were tampered with: the kind
         self.quiet = False  # all is well and nobody trains any more
         self.settled = False  # and everybody has caught up

@@ -89,6 +89,14 @@ def test_ledger_takes_part_of_an_update_while_the_weight_is_small() -> None:
     assert made.fault(0, audit(2.5, 1.0)) is None
 
 
+@pytest.mark.parametrize("replays", [True, False])
+def test_ledger_knows_that_a_late_greeting_may_open_an_account_with_a_life_that_is_gone(replays: bool) -> None:
+    made = Ledger(2, 3, replays)
+    for node, again in ((1, False), (1, True), (0, False)):
+        made.booted(node, None, np.zeros(3, np.float32), again)
+    assert made.owes(0, 1) == replays
+
+
 def test_adoption_begins_afresh() -> None:
     made = books()
     made.rebase(0, audit(9.0, 1.0))
