@@ -143,6 +143,13 @@ class ServerSection:
     )
     downlink_params: Mapping[str, Any] = _key({}, "parameters of that codec")
     min_nodes: int = _key(1, "go on while at least so many boards are up", low=1, high=64)
+    join_s: float = _key(
+        0.0,
+        "start without the boards that have not joined after so long, they may come later; 0: `coordinator` waits for all, "
+        "`run` 120 s",
+        low=0.0,
+        high=604_800.0,
+    )
     deadline_s: float = _key(
         60.0, "a round waits this long for a silent board, then goes on without it", low=0.1, high=86_400.0
     )

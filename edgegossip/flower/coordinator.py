@@ -78,7 +78,8 @@ class Coordinator:
         self._initial, self._boards, self._sink, self._folder = initial, tuple(boards), sink, folder
         self._host = recipe.network.host if host is None else host
         self._port = recipe.network.port if port is None else port
-        self._insecure, self._join_s, self._keeper = insecure, join_s, keeper
+        self._insecure, self._keeper = insecure, keeper
+        self._join_s = recipe.server.join_s or join_s
         self._progress = None if keeper is None else keeper.load()
         self._stop = threading.Event()
         self._over = threading.Event()  # not Thread.join: interrupted by Ctrl-C, that takes a live thread for dead

@@ -87,7 +87,7 @@ class Exchange:
             self.tick()
             if pace.waited_s() > patience_s:
                 for name in missing:
-                    self._down(Change(name, up=False, reason=f"it did not join within {patience_s:.0f} s"))
+                    self._down(Change(name, up=False, reason=f"it did not join within {patience_s:g} s"))
                 break
             if pace.waited_s() - announced >= ANNOUNCE_S:
                 announced = pace.waited_s()

@@ -31,6 +31,7 @@ class FakeBoard:
     workload: Workload
     codec: Codec[Any]
     downlink: Codec[Any] = field(default_factory=lambda: codecs.get("fp32"))
+    absent: int = 0  # looks of the coordinator at its boards before this one is there
     late: frozenset[Round] = frozenset()
     away: frozenset[Round] = frozenset()
     spoil: dict[Round, Spoil] = field(default_factory=dict)
@@ -69,7 +70,10 @@ class FakeLink:
         self._numbers = itertools.count(1)
 
     def nodes(self) -> list[NodeSeen]:
-        return [NodeSeen(i, 0.0, True) for i in self._ids]
+        there = [NodeSeen(i, 0.0, True) for i, board in self._ids.items() if board.absent <= 0]
+        for board in self.boards:
+            board.absent -= 1
+        return there
 
     def push(self, messages: list[Message]) -> list[str]:
         if messages and messages[0].metadata.message_type != "query":

@@ -61,7 +61,7 @@ class Run:
         names = [b.name for b in self.boards]
         least = self.recipe.server.min_nodes
         exchange = Exchange(FakeLink(self.boards), Roster(names), hello, least, self.sink, threading.Event())
-        exchange.gather(1.0)
+        exchange.gather(self.recipe.server.join_s or 1.0)
         return Rounds(made, exchange, self.sink, self.saved.append).run(self.initial, start)
 
 
@@ -168,6 +168,16 @@ def test_a_round_goes_on_at_its_quorum_and_names_the_stragglers(sink: Memory) ->
     ]
     assert run.boards[0].trained == [0, 1, 3] or run.boards[0].trained == [0, 1, 2, 3, 4]
     assert len(sink.texts("late")) >= 1 and len(run.saved) == 5
+
+
+def test_a_board_that_comes_late_takes_part_from_then_on(sink: Memory) -> None:
+    run = Run(sink, rounds=60, server={"join_s": 0.1, "downlink": "fp16"}, evaluation={"every": 60})
+    run.boards[3].absent = 40
+    run.play()
+    assert "lost board-3: it did not join within 0.1 s" in sink.texts("peer-down")
+    assert "board-3 joined" in sink.texts("joined")
+    assert 0 < len(run.boards[3].trained) < 60 and run.boards[3].trained[-1] == 59
+    assert run.boards[3].received_bytes[0] > run.boards[0].received_bytes[-1]  # the whole model first
 
 
 def test_a_share_of_the_boards_takes_part(sink: Memory) -> None:
