@@ -11,7 +11,8 @@ time for everything; a suspicion gets shorter with each independent confirmation
   with Rapid", 2018): no member is forgotten for longer than two intervals, and few connections stay open.
 - Whatever comes from a member shows that it is there, not only the answer to a probe.
 - A suspicion makes everybody who hears of it probe that member next: it is confirmed, or the suspect told, without delay.
-- Timeouts follow measured round trips. A refused connection does not wait for them.
+- Timeouts follow measured round trips, and where a whole fleet is slow (long round trips, processes that are called late) a
+  suspicion lasts longer, too. A refused connection does not wait for them.
 - A process that did not run for a while (stopped, swapped out) does not blame the others: its waiting times begin anew.
 - Dead members are tried again without end, so that the halves of a split find each other.
 """
@@ -34,19 +35,18 @@ from edgegossip.mesh.membership.messages import (
     Ping,
     PingFor,
     Rival,
-    Send,
     Stalled,
     View,
 )
 from edgegossip.mesh.membership.probes import Errand, Probe
 from edgegossip.mesh.membership.settings import LocalHealth, RoundTrip, SwimSettings
-from edgegossip.mesh.membership.table import Entry, Rows, Status, digest_of, merge, rows_of
+from edgegossip.mesh.membership.table import Entry, Rows, Status, merge
+from edgegossip.mesh.membership.teller import Teller
 
-_NEVER = float("inf")
 _RIVALRIES = 5
 
 
-class Detector:
+class Detector(Teller):
     """Member `me` of `members`. `life` tells this process from earlier ones of the same member, `known` is what others say of
     the run so far (a newcomer comes back with a higher incarnation than theirs). Call `tick` at `wake_s` and not before."""
 
@@ -61,32 +61,24 @@ class Detector:
         settings: SwimSettings | None = None,
         known: Rows = (),
     ) -> None:
-        self.me, self.settings = me, settings or SwimSettings()
+        super().__init__(members, me, random, now_s, settings or SwimSettings())
         self.health = LocalHealth(self.settings.health_max)
-        self.table = [Entry() for _ in range(members)]
-        self._random = random
         self._order: list[int] = []  # whom to probe next, last one first
         self._prompted: dict[int, float] = {}  # whom to probe besides, and when: others suspect them
-        self._numbers = 0
         self._probes: dict[int, Probe] = {}  # by number of each of its pings
         self._errands: dict[int, Errand] = {}
-        self._pings: dict[int, tuple[int, float]] = {}  # every direct ping that may be answered: target, when
         self._suspected_s: dict[int, float] = {}
+        self._lag_s = 0.0  # by so much we are called too late, smoothed
         self._round_trips = [RoundTrip(self.settings) for _ in range(members)]
-        self._theirs: dict[int, int] = {}  # digest that each last told
-        self._told: dict[int, int] = {}  # how often each was told the present news
         self._rivalries = self._turn = 0
-        self._out: list[Output] = []
         for k, entry in known:
             self.table[k] = merge(self.table[k], entry)
             if self.table[k].status is Status.SUSPECT:
                 self._suspected_s[k] = now_s
         last = self.table[me].incarnation
         self.table[me] = Entry(Status.ALIVE, last + 1, life, address)
-        self._digest: int | None = None  # of the table, when it is needed
         self._next_probe_s = now_s + random.uniform(0, self.settings.interval_s)
         self._next_retry_s = now_s + random.uniform(0, self.settings.retry_s)
-        self._spread_s = now_s
 
     # -- what goes in ----------------------------------------------------------------------------------------
 
@@ -214,12 +206,7 @@ class Detector:
 
     def _set(self, member: int, after: Entry, now_s: float) -> None:
         before = self.table[member]
-        if after == before:
-            return
-        self.table[member] = after
-        self._digest, self._told = None, {}
-        self._spread_s = min(self._spread_s, now_s)
-        if member == self.me:
+        if not self._put(member, after, now_s) or member == self.me:
             return
         self._out.append(Changed(member, before, after))
         if after.status is not Status.SUSPECT:
@@ -236,43 +223,14 @@ class Detector:
     def _suspicion_ends_s(self, member: int) -> float:
         accusers = self.table[member].accusers.bit_count()
         here = sum(entry.here for entry in self.table)
-        return self._suspected_s[member] + self.settings.suspicion_time_s(here, accusers)
+        return self._suspected_s[member] + self._slowness() * self.settings.suspicion_time_s(here, accusers)
 
-    # -- telling ---------------------------------------------------------------------------------------------
-
-    @property
-    def digest(self) -> int:
-        if self._digest is None:
-            self._digest = digest_of(self.table)
-        return self._digest
-
-    def _view(self, to: int) -> View:
-        return View(self.digest, () if self._theirs.get(to) == self.digest else rows_of(self.table))
-
-    def _send(self, to: int, message: Callable[[View], Message]) -> None:
-        self._out.append(Send(to, message(self._view(to))))
-
-    def _ping(self, to: int, now_s: float) -> int:
-        self._numbers += 1
-        number = self._numbers
-        self._pings[number] = (to, now_s)
-        self._send(to, lambda view: Ping(number, view))
-        return number
-
-    def _spread(self, now_s: float) -> None:
-        """Tell a few of those that are not known to have our news."""
-        behind = [
-            k
-            for k, entry in enumerate(self.table)
-            if entry.here
-            and k != self.me
-            and self._theirs.get(k) != self.digest
-            and self._told.get(k, 0) < self.settings.spread_repeats
-        ]
-        for k in self._random.sample(behind, min(len(behind), self.settings.spread_to)):
-            self._told[k] = self._told.get(k, 0) + 1
-            self._ping(k, now_s)
-        self._spread_s = now_s + self.settings.spread_s if behind else _NEVER
+    def _slowness(self) -> float:
+        """How many times slower than usual everything is: the fleet's round trips, and our own process."""
+        trips = sorted(trip.mean_s for trip in self._round_trips if trip.mean_s >= 0)
+        usual_s = self.settings.usual_s
+        slow_s = self._lag_s + (trips[len(trips) // 2] if trips else 0.0)
+        return min(self.settings.slowest, max(1.0, slow_s / usual_s))
 
     def _retry_dead(self, now_s: float) -> None:
         dead = [k for k, entry in enumerate(self.table) if entry.status is Status.DEAD]
@@ -307,7 +265,7 @@ class Detector:
         """Whether there was a reason to."""
         if not self.table[target].here or any(probe.target == target for probe in self._probes.values()):
             return False
-        timeout_s = self._round_trips[target].timeout_s * self.health.factor
+        timeout_s = self._round_trips[target].timeout_s * max(self.health.factor, self._slowness())
         number = self._ping(target, now_s)
         self._probes[number] = Probe(target, number, now_s, now_s + timeout_s, timeout_s)
         return True
@@ -327,8 +285,7 @@ class Detector:
         probe.asked, probe.helpers = len(helpers), set(helpers)
         probe.until_s = now_s if not helpers else now_s + 1.5 * probe.timeout_s
         for helper in helpers:
-            self._numbers += 1
-            number = self._numbers
+            number = self._next_number()
             self._probes[number] = probe
             target, timeout_s = probe.target, probe.timeout_s
             self._send(
@@ -376,16 +333,13 @@ class Detector:
         for number in [n for n, probe in self._probes.items() if probe.target == target]:
             del self._probes[number]
 
-    def _forget_pings(self, now_s: float) -> None:
-        oldest_s = now_s - 30.0
-        for number in [n for n, (_, sent_s) in self._pings.items() if sent_s < oldest_s]:
-            del self._pings[number]
-
     # -- time ------------------------------------------------------------------------------------------------
 
     def _notice_stall(self, now_s: float) -> None:
         """When we should have been called long ago, nobody had a chance to answer us."""
         late_s = now_s - self.wake_s
+        if late_s >= 0:  # called because it was time
+            self._lag_s += (min(late_s, self.settings.stall_s) - self._lag_s) / 8
         if late_s < self.settings.stall_s:
             return
         for probe in {id(p): p for p in self._probes.values()}.values():
@@ -400,7 +354,3 @@ class Detector:
         self._next_retry_s = max(self._next_retry_s, now_s)
         self._spread_s = max(self._spread_s, now_s)
         self._out.append(Stalled(late_s))
-
-    def _take(self) -> list[Output]:
-        out, self._out = self._out, []
-        return out

@@ -31,6 +31,8 @@ class SwimSettings:
     spread_repeats: int = 4  # so often is one member told the same news without a sign that it has them
     retry_s: float = 3.0  # between two tries of a dead member, so that halves of a split find each other
     stall_s: float = 1.0  # a clock that goes on without us by more than this: we were asleep, not the others
+    usual_s: float = 0.25  # round trips and delays up to this are usual; suspicions last longer in proportion beyond it
+    slowest: float = 4.0  # but not more than so many times
     health_max: int = 3  # own times are stretched by at most this and one; Lifeguard has 8, which names a split late
 
     def __post_init__(self) -> None:
@@ -82,6 +84,11 @@ class RoundTrip:
         else:
             self._deviation_s += (abs(took_s - self._mean_s) - self._deviation_s) / 4
             self._mean_s += (took_s - self._mean_s) / 8
+
+    @property
+    def mean_s(self) -> float:
+        """Less than 0: not measured yet."""
+        return self._mean_s
 
     @property
     def timeout_s(self) -> float:

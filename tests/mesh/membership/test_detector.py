@@ -69,6 +69,12 @@ def test_a_slow_network_is_no_death() -> None:
     assert not world.named_dead and world.agree()
 
 
+def test_a_fleet_that_is_slow_altogether_is_not_dead() -> None:
+    world = World(18, 1, delay_s=(0.3, 2.0))  # eighteen boards that share two cores
+    world.run(90.0)
+    assert not world.named_dead
+
+
 @pytest.mark.parametrize("seconds", [2.0, 3.0])
 def test_a_member_that_is_held_up_for_a_short_time_is_not_lost(seconds: float) -> None:
     world = World(18, 2)
