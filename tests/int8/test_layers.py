@@ -55,7 +55,7 @@ def convolutions(draw):
     return layer, (draw(st.integers(1, 6)), groups * each, *size)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(convolutions(), st.sampled_from([16, 8]), st.integers(0, 10**6))
 def test_convolutions(drawn, dw, seed):
     layer, shape = drawn
@@ -64,7 +64,7 @@ def test_convolutions(drawn, dw, seed):
     compare(layer, torch.randn(shape), dw)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.integers(1, 90),
     st.integers(1, 90),
@@ -78,7 +78,7 @@ def test_linear(inputs, outputs, batch, bias, dw, seed):
     compare(nn.Linear(inputs, outputs, bias), torch.randn(batch, inputs), dw)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.sampled_from([1, 3, 8, 16, 20, 64]),
     st.integers(1, 5),

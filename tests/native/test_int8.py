@@ -97,13 +97,16 @@ def check_conv(shape, seed, isa, threads):
         per_sample = reference.conv_weight_sums(used, centred, kernel, stride, pad, shape.groups)
         factor = (scale * used_scale).astype(np.float64)[:, None, None, None, None]
         dw = (per_sample * factor).sum(0)
-        # Sums over samples, and at one pixel products with them, are float32: a few roundings of the largest term.
+        # Sums over samples are float32: a few roundings of the largest term.
         bound = (np.abs(per_sample) * factor).sum(0).max() * 2.0**-22 * (n + 2)
+        if y[0].size == shape.outputs:  # one pixel a sample: scaled gradients of up to 64 samples share a 16-bit scale
+            most = np.abs(used * factor[..., 0]).max()
+            bound += n * np.abs(centred).max() * most * 0.51 / 32512
         np.testing.assert_allclose(found_dw.reshape(dw.shape), dw, rtol=0, atol=bound)
         np.testing.assert_allclose(found_db, g.sum((0, 1, 2), dtype=np.float64), rtol=0, atol=1e-3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(shapes(), st.integers(0, 2**32), st.sampled_from(ISAS), st.integers(1, 3))
 def test_convolutions_are_the_reference_bit_for_bit(shape, seed, isa, threads):
     check_conv(shape, seed, isa, threads)

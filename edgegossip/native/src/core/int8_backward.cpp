@@ -120,13 +120,41 @@ struct Backward {
             }
     }
 
+    // Where a sample has one pixel, samples take the place of pixels: their gradients times scales get one 16-bit scale together.
+    template <class Factor>
+    void single_pixels(int64_t samples, int64_t group, const Factor& factor, ConvWork& work, int64_t size, float* sums) const {
+        const int64_t count = shape.group_out(), pairs = (samples + 1) / 2, run = shape.kernel_w * shape.group_in();
+        const int64_t row = (shape.width + 2 * shape.pad_w) * shape.group_in();
+        work.scaled_g.need(samples * count);
+        for (int64_t n = 0; n < samples; n++) {
+            const float by = factor(n);
+            const int64_t from = n * shape.out + group * count;
+            for (int64_t c = 0; c < count; c++)
+                work.scaled_g.data()[n * count + c] = by * float(wide ? work.g16.data()[from + c] : work.g8.data()[from + c]);
+        }
+        const float most = kernels.magnitude(work.scaled_g.data(), samples * count);
+        const float scale = std::isfinite(most) ? std::max(most * (1.0f / 32512.0f), SCALE_FLOOR) : most;
+        work.together.need(2 * pairs * count);
+        std::fill_n(work.together.data(), 2 * pairs * count, int16_t(0));
+        if (std::isfinite(most)) kernels.round16(work.scaled_g.data(), samples * count, 1.0f / scale, work.together.data());
+        work.pairs.need(2 * pairs * count);
+        for (int64_t k = 0; k < pairs; k++)
+            for (int64_t c = 0; c < count; c++)
+                for (int64_t b = 0; b < 2; b++)
+                    work.pairs.data()[(k * count + c) * 2 + b] = work.together.data()[(2 * k + b) * count + c];
+        for (int64_t kh = 0; kh < shape.kernel_h; kh++)
+            kernels.products(work.wide.data() + kh * row, 0, size, work.pairs.data(), 1, pairs, count, run, PAIRS_16,
+                             std::isfinite(scale) ? scale : std::numeric_limits<float>::quiet_NaN(), sums + kh * run, shape.kernel_h * run);
+    }
+
     // sums[out][kernel_h][kernel_w * in / groups] += those of samples first ... of one group.
     void weights(int64_t first, int64_t samples, int64_t group, const std::vector<Scales>& scales, ConvWork& work, float* sums) const {
         const int64_t inputs = shape.group_in(), count = shape.group_out(), run = shape.kernel_w * inputs;
         const Placement at{shape.height, shape.width, shape.in, group * inputs, inputs, shape.pad_h, shape.pad_h, shape.pad_w, shape.pad_w};
         const int64_t row = (shape.width + 2 * shape.pad_w) * inputs, slack = INT8_SLACK + shape.stride_w * inputs;
         const int64_t size = (shape.height + 2 * shape.pad_h) * row + slack, step = shape.kernel_h * run;
-        work.wide.need(samples * size);
+        work.wide.need((samples + 1) * size);
+        std::fill_n(work.wide.data() + samples * size, size, int16_t(0));
         const auto factor = [&](int64_t n) {
             return x.scale[first + n] * (wide ? scales[size_t(n)].wide : scales[size_t(n)].narrow);
         };
@@ -137,14 +165,7 @@ struct Backward {
         }
         sums += group * count * step;
         if (shape.pixels() == 1) {
-            work.scaled_g.need(samples * count);
-            for (int64_t n = 0; n < samples; n++)
-                for (int64_t c = 0; c < count; c++) {
-                    const int64_t from = n * shape.out_size() + group * count + c;
-                    work.scaled_g.data()[n * count + c] = factor(n) * float(wide ? work.g16.data()[from] : work.g8.data()[from]);
-                }
-            for (int64_t kh = 0; kh < shape.kernel_h; kh++)
-                kernels.outer(work.wide.data() + kh * row, size, work.scaled_g.data(), samples, count, run, sums + kh * run, step);
+            single_pixels(samples, group, factor, work, size, sums);
             return;
         }
         const int64_t pairs = (shape.out_width() + 1) / 2;

@@ -49,7 +49,7 @@ private:
 
 // Scratch memory of one thread; it stays for the thread's next call.
 struct ConvWork {
-    coding::Scratch<int16_t> wide, wide_g, pairs;
+    coding::Scratch<int16_t> wide, wide_g, pairs, together;
     coding::Scratch<int32_t> acc, group_acc;
     coding::Scratch<float> values, scaled_g;
     coding::Scratch<int8_t> g8;

@@ -62,10 +62,6 @@ struct Int8 {
     void (*products)(const int16_t* x, int64_t row_step, int64_t pixel_step, const int16_t* g, int64_t rows, int64_t pairs,
                      int64_t outs, int64_t run, int64_t limit, float scale, float* out, int64_t out_stride);
 
-    // out[o][i] += sum over samples n, in order, of g[n][o] x[n][i].
-    void (*outer)(const int16_t* x, int64_t x_step, const float* g, int64_t samples, int64_t outs, int64_t run, float* out,
-                  int64_t out_stride);
-
     // sums[c] = sum over pixels in order of g[p][c].
     void (*channel_sums)(const float* g, int64_t pixels, int64_t channels, float* sums);
 
