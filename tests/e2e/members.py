@@ -24,12 +24,14 @@ class Members:
         self.names = [f"pi-{k}" for k in range(1, size + 1)]
         self.boards: dict[int, Running] = {}
         self.lives: dict[int, int] = {}
+        self.identities: Path | None = None  # boards' folders of `edgegossip fleet add`
 
     def start(self, machine: int, seed: int | None = None, port: int = PORT) -> Running:
         """Join through the board on machine `seed`; without one, found the run."""
         life = self.lives[machine] = self.lives.get(machine, 0) + 1
         where = f"{self.net.address(machine)}:{port}"
-        common = ("--name", f"pi-{machine}", "--listen", where, "--insecure")
+        secure = ("--identity", str(self.identities / f"pi-{machine}")) if self.identities else ("--insecure",)
+        common = ("--name", f"pi-{machine}", "--listen", where, *secure)
         if seed is None:
             sets = [part for s in self._settings for part in ("--set", s)]
             how = ("node", "quickstart-gossip", "--members", ",".join(self.names), *sets)

@@ -4,6 +4,8 @@ train."""
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,3 +87,21 @@ def test_a_stranger_is_refused_with_the_reason_in_both_logs(fleet: Members) -> N
     assert not list(fleet.runs.glob("stranger/*"))
     said = fleet.wait_for(1, "notice", lambda e: "pi-9 is not a member" in e["text"])["text"]
     assert said.startswith(f"refused pi-9 at {fleet.net.address(6)}:")
+
+
+@pytest.mark.slow
+def test_with_identities_the_run_is_signed_and_strangers_stay_out(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography", reason="makes the identities")
+    for arguments in (("init", str(tmp_path / "fleet")), ("add", "--fleet", str(tmp_path / "fleet"), "pi-1", "pi-2")):
+        subprocess.run([sys.executable, "-m", "edgegossip", "fleet", *arguments], check=True, capture_output=True)
+    with network(4) as net, members(net, tmp_path, 4, WAIT) as boards:
+        boards.identities = tmp_path / "fleet" / "boards"
+        boards.start_all(2)
+        assert "signed by pi-1" in boards.wait_for(2, "entered")["text"]
+        boards.wait_until(lambda: boards.knows(1, {1, 2}) and boards.knows(2, {1, 2}), "they know each other")
+        boards.identities = None
+        stranger = boards.start(3, seed=1)
+        boards.wait_for(1, "notice", lambda e: "does not speak TLS" in e["text"])
+        assert stranger.process.poll() is None and not boards.events(3)  # it says why it waits, and is not in
+        boards.kill(2)
+        boards.wait_until(lambda: bool(boards.about(1, "member-dead", 2)), "named", BUSY_S)
