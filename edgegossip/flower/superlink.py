@@ -26,6 +26,8 @@ from edgegossip.types import ConfigError, HostError, RunError
 
 READY_S = 60.0  # a loaded single-board computer needs a while to import Flower
 _PR_SET_PDEATHSIG = 1
+# Bodies of 5 MiB come and go with every request. glibc gives each to the kernel and back; page faults cost a fifth of a round.
+_REUSE_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(128 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -86,7 +88,7 @@ def start(host: str, port: int, log: Path, insecure: bool = False) -> SuperLink:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **QUIET, "FLWR_HOME": str(home)},
+                env={**_REUSE_MEMORY, **os.environ, **QUIET, "FLWR_HOME": str(home)},
                 start_new_session=True,
             )
     except OSError as error:
