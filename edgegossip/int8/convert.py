@@ -49,7 +49,8 @@ class ConversionNotice(UserWarning):
 def convert(model: nn.Module, dw: int = 16) -> nn.Module:
     """Change the layers of `model` in place, and return it (another module only if `model` itself is a batchnorm layer).
 
-    `dw` is the bits of the gradients that weight gradients are made of: 16, or 8, which is faster on some machines and coarser.
+    `dw` is the bits of the gradients that weight gradients are made of: 16, or 8, which is faster on some machines and coarser;
+    a model that is converted already gets the new one.
     Warns with `ConversionNotice`; `conversion(model)` says the same in full. Raises ConfigError for another `dw`."""
     if dw not in (8, 16):
         raise ConfigError(f"dw = {dw!r}: weight gradients are made of 8 or 16 bits (choices: 16, 8)")
@@ -81,6 +82,11 @@ def _shortened(names: list[str]) -> str:
 
 def _converted(module: nn.Module, name: str, dw: int, found: _Findings) -> nn.Module:
     shown = name or type(module).__name__
+    if _is_int8(module):
+        if isinstance(module, (layers.Conv2d, layers.Linear)):
+            module.dw = dw
+        found.int8.append(shown)
+        return module
     if type(module) is nn.BatchNorm2d:
         found.replaced.append((shown, "batchnorm"))
         found.int8.append(shown)
@@ -102,7 +108,7 @@ def _converted(module: nn.Module, name: str, dw: int, found: _Findings) -> nn.Mo
 
 def _convert_children(module: nn.Module, name: str, dw: int, found: _Findings) -> None:
     children = list(module.named_children())
-    if not children and type(module) not in _HARMLESS and not _is_int8(module):
+    if not children and type(module) not in _HARMLESS:
         found.fp32.append((name or type(module).__name__, f"{type(module).__name__} has no int8 form"))
     before: nn.Module | None = None
     for key, child in children:

@@ -138,7 +138,8 @@ def conv_backward(
 
     dx: g in 8 bits per sample, scale max |g| / 127, rounded stochastically by `key`, times the weight quantised by input
     channel. dw: sums of g (q - zero) inside a sample are integers, over samples float32; g is those 8 bits, or if `wide` 16,
-    scale max |g| / 32512, rounded to nearest even. db: float32 sums of g itself."""
+    scale max |g| / 32512, rounded to nearest even. Where a sample has one output pixel, the integer sums run over up to 64
+    samples, whose gradients, times their scales and those of x, get one 16-bit scale. db: float32 sums of g itself."""
     _native.int8_conv_backward(shape, *x, weight, g, key, wide, dx, dw, db, isa, threads)
 
 

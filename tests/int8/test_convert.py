@@ -99,6 +99,14 @@ def test_dw_other_than_8_and_16_is_refused():
         int8.convert(nn.Linear(2, 2), dw=4)
 
 
+def test_converting_again_changes_dw_alone():
+    model = quiet(build("resnet20"))
+    before = int8.conversion(model).int8
+    int8.convert(model, dw=8)
+    assert int8.conversion(model).int8 == before
+    assert {m.dw for m in model.modules() if isinstance(m, (layers.Conv2d, layers.Linear))} == {8}
+
+
 class Own(nn.Module):
     """A user's block with everything between the layers written as functions."""
 
