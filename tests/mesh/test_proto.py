@@ -39,8 +39,9 @@ def test_generated_code_is_fresh(tmp_path, stem):
     assert carried == made
 
 
-def test_generated_code_asks_for_no_newer_protobuf_than_the_package_does():
-    text = (ROOT / VIRTUAL / "mesh_pb2.py").read_text()
+@pytest.mark.parametrize("name", ["mesh", "membership"])
+def test_generated_code_asks_for_no_newer_protobuf_than_the_package_does(name):
+    text = (ROOT / VIRTUAL / f"{name}_pb2.py").read_text()
     assert re.search(r"# Protobuf Python Version: 6\.30\.0\n", text)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh import causes
@@ -14,9 +14,11 @@ from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.manifest import Manifest, parse
 from edgegossip.mesh.membership.table import Rows
-from edgegossip.mesh.security.guard import Guard
 from edgegossip.mesh.text import printable
 from edgegossip.types import NodeId, PeerError
+
+if TYPE_CHECKING:
+    from edgegossip.mesh.security.guard import Guard
 
 JOIN = "/edgegossip.v1.Membership/Join"
 _CALL_S = 5.0
@@ -82,6 +84,8 @@ async def _ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_i
 
 async def _who_listens(where: addresses.Address, guard: Guard) -> NodeId:
     """The name in the certificate of a seed, of which we know the address only: any board of our fleet is right."""
+    import ssl
+
     from edgegossip.mesh.security import tls
 
     context = tls.client_context(guard.identity)
