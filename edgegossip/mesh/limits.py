@@ -28,7 +28,7 @@ class MeshLimits:
     grace_s: float = 3.0
     first_contact_s: float = 60.0  # a peer that was never reached counts as down after this
     hello_s: float = 5.0  # bound of each step of opening a stream
-    handshake_s: float = 2.0  # with TLS: bound of a caller's handshake, and of its silence before Hello
+    handshake_s: float = 1.8  # with TLS: bound of a caller's handshake, and of its silence before Hello
     connections_per_s: float = 50.0  # with TLS: from one address, in the long run
     connection_burst: int = 200  # and at once: a fleet on one machine starts with two a pair of boards
     max_strangers: int = 256  # connections that have not finished the TLS handshake

@@ -22,12 +22,13 @@ from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.security import der, knock, tls
 from edgegossip.mesh.security.door import Door
 from edgegossip.mesh.security.identity import CERTIFICATE, KEY, Identity
-from edgegossip.mesh.security.names import Role, Subject, serial_name
+from edgegossip.mesh.security.names import Role, Subject, serial_name, subject_of
 from edgegossip.mesh.security.quarantine import Quarantine
 from edgegossip.mesh.security.visitor import Caller
 from edgegossip.mesh.text import printable
 from edgegossip.types import DataError, DecodeError, EdgegossipError, NodeId, PeerError
 
+_NAMES = "x509_subject_alternative_name"  # where gRPC keeps a caller's names
 _LOOK_S = 2.0  # between two looks at our folder
 _LAST_WORDS_S = 0.2  # for a refusal to reach the peer before its connection is cut
 
@@ -95,7 +96,7 @@ class Guard:
         found = self._door.caller(context.peer()) if self._door is not None else None
         if found is None:
             raise PeerError("it did not come through the door, or is gone")
-        names = context.auth_context().get("x509_subject_alternative_name", ())
+        names = context.auth_context().get(_NAMES, ())
         if serial_name(found.serial, self.identity.fleet).encode() not in names:
             raise PeerError(f"its certificate is not the one with which {found.subject.name} knocked")
         return found
@@ -115,16 +116,21 @@ class Guard:
     def misbehaved(self, context: grpc.aio.ServicerContext, reason: str) -> None:
         """Who called broke the protocol and was told so: it is kept out for a while, for longer each time."""
         key, door = context.peer(), self._door
-        caller = door.caller(key) if door is not None else None
-        if caller is None or door is None:
+        names = tuple(name.decode().lower() for name in context.auth_context().get(_NAMES, ()))
+        if door is None:
             return
-        name = caller.subject.name
-        length_s = self._quarantine.strike(name, reason, time.monotonic())
-        self._tell(_board(caller), f"{name} is in quarantine for {length_s:g} s: {printable(reason, 300)}")
-        why = "it is in quarantine"
-        asyncio.get_running_loop().call_later(
-            _LAST_WORDS_S, lambda: door.cut(lambda c: c.subject == caller.subject, why)
-        )
+        try:
+            subject = subject_of(names, self.identity.fleet)  # not the holder of its ticket: it may have overheard that
+        except PeerError:
+            return  # cannot be: gRPC has checked the certificate
+        length_s = self._quarantine.strike(subject.name, reason, time.monotonic())
+        about = subject.name if subject.role == "board" else None
+        self._tell(about, f"{subject.name} is in quarantine for {length_s:g} s: {printable(reason, 300)}")
+
+        def cut() -> None:
+            door.cut(lambda c: c.subject == subject or door.caller(key) is c, "it is in quarantine")
+
+        asyncio.get_running_loop().call_later(_LAST_WORDS_S, cut)
 
     # -- the calling side ------------------------------------------------------------------------------------
 
