@@ -1,7 +1,7 @@
 """How long each attack of test_security.py lasts against a board with its default limits: `python -m tests.mesh.attacks`.
 
-Prints a Markdown table: from the attacker's first byte until the reason is in the log of the board; the bystanders are tried after
-each.
+Prints a Markdown table: from the attacker's first byte until the reason is in the log of the board. The bystanders are tried
+after each.
 """
 
 from __future__ import annotations

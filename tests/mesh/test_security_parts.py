@@ -1,0 +1,136 @@
+"""The pure parts behind the door: rates, quarantine, tickets, knocks, and what a ClientHello says in the clear."""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgegossip.mesh.security import client_hello, knock, tickets
+from edgegossip.mesh.security.names import Subject, serial_name, subject_of, ticket_in
+from edgegossip.mesh.security.quarantine import FORGET_S, LONGEST_S, Quarantine
+from edgegossip.mesh.security.rates import Buckets, Teller
+from edgegossip.types import DecodeError, PeerError
+
+
+def test_a_bucket_lets_a_burst_through_and_then_a_rate():
+    buckets = Buckets(rate=2.0, burst=3.0)
+    assert [buckets.take("a", 0.0) for _ in range(4)] == [True, True, True, False]
+    assert buckets.take("b", 0.0)  # others are not concerned
+    assert [buckets.take("a", 1.0) for _ in range(3)] == [True, True, False]
+    assert [buckets.take("a", 100.0) for _ in range(4)] == [True, True, True, False]
+
+
+def test_buckets_of_many_strangers_take_bounded_memory():
+    buckets = Buckets(1.0, 1.0)
+    for k in range(10_000):
+        buckets.take(k, 0.0)
+    assert len(buckets._state) <= 1024
+
+
+def test_the_same_line_is_told_once_a_minute_and_few_altogether():
+    teller = Teller()
+    assert [teller.worth("x", t) for t in (0.0, 1.0, 59.0, 61.0)] == [True, False, False, True]
+    assert sum(teller.worth(k, 100.0) for k in range(1000)) <= 64
+
+
+def test_quarantine_grows_and_is_forgotten():
+    quarantine, now_s, lengths = Quarantine(), 0.0, []
+    for _ in range(10):
+        lengths.append(quarantine.strike("c", "noise", now_s))
+        assert quarantine.reason("c", now_s) == f"in quarantine for {lengths[-1]:.1f} more seconds: noise"
+        assert quarantine.reason("a", now_s) == ""
+        now_s += lengths[-1]
+        assert quarantine.reason("c", now_s) == ""
+    assert lengths[:3] == [5.0, 10.0, 20.0] and lengths[-1] == LONGEST_S
+    assert quarantine.strike("c", "noise", now_s + 9 * FORGET_S) == 10.0  # once more after nine were forgotten
+    assert quarantine.strike("c", "noise", now_s + 99 * FORGET_S) == 5.0
+
+
+def test_a_ticket_is_good_once_and_not_for_long():
+    box = tickets.Tickets[str]()
+    one, two = box.give("a", 0.0), box.give("b", 0.0)
+    assert one != two
+    assert box.take(one, 1.0) == "a"
+    assert box.take(one, 1.0) is None
+    assert box.take(two, tickets.VALID_S) is None
+    assert box.take("", 0.0) is None
+    for k in range(1000):
+        box.give(str(k), 0.0)
+    assert len(box._given) <= 256
+
+
+def test_names():
+    a = Subject("pi-01", "board", "0" * 16)
+    assert subject_of((a.dns_name, serial_name(7, "0" * 16)), "0" * 16) == a
+    assert ticket_in(serial_name(7, "0" * 16, "ab")) == "ab"
+    assert ticket_in(a.dns_name) == ticket_in("a.b.c.d.e") == ""
+    b = Subject("pi-02", "board", "0" * 16)
+    for names in (
+        (),
+        (a.dns_name, b.dns_name),
+        ("pi-01.king." + "0" * 16 + ".edgegossip",),
+        ("x" + a.dns_name + ".de",),
+    ):
+        with pytest.raises(PeerError):
+            subject_of(names, "0" * 16)
+    with pytest.raises(PeerError, match="of fleet"):
+        subject_of((a.dns_name,), "1" * 16)
+
+
+@given(st.booleans(), st.integers(0, 2**64 - 1), st.text(max_size=50), st.binary(max_size=50), st.data())
+def test_knocks_there_and_back_and_in_pieces(welcome, number, text, crl, data):
+    said = knock.Answer(welcome, number, text, crl)
+    message = knock.answer(said)
+    assert knock.parse_answer(message) == said
+    assert knock.parse_answer(message[: data.draw(st.integers(0, len(message) - 1))]) is None
+    with pytest.raises(DecodeError):
+        knock.parse_answer(message + b"x")
+    assert knock.parse_hello(knock.hello(number)) == number
+    assert knock.parse_blob(knock.blob(crl)) == crl
+
+
+@given(st.binary(max_size=60))
+def test_rubbish_for_a_knock(data):
+    for read in (knock.parse_answer, knock.parse_blob, knock.parse_hello):
+        with suppress(DecodeError):
+            read(data)
+    with pytest.raises(DecodeError):
+        knock.parse_blob(b"\xff" * 4 + data)
+
+
+def hello_of(name: str, *protocols: str) -> bytes:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if protocols:
+        context.set_alpn_protocols(list(protocols))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname=name or None).do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize(
+    ("name", "protocols"), [("pi-01.x.y", ("h2",)), ("a" * 60, ("h2", "x")), ("", ()), ("A.b", ())]
+)
+def test_reads_what_openssl_says(name, protocols):
+    data = hello_of(name, *protocols)
+    assert client_hello.needed_bytes(data[:5]) == len(data)
+    assert client_hello.parse(data) == client_hello.ClientHello(name.lower(), protocols)
+    assert client_hello.parse(data + b"more") == client_hello.parse(data)
+    for cut in (0, 1, 5, 40, len(data) - 1):
+        assert client_hello.parse(data[:cut]) is None
+
+
+GOOD = hello_of("pi-01.x.y", "h2")
+
+
+@settings(max_examples=200)
+@given(st.integers(0, len(GOOD) - 1), st.integers(0, 255), st.binary(max_size=80))
+def test_rubbish_for_a_hello(at, byte, noise):
+    for data in (GOOD[:at] + bytes([byte]) + GOOD[at + 1 :], noise, b"\x16\x03\x01\x00\x40" + noise, GOOD[:at] + noise):
+        assert client_hello.needed_bytes(data) <= client_hello.MAX_BYTES
+        client_hello.parse(data)
