@@ -1,0 +1,91 @@
+"""A board's work without a connection: what is asked twice, and what another process goes on from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Message, RecordDict
+
+from edgegossip import codecs
+from edgegossip.checkpoint.memory import from_bytes, to_bytes
+from edgegossip.flower.board import Board
+from edgegossip.flower.downlink import Downlink
+from edgegossip.flower.keeper import BoardKeeper
+from edgegossip.flower.payload import Channel, frame_array, frame_bytes, frame_content
+from edgegossip.profiling.spans import RoundClock
+from edgegossip.recipe import CheckpointSection
+from edgegossip.types import ConfigError, LocalError, Vec
+from tests.flower import toy
+from tests.flower.conftest import Memory
+
+RUN = b"r" * 16
+X = toy.Toy(0).initial(1)
+
+
+def _board() -> Board:
+    return Board("board-0", toy.Toy(1), Channel.of(toy.LAYOUT, RUN, codecs.get("co3")), codecs.get("fp32"))
+
+
+def _asked(round: int, x: Vec) -> Message:
+    down = Downlink(toy.LAYOUT, RUN, codecs.get("fp32"))
+    down.publish(x, round)
+    return Message(frame_content(frame_array(down.whole(round), toy.LAYOUT)), dst_node_id=3, message_type="train")
+
+
+def _answer(board: Board, round: int, x: Vec = X) -> bytes:
+    content: RecordDict = board.train(_asked(round, x), RoundClock())
+    return frame_bytes(content)
+
+
+def test_a_round_that_is_asked_for_again_gets_the_same_answer_and_moves_no_memory(in_run: int) -> None:
+    board, other = _board(), _board()
+    for b in (board, other):
+        _answer(b, 0)
+    first = _answer(board, 1)
+    assert _answer(board, 1) == first == _answer(other, 1)
+    assert board.take_report()["net/payload_bytes"] == other.take_report()["net/payload_bytes"]
+    assert _answer(board, 2) == _answer(other, 2)
+    assert _answer(board, 2, X + np.float32(0.5)) != _answer(other, 2)  # another model is another question
+
+
+def test_another_process_goes_on_with_memory_and_last_answer(in_run: int) -> None:
+    board, again = _board(), _board()
+    for round in range(3):
+        last = _answer(board, round)
+    again.restore(from_bytes(to_bytes(board.snapshot())))
+    assert again.round == 2 and _answer(again, 2) == last
+    assert _answer(again, 3) == _answer(board, 3) != _answer(_board(), 3)
+
+
+def test_a_snapshot_of_another_codec_is_refused() -> None:
+    other = Board("board-0", toy.Toy(1), Channel.of(toy.LAYOUT, RUN, codecs.get("fp16")), codecs.get("fp32"))
+    with pytest.raises(LocalError):
+        _board().restore(other.snapshot())
+
+
+def test_a_board_keeps_its_state_until_the_run_is_over(in_run: int, sink: Memory, tmp_path: Path) -> None:
+    def keeper(members: tuple[str, ...] = ("board-0",)) -> BoardKeeper:
+        return BoardKeeper("board-0", tmp_path / "k", toy.LAYOUT, RUN, members, CheckpointSection(), sink)
+
+    board = _board()
+    kept = keeper()
+    kept.restore(board)
+    for round in range(2):
+        _answer(board, round)
+        kept.save(board)
+    kept.close(over=False)
+    again, second = _board(), keeper()
+    second.restore(again)
+    assert again.round == 1 and _answer(again, 2) == _answer(board, 2)
+    assert sink.texts("restored") == ["board-0 goes on from its checkpoint of round 1"]
+    second.close(over=False)
+    foreign = keeper(("board-0", "board-1"))
+    with pytest.raises(ConfigError, match="another run"):
+        foreign.restore(_board())
+    foreign.close(over=False)
+    third = keeper()
+    third.restore(_board())
+    third.close(over=True)
+    assert not list((tmp_path / "k").glob("*.ckpt"))
