@@ -72,8 +72,8 @@ def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
         match event:
             case PeerUp() | PeerDown():
                 presence.note(event)
-                if isinstance(event, PeerDown) and event.peer not in wanted:
-                    sink.event(spec.name, "peer-down", down_text(event.peer, event.reason), peer=event.peer)
+                if spec.restarted and presence.all_left:
+                    raise RunError(f"{spec.name} was started again when all its neighbours had left: the run is over")
             case Notice(_, text):
                 sink.event(spec.name, "notice", text)
             case None if time.monotonic() >= announce_at:
@@ -107,13 +107,22 @@ class _Presence:
         self._wanted, self._seen = wanted, set[NodeId]()
         self.up, self.down = set[NodeId](), dict[NodeId, str]()
         self._last_seen_s: dict[NodeId, float] = {}
+        self._left = set[NodeId]()
+
+    @property
+    def all_left(self) -> bool:
+        """Whether every neighbour has left on purpose."""
+        return self._wanted <= self._left
 
     def note(self, event: PeerUp | PeerDown) -> None:
         match event:
             case PeerUp(peer):
                 self.up.add(peer)
                 self._seen.add(peer)
-            case PeerDown(peer, reason, closed=closed):
+                self._left.discard(peer)
+            case PeerDown(peer, reason, left, closed):
+                if left:
+                    self._left.add(peer)
                 self.up.discard(peer)
                 self.down[peer] = reason
                 self._last_seen_s[peer] = time.monotonic()

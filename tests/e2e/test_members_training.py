@@ -85,7 +85,8 @@ def test_three_of_eighteen_die_at_once_and_come_back(tmp_path: Path) -> None:
     everybody, dead = set(range(1, 19)), {4, 9, 10}
     final: list[dict[int, float]] = []
     for faults in (False, True):
-        with network(18) as net, members(net, tmp_path / str(faults), 18, *SETTINGS) as fleet:
+        longer = (*SETTINGS, "run.rounds=400")  # the three are away for some part of it only
+        with network(18) as net, members(net, tmp_path / str(faults), 18, *longer) as fleet:
             fleet.start_all(18)
             if faults:
                 until_round(fleet, everybody, 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from edgegossip.mesh.base import PeerDown, PeerUp, Received, TransportEvent
 from edgegossip.node.gossip_node import join
 from edgegossip.node.spec import NodeSpec
 from edgegossip.recipe import Recipe
+from edgegossip.types import RunError
 from tests.node.fakes import ListSink, MemoryTransport
 
 SPEC = NodeSpec(Recipe(), "a", ("a", "b", "c", "d"), bytes(16))  # a ring: b and d are neighbours of a
@@ -33,6 +35,14 @@ def test_starts(events: list[TransportEvent], down: set[str]) -> None:
     joined = join(SPEC, transport, sink)
     assert joined.down == down and sink.names() == ["peer-down"] * len(down) + ["joined"]
     assert [type(e) for e in joined.early] == [Received] * (len(joined.early))
+
+
+def test_a_board_that_comes_again_when_all_have_left_says_so_and_ends() -> None:
+    transport = MemoryTransport("a")
+    for peer in "bd":
+        transport.events.put(PeerDown(peer, f"{peer} left", left=True))
+    with pytest.raises(RunError, match="the run is over"):
+        join(replace(SPEC, restarted=True), transport, ListSink())
 
 
 @pytest.mark.parametrize("events", [[PeerUp("b")], [PeerUp("b"), PeerDown("d", "never reached")], []])
