@@ -194,6 +194,7 @@ class Coordinator:
         """Everything between the first board and the last."""
         try:
             start = self._progress
+            exchange.round = 0 if start is None else start.round
             exchange.gather(self._join_s if start is None else min(self._join_s, REJOIN_S))
             names = ", ".join(m.name for m in exchange.roster.up())
             begins = "training starts" if start is None else f"training goes on in round {start.round}"

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from flwr.app import Message, RecordDict
@@ -73,6 +73,7 @@ class Exchange:
         self._watched = self._beaten = 0.0
         self._pace = Pace(most_s=0.25)
         self._gathering = True
+        self.round = 0  # that comes next, for boards that join
 
     def lose(self, name: NodeId, reason: str) -> None:
         """A board's process is known to be gone. May be called from any thread."""
@@ -196,7 +197,8 @@ class Exchange:
             self._down(change) if not change.up else self._back(change.name)
         greeted = {sent.node_id for sent in self._outstanding.values() if sent.what == "hello"}
         fresh = [i for i in strangers if i not in greeted]
-        self._send({i: _message(self._hello.content(), i) for i in fresh}, "hello")
+        hello = replace(self._hello, round=self.round)
+        self._send({i: _message(hello.content(), i) for i in fresh}, "hello")
 
     def _down(self, change: Change) -> None:
         self.lost[change.name] = change.reason

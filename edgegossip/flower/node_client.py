@@ -206,14 +206,31 @@ class NodeClient:
         except PeerError as error:
             problem = str(error)
             return protocol.hello_answer(self._name, problem), lambda: _leave(problem, failed=True)
-        if self._board is None or self._board.run_id != hello.run_id:  # a coordinator that was started again goes on
-            channel = Channel.of(workload.layout, hello.run_id, self._codec)
-            self._board = Board(self._name, workload, channel, self._downlink, self._link.meter.sent_bytes)
-            if self._make_keeper is not None:
-                self._close_keeper(over=False)
-                self._keeper = self._make_keeper(workload.layout, hello.run_id)
-                self._keeper.restore(self._board)
+        if self._board is not None and _anew(self._board, hello):
+            self._board, workload = None, self._make_workload()
+        if self._board is None or self._board.run_id != hello.run_id:
+            self._board = self._begin(workload, hello)  # else a coordinator that was started again goes on
         return protocol.hello_answer(self._name), lambda: self._joined(workload.layout.size)
+
+    def _begin(self, workload: Workload, hello: protocol.Hello) -> Board:
+        """This board in that run: from its checkpoint, or from the start where the run has begun anew since."""
+        board = self._new_board(workload, hello)
+        if self._make_keeper is None:
+            return board
+        self._close_keeper(over=False)
+        self._keeper = self._make_keeper(workload.layout, hello.run_id)
+        before = dict(workload.snapshot())
+        self._keeper.restore(board)
+        if not _anew(board, hello):
+            return board
+        text = f"{self._name} begins anew, as the coordinator does; its checkpoint was of round {board.round}"
+        self._sink.event(self._name, "discarded", text)
+        workload.restore(before)
+        return self._new_board(workload, hello)
+
+    def _new_board(self, workload: Workload, hello: protocol.Hello) -> Board:
+        channel = Channel.of(workload.layout, hello.run_id, self._codec)
+        return Board(self._name, workload, channel, self._downlink, self._link.meter.sent_bytes)
 
     def _joined(self, values: int) -> None:
         text = f"{self._name} joined the run at {self._address} and trains {values} values"
@@ -226,6 +243,12 @@ class NodeClient:
             values |= meter()
         values |= self._clock.finish_round().metrics()
         self._sink.metrics(self._name, board.round, values)
+
+
+def _anew(board: Board, hello: protocol.Hello) -> bool:
+    """Whether the run has begun again since this board took part. A coordinator that lost more than a round does not count:
+    a momentum that is some rounds ahead is better than none."""
+    return hello.round == 0 and board.round > 0
 
 
 def _leave(words: str, failed: bool) -> str:

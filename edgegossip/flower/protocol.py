@@ -34,6 +34,7 @@ class Hello:
     rounds: int
     down_id: int
     down_params: bytes
+    round: int = 0  # that comes next
 
     def content(self) -> RecordDict:
         fields: dict[str, str | int | bytes] = {
@@ -46,6 +47,7 @@ class Hello:
             "rounds": self.rounds,
             "down-id": self.down_id,
             "down-params": self.down_params,
+            "round": self.round,
         }
         return RecordDict({ASK: ConfigRecord(dict(fields))})
 
@@ -61,6 +63,7 @@ class Hello:
             rounds=_field(fields, "rounds", int),
             down_id=_field(fields, "down-id", int),
             down_params=_field(fields, "down-params", bytes),
+            round=_field(fields, "round", int),
         )
 
     def check(self, layout_hash: int, codec: Codec[Any], down: Codec[Any], run_id: bytes | None = None) -> None:

@@ -117,6 +117,7 @@ class Rounds:
 
     def _round(self, round: Round, x: Vec) -> Vec:
         server = self._plan.recipe.server
+        self._exchange.round = round
         with self._clock.span("wait"):
             self._exchange.idle(server.deadline_s)
         self._evaluate_here(x)

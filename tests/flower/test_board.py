@@ -10,10 +10,13 @@ from flwr.app import Message, RecordDict
 
 from edgegossip import codecs
 from edgegossip.checkpoint.memory import from_bytes, to_bytes
+from edgegossip.flower import NodeClient
 from edgegossip.flower.board import Board
 from edgegossip.flower.downlink import Downlink
 from edgegossip.flower.keeper import BoardKeeper
 from edgegossip.flower.payload import Channel, frame_array, frame_bytes, frame_content
+from edgegossip.flower.protocol import Hello
+from edgegossip.layout import Layout
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.recipe import CheckpointSection
 from edgegossip.types import ConfigError, LocalError, Vec
@@ -89,3 +92,29 @@ def test_a_board_keeps_its_state_until_the_run_is_over(in_run: int, sink: Memory
     third.restore(_board())
     third.close(over=True)
     assert not list((tmp_path / "k").glob("*.ckpt"))
+
+
+@pytest.mark.parametrize(("next_round", "goes_on"), [(0, False), (3, True), (1, True)])
+def test_a_board_begins_anew_only_when_the_run_does(
+    next_round: int, goes_on: bool, in_run: int, sink: Memory, tmp_path: Path
+) -> None:
+    codec = codecs.get("co3")
+
+    def keeper(layout: Layout, run_id: bytes) -> BoardKeeper:
+        return BoardKeeper("board-0", tmp_path / "k", layout, run_id, ("board-0",), CheckpointSection(), sink)
+
+    board, first = _board(), keeper(toy.LAYOUT, RUN)
+    for round in range(3):
+        _answer(board, round)
+        first.save(board)
+    first.close(over=False)
+    client = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codec, sink, make_keeper=keeper)
+    down = codecs.get("fp32")
+    hello = Hello(
+        RUN, toy.LAYOUT.hash, "co3", codec.wire_id, codec.wire_params(), 9, down.wire_id, down.wire_params(), next_round
+    )
+    client._query(Message(hello.content(), dst_node_id=3, message_type="query"))
+    assert client._board is not None
+    assert client._board.round == (2 if goes_on else 0)
+    assert len(sink.texts("discarded")) == (0 if goes_on else 1)
+    client._close_keeper(over=False)
