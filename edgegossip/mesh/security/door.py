@@ -4,7 +4,7 @@ gRPC's server listens behind it on a socket that has a name inside this machine 
 neither tells why a handshake failed nor bounds who connects how often, has no revocation list and cannot cut a connection off. So
 callers knock first: they speak TLS with the door, which tells them what it thinks of them, and get a ticket. The connection that
 comes with the ticket is handed on to gRPC as it is, which then checks certificates by itself; its bytes pass through a relay
-outside Python (native/relay.py), because a board that imports torch has no time for its door but has to answer its peers.
+outside Python (relay.py), because a board that imports torch has no time for its door but has to answer its peers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.security import knock
 from edgegossip.mesh.security.names import ticket_in
 from edgegossip.mesh.security.rates import Buckets, Teller
+from edgegossip.mesh.security.relay import Relay
 from edgegossip.mesh.security.tickets import Tickets
 from edgegossip.mesh.security.visitor import Caller, Expected, Left, Visitor
-from edgegossip.native.relay import Relay
 from edgegossip.types import EdgegossipError, HostError, PeerError
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from edgegossip.native.relay import Relay
+from edgegossip.mesh.security.relay import Relay
 
 PATIENCE_S = 20.0
 
