@@ -28,7 +28,7 @@ def pair(relay: Relay) -> tuple[socket.socket, socket.socket, int]:
     far, inside = socket.socketpair()
     for s in (outside, far):
         s.settimeout(PATIENCE_S)
-    return outside, far, relay.add(near, inside)
+    return outside, far, relay.add(near.detach(), inside.detach())
 
 
 def news(relay: Relay) -> list[tuple[int, int, int]]:
@@ -124,7 +124,7 @@ def test_a_reset_ends_both_sides(relay):
     near, _ = listener.accept()
     far, inside = socket.socketpair()
     far.settimeout(PATIENCE_S)
-    relay.add(near, inside)
+    relay.add(near.detach(), inside.detach())
     a.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
     a.close()
     assert far.recv(1) == b""
@@ -144,7 +144,7 @@ def test_close_ends_all_and_leaves_nothing_open():
         b.close()
     near, inside = socket.socketpair()
     with pytest.raises(RuntimeError, match="closed"):
-        relay.add(near, inside)
+        relay.add(near.detach(), inside.detach())
     del relay
     assert len(os.listdir("/proc/self/fd")) <= before
 

@@ -236,7 +236,9 @@ class Door:
             inside.setblocking(False)
             inside.connect("\0" + self._upstream)
             self._callers[key] = caller
-            self._guests[self._relay.add(visitor.socket, inside)] = key
+            self._guests[self._relay.add(visitor.socket.fileno(), inside.fileno())] = key
+            visitor.socket.detach()
+            inside.detach()
         except OSError as error:
             _log.debug("connection of %s: %s", visitor.who, error)
             inside.close()

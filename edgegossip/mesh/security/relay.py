@@ -6,8 +6,6 @@ keepalive answers by which peers know that this board lives. Linux only.
 
 from __future__ import annotations
 
-import socket
-
 from edgegossip.native import _native
 
 
@@ -20,9 +18,9 @@ class Relay:
     def __init__(self) -> None:
         self._relay = _native.Relay()
 
-    def add(self, outside: socket.socket, inside: socket.socket) -> int:
-        """Take over two connected sockets; an id that is never used again."""
-        return self._relay.add(outside.detach(), inside.detach())
+    def add(self, outside: int, inside: int) -> int:
+        """Take over two connected sockets by their descriptors (`socket.detach`); an id that is never used again."""
+        return self._relay.add(outside, inside)
 
     def cut(self, id: int) -> None:
         """Close a pair, if it is still there."""
