@@ -120,7 +120,10 @@ def _opened(algorithm: Synchronous, s: State, key: Key, frame: Frame, session: i
         if s.view.members[key[0]] in s.view.down:
             return s.with_out(key, changed(edge, session=0)), []
         challenge = challenge_of(s.view, *key, life)
-        if frame.aux.get(Aux.CHALLENGE) != challenge:
+        if (
+            frame.aux.get(Aux.CHALLENGE) != challenge
+        ):  # noted: if it is lost with a connection, `part` has it asked again
+            s = s.with_out(key, changed(edge, answers=max(1, edge.answers)))
             return s, _send(s, key, {Aux.CHALLENGE: challenge})
         s = changed(s, math=algorithm.scheme.forget(s.math, *key))
     known = edge.session == session

@@ -68,7 +68,7 @@ def test_a_certificate_says_who_for_what_and_is_valid_since_the_epoch(made):
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == [
         f"pi-01.board.{made.fleet_id}.edgegossip",
-        f"{certificate.serial_number:x}.serial.{made.fleet_id}.edgegossip",
+        f"*.{certificate.serial_number:x}.serial.{made.fleet_id}.edgegossip",
     ]
     usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert len(list(usages)) == 2

@@ -218,6 +218,28 @@ def test_a_late_hello_of_a_life_that_was_never_heard_of_is_asked_back(make_fleet
     )
 
 
+@pytest.mark.parametrize("name", ["sgp", "quant-sgp"])
+def test_a_challenge_that_is_lost_with_the_connection_is_asked_for_again(make_fleet: Any, name: str) -> None:
+    """The greeting of the new process outran the news that the old one is gone."""
+    fleet = make_fleet("complete", nodes=3, algorithm=name)
+    fleet.greet()
+    fleet.play(30)
+    fleet.restart(1)
+    while greetings := [(to, m) for to, m in fleet.mail if to != 1]:
+        fleet.mail.clear()
+        for to, m in greetings:
+            fleet.hand(to, m)
+    assert [m.frame.kind for to, m in fleet.mail] == [Kind.HELLO] * 2
+    fleet.mail.clear()
+    for other in (0, 2):
+        fleet.down(other, 1)
+        fleet.down(other)
+    actions = []
+    while fleet.mail:
+        actions += fleet.deliver()
+    assert [type(a) for a in actions].count(Adopted) == 1 and fleet.rounds[1] >= 30
+
+
 def test_a_full_state_that_comes_twice_or_late_counts_once(fleet: Any) -> None:
     fleet.step_all()
     take_mail(fleet, 1)
