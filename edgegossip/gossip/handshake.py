@@ -120,9 +120,8 @@ def _opened(algorithm: Synchronous, s: State, key: Key, frame: Frame, session: i
         if s.view.members[key[0]] in s.view.down:
             return s.with_out(key, changed(edge, session=0)), []
         challenge = challenge_of(s.view, *key, life)
-        if (
-            frame.aux.get(Aux.CHALLENGE) != challenge
-        ):  # noted: if it is lost with a connection, `part` has it asked again
+        if frame.aux.get(Aux.CHALLENGE) != challenge:
+            # Noted as an answer: if it is lost with a connection, `part` has it asked for again.
             s = s.with_out(key, changed(edge, answers=max(1, edge.answers)))
             return s, _send(s, key, {Aux.CHALLENGE: challenge})
         s = changed(s, math=algorithm.scheme.forget(s.math, *key))

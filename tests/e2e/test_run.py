@@ -79,9 +79,8 @@ def test_killed_board_is_named_within_10_s_and_the_run_ends(mode: str, tmp_path:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_run_that_lost_a_board_finishes_with_its_own_exit_code(mode: str, tmp_path: Path) -> None:
-    with edgegossip(
-        "run", f"quickstart-{mode}", "--set", "run.rounds=150", "--no-plots", "--json", runs=tmp_path
-    ) as running:
+    rounds = {"gossip": "run.rounds=150", "server": "run.rounds=60"}[mode]
+    with edgegossip("run", f"quickstart-{mode}", "--set", rounds, "--no-plots", "--json", runs=tmp_path) as running:
         running.wait_until(lambda: running.rounds_done(3))
         running.board("board-1").send_signal(signal.SIGKILL)
         code, out, err = running.finish()
