@@ -135,6 +135,7 @@ def test_bad_updates_are_refused_by_name_and_the_others_train_on(fleet: Fleet, s
         assert sum(name in text and reason in text for text in refused) == 3, (name, refused)
 
 
+@pytest.mark.slow  # tests/e2e/test_run.py has the same of the whole program
 def test_a_killed_board_is_named_and_the_run_finishes_without_it(fleet: Fleet, sink: Memory) -> None:
     fleet.start(boards=3, rounds=10, delay_s=0.4)
     _until(lambda: any(step >= 1 for _, step, _ in sink.records))
@@ -162,7 +163,7 @@ def test_below_min_nodes_the_run_ends_and_says_why(fleet: Fleet, sink: Memory) -
     assert fleet.children["board-1"].wait(PATIENCE_S) != 0
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("signum", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_no_process_outlives_the_coordinator(signum: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.flower.parent", str(tmp_path), "1", "100000"]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
