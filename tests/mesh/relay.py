@@ -1,4 +1,4 @@
-"""A TCP relay that delivers the answers of a board late."""
+"""TCP relays between boards: one delivers answers late, one breaks a connection."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from contextlib import suppress
 from tests.mesh.support import PATIENCE_S
 
 
-class SlowAnswers:
-    """Relays connections to `address`; what comes back arrives `delay_s` later, in order, the end of the stream included."""
+class Relay:
+    """Relays connections to `address` as `_accept` of a subclass says."""
 
-    def __init__(self, address: str, delay_s: float) -> None:
+    def __init__(self, address: str) -> None:
         host, port = address.split(":")
-        self._target, self._delay_s = (host, int(port)), delay_s
+        self._target = (host, int(port))
         self._closing = threading.Event()
         self._server = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = []
@@ -37,6 +37,17 @@ class SlowAnswers:
     def _start(self, task, *arguments: object) -> None:
         self._threads.append(threading.Thread(target=task, args=arguments))
         self._threads[-1].start()
+
+    def _accept(self) -> None:
+        raise AssertionError("a relay says what it does with connections")
+
+
+class SlowAnswers(Relay):
+    """Relays connections to `address`; what comes back arrives `delay_s` later, in order, the end of the stream included."""
+
+    def __init__(self, address: str, delay_s: float) -> None:
+        self._delay_s = delay_s
+        super().__init__(address)
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -78,31 +89,12 @@ class SlowAnswers:
                 sink.shutdown(socket.SHUT_WR)
 
 
-class CutOnce:
+class CutOnce(Relay):
     """Relays connections to `address`, and breaks the first one that has brought `after_bytes` there."""
 
     def __init__(self, address: str, after_bytes: int) -> None:
-        host, port = address.split(":")
-        self._target, self._left = (host, int(port)), after_bytes
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self._sockets: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self.cuts = 0
-        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
-        self._start(self._accept)
-
-    def close(self) -> None:
-        for s in [self._server, *self._sockets]:
-            with suppress(OSError):
-                s.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(PATIENCE_S)
-        for s in [self._server, *self._sockets]:
-            s.close()
-
-    def _start(self, task, *arguments: object) -> None:
-        self._threads.append(threading.Thread(target=task, args=arguments))
-        self._threads[-1].start()
+        self._left, self.cuts = after_bytes, 0
+        super().__init__(address)
 
     def _accept(self) -> None:
         with suppress(OSError):

@@ -69,9 +69,6 @@ class BareGrpcPeer:
     def ring(self, neighbours: Sequence[str], rounds: int, size: int) -> list[float]:
         return self._run(self._ring(neighbours, rounds, size))
 
-    def idle(self, seconds: float) -> float:
-        raise NotImplementedError("idling is measured of the mesh alone")
-
     def close(self) -> None:
         self._run(self._close())
         self._loop.close()

@@ -39,17 +39,18 @@ class Peer(Protocol):
     def pong(self, sender: str, times: int, size: int) -> None:
         """The other end of `ping`."""
 
-    def ring(self, neighbours: Sequence[str], rounds: int, size: int) -> list[float]:
-        """Each round a frame to each neighbour and one from each, no computing; seconds at the end of each round."""
-
-    def idle(self, seconds: float) -> float:
-        """Wait for peers as a node does; CPU seconds of this process."""
-
     def close(self) -> None: ...
 
 
+class RingPeer(Peer, Protocol):
+    """The mesh, and the rival that its rings are measured against."""
+
+    def ring(self, neighbours: Sequence[str], rounds: int, size: int) -> list[float]:
+        """Each round a frame to each neighbour and one from each, no computing; seconds at the end of each round."""
+
+
 class MeshPeer:
-    """GrpcTransport as a node uses it: from another thread than its own."""
+    """GrpcTransport as a node uses it: from another thread than its own. A RingPeer, which also idles."""
 
     def __init__(self, name: str) -> None:
         self._transport = GrpcTransport(name, RUN_ID, limits=MeshLimits(grace_s=30.0))
@@ -105,6 +106,7 @@ class MeshPeer:
         return ends_s
 
     def idle(self, seconds: float) -> float:
+        """Wait for peers as a node does; CPU seconds of this process."""
         began_s, end_s = time.process_time(), time.monotonic() + seconds
         while (left_s := end_s - time.monotonic()) > 0:
             self._transport.incoming(min(left_s, _SAY_S))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from edgegossip.bench.mesh.peers import PATIENCE_S
 from edgegossip.types import PeerError
@@ -62,12 +62,6 @@ class TcpPeer:
         for _ in range(times):
             self._read(link, size)
             link.sendall(data)
-
-    def ring(self, neighbours: Sequence[str], rounds: int, size: int) -> list[float]:
-        raise NotImplementedError("rings are measured against bare gRPC alone")
-
-    def idle(self, seconds: float) -> float:
-        raise NotImplementedError("idling is measured of the mesh alone")
 
     def close(self) -> None:
         for link in (*self._sockets.values(), self._server):

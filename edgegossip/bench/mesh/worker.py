@@ -8,7 +8,7 @@ import resource
 import sys
 from typing import Any
 
-from edgegossip.bench.mesh.peers import MeshPeer, Peer
+from edgegossip.bench.mesh.peers import MeshPeer, Peer, RingPeer
 
 
 def make_peer(kind: str, name: str) -> Peer:
@@ -20,7 +20,8 @@ def make_peer(kind: str, name: str) -> Peer:
         from edgegossip.bench.mesh.grpc_peer import BareGrpcPeer
 
         _, _, message_mib = kind.partition("-")
-        return BareGrpcPeer(name, int(message_mib or 1) << 20)
+        bare: RingPeer = BareGrpcPeer(name, int(message_mib or 1) << 20)
+        return bare
     from edgegossip.bench.mesh.tcp_peer import TcpPeer
 
     return TcpPeer(name)
