@@ -14,6 +14,7 @@ import numpy as np
 
 from edgegossip import gossip
 from edgegossip.gossip import topologies
+from edgegossip.gossip.averaging import default_eta
 from edgegossip.gossip.base import NodeView, Topology
 from edgegossip.gossip.momentum import KINDS as MOMENTA
 from edgegossip.layout import Layout, TensorSpec
@@ -148,7 +149,7 @@ def _algorithm(seed: int, options: Options, codec: Named, nodes: int) -> Named:
     """One of those that are fixed, or of all that take a fixed topology."""
     if options.algorithms is not None:
         return pick(seed, "algorithm", options.algorithms)
-    algorithm = with_params(seed, pick(seed, "algorithm", every_algorithm()))
+    algorithm = with_params(seed, pick(seed, "algorithm", every_algorithm()), codec)
     where = options.topology
     if where is None or fits(algorithm, where, codec, nodes, options.values):
         return algorithm
@@ -177,8 +178,9 @@ def every_algorithm() -> tuple[Named, ...]:
     return tuple(Named(n) for n in (*plain, *plain, *(f"{n}+{m}" for n in plain for m in MOMENTA if m != "none")))
 
 
-def with_params(seed: int, algorithm: Named) -> Named:
-    """Now and then something else than the defaults, of the parameters that the algorithm has."""
+def with_params(seed: int, algorithm: Named, codec: Named) -> Named:
+    """Now and then something else than the defaults, of the parameters that the algorithm has. An averaging rate is no larger
+    than what the algorithm itself would take with this codec: more need not be stable."""
     rng = of(seed, "params")
     name = algorithm.name.partition("+")[0]
     params: dict[str, Any] = {}
@@ -187,7 +189,7 @@ def with_params(seed: int, algorithm: Named) -> Named:
         if name == "d2" and key == "staleness":
             continue  # extrapolating from old news (2 x_t - x_(t-1)) has no reason to converge, and does not
         if drawn < share and takes(name, key, value):
-            params[key] = value
+            params[key] = min(value, _largest_eta(name, codec)) if key == "eta" else value
     return Named.of(algorithm.name, {**algorithm.values, **params})
 
 
@@ -199,6 +201,13 @@ def takes(algorithm: str, key: str, value: float) -> bool:
     except ConfigError:
         return False
     return True
+
+
+@lru_cache(maxsize=1024)
+def _largest_eta(algorithm: str, codec: Named) -> float:
+    """The default of an algorithm whose averaging rate goes by the codec; 1 for the others."""
+    own = naming.param_of(naming.algorithm_of(Named(algorithm)), "eta", 1.0)
+    return own or round(default_eta(naming.codec_of(codec)), 3)
 
 
 def _fitting(seed: int, algorithm: Named, codec: Named, nodes: int, values: int) -> Named:

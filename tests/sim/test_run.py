@@ -27,7 +27,7 @@ from edgegossip.sim import (
     shrink,
 )
 from edgegossip.sim.node import Frame
-from edgegossip.sim.schedule import every_algorithm
+from edgegossip.sim.schedule import every_algorithm, with_params
 from edgegossip.types import LocalUpdate
 
 
@@ -85,6 +85,14 @@ def test_everything_fixed_is_what_is_drawn_and_the_rest_stays() -> None:
     assert fixed == free
     assert draw(11, Options(workload="consensus", deadline_s=3.0)).deadline_s == 3.0
     assert {a.name.partition("+")[0] for a in every_algorithm()} == set(gossip.names())
+
+
+def test_no_averaging_rate_is_drawn_above_the_default_for_the_codec() -> None:
+    topk = Named.of("topk", {"ratio": 0.25})
+    drawn = [with_params(seed, Named(name), topk).values for name in ("choco-sgd", "dpsgd") for seed in range(40)]
+    assert {p["eta"] for p in drawn if "eta" in p} == {0.3, 0.375, 0.6}
+    assert all(with_params(s, Named("quant-sgp"), topk).values.get("eta", 0.0) <= 0.375 for s in range(40))
+    assert draw(101176, Options()).algorithm == Named.of("quant-sgp", {"eta": 0.375})
 
 
 @pytest.mark.parametrize("seed", range(12))
