@@ -181,6 +181,7 @@ def _gossip(
     meters = NodeMeters()
     addresses_of = parent.addresses if parent is not None else lambda: peers or {}
     transport, begin = _open(spec, addresses_of, options, sink, meters, security)
+    meters.watch(transport.tasks)
     try:
         sink.event(spec.name, "listening", f"{spec.name} listens on {transport.address}", address=transport.address)
         if options.entry is not None:

@@ -98,7 +98,7 @@ class MemberTransport:
         self._inner, self._agent, self._neighbours = inner, agent, frozenset(neighbours)
         self._standing = Standing(neighbours)
         self._ready: deque[TransportEvent] = deque()
-        self.send, self.limit_frames, self.wake = inner.send, inner.limit_frames, inner.wake
+        self.send, self.limit_frames, self.wake, self.tasks = inner.send, inner.limit_frames, inner.wake, inner.tasks
 
     @property
     def address(self) -> str:

@@ -1,8 +1,10 @@
-"""What this process and its sockets did in a round, as values of its metrics record. One a node; call once a round."""
+"""What this process and its sockets did in a round, and what it holds, as values of its metrics record. One a node; call once a
+round."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from edgegossip.profiling.records import Value
 from edgegossip.profiling.sockets import SocketMeter, SocketTotals
@@ -16,10 +18,17 @@ class NodeMeters:
         self._sockets, self._system = SocketMeter(), ProcessSampler()
         self._lock = threading.Lock()
         self._before = SocketTotals()
+        self._tasks: Callable[[], int] | None = None
+
+    def watch(self, tasks: Callable[[], int]) -> None:
+        """From now on count these coroutines, too."""
+        self._tasks = tasks
 
     def __call__(self) -> dict[str, Value]:
         with self._lock:
             values: dict[str, Value] = dict(self._system.sample())
+            if self._tasks is not None:
+                values["sys/tasks"] = self._tasks()
             totals = self._sockets.sample()
             if totals is not None:
                 new, self._before = totals - self._before, totals

@@ -37,6 +37,9 @@ METRICS = (
     "gossip/consensus_distance",
     "sys/cpu_percent",
     "sys/rss_bytes",
+    "sys/threads",
+    "sys/descriptors",
+    "sys/tasks",  # coroutines under way on the mesh's loop
 )
 
 

@@ -1,4 +1,4 @@
-"""What this process takes from its machine: CPU load and resident memory, from psutil."""
+"""What this process takes from its machine: CPU load, resident memory, threads and open descriptors, from psutil."""
 
 from __future__ import annotations
 
@@ -23,20 +23,27 @@ class ProcessSampler:
         self._clock = clock
         self._process.cpu_percent(None)  # the first call only sets the reference point
         self._sampled_s = clock()
-        self._last: dict[str, float | int | None] = {"sys/cpu_percent": None, "sys/rss_bytes": self._rss_bytes()}
+        self._last: dict[str, float | int | None] = {"sys/cpu_percent": None, **self._held()}
 
     def sample(self) -> dict[str, float | int | None]:
         """{"sys/cpu_percent": 100 for one core busy all the time, or None before the first interval is over,
-        "sys/rss_bytes": resident bytes}. Returns the last sample when the process is gone."""
+        "sys/rss_bytes": resident bytes, "sys/threads": its threads, those of libraries too, "sys/descriptors": its open file
+        descriptors, None where the system does not tell}. Returns the last sample when the process is gone."""
         now_s = self._clock()
         if now_s - self._sampled_s >= self._min_interval_s:
             try:
-                cpu_percent = self._process.cpu_percent(None)
-                self._last = {"sys/cpu_percent": cpu_percent, "sys/rss_bytes": self._rss_bytes()}
+                self._last = {"sys/cpu_percent": self._process.cpu_percent(None), **self._held()}
             except psutil.Error:
                 pass  # a process that ended has no load any more; what is known of it stays
             self._sampled_s = now_s
         return dict(self._last)
 
-    def _rss_bytes(self) -> int:
-        return int(self._process.memory_info().rss)
+    def _held(self) -> dict[str, int | None]:
+        """What a leak would make grow."""
+        with self._process.oneshot():
+            descriptors = self._process.num_fds() if hasattr(self._process, "num_fds") else None
+            return {
+                "sys/rss_bytes": int(self._process.memory_info().rss),
+                "sys/threads": int(self._process.num_threads()),
+                "sys/descriptors": descriptors,
+            }

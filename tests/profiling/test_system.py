@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
 
 from edgegossip.profiling.system import ProcessSampler
 
@@ -16,6 +18,18 @@ def test_samples_memory_at_once_and_load_after_an_interval():
     assert sampler.sample() == first
     now[0] = 0.6
     assert sampler.sample()["sys/cpu_percent"] >= 0.0
+    before = sampler.sample()
+    more, end = [socket.socket() for _ in range(5)], threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    now[0] = 1.2
+    after = sampler.sample()
+    end.set()
+    thread.join()
+    for s in more:
+        s.close()
+    assert after["sys/descriptors"] - before["sys/descriptors"] == 5
+    assert after["sys/threads"] - before["sys/threads"] == 1
 
 
 def test_a_process_that_ended_keeps_its_last_sample():
