@@ -52,7 +52,7 @@ OUTSIDE = {
     "bench": {"torch", "grpc", "psutil"},
     "mesh": {"grpc", "google"},
     "fleet": {"cryptography"},
-    "flower": {"flwr", "grpc", "google", "httpx"},  # httpx is a dependency of flwr
+    "flower": {"flwr", "grpc", "google", "httpx", "starlette", "uvicorn"},  # the last three are dependencies of flwr
     "report": {"matplotlib", "rich"},
     "study": {"matplotlib"},
     "launch": {"click", "psutil"},

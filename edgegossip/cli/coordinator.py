@@ -17,6 +17,18 @@ from edgegossip.cli.options import JSON, PLOTS, RUNS, SETTINGS
 )
 @click.option("--port", type=click.IntRange(0, 65_535), default=8000, show_default=True, help="Port to listen on.")
 @click.option("--boards", default="", metavar="A,B,...", help="Names of the boards; default board-0, board-1, ...")
+@click.option(
+    "--fleet",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The fleet's folder, for TLS and boards' keys; default ./fleet where it is there.",
+)
+@click.option(
+    "--identity",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="In place of --fleet: the folder of `edgegossip fleet add NAME --role coordinator`.",
+)
 @click.option("--insecure", is_flag=True, help="Allow plain, unauthenticated traffic outside the loopback interface.")
 @click.option("--fresh", is_flag=True, help="Begin anew even if this run was begun before and not finished.")
 @RUNS
@@ -28,6 +40,8 @@ def coordinator(
     host: str,
     port: int,
     boards: str,
+    fleet: Path | None,
+    identity: Path | None,
     insecure: bool,
     fresh: bool,
     runs_dir: str,
@@ -36,18 +50,19 @@ def coordinator(
 ) -> int:
     """Start Flower's server and the run of RECIPE, wait for the boards by name, train, save the model.
 
+    With a fleet (`edgegossip fleet init`, `fleet add`) over TLS, and for that fleet's boards only, by their names in it.
     After kill -9 the same command goes on from the last round; boards come back by themselves.
 
     \b
     Examples:
       edgegossip coordinator quickstart-server
-      edgegossip coordinator quickstart-server --host 0.0.0.0 --insecure --boards pi-01,pi-02,pi-03,pi-04
+      edgegossip coordinator quickstart-server --host 0.0.0.0 --fleet fleet --boards pi-01,pi-02,pi-03,pi-04
     and on every board:
-      edgegossip node quickstart-server --name board-0 --coordinator HOST:8000
+      edgegossip node quickstart-server --name pi-01 --boards pi-01,pi-02,pi-03,pi-04 --coordinator HOST:8000 --identity pi-01
     """
     from edgegossip.launch.coordinator import CoordinatorOptions, run_coordinator
     from edgegossip.recipe import load
 
     names = tuple(filter(None, boards.split(",")))
-    options = CoordinatorOptions(host, port, names, insecure, Path(runs_dir), plots, as_json, fresh)
+    options = CoordinatorOptions(host, port, names, insecure, Path(runs_dir), plots, as_json, fresh, fleet, identity)
     return run_coordinator(load(recipe, settings), options)

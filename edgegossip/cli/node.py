@@ -32,7 +32,7 @@ from edgegossip.cli.options import RUNS, SETTINGS
     "--identity",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Gossip: this board's folder of `edgegossip fleet add`; peers must be of the same fleet.",
+    help="This board's folder of `edgegossip fleet add`; peers and coordinator must be of the same fleet.",
 )
 @click.option("--insecure", is_flag=True, help="Allow plain, unauthenticated traffic outside the loopback interface.")
 @RUNS
@@ -77,7 +77,7 @@ def node(
       edgegossip node --join 10.0.0.1:7700 --name pi-02 --listen 0.0.0.0:7700 --identity pi-02
       edgegossip node quickstart-gossip --name pi-01 --listen 0.0.0.0:7700 --identity pi-01 \\
           --peer pi-02=10.0.0.2:7700 --peer pi-03=10.0.0.3:7700 --peer pi-04=10.0.0.4:7700
-      edgegossip node quickstart-server --name board-0 --coordinator 10.0.0.1:8000
+      edgegossip node quickstart-server --name pi-01 --boards pi-01,pi-02,pi-03,pi-04 --coordinator 10.0.0.9:8000 --identity pi-01
     """
     from edgegossip.node.main import NodeOptions, run_managed
     from edgegossip.recipe import load

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from flwr.serverapp.strategy import Strategy
 from edgegossip import codecs
 from edgegossip import recipe as recipes
 from edgegossip.flower import superlink
-from edgegossip.flower._private import LinkError, RunLink, start_run
+from edgegossip.flower._private import LinkError, RunLink, register_key, start_run
+from edgegossip.flower.credentials import ServerCredentials
+from edgegossip.flower.doorkeeper import Doorkeeper
 from edgegossip.flower.exchange import COORDINATOR, Exchange, Stopped
 from edgegossip.flower.keeper import CoordinatorKeeper
 from edgegossip.flower.protocol import Hello
@@ -43,7 +46,8 @@ class Coordinator:
     is also a record a board and round of what its update says (loss, examples, payload): for boards that keep their own
     records elsewhere. `strategy` stands in for the recipe's; with `evaluate`
     the coordinator evaluates, not the boards. With `keeper` it goes on from the last round that an earlier process kept; boards
-    that do not come back within REJOIN_S are then gone on without.
+    that do not come back within REJOIN_S are then gone on without. With `credentials` it speaks TLS, and boards take part under
+    the names in their certificates.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Coordinator:
         record_boards: bool = False,
         evaluate: Evaluate | None = None,
         keeper: CoordinatorKeeper | None = None,
+        credentials: ServerCredentials | None = None,
     ) -> None:
         layout.check(initial)
         self._plan = Plan(
@@ -78,13 +83,14 @@ class Coordinator:
         self._initial, self._boards, self._sink, self._folder = initial, tuple(boards), sink, folder
         self._host = recipe.network.host if host is None else host
         self._port = recipe.network.port if port is None else port
-        self._insecure, self._keeper = insecure, keeper
+        self._insecure, self._keeper, self._credentials = insecure, keeper, credentials
         self._join_s = recipe.server.join_s or join_s
         self._progress = None if keeper is None else keeper.load()
         self._stop = threading.Event()
         self._over = threading.Event()  # not Thread.join: interrupted by Ctrl-C, that takes a live thread for dead
         self._superlink: SuperLink | None = None
         self._exchange: Exchange | None = None
+        self._doorkeeper: Doorkeeper | None = None
         self._thread: threading.Thread | None = None
         self._model: Vec | None = None
         self._error: EdgegossipError | None = None
@@ -97,13 +103,15 @@ class Coordinator:
         """
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what matters is in our own events
         log = self._folder / "logs" / "superlink.log"
-        self._superlink = superlink.start(self._host, self._port, log, self._insecure)
+        self._superlink = superlink.start(self._host, self._port, log, self._insecure, self._credentials)
         try:
             link = self._claim(self._superlink)
         except BaseException:
             self.stop()
             raise
-        self._exchange = self._make_exchange(link, self._superlink)
+        self._doorkeeper = self._make_doorkeeper(self._superlink)
+        self._exchange = self._make_exchange(link, self._superlink, self._doorkeeper)
+        self._doorkeeper.start()
         self._thread = threading.Thread(target=self._serve, args=(link, self._exchange), daemon=True, name="rounds")
         self._thread.start()
         address = self._superlink.address
@@ -150,6 +158,8 @@ class Coordinator:
         self._stop.set()
         if self._thread is not None:
             self._over.wait(STOP_S)
+        if self._doorkeeper is not None:
+            self._doorkeeper.close()
         if self._superlink is not None:
             self._superlink.stop()
 
@@ -160,13 +170,24 @@ class Coordinator:
         self.stop()
 
     def _claim(self, link_to: SuperLink) -> RunLink:
-        run = start_run(link_to.address, None, {"edgegossip-run": self._plan.run_id.hex()})
-        link = RunLink(link_to.address, None, link_to.secret)
+        config = {"edgegossip-run": self._plan.run_id.hex()}
+        run = start_run(link_to.address, link_to.context, config, token=link_to.token)
+        link = RunLink(link_to.address, link_to.context, link_to.secret, link_to.token)
         if link.claim(CLAIM_S) != run:
             raise RunError("the SuperLink handed out another run than the one that was started")
         return link
 
-    def _make_exchange(self, link: RunLink, link_to: SuperLink) -> Exchange:
+    def _make_doorkeeper(self, link_to: SuperLink) -> Doorkeeper:
+        return Doorkeeper(
+            link_to.line,
+            None if self._credentials is None else self._credentials.policy,
+            self._boards,
+            partial(register_key, link_to.address, link_to.context, link_to.token),
+            lambda text: self._sink.event(COORDINATOR, "refused", text),
+            self.lose,
+        )
+
+    def _make_exchange(self, link: RunLink, link_to: SuperLink, doorkeeper: Doorkeeper) -> Exchange:
         plan = self._plan
         hello = Hello(
             run_id=plan.run_id,
@@ -179,7 +200,8 @@ class Coordinator:
             down_params=plan.downlink.wire_params(),
         )
         least = min(plan.recipe.server.min_nodes, len(self._boards))
-        return Exchange(link, Roster(self._boards), hello, least, self._sink, self._stop, link_to.check)
+        names = doorkeeper.name_of if self._credentials is not None else None
+        return Exchange(link, Roster(self._boards), hello, least, self._sink, self._stop, link_to.check, names)
 
     def _serve(self, link: RunLink, exchange: Exchange) -> None:
         """The thread."""

@@ -52,7 +52,8 @@ class _Sent:
 
 
 class Exchange:
-    """The boards of one run, through one link. Not thread-safe, except for `lose`."""
+    """The boards of one run, through one link. Not thread-safe, except for `lose`. `proved`: whose certificate a board (by its
+    Flower id) has shown; without it boards are whoever they say."""
 
     def __init__(
         self,
@@ -63,9 +64,10 @@ class Exchange:
         sink: Sink,
         stop: threading.Event,
         check: Callable[[], None] = lambda: None,
+        proved: Callable[[int], NodeId | None] | None = None,
     ) -> None:
         self._link, self.roster, self._hello, self._min_nodes = link, roster, hello, min_nodes
-        self._sink, self._stop, self._check = sink, stop, check
+        self._sink, self._stop, self._check, self._proved = sink, stop, check, proved
         self._outstanding: dict[str, _Sent] = {}
         self._inbox: dict[str, Message] = {}  # answers nobody has taken yet, by the id of the question
         self._told_lost: queue.SimpleQueue[tuple[NodeId, str]] = queue.SimpleQueue()  # from other threads
@@ -251,6 +253,10 @@ class Exchange:
             if reply.has_error():
                 raise PeerError(f"it does not speak edgegossip: {protocol.printable(reply.error.reason or '')}")
             name, problem = protocol.read_hello_answer(reply.content)
+            if self._proved is not None and (real := self._proved(node_id)) != name:
+                raise PeerError(
+                    f"it says that it is {name}, but its certificate is that of {real or 'nobody any more'}"
+                )
             if problem:
                 self.roster.refuse(node_id)
                 if self._gathering and name in self.roster.missing():

@@ -19,6 +19,7 @@ from edgegossip.codecs.base import Codec
 from edgegossip.flower import protocol
 from edgegossip.flower._private import FleetLink, Incoming, LinkError
 from edgegossip.flower.board import Board
+from edgegossip.flower.credentials import BoardCredentials
 from edgegossip.flower.downlink import FULL
 from edgegossip.flower.keeper import BoardKeeper
 from edgegossip.flower.pace import Pace
@@ -40,8 +41,9 @@ class NodeClient:
 
     `run_id`: take part in this run only. `make_workload` is called once, when the coordinator has answered. `meters` are
     asked for more values at the end of every round (sockets, CPU load). `patience_s`: how long the coordinator may be out
-    of reach before this board gives up. `downlink`: the codec of what comes down, fp32 by default. `make_keeper`, given the
-    model's layout and the run's id, says where the board keeps its state after every round and finds an earlier process's.
+    of reach before this board gives up. `credentials`: for TLS, and to sign the key that the coordinator registers.
+    `downlink`: the codec of what comes down, fp32 by default. `make_keeper`, given the model's layout and the run's id, says
+    where the board keeps its state after every round and finds an earlier process's.
     """
 
     def __init__(
@@ -55,8 +57,7 @@ class NodeClient:
         meters: Sequence[Meter] = (),
         run_id: bytes | None = None,
         patience_s: float = 60.0,
-        root_certificates: bytes | None = None,
-        keys: tuple[Any, Any] | None = None,
+        credentials: BoardCredentials | None = None,
         downlink: Codec[Any] | None = None,
         make_keeper: Callable[[Layout, bytes], BoardKeeper] | None = None,
     ) -> None:
@@ -65,7 +66,7 @@ class NodeClient:
         self._keeper: BoardKeeper | None = None
         self._make_workload, self._meters, self._patience_s = make_workload, meters, patience_s
         self._run_id = run_id
-        self._link = FleetLink(address, root_certificates, keys)
+        self._link = FleetLink(address, credentials)
         self._clock = RoundClock()
         self._pace = Pace()
         self._board: Board | None = None

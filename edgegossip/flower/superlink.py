@@ -12,6 +12,7 @@ import secrets
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,8 @@ from pathlib import Path
 
 import httpx
 
+from edgegossip.flower.credentials import ServerCredentials
+from edgegossip.flower.gate import GATE_VARIABLE, token_of
 from edgegossip.types import ConfigError, HostError, RunError
 
 READY_S = 60.0  # a loaded single-board computer needs a while to import Flower
@@ -45,6 +48,13 @@ class SuperLink:
     log: Path
     process: subprocess.Popen[bytes]
     home: Path
+    line: socket.socket  # to the gate before it
+    context: ssl.SSLContext | None  # for requests of our own; None: without TLS
+
+    @property
+    def token(self) -> str:
+        """What shows the gate that a request is ours."""
+        return token_of(self.secret)
 
     def check(self) -> None:
         """Raises RunError when it has ended."""
@@ -63,44 +73,65 @@ class SuperLink:
             except subprocess.TimeoutExpired:
                 continue
         _signal_group(self.process.pid, signal.SIGKILL)
+        self.line.close()
         shutil.rmtree(self.home, ignore_errors=True)
 
 
-def start(host: str, port: int, log: Path, insecure: bool = False) -> SuperLink:
-    """Start a SuperLink on host:port (0: any free one) and wait until it answers.
+def start(
+    host: str, port: int, log: Path, insecure: bool = False, credentials: ServerCredentials | None = None
+) -> SuperLink:
+    """Start a SuperLink on host:port (0: any free one) and wait until it answers. With `credentials` over TLS, and for boards
+    whose key is registered only.
 
-    Raises ConfigError on a host that others can reach without `insecure`, HostError when the port is taken, RunError when it
-    does not come up within READY_S.
+    Raises ConfigError on a host that others can reach without `credentials` or `insecure`, HostError when the port is taken,
+    RunError when it does not come up within READY_S.
     """
-    _check_exposure(host, insecure)
+    _check_exposure(host, insecure or credentials is not None)
     port = free_port(host, port)
     home = Path(tempfile.mkdtemp(prefix="edgegossip-flower-"))
     secret = secrets.token_bytes(32)
     (home / "secret").touch(0o600)
     (home / "secret").write_bytes(secret)
-    arguments = ["--insecure", "--host", host, "--port", str(port), "--isolation", "process"]
+    arguments = [*_security(credentials), "--host", host, "--port", str(port), "--isolation", "process"]
     arguments += ["--superexec-auth-secret-file", str(home / "secret"), "--disable-runtime-dependency-installation"]
+    ours, gate = socket.socketpair()
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "edgegossip.flower.superlink", str(os.getpid()), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env={**_REUSE_MEMORY, **os.environ, **QUIET, "FLWR_HOME": str(home)},
-                start_new_session=True,
-            )
+        with gate:
+            process = _spawn(arguments, home, log, gate.fileno(), credentials is not None)
     except OSError as error:
+        ours.close()
         shutil.rmtree(home, ignore_errors=True)
         raise HostError(f"cannot start Flower's SuperLink: {error}") from None
-    superlink = SuperLink(f"{_reachable(host)}:{port}", secret, log, process, home)
+    context = None if credentials is None else credentials.context
+    superlink = SuperLink(f"{_reachable(host)}:{port}", secret, log, process, home, ours, context)
     try:
         _await_ready(superlink)
     except BaseException:
         superlink.stop()
         raise
     return superlink
+
+
+def _security(credentials: ServerCredentials | None) -> list[str]:
+    if credentials is None:
+        return ["--insecure"]
+    files = ("--ssl-certfile", str(credentials.certificate), "--ssl-keyfile", str(credentials.key))
+    return [*files, "--ssl-ca-certfile", str(credentials.authority), "--enable-supernode-auth"]
+
+
+def _spawn(arguments: list[str], home: Path, log: Path, gate: int, secure: bool) -> subprocess.Popen[bytes]:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    settings = {"FLWR_HOME": str(home), GATE_VARIABLE: f"{gate},{int(secure)},{home / 'secret'}"}
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "edgegossip.flower.superlink", str(os.getpid()), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**_REUSE_MEMORY, **os.environ, **QUIET, **settings},
+            start_new_session=True,
+            pass_fds=[gate],
+        )
 
 
 def free_port(host: str, port: int) -> int:
@@ -125,7 +156,7 @@ def _check_exposure(host: str, insecure: bool) -> None:
     if not insecure and not is_loopback(host):
         raise ConfigError(
             f"network.host = {host!r} lets everybody on that network join without a key or encryption; "
-            "use 127.0.0.1, or say explicitly that an insecure coordinator is wanted"
+            "use 127.0.0.1, give the coordinator credentials, or say explicitly that an insecure one is wanted"
         )
 
 
@@ -136,21 +167,25 @@ def _reachable(host: str) -> str:
 
 
 def _await_ready(superlink: SuperLink) -> None:
-    if answers(superlink.address, superlink.check):
+    if answers(superlink.address, superlink.check, context=superlink.context):
         return
     raise RunError(
         f"Flower's SuperLink does not answer on {superlink.address} after {READY_S:g} s; see {superlink.log}"
     )
 
 
-def answers(address: str, check: Callable[[], None], patience_s: float = READY_S) -> bool:
-    """Whether a SuperLink is up at host:port within that time; `check` is called before every try and may raise."""
+def answers(
+    address: str, check: Callable[[], None], patience_s: float = READY_S, context: ssl.SSLContext | None = None
+) -> bool:
+    """Whether a SuperLink is up at host:port within that time; `check` is called before every try and may raise. `context`: for
+    TLS."""
     deadline = time.monotonic() + patience_s
-    with httpx.Client(trust_env=False, timeout=2.0) as client:
+    scheme = "http" if context is None else "https"
+    with httpx.Client(trust_env=False, timeout=2.0, verify=context or False) as client:
         while time.monotonic() < deadline:
             check()
             try:
-                if client.get(f"http://{address}/health").is_success:
+                if client.get(f"{scheme}://{address}/health").is_success:
                     return True
             except httpx.TransportError:
                 pass  # not up yet

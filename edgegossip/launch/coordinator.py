@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from edgegossip import training
+from edgegossip.choices import did_you_mean
+from edgegossip.launch.admission import FLEET, boards_of, credentials, find_fleet
 from edgegossip.launch.outcome import conclude, shown_when_it_fails
 from edgegossip.launch.preflight import check_exposure, preflight_server, wait_for_port
 from edgegossip.launch.run import make_folder
@@ -21,6 +24,9 @@ from edgegossip.profiling.summary import COORDINATOR
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.report.live import Live, LiveSink
 from edgegossip.types import ConfigError, NodeId
+
+if TYPE_CHECKING:
+    from edgegossip.flower.credentials import ServerCredentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +41,47 @@ class CoordinatorOptions:
     plots: bool
     as_json: bool
     fresh: bool = False  # begin anew although an earlier process left a run unfinished
+    fleet: Path | None = None  # folder of `edgegossip fleet init`
+    identity: Path | None = None  # folder of `edgegossip fleet add --role coordinator`
 
 
 def run_coordinator(recipe: Recipe, options: CoordinatorOptions) -> int:
     """Serve one run from start to end. Returns the exit code; raises an EdgegossipError when nothing was trained."""
+    identity = find_fleet(options.fleet, options.identity, options.insecure)
+    if identity is not None and options.identity is None:
+        options = _with_names(recipe, options)
     members = _named(recipe, options.boards)
     preflight_server(recipe, members)
+    check_exposure(options.host, options.insecure or identity is not None)
+    secure = None if identity is None else credentials(identity)
     if options.port:
         wait_for_port(options.host, options.port)
-    check_exposure(options.host, options.insecure)
     folder, resumed = _folder(recipe, options, members)
     try:
         with shown_when_it_fails(folder, as_json=options.as_json):
-            _serve(recipe, members, options, folder, resumed)
+            _serve(recipe, members, options, folder, resumed, secure)
         return conclude(folder, plots=options.plots, as_json=options.as_json)
     finally:
         folder.close()
+
+
+def _with_names(recipe: Recipe, options: CoordinatorOptions) -> CoordinatorOptions:
+    """With the names of the fleet's boards. Raises ConfigError when it has other boards than those that are asked for."""
+    folder = options.fleet or Path(FLEET)
+    known = boards_of(folder)
+    if not options.boards and len(known) != recipe.run.nodes:
+        count = f"{folder} has {len(known)} boards ({', '.join(known) or 'none'}), but run.nodes = {recipe.run.nodes}"
+        cure = (
+            "name those of this run with --boards" if len(known) > recipe.run.nodes else "add boards with `fleet add`"
+        )
+        raise ConfigError(f"{count}: {cure}, or --set run.nodes={max(2, len(known))}")
+    for name in options.boards:
+        if name not in known:
+            cure = f"edgegossip fleet add --fleet {folder} {name}"
+            raise ConfigError(
+                f"--boards: {name} is not a board of {folder}{did_you_mean(name, known)}: add it with `{cure}`"
+            )
+    return replace(options, boards=options.boards or known)
 
 
 def _folder(recipe: Recipe, options: CoordinatorOptions, members: tuple[NodeId, ...]) -> tuple[RunFolder, bool]:
@@ -65,7 +96,12 @@ def _folder(recipe: Recipe, options: CoordinatorOptions, members: tuple[NodeId, 
 
 
 def _serve(
-    recipe: Recipe, members: tuple[NodeId, ...], options: CoordinatorOptions, folder: RunFolder, resumed: bool
+    recipe: Recipe,
+    members: tuple[NodeId, ...],
+    options: CoordinatorOptions,
+    folder: RunFolder,
+    resumed: bool,
+    secure: ServerCredentials | None,
 ) -> None:
     from edgegossip.flower import Coordinator
 
@@ -88,9 +124,11 @@ def _serve(
         record_boards=True,
         evaluate=own_evaluation(recipe),
         keeper=keeper,
+        credentials=secure,
     )
     try:
-        sink.event(COORDINATOR, "notice", f"boards join with: {_join_command(recipe, options, coordinator.start())}")
+        command = _join_command(recipe, options, coordinator.start(), secure is not None)
+        sink.event(COORDINATOR, "notice", f"boards join with: {command}")
         while not coordinator.wait(0.2):
             pass
         for name in members:
@@ -105,12 +143,13 @@ def _serve(
         live.close()
 
 
-def _join_command(recipe: Recipe, options: CoordinatorOptions, address: str) -> str:
+def _join_command(recipe: Recipe, options: CoordinatorOptions, address: str, secure: bool) -> str:
     """What to type on a board; a coordinator that listens everywhere is reached by this machine's own address."""
     host, _, port = address.rpartition(":")
     where = f"ADDRESS:{port}" if options.host in ("0.0.0.0", "::") else f"{host}:{port}"
     boards = f" --boards {','.join(options.boards)}" if options.boards else ""
-    return f"edgegossip node {recipe.run.name} --name NAME{boards} --coordinator {where}"
+    how = "--identity IDENTITY" if secure else "--insecure" if options.insecure else ""
+    return " ".join(f"edgegossip node {recipe.run.name} --name NAME{boards} --coordinator {where} {how}".split())
 
 
 def _named(recipe: Recipe, boards: tuple[NodeId, ...]) -> tuple[NodeId, ...]:

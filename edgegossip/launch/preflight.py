@@ -128,8 +128,8 @@ def check_exposure(host: str, insecure: bool) -> None:
     """Raises ConfigError for an address that others can reach, unless that was asked for."""
     if not insecure and not is_loopback(host):
         raise ConfigError(
-            f"--host {host} lets everybody on that network join without a key or encryption: use 127.0.0.1, or say "
-            "--insecure on a network you trust"
+            f"--host {host} lets everybody on that network join without a key or encryption: make a fleet "
+            "(`edgegossip fleet init`) and name it with --fleet, use 127.0.0.1, or say --insecure on a network you trust"
         )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgegossip import codecs, training
 from edgegossip.flower import Coordinator, CoordinatorKeeper
+from edgegossip.launch.admission import credentials
 from edgegossip.launch.child import Child, News, spawn, stop_all
 from edgegossip.launch.gossip import LocalRun
 from edgegossip.launch.watch import Watch
@@ -36,6 +37,7 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
         run_id=run.run_id,
         evaluate=own_evaluation(run.recipe),
         keeper=keeper,
+        credentials=credentials(run.identities[COORDINATOR]) if COORDINATOR in run.identities else None,
     )
     children: list[Child] = []
     news: queue.Queue[News] = queue.Queue()
@@ -103,6 +105,8 @@ def _spawn(run: LocalRun, name: NodeId, address: str, news: queue.Queue[News]) -
     arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name]
     arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex(), "--coordinator", address]
     arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.npz")]
+    if name in run.identities:
+        arguments += ["--identity", str(run.identities[name])]
     if run.resumed:
         arguments += ["--restarted", f"{run.sink.elapsed_s():.3f}"]
     return spawn(name, arguments, run.folder.path / "logs" / f"{name}.log", news, run.recipe.run.threads)

@@ -29,6 +29,7 @@ from edgegossip.types import ConfigError, EdgegossipError, NodeId
 if TYPE_CHECKING:
     from edgegossip.mesh import GrpcTransport
     from edgegossip.mesh.security.guard import Guard
+    from edgegossip.mesh.security.identity import Identity
     from edgegossip.node.entering import Entry
     from edgegossip.node.members import MemberTransport
 
@@ -45,7 +46,7 @@ class NodeOptions:
     peers: tuple[str, ...]  # NAME=HOST:PORT each, gossip mode
     coordinator: str | None  # HOST:PORT, server mode
     insecure: bool
-    identity: Path | None  # folder of `edgegossip fleet add`, gossip mode
+    identity: Path | None  # folder of `edgegossip fleet add`
     runs_dir: Path
     managed: bool
     restarted_s: float | None  # managed only: this board's first process began so long ago; None: this is the first
@@ -123,8 +124,6 @@ def parse_peers(pairs: tuple[str, ...]) -> dict[NodeId, str]:
 def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[NodeId, str] | None]:
     """Who we are in the run, and our peers' addresses (None: they will come on standard input)."""
     run_id = options.run_id or recipes.run_id(recipe)
-    if options.identity is not None and recipe.run.mode != "gossip":
-        raise ConfigError("--identity is for gossip boards; clients of a coordinator have no TLS yet")
     if options.managed:
         return NodeSpec(recipe, options.name, options.members, run_id, options.restarted_s is not None), None
     if recipe.run.mode == "server":
@@ -132,7 +131,10 @@ def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[Node
             raise ConfigError("--resume: only gossip boards keep checkpoints yet; start this one without it")
         if options.coordinator is None:
             raise ConfigError(f"{recipe.run.name} is a server recipe: say --coordinator HOST:PORT")
-        return NodeSpec(recipe, options.name, _server_members(recipe, options), run_id), {}
+        members = _server_members(recipe, options)
+        _check_coordinator(options.coordinator, options)
+        load_identity(options)
+        return NodeSpec(recipe, options.name, members, run_id), {}
     if options.entry is not None:
         manifest = options.entry.manifest
         addresses.listen_address(options.listen, insecure=options.insecure or options.identity is not None)
@@ -231,13 +233,38 @@ def load_guard(options: NodeOptions) -> Guard | None:
     from edgegossip.mesh.security.guard import Guard
 
     guard = Guard.load(options.identity)
-    identity = guard.identity
+    _check_name(guard.identity, options)
+    return guard
+
+
+def load_identity(options: NodeOptions) -> Identity | None:
+    """The same for a client of a coordinator."""
+    if options.identity is None:
+        return None
+    from edgegossip.mesh.security.identity import Identity
+
+    identity = Identity.load(options.identity)
+    _check_name(identity, options)
+    return identity
+
+
+def _check_name(identity: Identity, options: NodeOptions) -> None:
     if (identity.name, identity.role) != (options.name, "board"):
         raise ConfigError(
             f"--identity {options.identity}: this is {identity.name} ({identity.role}), not the board {options.name}: "
             f"say --name {identity.name}, or name the folder of {options.name}"
         )
-    return guard
+
+
+def _check_coordinator(text: str, options: NodeOptions) -> None:
+    """Raises ConfigError for an address that is none, and for one elsewhere that is not to be trusted."""
+    where = addresses.parse(text, "--coordinator")
+    if where.host == "localhost" or where.is_loopback or options.identity is not None or options.insecure:
+        return
+    raise ConfigError(
+        f"--coordinator {text}: without TLS anybody on that network can read and change what is sent: give this board an "
+        "identity (`edgegossip fleet add NAME`, then --identity DIR), or say --insecure on a network you trust"
+    )
 
 
 def _client(spec: NodeSpec, sink: RecordSink, save_to: Path | None, options: NodeOptions) -> None:
@@ -248,4 +275,5 @@ def _client(spec: NodeSpec, sink: RecordSink, save_to: Path | None, options: Nod
         Parent().listen(lambda _: None)
     assert options.coordinator is not None
     patience_s = MANAGED_PATIENCE_S if options.managed else PATIENCE_S
-    run_client(spec, options.coordinator, sink, None if save_to is None else save_to.with_suffix(""), patience_s)
+    checkpoints = None if save_to is None else save_to.with_suffix("")
+    run_client(spec, options.coordinator, sink, checkpoints, patience_s, load_identity(options))

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgegossip import codecs
 from edgegossip.flower import BoardKeeper, NodeClient
+from edgegossip.flower.credentials import BoardCredentials
 from edgegossip.layout import Layout
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec
 from edgegossip.profiling.records import Sink
 from edgegossip.training import build_workload
 
+if TYPE_CHECKING:
+    from edgegossip.mesh.security.identity import Identity
+
 PATIENCE_S = 600.0  # for a coordinator that is away: it may be started again
 
 
 def run_client(
-    spec: NodeSpec, coordinator: str, sink: Sink, checkpoints: Path | None = None, patience_s: float = PATIENCE_S
+    spec: NodeSpec,
+    coordinator: str,
+    sink: Sink,
+    checkpoints: Path | None = None,
+    patience_s: float = PATIENCE_S,
+    identity: Identity | None = None,
 ) -> None:
     """Take part until the coordinator says that the run is over. torch is imported once it has answered. `checkpoints` is this
-    board's folder of them.
+    board's folder of them. With
+    `identity` over TLS, to a coordinator of its fleet.
 
     Raises PeerError when the coordinator refuses this board or stays out of reach, DataError and ConfigError when the
     workload cannot be built, LocalError when training diverges."""
@@ -34,10 +45,17 @@ def run_client(
         meters=[NodeMeters()],
         run_id=spec.run_id,
         patience_s=patience_s,
+        credentials=None if identity is None else _credentials(identity),
         make_keeper=None if checkpoints is None else partial(_keeper, spec, checkpoints, sink),
         downlink=codecs.get(spec.recipe.server.downlink, **spec.recipe.server.downlink_params),
     )
     client.run()
+
+
+def _credentials(identity: Identity) -> BoardCredentials:
+    from edgegossip.mesh.security import tls
+
+    return BoardCredentials(tls.caller_context(identity, "coordinator"), identity.sign)
 
 
 def _keeper(spec: NodeSpec, folder: Path, sink: Sink, layout: Layout, run_id: bytes) -> BoardKeeper:

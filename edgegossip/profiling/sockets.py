@@ -13,7 +13,9 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
 
 _TCP_INFO = getattr(socket, "TCP_INFO", 11)
@@ -68,8 +70,9 @@ def parse_tcp_info(info: bytes, header_bytes: int = _IPV4_BYTES + _TCP_BYTES + _
     return SocketTotals(sent, received, retransmitted, segs_out, segs_in, segs_out * header_bytes)
 
 
-def read_sockets() -> dict[int, SocketTotals] | None:
-    """Totals of every TCP socket that this process has open, by inode; None where the system does not tell."""
+def read_sockets(skip: Container[object] = ()) -> dict[int, SocketTotals] | None:
+    """Totals of every TCP socket that this process has open, by inode; None where the system does not tell. `skip`: addresses
+    (host, port) of others whose connections do not count."""
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -78,13 +81,13 @@ def read_sockets() -> dict[int, SocketTotals] | None:
         return None
     found: dict[int, SocketTotals] = {}
     for descriptor in descriptors:
-        one = _read_descriptor(int(descriptor))
+        one = _read_descriptor(int(descriptor), skip)
         if one is not None:
             found[one[0]] = one[1]
     return found
 
 
-def _read_descriptor(descriptor: int) -> tuple[int, SocketTotals] | None:
+def _read_descriptor(descriptor: int, skip: Container[object]) -> tuple[int, SocketTotals] | None:
     """(inode, totals) when the descriptor is a connected TCP socket. A duplicate is read: another thread may close ours."""
     try:
         duplicate = os.dup(descriptor)
@@ -97,6 +100,8 @@ def _read_descriptor(descriptor: int) -> tuple[int, SocketTotals] | None:
         handle = socket.socket(fileno=duplicate)
         try:
             info = handle.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO_BYTES)
+            if skip and handle.getpeername()[:2] in skip:
+                return None
             ipv6 = handle.family == socket.AF_INET6 and not handle.getsockname()[0].startswith("::ffff:")
         finally:
             handle.detach()  # `duplicate` is closed below
@@ -123,13 +128,14 @@ class SocketMeter:
     everything. One sample costs some 10 microseconds a descriptor.
     """
 
-    def __init__(self) -> None:
-        self._last: Mapping[int, SocketTotals] | None = read_sockets()
+    def __init__(self, skip: Container[object] = ()) -> None:
+        self._skip = skip
+        self._last: Mapping[int, SocketTotals] | None = read_sockets(skip)
         self._ended = SocketTotals() - sum((self._last or {}).values(), SocketTotals())
 
     def sample(self) -> SocketTotals | None:
         """Totals since the meter was made; None where the system does not tell."""
-        now = read_sockets()
+        now = read_sockets(self._skip)
         if now is None or self._last is None:
             return None
         for inode, before in self._last.items():
@@ -138,3 +144,24 @@ class SocketMeter:
                 self._ended += before
         self._last = now
         return self._ended + sum(now.values(), SocketTotals())
+
+
+class BoardSockets:
+    """What the connections of a server's clients have carried, without those from the addresses in `own`, which may grow. Looks
+    by itself every EVERY_S, because clients of HTTP come and go. Thread-safe."""
+
+    EVERY_S = 0.5
+
+    def __init__(self, own: Container[object]) -> None:
+        self._meter, self._lock = SocketMeter(own), threading.Lock()
+        threading.Thread(target=self._look, daemon=True, name="sockets").start()
+
+    def sample(self) -> list[int] | None:
+        """Bytes sent, received, and sent with the headers of the link; None where the system does not tell."""
+        with self._lock:
+            totals = self._meter.sample()
+        return None if totals is None else [totals.sent_bytes, totals.received_bytes, totals.sent_link_bytes]
+
+    def _look(self) -> None:
+        while self.sample() is not None:
+            time.sleep(self.EVERY_S)

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -18,6 +11,7 @@ from edgegossip.node.checkpoint import load_model
 from edgegossip.node.spec import default_members
 from edgegossip.profiling.run_folder import read_run
 from edgegossip.types import Metrics
+from tests.e2e.server_fleet import server_fleet
 
 pytest.importorskip("torch")
 pytest.importorskip("flwr")
@@ -33,66 +27,10 @@ SETTINGS = [
 PATIENCE_S = 110.0  # of a loaded machine
 
 
-class Fleet:
-    """A coordinator and two boards, each started, killed and started again with the same command."""
-
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder, self.port = folder, port
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, name: str) -> None:
-        settings = [part for setting in SETTINGS for part in ("--set", setting)]
-        where = ["--runs", str(self.folder / name), "quickstart-server", *settings]
-        if name == "coordinator":
-            command = ["coordinator", "--port", str(self.port), "--no-plots", *where]
-        else:
-            command = ["node", "--name", name, "--coordinator", f"127.0.0.1:{self.port}", *where]
-        with (self.folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen([sys.executable, "-m", "edgegossip", *command], stdout=log, stderr=log)
-        self.processes[name] = process
-
-    def kill(self, name: str) -> None:
-        self.processes[name].send_signal(signal.SIGKILL)
-        self.processes[name].wait()
-
-    def run_folder(self, name: str) -> Path:
-        (found,) = (self.folder / name).glob("*/run.json")  # one, however often it was started
-        return found.parent
-
-    def rounds(self) -> int:
-        found = list((self.folder / "coordinator").glob("*/metrics.jsonl"))
-        lines = found[0].read_text().splitlines() if found else []
-        return max((json.loads(line)["step"] + 1 for line in lines if '"server/used"' in line), default=0)
-
-    def until_round(self, round: int) -> None:
-        end = time.monotonic() + PATIENCE_S
-        while self.rounds() < round:
-            assert time.monotonic() < end, self.logs()
-            time.sleep(0.02)
-
-    def finish(self) -> None:
-        for name, process in self.processes.items():
-            try:
-                assert process.wait(PATIENCE_S) in (0, 7), f"{name}: {self.logs()}"
-            except subprocess.TimeoutExpired:
-                raise AssertionError(f"{name} has not ended: {self.logs()}") from None
-
-    def logs(self) -> str:
-        return "\n".join(f"{p.name}: {p.read_text(errors='replace')[-1500:]}" for p in self.folder.glob("*.log"))
-
-    def close(self) -> None:
-        for process in self.processes.values():
-            process.kill()
-            process.wait()
-
-
 @pytest.fixture
 def fleet(tmp_path):
-    from edgegossip.flower.superlink import free_port
-
-    made = Fleet(tmp_path, free_port("127.0.0.1", 0))
-    yield made
-    made.close()
+    with server_fleet(tmp_path, ("board-0", "board-1"), SETTINGS, PATIENCE_S) as made:
+        yield made
 
 
 def _undisturbed(recipe):

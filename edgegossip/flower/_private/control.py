@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import hashlib
 import json
+import ssl
 from collections.abc import Mapping
 
 from flwr.common.serde import user_config_to_proto
-from flwr.proto.control_pb2 import StartRunRequest
+from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
 from flwr.proto.fab_pb2 import Fab
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-from edgegossip.flower._private.link import answered
+from edgegossip.flower._private.link import TokenInterceptor, answered, connect
+from edgegossip.types import NodeId
+
+
+def _control(address: str, context: ssl.SSLContext | None, token: str) -> ControlHttpClient:
+    version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
+    return connect(ControlHttpClient, address, context, [version, TokenInterceptor(token)])
+
+
+def register_key(address: str, context: ssl.SSLContext | None, token: str, key: bytes, name: NodeId) -> int:
+    """Let a board with this public key (PEM) in; its id in Flower. Raises LinkError."""
+    client = _control(address, context, token)
+    try:
+        with answered(address):
+            return int(client.RegisterNode(RegisterNodeRequest(public_key=key, name=name)).node_id)
+    finally:
+        client.close()
 
 
 def start_run(
     address: str,
-    root_certificates: bytes | None,
+    context: ssl.SSLContext | None,
     config: Mapping[str, str | int | float | bool],
     app: bytes = b"",
+    token: str = "",
 ) -> int:
     """Start a run of the app whose app.py this is, with its `server` and `client`; by default one that has no code of its own
     (the server is RunLink in this process). The run's id."""
@@ -27,12 +45,7 @@ def start_run(
 
     defaults = "\n".join(f"{key} = {json.dumps(value)}" for key, value in config.items())
     content, _ = build_fab_from_files({"pyproject.toml": _PYPROJECT.format(defaults=defaults).encode(), "app.py": app})
-    client = ControlHttpClient.from_server_address(
-        address,
-        root_certificates is None,
-        root_certificates,
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-    )
+    client = _control(address, context, token)
     fab = Fab(hash_str=hashlib.sha256(content).hexdigest(), content=content)
     try:
         with answered(address):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from http import HTTPStatus
-from typing import Any
 
 import httpx
 from flwr.app import Message
@@ -20,6 +20,7 @@ from flwr.proto.fleet_pb2 import (
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.node_pb2 import Node
+from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -30,43 +31,39 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from edgegossip.flower._private.link import ByteMeter, LinkError, answered
+from edgegossip.flower._private.link import ByteMeter, LinkError, answered, connect, speaks_tls
 from edgegossip.flower._private.objects import Incoming, Objects
+from edgegossip.flower.credentials import KEY_DOMAIN, BoardCredentials
+from edgegossip.flower.gate import JOIN_PATH
 
 
 class FleetLink:
-    """A board's connection to a SuperLink: one process, one HTTP client. Thread-safe. Methods raise LinkError."""
+    """A board's connection to a SuperLink: one process, one HTTP client, one key of its own. Thread-safe. Methods raise
+    LinkError. With `credentials` over TLS; the key is then signed with the board's own, so that a process that was killed and
+    the next one are two SuperNodes of one board."""
 
-    def __init__(
-        self, address: str, root_certificates: bytes | None = None, keys: tuple[Any, Any] | None = None
-    ) -> None:
-        self._address = address
-        self._own_keys = keys is None
-        private, public = keys or generate_key_pairs()
+    def __init__(self, address: str, credentials: BoardCredentials | None = None) -> None:
+        self._address, self._credentials = address, credentials
+        private, public = generate_key_pairs()
         self._public = public_key_to_bytes(public)
         self.meter = ByteMeter()
-        self._client = FleetHttpClient.from_server_address(
-            address,
-            root_certificates is None,
-            root_certificates,
-            interceptors=[
-                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-                NodeAuthHttpInterceptor(private, public),
-                self.meter,
-            ],
-        )
+        interceptors = [
+            RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+            NodeAuthHttpInterceptor(private, public),
+            self.meter,
+        ]
+        context = None if credentials is None else credentials.context
+        self._client = connect(FleetHttpClient, address, context, interceptors)
         self._node = Node()
         self._objects = Objects(self._client, self._node)
 
     def join(self) -> int:
         """Register and go online; this board's id in Flower."""
         with answered(self._address):
-            if self._own_keys:
-                try:
-                    self._client.RegisterNode(RegisterNodeFleetRequest(public_key=self._public))
-                except httpx.HTTPStatusError as error:
-                    if error.response.status_code == 401:
-                        raise  # anything else: it knows this key from before
+            if self._credentials is not None:
+                self._introduce(self._credentials)
+            else:
+                self._register()
             try:
                 answer = self._client.ActivateNode(
                     ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT_MIN_INTERVAL)
@@ -77,6 +74,26 @@ class FleetLink:
                 return self._online_already()
         self._node.node_id = answer.node_id
         return int(answer.node_id)
+
+    def _register(self) -> None:
+        try:
+            self._client.RegisterNode(RegisterNodeFleetRequest(public_key=self._public))
+        except (httpx.RemoteProtocolError, httpx.ReadError):
+            if not speaks_tls(self._address):
+                raise
+            text = (
+                f"the coordinator at {self._address} speaks TLS: start this board with --identity DIR, the folder that"
+            )
+            raise LinkError(f"{text} `edgegossip fleet add` made for it", gone=False) from None
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == 401:
+                raise  # anything else: it knows this key from before
+
+    def _introduce(self, credentials: BoardCredentials) -> None:
+        """Ask the coordinator to register our key."""
+        proof = b64encode(credentials.sign(KEY_DOMAIN + self._public)).decode()
+        document = {"key": self._public.decode(), "proof": proof, "time": now().isoformat()}
+        self._client._client.post(f"https://{self._address}{JOIN_PATH}", json=document).raise_for_status()
 
     def _online_already(self) -> int:
         """This key is online: because we have joined before (two signs of a restarted SuperLink, one after the other), or as a
@@ -123,7 +140,7 @@ class FleetLink:
         try:
             if self._node.node_id:
                 self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
-                if self._own_keys:
+                if self._credentials is None:
                     self._client.UnregisterNode(UnregisterNodeFleetRequest(node_id=self._node.node_id))
         except (httpx.HTTPError, RuntimeError):
             pass  # the SuperLink is gone, so there is nothing to leave

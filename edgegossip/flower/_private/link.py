@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import socket
+import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import httpx
 from flwr.common.constant import TIMESTAMP_TOLERANCE
+from flwr.supercore.interceptors.http.utils import add_headers
+from flwr.supercore.protobuf.client import ProtobufClient
 
+from edgegossip.flower.gate import NOT_ADMITTED, TOKEN_HEADER
 from edgegossip.types import PeerError
 
 
@@ -22,10 +27,53 @@ class LinkError(PeerError):
         self.gone = gone
 
 
+_Client = TypeVar("_Client", bound=ProtobufClient)
+REQUEST_S = 30.0
+PROBE_S = 5.0
+MAX_DETAIL = 500  # of what a server says, for a log line
+
+
+def connect(kind: type[_Client], address: str, context: ssl.SSLContext | None, interceptors: Sequence[Any]) -> _Client:
+    """One of Flower's clients; `context` None: without TLS. It goes straight to that address, whatever proxies the environment
+    names, and nowhere else, whatever it is told there."""
+    scheme = "http" if context is None else "https"
+    client = kind(f"{scheme}://{address}", interceptors=interceptors, verify=False)
+    client._client.close()
+    client._client = httpx.Client(verify=context or False, timeout=REQUEST_S, trust_env=False)
+    return client
+
+
+class TokenInterceptor:
+    """Shows that a request is the coordinator's own."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
+        add_headers(context.request, {TOKEN_HEADER: self._token})
+        return call_next(context)
+
+
+def speaks_tls(address: str) -> bool:
+    """Whether somebody there does; who, is not asked."""
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), PROBE_S) as plain, context.wrap_socket(plain):
+            return True
+    except OSError:
+        return False
+
+
 @contextmanager
 def answered(address: str) -> Iterator[None]:
     try:
         yield
+    except LinkError:
+        raise
+    except PeerError as error:  # of the TLS context
+        raise LinkError(f"{address} cannot be trusted: {error}", gone=False) from None
     except httpx.TransportError as error:
         raise LinkError(f"{address} does not answer: {error}", gone=True) from None
     except httpx.HTTPStatusError as error:
@@ -33,19 +81,24 @@ def answered(address: str) -> Iterator[None]:
 
 
 def _refused(address: str, response: httpx.Response) -> NoReturn:
-    status = response.status_code
-    if status == 401:
+    status, detail = response.status_code, _detail(response)
+    if status == 401 and detail != NOT_ADMITTED:
         text = (
             f"{address} does not accept this board's signature: its key is unknown there, or the two clocks differ by "
             f"more than 5 s (behind: {TIMESTAMP_TOLERANCE} s); set the clock and try again"
         )
         raise LinkError(text, gone=False)
+    if status == 403:
+        raise LinkError(f"the coordinator at {address} refuses this board: {detail}", gone=False)
+    raise LinkError(f"{address} refused the request ({status}): {detail}", gone=status in (429, 502, 503, 504))
+
+
+def _detail(response: httpx.Response) -> str:
     try:
         answer = json.loads(response.text)
-        text = str(answer.get("detail") or answer.get("public_message") or answer)
+        return str(answer.get("detail") or answer.get("public_message") or answer)[:MAX_DETAIL]
     except (ValueError, AttributeError):
-        text = response.reason_phrase
-    raise LinkError(f"{address} refused the request ({status}): {text}", gone=status in (502, 503, 504))
+        return response.reason_phrase
 
 
 class ByteMeter:

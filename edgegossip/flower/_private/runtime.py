@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from flwr.supercore.interceptors import (
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
-from edgegossip.flower._private.link import LinkError, answered
+from edgegossip.flower._private.link import LinkError, TokenInterceptor, answered, connect
 from edgegossip.flower._private.objects import Incoming, Objects
 
 SERVER_NODE_ID = 1  # the SuperLink's own address in every run
@@ -55,8 +56,8 @@ class NodeSeen:
 class RunLink:
     """The server's side of one run, in this process instead of one that Flower starts. Methods raise LinkError."""
 
-    def __init__(self, address: str, root_certificates: bytes | None, secret: bytes) -> None:
-        self._address, self._certificates = address, root_certificates
+    def __init__(self, address: str, context: ssl.SSLContext | None, secret: bytes, token: str = "") -> None:
+        self._address, self._context, self._token = address, context, token
         self._client = self._connect(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={_ACQUIRE}))
         self._node = Node(node_id=SERVER_NODE_ID)
         self._objects = Objects(self._client, self._node)
@@ -65,9 +66,8 @@ class RunLink:
 
     def _connect(self, credentials: Any) -> RuntimeHttpClient:
         version = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
-        return RuntimeHttpClient.from_server_address(
-            self._address, self._certificates is None, self._certificates, interceptors=[version, credentials]
-        )
+        interceptors = [version, credentials, TokenInterceptor(self._token)]
+        return connect(RuntimeHttpClient, self._address, self._context, interceptors)
 
     def claim(self, timeout_s: float) -> int:
         """Take over the run that `start_run` made; its id."""

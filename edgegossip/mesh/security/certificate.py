@@ -41,6 +41,7 @@ class Certificate:
     public_key: bytes  # uncompressed point, 65 bytes
     point: p256.Point
     dns_names: tuple[str, ...]
+    valid: tuple[float, float]  # seconds since the epoch; TLS looks at them, signatures outside it do not
     signed: Signed
 
     @property
@@ -70,7 +71,7 @@ def parse_certificate(data: bytes) -> Certificate:
     fields = signed.content.children()
     if fields and fields[0].tag == 0xA0:  # version
         fields = fields[1:]
-    serial, _, _, _, _, key, *rest = der.items(fields, 6)
+    serial, _, _, validity, _, key, *rest = der.items(fields, 6)
     public_key = _public_key(key)
     point = p256.point_from_bytes(public_key)
     if point is None:
@@ -79,7 +80,9 @@ def parse_certificate(data: bytes) -> Certificate:
     for oid, value in _extensions(rest, 0xA3):
         if oid == _SUBJECT_ALT_NAME:
             names = tuple(_ascii(n.content) for n in der.parse(value).children() if n.tag == _DNS_NAME)
-    return Certificate(bytes(data), serial.integer(), public_key, point, names, signed)
+    begin, end = der.items(validity.children(), 2)[:2]
+    valid = (der.seconds(begin), der.seconds(end))
+    return Certificate(bytes(data), serial.integer(), public_key, point, names, valid, signed)
 
 
 def parse_revocations(data: bytes) -> RevocationList:

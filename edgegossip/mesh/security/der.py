@@ -9,6 +9,7 @@ import base64
 import binascii
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from edgegossip.types import DecodeError
 
@@ -82,6 +83,23 @@ def _elements(data: bytes) -> Iterator[Element]:
             raise DecodeError("a DER value that is cut off")
         yield Element(tag, data[at : at + length], data[start : at + length])
         at += length
+
+
+def seconds(element: Element) -> float:
+    """A time as RFC 5280, 4.1.2.5 writes it (to the second, UTC), in seconds since the epoch. Raises DecodeError."""
+    try:
+        text = element.content.decode("ascii")
+        if element.tag == UTC_TIME:
+            text = ("20" if int(text[:2]) < 50 else "19") + text
+        elif element.tag != GENERALIZED_TIME:
+            raise DecodeError(f"DER tag {element.tag:#x} where a time is due")
+        if len(text) != 15 or not text[:14].isdigit() or text[14] != "Z":
+            raise DecodeError("a DER time that is not in UTC, to the second")
+        parts = (text[0:4], text[4:6], text[6:8], text[8:10], text[10:12], text[12:14])
+        year, month, day, hour, minute, second = map(int, parts)
+        return datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp()
+    except (UnicodeDecodeError, ValueError) as error:
+        raise DecodeError("a DER time that is none") from error
 
 
 def integer(value: int) -> bytes:

@@ -80,6 +80,10 @@ class Identity:
     def verify(self, who: str, data: bytes, signature: bytes) -> NodeId:
         """The name of who signed `data`. `who` is a role ('operator', 'board', 'coordinator') or a board's name. Raises
         PeerError when it was somebody else, a revoked one, or nobody of our fleet."""
+        return self.signer(who, data, signature)[0].name
+
+    def signer(self, who: str, data: bytes, signature: bytes) -> tuple[Subject, Certificate]:
+        """Who signed `data`, and the certificate that says so. Otherwise as `verify`."""
         length = int.from_bytes(signature[:2], "big")
         if len(signature) != 2 + length + p256.SIGNATURE_BYTES or length > _MAX_CERTIFICATE_BYTES:
             raise PeerError("a signature that is no edgegossip signature")
@@ -96,7 +100,7 @@ class Identity:
             raise PeerError(f"a signature of {subject.name}, whose certificate was revoked")
         if not p256.verify(signer.point, _DOMAIN + data, signature[2 + length :]):
             raise PeerError(f"a signature of {subject.name} that does not fit what was signed")
-        return subject.name
+        return subject, signer
 
 
 def _read(file: Path) -> bytes:

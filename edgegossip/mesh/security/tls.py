@@ -15,9 +15,9 @@ from typing import Any
 
 from edgegossip.mesh.security import der
 from edgegossip.mesh.security.identity import CERTIFICATE, KEY, Identity
-from edgegossip.mesh.security.names import Subject, subject_of
+from edgegossip.mesh.security.names import Role, Subject, subject_of
 from edgegossip.mesh.security.revocations import LABEL
-from edgegossip.types import DataError
+from edgegossip.types import DataError, PeerError
 
 H2, KNOCK = "h2", "edgegossip-knock/1"
 
@@ -34,13 +34,13 @@ _VERIFY = {
     26: "its certificate is for another use",
     62: "its certificate is for another name",
 }
+_NOT_TLS = (
+    "HTTP_REQUEST|WRONG_VERSION_NUMBER|PACKET_LENGTH|RECORD_TOO|UNKNOWN_PROTOCOL|RECORD_LAYER_FAILURE|HTTPS_PROXY"
+)
 _REASONS = (
     (r"PEER_DID_NOT_RETURN_A_CERTIFICATE", "it has no certificate: start it with --identity"),
     (r"UNSUPPORTED_PROTOCOL|VERSION_TOO_LOW|PROTOCOL_VERSION|INAPPROPRIATE_FALLBACK", "it does not speak TLS 1.3"),
-    (
-        r"HTTP_REQUEST|WRONG_VERSION_NUMBER|PACKET_LENGTH|RECORD_TOO|UNKNOWN_PROTOCOL|RECORD_LAYER_FAILURE|HTTPS_PROXY",
-        "it does not speak TLS: start it with --identity",
-    ),
+    (_NOT_TLS, "it does not speak TLS: start it with --identity"),
     (r"NO_APPLICATION_PROTOCOL|NO_SUITABLE|NO_SHARED|HANDSHAKE_FAILURE", "it speaks another kind of TLS"),
     (r"ALERT_CERTIFICATE_REVOKED", "it says that our certificate was revoked"),
     (r"ALERT_CERTIFICATE_EXPIRED", "it says that our certificate is expired, or not valid yet by its clock"),
@@ -67,8 +67,50 @@ def client_context(identity: Identity) -> ssl.SSLContext:
     return context
 
 
+class CallerContext(ssl.SSLContext):
+    """Of a client that knows a server by its role in the fleet, and not by the name or address at which it is found."""
+
+    fleet: str
+    role: Role
+
+    def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
+        """As the standard one. Raises PeerError when it is somebody else who answers: trying again would not help."""
+        try:
+            connection = super().wrap_socket(*args, **options)
+        except ssl.SSLCertVerificationError as error:
+            raise PeerError(words(error)) from error
+        except ssl.SSLError as error:
+            if re.search(_NOT_TLS, error.reason or "", re.IGNORECASE):
+                raise PeerError(f"it does not speak TLS: start it with an identity of {self.role}s too") from error
+            raise
+        try:
+            subject, _ = peer_of(connection.getpeercert(), self.fleet)
+            if subject.role != self.role:
+                raise PeerError(
+                    f"its certificate is that of {subject.name}, which is no {self.role} but a {subject.role}"
+                )
+        except PeerError:
+            connection.close()
+            raise
+        return connection
+
+
+def caller_context(identity: Identity, role: Role) -> CallerContext:
+    """Of a client of a server of our fleet that has this role. Raises DataError."""
+    context = CallerContext(ssl.PROTOCOL_TLS_CLIENT)
+    _furnish(context, identity)
+    context.check_hostname = False  # the role is what counts
+    context.fleet, context.role = identity.fleet, role
+    return context
+
+
 def _context(identity: Identity, protocol: ssl._SSLMethod) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
+    _furnish(context, identity)
+    return context
+
+
+def _furnish(context: ssl.SSLContext, identity: Identity) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     try:
@@ -79,7 +121,6 @@ def _context(identity: Identity, protocol: ssl._SSLMethod) -> ssl.SSLContext:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{identity.folder}: {str(reason).lower()}; copy the board's folder again") from error
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-    return context
 
 
 def _load_revocations(context: ssl.SSLContext, crl: bytes) -> None:
@@ -105,11 +146,15 @@ def words(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return _VERIFY.get(error.verify_code, f"its certificate is not valid: {error.verify_message}")
     if isinstance(error, ssl.SSLError):
-        reason = error.reason or str(error)
-        for pattern, text in _REASONS:
-            if re.search(pattern, reason, re.IGNORECASE):
-                return text
-        return f"the TLS handshake failed: {reason.lower().replace('_', ' ')}"
+        return words_of(error.reason or str(error))
     if isinstance(error, ConnectionError):
         return "it ended the connection during the TLS handshake"
     return str(getattr(error, "strerror", None) or error).lower()
+
+
+def words_of(reason: str) -> str:
+    """The same from OpenSSL's own word, such as HTTP_REQUEST."""
+    for pattern, text in _REASONS:
+        if re.search(pattern, reason, re.IGNORECASE):
+            return text
+    return f"the TLS handshake failed: {reason.lower().replace('_', ' ')}"

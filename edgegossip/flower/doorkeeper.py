@@ -1,0 +1,166 @@
+"""The coordinator's end of the gate (gate.py): who may come in, who not any more, and what it said to whom. A thread."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from base64 import b64decode
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from edgegossip.flower.credentials import KEY_DOMAIN, Policy
+from edgegossip.types import EdgegossipError, NodeId, PeerError
+
+LOOK_S = 1.0  # between two looks at the revocation list
+AHEAD_S, BEHIND_S = 5.0, 305.0  # Flower takes signatures of no other time
+REPEAT_S = 60.0  # the same refusal is logged once in this time
+MAX_LINES = 1000  # refusals remembered, so that strangers cannot fill memory or log
+SOCKETS_S = 2.0
+REVOKED = "its certificate was revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class _Admitted:
+    """A key that came in."""
+
+    name: NodeId
+    serial: int
+    node_id: int
+
+
+class Doorkeeper:
+    """`policy` None: without TLS, where nobody asks. `register` gives a key (PEM) to Flower, by name; the board's id there.
+    `refused` hears every refusal in a sentence; `lose` of a board that was revoked, and why. Both on the keeper's thread."""
+
+    def __init__(
+        self,
+        line: socket.socket,
+        policy: Policy | None,
+        boards: Sequence[NodeId],
+        register: Callable[[bytes, NodeId], int],
+        refused: Callable[[str], None],
+        lose: Callable[[NodeId, str], None],
+    ) -> None:
+        self._socket, self._policy, self._boards = line, policy, tuple(boards)
+        self._register, self._refused, self._lose = register, refused, lose
+        self._admitted: dict[str, _Admitted] = {}  # by key
+        self._said: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._totals: dict[int, list[int] | None] = {}
+        self._news = threading.Condition()
+        self._closed = threading.Event()
+        self._looked = time.monotonic()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="doorkeeper")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._closed.set()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(LOOK_S + 1.0)
+        self._socket.close()
+
+    def name_of(self, node_id: int) -> NodeId | None:
+        """Whose certificate that board showed; None without TLS."""
+        return next((a.name for a in list(self._admitted.values()) if a.node_id == node_id), None)
+
+    @property
+    def proves(self) -> bool:
+        """Whether boards show certificates at all."""
+        return self._policy is not None
+
+    def totals(self) -> list[int] | None:
+        """What boards' connections have carried, as the SuperLink's process counts it; None when it does not say."""
+        number = time.monotonic_ns()
+        self._tell({"sockets": number})
+        with self._news:
+            self._news.wait_for(lambda: number in self._totals or self._closed.is_set(), SOCKETS_S)
+            found = self._totals.pop(number, None)
+            self._totals.clear()
+        return found
+
+    def _run(self) -> None:
+        self._socket.settimeout(LOOK_S)
+        rest = b""
+        while not self._closed.is_set():
+            try:
+                data = self._socket.recv(65_536)
+                if not data:
+                    return
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    self._hear(json.loads(line))
+            except TimeoutError:
+                pass
+            except OSError:
+                return
+            self._look()
+
+    def _hear(self, news: dict[str, Any]) -> None:
+        if "sockets" in news:
+            with self._news:
+                self._totals[news["sockets"]] = news["totals"]
+                self._news.notify_all()
+        elif "handshake" in news and self._policy is not None:
+            self._say(news["from"], self._policy.explain(news["handshake"]))
+        elif "join" in news:
+            why = ""
+            try:
+                self._admit(news["key"], news["proof"], news["time"])
+            except EdgegossipError as error:
+                why = str(error)
+                self._say(news["from"], why)
+            self._tell({"answer": news["join"], "why": why})
+
+    def _admit(self, key: str, proof: str, clock: str) -> None:
+        """Raises EdgegossipError with the reason."""
+        if self._policy is None:
+            raise PeerError("this coordinator runs without TLS and keys")
+        try:
+            signature = b64decode(proof, validate=True)
+            ahead_s = datetime.fromisoformat(clock).timestamp() - time.time()
+        except ValueError:
+            raise PeerError("it did not say who it is") from None
+        name, serial = self._policy.examine(KEY_DOMAIN + key.encode(), signature)
+        if name not in self._boards:
+            raise PeerError(f"{name} is not a board of this run; the boards are {', '.join(self._boards)}")
+        if not -BEHIND_S < ahead_s < AHEAD_S:
+            words = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the coordinator's"
+            raise PeerError(f"the clock of {name} is {words}: set it and start the board again")
+        if key not in self._admitted:
+            self._admitted[key] = _Admitted(name, serial, self._register(key.encode(), name))
+
+    def _look(self) -> None:
+        """Put out whose certificate was revoked."""
+        if self._policy is None or time.monotonic() - self._looked < LOOK_S:
+            return
+        self._looked = time.monotonic()
+        if not self._policy.newly_revoked():
+            return
+        gone = {key: a for key, a in self._admitted.items() if self._policy.revoked(a.serial)}
+        for key in gone:
+            self._tell({"out": key})
+            del self._admitted[key]
+        for name in sorted({a.name for a in gone.values()} - {a.name for a in self._admitted.values()}):
+            self._lose(name, REVOKED)
+
+    def _say(self, address: str, why: str) -> None:
+        host, now = address.rpartition(":")[0], time.monotonic()
+        text = f"refused {host}: {why}"
+        self._said = {t: s for t, s in self._said.items() if now - s < REPEAT_S}
+        if text not in self._said and len(self._said) < MAX_LINES:
+            self._said[text] = now
+            self._refused(text)
+
+    def _tell(self, document: dict[str, Any]) -> None:
+        with suppress(OSError), self._lock:
+            self._socket.sendall(json.dumps(document).encode() + b"\n")

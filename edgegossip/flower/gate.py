@@ -1,0 +1,209 @@
+"""What stands before Flower's SuperLink, in its process: an ASGI application around Flower's own.
+
+Flower's Fleet API checks each request's signature, but reads its body first; its Control and Runtime API, on the same port, serve
+anybody. So with TLS only the coordinator, which has a token, reaches anything but the Fleet API, and that is only for keys that
+the coordinator has admitted: it is asked once for every key, over the socket that it gave to this process. Line by line in JSON:
+
+    here -> coordinator    {"join": number, "key", "proof", "time", "from"}   may this key come in?
+                           {"handshake": reason, "from"}                      somebody did not manage TLS
+                           {"sockets": number, "totals": [...] or null}
+    coordinator -> here    {"answer": number, "why": "" or the reason}
+                           {"out": key}                                       not any more
+                           {"sockets": number}                                what have boards' connections carried?
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import hashlib
+import hmac
+import itertools
+import json
+import os
+import socket
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeAlias
+
+JOIN_PATH = "/edgegossip/join"
+GATE_VARIABLE = "EDGEGOSSIP_GATE"  # descriptor,0 or 1 with TLS,file of the secret
+TOKEN_HEADER = "x-edgegossip-token"
+MAX_JOIN_BYTES = 16_384
+MAX_BODY_BYTES = 32 << 20  # Flower cuts arrays into pieces of 5 MiB
+ANSWER_S = 20.0  # the coordinator may be busy with updates
+JOINS_A_SECOND, JOINS_AT_ONCE = 10.0, 64.0  # a signature takes the coordinator some 20 ms
+NOT_ADMITTED = "the coordinator does not know this key"  # such as after its restart: the board introduces itself again
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def token_of(secret: bytes) -> str:
+    """What only the coordinator and its SuperLink know."""
+    return hashlib.sha256(b"edgegossip gate\0" + secret).hexdigest()
+
+
+class Rate:
+    """At most so many a second in the long run, and so many at once."""
+
+    def __init__(self, a_second: float, at_once: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._a_second, self._at_once, self._now = a_second, at_once, now
+        self._left, self._then = at_once, now()
+
+    def allows(self) -> bool:
+        now = self._now()
+        self._left = min(self._at_once, self._left + self._a_second * (now - self._then))
+        self._then = now
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
+class Line:
+    """The SuperLink's end of the socket to the coordinator. Thread-safe."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, concurrent.futures.Future[str]] = {}
+        self.on_out: Callable[[str], None] = lambda key: None
+        self.measure: Callable[[], list[int] | None] = lambda: None
+        self._complaints = Rate(5.0, 50.0)
+        threading.Thread(target=self._read, daemon=True, name="gate").start()
+
+    def ask(self, question: dict[str, Any]) -> concurrent.futures.Future[str]:
+        """Why not; "" when it may come in."""
+        answer: concurrent.futures.Future[str] = concurrent.futures.Future()
+        number = next(self._numbers)
+        self._asked[number] = answer
+        self.tell({"join": number, **question})
+        return answer
+
+    def complain(self, reason: str, address: str) -> None:
+        """Somebody did not manage TLS."""
+        if self._complaints.allows():
+            self.tell({"handshake": reason, "from": address})
+
+    def tell(self, document: dict[str, Any]) -> None:
+        data = json.dumps(document).encode() + b"\n"
+        try:
+            with self._lock:
+                self._socket.sendall(data)
+        except OSError:
+            pass  # the coordinator is gone, and so will this process be
+
+    def _read(self) -> None:
+        with self._socket.makefile("rb") as lines:
+            for line in lines:
+                self._hear(json.loads(line))
+
+    def _hear(self, news: dict[str, Any]) -> None:
+        if "answer" in news:
+            asked = self._asked.pop(news["answer"], None)
+            if asked is not None:
+                asked.set_result(str(news["why"]))
+        elif "out" in news:
+            self.on_out(news["out"])
+        elif "sockets" in news:
+            self.tell({"sockets": news["sockets"], "totals": self.measure()})
+
+
+class Gate:
+    """`secure`: with TLS and keys; otherwise everybody on this network may come in, and only the coordinator's own connections
+    are told from others'."""
+
+    def __init__(self, app: App, line: Line, token: str, secure: bool, key_header: str) -> None:
+        self._app, self._line, self._token, self._secure = app, line, token.encode(), secure
+        self._key_header = key_header.lower().encode()
+        self._admitted: set[bytes] = set()
+        self._joins = Rate(JOINS_A_SECOND, JOINS_AT_ONCE)
+        self.own: set[tuple[str, int]] = set()  # addresses from which the coordinator itself has come
+        line.on_out = lambda key: self._admitted.discard(_header_of(key))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan" or not self._secure:
+                await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        if hmac.compare_digest(headers.get(TOKEN_HEADER.encode(), b""), self._token):
+            self.own.add(tuple(scope["client"]))
+        elif self._secure and scope["path"] == JOIN_PATH:
+            return await self._join(scope, headers, receive, send)
+        elif self._secure and (refusal := self._refusal(scope["path"], headers)):
+            return await _answer(send, *refusal)
+        await self._app(scope, receive, send)
+
+    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+        """Status and reason, before anything of the body is read."""
+        if not path.startswith("/v1/fleet/"):
+            return None if path == "/health" else (403, "only the coordinator may ask for this")
+        if headers.get(self._key_header) not in self._admitted:
+            return 401, NOT_ADMITTED
+        return _too_long(headers, MAX_BODY_BYTES)
+
+    async def _join(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
+        if refusal := _too_long(headers, MAX_JOIN_BYTES):
+            return await _answer(send, *refusal)
+        if not self._joins.allows():
+            return await _answer(send, 429, "too many boards at once; try again in a moment")
+        try:
+            document = json.loads(await _body(receive))
+            asked = {name: str(document[name]) for name in ("key", "proof", "time")}
+        except (ValueError, KeyError, TypeError):
+            return await _answer(send, 400, "this is not how a board introduces itself")
+        try:
+            host, port = scope["client"]
+            answer = self._line.ask({**asked, "from": f"{host}:{port}"})
+            why = await asyncio.wait_for(asyncio.wrap_future(answer), ANSWER_S)
+        except TimeoutError:
+            return await _answer(send, 503, "the coordinator is busy; try again in a moment")
+        if why:
+            return await _answer(send, 403, why)
+        self._admitted.add(_header_of(asked["key"]))
+        await _answer(send, 200, "")
+
+
+def _header_of(key: str) -> bytes:
+    """How Flower's clients write a public key (PEM) into each request."""
+    return b64encode(key.encode())
+
+
+def _too_long(headers: dict[bytes, bytes], limit: int) -> tuple[int, str] | None:
+    length = headers.get(b"content-length", b"")
+    if not length.isdigit():
+        return 411, "a request that does not say how long it is"
+    return (413, f"a request of more than {limit} bytes") if int(length) > limit else None
+
+
+async def _body(receive: Receive) -> bytes:
+    """The server takes no more than content-length says."""
+    body = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return body
+
+
+async def _answer(send: Send, status: int, detail: str) -> None:
+    body = json.dumps({"detail": detail}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status != 200:
+        headers.append((b"connection", b"close"))  # what is left of the body is not waited for
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def inherited() -> tuple[int, str, bool]:
+    """Descriptor, token and whether TLS is on, as the coordinator set them for this process."""
+    descriptor, secure, secret_file = os.environ.pop(GATE_VARIABLE).split(",", 2)
+    with open(secret_file, "rb") as file:
+        return int(descriptor), token_of(file.read()), secure == "1"

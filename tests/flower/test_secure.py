@@ -1,0 +1,192 @@
+"""A coordinator with TLS and keys, over real sockets: who comes in, who does not, and what both sides are told."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
+pytest.importorskip("cryptography")
+
+from edgegossip import codecs  # noqa: E402
+from edgegossip import recipe as recipes  # noqa: E402
+from edgegossip.fleet.store import Fleet  # noqa: E402
+from edgegossip.flower import Coordinator, NodeClient  # noqa: E402
+from edgegossip.flower._private import FleetLink, LinkError  # noqa: E402
+from edgegossip.flower.credentials import BoardCredentials  # noqa: E402
+from edgegossip.flower.gate import JOIN_PATH, TOKEN_HEADER  # noqa: E402
+from edgegossip.launch.admission import coordinator_of, credentials  # noqa: E402
+from edgegossip.mesh.security import tls  # noqa: E402
+from edgegossip.mesh.security.identity import Identity  # noqa: E402
+from edgegossip.types import ConfigError, PeerError  # noqa: E402
+from tests.flower import toy  # noqa: E402
+from tests.flower.conftest import Memory  # noqa: E402
+
+PATIENCE_S = 60.0  # of a loaded machine
+RUN = {"mode": "server", "rounds": 100_000, "nodes": 3}
+
+
+class Run:
+    """A coordinator of the boards a, b and c of a fleet that also has d, and clients as threads of this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.fleet = Fleet.create(folder / "fleet", "test", 20)
+        for name in ("a", "b", "c", "d"):
+            self.fleet = self.fleet.add(name, "board", 20)
+        self.sink = Memory()
+        self.ended: dict[str, str] = {}
+        serve = credentials(coordinator_of(self.fleet.folder))
+        self.fleet = Fleet.open(self.fleet.folder)
+        recipe = recipes.from_dict({"run": RUN, "server": {"join_s": 600}})
+        self.coordinator = Coordinator(
+            recipe, toy.LAYOUT, toy.Toy(0).initial(1), ["a", "b", "c"], self.sink, folder, credentials=serve
+        )
+        self.address = self.coordinator.start()
+
+    def credentials(self, name: str) -> BoardCredentials:
+        return _credentials(self.fleet.folder / "boards" / name)
+
+    def start(self, name: str, identity: str = "") -> None:
+        workload = toy.Toy(ord(name) - ord("a"), 0.05)
+        client = NodeClient(
+            name,
+            self.address,
+            lambda: workload,
+            codecs.get("fp32"),
+            Memory(),
+            credentials=self.credentials(identity or name),
+        )
+
+        def run() -> None:
+            try:
+                self.ended[name] = client.run()
+            except PeerError as error:
+                self.ended[name] = str(error)
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def refused(self, credentials: BoardCredentials | None) -> str:
+        """What a board is told that is not let in."""
+        link = FleetLink(self.address, credentials)
+        try:
+            with pytest.raises(LinkError) as told:
+                link.join()
+        finally:
+            link.close()
+        assert not told.value.gone, "the board would try again and again"
+        return str(told.value)
+
+    def until(self, what: Callable[[], Any]) -> Any:
+        end = time.monotonic() + PATIENCE_S
+        while not (found := what()):
+            assert time.monotonic() < end, (self.sink.events, self.ended)
+            time.sleep(0.05)
+        return found
+
+    def logged(self, words: str) -> None:
+        self.until(lambda: [t for t in self.sink.texts("refused") if words in t])
+
+
+def _credentials(folder: Path) -> BoardCredentials:
+    identity = Identity.load(folder)
+    return BoardCredentials(tls.caller_context(identity, "coordinator"), identity.sign)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    made = Run(tmp_path_factory.mktemp("secure"))
+    yield made
+    made.coordinator.stop()
+
+
+@pytest.fixture(scope="module")
+def training(run: Run) -> Run:
+    for name in ("a", "b", "c"):
+        run.start(name)
+    run.until(lambda: len(run.sink.records) > 2)
+    return run
+
+
+def test_a_board_of_the_fleet_that_is_not_in_the_run(run: Run) -> None:
+    assert "d is not a board of this run; the boards are a, b, c" in run.refused(run.credentials("d"))
+    run.logged("refused 127.0.0.1: d is not a board of this run")
+
+
+def test_a_board_of_another_fleet(run: Run, tmp_path: Path) -> None:
+    other = Fleet.create(tmp_path / "other", "test", 20).add("a", "board", 20)
+    folder = other.folder / "boards" / "a"
+    assert "cannot be trusted: its certificate is of another fleet" in run.refused(_credentials(folder))
+    run.logged("it says that our certificate is of another fleet")
+    hostile = Identity.load(folder)  # which does not mind whom it talks to
+    context = run.credentials("a").context
+    assert "its certificate is of another fleet" in run.refused(BoardCredentials(context, hostile.sign))
+
+
+def test_a_board_that_was_revoked_or_whose_certificate_has_expired(run: Run) -> None:
+    Fleet.open(run.fleet.folder).add("late", "board", 1e-9)
+    assert "the certificate of late has expired" in run.refused(run.credentials("late"))
+    Fleet.open(run.fleet.folder).revoke("d")
+    run.until(lambda: "whose certificate was revoked" in run.refused(run.credentials("d")))
+    run.logged("whose certificate was revoked")
+
+
+def test_plaintext_garbage_and_silence(run: Run) -> None:
+    assert "speaks TLS: start this board with --identity" in run.refused(None)
+    run.logged("it does not speak TLS")
+
+
+def test_a_proof_of_another_key_and_a_wrong_clock(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = run.credentials("a")
+    replayed = good.sign(b"something else")
+    assert "does not fit what was signed" in run.refused(BoardCredentials(good.context, lambda data: replayed))
+    from edgegossip.flower._private import fleet
+
+    monkeypatch.setattr(fleet, "now", lambda: datetime.now(UTC) + timedelta(minutes=3))
+    assert "the clock of a is 180 s ahead of the coordinator's: set it" in run.refused(good)
+
+
+def test_only_the_coordinator_reaches_what_is_not_for_boards(run: Run) -> None:
+    with httpx.Client(verify=run.credentials("a").context, base_url=f"https://{run.address}") as client:
+        for path in ("/v1/control/start-run", "/v1/runtime/acquire-task", "/docs", "/openapi.json"):
+            assert client.post(path, headers={TOKEN_HEADER: "guess"}).status_code == 403, path
+        assert client.post("/v1/fleet/pull-messages", content=b"").status_code == 401
+        assert client.post("/v1/fleet/push-object", headers={"flwr-public-key": "YQ=="}).status_code == 401
+        assert client.post(JOIN_PATH, content=b"x" * 20_000).status_code == 413
+        assert client.post(JOIN_PATH, content=b"{}").status_code == 400
+
+
+def test_who_claims_another_name_is_sent_away_and_the_others_train_on(training: Run) -> None:
+    training.start("a", identity="b")
+    words = training.until(lambda: training.ended.get("a"))
+    assert "it says that it is a, but its certificate is that of b" in words
+    training.logged("it says that it is a, but its certificate is that of b")
+    before = len(training.sink.records)
+    training.until(lambda: len(training.sink.records) > before + 3)
+    assert not training.coordinator.lost
+
+
+def test_a_board_that_is_revoked_while_it_trains_is_out_in_seconds(training: Run) -> None:
+    Fleet.open(training.fleet.folder).revoke("c")
+    began = time.monotonic()
+    assert "whose certificate was revoked" in training.until(lambda: training.ended.get("c"))
+    training.until(lambda: "c" in training.coordinator.lost)
+    assert time.monotonic() - began < 10.0
+    assert training.coordinator.lost["c"] == "its certificate was revoked"
+    before = len(training.sink.records)
+    training.until(lambda: len(training.sink.records) > before + 3)
+    assert set(training.ended) <= {"a", "c"}
+
+
+def test_a_board_does_not_take_another_board_for_its_coordinator(tmp_path: Path) -> None:
+    fleet = Fleet.create(tmp_path / "fleet", "test", 20).add("a", "board", 20)
+    with pytest.raises(ConfigError, match="this is a .board.; a coordinator needs a folder that"):
+        credentials(fleet.folder / "boards" / "a")
+    shutil.rmtree(fleet.folder)
