@@ -1,9 +1,43 @@
-"""Settings for every test: hypothesis repeats the same examples each time, unless HYPOTHESIS_PROFILE=explore."""
+"""Settings for every test: hypothesis repeats the same examples each time, unless HYPOTHESIS_PROFILE=explore.
+
+Under --cov only the tests of the packages whose branches are counted (scripts/branch_coverage.py) are traced: a tracer more
+than doubles the time of any Python code, measured or not, and what other tests happen to run proves nothing about a package.
+Imports are not traced either; no branch of those packages stands outside a function.
+"""
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+TRACED = {"codecs", "conformance", "gossip", "test_frame.py", "test_layout.py"}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """pytest-cov has started its tracer just before; each traced test resumes it."""
+    if coverage := _coverage(session.config):
+        coverage.pause()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    coverage = _coverage(item.config)
+    if not coverage or item.path.relative_to(Path(__file__).parent).parts[0] not in TRACED:
+        return (yield)
+    coverage.resume()
+    try:
+        return (yield)
+    finally:
+        coverage.pause()
+
+
+def _coverage(config: pytest.Config):
+    """pytest-cov's controller of this process; None without --cov."""
+    return getattr(config.pluginmanager.getplugin("_cov"), "cov_controller", None)

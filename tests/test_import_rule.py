@@ -25,7 +25,8 @@ PURE_MAY = {
 }
 MAY = {
     **PURE_MAY,
-    "recipe": {"types", "choices"},
+    "recipe_sections": set(),
+    "recipe": {"types", "choices", "recipe_sections"},
     "checkpoint": {*PURE_MAY},
     "sim": {*PURE_MAY, "recipe", "checkpoint"},
     "profiling": {*PURE_MAY, "recipe"},
