@@ -2,7 +2,8 @@
 
 Under --cov only the tests of the packages whose branches are counted (scripts/branch_coverage.py) are traced: a tracer more
 than doubles the time of any Python code, measured or not, and what other tests happen to run proves nothing about a package.
-Imports are not traced either; no branch of those packages stands outside a function.
+Of their own tests the long ones, which reach no branch that others do not, are marked no_cover. Imports are not traced
+either; no branch of those packages stands outside a function.
 """
 
 import os

@@ -1,6 +1,7 @@
 """Who may import whom. The pure packages know nothing of torch, gRPC or Flower, and nobody imports what stands above."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -69,10 +70,15 @@ def part_of(path):
     return path.parts[0].removesuffix(".py")
 
 
+@functools.cache
+def tree(path):
+    return ast.parse((ROOT / path).read_text())
+
+
 def imports(path):
     """Dotted name of everything that a file imports, be it at the top, in a function or for types only."""
     package = ["edgegossip", *path.parts[:-1]]
-    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -112,7 +118,7 @@ def test_pure_parts_have_no_clock_threads_or_global_randomness(path):
     forbidden = ("time", "datetime", "threading", "multiprocessing", "asyncio", "socket", "random", "concurrent")
     for name in imports(path):
         assert name.split(".")[0] not in forbidden, f"edgegossip/{path} imports {name}"
-    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("np.random", "numpy.random"):
             known = ("Generator", "Philox", "PCG64", "SeedSequence", "default_rng", "BitGenerator")
             assert node.attr in known, f"edgegossip/{path}:{node.lineno} uses numpy's global random state"

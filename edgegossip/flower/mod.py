@@ -21,9 +21,9 @@ from edgegossip.checkpoint.memory import from_bytes, to_bytes
 from edgegossip.checkpoint.table import Outside
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.flower.downlink import FULL, Replica
+from edgegossip.flower.outgoing import META
 from edgegossip.flower.payload import FRAME, Channel, frame_key
 from edgegossip.flower.records import RecordLayout, split_frame
-from edgegossip.flower.strategy import META
 from edgegossip.frame import Aux, Kind
 from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, EdgegossipError, LocalError, Round, Vec

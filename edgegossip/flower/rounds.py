@@ -20,9 +20,10 @@ from edgegossip.flower.evaluations import Evaluations
 from edgegossip.flower.exchange import COORDINATOR, Exchange
 from edgegossip.flower.payload import Channel, frame_array, frame_bytes, frame_content
 from edgegossip.flower.progress import Progress
+from edgegossip.flower.round_record import Sent, board_values, used_values
 from edgegossip.flower.sampling import sample
 from edgegossip.flower.server_levels import ServerLevels
-from edgegossip.frame import AUX_BYTES, HEADER_BYTES, Aux, Frame, Kind
+from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
@@ -244,40 +245,14 @@ class Rounds:
 
     def _report(self, round: Round, answers: Mapping[NodeId, Message], shares: Mapping[int, Share]) -> None:
         frames = {share.name: share.frame for share in shares.values()}
-        values: dict[str, Value] = {"server/answers": len(answers), "server/used": len(frames)}
-        if examples := sum(f.aux[Aux.EXAMPLES] for f in frames.values()):
-            values["train/loss"] = sum(f.aux[Aux.LOSS] * f.aux[Aux.EXAMPLES] for f in frames.values()) / examples
-            values["train/examples"] = int(examples)
         if self._plan.record_boards:
             for name, frame in frames.items():
-                self._sink.metrics(name, round, _board_values(frame, self._plan.layout))
+                self._sink.metrics(name, round, board_values(frame, self._plan.layout))
+        values = {"server/answers": len(answers), **used_values(list(frames.values()))}
         values |= self._sent.metrics(self._plan.layout)
         values |= self._meter()
         values |= self._clock.finish_round().metrics()
         self._sink.metrics(COORDINATOR, round, values)
-
-
-@dataclass(slots=True)
-class Sent:
-    """What went down in a round."""
-
-    frames: int = 0
-    payload_bytes: int = 0
-    overhead_bytes: int = 0
-
-    def add(self, frame: Frame) -> None:
-        self.frames += 1
-        self.payload_bytes += len(frame.body)
-        self.overhead_bytes += HEADER_BYTES + len(frame.codec_params) + AUX_BYTES * len(frame.aux)
-
-    def metrics(self, layout: Layout) -> dict[str, Value]:
-        values: dict[str, Value] = {
-            "net/payload_bytes": self.payload_bytes,
-            "net/overhead_bytes": self.overhead_bytes,
-        }
-        if self.frames:
-            values["codec/bits_per_value"] = 8 * self.payload_bytes / (self.frames * layout.size)
-        return values
 
 
 def _content(frame: Frame, layout: Layout) -> RecordDict:
@@ -291,13 +266,3 @@ def _check_aux(frame: Frame) -> None:
         raise PeerError("the update does not say how many examples it is from, and with what loss")
     if not 1 <= examples <= MAX_EXAMPLES:
         raise PeerError(f"the update claims to be from {examples:g} examples")
-
-
-def _board_values(frame: Frame, layout: Layout) -> dict[str, Value]:
-    """What an update says of its board's round."""
-    return {
-        "train/loss": frame.aux[Aux.LOSS],
-        "train/examples": int(frame.aux[Aux.EXAMPLES]),
-        "net/payload_bytes": len(frame.body),
-        "codec/bits_per_value": 8 * len(frame.body) / layout.size,
-    }

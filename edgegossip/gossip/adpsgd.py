@@ -52,6 +52,7 @@ from edgegossip.gossip.changed import changed
 from edgegossip.gossip.exchange import Begun, Taken
 from edgegossip.gossip.keys import derive_key
 from edgegossip.gossip.params import check_integer, check_number
+from edgegossip.gossip.publish import relative_error
 from edgegossip.gossip.streams import number_of
 from edgegossip.types import ConfigError, LocalError, LocalUpdate, NodeId, Round, Vec
 
@@ -200,7 +201,7 @@ class AdPsgd:
         begun = MappingProxyType({**s.begun, j: Begun(frame, public)})
         sequences = _put(s.sequences, j, sequence)
         s = changed(after, codec=codec, begun=begun, sequences=sequences, waiting=j, repeats=0)
-        return s, [Checkpoint(), *self._ask(s, j), replace(done, relative_error=_relative_error(s.x, public))]
+        return s, [Checkpoint(), *self._ask(s, j), replace(done, relative_error=relative_error(public - s.x, s.x))]
 
     def _ask(self, s: State, j: int) -> list[Action]:
         return [Send(s.view.members[j], s.begun[j].frame), SetTimer(s.view.deadline_s / (self.repeats + 1))]
@@ -306,9 +307,3 @@ def _saw(s: State, way: Vec) -> State:
 
 def _put(numbers: tuple[int, ...], k: int, value: int) -> tuple[int, ...]:
     return (*numbers[:k], value, *numbers[k + 1 :])
-
-
-def _relative_error(x: Vec, public: Vec) -> float:
-    """||public - x|| / ||x||; 0 when both vanish."""
-    lost, whole = float(np.linalg.norm(public - x)), float(np.linalg.norm(x))
-    return lost / whole if whole else (0.0 if lost == 0.0 else math.inf)

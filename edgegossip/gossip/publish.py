@@ -140,5 +140,6 @@ def moved(copy: Vec, body: Body, here: Here) -> Vec:
 
 
 def relative_error(error: Vec, meant: Vec) -> float:
+    """||error|| / ||meant||; 0 when both vanish."""
     lost, whole = math.sqrt(float(error.dot(error))), math.sqrt(float(meant.dot(meant)))
     return lost / whole if whole else (0.0 if lost == 0.0 else math.inf)

@@ -29,7 +29,11 @@ EDGES = (0, 1, 2, 127, 128, 255)
 WEIGHTS = (1.0, 0.0, -0.5, 1 / 3, 1e-30, 2.0)
 
 every_codec = pytest.mark.parametrize("case", CASES, ids=str)
-examples = settings(max_examples=EXAMPLES, deadline=None)
+
+
+def examples(test):
+    """EXAMPLES models, none of them under the tracer of branch coverage, which would take two minutes more."""
+    return pytest.mark.no_cover(settings(max_examples=EXAMPLES, deadline=None)(test))
 
 
 def encode(case: Case, x: Vec, layout: Layout) -> bytes:

@@ -32,6 +32,8 @@ from tests.gossip.paper.fleet import Fleet
 from tests.gossip.paper.momentum import HeavyBall, Momentum, Nesterov, Plain, QuasiGlobal
 from tests.gossip.paper.problem import Problem
 
+pytestmark = pytest.mark.no_cover
+
 NODES, ROUNDS, FACTOR = 6, 50, 0.8
 MOMENTA: dict[str, Callable[[], Momentum]] = {
     "none": Plain,

@@ -11,6 +11,8 @@ from edgegossip.gossip.momentum import KINDS, with_momentum
 from tests.gossip.paper.cases import CASES, TOLERANCE, compare
 from tests.gossip.paper.momentum import HeavyBall, Momentum, Nesterov, QuasiGlobal
 
+pytestmark = pytest.mark.no_cover
+
 FACTOR = 0.8
 NAMES = [name for name, case in CASES.items() if "momentum" not in case.params]
 

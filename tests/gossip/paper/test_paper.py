@@ -15,6 +15,8 @@ from edgegossip import gossip
 from tests.gossip.paper.cases import CASES, ROUNDS, N, compare
 from tests.gossip.paper.problem import Problem
 
+pytestmark = pytest.mark.no_cover
+
 ASYNCHRONOUS = {"ad-psgd"}  # test_ad_psgd.py: its reference follows the order of the exchanges
 
 

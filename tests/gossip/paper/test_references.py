@@ -21,6 +21,8 @@ from tests.gossip.paper.momentum import HeavyBall, Nesterov, QuasiGlobal
 from tests.gossip.paper.problem import Problem
 from tests.gossip.paper.references import Point, Run
 
+pytestmark = pytest.mark.no_cover
+
 NODES, N = 8, 6
 
 

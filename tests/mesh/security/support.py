@@ -1,0 +1,149 @@
+"""Two boards that know each other, and what an attacker says to one of them."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+
+from edgegossip.mesh import GrpcTransport, wire
+from edgegossip.mesh._proto import mesh_pb2 as pb
+from edgegossip.mesh.base import Notice, PeerDown, Received
+from edgegossip.mesh.edge import METHOD
+from edgegossip.mesh.security import knock
+from edgegossip.mesh.security.names import serial_name
+from edgegossip.mesh.security.tls import KNOCK
+from tests.mesh.fleet import TestFleet
+from tests.mesh.support import PATIENCE_S, QUICK, RUN, connect_all, wait_for
+
+LIMITS = replace(QUICK, handshake_s=0.4, max_frame_bytes=1 << 20)
+BAD = ["other fleet", "expired", "not yet valid", "wrong usage", "self-signed"]
+WORDS = {
+    "none": "it has no certificate",
+    "other fleet": "its certificate is of another fleet|is forged",
+    "expired": "its certificate has expired",
+    "not yet valid": "its certificate is not valid yet",
+    "wrong usage": "its certificate is for another use",
+    "self-signed": "its certificate is self-signed",
+    "as b": "its certificate is for another name",
+}
+
+
+def pair(fleet: TestFleet) -> Iterator[tuple[GrpcTransport, GrpcTransport]]:
+    """Boards a and b, connected; b also expects c, which never comes by itself."""
+    a, b = (GrpcTransport(name, RUN, limits=LIMITS, security=fleet.guard(name)) for name in "ab")
+    connect_all([a, b], ["a", "b"])
+    b.connect({"c": "127.0.0.1:1"})
+    wait_for(b, Notice, lambda n: n.text.startswith("cannot reach c"))
+    yield a, b
+    others(a, b)
+    assert not [e for e in left(a) if isinstance(e, PeerDown) and e.peer == "b"]
+    for t in (a, b):
+        t.close()
+
+
+def left(t: GrpcTransport) -> list:
+    return list(iter(lambda: t.incoming(0), None))
+
+
+def others(a: GrpcTransport, b: GrpcTransport) -> None:
+    """The bystanders still reach each other, both ways."""
+    for source, target, sink in ((a, "b", b), (b, "a", a)):
+        source.send(target, [b"still here"])
+        assert bytes(wait_for(sink, Received).data) == b"still here"
+
+
+def told(b: GrpcTransport, words: str) -> str:
+    """b says in its log that it refused somebody, and why."""
+    notice = wait_for(b, Notice, lambda n: n.text.startswith("refused"))
+    assert any(w in notice.text for w in words.split("|")), notice.text
+    assert "127.0.0.1" in notice.text and notice.text.isprintable()
+    return notice.text
+
+
+def dial(address: str, source: str = "127.0.0.1") -> socket.socket:
+    host, port = address.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout=PATIENCE_S, source_address=(source, 0))
+
+
+def is_refused(context: ssl.SSLContext, address: str) -> None:
+    """The connection does not get through the handshake, or is ended before it may say anything."""
+    with dial(address) as plain, pytest.raises((OSError, AssertionError)):  # SSLError is an OSError
+        with context.wrap_socket(plain) as s:
+            s.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+            assert s.recv(1), "ended"
+
+
+def knock_at(fleet: TestFleet, files: tuple[Path, Path], address: str) -> knock.Answer:
+    """What the door of a board says."""
+    with dial(address) as plain, fleet.client_context(files, KNOCK).wrap_socket(plain) as s:
+        s.sendall(knock.hello(1))
+        data = b""
+        while (answer := knock.parse_answer(data)) is None:
+            data += s.recv(4096)
+        s.sendall(knock.blob(b""))
+        assert s.recv(1) == b""
+        return answer
+
+
+def channel_to_b(fleet: TestFleet, files: tuple[Path, Path], address: str, ticket: str = "") -> grpc.Channel:
+    """As a board opens it, but with whatever certificate."""
+    ticket = ticket or knock_at(fleet, files, address).text
+    certificate, key = (path.read_bytes() for path in files)
+    credentials = grpc.ssl_channel_credentials((fleet.folder("b") / "ca.pem").read_bytes(), key, certificate)
+    name = serial_name(fleet.guard("b").identity.certificate.serial, fleet.ca.fleet_id, ticket)
+    options = [("grpc.ssl_target_name_override", name), ("grpc.use_local_subchannel_pool", 1)]
+    return grpc.secure_channel(address, credentials, options)
+
+
+def converse(
+    fleet: TestFleet, name: str, address: str, *messages: bytes, ticket: str = ""
+) -> list[pb.ExchangeResponse]:
+    """What a board answers to these messages of the certified board `name`, until it ends the stream."""
+    done = threading.Event()
+
+    def requests() -> Iterator[bytes]:
+        yield from messages
+        done.wait(PATIENCE_S)
+
+    answers: list[pb.ExchangeResponse] = []
+    with channel_to_b(fleet, fleet.of(name), address, ticket) as channel:
+        call = channel.stream_stream(METHOD)(requests(), timeout=PATIENCE_S)
+        try:
+            answers.extend(pb.ExchangeResponse.FromString(message) for message in call)
+        except grpc.RpcError as error:
+            if not answers:
+                raise AssertionError(error.details()) from error
+        finally:
+            done.set()
+    return answers
+
+
+def hello(**changes: object) -> bytes:
+    fields = {"protocol_version": 1, "run_id": RUN, "sender": "c", "receiver": "b", "session": 99, **changes}
+    return pb.ExchangeRequest(hello=pb.Hello(**fields)).SerializeToString()
+
+
+def chunk(transfer: int, offset: int, total: int, data: bytes) -> bytes:
+    return wire.chunk_message(transfer, offset, total, False, [memoryview(data)])
+
+
+def in_quarantine(b: GrpcTransport) -> None:
+    assert wait_for(b, Notice, lambda n: "c is in quarantine for" in n.text).peer == "c"
+
+
+def ended(s: socket.socket) -> bool:
+    try:
+        while s.recv(4096):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True

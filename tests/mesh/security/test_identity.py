@@ -1,0 +1,127 @@
+"""Who it is: what a certified board says under another name, twice or out of turn is refused with a reason."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh._proto import mesh_pb2 as pb
+from edgegossip.mesh.base import Notice, PeerUp, Received
+from edgegossip.mesh.edge import METHOD
+from edgegossip.mesh.security import quarantine
+from tests.mesh.relay import SlowAnswers
+from tests.mesh.security.support import (
+    LIMITS,
+    channel_to_b,
+    chunk,
+    converse,
+    dial,
+    ended,
+    hello,
+    in_quarantine,
+    left,
+    told,
+)
+from tests.mesh.support import PATIENCE_S, RUN, wait_for
+
+
+def test_the_certificate_of_c_for_a_stream_of_a(fleet, pair):
+    _, b = pair
+    [answer] = converse(fleet, "c", b.address, hello(sender="a"))
+    assert answer.refusal.code == pb.REFUSAL_CODE_IDENTITY
+    told(b, "it says to be a, but its certificate is that of c")
+    in_quarantine(b)
+
+
+def test_an_operator_is_no_board(fleet, pair):
+    _, b = pair
+    operator = fleet.fleet.folder / "operator"
+    files = operator / "identity.pem", operator / "identity.key"
+    with channel_to_b(fleet, files, b.address) as channel:
+        call = channel.stream_stream(METHOD)(iter([hello()]), timeout=PATIENCE_S)
+        answer = pb.ExchangeResponse.FromString(next(call))
+    assert answer.refusal.code == pb.REFUSAL_CODE_IDENTITY
+    told(b, "its role is operator, where board is due")
+
+
+def test_a_frame_of_another_run(fleet, pair):
+    _, b = pair
+    [answer] = converse(fleet, "c", b.address, hello(run_id=b"z" * 16))
+    assert answer.refusal.code == pb.REFUSAL_CODE_RUN_ID
+    told(b, "it belongs to run")
+
+
+def test_a_replayed_frame(fleet, pair):
+    _, b = pair
+    answers = converse(fleet, "c", b.address, hello(), chunk(1, 0, 4, b"data"), chunk(1, 0, 4, b"data"))
+    assert [m.WhichOneof("kind") for m in answers] == ["welcome", "ack", "refusal"]
+    told(b, "transfer 1 is here already")
+    in_quarantine(b)
+    assert sum(isinstance(e, Received) for e in left(b)) <= 1
+
+
+def test_a_huge_frame(fleet, pair):
+    _, b = pair
+    answers = converse(fleet, "c", b.address, hello(), chunk(1, 0, 2**62, b"data"))
+    assert answers[-1].refusal.code == pb.REFUSAL_CODE_OVERSIZE
+    told(b, "b takes at most 1048576")
+    in_quarantine(b)
+
+
+def test_a_board_in_quarantine_hears_why_and_for_how_long(fleet, pair, monkeypatch):
+    monkeypatch.setattr(quarantine, "FIRST_S", 300.0)  # so that a slow machine is not too late for it
+    _, b = pair
+    converse(fleet, "c", b.address, hello(), b"\xff\xff")
+    in_quarantine(b)
+    with GrpcTransport("c", RUN, limits=LIMITS, security=fleet.guard("c")) as c:
+        c.connect({"b": b.address})
+        text = wait_for(c, Notice, lambda n: n.text.startswith("cannot reach b")).text
+    assert "refused: in quarantine for " in text and "more seconds: a mesh message is not valid protobuf" in text
+
+
+def test_recorded_bytes_sent_again(fleet):
+    """What a listener on the network could record and repeat: TLS takes none of it."""
+    relay = None
+    with GrpcTransport("b", RUN, limits=LIMITS, security=fleet.guard("b")) as b:
+        relay = Recorder(b.address)
+        try:
+            with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.guard("a")) as a:
+                b.connect({"a": a.address})
+                a.connect({"b": relay.address})
+                wait_for(a, PeerUp)
+                a.send("b", [b"pay once"])
+                assert bytes(wait_for(b, Received).data) == b"pay once"
+            recorded = [r for r in relay.recorded if len(r) > 100]
+            assert len(recorded) >= 2  # the knock and the connection
+            for data in recorded:
+                with dial(b.address) as s:
+                    with suppress(OSError):
+                        s.sendall(bytes(data))
+                    assert ended(s)
+            told(b, "decryption failed or bad record mac")  # once for both
+            assert not [e for e in left(b) if isinstance(e, Received)]
+        finally:
+            relay.close()
+
+
+class Recorder(SlowAnswers):
+    """Keeps what callers say."""
+
+    def __init__(self, address: str) -> None:
+        self.recorded: list[bytearray] = []
+        super().__init__(address, 0.0)
+
+    def _read(self, source: socket.socket, sink: Callable[[bytes], None]) -> None:
+        if source.getsockname()[1] == int(self.address.split(":")[1]):
+            record = bytearray()
+            self.recorded.append(record)
+
+            def both(data: bytes) -> None:
+                record.extend(data)
+                sink(data)
+
+            super()._read(source, both)
+        else:
+            super()._read(source, sink)

@@ -1,0 +1,150 @@
+"""Who takes its time, and who comes too often."""
+
+from __future__ import annotations
+
+import queue
+import ssl
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+import grpc
+
+from edgegossip.mesh import GrpcTransport, MeshLimits
+from edgegossip.mesh.base import Notice, Received
+from edgegossip.mesh.edge import METHOD
+from edgegossip.mesh.security.names import serial_name
+from edgegossip.mesh.security.tls import H2, KNOCK
+from tests.mesh.fleet import TestFleet
+from tests.mesh.security.support import (
+    LIMITS,
+    channel_to_b,
+    converse,
+    dial,
+    ended,
+    hello,
+    in_quarantine,
+    knock_at,
+    others,
+    told,
+)
+from tests.mesh.support import PATIENCE_S, RUN, connect_all, wait_for
+
+
+def test_limits_for_strangers_are_short():
+    assert MeshLimits().handshake_s <= 2.0
+    assert MeshLimits().silence_s(True) <= 2.0
+
+
+def test_a_caller_that_connects_and_says_nothing(pair):
+    _, b = pair
+    with dial(b.address) as s:
+        assert ended(s)
+    told(b, f"it did not finish the TLS handshake in {LIMITS.handshake_s:g} s")
+
+
+def test_a_caller_that_drips(fleet, pair):
+    """One byte after the other does not make it last longer."""
+    _, b = pair
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        fleet.client_context(fleet.of("c"), H2).wrap_bio(incoming, outgoing).do_handshake()
+    with dial(b.address) as s, suppress(OSError):
+        for byte in outgoing.read():
+            s.send(bytes([byte]))
+            time.sleep(0.01)
+        assert ended(s)
+    told(b, f"it did not finish the TLS handshake in {LIMITS.handshake_s:g} s")
+
+
+def test_a_caller_that_knocks_and_says_nothing(fleet, pair):
+    _, b = pair
+    with dial(b.address) as plain, fleet.client_context(fleet.of("c"), KNOCK).wrap_socket(plain) as s:
+        assert ended(s)
+    told(b, f"it did not finish its knock in {LIMITS.handshake_s:g} s")
+
+
+def test_a_caller_with_a_ticket_that_stalls_in_tls(fleet, pair):
+    _, b = pair
+    ticket = knock_at(fleet, fleet.of("c"), b.address).text
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    name = serial_name(7, fleet.ca.fleet_id, ticket)
+    with suppress(ssl.SSLWantReadError):
+        context = fleet.client_context(fleet.of("c"), H2)
+        context.wrap_bio(incoming, outgoing, server_hostname=name).do_handshake()
+    with dial(b.address) as s:
+        s.sendall(outgoing.read())
+        assert ended(s)  # gRPC's own limit
+
+
+def test_a_stream_without_hello(fleet, pair):
+    _, b = pair
+    [answer] = converse(fleet, "c", b.address)
+    assert f"said nothing for {LIMITS.handshake_s:g} s" in answer.refusal.reason
+    told(b, f"it said nothing for {LIMITS.handshake_s:g} s")
+
+
+def test_a_flood_of_connections(fleet):
+    """From one address; boards elsewhere get through meanwhile."""
+    limits = replace(LIMITS, connection_burst=30, connections_per_s=1.0, max_strangers_per_address=10)
+    with GrpcTransport("b", RUN, limits=limits, security=fleet.guard("b")) as b:
+        crowd = []
+        try:
+            for _ in range(100):
+                with suppress(OSError):
+                    crowd.append(dial(b.address, "127.0.0.2"))
+            for words in ("10 of its connections have not finished the TLS handshake", "more than 1 connections"):
+                wait_for(b, Notice, lambda n, words=words: n.text.startswith(f"refused 127.0.0.2: {words}"))
+            with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.guard("a")) as a:
+                connect_all([a, b], ["a", "b"])
+                others(a, b)
+        finally:
+            for s in crowd:
+                s.close()
+
+
+def test_a_flood_of_streams(fleet, pair):
+    _, b = pair
+    flood = threading.Event()
+    threading.Thread(target=_flood, args=(fleet, b.address, flood), daemon=True).start()
+    told(b, "it opens more than 5 streams a second|a newer stream of c")
+    in_quarantine(b)
+    flood.set()
+
+
+def _flood(fleet: TestFleet, address: str, stop: threading.Event) -> None:
+    with channel_to_b(fleet, fleet.of("c"), address) as channel, suppress(grpc.RpcError):
+        while not stop.is_set():
+            next(channel.stream_stream(METHOD)(iter([hello()]), timeout=PATIENCE_S))
+
+
+def test_a_flood_of_tiny_frames_waits_at_its_sender(fleet):
+    limits = replace(LIMITS, max_inbox_bytes=64 << 10)
+    with GrpcTransport("b", RUN, limits=limits, security=fleet.guard("b")) as b:
+        with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.guard("a")) as a:
+            connect_all([a, b], ["a", "b"])
+            for _ in range(500):
+                a.send("b", [b"x"])
+            time.sleep(0.5)  # b takes nothing meanwhile
+            assert b._inbox._used_bytes <= 64 << 10
+            for _ in range(500):
+                wait_for(b, Received)
+
+
+def test_of_too_many_connections_of_one_board_the_oldest_goes(fleet):
+    limits = replace(LIMITS, max_connections_per_peer=2)
+    with GrpcTransport("b", RUN, limits=limits, security=fleet.guard("b")) as b:
+        crowd = [channel_to_b(fleet, fleet.of("c"), b.address) for _ in range(3)]
+        states: queue.SimpleQueue[grpc.ChannelConnectivity] = queue.SimpleQueue()
+        try:
+            grpc.channel_ready_future(crowd[0]).result(PATIENCE_S)
+            crowd[0].subscribe(states.put)
+            for channel in crowd[1:]:
+                grpc.channel_ready_future(channel).result(PATIENCE_S)
+            told(b, "it has more than 2 connections; the oldest is closed")
+            while states.get(timeout=PATIENCE_S) is grpc.ChannelConnectivity.READY:
+                pass
+        finally:
+            for channel in crowd:
+                channel.close()

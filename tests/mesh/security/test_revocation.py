@@ -1,0 +1,94 @@
+"""A revocation reaches every board and cuts at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from edgegossip.fleet.store import tell
+from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received
+from edgegossip.mesh.security.tls import H2
+from edgegossip.types import PeerError
+from tests.mesh.fleet import TestFleet
+from tests.mesh.security.support import LIMITS, is_refused, others, told
+from tests.mesh.support import RUN, connect_all, wait_for
+
+
+@pytest.fixture
+def own(tmp_path) -> TestFleet:
+    return TestFleet.make(tmp_path)
+
+
+def test_a_revocation_spreads_and_cuts_at_once(own):
+    """Board a is told; b hears it from a and drops c, which is connected; c itself hears why it is refused."""
+    a, b, c = (GrpcTransport(name, RUN, limits=LIMITS, security=own.guard(name)) for name in "abc")
+    with a, b, c:
+        connect_all([a, b, c], ["a", "b", "c"])
+        kept = own.folder("b") / "crl.pem"
+        before = kept.read_bytes()
+        with hidden(own.fleet.folder / "boards"):  # the boards' folders are elsewhere
+            fleet = own.fleet.revoke("c")
+        assert kept.read_bytes() == before
+        assert tell(fleet, a.address) == ("a", 2)
+        wait_for(a, Notice, lambda n: n.text == "the-operator brought revocation list 2: 1 certificates are revoked")
+        wait_for(b, Notice, lambda n: n.text.endswith("brought revocation list 2: 1 certificates are revoked"))
+        for t in (a, b):
+            assert wait_for(t, PeerDown).peer == "c"
+        assert "it says that our certificate was revoked" in wait_for(c, Notice, lambda n: "revoked" in n.text).text
+        others(a, b)
+        assert kept.read_bytes() != before  # for its next start
+        assert tell(fleet, b.address) == ("b", 2)
+
+
+@contextmanager
+def hidden(folder: Path) -> Iterator[None]:
+    folder.rename(folder.with_name("elsewhere"))
+    yield
+    folder.with_name("elsewhere").rename(folder)
+
+
+def test_a_revoked_caller_and_a_revoked_listener(own):
+    """c was revoked before anybody met it: a refuses it at its door, and does not go in at c's."""
+    old = own.of("c")
+    own.fleet.revoke("c")
+    with GrpcTransport("a", RUN, limits=LIMITS, security=own.guard("a")) as a:
+        is_refused(own.client_context(old, H2), a.address)
+        told(a, "its certificate was revoked")
+        with GrpcTransport("c", RUN, limits=LIMITS, security=own.guard("c")) as c:
+            a.connect({"c": c.address})
+            wait_for(a, Notice, lambda n: "cannot reach c" in n.text and "its certificate was revoked" in n.text)
+
+
+def test_a_list_copied_into_the_folder_of_a_running_board(own):
+    with GrpcTransport("a", RUN, limits=LIMITS, security=own.guard("a")) as a:
+        own.fleet.revoke("c")  # its folder is the fleet's own here, so it gets the list
+        assert wait_for(a, Notice).text == "the folder has revocation list 2: 1 certificates are revoked"
+
+
+def test_a_board_that_was_given_a_new_certificate_is_let_in_again(own):
+    """Without a restart: its folder is replaced, and it is tried again."""
+    a, c = (GrpcTransport(name, RUN, limits=LIMITS, security=own.guard(name)) for name in "ac")
+    with a, c:
+        connect_all([a, c], ["a", "c"])
+        with hidden(own.fleet.folder / "boards"):
+            fleet = own.fleet.revoke("c")
+        tell(fleet, a.address)
+        assert wait_for(a, PeerDown).peer == "c"
+        fleet.add("c", "board", 20)
+        assert wait_for(a, PeerUp).peer == "c"
+        wait_for(c, PeerUp)
+        a.send("c", [b"again"])
+        assert bytes(wait_for(c, Received).data) == b"again"
+
+
+def test_who_is_told_has_to_be_a_board_of_the_fleet(fleet, own):
+    with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.guard("a")) as a:
+        with pytest.raises(PeerError, match="of another fleet"):
+            tell(own.fleet, a.address)
+        told(a, "it says that our certificate is of another fleet")
+    with pytest.raises(PeerError, match="connection refused"):
+        tell(own.fleet, a.address)

@@ -1,0 +1,59 @@
+"""What a knock is worth."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh._proto import mesh_pb2 as pb
+from edgegossip.mesh.base import PeerDown, PeerUp, Received
+from edgegossip.mesh.security.tls import H2
+from tests.mesh.security.support import LIMITS, converse, hello, in_quarantine, is_refused, knock_at, left, told
+from tests.mesh.support import RUN, PeerProcess, wait_for
+
+
+def test_grpc_without_a_knock(fleet, pair):
+    _, b = pair
+    is_refused(fleet.client_context(fleet.of("c"), H2), b.address)
+    assert "refused c at" in told(b, "it comes in without a knock")
+
+
+def test_a_ticket_is_for_one_connection(fleet, pair):
+    _, b = pair
+    ticket = knock_at(fleet, fleet.of("c"), b.address).text
+    assert converse(fleet, "c", b.address, hello(run_id=b""), ticket=ticket)[-1].WhichOneof("kind") == "refusal"
+    told(b, "it belongs to run")
+    with pytest.raises(AssertionError):
+        converse(fleet, "c", b.address, hello(), ticket=ticket)
+    told(b, "it comes in without a knock")
+
+
+def test_a_ticket_of_somebody_else(fleet, pair):
+    """c overheard the ticket of a, and was quicker."""
+    _, b = pair
+    ticket = knock_at(fleet, fleet.of("a"), b.address).text
+    [answer] = converse(fleet, "c", b.address, hello(sender="a"), ticket=ticket)
+    assert answer.refusal.code == pb.REFUSAL_CODE_IDENTITY
+    told(b, "its certificate is not the one with which a knocked")
+    in_quarantine(b)  # c, and not a
+
+
+def test_a_board_whose_interpreter_is_busy_still_answers(fleet):
+    """As it is while it imports torch: what holds Python's lock must not look like a dead board."""
+    limits = replace(LIMITS, keepalive_s=0.2, keepalive_timeout_s=0.3, grace_s=0.1)
+    process = PeerProcess("b", identity=str(fleet.folder("b")))
+    try:
+        with GrpcTransport("a", RUN, limits=limits, security=fleet.guard("a")) as a:
+            process.connect({"a": a.address})
+            a.connect({"b": process.address})
+            wait_for(a, PeerUp)
+            process.hold(2.0)
+            time.sleep(2.5)
+            a.send("b", [b"awake?"])
+            wait_for(a, Received)
+            assert not [e for e in left(a) if isinstance(e, PeerDown)]
+    finally:
+        process.kill()
