@@ -13,7 +13,7 @@ from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import sending
 from edgegossip.gossip.base import Action, Send
 from edgegossip.gossip.changed import changed
-from edgegossip.gossip.state import frozen
+from edgegossip.gossip.state import NO_OUT_EDGE, frozen
 from edgegossip.gossip.streams import ANSWERS_A_ROUND, MAX_ID, OutEdge, challenge_of, control, number_of, session_id
 from edgegossip.types import PeerError
 
@@ -53,14 +53,17 @@ def greet(algorithm: Synchronous, s: State, keys: Iterable[Key], challenge: floa
 
 
 def remind(algorithm: Synchronous, s: State) -> Outcome:
-    """Once a round: what was asked for and did not come is asked for again, and so are receivers of broken streams. Without
-    streams that is whether we are far behind, of those whom we have not heard since we began."""
+    """Once a round: what was asked for and did not come is asked for again, and so are receivers of broken streams. Where all
+    begin together those of whom nothing has come yet are not: their greetings wait, unread while we trained, and come before
+    anything else of theirs. Without streams it is asked whether we are far behind, of those whom we have not heard since we
+    began."""
     actions: list[Action] = []
     for key in sorted([k for k, e in s.in_.items() if e.opening and e.asked < s.round]):
         actions += _ask(algorithm, s, key)  # in its round the sender's own reminder does
-    out = s.out
+    out, begun = s.out, s.round > 0 or s.inbox.frames  # of later rounds: others began before us
     for key in out_keys(algorithm, s) if algorithm.scheme.streams else ():
-        if key not in out or not out[key].session:
+        edge = out.get(key, NO_OUT_EDGE)
+        if not edge.session and (begun or edge.lives or s.in_edge(key).established):
             actions += _send(s, key, {})
     return s, actions
 

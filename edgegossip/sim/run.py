@@ -29,7 +29,8 @@ from edgegossip.types import ConfigError, EdgegossipError
 
 START_S = 0.3  # nodes start within
 LOOK_S = 0.1  # between two looks at whether everybody knows who is there
-QUIET_ROUNDS = 3, 8  # at least and at most: as many as mixing takes
+QUIET_ROUNDS = 3, 5  # at least and at most: as many as mixing takes
+AVERAGED_ROUNDS = 8  # where it is means over time that must agree
 MORE_ROUNDS = 4, 8, 16, *[20] * 24  # for algorithms that take longer
 CATCH_UP_ROUNDS = 60  # of a deadline each, that catching up may take
 
@@ -202,9 +203,9 @@ class _Run:
 
     def _quiet_rounds(self, live: list[int]) -> int:
         """Of which the last two do not count: nodes are not all in the same round."""
-        least, most = QUIET_ROUNDS
-        if self._ending().manner() not in ("mixes", "shrinks", "equal"):
-            return most
+        (least, most), manner = QUIET_ROUNDS, self._ending().manner()
+        if manner in ("averages", "bounded"):
+            return AVERAGED_ROUNDS if manner == "averages" else least
         mixed = agreement.rounds_to_mix(self._world.topology, self._from, tuple(live), most - 2)
         return max(least, mixed + 2)
 

@@ -111,7 +111,7 @@ def draw(seed: int, options: Options) -> Schedule:
         nodes,
         options.values,
         rounds,
-        options.workload or pick(seed, "workload", workload.NAMES),
+        options.workload or _workload(seed, algorithm),
         options.deadline_s or pick(seed, "deadline", (2.0, 4.0)),
         fault_words.draw(spec, of(seed, "faults"), nodes, edges(built), rounds * ROUND_S),
     )
@@ -201,6 +201,12 @@ def takes(algorithm: str, key: str, value: float) -> bool:
     except ConfigError:
         return False
     return True
+
+
+def _workload(seed: int, algorithm: Named) -> str:
+    """Without training nothing would ever move where all nodes must start from one model."""
+    alike = algorithm.name.partition("+")[0] in workload.EQUAL_START
+    return "quadratic-alike" if alike else pick(seed, "workload", workload.DRAWN)
 
 
 @lru_cache(maxsize=1024)

@@ -1,5 +1,6 @@
 """Training in miniature: node i pulls its model z towards its own optimum b_i, by -lr A_i (z - b_i) with a positive diagonal
-A_i. `consensus`: no training at all, so that what the nodes agree on is known."""
+A_i. `quadratic-alike`: all of them begin with the same model, as boards do, so that streams of differences need no full state
+at first. `consensus`: no training at all, from different models, so that what the nodes agree on is known."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ import numpy as np
 from edgegossip.gossip.params import unknown
 from edgegossip.types import LocalUpdate, Vec
 
-NAMES = ("quadratic", "consensus")
+EQUAL_START = frozenset({"bagua-lp", "parallel-sgd"})  # algorithms whose definition starts from one model on all nodes
+NAMES = ("quadratic", "quadratic-alike", "consensus")
+DRAWN = ("quadratic", *("quadratic-alike",) * 4, "consensus", "consensus", "consensus")
 LR = 0.1
 
 
@@ -19,14 +22,14 @@ def check(name: str) -> None:
 
 
 class Workload:
-    """`values` is the size of the model. Nodes start from different models unless `equal`."""
+    """`values` is the size of the model. `equal`: nodes start from one model whatever the name says."""
 
     def __init__(self, name: str, nodes: int, values: int, seed: int, equal: bool) -> None:
         check(name)
-        rng = np.random.default_rng(seed)
+        rng, equal = np.random.default_rng(seed), equal or name == "quadratic-alike"
         starts = rng.normal(size=(1 if equal else nodes, values)).astype(np.float32)
         self.starts: list[Vec] = [starts[i % len(starts)] for i in range(nodes)]  # float32[values] each
-        self.trains = name == "quadratic"
+        self.trains = name != "consensus"
         self._pull = -LR * rng.uniform(0.5, 1.5, (nodes, values)).astype(np.float32)  # -lr A_i
         self._optimum = rng.normal(1.0, 1.0, (nodes, values)).astype(np.float32)
         self._still = LocalUpdate(np.zeros(values, np.float32), 0.0, 0.0, 1, 1)

@@ -23,7 +23,7 @@ from edgegossip.sim.node import Frame, Node, Notice
 from edgegossip.sim.presence import Presence
 from edgegossip.sim.schedule import Schedule, edges, of, view_of
 from edgegossip.sim.spy import spied
-from edgegossip.sim.workload import Workload
+from edgegossip.sim.workload import EQUAL_START, Workload
 from edgegossip.types import LocalUpdate, Round, Vec
 
 COMPUTE_S = 0.4, 0.8  # what training takes a node
@@ -31,7 +31,6 @@ STATE = wire.Kind.STATE
 MEMORY_EVERY = 16  # rounds between two looks at what a state holds
 ROW_MIXING = frozenset({"dpsgd", "deep-squeeze", "choco-sgd", "bagua-lp"})  # a model becomes an average of models
 PUSH_SUM = frozenset({"sgp", "sparse-push", "quant-sgp"})  # so it does while every weight is positive
-EQUAL_START = frozenset({"bagua-lp", "parallel-sgd"})  # whose definition starts from one model on all nodes
 
 
 class World:

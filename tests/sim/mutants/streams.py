@@ -81,7 +81,13 @@ MUTANTS = (
         "broken-stream-kept-quiet",
         "a sender whose streams broke neither asks its receivers to open them anew",
         ("choco-sgd", "sgp"),
-        (Edit(HANDSHAKE + "remind", "if key not in out or not out[key].session:", "if False:"),),
+        (
+            Edit(
+                HANDSHAKE + "remind",
+                "if not edge.session and (begun or edge.lives or s.in_edge(key).established):",
+                "if False:",
+            ),
+        ),
         {"faults": "all,crash"},
     ),
     Mutant(
