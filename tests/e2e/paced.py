@@ -4,6 +4,7 @@ share a machine with other work."""
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ class Rest(nn.Module):
         return x
 
 
-def paced_mlp(input_shape: Any, classes: int, norm: str, pause_s: float = 0.5) -> nn.Module:
+def paced_mlp(
+    input_shape: Any, classes: int, norm: str, pause_s: float = 0.5, hidden: Sequence[int] = (128,)
+) -> nn.Module:
     """`mlp` that takes `pause_s` longer for each local step."""
-    return nn.Sequential(Rest(pause_s), mlp(input_shape, classes, norm))
+    return nn.Sequential(Rest(pause_s), mlp(input_shape, classes, norm, hidden))

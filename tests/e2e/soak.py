@@ -14,20 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tests.e2e import growth
+from tests.e2e.loopback import fleet
 
-ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = (
     "model.name=tests.e2e.paced:paced_mlp",
     "training.lr=0.02",
@@ -35,126 +30,12 @@ SETTINGS = (
     "evaluation.every=500",
 )
 QUANTITIES = tuple(growth.LIMITS)
-TAIL_BYTES = 8192  # of metrics.jsonl, more than its last line
-START_S = 180.0
-
-
-class Fleet:
-    """`nodes` boards of one fleet on this machine's loopback; their logs go to files."""
-
-    def __init__(self, nodes: int, pause_s: float, folder: Path) -> None:
-        self.names = [f"pi-{k}" for k in range(1, nodes + 1)]
-        self._folder, self._pause_s = folder, pause_s
-        self._fleet = folder / "fleet"
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self) -> None:
-        """The first founds; when it listens, the others join."""
-        for arguments in (("init", str(self._fleet)), ("add", "--fleet", str(self._fleet), *self.names)):
-            subprocess.run(_command("fleet", *arguments), check=True, capture_output=True, cwd=ROOT)
-        sets = [part for s in (*SETTINGS, f"model.params.pause_s={self._pause_s}") for part in ("--set", s)]
-        first = self.names[0]
-        self._start(first, "quickstart-gossip", "--members", ",".join(self.names), *sets)
-        until = time.monotonic() + START_S
-        while not (listening := [e for e in self.events(first) if e["event"] == "listening"]):
-            self._still_wait(until, "the founder listens")
-        for name in self.names[1:]:
-            self._start(name, "--join", listening[0]["address"])
-        while not all(self.last(name) for name in self.names):
-            self._still_wait(until, "every board trains")
-
-    def _start(self, name: str, *arguments: str) -> None:
-        identity = str(self._fleet / "boards" / name)
-        where = ("--listen", "127.0.0.1:0", "--identity", identity, "--runs", str(self._folder / name))
-        with (self._folder / f"{name}.log").open("wb") as log:
-            self.processes[name] = subprocess.Popen(
-                _command("node", *arguments, "--name", name, *where),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=ROOT,
-                start_new_session=True,
-            )
-
-    def _still_wait(self, until: float, what: str) -> None:
-        ended = {name: p.returncode for name, p in self.processes.items() if p.poll() is not None}
-        if ended or time.monotonic() > until:
-            raise RuntimeError(f"not within {START_S:g} s: {what}; ended: {ended}; {self.log(self.names[0])}")
-        time.sleep(0.2)
-
-    def log(self, name: str) -> str:
-        return (self._folder / f"{name}.log").read_text(errors="replace")[-2000:]
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        text = "".join(f.read_text() for f in (self._folder / name).glob("*/events.jsonl"))
-        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-
-    def last(self, name: str) -> dict[str, Any]:
-        """The latest metrics record of a board, empty while there is none."""
-        for file in (self._folder / name).glob("*/metrics.jsonl"):
-            with file.open("rb") as lines:
-                lines.seek(max(0, file.stat().st_size - TAIL_BYTES))
-                whole = [line for line in lines.read().split(b"\n")[:-1] if line.startswith(b'{"node"')]
-            if whole:
-                return dict(json.loads(whole[-1]))
-        return {}
-
-    def sample(self) -> dict[str, dict[str, float]]:
-        """What each live board holds now."""
-        found = {}
-        for name, process in self.processes.items():
-            with suppress(OSError):  # it ended
-                record = self.last(name)
-                found[name] = {**_held(process.pid), "tasks": record["sys/tasks"], "round": record["step"]}
-        return found
-
-    def stop(self) -> dict[str, int]:
-        """SIGTERM to each; their exit statuses."""
-        for process in self.processes.values():
-            process.send_signal(signal.SIGTERM)
-        return {name: process.wait(60) for name, process in self.processes.items()}
-
-    def kill(self) -> None:
-        for process in self.processes.values():
-            process.kill()
-            process.wait()
-
-
-def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "edgegossip", *arguments]
-
-
-def _held(pid: int) -> dict[str, float]:
-    """Of a process, from /proc: sizes in bytes, CPU in seconds."""
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-
-    def kib(key: str) -> int:
-        return int(status[key].split()[0]) << 10
-
-    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return {
-        "rss_bytes": kib("VmRSS"),
-        "anonymous_bytes": kib("RssAnon") + kib("VmSwap"),
-        "threads": int(status["Threads"]),
-        "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
-        "cpu_s": (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK"),
-    }
-
-
-@contextmanager
-def fleet(nodes: int, pause_s: float) -> Iterator[Fleet]:
-    with tempfile.TemporaryDirectory(prefix="edgegossip-soak-") as folder:
-        boards = Fleet(nodes, pause_s, Path(folder))
-        try:
-            boards.start()
-            yield boards
-        finally:
-            boards.kill()
 
 
 def soak(nodes: int, minutes: float, every_s: float, pause_s: float, out: Path) -> None:
     """One line a sample, the last one tells how it ended."""
-    with fleet(nodes, pause_s) as boards, out.open("w") as file:
+    names = [f"pi-{k}" for k in range(1, nodes + 1)]
+    with fleet(names, (*SETTINGS, f"model.params.pause_s={pause_s}")) as boards, out.open("w") as file:
 
         def write(what: Mapping[str, Any]) -> None:
             file.write(json.dumps(what) + "\n")
