@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,9 @@ class Coordinator:
     records elsewhere. `strategy` stands in for the recipe's; with `evaluate`
     the coordinator evaluates, not the boards. With `keeper` it goes on from the last round that an earlier process kept; boards
     that do not come back within REJOIN_S are then gone on without. With `credentials` it speaks TLS, and boards take part under
-    the names in their certificates.
+    the names in their certificates. `return_s`: how long it waits for boards to come back when fewer than server.min_nodes are
+    left, unless `lose` has said that they do not. `on_model` gets the final model before boards are told that the run is over, so
+    that no moment is left in which both could be lost.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class Coordinator:
         evaluate: Evaluate | None = None,
         keeper: CoordinatorKeeper | None = None,
         credentials: ServerCredentials | None = None,
+        return_s: float = 0.0,
+        on_model: Callable[[Vec], None] = lambda model: None,
     ) -> None:
         layout.check(initial)
         self._plan = Plan(
@@ -85,6 +89,7 @@ class Coordinator:
         self._port = recipe.network.port if port is None else port
         self._insecure, self._keeper, self._credentials = insecure, keeper, credentials
         self._join_s = recipe.server.join_s or join_s
+        self._return_s, self._on_model = return_s, on_model
         self._progress = None if keeper is None else keeper.load()
         self._stop = threading.Event()
         self._over = threading.Event()  # not Thread.join: interrupted by Ctrl-C, that takes a live thread for dead
@@ -201,7 +206,8 @@ class Coordinator:
         )
         least = min(plan.recipe.server.min_nodes, len(self._boards))
         names = doorkeeper.name_of if self._credentials is not None else None
-        return Exchange(link, Roster(self._boards), hello, least, self._sink, self._stop, link_to.check, names)
+        roster = Roster(self._boards)
+        return Exchange(link, roster, hello, least, self._sink, self._stop, link_to.check, names, self._return_s)
 
     def _serve(self, link: RunLink, exchange: Exchange) -> None:
         """The thread."""
@@ -221,7 +227,9 @@ class Coordinator:
             names = ", ".join(m.name for m in exchange.roster.up())
             begins = "training starts" if start is None else f"training goes on in round {start.round}"
             self._sink.event(COORDINATOR, "started", f"{begins} with {names}")
-            self._model = self._rounds(exchange).run(self._initial, start)
+            model = self._rounds(exchange).run(self._initial, start)
+            self._on_model(model)
+            self._model = model
             self._end(link, exchange, "the run is complete", None)
             self._sink.event(COORDINATOR, "finished", "coordinator finished")
         except LinkError as error:

@@ -49,7 +49,10 @@ class Downlink:
         self._round: Round | None = None
 
     def publish(self, x: Vec, round: Round, aux: Mapping[int, float] | None = None) -> Down:
-        """Model number `round`, float32[n]. From now on `reference` is what boards have of it."""
+        """Model number `round`, float32[n]. From now on `reference` is what boards have of it. A round that is asked for again
+        has the same reference, and goes to everybody whole."""
+        if self._round == round:
+            return Down(round, None)
         if not self.compresses:
             self.reference, self._round = x, round
             return Down(round, None)

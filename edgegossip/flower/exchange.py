@@ -12,15 +12,17 @@ from typing import Protocol
 from flwr.app import Message, RecordDict
 
 from edgegossip.flower import protocol
-from edgegossip.flower._private import NodeSeen
+from edgegossip.flower._private import NodeSeen, is_away
 from edgegossip.flower.downlink import COORDINATOR
 from edgegossip.flower.pace import Pace
+from edgegossip.flower.quorum import Quorum
 from edgegossip.flower.roster import Change, Member, Roster
 from edgegossip.profiling.records import Sink
 from edgegossip.types import NodeId, PeerError, RunError
 
 WATCH_S = 0.5  # between two looks at who is alive
 ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
+REGATHER_S = 60.0  # for boards that all went away at once
 BEAT_S = 8.0  # between our own signs of life
 BYE_S = 3.0  # how long boards may take to say goodbye
 
@@ -53,7 +55,8 @@ class _Sent:
 
 class Exchange:
     """The boards of one run, through one link. Not thread-safe, except for `lose`. `proved`: whose certificate a board (by its
-    Flower id) has shown; without it boards are whoever they say."""
+    Flower id) has shown; without it boards are whoever they say. `return_s`: how long boards that fell silent are waited for
+    when too few are left without them."""
 
     def __init__(
         self,
@@ -65,26 +68,31 @@ class Exchange:
         stop: threading.Event,
         check: Callable[[], None] = lambda: None,
         proved: Callable[[int], NodeId | None] | None = None,
+        return_s: float = 0.0,
     ) -> None:
-        self._link, self.roster, self._hello, self._min_nodes = link, roster, hello, min_nodes
+        self._link, self.roster, self._hello = link, roster, hello
+        self._quorum = Quorum(roster, min_nodes, return_s)
         self._sink, self._stop, self._check, self._proved = sink, stop, check, proved
         self._outstanding: dict[str, _Sent] = {}
         self._inbox: dict[str, Message] = {}  # answers nobody has taken yet, by the id of the question
         self._told_lost: queue.SimpleQueue[tuple[NodeId, str]] = queue.SimpleQueue()  # from other threads
-        self.lost: dict[NodeId, str] = {}  # boards that are down, and why
         self._watched = self._beaten = 0.0
         self._pace = Pace(most_s=0.25)
         self._gathering = True
         self.round = 0  # that comes next, for boards that join
+
+    @property
+    def lost(self) -> dict[NodeId, str]:
+        """Boards that are down, and why."""
+        return self._quorum.lost
 
     def lose(self, name: NodeId, reason: str) -> None:
         """A board's process is known to be gone. May be called from any thread."""
         self._told_lost.put((name, reason))
 
     def gather(self, patience_s: float) -> None:
-        """Wait until every expected board is there; after `patience_s` go on without those never seen.
-
-        Raises RunError with fewer than `min_nodes`."""
+        """Wait until every expected board is there; after `patience_s` go on without those never seen. Raises RunError when
+        the others are too few."""
         pace, announced = Pace(), 0.0
         while missing := [n for n in self.roster.missing() if n not in self.lost]:
             self.tick()
@@ -101,17 +109,31 @@ class Exchange:
                 )
             time.sleep(min(pace.next_s(), 0.2))
         self._gathering = False
-        self._check_quorum()
+        self._quorum.check()
+
+    def regather(self) -> None:
+        """All boards went away at once, as in a power cut: wait for all of them, for a while, and not only for the first."""
+        pace = Pace(most_s=0.5)
+        while self._quorum.absent and pace.waited_s() < min(REGATHER_S, self._quorum.return_s):
+            time.sleep(pace.next_s())
+            self.tick()
 
     def idle(self, patience_s: float) -> list[Member]:
         """Boards that can take work: at least `min_nodes`, for which stragglers are waited for. Raises RunError."""
         self.tick()
-        pace = Pace()
-        while len(members := self.roster.idle()) < self._min_nodes:
-            if pace.waited_s() > patience_s:
+        pace, announced, short = Pace(), 0.0, False
+        while len(members := self.roster.idle()) < self._quorum.least:
+            if self._quorum.short != short:
+                short = not short
+                pace, announced = Pace(), 0.0
+            if not short and pace.waited_s() > patience_s:
                 busy = ", ".join(m.name for m in self.roster.up() if m.busy)
                 raise RunError(f"too few boards answer: {busy} have been busy for more than {patience_s:.0f} s")
-            time.sleep(pace.next_s())
+            if short and pace.waited_s() - announced >= ANNOUNCE_S:
+                announced = pace.waited_s()
+                names = ", ".join(self._quorum.absent)
+                self._say("waiting", f"waiting for {names} to come back for {announced:.0f} s", missing=names)
+            time.sleep(min(pace.next_s(), 0.5))
             self.tick()
         return members
 
@@ -180,7 +202,7 @@ class Exchange:
             self._watched = now
             self._watch()
         self._collect()
-        self._check_quorum()
+        self._quorum.check(len([n for n in self.roster.missing() if n not in self.lost]) if self._gathering else 0)
 
     def _collect(self) -> None:
         if self._outstanding:
@@ -192,9 +214,9 @@ class Exchange:
         while not self._told_lost.empty():
             name, reason = self._told_lost.get()
             change = self.roster.lose(name, reason)
-            if change is None and self.roster.by_name(name) is None:
-                change = Change(name, up=False, reason=reason)
-            changes += [change] if change is not None else []
+            if change is not None or self.roster.by_name(name) is None:
+                self._down(change or Change(name, up=False, reason=reason))
+            self._quorum.down(name, reason, ended=True)
         for change in changes:
             self._down(change) if not change.up else self._back(change.name)
         greeted = {sent.node_id for sent in self._outstanding.values() if sent.what == "hello"}
@@ -203,13 +225,13 @@ class Exchange:
         self._send({i: _message(hello.content(), i) for i in fresh}, "hello")
 
     def _down(self, change: Change) -> None:
-        self.lost[change.name] = change.reason
+        self._quorum.down(change.name, change.reason)
         for message_id in [i for i, sent in self._outstanding.items() if sent.name == change.name]:
             self._drop(message_id)
         self._say("peer-down", f"lost {change.name}: {change.reason}", peer=change.name)
 
     def _back(self, name: NodeId) -> None:
-        self.lost.pop(name, None)
+        self._quorum.back(name)
         self._say("peer-up", f"{name} is back", peer=name)
 
     def _send(self, messages: Mapping[int, Message], what: str) -> set[str]:
@@ -249,6 +271,8 @@ class Exchange:
                 self._say("late", f"the answer of {member.name} came after its round was over", peer=member.name)
 
     def _greeted(self, node_id: int, reply: Message) -> None:
+        if is_away(reply):
+            return  # it was so busy getting ready that it was taken for gone: it is greeted again when it beats
         try:
             if reply.has_error():
                 raise PeerError(f"it does not speak edgegossip: {protocol.printable(reply.error.reason or '')}")
@@ -270,23 +294,16 @@ class Exchange:
             self._send({node_id: _message(protocol.bye(str(error), failed=True), node_id)}, "bye")
             return
         if replaced is not None:
+            for message_id in [i for i, sent in self._outstanding.items() if sent.node_id == replaced]:
+                self._drop(message_id)  # nobody is left to answer it
             words = f"another board has joined as {name}"
             self._send({replaced: _message(protocol.bye(words, failed=True), replaced)}, "bye")
-        self.lost.pop(name, None)
+        self._quorum.back(name)
         self._say("joined", f"{name} joined", peer=name)
 
     def _drop(self, message_id: str) -> None:
         self._outstanding.pop(message_id, None)
         self._link.forget(message_id)
-
-    def _check_quorum(self) -> None:
-        up = len(self.roster.up())
-        possible = up + len([n for n in self.roster.missing() if n not in self.lost]) if self._gathering else up
-        if possible < self._min_nodes:
-            why = "; ".join(f"{name}: {reason}" for name, reason in self.lost.items())
-            raise RunError(
-                f"{possible} of the {self._min_nodes} boards that server.min_nodes asks for are left ({why})"
-            )
 
     def _say(self, name: str, text: str, **fields: str) -> None:
         self._sink.event(COORDINATOR, name, text, **fields)

@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import Strategy
 from edgegossip import codecs
 from edgegossip.codecs.base import Codec
 from edgegossip.flower import protocol
+from edgegossip.flower._private import is_away
 from edgegossip.flower.averaging import Share
 from edgegossip.flower.combine import combiner, make_strategy
 from edgegossip.flower.downlink import Downlink
@@ -31,6 +32,7 @@ from edgegossip.recipe import Recipe
 from edgegossip.types import Metrics, NodeId, PeerError, Round, RunError, Vec
 
 MAX_EMPTY_ROUNDS = 3  # rounds in a row in which no board sent anything usable
+MAX_REPEATS = 10  # of a round whose boards all went away
 MAX_EXAMPLES = 1e12  # of one update; more is nonsense that would drown the other boards
 
 Evaluate = Callable[[Vec, int | None], Metrics]  # model float32[n], number of test examples (None: all)
@@ -119,16 +121,22 @@ class Rounds:
     def _round(self, round: Round, x: Vec) -> Vec:
         server = self._plan.recipe.server
         self._exchange.round = round
-        with self._clock.span("wait"):
-            self._exchange.idle(server.deadline_s)
-        self._evaluate_here(x)
-        with self._clock.span("encode"):
-            messages, evaluating = self._messages(round, x)
-        with self._clock.span("wait"):
-            self._settle()  # what is asked twice after kill -9 is this round and no earlier one
-            answers = self._exchange.ask(
-                messages, f"round {round}", server.deadline_s, frozenset(evaluating), server.quorum
-            )
+        answers: dict[NodeId, Message] = {}
+        for _ in range(MAX_REPEATS):
+            with self._clock.span("wait"):
+                self._exchange.idle(server.deadline_s)
+            self._evaluate_here(x)
+            with self._clock.span("encode"):
+                messages, evaluating = self._messages(round, x)
+            with self._clock.span("wait"):
+                self._settle()  # what is asked twice after kill -9 is this round and no earlier one
+                answers = self._exchange.ask(
+                    messages, f"round {round}", server.deadline_s, frozenset(evaluating), server.quorum
+                )
+            if answers or any(m.busy for m in self._exchange.roster.up()):
+                break  # else all went away before they had answered: they are asked again when they are back
+            with self._clock.span("wait"):
+                self._exchange.regather()
         with self._clock.span("decode"):
             shares = self._checked(answers, round)
             x = self._combine(x, shares, round)
@@ -181,6 +189,8 @@ class Rounds:
         for name in sorted(answers):
             reply = answers[name]
             try:
+                if is_away(reply):
+                    continue  # which is told elsewhere
                 if reply.has_error():
                     raise PeerError(protocol.printable(reply.error.reason or "no reason given"))
                 self._holds[name] = (reply.metadata.src_node_id, round)
@@ -229,11 +239,13 @@ class Rounds:
         final.publish(x, round)
         content = _content(final.whole(round), self._plan.layout)
         request = RecordDict({**content, protocol.ASK: protocol.evaluate_request(0)})
-        for _ in self._exchange.roster.expected:
+        tries = len(self._exchange.roster.expected)
+        while tries:
             idle = self._exchange.idle(self._plan.recipe.server.deadline_s)
             name = self._evaluations.next_board([m.name for m in idle])
             message = Message(request, dst_node_id=self._exchange.roster_id(name), message_type="evaluate")
             answers = self._exchange.ask({name: message}, "final evaluation", math.inf)
+            tries -= name in answers  # one that went away meanwhile does not count: others may come back
             try:
                 if name in answers and not answers[name].has_error():
                     self._evaluations.note(answers[name], round - 1)

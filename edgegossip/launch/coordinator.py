@@ -23,10 +23,12 @@ from edgegossip.profiling.sinks import Tee
 from edgegossip.profiling.summary import COORDINATOR
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.report.live import Live, LiveSink
-from edgegossip.types import ConfigError, NodeId
+from edgegossip.types import ConfigError, NodeId, Vec
 
 if TYPE_CHECKING:
     from edgegossip.flower.credentials import ServerCredentials
+
+RETURN_S = 600.0  # boards look for their coordinator as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,11 @@ def _serve(
     live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not options.as_json)
     sink = Tee(folder, LiveSink(live), start_s=folder.start_s if resumed else None)
     keeper = coordinator_keeper(recipe, layout, members, run_id(recipe), folder, sink)
+
+    def finished(model: Vec) -> None:
+        save_final(folder.checkpoint_dir, layout, model)
+        keeper.close(over=True)
+
     coordinator = Coordinator(
         recipe,
         layout,
@@ -125,6 +132,8 @@ def _serve(
         evaluate=own_evaluation(recipe),
         keeper=keeper,
         credentials=secure,
+        return_s=RETURN_S,
+        on_model=finished,
     )
     try:
         command = _join_command(recipe, options, coordinator.start(), secure is not None)
@@ -136,8 +145,6 @@ def _serve(
                 sink.event(name, "lost", f"lost {name}: {coordinator.lost[name]}")
             else:
                 sink.event(name, "finished", f"{name} finished")
-        save_final(folder.checkpoint_dir, layout, coordinator.model)
-        keeper.close(over=True)
     finally:
         coordinator.stop()
         live.close()

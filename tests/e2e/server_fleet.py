@@ -41,6 +41,17 @@ class ServerFleet:
             how = ["node", "--name", name, "--coordinator", f"127.0.0.1:{self.port}"]
         return [sys.executable, "-m", "edgegossip", *how, *self.secure.get(name, ()), *where]
 
+    def enrol(self) -> Path:
+        """TLS and keys: a fleet of these boards; its folder."""
+        from edgegossip.fleet.store import Fleet
+
+        fleet = Fleet.create(self.folder / "fleet", "test", 20)
+        for name in self.boards:
+            fleet = fleet.add(name, "board", 20)
+            self.secure[name] = ("--identity", str(fleet.folder / "boards" / name))
+        self.secure[COORDINATOR] = ("--fleet", str(fleet.folder))
+        return fleet.folder
+
     def start(self, name: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(self.command(name), stdout=log, stderr=log)

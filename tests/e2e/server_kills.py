@@ -2,8 +2,8 @@
 
     python -m tests.e2e.server_kills --count 50 --out server_kills.jsonl
 
-A trial is a coordinator and two boards on digits (co3 up, 8-bit-elastiquant down, momentum), and five kills at random moments of
-it; what was killed is started again with the same command within a second. It holds when all three end by themselves in time,
+A trial is a coordinator and two boards on digits (TLS and keys, co3 up, 8-bit-elastiquant down, momentum), and five kills at
+random moments of it; what was killed is started again with the same command within a second. It holds when all three end by themselves in time,
 and the curve is that of a run without kills:
 
 - loss by loss the same, bit for bit, until the first round in which a board was killed;
@@ -74,6 +74,7 @@ class Trial:
 
     def play(self) -> None:
         random, began = Random(self.seed), time.monotonic()
+        self.fleet.enrol()
         for name in self.fleet.names:
             self.fleet.start(name)
         self.fleet.until_round(1)

@@ -99,6 +99,7 @@ class FakeLink:
         trained = message.metadata.message_type == "train" and board.board is not None
         round = board.board.round if board.board is not None else -1
         if trained and round in board.away:
+            board.away -= {round}
             del self._ids[node_id]
             self._ids[node_id + 100] = board
         elif trained and round in board.late:

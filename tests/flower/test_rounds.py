@@ -44,6 +44,7 @@ class Run:
         self.downlink = codecs.get(server.downlink, **server.downlink_params)
         self.boards = [FakeBoard(f"board-{k}", toy.Toy(k), self.codec, self.downlink) for k in range(boards)]
         self.initial = toy.Toy(0).initial(1)
+        self.return_s = 0.0
 
     def play(self, start: Progress | None = None, **plan: Any) -> Vec:
         made = Plan(self.recipe, toy.LAYOUT, RUN_ID, self.codec, **plan)
@@ -60,7 +61,9 @@ class Run:
         )
         names = [b.name for b in self.boards]
         least = self.recipe.server.min_nodes
-        exchange = Exchange(FakeLink(self.boards), Roster(names), hello, least, self.sink, threading.Event())
+        exchange = Exchange(
+            FakeLink(self.boards), Roster(names), hello, least, self.sink, threading.Event(), return_s=self.return_s
+        )
         exchange.gather(self.recipe.server.join_s or 1.0)
         return Rounds(made, exchange, self.sink, self.saved.append).run(self.initial, start)
 
@@ -109,6 +112,18 @@ def test_differences_go_down_to_those_who_hold_the_model_before(sink: Memory) ->
     assert sum(sent) + sum(v["net/overhead_bytes"] for _, _, v in sink.records if "server/used" in v) == sum(
         sum(b.received_bytes) for b in run.boards
     )
+
+
+@pytest.mark.parametrize("down", ["fp32", "8-bit-elastiquant"])
+def test_a_round_whose_boards_all_went_away_is_asked_for_again(down: str, sink: Memory) -> None:
+    expected = Run(Memory(), rounds=6, server={"downlink": down}).play()
+    run = Run(sink, rounds=6, server={"downlink": down})
+    run.return_s = 30.0
+    for board in run.boards:
+        board.away = frozenset({3})
+    np.testing.assert_array_equal(run.play(), expected)
+    assert run.boards[0].trained == [0, 1, 2, 3, 3, 4, 5]
+    assert all(values["server/used"] == 4 for _, _, values in sink.records if "server/used" in values)
 
 
 def _garbage(content: RecordDict) -> RecordDict:

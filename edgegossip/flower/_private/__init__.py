@@ -12,7 +12,17 @@ from edgegossip.flower._private.control import register_key, start_run
 from edgegossip.flower._private.fleet import FleetLink
 from edgegossip.flower._private.link import LinkError
 from edgegossip.flower._private.objects import Incoming
-from edgegossip.flower._private.runtime import NodeSeen, RunLink
+from edgegossip.flower._private.runtime import NodeSeen, RunLink, is_away
 from edgegossip.flower._private.superlink import flower_superlink
 
-__all__ = ["FleetLink", "Incoming", "LinkError", "NodeSeen", "RunLink", "flower_superlink", "register_key", "start_run"]
+__all__ = [
+    "FleetLink",
+    "Incoming",
+    "LinkError",
+    "NodeSeen",
+    "RunLink",
+    "flower_superlink",
+    "is_away",
+    "register_key",
+    "start_run",
+]

@@ -53,6 +53,11 @@ class NodeSeen:
     beats_fast: bool  # whether it beats as FleetLink does; a stock SuperNode only every 20 s or so
 
 
+def is_away(reply: Message) -> bool:
+    """Whether this is no answer, but Flower's word that the board has given no sign of life for too long."""
+    return reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE
+
+
 class RunLink:
     """The server's side of one run, in this process instead of one that Flower starts. Methods raise LinkError."""
 
