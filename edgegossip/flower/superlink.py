@@ -27,7 +27,7 @@ from edgegossip.flower.credentials import ServerCredentials
 from edgegossip.flower.gate import GATE_VARIABLE, token_of
 from edgegossip.types import ConfigError, HostError, RunError
 
-READY_S = 60.0  # a loaded single-board computer needs a while to import Flower
+READY_S = 180.0  # a loaded single-board computer needs a while to import Flower
 _PR_SET_PDEATHSIG = 1
 # Bodies of 5 MiB come and go with every request. glibc gives each to the kernel and back; page faults cost a fifth of a round.
 _REUSE_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(128 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
