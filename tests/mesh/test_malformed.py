@@ -22,6 +22,7 @@ from edgegossip.mesh.membership.manifest import make
 from edgegossip.types import DecodeError
 from tests.mesh.malformed import verdicts
 from tests.mesh.malformed.__main__ import Batches, session
+from tests.mesh.malformed.attack import BATCH
 from tests.mesh.malformed.messages import Maker, Target
 from tests.mesh.support import RUN, connect_all, wait_for
 
@@ -144,5 +145,5 @@ def test_a_live_board_of_a_fleet(tmp_path: Path) -> None:
     session(5000, 7, out)
     document, wrong = verdicts.judge(verdicts.read(out))
     assert not wrong
-    assert sum(document["delivered"].values()) + sum(document["lost"].values()) == 5000 // 64 * 64
+    assert sum(document["delivered"].values()) + sum(document["lost"].values()) == 5000 // BATCH * BATCH
     assert document["reached"]["frame"] > 3000

@@ -2,7 +2,7 @@
 
     python -m tests.mesh.malformed --messages 2000000 --seed 1 --out malformed.jsonl
 
-A fleet of three boards and two attackers is founded with certificates and trains; then the attackers' processes are killed
+A fleet of three boards and four attackers is founded with certificates and trains; then the attackers' processes are killed
 and their identities taken over. They send malformed messages at full rate on every call that the board serves: frames in
 honest streams, streams in which something is wrong, probes, questions to join, health and reflection, knocks at its door,
 HTTP/2; and bytes without a certificate. node.py says what the attacked board is lenient about, so that they are not out
@@ -37,7 +37,7 @@ from tests.mesh.malformed import attack, node, verdicts
 from tests.mesh.malformed.messages import Maker, Target
 
 BOARD, HONEST = "pi-1", ("pi-2", "pi-3")
-ATTACKERS = ("evil-1", "evil-2")
+ATTACKERS = tuple(f"evil-{k}" for k in range(1, 5))
 SETTINGS = (
     "model.name=tests.e2e.paced:paced_mlp",
     "model.params.pause_s=0.8",

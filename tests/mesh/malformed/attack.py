@@ -26,13 +26,13 @@ from edgegossip.mesh.security.tls import H2, KNOCK
 from edgegossip.types import PeerError
 from tests.mesh.malformed.messages import Maker, Target
 
-BATCH = 64  # messages
+BATCH = 256  # messages
 STREAMS = ("frames",) * 14 + ("streams",)  # kinds of batches that need the sender's one stream
 CALLS = ("probe",) * 27 + ("join",) * 11 + ("standard",) * 8 + ("knock", "knock", "http2", "stranger")
 SHARE_OF_STREAMS = 0.86
 ATTEMPTS = 8
 _CALL_S = 20.0
-_AT_ONCE = 8
+_AT_ONCE = 64
 _GONE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
 _UNARY = {
     "probe": ("/edgegossip.v1.Membership/Probe",),
