@@ -28,7 +28,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ from edgegossip.types import ConfigError, LocalError, LocalUpdate, NodeId, Round
 
 _PEER, _ANSWER = 1, 2  # last counters of the keys that are not a request's
 
-_NOTHING: Mapping[int, Any] = MappingProxyType({})
+_NOTHING: Mapping[int, Any] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +197,7 @@ class AdPsgd:
         public = s.view.codec.decode(body, s.view.layout)
         sequence = s.sequences[j] + 1
         frame = exchange.request(s.view, s.round, key, body, sequence, s.settled[j], s.fresh)
-        begun = MappingProxyType({**s.begun, j: Begun(frame, public)})
+        begun = {**s.begun, j: Begun(frame, public)}
         sequences = _put(s.sequences, j, sequence)
         s = changed(after, codec=codec, begun=begun, sequences=sequences, waiting=j, repeats=0)
         return s, [Checkpoint(), *self._ask(s, j), replace(done, relative_error=relative_error(public - s.x, s.x))]
@@ -219,7 +218,7 @@ class AdPsgd:
             actions.append(Send(s.view.members[j], exchange.done(s.view, begun, last)))
         elif Aux.FRESH in frame.aux and not s.fresh and self._is_far(s, frame.round, last):
             actions.append(Send(s.view.members[j], exchange.model(s.view, frame, last, s.x)))
-        left = MappingProxyType({k: b for k, b in s.begun.items() if k != j})
+        left = {k: b for k, b in s.begun.items() if k != j}
         s = changed(s, begun=left, settled=_put(s.settled, j, frame.sequence))
         if s.waiting != j:
             return s, actions
@@ -297,7 +296,7 @@ def _take_back(s: State, j: int, settled: int) -> State:
 
 
 def _with_taken(s: State, j: int, taken: tuple[Taken, ...]) -> State:
-    return changed(s, taken=MappingProxyType({**s.taken, j: taken}))
+    return changed(s, taken={**s.taken, j: taken})
 
 
 def _saw(s: State, way: Vec) -> State:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 
@@ -52,7 +51,7 @@ class Bagua(Symmetric):
 
     def adopt(self, m: Mixing, sender: int, phase: int, full: Full, here: Here) -> Mixing:
         m = Symmetric.adopt(self, m, sender, phase, full, here)
-        return changed(m, past=MappingProxyType({**m.past, (sender, phase): full.vectors[0]}))
+        return changed(m, past={**m.past, (sender, phase): full.vectors[0]})
 
 
 def bagua_lp(eta: float = 1.0) -> Bagua:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from edgegossip.frame import Aux, Frame
@@ -19,7 +18,6 @@ from edgegossip.gossip.base import Action, Adopted, Checkpoint, RoundDone, SetTi
 from edgegossip.gossip.changed import changed
 from edgegossip.gossip.handshake import in_keys, out_keys
 from edgegossip.gossip.scheme import Full
-from edgegossip.gossip.state import frozen
 from edgegossip.gossip.streams import MAX_ID, InEdge, number_of, vector_of
 from edgegossip.types import PeerError, Round, Vec
 
@@ -97,7 +95,7 @@ def _with_part(
     wanted = algorithm.scheme.parts + (Aux.MODEL in frame.aux)
     parts = number_of(frame, Aux.PARTS, wanted, wanted)
     part = number_of(frame, Aux.PART, 0, parts - 1)
-    return MappingProxyType({**(edge.parts if edge.parts_of == of else {}), part: vector_of(s.view, frame)})
+    return {**(edge.parts if edge.parts_of == of else {}), part: vector_of(s.view, frame)}
 
 
 def _take_full(algorithm: Synchronous, s: State, key: Key, session: int, full: Full, frame: Frame) -> Outcome:
@@ -121,7 +119,7 @@ def _break_streams(algorithm: Synchronous, s: State, math_: Any) -> State:
         return s
     keys = [k for k in {*s.out, *out_keys(algorithm, s)} if k[1] in moved]
     broken = {k: changed(s.out_edge(k), session=0, position=s.out_edge(k).position + 2) for k in keys}
-    return changed(s, out=frozen({**s.out, **broken}))
+    return changed(s, out={**s.out, **broken})
 
 
 def _claim(algorithm: Synchronous, s: State, sender: int, round: Round, model: Vec) -> Outcome:

@@ -56,15 +56,17 @@ def up(view: NodeView, nodes: Iterable[int]) -> tuple[int, ...]:
 def belongs(view: NodeView, m: Message) -> int:
     """Index of the sender. Raises PeerError, with what is wrong, unless the message is of this run and model."""
     frame = m.frame
-    if m.sender not in view.members:
-        raise PeerError(f"{m.sender} is not a member of this run")
+    try:
+        sender = view.members.index(m.sender)
+    except ValueError:
+        raise PeerError(f"{m.sender} is not a member of this run") from None
     if frame.run_id != view.run_id:
         raise PeerError(f"{m.sender} sent a message of another run")
     if frame.layout_hash != view.layout.hash:
         raise PeerError(
             f"{m.sender} trains another model: its layout hash is {frame.layout_hash:016x}, not {view.layout.hash:016x}"
         )
-    return view.members.index(m.sender)
+    return sender
 
 
 def admit(view: NodeView, index: int, sender: int, frame: Frame, kind: Kind) -> None:
@@ -99,6 +101,8 @@ def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec) -> floa
     """||vec||^2. Raises PeerError when it is out of all proportion to the own vector: more than IMPLAUSIBLE times
     ||own|| + 1, as after training that diverged or with intent."""
     squares = float(np.vdot(vec, vec))  # unlike `dot` it is silent about an overflow, which is what is looked for
+    if squares <= IMPLAUSIBLE * IMPLAUSIBLE:  # whatever the own norm is
+        return squares
     limit = min(IMPLAUSIBLE * (math.sqrt(float(np.vdot(own, own))) + 1.0), LARGEST)
     if not squares <= limit * limit:
         raise PeerError(f"{name} sent values that are too large to average")

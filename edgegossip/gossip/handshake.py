@@ -13,7 +13,7 @@ from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import sending
 from edgegossip.gossip.base import Action, Send
 from edgegossip.gossip.changed import changed
-from edgegossip.gossip.state import NO_OUT_EDGE, frozen
+from edgegossip.gossip.state import NO_OUT_EDGE
 from edgegossip.gossip.streams import ANSWERS_A_ROUND, MAX_ID, OutEdge, challenge_of, control, number_of, session_id
 from edgegossip.types import PeerError
 
@@ -72,7 +72,7 @@ def part(s: State, gone: set[int]) -> State:
     """Who went down may not have got the full state that was on its way, and would wait for it: has it ask again, once it
     is up."""
     lost = {key: changed(edge, session=0) for key, edge in s.out.items() if key[0] in gone and edge.answers}
-    return changed(s, out=frozen({**s.out, **lost})) if lost else s
+    return changed(s, out={**s.out, **lost}) if lost else s
 
 
 def welcome(algorithm: Synchronous, s: State, back: set[int]) -> Outcome:

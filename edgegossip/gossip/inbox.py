@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from edgegossip.frame import Aux, Frame
 from edgegossip.quick import quick
@@ -19,7 +18,7 @@ from edgegossip.types import PeerError, Round
 class Inbox:
     """Immutable; every change gives a new one that shares the frames."""
 
-    frames: Mapping[int, tuple[Frame, ...]] = field(default_factory=lambda: MappingProxyType({}))  # by sender, by round
+    frames: Mapping[int, tuple[Frame, ...]] = field(default_factory=dict)  # by sender, by round
 
     @property
     def size_bytes(self) -> int:
@@ -39,7 +38,7 @@ class Inbox:
         if any(f.round == frame.round and f.aux.get(Aux.SESSION) == session for f in kept):
             return None
         kept = tuple(sorted((*kept, frame), key=lambda f: f.round))[-max_frames:]
-        inbox = Inbox(MappingProxyType({**self.frames, sender: kept}))
+        inbox = Inbox({**self.frames, sender: kept})
         if inbox.size_bytes > max_bytes:
             raise PeerError(
                 f"its message of round {frame.round} came too early: to keep it would take {inbox.size_bytes} bytes, "
@@ -56,13 +55,13 @@ class Inbox:
         if len(frames) == len(self.of(sender)):
             return self
         rest = {j: kept for j, kept in self.frames.items() if j != sender}
-        return Inbox(MappingProxyType({**rest, sender: frames} if frames else rest))
+        return Inbox({**rest, sender: frames} if frames else rest)
 
     def take(self, round: Round) -> tuple[dict[int, Frame], Inbox]:
         """The frames of this round by sender (in order of their index), and the inbox of what is later."""
         now = {j: f for j in sorted(self.frames) for f in self.frames[j] if f.round == round}
         later = {j: tuple(f for f in kept if f.round > round) for j, kept in self.frames.items()}
-        return now, Inbox(MappingProxyType({j: kept for j, kept in later.items() if kept}))
+        return now, Inbox({j: kept for j, kept in later.items() if kept})
 
 
 def _size(frame: Frame) -> int:

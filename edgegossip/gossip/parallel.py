@@ -19,7 +19,6 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -60,7 +59,7 @@ class Streams:
     zero: Stream
     codec: Any
     process: int = -1  # the boot in which this node last ended a round
-    by_node: Mapping[int, Stream] = field(default_factory=lambda: MappingProxyType({}))
+    by_node: Mapping[int, Stream] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,7 @@ class Parallel:
         return Stream(vectors[0], vectors[1], vectors[-1], count)
 
     def _with(self, m: Streams, j: int, stream: Stream) -> Streams:
-        return changed(m, by_node=MappingProxyType({**m.by_node, j: stream}))
+        return changed(m, by_node={**m.by_node, j: stream})
 
     def _model(self, m: Streams, here: Here) -> Streams:
         total = np.zeros(len(m.x), np.float64)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -115,7 +114,7 @@ class Difference:
     replicates = True
 
     def init(self, start: Vec, here: Here) -> Told:
-        return Told(here.view.codec.init(here.view.layout), start, MappingProxyType({}))
+        return Told(here.view.codec.init(here.view.layout), start, {})
 
     def publish(self, memory: Told, v: Vec, local: LocalUpdate, here: Here) -> tuple[Told, Said]:
         copy = memory.copies.get(here.phase, memory.start)
@@ -123,11 +122,11 @@ class Difference:
         body, codec = here.view.codec.encode(meant, memory.codec, here.ctx(local))
         public = moved(copy, body, here)
         np.subtract(v, public, out=(left := np.empty_like(v)))
-        copies = MappingProxyType({**memory.copies, here.phase: public})
+        copies = {**memory.copies, here.phase: public}
         return changed(memory, codec=codec, copies=copies), Said(body, public, relative_error(left, meant))
 
     def reset(self, memory: Told, v: Vec) -> Told:
-        return Told(memory.codec, v, MappingProxyType({}))
+        return Told(memory.codec, v, {})
 
     def public(self, memory: Told, phase: int) -> Vec:
         return memory.copies.get(phase, memory.start)

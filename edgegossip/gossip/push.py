@@ -20,7 +20,6 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -70,9 +69,9 @@ class Mass:
     eta: float
     incoming: Vec64 | None = None  # handed over to this node since its round began
     incoming_weight: float = 0.0
-    sent: Mapping[Key, Total] = field(default_factory=lambda: MappingProxyType({}))
-    seen: Mapping[Key, Total] = field(default_factory=lambda: MappingProxyType({}))
-    copies: Mapping[Key, Vec] = field(default_factory=lambda: MappingProxyType({}))
+    sent: Mapping[Key, Total] = field(default_factory=dict)
+    seen: Mapping[Key, Total] = field(default_factory=dict)
+    copies: Mapping[Key, Vec] = field(default_factory=dict)
     squares: tuple[int, float] = (0, 0.0)  # models heard of in this round, and the sum of ||z_j - z_i||^2
 
 
@@ -130,7 +129,7 @@ class Push:
                 total = Total(total.mass + parts[share], total.weight + share * m.u)
             sent[key] = total
             numbers[k] = {Aux.SHARE: share, Aux.PUSH_SUM_WEIGHT: total.weight, Aux.LIFE: m.life}
-        m = changed(m, x=x, u=u, memory=memory, sent=MappingProxyType(sent))
+        m = changed(m, x=x, u=u, memory=memory, sent=sent)
         return m, Published(said.body, numbers, said.relative_error)
 
     def take(self, m: Mass, sender: int, frame: Frame, here: Here) -> Mass:
@@ -140,16 +139,15 @@ class Push:
         copies = m.copies
         if self.publisher.replicates:
             public = moved(copies.get(key, m.start), frame.body, here)
-            copies = MappingProxyType({**copies, key: public})
+            copies = {**copies, key: public}
         else:
             public = here.view.codec.decode(frame.body, here.view.layout)
         edges.squared_norm(name, public, m.z)
         part = share * public.astype(np.float64)
         gained = weight - seen.weight
-        m = _gain(m, part, gained)
         total = Total(seen.mass + part, weight, life)
         squares = _further(m, public, gained, share)
-        return changed(m, seen=MappingProxyType({**m.seen, key: total}), copies=copies, squares=squares)
+        return _gain(m, part, gained, seen={**m.seen, key: total}, copies=copies, squares=squares)
 
     def mix(self, m: Mass, here: Here, fresh: Sequence[int]) -> tuple[Mass, float]:
         """What was handed over is added; root mean square of ||z_j - z_i||."""
@@ -193,12 +191,11 @@ class Push:
         copies = m.copies
         if self.publisher.replicates:
             edges.squared_norm(name, full.vectors[2], m.z)
-            copies = MappingProxyType({**copies, key: full.vectors[2]})
-        m = _gain(m, part, weight - seen.weight)
-        return changed(m, seen=MappingProxyType({**m.seen, key: Total(total, weight, life)}), copies=copies)
+            copies = {**copies, key: full.vectors[2]}
+        return _gain(m, part, weight - seen.weight, seen={**m.seen, key: Total(total, weight, life)}, copies=copies)
 
     def forget(self, m: Mass, to: int, phase: int) -> Mass:
-        return changed(m, sent=MappingProxyType({k: t for k, t in m.sent.items() if k != (to, phase)}))
+        return changed(m, sent={k: t for k, t in m.sent.items() if k != (to, phase)})
 
     def model(self, m: Mass) -> Vec:
         return m.z
@@ -246,9 +243,10 @@ def _numbers(name: str, frame: Frame, seen: Total, nodes: int) -> tuple[float, f
     return share, weight, life
 
 
-def _gain(m: Mass, part: Vec64, weight: float) -> Mass:
+def _gain(m: Mass, part: Vec64, weight: float, **changes: Any) -> Mass:
+    """With what was handed over; `changes` go with it."""
     incoming = part if m.incoming is None else m.incoming + part
-    return changed(m, incoming=incoming, incoming_weight=m.incoming_weight + weight)
+    return changed(m, incoming=incoming, incoming_weight=m.incoming_weight + weight, **changes)
 
 
 def _further(m: Mass, public: Vec, gained: float, share: float) -> tuple[int, float]:

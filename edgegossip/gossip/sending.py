@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from edgegossip.frame import Aux, Frame
@@ -33,7 +32,7 @@ def tell(algorithm: Synchronous, s: State, to: Iterable[int], advance: bool) -> 
             sends.append(Send(members[k], _frame_for(algorithm, stepped, k, edge, s)))
             sent.append(k)
         out[k, phase] = edge
-    return changed(s, out=MappingProxyType(out), stepped=changed(stepped, sent=stepped.sent.union(sent))), sends
+    return changed(s, out=out, stepped=changed(stepped, sent=stepped.sent.union(sent))), sends
 
 
 def _frame_for(algorithm: Synchronous, stepped: Stepped, k: int, edge: OutEdge, s: State) -> Frame:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from edgegossip.frame import Frame
@@ -18,9 +17,6 @@ from edgegossip.quick import quick
 from edgegossip.types import Round
 
 Key: TypeAlias = tuple[int, int]  # (member index, phase); the phase is 0 where there are no streams
-
-_NO_OUT: Mapping[Key, OutEdge] = MappingProxyType({})
-_NO_IN: Mapping[Key, InEdge] = MappingProxyType({})
 
 
 @quick
@@ -36,7 +32,7 @@ class Stepped:
 @quick
 @dataclass(frozen=True, eq=False)
 class State:
-    """Immutable; arrays in it are never written to once they are there."""
+    """Immutable; arrays and mappings in it are never written to once they are there."""
 
     view: NodeView
     index: int
@@ -45,8 +41,8 @@ class State:
     math: Any  # the scheme's state
     life: int  # which history the totals belong to
     epoch: int  # of this process
-    out: Mapping[Key, OutEdge] = field(default_factory=lambda: _NO_OUT)
-    in_: Mapping[Key, InEdge] = field(default_factory=lambda: _NO_IN)
+    out: Mapping[Key, OutEdge] = field(default_factory=dict)
+    in_: Mapping[Key, InEdge] = field(default_factory=dict)
     inbox: Inbox = field(default_factory=Inbox)
     stepped: Stepped | None = None
     refused: frozenset[int] = frozenset()  # senders whose message of this round could not be used
@@ -63,16 +59,11 @@ class State:
         return self.in_.get(key, NO_IN_EDGE)
 
     def with_out(self, key: Key, edge: OutEdge, **changes: Any) -> State:
-        return changed(self, out=MappingProxyType({**self.out, key: edge}), **changes)
+        return changed(self, out={**self.out, key: edge}, **changes)
 
     def with_in(self, key: Key, edge: InEdge, **changes: Any) -> State:
-        return changed(self, in_=MappingProxyType({**self.in_, key: edge}), **changes)
+        return changed(self, in_={**self.in_, key: edge}, **changes)
 
 
 NO_OUT_EDGE, NO_IN_EDGE = OutEdge(), InEdge()  # before anything went over an edge
 Outcome: TypeAlias = tuple[State, list[Action]]
-
-
-def frozen(edges: Mapping[Key, Any]) -> Mapping[Key, Any]:
-    """A copy that nobody can write to."""
-    return MappingProxyType(dict(edges))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from edgegossip.codecs.floats import Fp32
 from edgegossip.frame import Aux, Frame, Kind
@@ -30,7 +29,7 @@ RETIRED_LIVES = 4  # of a receiver that are remembered, so that a late HELLO of 
 ANSWERS_A_ROUND = 3  # full states that one receiver gets in one round
 
 FP32 = Fp32()
-_NOTHING: Mapping[int, Vec] = MappingProxyType({})
+_NOTHING: Mapping[int, Vec] = {}
 
 
 @dataclass(frozen=True)

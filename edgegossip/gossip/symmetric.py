@@ -11,7 +11,6 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from edgegossip.gossip.publish import Publisher, moved
 from edgegossip.gossip.scheme import Full, Published
 from edgegossip.types import LocalUpdate, Round, Vec
 
-_NONE: Mapping[tuple[int, int], Vec] = MappingProxyType({})
+_NONE: Mapping[tuple[int, int], Vec] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +118,7 @@ class Symmetric:
             weight = here.around.weights[sender]
             return changed(m, gathered=m.gathered.add(here.view, sender, frame.body, weight, m.x))
         edges.squared_norm(name, copy, m.x)
-        return changed(m, copies=MappingProxyType({**m.copies, key: copy}))
+        return changed(m, copies={**m.copies, key: copy})
 
     def mix(self, m: Mixing, here: Here, fresh: Sequence[int]) -> tuple[Mixing, float]:
         """x~ + eta sum_j W_ij (p_j - p_i) over the fresh neighbours j; root mean square of ||p_j - x_i||."""
@@ -160,7 +159,7 @@ class Symmetric:
 
     def adopt(self, m: Mixing, sender: int, phase: int, full: Full, here: Here) -> Mixing:
         edges.squared_norm(here.name(sender), full.vectors[0], m.x)
-        return changed(m, copies=MappingProxyType({**m.copies, (sender, phase): full.vectors[0]}))
+        return changed(m, copies={**m.copies, (sender, phase): full.vectors[0]})
 
     def forget(self, m: Mixing, to: int, phase: int) -> Mixing:
         return m

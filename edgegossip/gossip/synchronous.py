@@ -10,7 +10,7 @@ over a neighbour's model as well. Where messages are differences or carry mass, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from edgegossip.gossip.here import Here
 from edgegossip.gossip.inbox import Inbox
 from edgegossip.gossip.params import check_integer, check_number
 from edgegossip.gossip.scheme import Scheme
-from edgegossip.gossip.state import NO_IN_EDGE, Key, Outcome, State, Stepped, frozen
+from edgegossip.gossip.state import NO_IN_EDGE, Key, Outcome, State, Stepped
 from edgegossip.gossip.streams import life_of
 from edgegossip.types import LocalError, LocalUpdate, NodeId, Round, Vec
 
@@ -79,7 +79,7 @@ class Synchronous:
             sessions=0,
             claims={},
         )
-        s = changed(s, out=frozen({key: changed(edge, session=0) for key, edge in s.out.items()}))
+        s = changed(s, out={key: changed(edge, session=0) for key, edge in s.out.items()})
         if s.stepped is None:
             return s
         math_, here = self.scheme.settle(s.math, None, s.here), Here.at(view, s.index, s.round + 1)
@@ -104,7 +104,7 @@ class Synchronous:
         if self.missing(s):
             s, actions = self._linger(s)
             return s, [*greetings, *sends, SetTimer(s.view.deadline_s), *actions]
-        lost = self._suspects(s, self._silent(s))
+        lost = self._suspects(s, list(self._silent(s)))
         s, done = self._finish(s)
         return s, [*greetings, *sends, *lost, *done]
 
@@ -190,10 +190,11 @@ class Synchronous:
         """Ends the round if nothing is missing any more."""
         if s.stepped is None:
             return s, []
-        silent = self._silent(s)
-        for j in silent:
+        silent = []
+        for j in self._silent(s):
             if not self._lost(s, j):
                 return self._linger(s)
+            silent.append(j)
         lost = self._suspects(s, silent)
         s, actions = self._finish(s)
         return s, [SetTimer(None), *lost, *actions]
@@ -202,7 +203,7 @@ class Synchronous:
         """Start of a round: takes in what came early. A sender of a body that cannot be used is suspected, and not
         waited for."""
         answered = {k: changed(e, answers=0) for k, e in s.out.items() if e.answers}
-        out = frozen({**s.out, **answered}) if answered else s.out
+        out = {**s.out, **answered} if answered else s.out
         here = Here.at(s.view, s.index, round)
         s = changed(
             s,
@@ -231,11 +232,13 @@ class Synchronous:
     def _suspects(self, s: State, lost: Sequence[int]) -> list[Action]:
         return [Suspect(s.view.members[j], f"its message of round {s.round} was lost") for j in lost]
 
-    def _silent(self, s: State) -> list[int]:
+    def _silent(self, s: State) -> Iterator[int]:
         """In-neighbours that are up, of whom there is no news and no refused message either."""
         here, oldest, in_ = s.here, s.round - self.staleness, s.in_
         phase = here.phase if self.scheme.streams else 0
-        return [j for j in here.waited if j not in s.refused and in_.get((j, phase), NO_IN_EDGE).round < oldest]
+        for j in here.waited:
+            if j not in s.refused and in_.get((j, phase), NO_IN_EDGE).round < oldest:
+                yield j
 
     def _lost(self, s: State, j: int) -> bool:
         """Whether a message of a later round is here: an edge keeps its order, so that of this round was lost and will

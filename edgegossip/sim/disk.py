@@ -29,7 +29,9 @@ class Disk:
         self.files: list[Saved | None] = []
 
     def write(self, saved: Saved) -> None:
-        self.files = [*self.files[1 - self.KEEP :], saved]
+        self.files.append(saved)
+        if len(self.files) > self.KEEP:
+            del self.files[0]
 
     def crash(self, kind: str, depth: int) -> bool:
         """What is left after a fault of this kind (see faults.CRASHES). Whether it made a difference."""

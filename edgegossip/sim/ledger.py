@@ -58,8 +58,8 @@ class Ledger:
 
     def updated(self, node: int, delta: Vec, mixed: float = 1.0) -> None:
         """`mixed`: the push-sum weight with which the node's model was made. Of a small one the update counts less."""
-        account = self.accounts[node]
-        account.mass = account.mass + min(1.0, max(mixed, 0.0) / FULL) * delta  # a new one: checkpoints hold the old
+        account, share = self.accounts[node], min(1.0, max(mixed, 0.0) / FULL)
+        account.mass = account.mass + (delta if share == 1.0 else share * delta)  # a new one: checkpoints hold the old
 
     def owes(self, node: int, peer: int) -> bool:
         """Whether `peer` has lost its disk since this node opened its account with it."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from edgegossip.sim.clock import Clock
 
-Deliver: TypeAlias = Callable[[int, int, bytes], None]  # (sender, receiver, frame)
+Deliver: TypeAlias = Callable[[int, Any], None]  # (receiver, message)
 
 LATENCY_S = 0.01, 0.05  # of an edge
 JITTER_S = 0.01
@@ -32,7 +32,7 @@ class Network:
         self._cuts: dict[int, list[str]] = {}  # by edge: the kinds of faults that cut it
         self._slow: dict[int, float] = {}
 
-    def send(self, sender: int, receiver: int, data: bytes) -> str:
+    def send(self, sender: int, receiver: int, data: Any) -> str:
         """What faults make of it, such as `lost (loss)`; empty where they leave it alone, but for its time."""
         edge, random = sender * self._nodes + receiver, self._random
         if self._cuts and edge in self._cuts:
@@ -56,15 +56,15 @@ class Network:
             fate = "others overtake it (reorder)"
         else:
             when = self._last[edge] = max(when, self._last[edge])
-        self._clock.at(when, self._deliver, sender, receiver, data)
+        self._clock.at(when, self._deliver, receiver, data)
         if self.duplication and random() < self.duplication:
             self._seen["duplication"] += 1
-            self._clock.at(when + OVERTAKE_S * random(), self._deliver, sender, receiver, data)
+            self._clock.at(when + OVERTAKE_S * random(), self._deliver, receiver, data)
             fate = f"{fate}, twice (duplication)" if fate else "twice (duplication)"
         if self.replay and random() < self.replay:
             self._seen["replay"] += 1
             again = REPLAY_S[0] + (REPLAY_S[1] - REPLAY_S[0]) * random()
-            self._clock.at(when + again, self._deliver, sender, receiver, data)
+            self._clock.at(when + again, self._deliver, receiver, data)
             fate = f"{fate}, again later (replay)" if fate else "again later (replay)"
         return fate
 

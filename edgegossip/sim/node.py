@@ -37,11 +37,12 @@ MOST_ROUNDS = 10**6  # frames of later rounds are refused, as the driver refuses
 @quick
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A whole frame off the wire. `lie`: the kind of fault that tampered with it; empty if nobody did."""
+    """A whole frame off the wire, or one that nobody tampered with as it is. `lie`: the kind of fault that did; empty if none."""
 
     sender: int
-    data: bytes
+    data: bytes | wire.Frame
     lie: str = ""
+    mark: float = 0.0  # a checksum
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Node:
         self._done = self._adopted = self._computed_while_paused = False
         self._timer: float | None = None  # on the node's own clock
         self._timer_due = False
-        self._timer_count = 0
+        self._wakes: list[float] = []  # on the virtual clock: when `_wake` is to be called, the soonest last
         self._local: LocalUpdate | None = None
 
     # -- processes -------------------------------------------------------------------------------------------
@@ -125,10 +126,13 @@ class Node:
         """An event from the transport."""
         if self.paused or self.starting or (self.training and not self.asynchronous) or self._backlog:
             self._backlog.append(event)
+            return
+        if type(event) is Frame:
+            self._receive(event)
         else:
             self._handle(event)
-            if self._done or self._timer_due or self._backlog:
-                self._loop()
+        if self._done or self._timer_due or self._backlog:
+            self._loop()
 
     def _train(self) -> None:
         """Local training at the model as it is now, or rest when the schedule wants no more rounds."""
@@ -184,9 +188,9 @@ class Node:
             return
         view, world = self.view, self.world
         try:
-            frame = wire.parse(event.data, world.limits)
+            frame = self.opened(event)
             wire.expect(frame, run_id=view.run_id, layout_hash=view.layout.hash)
-            if frame.round - (frame.kind == wire.Kind.STATE) >= MOST_ROUNDS:
+            if frame.round >= MOST_ROUNDS and (frame.kind is not wire.Kind.STATE or frame.round > MOST_ROUNDS):
                 raise PeerError(f"its round {frame.round} is not one of the run's {MOST_ROUNDS}")
             outcome = self.algorithm.receive(self.state, Message(view.members[event.sender], frame))
         except PeerError as error:
@@ -194,6 +198,11 @@ class Node:
             return
         world.received(self, event, frame, outcome)
         self._advance(outcome)
+
+    def opened(self, event: Frame) -> wire.Frame:
+        """Raises DecodeError."""
+        data = event.data
+        return data if isinstance(data, wire.Frame) else wire.parse(data, self.world.limits)
 
     def _refuse(self, event: Frame, reason: str) -> None:
         self.refused.add(event.sender)
@@ -208,11 +217,19 @@ class Node:
     # -- timer -----------------------------------------------------------------------------------------------
 
     def _wake_at(self, own_s: float) -> None:
-        self._timer_count += 1
-        self.world.clock.at(own_s - self.offset_s, self._wake, self.process, self._timer_count)
+        """Looks at the timer then, or sooner: most are set anew long before they are due."""
+        when = max(own_s - self.offset_s, self.world.clock.now)
+        if not self._wakes or when < self._wakes[-1]:
+            self._wakes.append(when)
+            self.world.clock.at(when, self._wake)
 
-    def _wake(self, process: int, count: int) -> None:
-        if process == self.process and count == self._timer_count and self._timer is not None:
+    def _wake(self) -> None:
+        self._wakes.pop()
+        if self._timer is None:
+            return
+        if self._timer - self.offset_s > self.world.clock.now:
+            self._wake_at(self._timer)
+        elif not self._timer_due:
             self._timer_due = True
             self._loop()
 

@@ -25,6 +25,7 @@ class Presence:
         self._closed: set[tuple[int, int]] = set()  # (who refuses, whom)
         self._down: list[set[int]] = [set() for _ in peers]  # by node: whom it was told to be down
         self.pending = 0  # looks to come: while there are any, somebody may not know yet what has changed
+        self.prompt = False  # whether an absence is noticed as soon as a return is
 
     def connected(self, a: int, b: int) -> bool:
         return self._reach(a, b) and (a, b) not in self._closed and (b, a) not in self._closed
@@ -61,7 +62,8 @@ class Presence:
 
     def _look_later(self, node: int, peer: int) -> None:
         self.pending += 1
-        self._clock.after(self._between(RETURN_S if self.connected(node, peer) else GRACE_S), self._look, node, peer)
+        soon = self.prompt or self.connected(node, peer)
+        self._clock.after(self._between(RETURN_S if soon else GRACE_S), self._look, node, peer)
 
     def _between(self, bounds: tuple[float, float]) -> float:
         return bounds[0] + (bounds[1] - bounds[0]) * self._random()

@@ -153,7 +153,7 @@ class _Run:
         """No faults any more, and no training."""
         world = self._world
         world.trace.line(world.clock.now, None, "all is well from now on")
-        world.quiet = True
+        world.quiet = world.presence.prompt = True
         for i in sorted(world.lied):
             self._injector.expel(i)
         world.clock.after(LOOK_S, self._look_for_sync)

@@ -29,6 +29,7 @@ T = TypeVar("T")
 ROUND_S = 0.7  # what a round takes, about, when nothing is wrong
 ROUNDS = 6, 10  # with faults: most of what goes wrong does so within a few rounds, and short schedules are many
 VALUES = 16
+WIRE_EVERY = 4  # schedules, of which one has every frame as bytes
 NODES = (2, 3, 4, 5, 6, 7, 8, 8)
 CODECS = (
     Named("fp32"),
@@ -76,6 +77,12 @@ class Schedule:
     def seconds(self) -> float:
         """Virtual time until everything is well again."""
         return max(self.rounds * ROUND_S, *(f.end for f in self.faults), 0.0)
+
+    @property
+    def by_wire(self) -> bool:
+        """Whether every frame is made of bytes and read from them, in one of four schedules; else those that nobody tampers
+        with arrive as they are, which is the same and takes less time."""
+        return int(of(self.seed, "wire").random() * WIRE_EVERY) == 0
 
     def command(self) -> str:
         """A command line that replays exactly this."""

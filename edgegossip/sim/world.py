@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -70,7 +71,7 @@ class World:
         self.lied: set[int] = set()  # nodes that may have lied at some time
         self.byzantine = Byzantine(of(seed, "byzantine"), view.codec, view.layout, self.limits)
         self.ledger = Ledger(n, schedule.values, any(f.kind == "replay" for f in schedule.faults))
-        self._lies: dict[bytes, str] = {}  # frames that were tampered with: the kind
+        self.by_wire = schedule.by_wire
         self.quiet = False  # all is well and nobody trains any more
         self.settled = False  # and everybody has caught up
         self.last_round: Round | None = None  # after which nodes rest; None: not yet known
@@ -113,21 +114,20 @@ class World:
     def stepped(self, node: Node, local: LocalUpdate) -> None:
         self.trace.event(self.clock.now, node.index, trace.STEP)
         delta = local.delta if self.last_delta is None else self.last_delta.delta
-        if delta is not None:
+        if delta is not None and delta is not self.workload.still.delta:
             mixed = self.algorithm.audit(node.state).mixed if self.name in PUSH_SUM else 1.0
             self.ledger.updated(node.index, delta, mixed)
         if self.trace.say is not None:
             self.trace.line(self.clock.now, node.index, f"steps in round {self.algorithm.round(node.state)}")
 
     def send(self, node: Node, send: Send) -> None:
-        i, to = node.index, self.index[send.to]
-        data = b"".join(wire.build(send.frame))
-        lie = ""
+        i, to, frame, lie = node.index, self.index[send.to], send.frame, ""
+        mark = trace.mark(frame)
+        data: bytes | wire.Frame = b"".join(wire.build(frame)) if self.by_wire or i in self.liars else frame
         if i in self.liars:
-            lie, data = self._tamper(i, send, data)
-        if lie:
-            self._lies[data] = lie
-        fate = self.network.send(i, to, data)
+            lie, data = self._tamper(i, send, data)  # type: ignore[arg-type]
+            mark = zlib.crc32(data) if lie else mark
+        fate = self.network.send(i, to, Frame(i, data, lie, mark))
         if self.trace.say is not None:
             extra = (f", tampered with: {lie}" if lie else "") + (f", {fate}" if fate else "")
             self.trace.line(self.clock.now, i, f"-> {to}: {describe(send.frame)}{extra}")
@@ -268,13 +268,13 @@ class World:
                     return kind, changed
         return "", data
 
-    def _deliver(self, sender: int, receiver: int, data: bytes) -> None:
+    def _deliver(self, receiver: int, frame: Frame) -> None:
         node = self.nodes[receiver]
         if not node.up:
-            self.trace.line(self.clock.now, receiver, f"a message of {sender} finds no process and is lost")
+            self.trace.line(self.clock.now, receiver, f"a message of {frame.sender} finds no process and is lost")
             return
-        self.trace.event(self.clock.now, receiver, trace.DELIVER, int.from_bytes(data[64:72], "little") % 2**53)
-        node.take(Frame(sender, data, self._lies.get(data, "") if self._lies else ""))
+        self.trace.event(self.clock.now, receiver, trace.DELIVER, frame.mark)
+        node.take(frame)
 
     def _tell(self, node: int, peer: int, up: bool) -> None:
         if self.nodes[node].up:

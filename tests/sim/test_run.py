@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip import frame as wire
 from edgegossip import gossip
 from edgegossip.gossip.base import Action, Message
 from edgegossip.sim import (
@@ -39,6 +38,16 @@ def test_a_seed_gives_the_same_run_bit_for_bit(name: str) -> None:
     assert one.digest == two.digest != other.digest
     assert not one.violations and not other.violations
     assert one.rounds >= 4 * 8 and one.events > one.rounds
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_frames_as_bytes_and_as_they_are_go_the_same_way(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = draw(seed, Options(nodes=4, rounds=6))
+    seen = []
+    for every in (1, 10**9):
+        monkeypatch.setattr("edgegossip.sim.schedule.WIRE_EVERY", every)
+        seen.append((schedule.by_wire, run_schedule(schedule).digest))
+    assert [wire for wire, _ in seen] == [True, False] and seen[0][1] == seen[1][1]
 
 
 def test_a_trace_changes_nothing_and_tells_what_happens() -> None:
@@ -196,7 +205,7 @@ def test_a_disk_that_mixes_two_checkpoints_is_found() -> None:
 def test_a_driver_that_believes_every_frame_is_found() -> None:
     class Gullible(Node):
         def _receive(self, event: Frame) -> None:
-            frame = replace(wire.parse(event.data, self.world.limits), run_id=self.view.run_id)
+            frame = replace(self.opened(event), run_id=self.view.run_id)
             outcome = self.algorithm.receive(self.state, Message(self.view.members[event.sender], frame))
             self.world.received(self, event, frame, outcome)
             self._advance(outcome)

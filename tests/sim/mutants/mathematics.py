@@ -34,7 +34,7 @@ MUTANTS = (
         (
             Edit(
                 PUBLISH + "Difference.publish",
-                "MappingProxyType({**memory.copies, here.phase: public})",
+                "{**memory.copies, here.phase: public}",
                 "memory.copies",
             ),
         ),
@@ -52,7 +52,7 @@ MUTANTS = (
         (
             Edit(
                 PUBLISH + "Difference.reset",
-                "Told(memory.codec, v, MappingProxyType({}))",
+                "Told(memory.codec, v, {})",
                 "memory",
             ),
         ),

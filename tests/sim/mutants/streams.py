@@ -262,12 +262,12 @@ MUTANTS = (
         (
             Edit(
                 "edgegossip.sim.disk:Disk.write",
-                "self.files = [",
+                "self.files.append(saved)",
                 """old = next((f for f in reversed(self.files) if f), saved).state.math
 state = saved.state
 torn = type(state.math)(**{**vars(state.math), "sent": old.sent, "seen": old.seen})
 saved = Saved(type(state)(**{**vars(state), "math": torn}), saved.round, saved.notes)
-self.files = [""",
+self.files.append(saved)""",
             ),
         ),
         {"faults": "all,crash"},
