@@ -13,6 +13,7 @@ from edgegossip import codecs, gossip
 from edgegossip.gossip.base import Action, Message, NodeView, RoundDone, Send, SetTimer
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import LocalUpdate
+from tests.gossip.streams import STREAMS
 
 Delta = Callable[[int, int, np.ndarray], np.ndarray]  # (round, node, model) -> float32[n]
 
@@ -170,3 +171,14 @@ def make_fleet() -> Callable[..., Fleet]:
         return Fleet(gossip.get(algorithm, **params), topology, codecs.get(codec), start, seed)
 
     return make
+
+
+@pytest.fixture(params=STREAMS, ids=lambda p: f"{p[0]}-{p[1]}")
+def fleet(request: Any, make_fleet: Any) -> Any:
+    """Four nodes that have greeted each other and played three rounds."""
+    name, topology = request.param
+    made = make_fleet(topology, nodes=4, algorithm=name, codec="8-bit-elastiquant", alike=name == "parallel-sgd")
+    made.greet()
+    made.play(3)
+    assert made.rounds == [3] * 4
+    return made

@@ -13,7 +13,7 @@ from edgegossip.gossip import handshake
 from edgegossip.gossip.base import Message, Send
 from edgegossip.gossip.streams import control
 from edgegossip.types import PeerError
-from tests.gossip.test_streams import assert_replicas_are_equal, total
+from tests.gossip.streams import assert_replicas_are_equal, total
 
 N = 12
 

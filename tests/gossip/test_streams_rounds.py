@@ -1,0 +1,108 @@
+"""Streams over rounds: late openings, a quorum, bounded staleness, a gap in a directed ring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip.frame import Kind
+from edgegossip.gossip.base import RoundDone, Suspect
+from tests.gossip.streams import ZERO, N, assert_replicas_are_equal, audits
+
+
+def test_a_silent_receiver_gets_the_message_when_it_opens_the_stream(make_fleet: Any) -> None:
+    """The greeting comes after the first message was due."""
+    fleet = make_fleet("ring", nodes=3, algorithm="choco-sgd", codec="fp16")
+    for i, s in enumerate(fleet.states):
+        fleet.states[i], actions = fleet.algorithm.start(s)
+        fleet.carry_out(i, actions)
+    greetings, fleet.mail = fleet.mail, []
+    fleet.step_all()
+    assert all(m.frame.kind == Kind.HELLO for _, m in fleet.mail)  # nobody has opened a stream
+    fleet.mail = greetings + fleet.mail
+    fleet.deliver_all()
+    assert fleet.rounds == [1, 1, 1]
+    assert_replicas_are_equal(fleet)
+
+
+def test_nodes_that_start_from_different_models_tell_them(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=3, algorithm="choco-sgd", codec="fp16")
+    fleet.greet()
+    fleet.step_all()
+    kinds = set()
+    while fleet.mail:
+        kinds.add(fleet.mail[0][1].frame.kind)
+        fleet.deliver()
+    assert_replicas_are_equal(fleet)
+    assert fleet.rounds == [1, 1, 1]
+
+
+def test_a_quorum_shortens_the_wait(make_fleet: Any) -> None:
+    fleet = make_fleet("complete", nodes=4, quorum=0.6, linger_s=0.5)
+    fleet.step_all()
+    mail = [m for to, m in fleet.mail if to == 0]
+    fleet.hand(0, mail[0])
+    assert fleet.timers[0] == 5.0
+    fleet.hand(0, mail[1])
+    assert fleet.timers[0] == 0.5
+    actions = fleet.tick(0)
+    assert actions[0] == Suspect(mail[2].sender, "no message of round 0 within 0.5 s after the others")
+    assert any(isinstance(a, RoundDone) for a in actions)
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "choco-sgd"])
+def test_old_news_will_do_with_bounded_staleness(make_fleet: Any, name: str) -> None:
+    fleet = make_fleet("ring", nodes=3, algorithm=name, staleness=1)
+    fleet.greet()
+    fleet.play(2)
+    fleet.step(0, ZERO)
+    assert fleet.rounds[0] == 3  # both neighbours' news of round 1 will do in round 2
+    fleet.step(0, ZERO)
+    assert fleet.rounds[0] == 3  # but not in round 3
+    for _ in range(5):
+        fleet.step_all([i for i in (1, 2) if fleet.states[i].stepped is None])
+        fleet.deliver_all()
+    assert fleet.rounds == [4, 5, 5]
+
+
+@pytest.mark.parametrize("name", ["sgp", "sparse-push", "quant-sgp"])
+def test_weight_does_not_drain_away_before_a_gap_in_a_directed_ring(make_fleet: Any, name: str) -> None:
+    """Node 1 of 0 -> 1 -> 2 -> 3 -> 0 is gone: 2 gets nothing, and must not give away everything."""
+    fleet = make_fleet("directed-ring", nodes=4, algorithm=name)
+    fleet.greet()
+    fleet.play(3)
+    weights = [a.weight for a in audits(fleet)]
+    for node in (0, 2, 3):
+        fleet.down(node, 1)
+    fleet.play(40, [0, 2, 3])
+    held = audits(fleet)
+    assert all(held[i].weight > 0.25 * weights[i] for i in (0, 2, 3))
+    fleet.restart(1)
+    for node in (0, 2, 3):
+        fleet.down(node)
+    fleet.deliver_all()
+    fleet.play(60)
+    models = np.stack([fleet.algorithm.model(s) for s in fleet.states])
+    np.testing.assert_allclose(
+        models, np.broadcast_to(models.mean(axis=0), models.shape), atol=1e-2
+    )  # they agree again
+
+
+@pytest.mark.parametrize("name", ["sgp", "sparse-push", "quant-sgp"])
+def test_a_local_update_moves_the_model_of_a_node_with_little_weight_by_a_bounded_multiple(
+    make_fleet: Any, name: str
+) -> None:
+    """Node 0 hands half of what it has to node 1 in every round and gets nothing back, as before a gap that it cannot see."""
+    made = make_fleet("directed-ring", nodes=4, algorithm=name)
+    made.greet()
+    for _ in range(6):
+        made.step(0, ZERO)
+        made.tick(0)
+    weight = made.algorithm.audit(made.states[0]).weight
+    assert weight == pytest.approx(2.0**-6)
+    before = made.algorithm.model(made.states[0])
+    made.step(0, np.ones(N))
+    made.tick(0)
+    np.testing.assert_allclose(made.algorithm.model(made.states[0]) - before, np.full(N, 10.0), rtol=1e-4)
