@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from edgegossip.bench.markdown import page
 from edgegossip.bench.show import machine_line
 
 Row = dict[str, Any]
@@ -51,15 +52,16 @@ def verdict_line(verdict: Row) -> str:
 
 def markdown(document: Row) -> str:
     """The document as docs/results keeps it."""
-    lines = ["# Rounds through a coordinator", "", f"Machine: {machine_line(document['machine'])}.", ""]
-    lines += ["```", "$ " + document["command"], "```", "", *(f"- {note}" for note in NOTES), ""]
-    lines += [_bar([head for head, _ in _COLUMNS]), _bar(["---:"] * len(_COLUMNS))]
-    lines += [_bar(_cells(row)) for row in document["rows"]]
-    if document["averaging"]:
-        lines += ["", *(f"- {averaging_line(row)}" for row in document["averaging"])]
-    if document.get("checks"):
-        lines += ["", "```", *map(verdict_line, document["checks"]), "```"]
-    return "\n".join(lines) + "\n"
+    return page(
+        "Rounds through a coordinator",
+        machine_line(document["machine"]),
+        document["command"],
+        NOTES,
+        [head for head, _ in _COLUMNS],
+        [_cells(row) for row in document["rows"]],
+        behind=[averaging_line(row) for row in document["averaging"]],
+        verdicts=[verdict_line(verdict) for verdict in document.get("checks") or ()],
+    )
 
 
 def _cells(row: Row) -> list[str]:
@@ -78,7 +80,3 @@ def _cells(row: Row) -> list[str]:
 
 def _number(value: float | None, decimals: int) -> str:
     return "-" if value is None else f"{value:.{decimals}f}"
-
-
-def _bar(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
+
+from edgegossip.bench.markdown import page
 
 Row = dict[str, Any]
 
@@ -84,31 +85,21 @@ def machine_line(machine: dict[str, Any]) -> str:
     )
 
 
+def packages_line(machine: dict[str, Any], *names: str) -> str:
+    """Versions of the package and of these others, as far as they are there."""
+    return ", ".join(f"{k} {v}" for k, v in machine["packages"].items() if v and k in ("edgegossip", *names))
+
+
 def markdown(document: dict[str, Any]) -> str:
     """The document as docs/results keeps it."""
     machine = document["machine"]
-    packages = ", ".join(
-        f"{k} {v}" for k, v in machine["packages"].items() if v and k in ("edgegossip", "numpy", "torch")
+    return page(
+        "Codecs: size, error and speed",
+        f"{machine_line(machine)}; {packages_line(machine, 'numpy', 'torch')}",
+        document["command"],
+        NOTES,
+        [*(head for head, *_ in _COLUMNS), "besides"],
+        [[*_cells(row), _extras(row)] for row in document["rows"]],
+        [*(head for head, *_, decimals in _COLUMNS if decimals is None), "besides"],
+        verdicts=[verdict_line(verdict) for verdict in document.get("checks") or ()],
     )
-    lines = [
-        "# Codecs: size, error and speed",
-        "",
-        f"Machine: {machine_line(machine)}; {packages}.",
-        "",
-        "```",
-        "$ " + document["command"],
-        "```",
-        "",
-        *(f"- {note}" for note in NOTES),
-        "",
-        _bar([*(head for head, *_ in _COLUMNS), "besides"]),
-        _bar([*("---" if d is None else "---:" for *_, d in _COLUMNS), "---"]),
-        *(_bar([*_cells(row), _extras(row)]) for row in document["rows"]),
-    ]
-    if document.get("checks"):
-        lines += ["", "## Targets", "", "```", *map(verdict_line, document["checks"]), "```"]
-    return "\n".join(lines) + "\n"
-
-
-def _bar(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

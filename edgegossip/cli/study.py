@@ -24,7 +24,7 @@ from edgegossip.cli.options import JSON, PLOTS, SETTINGS
     "--sweep-file",
     default="",
     metavar="FILE",
-    help="Cases listed in a TOML file, or one that the package carries (fashion-gossip). --sweep multiplies them.",
+    help="Cases listed in a TOML file, or one that the package carries (co3, elasticl, fashion-gossip). --sweep multiplies them.",
 )
 @click.option("--seeds", default="", metavar="1,2,3", help="Run every case with each of these seeds.")
 @click.option(

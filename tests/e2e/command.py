@@ -56,13 +56,13 @@ class Running:
             assert time.monotonic() < until, "timed out"
             time.sleep(0.02)
 
-    def rounds_done(self, at_least: int) -> bool:
-        """Whether every board has finished so many rounds."""
+    def rounds_done(self, at_least: int, boards: int = 4) -> bool:
+        """Whether every one of so many boards has finished so many rounds."""
         files = list(self.runs.glob("*/metrics.jsonl"))
         if not files:
             return False
         lines = [json.loads(line) for line in files[0].read_text().splitlines() if line.endswith("}")]
-        return len({r["node"] for r in lines if r["step"] + 1 >= at_least}) >= 4
+        return len({r["node"] for r in lines if r["step"] + 1 >= at_least}) >= boards
 
     def finish(self, timeout_s: float = TIMEOUT_S) -> tuple[int, str, str]:
         out, err = self.process.communicate(timeout=timeout_s)

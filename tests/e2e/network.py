@@ -17,8 +17,8 @@ needs_namespaces = pytest.mark.skipif(
 NOBODY = "02:00:00:00:00:fe"  # no machine has this address: what goes there is lost
 
 
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+def ip(*arguments: str) -> str:
+    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
 
 
 class Network:

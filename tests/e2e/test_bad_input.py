@@ -83,7 +83,7 @@ def test_a_board_started_by_hand_with_a_mistake(arguments: list[str], code: int,
 
 
 def test_a_run_that_fails_shows_what_was_reached_and_why(tmp_path: Path) -> None:
-    settings = ("--set", "training.lr=1000", "--set", "run.rounds=40", "--no-plots")
+    settings = ("--set", "training.lr=1000", "--set", "run.rounds=40", "--set", "run.nodes=2", "--no-plots")
     with edgegossip("run", "quickstart-server", *settings, runs=tmp_path) as running:
         code, out, err = running.finish()
     assert code == 6 and "board-0" in out and "the training loss became" in err.splitlines()[-1], err

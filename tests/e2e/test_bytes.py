@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -15,16 +13,11 @@ import pytest
 
 from edgegossip.profiling.run_folder import read_run
 from tests.e2e.command import edgegossip
+from tests.e2e.network import ip, needs_namespaces
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2 to make a network namespace"
-)
+pytestmark = needs_namespaces
 SHORT = ("--set", "run.rounds=30", "--no-plots")
 BOARDS = ("board-0", "board-1")
-
-
-def ip(*arguments: str) -> str:
-    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
@@ -58,12 +51,12 @@ def counted(namespace: str, interface: str) -> int:
     return int(link["stats64"]["tx"]["bytes"])
 
 
-@pytest.mark.parametrize("codec", ["fp32", "minmax8"])
+@pytest.mark.parametrize("codec", [pytest.param("fp32", marks=pytest.mark.slow), "minmax8"])  # on two machines: fp32
 def test_gossip_on_one_machine(namespaces: tuple[str, str], codec: str, tmp_path: Path) -> None:
     """All that goes over the namespace's loopback is the boards' own."""
     name = namespaces[0]
     before = counted(name, "lo")
-    settings = ("--set", f"codec.name={codec}", "--json")
+    settings = ("--set", f"codec.name={codec}", "--set", "run.nodes=3", "--json")
     with edgegossip("run", "quickstart-gossip", *SHORT, *settings, runs=tmp_path, prefix=inside(name)) as running:
         code, out, err = running.finish()
     assert code == 0, err
@@ -85,7 +78,7 @@ def test_coordinator_and_boards_on_two_machines(namespaces: tuple[str, str], tmp
         boards = [
             stack.enter_context(
                 edgegossip(
-                    "node", *common, "--name", name, "--coordinator", "10.77.0.1:8000",
+                    "node", *common, "--name", name, "--coordinator", "10.77.0.1:8000", "--insecure",
                     runs=tmp_path / name, prefix=inside(client),
                 )
             )

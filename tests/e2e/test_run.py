@@ -12,24 +12,39 @@ import pytest
 from edgegossip import recipe as recipes
 from edgegossip.profiling.run_folder import read_run
 from edgegossip.training import layout_of
-from tests.e2e.command import Running, edgegossip, run_json
+from tests.e2e.command import Running, edgegossip
 
 MODES = ("gossip", "server")
-SHORT = ("--set", "run.rounds=12", "--set", "training.local_steps=2", "--no-plots")
+SHORT = ("--set", "run.rounds=12", "--set", "training.local_steps=2")
 LONG = ("--set", "run.rounds=100000", "--set", "evaluation.every=50000", "--no-plots")
+TWO = {"gossip": ("--set", "run.nodes=2", "--set", "gossip.topology=complete"), "server": ("--set", "run.nodes=2")}
 
 
 @pytest.mark.parametrize(
     ("mode", "codec"),
     [
-        ("gossip", "fp32"),
         ("gossip", "minmax8"),
         ("server", "minmax8"),
-        pytest.param("server", "fp32", marks=pytest.mark.slow),  # each start of Flower's server takes long
+        pytest.param("gossip", "fp32", marks=pytest.mark.slow),
+        pytest.param("server", "fp32", marks=pytest.mark.slow),
     ],
 )
 def test_run_trains_and_accounts_for_bytes_and_seconds(mode: str, codec: str, tmp_path: Path) -> None:
-    result = run_json("run", f"quickstart-{mode}", *SHORT, "--set", f"codec.name={codec}", runs=tmp_path)
+    """And its folder is complete."""
+    with edgegossip("run", f"quickstart-{mode}", *SHORT, "--set", f"codec.name={codec}", runs=tmp_path) as running:
+        code, out, err = running.finish()
+        assert running.nobody_left()
+        folder = running.folder()
+    assert code == 0, err
+    _check_accounts(folder, mode, codec)
+    _check_folder(folder)
+    for word in ("board-0", "board-3", "compute", "transmit", "payload"):
+        assert word in out
+    assert "\x1b[" not in out + err and "Traceback" not in out + err
+
+
+def _check_accounts(folder: Path, mode: str, codec: str) -> None:
+    result = json.loads((folder / "summary.json").read_text())
     assert (result["mode"], result["nodes"], result["rounds"], result["failed_nodes"]) == (mode, 4, 12, [])
     assert 0.3 < result["accuracy"]["min"] <= result["accuracy"]["mean"] <= result["accuracy"]["max"] <= 1
     values = layout_of(recipes.load(f"quickstart-{mode}")).size
@@ -40,7 +55,7 @@ def test_run_trains_and_accounts_for_bytes_and_seconds(mode: str, codec: str, tm
     assert sent["payload"] == pytest.approx(4 * 12 * copies * values * bits / 8)
     assert sent["overhead"] > 0
     assert sent["payload"] + sent["overhead"] <= sent["socket"] * 1.001
-    rows = [r for r in read_run(next(tmp_path.iterdir())).metrics() if r.node.startswith("board")]
+    rows = [r for r in read_run(folder).metrics() if r.node.startswith("board")]
     assert len(rows) == 4 * 12
     for row in rows:
         parts = sum(
@@ -49,57 +64,37 @@ def test_run_trains_and_accounts_for_bytes_and_seconds(mode: str, codec: str, tm
         assert parts == pytest.approx(row.number("time/round_s"), rel=1e-6)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_run_folder_is_complete(mode: str, tmp_path: Path) -> None:
-    with edgegossip("run", f"quickstart-{mode}", *SHORT[:-1], runs=tmp_path) as running:
-        code, out, err = running.finish()
-        folder = running.folder()
-    assert code == 0, err
+def _check_folder(folder: Path) -> None:
     names = {p.name for p in folder.iterdir()}
     assert {"recipe.toml", "env.json", "events.jsonl", "metrics.jsonl", "summary.json", "checkpoint"} <= names
     assert len(list(folder.rglob("*.png"))) >= 3
     assert list((folder / "checkpoint").iterdir())
     assert recipes.load(str(folder / "recipe.toml")).run.rounds == 12
-    for word in ("board-0", "board-3", "compute", "transmit", "payload"):
-        assert word in out
-    assert "\x1b[" not in out + err and "Traceback" not in out + err
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_killed_board_is_named_within_10_s_and_the_run_ends(mode: str, tmp_path: Path) -> None:
-    with edgegossip("run", f"quickstart-{mode}", *LONG, runs=tmp_path) as running:
-        running.wait_until(lambda: running.rounds_done(5))
-        running.board("board-2").send_signal(signal.SIGKILL)
+def test_killed_board_is_named_within_10_s_and_the_others_finish(mode: str, tmp_path: Path) -> None:
+    """With an exit code of its own."""
+    settings = ("--set", {"gossip": "run.rounds=150", "server": "run.rounds=60"}[mode], "--set", "run.nodes=3")
+    with edgegossip("run", f"quickstart-{mode}", *settings, "--no-plots", runs=tmp_path) as running:
+        running.wait_until(lambda: running.rounds_done(3, boards=3))
+        running.board("board-1").send_signal(signal.SIGKILL)
         killed = time.monotonic()
-        running.wait_until(lambda: _lost(running) == {"board-2"}, timeout_s=10)
+        running.wait_until(lambda: _said(running, "lost") == {"board-1"}, timeout_s=10)
         assert time.monotonic() - killed < 10
         steps = _steps(running)
-        running.wait_until(
-            lambda: all(_steps(running)[b] > steps[b] + 20 for b in ("board-0", "board-1", "board-3")), 60
-        )
-        running.process.send_signal(signal.SIGINT)
-        code, out, err = running.finish(30)
-        assert running.nobody_left()
-    assert code == 130
-    assert "board-2" in out + err and "SIGKILL" in out + err and "Traceback" not in out + err
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_run_that_lost_a_board_finishes_with_its_own_exit_code(mode: str, tmp_path: Path) -> None:
-    rounds = {"gossip": "run.rounds=150", "server": "run.rounds=60"}[mode]
-    with edgegossip("run", f"quickstart-{mode}", "--set", rounds, "--no-plots", "--json", runs=tmp_path) as running:
-        running.wait_until(lambda: running.rounds_done(3))
-        running.board("board-1").send_signal(signal.SIGKILL)
+        running.wait_until(lambda: all(_steps(running)[b] > steps[b] + 20 for b in ("board-0", "board-2")), 60)
         code, out, err = running.finish()
         assert running.nobody_left()
-    result = json.loads(out)
+        result = json.loads((running.folder() / "summary.json").read_text())
     assert (code, result["failed_nodes"]) == (7, ["board-1"]), err
+    assert "board-1" in out + err and "SIGKILL" in out + err and "Traceback" not in out + err
     assert result["accuracy"]["min"] > 0.5
 
 
 @pytest.mark.parametrize("moment", ["listening", "joined", "started"])
 def test_board_killed_before_the_first_round_holds_up_nobody(moment: str, tmp_path: Path) -> None:
-    settings = ("--set", "run.rounds=30", "--no-plots", "--json")
+    settings = ("--set", "run.rounds=30", "--set", "run.nodes=3", "--no-plots", "--json")
     with edgegossip("run", "quickstart-gossip", *settings, runs=tmp_path) as running:
         running.wait_until(lambda: "board-2" in _said(running, moment))
         running.board("board-2").send_signal(signal.SIGKILL)
@@ -113,28 +108,38 @@ def test_board_killed_before_the_first_round_holds_up_nobody(moment: str, tmp_pa
 
 @pytest.mark.parametrize("mode", MODES)
 def test_ctrl_c_leaves_no_process(mode: str, tmp_path: Path) -> None:
-    with edgegossip("run", f"quickstart-{mode}", *LONG, runs=tmp_path) as running:
-        running.wait_until(lambda: running.rounds_done(2))
+    with edgegossip("run", f"quickstart-{mode}", *LONG, *TWO[mode], runs=tmp_path) as running:
+        running.wait_until(lambda: running.rounds_done(2, boards=2))
         running.process.send_signal(signal.SIGINT)
         code, out, err = running.finish(30)
         assert running.nobody_left()
     assert code == 130 and "Traceback" not in out + err
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_ctrl_c_after_a_loss_names_the_board(mode: str, tmp_path: Path) -> None:
+    with edgegossip("run", f"quickstart-{mode}", *LONG, runs=tmp_path) as running:
+        running.wait_until(lambda: running.rounds_done(5))
+        running.board("board-2").send_signal(signal.SIGKILL)
+        running.wait_until(lambda: _said(running, "lost") == {"board-2"}, timeout_s=10)
+        running.process.send_signal(signal.SIGINT)
+        code, out, err = running.finish(30)
+        assert running.nobody_left()
+    assert code == 130
+    assert "board-2" in out + err and "SIGKILL" in out + err and "Traceback" not in out + err
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_parent_killed_leaves_no_process(mode: str, tmp_path: Path) -> None:
-    with edgegossip("run", f"quickstart-{mode}", *LONG, runs=tmp_path) as running:
-        running.wait_until(lambda: running.rounds_done(2))
+    with edgegossip("run", f"quickstart-{mode}", *LONG, *TWO[mode], runs=tmp_path) as running:
+        running.wait_until(lambda: running.rounds_done(2, boards=2))
         running.process.kill()
         assert running.nobody_left()
 
 
 def _steps(running: Running) -> dict[str, int]:
     return {r.node: r.step for r in read_run(running.folder()).metrics()}
-
-
-def _lost(running: Running) -> set[str]:
-    return _said(running, "lost")
 
 
 def _said(running: Running, name: str) -> set[str]:

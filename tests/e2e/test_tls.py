@@ -20,9 +20,9 @@ def test_a_run_with_tls_and_a_board_that_dies_in_it(tmp_path, monkeypatch):
     keys = tmp_path / "keys"
     keys.mkdir()
     monkeypatch.setenv("TMPDIR", str(keys))
-    sets = ("--set", "network.tls=on", "--set", "network.restarts=1", "--set", "run.rounds=40")
+    sets = ("--set", "network.tls=on", "--set", "network.restarts=1", "--set", "run.rounds=40", "--set", "run.nodes=3")
     with edgegossip("run", "quickstart-gossip", *sets, "--no-plots", "--json", runs=tmp_path / "runs") as running:
-        running.wait_until(lambda: running.rounds_done(2))
+        running.wait_until(lambda: running.rounds_done(2, boards=3))
         board = running.board("board-1")
         assert "--identity" in board.cmdline()
         assert [*keys.glob("edgegossip-fleet-*")]

@@ -1,17 +1,11 @@
 """One torch thread, so that results repeat bit for bit; a recipe that takes a tenth of a second."""
 
 import pytest
-import torch
 
 from edgegossip.recipe import Recipe, with_settings
+from tests import one_thread
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+_one_thread = one_thread.one_thread
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgegossip.bench.show import machine_line
+from edgegossip.bench.markdown import page
+from edgegossip.bench.show import machine_line, packages_line
 
 Row = dict[str, Any]
 
@@ -54,25 +55,17 @@ def verdict_line(verdict: dict[str, Any]) -> str:
 def markdown(document: dict[str, Any]) -> str:
     """The document as docs/results keeps it."""
     machine = document["machine"]
-    packages = ", ".join(f"{k} {v}" for k, v in machine["packages"].items() if v and k in ("edgegossip", "grpcio"))
-    lines = [
-        "# The peer mesh beside bare gRPC and TCP",
-        "",
-        f"Machine: {machine_line(machine)}; {packages}. Load average when it began: {document['load_average']}.",
-        "",
-        "```",
-        "$ " + document["command"],
-        "```",
-        "",
-        *(f"- {note}" for note in NOTES),
-        "",
-        _bar(["case", *(head for head, *_ in _COLUMNS)]),
-        _bar(["---", *("---:" for _ in _COLUMNS)]),
-        *(_bar([row["case"], *_cells(row)]) for row in document["rows"]),
-    ]
-    if document.get("checks"):
-        lines += ["", "## Targets", "", "```", *map(verdict_line, document["checks"]), "```"]
-    return "\n".join(lines) + "\n"
+    facts = f"{machine_line(machine)}; {packages_line(machine, 'grpcio')}"
+    return page(
+        "The peer mesh beside bare gRPC and TCP",
+        f"{facts}. Load average when it began: {document['load_average']}",
+        document["command"],
+        NOTES,
+        ["case", *(head for head, *_ in _COLUMNS)],
+        [[row["case"], *_cells(row)] for row in document["rows"]],
+        ["case"],
+        verdicts=[verdict_line(verdict) for verdict in document.get("checks") or ()],
+    )
 
 
 def _cells(row: Row) -> list[str]:
@@ -83,7 +76,3 @@ def _text(value: float | None, decimals: int, in_mib: bool) -> str:
     if value is None:
         return "-"
     return f"{value / 2**20 if in_mib else value:.{decimals}f}"
-
-
-def _bar(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
