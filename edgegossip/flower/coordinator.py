@@ -247,9 +247,11 @@ class Coordinator:
             self._end(link, exchange, str(self._error), str(error))
 
     def _rounds(self, exchange: Exchange) -> Rounds:
+        assert self._doorkeeper is not None
+        meter = self._doorkeeper.sockets
         if self._keeper is None:
-            return Rounds(self._plan, exchange, self._sink)
-        return Rounds(self._plan, exchange, self._sink, self._keeper.save, self._keeper.settle)
+            return Rounds(self._plan, exchange, self._sink, meter=meter)
+        return Rounds(self._plan, exchange, self._sink, self._keeper.save, self._keeper.settle, meter)
 
     def _end(self, link: RunLink, exchange: Exchange, words: str, error: str | None) -> None:
         try:

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from edgegossip.flower.credentials import KEY_DOMAIN, Policy
+from edgegossip.profiling.records import Value
 from edgegossip.types import EdgegossipError, NodeId, PeerError
 
 LOOK_S = 1.0  # between two looks at the revocation list
@@ -52,6 +53,7 @@ class Doorkeeper:
         self._said: dict[str, float] = {}
         self._lock = threading.Lock()
         self._totals: dict[int, list[int] | None] = {}
+        self._carried = [0, 0, 0]
         self._news = threading.Condition()
         self._closed = threading.Event()
         self._looked = time.monotonic()
@@ -78,15 +80,19 @@ class Doorkeeper:
         """Whether boards show certificates at all."""
         return self._policy is not None
 
-    def totals(self) -> list[int] | None:
-        """What boards' connections have carried, as the SuperLink's process counts it; None when it does not say."""
+    def sockets(self) -> dict[str, Value]:
+        """What boards' connections have carried since the last call, as the kernel counts it in the SuperLink's process; nothing
+        where it does not say."""
         number = time.monotonic_ns()
         self._tell({"sockets": number})
         with self._news:
             self._news.wait_for(lambda: number in self._totals or self._closed.is_set(), SOCKETS_S)
             found = self._totals.pop(number, None)
             self._totals.clear()
-        return found
+        if found is None:
+            return {}
+        new, self._carried = [now - then for now, then in zip(found, self._carried, strict=True)], found
+        return dict(zip(("net/sent_bytes", "net/received_bytes", "net/link_bytes"), new, strict=True))
 
     def _run(self) -> None:
         self._socket.settimeout(LOOK_S)

@@ -6,12 +6,11 @@ import time
 from pathlib import Path
 
 from edgegossip.flower.credentials import ServerCredentials
-from edgegossip.launch.preflight import require
+from edgegossip.launch.preflight import FLEET, require
 from edgegossip.mesh.security import tls
 from edgegossip.mesh.security.identity import CA, CERTIFICATE, KEY, Identity
 from edgegossip.types import ConfigError, NodeId, PeerError
 
-FLEET = "fleet"  # where `edgegossip fleet init` puts one
 NAME = "the-coordinator"
 _INDEX = "fleet.json"
 _YEARS = 20.0

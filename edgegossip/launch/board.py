@@ -10,7 +10,7 @@ import click
 
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
-from edgegossip.launch.preflight import TORCH_HINT, require
+from edgegossip.launch.preflight import FLEET, TORCH_HINT, require
 from edgegossip.launch.unfinished import unfinished
 from edgegossip.mesh import address as addresses
 from edgegossip.node.main import NodeOptions, load_guard, run_node
@@ -55,6 +55,8 @@ def _check_how(recipe: str | None, members: str | None, seeds: Sequence[str], op
 def run_board(recipe: Recipe, options: NodeOptions) -> int:
     """Be one board until the run is over, then show what it did. Returns the exit code; raises an EdgegossipError."""
     require("torch", TORCH_HINT)
+    if recipe.run.mode == "server":
+        options = _with_identity(options)
     codecs.get(recipe.codec.name, **recipe.codec.params)
     if recipe.run.mode == "gossip":
         make_algorithm(recipe)
@@ -74,6 +76,14 @@ def run_board(recipe: Recipe, options: NodeOptions) -> int:
     from edgegossip.launch.outcome import conclude  # the table and plots: nothing that a board needs while it waits
 
     return conclude(folders[0], plots=False, as_json=False)
+
+
+def _with_identity(options: NodeOptions) -> NodeOptions:
+    """On the machine of the fleet's folder itself, as a coordinator there does: the board's identity is in it."""
+    kit = Path(FLEET) / "boards" / options.name
+    if options.identity is not None or options.insecure or not kit.is_dir():
+        return options
+    return replace(options, identity=kit)
 
 
 def _folder(recipe: Recipe, options: NodeOptions, name: str) -> RunFolder:

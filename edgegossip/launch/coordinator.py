@@ -11,9 +11,9 @@ import click
 
 from edgegossip import training
 from edgegossip.choices import did_you_mean
-from edgegossip.launch.admission import FLEET, boards_of, credentials, find_fleet
+from edgegossip.launch.admission import boards_of, credentials, find_fleet
 from edgegossip.launch.outcome import conclude, shown_when_it_fails
-from edgegossip.launch.preflight import check_exposure, preflight_server, wait_for_port
+from edgegossip.launch.preflight import FLEET, check_exposure, preflight_server, wait_for_port
 from edgegossip.launch.run import make_folder
 from edgegossip.launch.server import coordinator_keeper, own_evaluation, save_final
 from edgegossip.launch.unfinished import unfinished

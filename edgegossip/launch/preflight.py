@@ -21,6 +21,7 @@ from edgegossip.types import ConfigError, HostError, NodeId
 _WHOLE_MODELS = ("dpsgd", "sgp", "d2", "ad-psgd")
 _ETA_BY_CODEC = ("deep-squeeze", "choco-sgd", "sparse-push", "quant-sgp")
 _COARSE = 0.5  # relative error of a codec from which on whole models suffer
+FLEET = "fleet"  # where `edgegossip fleet init` puts one
 TORCH_HINT = "pip install torch (any of 2.9 to 2.13 with CPU support will do)"
 
 

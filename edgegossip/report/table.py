@@ -40,7 +40,7 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
     ]
     if any(row["role"] == "coordinator" for row in summary["boards"]):
         notes.append(
-            "coordinator: sent is models and frame heads, as boards receive them; its talk with its own SuperLink is not counted"
+            "coordinator: sent is models and frame heads; socket is what boards' connections carried, without its own"
         )
     notes.append("all: accuracy and loss are means over the boards that finished, bytes are sums over all boards")
     if summary["failed_nodes"]:

@@ -107,6 +107,14 @@ def test_three_boards_give_exact_fedavg_and_leave_nothing_behind(fleet: Fleet, s
 
 
 def _check_records(fleet: Fleet, sink: Memory, x: np.ndarray[Any, Any]) -> None:
+    from_boards = sum(values.get("net/received_bytes", 0) for _, _, values in sink.records)
+    written = [
+        r["net/payload_bytes"] + r["net/overhead_bytes"]
+        for n in fleet.children
+        for r in fleet.records(n)
+        if "step" in r
+    ]
+    assert 0.7 * sum(written) < from_boards < 1.5 * sum(written)  # polls and beats come in between
     for k, name in enumerate(fleet.children):
         records = fleet.records(name)
         rounds = [r for r in records if "step" in r]

@@ -16,6 +16,9 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_app"
+# Each run draws other keys for its codecs. Over eight of them two clients are at 0.77 to 0.82 after the third round, at 0.90 or more
+# from the fifth on; eighteen at 0.87 and at 0.92.
+ROUNDS = 5
 CONFIG = {"num-server-rounds": 4, "clients": 4, "lr": 0.1, "strategy": "fedavg", "report": ""}
 
 
@@ -115,7 +118,7 @@ def test_stock_supernodes_run_it(tmp_path: Path) -> None:
             arguments = ["--insecure", "--superlink", address, "--port", str(free_port("127.0.0.1", 0))]
             fleet.append(_start("flower-supernode", [*arguments, "--node-config", share], tmp_path, environment))
         report = tmp_path / "report.json"
-        settings = f'num-server-rounds=3 clients=2 report="{report}"'
+        settings = f'num-server-rounds={ROUNDS} clients=2 report="{report}"'
         done = _flwr(tmp_path, environment, "run", str(EXAMPLE), "--run-config", settings)
         assert done.returncode == 0, done.stdout + done.stderr
         found = _await(report)
@@ -140,7 +143,9 @@ def test_the_simulation_engine_runs_it_with_18_clients(tmp_path: Path) -> None:
         '[superlink]\ndefault = "simulation"\n\n[superlink.simulation]\noptions.num-supernodes = 18\n'
         "options.backend.client-resources.num-cpus = 1\n"
     )
-    done = _flwr(tmp_path, environment, "run", str(EXAMPLE), "--run-config", f'num-server-rounds=3 report="{report}"')
+    done = _flwr(
+        tmp_path, environment, "run", str(EXAMPLE), "--run-config", f'num-server-rounds={ROUNDS} report="{report}"'
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found = _await(report)
     assert found["accuracy"][-1] > 0.8 and found["times_smaller"] > 5, found
