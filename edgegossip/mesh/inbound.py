@@ -32,6 +32,8 @@ _MISBEHAVIOUR = {
     mesh_pb2.REFUSAL_CODE_IDENTITY,
 }
 _MAX_TOLD = 64  # different refusals that strangers may put into the log
+_FRAMES_OF_A_PEER = 2  # that may wait until the node takes them; then their senders wait
+_LEAST_INBOX_BYTES = 32 << 20
 _MAX_EARLY = 64  # streams that may wait until the peers are known
 
 
@@ -55,6 +57,7 @@ class Inbound(grpc.GenericRpcHandler):
         self._silence_s = limits.silence_s(security is not None)
         self._intake = Intake(node, inbox, limits.max_frame_bytes, limits.hello_s + limits.grace_s)
         self._sources: dict[NodeId, Source] = {}
+        self._frame_bytes: int | None = None  # of the largest frame of the run, once it is known
         self._closed: dict[NodeId, str] = {}
         self._ending = False
         self._streams: set[asyncio.Task[None]] = set()
@@ -68,11 +71,17 @@ class Inbound(grpc.GenericRpcHandler):
         return None
 
     def limit_frames(self, max_frame_bytes: int) -> None:
-        """From now on refuse larger frames."""
-        self._intake.max_frame_bytes = max_frame_bytes
+        """From now on refuse larger frames, and let no more wait than a few of each peer."""
+        self._intake.max_frame_bytes = self._frame_bytes = max_frame_bytes
+        self._bound()
 
     def allow(self, peer: NodeId) -> None:
         self._sources.setdefault(peer, Source())
+        self._bound()
+
+    def _bound(self) -> None:
+        if self._frame_bytes is not None:
+            self._inbox.bound(max(_LEAST_INBOX_BYTES, _FRAMES_OF_A_PEER * self._frame_bytes * len(self._sources)))
 
     def ready(self) -> None:
         """The peers are known: decide about who waits."""

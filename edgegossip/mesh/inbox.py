@@ -24,7 +24,7 @@ class Inbox:
     def __init__(self, turns: TurnLoop, max_bytes: int) -> None:
         self._events: queue.SimpleQueue[TransportEvent | _Wake | None] = queue.SimpleQueue()
         self._turns, self._loop = turns, turns.loop
-        self._max_bytes = max_bytes
+        self._limit_bytes = self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._used_bytes = 0
         self._waiting = 0
@@ -66,6 +66,11 @@ class Inbox:
             if not self._turns.wait(lambda: not self._events.empty(), timeout_s):
                 return self._events.get(timeout=None if end_s is None else max(0.0, end_s - time.monotonic()))
         return self._events.get_nowait()
+
+    def bound(self, max_bytes: int) -> None:
+        """From now on no more than this may wait, if that is less than before. What waits stays."""
+        with self._lock:
+            self._max_bytes = min(self._limit_bytes, max_bytes)
 
     def wait_no_more(self) -> None:
         """From now on, and for whoever waits, `reserve` takes what has room and refuses the rest. On the loop."""

@@ -40,6 +40,7 @@ from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, Vec
 T = TypeVar("T")
 
 ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
+TAKE_S = 1.0  # between two rounds: whoever sends faster than we take in must not keep us from training
 CATCH_UP_S = 5.0  # a late board waits so long for a neighbour's model before it trains on its own
 _AFTER = (wire.Kind.STATE, wire.Kind.HELLO)  # may tell the round after the last one
 
@@ -199,9 +200,12 @@ class Driver:
             self._handle(event)
 
     def _take_waiting(self) -> None:
-        """What is there already."""
+        """What is there already, as far as it can be taken in soon."""
+        until = self._now() + TAKE_S
         while (event := self._transport.incoming(0.0)) is not None:
             self._handle(event)
+            if self._now() >= until:
+                return
 
     def _handle(self, event: TransportEvent) -> None:
         match event:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edgegossip.node.keeper import Keeper, Restored
 
 HURRY_S = 2.0  # how long the last checkpoint may take when the board is stopped
+EARLY_BYTES = 64 << 20  # frames that are kept until training begins; a neighbour sends what we lack once it does
 LEAVE_S = 10.0  # how long the last frames may take to be acknowledged
 
 
@@ -40,6 +41,15 @@ class Joined:
     transport: Transport
     early: list[TransportEvent] = field(default_factory=list)  # frames of neighbours that started before us
     down: frozenset[NodeId] = frozenset()
+    _early_bytes: int = 0
+
+    def keep(self, event: TransportEvent) -> None:
+        """Hand it out once training begins. A frame for which there is no room is as good as lost on its way."""
+        size = len(event.data) if isinstance(event, Received) else 0
+        if size and self._early_bytes and self._early_bytes + size > EARLY_BYTES:
+            return
+        self._early_bytes += size
+        self.early.append(event)
 
     def replay(self) -> Transport:
         return _Replay(self.transport, self.early) if self.early else self.transport
@@ -80,11 +90,11 @@ def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
                 announce_at = time.monotonic() + ANNOUNCE_S
                 sink.event(spec.name, "waiting", presence.who_is_missing())
             case Received(_, data):
-                joined.early.append(event)
+                joined.keep(event)
                 if _round_of(data) > len(spec.members) + topology.period:  # none that begins with us can be there yet
                     late_s = min(late_s, time.monotonic() + spec.recipe.network.grace_s)
             case _ if event is not None:
-                joined.early.append(event)
+                joined.keep(event)
     joined.down = wanted - presence.up
     for peer in sorted(joined.down):
         sink.event(spec.name, "peer-down", down_text(peer, presence.down.get(peer, "not reached yet")), peer=peer)

@@ -101,6 +101,19 @@ def test_a_full_inbox_holds_the_sender_back_and_loses_nothing():
             assert wait_for(b, Received).data[0] == i
 
 
+def test_once_the_frames_of_the_run_are_known_only_a_few_of_a_peer_may_wait(monkeypatch):
+    monkeypatch.setattr("edgegossip.mesh.inbound._LEAST_INBOX_BYTES", 1_000_000)
+    with GrpcTransport("a", RUN, limits=QUICK) as a, GrpcTransport("b", RUN, limits=QUICK) as b:
+        connect_all([a, b], ["a", "b"])
+        b.limit_frames(1_000_000)
+        for i in range(6):
+            a.send("b", [bytes([i]) * 1_000_000])
+        assert len([wait_for(a, SendReceipt) for _ in range(2)]) == 2
+        assert a.incoming(0.3) is None
+        b.connect({"c": "127.0.0.1:1"})  # another peer may send, too
+        assert [wait_for(b, Received).data[0] for _ in range(6)] == list(range(6))
+
+
 def test_a_full_queue_fails_the_frame_and_not_the_peer():
     limits = replace(QUICK, max_inbox_bytes=1_000, max_queue_bytes=5_000_000)
     with GrpcTransport("a", RUN, limits=limits) as a, GrpcTransport("b", RUN, limits=limits) as b:

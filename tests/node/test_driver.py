@@ -200,3 +200,25 @@ def test_a_peer_that_was_refused_stays_down_though_news_of_it_come_later() -> No
     driver._handle(Received("b", b"no frame"))
     driver._handle(PeerUp("b"))
     assert ends["a"].closed and driver._view.down == {"b"}
+
+
+def test_a_neighbour_that_sends_without_end_does_not_keep_a_board_from_its_rounds() -> None:
+    now = 0.0
+
+    class Flooded(MemoryTransport):
+        """Always has one more message of b, which takes a tenth of a second."""
+
+        def incoming(self, timeout_s: float | None) -> Received:
+            nonlocal now
+            now += 0.1
+            return Received("b", b"".join(frame.build(again)))
+
+    workload = Quadratic(np.zeros(6, np.float32))
+    ring = topologies.get("ring", len(NAMES))
+    view = NodeView("a", NAMES, ring, workload.layout, codecs.get("fp32"), RUN_ID, seed=1, deadline_s=30.0)
+    again = frame.Frame(frame.Kind.MODEL, 1, b"", view.layout.hash, view.run_id, 0, 1, 0, bytes(24))
+    driver = Driver(
+        gossip.get("dpsgd"), view, Flooded("a"), workload, ListSink(), RoundClock(), ROUNDS, now=lambda: now
+    )
+    driver.start(workload.initial(0))
+    assert driver.goes_on() and now < 5.0

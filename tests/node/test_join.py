@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from edgegossip.mesh.base import PeerDown, PeerUp, Received, TransportEvent
+from edgegossip.node import gossip_node
 from edgegossip.node.gossip_node import join
 from edgegossip.node.spec import NodeSpec
 from edgegossip.recipe import Recipe
@@ -58,3 +59,20 @@ def test_waits_for_who_was_never_there(events: list[TransportEvent]) -> None:
         transport.events.put(PeerUp(peer))
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_what_comes_before_training_begins_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gossip_node, "EARLY_BYTES", 1000)
+    transport = MemoryTransport("a")
+    for event in (PeerUp("b"), *[Received("b", bytes(400))] * 50, PeerUp("d")):
+        transport.events.put(event)
+    joined = join(SPEC, transport, ListSink())
+    assert len(joined.early) == 2 and joined.down == frozenset()
+
+
+def test_a_frame_larger_than_what_may_wait_is_kept_when_it_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gossip_node, "EARLY_BYTES", 1000)
+    transport = MemoryTransport("a")
+    for event in (PeerUp("b"), Received("b", bytes(4000)), Received("b", bytes(10)), PeerUp("d")):
+        transport.events.put(event)
+    assert [len(e.data) for e in join(SPEC, transport, ListSink()).early if isinstance(e, Received)] == [4000]

@@ -32,7 +32,7 @@ CALLS = ("probe",) * 27 + ("join",) * 11 + ("standard",) * 8 + ("knock", "knock"
 SHARE_OF_STREAMS = 0.86
 ATTEMPTS = 8
 _CALL_S = 20.0
-_AT_ONCE = 64
+_AT_ONCE = 16  # of 64 streams that a connection may have
 _GONE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
 _UNARY = {
     "probe": ("/edgegossip.v1.Membership/Probe",),
