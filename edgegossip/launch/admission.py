@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from edgegossip.flower.credentials import ServerCredentials
 from edgegossip.launch.preflight import FLEET, require
 from edgegossip.mesh.security import tls
 from edgegossip.mesh.security.identity import CA, CERTIFICATE, KEY, Identity
-from edgegossip.types import ConfigError, NodeId, PeerError
+from edgegossip.types import ConfigError, EdgegossipError, NodeId, PeerError
 
 NAME = "the-coordinator"
 _INDEX = "fleet.json"
@@ -39,11 +40,9 @@ class FleetPolicy:
         return subject.name, certificate.serial
 
     def newly_revoked(self) -> bool:
-        """Looks at crl.pem. A damaged or forged one changes nothing."""
-        try:
+        """Looks at crl.pem. A forged one, or one that is being copied, changes nothing."""
+        with suppress(EdgegossipError):
             self._identity.revocations.look_at_file()
-        except PeerError:
-            pass
         before, self._number = self._number, self._identity.revocations.number
         return self._number != before
 

@@ -85,7 +85,9 @@ class Trial:
         self.fleet.until_round(1)
         kinds = random.choices(VICTIMS, k=KILLS) if random.random() < 0.7 else [(COORDINATOR,)] * KILLS
         for victims in kinds:
-            time.sleep(random.uniform(0.0, 5.0))
+            if random.random() < 0.6:  # somewhere in the training; else soon, often while something starts again
+                self.fleet.until_round(min(self.fleet.rounds() + random.randint(1, 14), ROUNDS - 2))
+            time.sleep(random.uniform(0.0, 3.0))
             if self.over():
                 self.log.append("the run was over")
                 break
