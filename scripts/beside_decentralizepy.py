@@ -76,11 +76,11 @@ class LeNet(job.LeNet, Model):
     """The model of their datasets/CIFAR10.py, which would ask for torchvision."""
 
 class Timed(Training):
-    """Their Training, which notes how long it takes."""
+    """Their Training, which notes how long it takes, and the CPU time of the process so far."""
     def train(self, dataset):
         began = time.perf_counter()
         super().train(dataset)
-        logging.info("Trained for %.6f s", time.perf_counter() - began)
+        logging.info("Trained for %.6f s, CPU %.6f s", time.perf_counter() - began, time.process_time())
 
 class Data(Dataset):
     def __init__(self, rank, machine_id, mapping, n_procs="", **options):
@@ -176,16 +176,24 @@ def theirs(folder: Path, checkout: Path, python: str, rounds: int, batch: int, a
     environment = os.environ | {"PYTHONPATH": f"{checkout / 'src'}:{folder}"}
     command = [python, str(checkout / "eval/testing.py"), *words]
     subprocess.run(command, check=True, cwd=folder, env=environment, timeout=_PATIENCE_S, stdout=subprocess.DEVNULL)
-    times, trained, sent = [], [], []
+    times, trained, cpu, sent = [], [], [], []
     for rank in range(NODES):
         lines = (logs / f"{rank}.log").read_text().splitlines()
         starts = [line for line in lines if "Starting training iteration" in line]
         at = [datetime.strptime(line[1:24], "%Y-%m-%d %H:%M:%S,%f").timestamp() for line in starts]
         times += [b - a for a, b in zip(at[_SKIP:], at[_SKIP + 1 :], strict=False)]
-        trained += [float(line.split()[-2]) for line in lines if "Trained for" in line][_SKIP:]
+        notes = [line.split() for line in lines if "Trained for" in line][_SKIP:]
+        trained += [float(words[-5]) for words in notes]
+        used = [float(words[-2]) for words in notes]
+        cpu += [b - a for a, b in zip(used, used[1:], strict=False)]
         totals = json.loads((logs / f"{rank}_results.json").read_text())["total_bytes"]
         sent.append(totals[str(rounds)] / rounds)
-    return {"round_s": median(times), "compute_s": median(trained), "bytes_a_round": mean(sent)}
+    return {
+        "round_s": median(times),
+        "compute_s": median(trained),
+        "cpu_s": mean(cpu),
+        "bytes_a_round": mean(sent),
+    }
 
 
 def ours(folder: Path, rounds: int, batch: int) -> dict[str, Any]:
@@ -202,6 +210,7 @@ def ours(folder: Path, rounds: int, batch: int) -> dict[str, Any]:
     return {
         "round_s": median(row["time/round_s"] for row in rows),
         "compute_s": median(row["time/compute_s"] for row in rows),
+        "cpu_s": mean(row["time/cpu_s"] for row in rows),
         "bytes_a_round": (sent["payload"] + sent["overhead"]) / NODES / rounds,
         "socket_bytes_a_round": sent["socket"] / NODES / rounds,
     }
@@ -212,11 +221,13 @@ def markdown(document: dict[str, Any]) -> str:
     rows = []
     for row in document["rows"]:
         there, here = row["theirs"], row["ours"]
-        times = [1e3 * d[key] for d in (there, here) for key in ("round_s", "compute_s")]
+        times = [1e3 * d[key] for d in (there, here) for key in ("round_s", "compute_s", "cpu_s")]
         cells = [str(row["batch"]), *(f"{ms:.1f}" for ms in times), f"{row['rounds_ratio']:.2f}"]
         rows.append(f"| {' | '.join(cells)} | {there['bytes_a_round']:,.0f} | {here['bytes_a_round']:,.0f} |")
-    head = "| batch | theirs ms | compute | ours ms | compute | theirs / ours | bytes, theirs | bytes, ours |"
-    return "\n".join([head, "|" + " ---: |" * 8, *rows]) + "\n"
+    head = (
+        "| batch | theirs ms | compute | CPU | ours ms | compute | CPU | theirs / ours | bytes, theirs | bytes, ours |"
+    )
+    return "\n".join([head, "|" + " ---: |" * 10, *rows]) + "\n"
 
 
 def main() -> None:

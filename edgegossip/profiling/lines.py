@@ -62,13 +62,17 @@ Record: TypeAlias = MetricsRecord | EventRecord
 _MAX_INT = 2**63
 _METRICS_KEYS = frozenset({"node", "step", "t_s"})
 _EVENT_KEYS = frozenset({"node", "t_s", "event", "text"})
+_OWN_KEYS = _METRICS_KEYS | _EVENT_KEYS
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": "), allow_nan=False).encode
 
 
 def plain(value: Any) -> Value:
     """A scalar as JSON can hold it: numpy scalars become Python's, a number that is not finite becomes None."""
+    if type(value) is float:  # by far the most
+        return value if math.isfinite(value) else None
     if value is None or isinstance(value, (bool, str)):
         return value
-    if isinstance(value, numbers.Integral):
+    if type(value) is int or isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, numbers.Real):
         return float(value) if math.isfinite(value) else None
@@ -86,13 +90,11 @@ def to_line(record: Record) -> bytes:
     else:
         body = {"node": record.node, "t_s": plain(record.t_s), "event": record.name, "text": record.text}
         extra = record.fields
+    if hiding := sorted(_OWN_KEYS & extra.keys()):
+        raise LocalError(f"{hiding[0]!r} is a record's own field and cannot be a value as well")
     for name, value in extra.items():
-        if name in _METRICS_KEYS or name in _EVENT_KEYS:
-            raise LocalError(f"{name!r} is a record's own field and cannot be a value as well")
         body[name] = plain(value)
-    return (json.dumps(body, ensure_ascii=False, separators=(", ", ": "), allow_nan=False) + "\n").encode(
-        "utf-8", "replace"
-    )
+    return (_encode(body) + "\n").encode("utf-8", "replace")
 
 
 def parse_record(line: bytes | str, node: NodeId | None = None) -> Record | LogText:

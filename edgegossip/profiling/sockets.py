@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
+from operator import add, attrgetter, sub
 
 _TCP_INFO = getattr(socket, "TCP_INFO", 11)
 _INFO_BYTES = 256  # more than any kernel's struct has; the kernel says how much it filled
@@ -47,10 +48,13 @@ class SocketTotals:
         return self.sent_bytes + self.sent_header_bytes
 
     def __add__(self, other: SocketTotals) -> SocketTotals:
-        return SocketTotals(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return SocketTotals(*map(add, _figures(self), _figures(other)))
 
     def __sub__(self, other: SocketTotals) -> SocketTotals:
-        return SocketTotals(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+        return SocketTotals(*map(sub, _figures(self), _figures(other)))
+
+
+_figures = attrgetter(*(field.name for field in fields(SocketTotals)))
 
 
 def parse_tcp_info(info: bytes, header_bytes: int = _IPV4_BYTES + _TCP_BYTES + _ETHERNET_BYTES) -> SocketTotals | None:
@@ -73,45 +77,91 @@ def parse_tcp_info(info: bytes, header_bytes: int = _IPV4_BYTES + _TCP_BYTES + _
 def read_sockets(skip: Container[object] = ()) -> dict[int, SocketTotals] | None:
     """Totals of every TCP socket that this process has open, by inode; None where the system does not tell. `skip`: addresses
     (host, port) of others whose connections do not count."""
-    if not sys.platform.startswith("linux"):
-        return None
-    try:
-        descriptors = os.listdir("/proc/self/fd")
-    except OSError:
-        return None
-    found: dict[int, SocketTotals] = {}
-    for descriptor in descriptors:
-        one = _read_descriptor(int(descriptor), skip)
-        if one is not None:
-            found[one[0]] = one[1]
-    return found
+    return _Reader(skip).read()
 
 
-def _read_descriptor(descriptor: int, skip: Container[object]) -> tuple[int, SocketTotals] | None:
-    """(inode, totals) when the descriptor is a connected TCP socket. A duplicate is read: another thread may close ours."""
-    try:
-        duplicate = os.dup(descriptor)
-    except OSError:
-        return None  # closed since it was listed
-    try:
-        status = os.fstat(duplicate)
-        if not stat.S_ISSOCK(status.st_mode):
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    header_bytes: int  # of a segment, without options
+    peer: object  # (host, port)
+
+
+class _Reader:
+    """Reads all sockets of this process again and again. What a descriptor is, which takes most of the time to find out, is kept by
+    descriptor and inode."""
+
+    def __init__(self, skip: Container[object]) -> None:
+        self._skip = skip
+        self._known: dict[tuple[int, int], _Connection | None] = {}  # None: a socket of another kind
+
+    def read(self) -> dict[int, SocketTotals] | None:
+        """See `read_sockets`."""
+        if not sys.platform.startswith("linux"):
             return None
-        handle = socket.socket(fileno=duplicate)
         try:
-            info = handle.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO_BYTES)
-            if skip and handle.getpeername()[:2] in skip:
+            descriptors = os.listdir("/proc/self/fd")
+        except OSError:
+            return None
+        found: dict[int, SocketTotals] = {}
+        before, self._known = self._known, {}
+        for name in descriptors:
+            descriptor = int(name)
+            try:
+                status = os.fstat(descriptor)
+            except OSError:
+                continue  # closed since it was listed
+            if stat.S_ISSOCK(status.st_mode):
+                totals = self._totals(descriptor, status.st_ino, before)
+                if totals is not None:
+                    found[status.st_ino] = totals
+        return found
+
+    def _totals(
+        self, descriptor: int, inode: int, before: Mapping[tuple[int, int], _Connection | None]
+    ) -> SocketTotals | None:
+        """None when the descriptor is no connected TCP socket. A duplicate is read: another thread may close ours."""
+        key = descriptor, inode
+        if key in before and before[key] is None:
+            self._known[key] = None
+            return None
+        try:
+            duplicate = os.dup(descriptor)
+        except OSError:
+            return None
+        try:
+            if os.fstat(duplicate).st_ino != inode:  # closed, and the number used again
                 return None
-            ipv6 = handle.family == socket.AF_INET6 and not handle.getsockname()[0].startswith("::ffff:")
+            connection = self._known[key] = before[key] if key in before else _connection(duplicate)
+            if connection is None or connection.peer in self._skip:
+                return None
+            return parse_tcp_info(_tcp_info(duplicate), connection.header_bytes)
+        except OSError:
+            return None  # not connected
         finally:
-            handle.detach()  # `duplicate` is closed below
-    except OSError:
-        return None  # a socket of another kind
+            os.close(duplicate)
+
+
+def _connection(descriptor: int) -> _Connection | None:
+    """What a socket is connected to; None for one that is not TCP. Raises OSError when it is not connected."""
+    handle = socket.socket(fileno=descriptor)
+    try:
+        if handle.type != socket.SOCK_STREAM or handle.family not in (socket.AF_INET, socket.AF_INET6):
+            return None
+        peer = handle.getpeername()[:2]
+        ipv6 = handle.family == socket.AF_INET6 and not handle.getsockname()[0].startswith("::ffff:")
     finally:
-        os.close(duplicate)
-    ip_bytes = _IPV6_BYTES if ipv6 else _IPV4_BYTES
-    totals = parse_tcp_info(info, ip_bytes + _TCP_BYTES + _ETHERNET_BYTES)
-    return None if totals is None else (status.st_ino, totals)
+        handle.detach()  # the descriptor is the caller's
+    return _Connection((_IPV6_BYTES if ipv6 else _IPV4_BYTES) + _TCP_BYTES + _ETHERNET_BYTES, peer)
+
+
+def _tcp_info(descriptor: int) -> bytes:
+    """What the kernel says of a TCP socket."""
+    # its family and kind are named, so that nobody has to find them out; they matter for nothing here
+    handle = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, descriptor)
+    try:
+        return handle.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO_BYTES)
+    finally:
+        handle.detach()
 
 
 def socket_totals() -> SocketTotals | None:
@@ -125,17 +175,17 @@ class SocketMeter:
 
     Call `sample` once a round and before a transport is closed. What a socket carries between its last sample and its end is
     not counted: of a long-lived stream that is nothing but the goodbye, of a connection that opens and ends between two samples
-    everything. One sample costs some 10 microseconds a descriptor.
+    everything. One sample costs some microseconds a descriptor.
     """
 
     def __init__(self, skip: Container[object] = ()) -> None:
-        self._skip = skip
-        self._last: Mapping[int, SocketTotals] | None = read_sockets(skip)
+        self._reader = _Reader(skip)
+        self._last: Mapping[int, SocketTotals] | None = self._reader.read()
         self._ended = SocketTotals() - sum((self._last or {}).values(), SocketTotals())
 
     def sample(self) -> SocketTotals | None:
         """Totals since the meter was made; None where the system does not tell."""
-        now = read_sockets(self._skip)
+        now = self._reader.read()
         if now is None or self._last is None:
             return None
         for inode, before in self._last.items():

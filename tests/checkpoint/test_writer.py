@@ -65,6 +65,17 @@ def test_the_newest_wins_and_nobody_waits_within_the_slack() -> None:
     assert writer.durable == 49 and kept(disk) == [1, 49]
 
 
+def test_short_rounds_are_not_written_one_by_one() -> None:
+    disk = FakeDisk()
+    _, writer = make(disk, slack_s=1.0, clock=lambda: 0.0)  # no time passes between the rounds
+    writer.offer(1, "one")
+    assert writer.settle(PATIENCE_S)
+    for round in range(2, 10):
+        writer.offer(round, "more")
+    assert writer.close(PATIENCE_S)
+    assert kept(disk) == [1, 9]
+
+
 def test_an_offer_waits_until_the_one_before_is_durable() -> None:
     disk = FakeDisk(gate := Gate())
     _, writer = make(disk, slack_s=0.0, patience_s=PATIENCE_S)

@@ -103,7 +103,7 @@ def test_an_inode_used_again_is_a_new_socket(monkeypatch):
             {},
         ]
     )
-    monkeypatch.setattr(sockets, "read_sockets", lambda skip: next(states))
+    monkeypatch.setattr(sockets._Reader, "read", lambda _: next(states))
     meter = SocketMeter()
     assert [meter.sample().sent_bytes for _ in range(3)] == [100, 130, 130]
 
