@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from edgegossip.mesh import wire
@@ -53,9 +53,9 @@ class Stream:
         queue, window = self._queue, self._window
         if self._idle and not self._ending and queue.has_waiting and (self._begun is None or self._begun.has_succeeded):
             frame = queue.first_waiting
-            if frame.frame_bytes <= window.chunk_bytes and window.has_room:
-                slicer = self._begin(queue.start_next())
-                self._begun = Begun(self._call.write(self._next_chunk(frame, slicer)))
+            if frame.frame_bytes <= window.chunk_bytes and window.has_room and not frame.resume_bytes:
+                self._place(queue.start_next())
+                self._begun = Begun(self._call.write(self._message(frame, frame.views, frame.frame_bytes)))
                 return
         self._wake.set()
 
@@ -172,16 +172,21 @@ class Stream:
         """Take up a frame where the peer has it."""
         slicer = wire.Slicer(frame.views)
         slicer.take(frame.resume_bytes)
+        self._place(frame)
+        return slicer
+
+    def _place(self, frame: Outgoing) -> None:
+        """Where the frame begins on this stream."""
         frame.start_position = self._window.position - frame.resume_bytes
         frame.written_bytes = frame.acknowledged_bytes = frame.resume_bytes
-        return slicer
 
     def _next_chunk(self, frame: Outgoing, slicer: wire.Slicer) -> bytes:
         """The message that goes out next, accounted for."""
-        offset = frame.written_bytes
         pieces = slicer.take(self._window.chunk_bytes)
-        size = sum(len(piece) for piece in pieces)
-        now_s = time.monotonic()
+        return self._message(frame, pieces, sum(map(len, pieces)))
+
+    def _message(self, frame: Outgoing, pieces: Sequence[memoryview], size: int) -> bytes:
+        offset, now_s = frame.written_bytes, time.monotonic()
         message = wire.chunk_message(frame.transfer, offset, frame.frame_bytes, self._window.send(size, now_s), pieces)
         self._silence.sent(now_s)
         frame.first_byte_s = frame.first_byte_s or now_s

@@ -107,7 +107,7 @@ class GrpcTransport:
     def send(self, to: NodeId, frame: Buffers) -> int:
         """See Transport.send."""
         views = tuple(memoryview(piece).cast("B") for piece in frame)
-        size = sum(len(view) for view in views)
+        size = sum(map(len, views))
         if to not in self._edges:
             known = ", ".join(sorted(self._edges)) or "none"
             raise LocalError(f"{to} is not a connected peer of {self._node}; connected peers: {known}")

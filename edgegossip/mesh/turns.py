@@ -15,7 +15,8 @@ import threading
 import time
 from collections.abc import Callable
 
-HANDOVER_S = 0.001  # longest time that nobody runs the loop
+HANDOVER_S = 0.004  # longest time that nobody runs the loop
+_LOOKS = 5  # of the thread at a caller that goes on waiting, before it sleeps until it is told
 
 
 class TurnLoop:
@@ -27,6 +28,7 @@ class TurnLoop:
         self._thread_runs = False
         self._caller = False  # has the loop, or waits for the thread to leave it
         self._sleeps = False  # the thread waits to be told; else it looks by itself within HANDOVER_S
+        self._entered = 0  # callers that took the loop so far
         self._vacant_s = 0.0  # since when nobody runs the loop
         self._alarm: asyncio.TimerHandle | None = None  # lets the caller look at the clock; may come early, never late
         self._ended = False
@@ -99,6 +101,7 @@ class TurnLoop:
             if self._caller or self._ended:
                 return False
             self._caller = True
+            self._entered += 1
             if self._thread_runs:
                 self.loop.call_soon_threadsafe(self.loop.stop)
                 self._turn.wait_for(lambda: not self._thread_runs)
@@ -118,14 +121,18 @@ class TurnLoop:
                 self._turn.notify_all()
 
     def _begin(self) -> bool:
-        """Wait until the loop has been vacant long enough; False when it has ended."""
+        """Wait until the loop has been vacant long enough; False when it has ended. While callers come and go this thread looks by
+        itself: to tell it of each of them would cost them a wake-up and the interpreter lock."""
         with self._turn:
+            seen = looks = 0
             while not self._ended:
-                left_s = self._vacant_s + HANDOVER_S - time.monotonic()
-                if not self._caller and left_s <= 0:
+                left_s = HANDOVER_S if self._caller else self._vacant_s + HANDOVER_S - time.monotonic()
+                if left_s <= 0:
                     self._thread_runs = True
                     return True
-                self._sleeps = self._caller
-                self._turn.wait(None if self._caller else left_s)
+                looks = looks + 1 if self._caller and self._entered == seen else 0
+                seen = self._entered
+                self._sleeps = looks > _LOOKS
+                self._turn.wait(None if self._sleeps else left_s)
                 self._sleeps = False
             return False

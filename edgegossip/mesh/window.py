@@ -26,7 +26,7 @@ class Window:
 
     def __init__(self, max_chunk_bytes: int) -> None:
         self._max_chunk_bytes = max_chunk_bytes
-        self.size_bytes = FIRST_BYTES
+        self._resize(FIRST_BYTES)
         self._sent = 0
         self._delivered = 0
         self._asked = 0  # position that the last asked-for acknowledgement covers
@@ -42,11 +42,6 @@ class Window:
     def is_empty(self) -> bool:
         """Nothing is under way."""
         return self._sent == self._delivered
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Size of the next chunk: a quarter of the window, within bounds."""
-        return min(self._max_chunk_bytes, max(MIN_CHUNK_BYTES, self.size_bytes // 4))
 
     @property
     def has_room(self) -> bool:
@@ -72,7 +67,11 @@ class Window:
                 self._round_trip_s = min(self._round_trip_s, took_s)
                 self._rates.append((position - delivered_then) / took_s)
                 wanted = _median_low(self._rates) * (2 * self._round_trip_s + QUEUE_S)
-                self.size_bytes = int(min(MAX_BYTES, 2 * self.size_bytes, max(MIN_BYTES, wanted)))
+                self._resize(int(min(MAX_BYTES, 2 * self.size_bytes, max(MIN_BYTES, wanted))))
+
+    def _resize(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.chunk_bytes = min(self._max_chunk_bytes, max(MIN_CHUNK_BYTES, size_bytes // 4))  # of the next chunk
 
 
 def _median_low(values: Iterable[float]) -> float:

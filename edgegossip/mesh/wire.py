@@ -25,6 +25,7 @@ _TAG_CHUNK = 0x12  # ExchangeRequest.chunk = 2, length-delimited
 _TAG_TRANSFER, _TAG_OFFSET, _TAG_TOTAL = 0x09, 0x11, 0x19  # fixed64 fields 1, 2, 3
 _TAG_ACKNOWLEDGE = 0x20  # bool field 4
 _TAG_DATA = 0x2A  # Chunk.data = 5, length-delimited
+_TAGS = (_TAG_TRANSFER, _TAG_OFFSET, _TAG_TOTAL, _TAG_ACKNOWLEDGE, _TAG_DATA)
 _NUMBERS = struct.Struct("<BQBQBQBBB")  # each tag and number, then the tag of the data
 
 
@@ -50,13 +51,18 @@ def _varint(value: int) -> bytes:
 
 def chunk_message(transfer: int, offset: int, total: int, acknowledge: bool, pieces: Sequence[memoryview]) -> bytes:
     """The serialised ExchangeRequest that carries `pieces` as one chunk's data. One copy."""
-    size = sum(len(p) for p in pieces)
+    head, data_length = _lengths(sum(map(len, pieces)))
     numbers = _NUMBERS.pack(
         _TAG_TRANSFER, transfer, _TAG_OFFSET, offset, _TAG_TOTAL, total, _TAG_ACKNOWLEDGE, acknowledge, _TAG_DATA
     )
-    data_length = _varint(size)
-    chunk_length = _varint(len(numbers) + len(data_length) + size)
-    return b"".join((bytes((_TAG_CHUNK,)), chunk_length, numbers, data_length, *pieces))
+    return b"".join((head, numbers, data_length, *pieces))
+
+
+@lru_cache(maxsize=256)
+def _lengths(data_bytes: int) -> tuple[bytes, bytes]:
+    """What stands before the numbers of a chunk with so much data, and the data's own length."""
+    data_length = _varint(data_bytes)
+    return bytes((_TAG_CHUNK,)) + _varint(_NUMBERS.size + len(data_length) + data_bytes), data_length
 
 
 def parse_request(message: bytes) -> ChunkView | mesh_pb2.ExchangeRequest:
@@ -90,8 +96,7 @@ def _fast_chunk(message: bytes) -> ChunkView | None:
     if not message.startswith(head) or message[numbers_at + _NUMBERS.size : data_at] != data_length:
         return None
     tag1, transfer, tag2, offset, tag3, total, tag4, acknowledge, tag5 = _NUMBERS.unpack_from(message, numbers_at)
-    tags = (tag1, tag2, tag3, tag4, tag5)
-    if tags != (_TAG_TRANSFER, _TAG_OFFSET, _TAG_TOTAL, _TAG_ACKNOWLEDGE, _TAG_DATA) or acknowledge > 1:
+    if (tag1, tag2, tag3, tag4, tag5) != _TAGS or acknowledge > 1:
         return None
     return ChunkView(transfer, offset, total, acknowledge == 1, memoryview(message)[data_at:])
 
