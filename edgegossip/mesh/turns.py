@@ -121,8 +121,8 @@ class TurnLoop:
                 self._turn.notify_all()
 
     def _begin(self) -> bool:
-        """Wait until the loop has been vacant long enough; False when it has ended. While callers come and go this thread looks by
-        itself: to tell it of each of them would cost them a wake-up and the interpreter lock."""
+        """Wait until the loop has been vacant long enough; False when it has ended. While callers come and go this thread looks
+        by itself: to tell it of each of them would cost them a wake-up and the interpreter lock."""
         with self._turn:
             seen = looks = 0
             while not self._ended:

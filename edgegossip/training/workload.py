@@ -95,9 +95,13 @@ class Equipment:
     def of(cls, recipe: Recipe, data: DataSet) -> Equipment:
         every = np.arange(len(data.test), dtype=np.int64)
         labels = torch.from_numpy(data.test.labels)
-        return cls(
-            FlatModel(_build(recipe, data.about)), data.test.inputs.take(every), labels, Normaliser.of(data.about)
-        )
+        model = FlatModel(_build(recipe, data.about), channels_last=recipe.training.precision != "int8")
+        return cls(model, data.test.inputs.take(every), labels, Normaliser.of(data.about))
+
+
+def _minus(values: Vec, x: Vec) -> Vec:
+    """values - x, in the memory of `values`."""
+    return np.subtract(values, x, out=values)
 
 
 def channels_last(images: torch.Tensor) -> torch.Tensor:
@@ -168,7 +172,8 @@ class TorchWorkload:
         recipe, model = self._recipe, self._model
         steps, lr = recipe.training.local_steps, learning_rate(recipe.training, round, recipe.run.rounds)
         model.load(x)
-        model.module.train()
+        if not model.module.training:  # asking every layer costs as much as a small one
+            model.module.train()
         with torch.random.fork_rng(devices=[]):  # for layers that draw, such as dropout
             # not torch.manual_seed, which also queues a seed for devices that are not there, each with a stack trace: 2 ms
             torch.default_generator.manual_seed(
@@ -176,7 +181,7 @@ class TorchWorkload:
             )
             losses = [self._step(round * steps + k, round, lr) for k in range(steps)]
         return LocalUpdate(
-            delta=np.subtract(model.array, x),
+            delta=_minus(model.values(), x),
             lr=lr,
             loss=float(np.mean(losses)),
             examples=steps * self._sampler.batch_size,
@@ -230,7 +235,7 @@ class TorchWorkload:
         return Metrics(loss / count, right / count, count)
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
-        return {"momentum": self._sgd.momentum.numpy().copy()}
+        return {"momentum": self._model.in_order(self._sgd.momentum.numpy())}
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         """Raises LocalError unless `snapshot` is one that this workload's `snapshot` could have given."""
@@ -238,4 +243,4 @@ class TorchWorkload:
         mine = self._sgd.momentum.numpy()
         if momentum is None or momentum.shape != mine.shape or momentum.dtype != mine.dtype:
             raise LocalError("the snapshot is not one of this workload: its momentum is missing or of another size")
-        mine[...] = momentum
+        self._model.out_of_order(momentum, mine)

@@ -107,3 +107,42 @@ def test_refusals():
     for wrong in (np.zeros(5, np.float32), np.zeros(6), np.zeros(12, np.float32)[::2]):
         with pytest.raises(LocalError, match=r"the float32\[6\] is not|expected a .*float32\[6\]"):
             flat.load(wrong)
+
+
+def convolutional():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, (3, 1), groups=2), nn.Conv2d(6, 2, 1), nn.Flatten())
+
+
+def test_channels_last_is_a_matter_of_memory_only():
+    plain, turned = FlatModel(convolutional()), FlatModel(convolutional(), channels_last=True)
+    assert turned.layout.hash == plain.layout.hash
+    assert not np.array_equal(turned.array, plain.array)
+    np.testing.assert_array_equal(turned.values(), plain.array)
+    for (name, a), b in zip(plain.module.named_parameters(), turned.module.parameters(), strict=True):
+        assert torch.equal(a, b), name
+    x = np.arange(plain.layout.size, dtype=np.float32)
+    turned.load(x)
+    np.testing.assert_array_equal(turned.values(), x)
+    images = torch.randn(2, 3, 8, 8)
+    for flat in (plain, turned):
+        flat.load(np.sin(x))
+        flat.module(images).square().sum().backward()
+    np.testing.assert_allclose(turned.in_order(turned.grad.numpy()), plain.grad.numpy(), rtol=1e-4, atol=1e-5)
+    back = np.empty_like(x)
+    turned.out_of_order(x, back)
+    np.testing.assert_array_equal(turned.in_order(back), x)
+
+
+def test_a_weight_that_may_be_looked_at_is_not_turned():
+    class Standardised(nn.Conv2d):
+        """Weight standardisation, which asks for its weight as a matrix."""
+
+        def forward(self, x):
+            return nn.functional.conv2d(
+                x, self.weight / self.weight.view(len(self.weight), -1).std(1).view(-1, 1, 1, 1)
+            )
+
+    flat = FlatModel(nn.Sequential(Standardised(3, 4, 3)), channels_last=True)
+    flat.module(torch.randn(1, 3, 8, 8)).sum().backward()
+    np.testing.assert_array_equal(flat.values(), flat.array)
