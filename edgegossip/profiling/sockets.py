@@ -87,8 +87,8 @@ class _Connection:
 
 
 class _Reader:
-    """Reads all sockets of this process again and again. What a descriptor is, which takes most of the time to find out, is kept by
-    descriptor and inode."""
+    """Reads all sockets of this process again and again. What a descriptor is, which takes most of the time to find out, is kept
+    by descriptor and inode."""
 
     def __init__(self, skip: Container[object]) -> None:
         self._skip = skip
