@@ -74,7 +74,7 @@ def test_coordinator_and_boards_on_two_machines(namespaces: tuple[str, str], tmp
                 runs=tmp_path / "server", prefix=inside(server),
             )
         )  # fmt: skip
-        before = counted(client, "wire")
+        before, served = counted(client, "wire"), counted(server, "wire")
         boards = [
             stack.enter_context(
                 edgegossip(
@@ -90,7 +90,7 @@ def test_coordinator_and_boards_on_two_machines(namespaces: tuple[str, str], tmp
             code, _, err = board.finish()
             assert code == 0 and board.nobody_left(), err
         assert coordinator.nobody_left()
-        sent = counted(client, "wire") - before
+        sent, served = counted(client, "wire") - before, counted(server, "wire") - served
     result = json.loads(out)
     assert result["accuracy"]["mean"] > 0.8 and result["rounds"] == 30 and result["failed_nodes"] == []
     assert {row["node"]: row["rounds"] for row in result["boards"] if row["role"] == "board"} == dict.fromkeys(
@@ -99,6 +99,12 @@ def test_coordinator_and_boards_on_two_machines(namespaces: tuple[str, str], tmp
     assert result["sent_bytes"]["payload"] > 0
     rows = [row for board in boards for row in read_run(board.folder()).metrics()]
     assert sum(row.number("net/link_bytes") or 0 for row in rows) == pytest.approx(sent, rel=0.03)
+    own = [row for row in read_run(coordinator.folder()).metrics() if row.node == "coordinator"]
+    # its last record comes before the final evaluation and the goodbyes
+    assert sum(row.number("net/link_bytes") or 0 for row in own) == pytest.approx(served, rel=0.06)
+    assert sum(row.number("net/received_bytes") or 0 for row in own) == pytest.approx(
+        sum(row.number("net/sent_bytes") or 0 for row in rows), rel=0.06
+    )
     assert list((coordinator.folder() / "checkpoint").glob("*.npz"))
 
 
