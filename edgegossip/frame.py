@@ -89,8 +89,10 @@ class Frame:
 
     def numbered(self, sequence: int, aux: Mapping[int, float]) -> Frame:
         """The same message as it goes over one edge."""
-        same = self.kind, self.codec_id, self.codec_params, self.layout_hash, self.run_id, self.round
-        return Frame(*same, sequence, self.key, self.body, aux)
+        params, layout_hash = self.codec_params, self.layout_hash
+        return Frame(
+            self.kind, self.codec_id, params, layout_hash, self.run_id, self.round, sequence, self.key, self.body, aux
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from edgegossip.codecs.base import Body
 from edgegossip.codecs.checks import require_finite
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip.base import Message, NodeView
-from edgegossip.gossip.keys import derive_key, derive_key_from
+from edgegossip.gossip.keys import derive_key
 from edgegossip.types import ConfigError, LocalError, NodeId, PeerError, Round, Vec
 
 IMPLAUSIBLE = 1e4  # times the own model's norm
@@ -111,12 +111,12 @@ def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec) -> floa
 
 def key_of(view: NodeView, index: int, round: Round) -> int:
     """Codec key of a node's message of one round."""
-    return derive_key_from(_node_key(view.seed, index), round)
+    return _key_of(view.seed, index, round)
 
 
 @lru_cache(maxsize=64)
-def _node_key(seed: int, index: int) -> int:
-    return derive_key(seed, index)
+def _key_of(seed: int, index: int, round: Round) -> int:
+    return derive_key(seed, index, round)
 
 
 def make_frame(view: NodeView, kind: Kind, round: Round, key: int, body: Body) -> Frame:

@@ -115,10 +115,7 @@ class WithMomentum:
     def step(self, s: State, local: LocalUpdate) -> tuple[State, list[Action]]:
         """Raises what the inner `step` raises."""
         s.layout.check(local.delta)
-        with np.errstate(over="ignore", invalid="ignore"):  # the inner `step` says what is not finite
-            delta = self._delta(s, local)
-        with_it = LocalUpdate(delta, local.lr, local.loss, local.examples, local.steps)
-        inner, actions = self.algorithm.step(s.inner, with_it)
+        inner, actions = self.algorithm.step(s.inner, self._with_momentum(s, local))
         way = local.delta[: s.momentum.size]
         ahead = None if _FORMS[self.kind].quasi_global else _quotient(s.momentum, self.factor, way, -1.0, local.lr)
         return self._follow(changed(s, local=ahead, lr=local.lr), inner, actions)
@@ -143,6 +140,14 @@ class WithMomentum:
 
     def audit(self, s: State) -> Audit:
         return self.algorithm.audit(s.inner)
+
+    def _with_momentum(self, s: State, local: LocalUpdate) -> LocalUpdate:
+        """The update with the step in place of its delta; itself where that is the same."""
+        if not local.lr and not _FORMS[self.kind].nesterov:
+            return local
+        with np.errstate(over="ignore", invalid="ignore"):  # the inner `step` says what is not finite
+            delta = self._delta(s, local)
+        return LocalUpdate(delta, local.lr, local.loss, local.examples, local.steps)
 
     def _delta(self, s: State, local: LocalUpdate) -> Vec:
         """The step, float32[n]. -lr times g stays delta itself, so nothing is divided by a small lr and multiplied again."""
@@ -178,6 +183,8 @@ class WithMomentum:
 
 def _quotient(momentum: Vec, factor: float, way: Vec, share: float, lr: float) -> Vec:
     """factor * momentum + share * way / lr; the momentum as it is where that has no finite value."""
+    if not lr:
+        return momentum
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         moved: Vec = way / np.float32(lr)
         moved *= np.float32(share)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
 
 from edgegossip.gossip.base import NodeView, Topology
 from edgegossip.gossip.weights import Matrix, is_column_stochastic, is_doubly_stochastic, is_symmetric
@@ -23,8 +25,7 @@ def symmetric(name: str, view: NodeView) -> None:
     topology = view.topology
     if topology.period != 1:
         raise ConfigError(f"{name} needs the same neighbours in every round, and topology {topology.name!r} changes")
-    w = topology.matrix(0)
-    if not (is_doubly_stochastic(w) and is_symmetric(w)):
+    if _first_without(topology, _doubly_and_symmetric) is not None:  # type: ignore[arg-type]
         raise ConfigError(
             f"{name} needs symmetric weights whose rows sum to 1, and those of topology {topology.name!r} are not; "
             f"use metropolis weights and one of: {_SYMMETRIC}; for directed graphs sparse-push or quant-sgp"
@@ -37,12 +38,21 @@ def column_stochastic(name: str, view: NodeView) -> None:
 
 
 def _in_every_round(name: str, topology: Topology, holds: Callable[[Matrix], bool], what: str, cure: str) -> None:
-    for r in range(topology.period):
-        if not holds(topology.matrix(r)):
-            raise ConfigError(
-                f"{name} needs weights whose {what} sum to 1, and those of topology {topology.name!r} do not in round {r}; "
-                f"{cure}"
-            )
+    r = _first_without(topology, holds)  # type: ignore[arg-type]
+    if r is not None:
+        raise ConfigError(
+            f"{name} needs weights whose {what} sum to 1, and those of topology {topology.name!r} do not in round {r}; {cure}"
+        )
+
+
+@lru_cache(maxsize=256)
+def _first_without(topology: Any, holds: Callable[[Matrix], bool]) -> int | None:
+    """The first round whose weights are not so; asked again whenever a simulated board starts."""
+    return next((r for r in range(topology.period) if not holds(topology.matrix(r))), None)
+
+
+def _doubly_and_symmetric(w: Matrix) -> bool:
+    return is_doubly_stochastic(w) and is_symmetric(w)
 
 
 def complete(name: str, view: NodeView) -> None:

@@ -1,8 +1,9 @@
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
 
+T = TypeVar("T")
 ReadBuffer: TypeAlias = NDArray[Any] | bytes | bytearray | memoryview
 WriteBuffer: TypeAlias = NDArray[Any] | bytearray | memoryview
 QuantiserSpec: TypeAlias = tuple[int, int, int, int, tuple[float, ...] | None]
@@ -277,6 +278,7 @@ def int8_average_pool(
 def int8_average_pool_backward(
     shape: Sequence[int], g: ReadBuffer, count_padding: bool, out: WriteBuffer, threads: int | None = None
 ) -> None: ...
+def changed(record: T, **changes: Any) -> T: ...
 
 class Relay:
     def __init__(self) -> None: ...

@@ -72,6 +72,7 @@ class World:
         self.byzantine = Byzantine(of(seed, "byzantine"), view.codec, view.layout, self.limits)
         self.ledger = Ledger(n, schedule.values, any(f.kind == "replay" for f in schedule.faults))
         self.by_wire = schedule.by_wire
+        self._mixed: list[float | None] = [None] * n  # `Audit.mixed` of each node; None: its state has moved on since
         self.quiet = False  # all is well and nobody trains any more
         self.settled = False  # and everybody has caught up
         self.last_round: Round | None = None  # after which nodes rest; None: not yet known
@@ -115,21 +116,20 @@ class World:
         self.trace.event(self.clock.now, node.index, trace.STEP)
         delta = local.delta if self.last_delta is None else self.last_delta.delta
         if delta is not None and delta is not self.workload.still.delta:
-            mixed = self.algorithm.audit(node.state).mixed if self.name in PUSH_SUM else 1.0
+            mixed = self._mixed[node.index] if self.name in PUSH_SUM else 1.0
+            if mixed is None:
+                mixed = self.algorithm.audit(node.state).mixed
             self.ledger.updated(node.index, delta, mixed)
         if self.trace.say is not None:
             self.trace.line(self.clock.now, node.index, f"steps in round {self.algorithm.round(node.state)}")
 
     def send(self, node: Node, send: Send) -> None:
-        i, to, frame, lie = node.index, self.index[send.to], send.frame, ""
-        mark = trace.mark(frame)
-        data: bytes | wire.Frame = b"".join(wire.build(frame)) if self.by_wire or i in self.liars else frame
-        if i in self.liars:
-            lie, data = self._tamper(i, send, data)  # type: ignore[arg-type]
-            mark = zlib.crc32(data) if lie else mark
-        fate = self.network.send(i, to, Frame(i, data, lie, mark))
+        i, to, mark = node.index, self.index[send.to], trace.mark(send.frame)
+        as_bytes = self.by_wire or i in self.liars
+        message = self._in_bytes(i, send, mark) if as_bytes else Frame(i, send.frame, "", mark)
+        fate = self.network.send(i, to, message)
         if self.trace.say is not None:
-            extra = (f", tampered with: {lie}" if lie else "") + (f", {fate}" if fate else "")
+            extra = (f", tampered with: {message.lie}" if message.lie else "") + (f", {fate}" if fate else "")
             self.trace.line(self.clock.now, i, f"-> {to}: {describe(send.frame)}{extra}")
 
     def received(self, node: Node, event: Frame, frame: wire.Frame, outcome: tuple[Any, list[Action]]) -> None:
@@ -188,7 +188,7 @@ class World:
             self.on_round(node)
 
     def checkpoint(self, node: Node) -> None:
-        state = node.state
+        state, self._mixed[node.index] = node.state, None
         node.disk.write(Saved(state, self.algorithm.round(state), self.ledger.accounts[node.index].copy()))
 
     def suspected(self, node: Node, suspect: Suspect) -> None:
@@ -225,6 +225,7 @@ class World:
 
     def _check_state(self, node: Node, audit: Audit) -> None:
         i = node.index
+        self._mixed[i] = audit.mixed
         if fault := checkers.finite_fault(self.models[i][-1]):
             self.violate("finite", i, fault)
         if self.hull is not None and self._only_averages() and (fault := self.hull.fault(self.models[i][-1])):
@@ -259,14 +260,16 @@ class World:
 
     # -- between network and nodes ---------------------------------------------------------------------------
 
-    def _tamper(self, i: int, send: Send, data: bytes) -> tuple[str, bytes]:
-        for kind, share in self.liars[i]:
+    def _in_bytes(self, i: int, send: Send, mark: float) -> Frame:
+        """As it goes over a wire, and as liars change it."""
+        data = b"".join(wire.build(send.frame))
+        for kind, share in self.liars.get(i, ()):
             if self.rng.random() < share:
                 changed = self.byzantine.tamper(kind, send.frame, send.to)
                 if changed is not None and changed != data:
                     self.seen[kind] += 1
-                    return kind, changed
-        return "", data
+                    return Frame(i, changed, kind, zlib.crc32(changed))
+        return Frame(i, data, "", mark)
 
     def _deliver(self, receiver: int, frame: Frame) -> None:
         node = self.nodes[receiver]

@@ -11,5 +11,6 @@ NB_MODULE(_native, m) {
     edgegossip::bind_minmax8(m);
     edgegossip::bind_sparse(m);
     edgegossip::bind_quantise(m);
+    edgegossip::bind_records(m);
     edgegossip::bind_relay(m);
 }
