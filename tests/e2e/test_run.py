@@ -75,7 +75,7 @@ def _check_folder(folder: Path) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_killed_board_is_named_within_10_s_and_the_others_finish(mode: str, tmp_path: Path) -> None:
     """With an exit code of its own."""
-    settings = ("--set", {"gossip": "run.rounds=150", "server": "run.rounds=60"}[mode], "--set", "run.nodes=3")
+    settings = ("--set", {"gossip": "run.rounds=150", "server": "run.rounds=40"}[mode], "--set", "run.nodes=3")
     with edgegossip("run", f"quickstart-{mode}", *settings, "--no-plots", runs=tmp_path) as running:
         running.wait_until(lambda: running.rounds_done(3, boards=3))
         running.board("board-1").send_signal(signal.SIGKILL)
