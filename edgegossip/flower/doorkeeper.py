@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import threading
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from edgegossip.flower.credentials import KEY_DOMAIN, Policy
@@ -102,14 +104,21 @@ class Doorkeeper:
                 data = self._socket.recv(65_536)
                 if not data:
                     return
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    self._hear(json.loads(line))
             except TimeoutError:
-                pass
+                data = b""
             except OSError:
                 return
-            self._look()
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._safely(partial(self._hear, json.loads(line)))
+            self._safely(self._look)
+
+    def _safely(self, work: Callable[[], None]) -> None:
+        """Nobody could come in any more if this thread ended, such as by a record that a full disk did not take."""
+        try:
+            work()
+        except Exception:
+            logging.getLogger(__name__).exception("the coordinator's doorkeeper failed")
 
     def _hear(self, news: dict[str, Any]) -> None:
         if "sockets" in news:
@@ -124,8 +133,9 @@ class Doorkeeper:
                 self._admit(news["key"], news["proof"], news["time"])
             except EdgegossipError as error:
                 why = str(error)
-                self._say(news["from"], why)
             self._tell({"answer": news["join"], "why": why})
+            if why:
+                self._say(news["from"], why)
 
     def _admit(self, key: str, proof: str, clock: str) -> None:
         """Raises EdgegossipError with the reason."""

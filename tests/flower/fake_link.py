@@ -13,6 +13,7 @@ from edgegossip import codecs
 from edgegossip.codecs.base import Codec
 from edgegossip.flower import protocol
 from edgegossip.flower._private import NodeSeen
+from edgegossip.flower._private.runtime import ErrorCode
 from edgegossip.flower.board import Board
 from edgegossip.flower.payload import Channel
 from edgegossip.profiling.spans import RoundClock
@@ -20,6 +21,10 @@ from edgegossip.training.base import Workload
 from edgegossip.types import EdgegossipError, NodeId, Round
 
 Spoil = Callable[[RecordDict], RecordDict]
+
+
+class NotThere(Exception):
+    """Flower's word for a board that has missed its heartbeats."""
 
 
 @dataclass(slots=True)
@@ -31,9 +36,11 @@ class FakeBoard:
     workload: Workload
     codec: Codec[Any]
     downlink: Codec[Any] = field(default_factory=lambda: codecs.get("fp32"))
+    unavailable: int = 0  # greetings that Flower answers in its place: it was silent for too long
     absent: int = 0  # looks of the coordinator at its boards before this one is there
     late: frozenset[Round] = frozenset()
     away: frozenset[Round] = frozenset()
+    ghost: frozenset[Round] = frozenset()  # the same, but the SuperLink takes the old process for alive
     spoil: dict[Round, Spoil] = field(default_factory=dict)
     board: Board | None = None
     trained: list[Round] = field(default_factory=list)
@@ -93,7 +100,12 @@ class FakeLink:
         )
         copied.metadata.__dict__["_message_id"] = message_id
         try:
+            if message.metadata.message_type == "query" and board.unavailable > 0:
+                board.unavailable -= 1
+                raise NotThere("Node Unavailable")
             reply = Message(board.answer(copied), reply_to=copied)
+        except NotThere as error:
+            reply = Message(Error(ErrorCode.NODE_UNAVAILABLE, str(error)), reply_to=copied)
         except EdgegossipError as error:
             reply = Message(Error(3, str(error)), reply_to=copied)
         trained = message.metadata.message_type == "train" and board.board is not None
@@ -101,6 +113,9 @@ class FakeLink:
         if trained and round in board.away:
             board.away -= {round}
             del self._ids[node_id]
+            self._ids[node_id + 100] = board
+        elif trained and round in board.ghost:
+            board.ghost -= {round}
             self._ids[node_id + 100] = board
         elif trained and round in board.late:
             self._held.append(reply)

@@ -114,6 +114,22 @@ def test_differences_go_down_to_those_who_hold_the_model_before(sink: Memory) ->
     )
 
 
+def test_a_board_that_was_too_busy_to_answer_its_greeting_is_greeted_again(sink: Memory) -> None:
+    run = Run(sink)
+    run.boards[1].unavailable = 2
+    np.testing.assert_array_equal(run.play(), Run(Memory()).play())
+    assert not sink.texts("refused") and len(sink.texts("joined")) == 4
+
+
+def test_nobody_waits_for_a_process_whose_successor_has_joined(sink: Memory) -> None:
+    run = Run(sink, server={"deadline_s": 3600})
+    run.boards[1].ghost = frozenset({2})
+    run.play()
+    assert run.boards[1].trained == list(range(6)) and len(sink.texts("joined")) == 5
+    used = [values["server/used"] for _, _, values in sink.records if "server/used" in values]
+    assert used == [4, 4, 3, 4, 4, 4] and not sink.texts("suspect")
+
+
 @pytest.mark.parametrize("down", ["fp32", "8-bit-elastiquant"])
 def test_a_round_whose_boards_all_went_away_is_asked_for_again(down: str, sink: Memory) -> None:
     expected = Run(Memory(), rounds=6, server={"downlink": down}).play()
