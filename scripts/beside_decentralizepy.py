@@ -206,6 +206,7 @@ def ours(folder: Path, rounds: int, batch: int) -> dict[str, Any]:
     document = json.loads(done.stdout)
     lines = (folder / "runs" / document["run"] / "metrics.jsonl").read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if row["step"] >= _SKIP and "time/round_s" in row]
+    rows = [row for row in rows if row.get("eval/loss") is None]  # theirs has no evaluation either
     sent = document["sent_bytes"]
     return {
         "round_s": median(row["time/round_s"] for row in rows),

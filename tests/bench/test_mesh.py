@@ -70,6 +70,7 @@ def test_the_command(tmp_path):
     assert [(row["case"], row["nodes"], row["rounds"]) for row in document["rows"]] == [
         ("ring", 3, 24),
         ("memory", 4, 5),
+        ("memory", 4, 20),
     ]
     assert document["rows"][0]["round_ms"] > 0
     assert done.return_value == 6  # no row that a target speaks of
