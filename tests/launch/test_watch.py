@@ -24,6 +24,25 @@ for _ in range(90):
     time.sleep(0.05)
 pipe.event("busy", "finished", "done")
 """
+# The same until the file that it is given has so many bytes.
+UNTIL = """
+import os, time
+from edgegossip.profiling.sinks import PipeSink
+pipe = PipeSink(1)
+while not os.path.exists({file!r}) or os.path.getsize({file!r}) < {size}:
+    pipe.beat()
+    time.sleep(0.05)
+pipe.event("busy", "finished", "done")
+"""
+SIGN = "open({file!r}, 'a').write('.')\n"  # adds a byte to that file
+# Dies a second after that file is there: what its writer said has been heard by then.
+LATE = """
+import os, time
+while not os.path.exists({file!r}):
+    time.sleep(0.05)
+time.sleep(1)
+raise SystemExit(3)
+"""
 STOPPED = "import time; time.sleep(300)"
 CRASHING = "raise SystemExit(3)"
 
@@ -87,42 +106,53 @@ def test_a_crash_is_named_with_its_exit_code_and_log(tmp_path: Path) -> None:
 
 
 def test_a_board_that_dies_is_started_again_and_is_not_lost(tmp_path: Path) -> None:
-    again = BUSY.replace("busy", "crashing").replace("90", "1")
-    made, sink = watch(tmp_path, 5.0, restarts=1, again=again, crashing=CRASHING, busy=BUSY)
+    file = str(tmp_path / "sign")
+    again = BUSY.replace("busy", "crashing").replace("90", "1") + SIGN.format(file=file)
+    busy = UNTIL.format(file=file, size=1)
+    made, sink = watch(tmp_path, 5.0, restarts=1, again=again, crashing=CRASHING, busy=busy)
     assert made.lost == {} and [c.name for c in made.children] == ["crashing", "busy"]
     assert [e.name for e in sink.events if e.node == "crashing"] == ["restarted", "finished"]
 
 
 def test_a_board_is_started_again_so_often_and_not_when_it_said_what_is_wrong(tmp_path: Path) -> None:
     wrong = "from edgegossip.profiling.sinks import PipeSink; PipeSink(1).event('wrong', 'error', 'no such file')"
-    made, sink = watch(tmp_path, 5.0, restarts=2, busy=BUSY, crashing=CRASHING, wrong=wrong)
+    file = str(tmp_path / "sign")
+    crashing, busy = SIGN.format(file=file) + CRASHING, UNTIL.format(file=file, size=3)
+    made, sink = watch(tmp_path, 5.0, restarts=2, busy=busy, crashing=crashing, wrong=wrong)
     assert sorted(made.lost) == ["crashing", "wrong"] and made.lost["wrong"] == "no such file"
     assert [e.name for e in sink.events if e.node == "crashing"] == ["restarted", "restarted", "lost"]
 
 
+def says_it_is_done(name: str, file: str) -> str:
+    said = f"from edgegossip.profiling.sinks import PipeSink; PipeSink(1).event({name!r}, 'finished', 'done')\n"
+    return said + SIGN.format(file=file)
+
+
 def test_nobody_is_started_again_when_the_others_have_finished(tmp_path: Path) -> None:
-    done = "from edgegossip.profiling.sinks import PipeSink; PipeSink(1).event('done', 'finished', 'done')"
-    made, _ = watch(tmp_path, 5.0, restarts=1, done=done, late="import time; time.sleep(3); raise SystemExit(3)")
+    file = str(tmp_path / "sign")
+    made, _ = watch(tmp_path, 5.0, restarts=1, done=says_it_is_done("done", file), late=LATE.format(file=file))
     assert list(made.lost) == ["late"]
 
 
 def test_one_with_a_checkpoint_is_started_again_all_the_same(tmp_path: Path) -> None:
-    done = "from edgegossip.profiling.sinks import PipeSink; PipeSink(1).event('done', 'finished', 'done')"
-    late = "import time; time.sleep(3); raise SystemExit(3)"
-    made, _ = watch(
-        tmp_path, 5.0, restarts=1, again=done.replace("'done'", "'late'", 1), kept=True, done=done, late=late
-    )
+    file = str(tmp_path / "sign")
+    scripts = {"done": says_it_is_done("done", file), "late": LATE.format(file=file)}
+    made, _ = watch(tmp_path, 5.0, restarts=1, again=says_it_is_done("late", file), kept=True, **scripts)
     assert made.lost == {}
 
 
 def test_a_board_that_starts_again_is_told_who_is_gone(tmp_path: Path) -> None:
     """It would wait for them; here it repeats what it is told."""
-    echo = "import sys; from edgegossip.profiling.sinks import PipeSink; pipe = PipeSink(1)\n"
+    finished, listens = str(tmp_path / "finished"), str(tmp_path / "listens")
+    echo = "import sys; from edgegossip.profiling.sinks import PipeSink; pipe = PipeSink(1)\n" + SIGN.format(
+        file=listens
+    )
     echo += "for line in sys.stdin:\n    pipe.event('late', 'notice', line)\n    if 'busy' in line: break\n"
     echo += "pipe.event('late', 'finished', 'done')"
-    gone = "from edgegossip.profiling.sinks import PipeSink; PipeSink(1).event('gone', 'finished', 'done')"
-    late = "import time; time.sleep(3); raise SystemExit(3)"
-    made, sink = watch(tmp_path, 8.0, restarts=1, again=echo, late=late, gone=gone, busy=BUSY)
+    gone, late = says_it_is_done("gone", finished), LATE.format(file=finished)
+    made, sink = watch(
+        tmp_path, 8.0, restarts=1, again=echo, late=late, gone=gone, busy=UNTIL.format(file=listens, size=1)
+    )
     assert made.lost == {}
     told = [json.loads(e.text) for e in sink.events if e.node == "late" and e.name == "notice"]
     assert told == [{"lost": name, "why": f"{name} has finished"} for name in ("gone", "busy")]
