@@ -129,8 +129,25 @@ class Limits:
         return cls(min(_U32, 4 * layout.size + 64 * len(layout.tensors) + 4096))
 
 
-def build(frame: Frame) -> tuple[bytes, bytes | memoryview]:
-    """Header with parameters and aux, and the body as it is (no copy): send one after the other.
+@dataclass(slots=True)
+class PayloadSum:
+    """The checksum of the last payload that was built, for frames with one body to several neighbours: it is summed up once. The
+    body must not change as long as this is in use."""
+
+    head: bytes = b""
+    body: bytes | memoryview | None = None
+    crc: int = 0
+
+    def of(self, head: bytes, body: bytes | memoryview) -> int:
+        """CRC-32 of both, one after the other."""
+        if body is not self.body or head != self.head:
+            self.head, self.body, self.crc = head, body, zlib.crc32(body, zlib.crc32(head))
+        return self.crc
+
+
+def build(frame: Frame, summed: PayloadSum | None = None) -> tuple[bytes, bytes | memoryview]:
+    """Header with parameters and aux, and the body as it is (no copy): send one after the other. `summed` goes from one frame
+    with the same body to the next.
 
     Raises LocalError on a field that does not fit the wire.
     """
@@ -153,7 +170,7 @@ def build(frame: Frame) -> tuple[bytes, bytes | memoryview]:
         len(body),
         frame.sequence,
         frame.key,
-        zlib.crc32(body, zlib.crc32(payload_head)),
+        (PayloadSum() if summed is None else summed).of(payload_head, body),
     )
     return fields + _CRC.pack(zlib.crc32(fields)) + payload_head, body
 

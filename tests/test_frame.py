@@ -86,6 +86,14 @@ def test_body_is_never_copied() -> None:
     assert frame.parse(bytearray(data), LIMITS).body.readonly
 
 
+def test_one_body_to_several_neighbours_is_summed_up_once() -> None:
+    body, other = bytes(100), bytes(99) + b"1"
+    messages = [example(body=body), example(body=body, sequence=2), example(body=body, aux={}), example(body=other)]
+    summed = frame.PayloadSum()
+    for message in (*messages, messages[0]):
+        assert b"".join(frame.build(message, summed)) == joined(message)
+
+
 def test_body_may_be_a_view_of_wider_elements() -> None:
     numbers = np.arange(6, dtype="<f4").reshape(2, 3)
     head, body = frame.build(example(body=numbers.data))

@@ -275,12 +275,12 @@ class Driver:
         self._perform(actions)
 
     def _perform(self, actions: Sequence[Action]) -> None:
-        adopted = False
+        adopted, summed = False, wire.PayloadSum()
         for action in actions:
             match action:
                 case Send(to, frame):
                     with self._span("transmit"):
-                        ticket = self._transport.send(to, wire.build(frame))
+                        ticket = self._transport.send(to, wire.build(frame, summed))
                     self._traffic.sent(ticket, len(frame.body))
                 case SetTimer(after_s):
                     self._timer = None if after_s is None else self._now() + after_s
