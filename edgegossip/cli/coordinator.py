@@ -16,7 +16,12 @@ from edgegossip.cli.options import JSON, PLOTS, RUNS, SETTINGS
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for every interface."
 )
 @click.option("--port", type=click.IntRange(0, 65_535), default=8000, show_default=True, help="Port to listen on.")
-@click.option("--boards", default="", metavar="A,B,...", help="Names of the boards; default board-0, board-1, ...")
+@click.option(
+    "--boards",
+    default="",
+    metavar="A,B,...",
+    help="Names of the boards; default: the fleet's, or board-0, board-1, ...",
+)
 @click.option(
     "--fleet",
     type=click.Path(file_okay=False, path_type=Path),
