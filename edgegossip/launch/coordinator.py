@@ -76,7 +76,8 @@ def _with_names(recipe: Recipe, options: CoordinatorOptions) -> CoordinatorOptio
         cure = (
             "name those of this run with --boards" if len(known) > recipe.run.nodes else "add boards with `fleet add`"
         )
-        raise ConfigError(f"{count}: {cure}, or --set run.nodes={max(2, len(known))}")
+        without = "" if options.fleet else "; --insecure goes without this fleet"
+        raise ConfigError(f"{count}: {cure}, or --set run.nodes={max(2, len(known))}{without}")
     for name in options.boards:
         if name not in known:
             cure = f"edgegossip fleet add --fleet {folder} {name}"
