@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 HURRY_S = 2.0  # how long the last checkpoint may take when the board is stopped
 EARLY_BYTES = 64 << 20  # frames that are kept until training begins; a neighbour sends what we lack once it does
+RETURN_S = 10.0  # a neighbour that was down and sends frames is waited for so long: our stream to it is on its way
 LEAVE_S = 10.0  # how long the last frames may take to be acknowledged
 
 
@@ -89,7 +90,8 @@ def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
             case None if time.monotonic() >= announce_at:
                 announce_at = time.monotonic() + ANNOUNCE_S
                 sink.event(spec.name, "waiting", presence.who_is_missing())
-            case Received(_, data):
+            case Received(sender, data):
+                presence.heard(sender)
                 joined.keep(event)
                 if _round_of(data) > len(spec.members) + topology.period:  # none that begins with us can be there yet
                     late_s = min(late_s, time.monotonic() + spec.recipe.network.grace_s)
@@ -118,13 +120,20 @@ class _Presence:
         self.up, self.down = set[NodeId](), dict[NodeId, str]()
         self._last_seen_s: dict[NodeId, float] = {}
         self._left = set[NodeId]()
+        self._returning: dict[NodeId, tuple[float, str]] = {}  # until when to wait for it, and why it was down
 
     @property
     def all_left(self) -> bool:
         """Whether every neighbour has left on purpose."""
         return self._wanted <= self._left
 
+    def heard(self, peer: NodeId) -> None:
+        """A frame of it came. What was said of it before, perhaps by a member that knew less than we do now, is out of date."""
+        if peer in self.down:
+            self._returning.setdefault(peer, (time.monotonic() + RETURN_S, self.down.pop(peer)))
+
     def note(self, event: PeerUp | PeerDown) -> None:
+        self._returning.pop(event.peer, None)
         match event:
             case PeerUp(peer):
                 self.up.add(peer)
@@ -140,6 +149,10 @@ class _Presence:
                     self._seen.add(peer)  # we ended it ourselves, and nothing more will come
 
     def may_start(self, others_train: bool, late: bool) -> bool:
+        for peer, (until_s, reason) in list(self._returning.items()):
+            if time.monotonic() >= until_s:
+                self.down[peer] = reason
+                del self._returning[peer]
         if late and self.up:
             return True
         given_up = self.down.keys() if others_train else self.down.keys() & self._seen

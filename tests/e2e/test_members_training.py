@@ -99,6 +99,11 @@ def test_three_of_eighteen_die_at_once_and_come_back(tmp_path: Path) -> None:
                     fleet.start(d, seed=1)
                 for d in dead:
                     fleet.wait_for(d, "started", timeout_s=240)
+                    there = max(rounds(fleet, k) for k in everybody - dead)
+                    fleet.wait_until(lambda d=d: bool(fleet.metrics(d)), "its first round", 120)
+                    back = fleet.metrics(d)[0]["step"]
+                    print(f"pi-{d} is back in round {back}, the others had ended {there}")
+                    assert back >= there - 2
                 assert took < 10.0
             final.append(run_to_the_end(fleet, everybody))
     mean = [sum(accuracy.values()) / len(accuracy) for accuracy in final]

@@ -76,3 +76,18 @@ def test_a_frame_larger_than_what_may_wait_is_kept_when_it_is_the_first(monkeypa
     for event in (PeerUp("b"), Received("b", bytes(4000)), Received("b", bytes(10)), PeerUp("d")):
         transport.events.put(event)
     assert [len(e.data) for e in join(SPEC, transport, ListSink()).early if isinstance(e, Received)] == [4000]
+
+
+def test_a_neighbour_that_sends_is_not_down_whatever_was_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A board that joins takes over a table in which both of its neighbours are dead, by a mistake that is being put right."""
+    stale = [PeerDown(peer, "pi-7 got no answer") for peer in "bd"]
+    transport, sink = MemoryTransport("a"), ListSink()
+    for event in (*stale, Received("b", b"frame"), PeerUp("b")):
+        transport.events.put(event)
+    joined = join(replace(SPEC, restarted=True), transport, sink)
+    assert joined.down == {"d"}
+    monkeypatch.setattr(gossip_node, "RETURN_S", 0.05)
+    monkeypatch.setattr(gossip_node, "ANNOUNCE_S", 0.1)
+    for event in (*stale, Received("b", b"frame")):  # it cannot be reached: it is not waited for without end
+        transport.events.put(event)
+    assert join(replace(SPEC, restarted=True), transport, sink).down == {"b", "d"}
