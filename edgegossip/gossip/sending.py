@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from edgegossip.frame import Aux, Frame
 from edgegossip.gossip.base import Action, Send
 from edgegossip.gossip.changed import changed
+from edgegossip.gossip.state import NO_OUT_EDGE
 from edgegossip.gossip.streams import OutEdge
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def tell(algorithm: Synchronous, s: State, to: Iterable[int], advance: bool) -> 
     sent: list[int] = []
     out = dict(s.out)
     for k in to:
-        edge = s.out_edge((k, phase))
+        edge = out.get((k, phase), NO_OUT_EDGE)
         gets = members[k] not in down and (edge.session or not streams)
         if advance if streams else gets:
             edge = changed(edge, position=edge.position + 1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from edgegossip.frame import Aux, Kind
@@ -170,7 +170,8 @@ class Synchronous:
                 told[phase] = edge.position
         public = {phase: (told[phase], vec) for phase, (_, vec) in audit.public.items()}
         held = {key: (s.in_edge(key).position, vec) for key, (_, vec) in audit.replicas.items()}
-        return replace(audit, public=public, replicas=held)
+        a = audit
+        return Audit(a.mass, a.weight, a.mixed, a.sent, a.seen, public, held, a.taken, a.finished, a.row)
 
     def key(self, j: int, phase: int) -> Key:
         """Where the edge with j is kept."""

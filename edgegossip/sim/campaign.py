@@ -27,6 +27,7 @@ class Result:
     replays: int = 0  # schedules that were run twice
     events: int = 0
     seconds: float = 0.0
+    cpu_s: float = 0.0  # of all processes together, second runs included
     faults: Counter[str] = field(default_factory=Counter)  # schedules in which a kind did something
     algorithms: Counter[str] = field(default_factory=Counter)  # schedules that ran it, with its momentum
     topologies: Counter[str] = field(default_factory=Counter)
@@ -41,6 +42,7 @@ class Result:
         self.violations += other.violations
         self.replays += other.replays
         self.events += other.events
+        self.cpu_s += other.cpu_s
         self.faults.update(other.faults)
         self.algorithms.update(other.algorithms)
         self.topologies.update(other.topologies)
@@ -54,6 +56,7 @@ class Result:
             "violations": self.violations,
             "faults": dict(sorted(self.faults.items())),
             "schedules_per_s": round(self.schedules / self.seconds, 2) if self.seconds else None,
+            "schedules_per_cpu_s": round(self.schedules / self.cpu_s, 2) if self.cpu_s else None,
             "first_failure_seed": self.failures[0][0] if self.failures else None,
             "replays": self.replays,
             "events": self.events,
@@ -110,7 +113,7 @@ def _parts(seeds: list[int], options: Options, jobs: int, variants: dict[str, An
 
 
 def _run(seeds: Sequence[int], options: Options, variants: dict[str, Any], first: int) -> Result:
-    result = Result()
+    result, started = Result(), time.process_time()
     for seed in seeds:
         schedule = draw(seed, options)
         outcome = run_schedule(schedule, **variants)
@@ -129,6 +132,7 @@ def _run(seeds: Sequence[int], options: Options, variants: dict[str, Any], first
             result.violations += 1
             result.rules[rule] += 1
             result.failures.append((seed, rule, text))
+    result.cpu_s = time.process_time() - started
     return result
 
 

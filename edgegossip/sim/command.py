@@ -137,7 +137,8 @@ def _show(result: Result, say: Say) -> None:
     rate = result.schedules / result.seconds if result.seconds else 0.0
     say(
         f"{result.schedules} schedules, {result.violations} violations, {_twice(result)}; "
-        f"{rate:.1f} schedules and {result.events / max(result.seconds, 1e-9):.0f} events a second"
+        f"{rate:.1f} schedules and {result.events / max(result.seconds, 1e-9):.0f} events a second, "
+        f"{result.schedules / max(result.cpu_s, 1e-9):.1f} schedules a second and core of CPU time"
     )
     for rule, count in sorted(result.rules.items()):
         say(f"  {rule}: {count}")

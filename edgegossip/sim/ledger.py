@@ -45,6 +45,7 @@ class Ledger:
         peer that is gone already; the account is closed when the peer's present life is heard of."""
         self._values, self._replays = values, replays
         self._lives = [0] * nodes  # how often each has lost its disk
+        self.disks_lost = False  # whether any has
         self.accounts = [Account(np.zeros(values), 0.0, [0] * nodes) for _ in range(nodes)]
 
     def booted(self, node: int, saved: Saved | None, start: Vec, again: bool) -> None:
@@ -53,6 +54,7 @@ class Ledger:
             self.accounts[node] = saved.notes.copy()
             return
         self._lives[node] += again
+        self.disks_lost |= again
         lives = [0] * len(self._lives) if self._replays else list(self._lives)
         self.accounts[node] = Account(start.astype(np.float64), 1.0, lives)
 

@@ -139,6 +139,8 @@ class World:
             self.states += 1
         if self.trace.say is not None:
             self.trace.line(self.clock.now, i, f"<- {event.sender}: {describe(frame)}")
+        if not (ledger.disks_lost or event.lie):
+            return
         owes = ledger.owes(i, event.sender)
         if not owes and not event.lie:
             return
