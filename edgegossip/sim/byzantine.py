@@ -19,6 +19,7 @@ MOST_HUGE = 3  # frames a schedule: a million to the power of more than that lea
 HUGE = np.float32(1e6)
 FAR = 20, 2000  # rounds ahead
 HEAVY = 1e6
+GAPS = 0.5  # share of the messages that `byzantine-state` may change
 
 
 class Byzantine:
@@ -70,8 +71,10 @@ class Byzantine:
         return self._built(replace(frame, round=frame.round + ahead))
 
     def _heavier(self, frame: Frame) -> bytes | None:
+        """Of a full state the weights; of a stream's message now and then the number, so that full states are asked for."""
         if frame.kind != Kind.STATE:
-            return None
+            counts = frame.kind != Kind.HELLO and Aux.SESSION in frame.aux and self._random() < GAPS
+            return self._built(replace(frame, sequence=frame.sequence + 1)) if counts else None
         tags = [t for t in (Aux.PUSH_SUM_WEIGHT, Aux.EXAMPLES, Aux.STEPS) if t in frame.aux]
         aux: dict[int, float] = {t: (frame.aux[t] + 1.0) * HEAVY ** (1 + int(self._random() * 3)) for t in tags}
         return self._built(replace(frame, aux={**frame.aux, **aux})) if aux else None

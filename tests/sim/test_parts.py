@@ -1,6 +1,7 @@
 """Clock, network, presence, disk, workload, names."""
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -202,6 +203,12 @@ def test_every_lie_is_a_frame_and_another_one() -> None:
     hello = Frame(Kind.HELLO, codec.wire_id, b"", layout.hash, b"r" * 16, 3, 1, 5, b"")
     assert byzantine.tamper("byzantine-nan", hello) is None and byzantine.tamper("byzantine-huge", hello) is None
     assert all(byzantine.tamper("byzantine-mutation", hello) for _ in range(50))
+    assert byzantine.tamper("byzantine-state", hello) is None and byzantine.tamper("byzantine-state", frame) is None
+    streamed = frame.numbered(4, {**frame.aux, Aux.SESSION: 7})
+    gaps = [wire.parse(data, limits) for _ in range(50) if (data := byzantine.tamper("byzantine-state", streamed))]
+    assert 5 < len(gaps) < 45 and {g.sequence for g in gaps} == {5}
+    state = replace(streamed, kind=Kind.STATE)
+    assert wire.parse(byzantine.tamper("byzantine-state", state), limits).aux[Aux.PUSH_SUM_WEIGHT] > 1e5
 
 
 def test_trace_tells_runs_apart() -> None:
