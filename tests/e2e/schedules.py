@@ -27,6 +27,7 @@ from tests.e2e.network import network
 SETTINGS = ("run.rounds=120", "training.local_steps=30", "evaluation.every=1000", "gossip.deadline_s=10")
 START_S = 600.0  # until somebody trains: boards load PyTorch at the same time, on a machine that may be busy
 DEADLINE_S = 600.0  # from then on; a run without faults takes some 20 s on an idle machine
+LEAVE_S = 120.0  # from SIGTERM to the end of the process, likewise
 ACCURACY = 0.85
 
 
@@ -77,7 +78,7 @@ class Schedule:
         k = self.random.choice(self.alive())
         self.say(f"{k} leaves")
         self.fleet.signal(signal.SIGTERM, k)
-        self.fleet.boards[k].process.wait(30)
+        self.fleet.boards[k].process.wait(LEAVE_S)
         time.sleep(self.random.uniform(0.0, 4.0))
         self.again(k)
 
@@ -106,11 +107,15 @@ class Schedule:
 
     def end(self) -> None:
         """Every board ends by itself, in time, and well. One that joined when all others had just left is let go."""
-        for k, board in list(self.fleet.boards.items()):
+        last = sorted(self.fleet.boards, key=lambda k: self.fleet.lives[k])  # who may have come too late
+        for k, board in [(k, self.fleet.boards[k]) for k in last]:
             left_s = max(5.0, DEADLINE_S - (time.monotonic() - self.began_training))
             others_done = all(b.process.poll() is not None for m, b in self.fleet.boards.items() if m != k)
             if others_done and not self.fleet.events(k):
                 self.say(f"{k} found nobody any more")
+                continue
+            if others_done and self.waits(k):
+                self.let_go(k)
                 continue
             code, _, err = board.finish(left_s)
             if code == 6 and "was started again when" in err:
@@ -120,6 +125,22 @@ class Schedule:
             assert board.nobody_left(), f"pi-{k} left a process behind"
             accuracy = self.fleet.accuracy(k)
             assert accuracy > ACCURACY, f"pi-{k} ended with accuracy {accuracy}"
+
+    def waits(self, k: int) -> bool:
+        """Whether it waits for its neighbours, rather than to train or to end."""
+        board = self.fleet.boards[k].process
+        said = ("waiting", "joined", "error")
+        self.fleet.wait_until(
+            lambda: board.poll() is not None or any(self.fleet.events(k, s) for s in said), "what it does", 60
+        )
+        return board.poll() is None and not self.fleet.events(k, "joined")
+
+    def let_go(self, k: int) -> None:
+        """It was told of members that had left when it listened at last, and waits for one to come back: until it is stopped."""
+        self.say(f"{k} waits for members that have left")
+        self.fleet.signal(signal.SIGTERM, k)
+        code, _, err = self.fleet.boards[k].finish(60)
+        assert code == 130, f"pi-{k} waited for members that had left and ended with {code}: {err[-400:]}"
 
 
 def run(seed: int) -> dict[str, object]:
