@@ -77,6 +77,14 @@ class Inbox:
         self._last_call = True
         self._room.set()
 
+    def try_reserve(self, size_bytes: int) -> bool:
+        """Whether a frame of this size may come in now; if so, its room is taken."""
+        with self._lock:
+            if self._used_bytes and self._used_bytes + max(size_bytes, _LEAST_BYTES) > self._max_bytes:
+                return False
+            self._used_bytes += max(size_bytes, _LEAST_BYTES)
+            return True
+
     async def reserve(self, size_bytes: int) -> bool:
         """Wait until a frame of this size may come in. A frame always may when nothing else is there. False when it may not
         and it is no use to wait."""

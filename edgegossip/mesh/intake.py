@@ -60,6 +60,8 @@ class Intake:
     async def take(self, sender: NodeId, source: Source, chunk: wire.ChunkView, stream: object) -> int:
         """Take in one chunk; how much of its frame is here now. A complete frame is in the inbox. Raises Refused, and Ended when
         there is no room and no use to wait for it."""
+        if self._take_whole(sender, source, chunk):
+            return chunk.total
         part = source.part
         if part is not None and part.stream is not stream and chunk.offset == 0:
             self.drop(source)  # the sender starts this frame anew, or has given it up
@@ -85,6 +87,17 @@ class Intake:
             source.part, source.completed = None, part.transfer
             self._inbox.post(Received(sender, data))
         return end
+
+    def _take_whole(self, sender: NodeId, source: Source, chunk: wire.ChunkView) -> bool:
+        """A frame in one chunk, when nothing is in its way: most of the small ones. Raises Refused."""
+        if source.part is not None or chunk.offset or not 0 < len(chunk.data) == chunk.total:
+            return False
+        self._check_first(source, chunk)
+        if not self._inbox.try_reserve(chunk.total):
+            return False
+        source.completed = chunk.transfer
+        self._inbox.post(Received(sender, chunk.data))
+        return True
 
     def leave(self, source: Source, stream: object, *, keep: bool) -> None:
         """A stream has ended: let go of the frame that it was bringing, or keep its part for a while."""

@@ -24,7 +24,8 @@ class TurnLoop:
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
-        self._turn = threading.Condition()  # guards all below
+        self._lock = threading.RLock()  # guards all below
+        self._turn = threading.Condition(self._lock)
         self._thread_runs = False
         self._caller = False  # has the loop, or waits for the thread to leave it
         self._sleeps = False  # the thread waits to be told; else it looks by itself within HANDOVER_S
@@ -50,7 +51,7 @@ class TurnLoop:
 
     def act(self, action: Callable[[], None]) -> None:
         """Call `action` as the loop would: here and now when nobody runs the loop, else soon. It must not wait."""
-        with self._turn:
+        with self._lock:
             if not (self._thread_runs or self._caller):
                 action()
             elif not self.loop.is_closed():
@@ -63,13 +64,13 @@ class TurnLoop:
         if asyncio._get_running_loop() is self.loop:
             self.loop.stop()
         else:
-            with self._turn:  # `end` closes the loop
+            with self._lock:  # `end` closes the loop
                 if not self.loop.is_closed():
                     self.loop.call_soon_threadsafe(self.loop.stop)
 
     def end(self, timeout_s: float) -> None:
         """Stop the loop for good and close it. From a thread that is not in `wait`."""
-        with self._turn:
+        with self._lock:
             if self._ended:
                 return
             self._ended = True
@@ -78,7 +79,7 @@ class TurnLoop:
             left = self._turn.wait_for(lambda: not (self._thread_runs or self._caller), timeout_s)
         self._thread.join(timeout_s)
         if left and not self._thread.is_alive():
-            with self._turn:
+            with self._lock:
                 self.loop.close()
 
     def _wake_by(self, end_s: float) -> bool:
@@ -97,7 +98,7 @@ class TurnLoop:
         self.loop.stop()
 
     def _take(self) -> bool:
-        with self._turn:
+        with self._lock:
             if self._caller or self._ended:
                 return False
             self._caller = True
@@ -108,7 +109,7 @@ class TurnLoop:
             return True
 
     def _leave(self) -> None:
-        with self._turn:
+        with self._lock:
             self._caller, self._vacant_s = False, time.monotonic()
             if self._sleeps or self._ended:
                 self._turn.notify_all()
@@ -116,14 +117,14 @@ class TurnLoop:
     def _run(self) -> None:
         while self._begin():
             self.loop.run_forever()
-            with self._turn:
+            with self._lock:
                 self._thread_runs = False
                 self._turn.notify_all()
 
     def _begin(self) -> bool:
         """Wait until the loop has been vacant long enough; False when it has ended. While callers come and go this thread looks
         by itself: to tell it of each of them would cost them a wake-up and the interpreter lock."""
-        with self._turn:
+        with self._lock:
             seen = looks = 0
             while not self._ended:
                 left_s = HANDOVER_S if self._caller else self._vacant_s + HANDOVER_S - time.monotonic()

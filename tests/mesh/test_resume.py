@@ -44,9 +44,12 @@ class Room:
         self.used = 0
         self.posted: list[Received] = []
 
-    async def reserve(self, size: int) -> bool:
+    def try_reserve(self, size: int) -> bool:
         self.used += size
         return True
+
+    async def reserve(self, size: int) -> bool:
+        return self.try_reserve(size)
 
     def release(self, size: int) -> None:
         self.used -= size
