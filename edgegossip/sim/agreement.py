@@ -77,17 +77,20 @@ def contraction(
     return float(np.abs(p[:, None, :] - p[None, :, :]).sum(axis=2).max() / 2.0)
 
 
-def rounds_to_mix(topology: Topology, first: int, live: tuple[int, ...], most: int) -> int:
-    """Rounds from `first` on after which the matrices alone promise that no more than LEFT of the spread is left; `most` where
-    it takes longer."""
-    return _rounds_to_mix(topology, first % topology.period, live, most)  # type: ignore[arg-type]
+def rounds_to_mix(topology: Topology, first: int, live: tuple[int, ...], bounds: tuple[int, int], share: float) -> int:
+    """Rounds from `first` on after which the matrices alone promise that no more than LEFT of the spread is left, or, after
+    bounds[0] of them, no more than `share`; bounds[1] where it takes longer."""
+    return _rounds_to_mix(topology, first % topology.period, live, bounds, share)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=4096)
-def _rounds_to_mix(topology: Any, first: int, live: tuple[int, ...], most: int) -> int:
-    talks = np.ones((topology.n, topology.n), np.bool_)
-    few = (k for k in range(1, most) if contraction(topology, range(first, first + k), live, talks, 1.0, None) <= LEFT)
-    return next(few, most)
+def _rounds_to_mix(topology: Any, first: int, live: tuple[int, ...], bounds: tuple[int, int], share: float) -> int:
+    talks, (least, most) = np.ones((topology.n, topology.n), np.bool_), bounds
+    for k in range(1, most):
+        left = contraction(topology, range(first, first + k), live, talks, 1.0, None)
+        if left <= LEFT or (k >= least and left <= share):
+            return k
+    return most
 
 
 def connected(live: Sequence[int], talks: NDArray[np.bool_], topology: Topology) -> bool:

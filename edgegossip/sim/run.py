@@ -24,12 +24,17 @@ from edgegossip.sim.inject import Injector
 from edgegossip.sim.node import Node
 from edgegossip.sim.presence import NOTICE_S
 from edgegossip.sim.schedule import Schedule, of, unfit
-from edgegossip.sim.world import World
+from edgegossip.sim.world import PUSH_SUM, World
 from edgegossip.types import ConfigError, EdgegossipError
 
 START_S = 0.3  # nodes start within
 LOOK_S = 0.1  # between two looks at whether everybody knows who is there
-QUIET_ROUNDS = 3, 5  # at least and at most: as many as mixing takes
+QUIET_ROUNDS = 3, 8  # at least and at most: as many as mixing takes
+PROMISED = (
+    0.9,
+    0.4,
+)  # of the spread, where that would take more than MIXED rounds: what the matrices promise; under push-sum,
+MIXED = 3  # whose bound is twice as wide
 AVERAGED_ROUNDS = 8  # where it is means over time that must agree
 MORE_ROUNDS = 4, 8, 16, *[20] * 24  # for algorithms that take longer
 CATCH_UP_ROUNDS = 60  # of a deadline each, that catching up may take
@@ -206,7 +211,8 @@ class _Run:
         (least, most), manner = QUIET_ROUNDS, self._ending().manner()
         if manner in ("averages", "bounded"):
             return AVERAGED_ROUNDS if manner == "averages" else least
-        mixed = agreement.rounds_to_mix(self._world.topology, self._from, tuple(live), most - 2)
+        share = PROMISED[manner == "mixes" and self._world.name in PUSH_SUM]
+        mixed = agreement.rounds_to_mix(self._world.topology, self._from, tuple(live), (MIXED, most - 2), share)
         return max(least, mixed + 2)
 
     def _ending(self) -> Ending:

@@ -180,13 +180,15 @@ def test_contraction_is_what_the_matrix_does() -> None:
 
 
 def test_rounds_that_mixing_takes() -> None:
-    def rounds(name: str, live: tuple[int, ...], first: int = 0) -> int:
-        return agreement.rounds_to_mix(topologies.get(name, 8), first, live, 6)
+    def rounds(name: str, live: tuple[int, ...], first: int = 0, share: float = 0.0) -> int:
+        return agreement.rounds_to_mix(topologies.get(name, 8), first, live, (3, 6), share)
 
     everybody = tuple(range(8))
     assert rounds("complete", everybody) == 1
     assert [rounds("one-peer-exponential", everybody, first) for first in range(4)] == [3, 3, 3, 3]
     assert rounds("ring", everybody) == rounds("directed-ring", everybody) == 6
+    assert [rounds("ring", everybody, share=s) for s in (0.9, 0.6, 0.41, 0.1)] == [3, 4, 5, 6]
+    assert rounds("directed-ring", everybody, share=0.9) == 4 and rounds("complete", everybody, share=0.9) == 1
 
 
 def test_contraction_of_push_sum_is_that_of_the_ratio() -> None:
