@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import tempfile
 import time
@@ -101,7 +102,13 @@ def layout_of() -> Layout:
 
 
 async def attacked(
-    boards: Fleet, seed: int, queues: dict[str, Batches], counts: Path, write: Any, targets: list[Target]
+    boards: Fleet,
+    seed: int,
+    queues: dict[str, Batches],
+    counts: Path,
+    write: Any,
+    targets: list[Target],
+    limit_s: float,
 ) -> None:
     """All batches that are left, a line every SAMPLE_S."""
     tally = attack.Tally()
@@ -127,7 +134,7 @@ async def attacked(
             }
         )
         failed = [w.exception() for w in workers if w.done() and not w.cancelled() and w.exception()]
-        if failed or not pending:
+        if failed or not pending or time.monotonic() - began > limit_s:
             break
     for worker in workers:
         worker.cancel()
@@ -146,8 +153,8 @@ async def _work(attacker: attack.Attacker, seed: int, queue: str, batches: Batch
         batches.finish(number)
 
 
-def session(messages: int, seed: int, out: Path) -> None:
-    """One fleet, from the batch on where the last one ended."""
+def session(messages: int, seed: int, out: Path, limit_s: float = math.inf) -> None:
+    """One fleet, from the batch on where the last one ended, for at most `limit_s`."""
     lines = verdicts.read(out)
     total = messages // attack.BATCH
     ends = {"streams": round(total * attack.SHARE_OF_STREAMS)}
@@ -176,7 +183,7 @@ def session(messages: int, seed: int, out: Path) -> None:
             failure = ""
             try:
                 targets = targets_of(boards, layout_of())
-                asyncio.run(attacked(boards, seed, queues, counts, write, targets))
+                asyncio.run(attacked(boards, seed, queues, counts, write, targets, limit_s))
             except RuntimeError as error:
                 failure = f"{error}: {error.__cause__!r}"
             before = {n: boards.last(n)["step"] for n in HONEST}
@@ -206,10 +213,11 @@ def session(messages: int, seed: int, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=2_000_000)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end this session after so long; go on later")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("malformed.jsonl"))
     options = parser.parse_args()
-    session(options.messages, options.seed, options.out)
+    session(options.messages, options.seed, options.out, 60 * options.minutes)
     document, wrong = verdicts.judge(verdicts.read(options.out))
     options.out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
     options.out.with_suffix(".md").write_text(verdicts.markdown(document))
