@@ -1,12 +1,14 @@
 """What every codec owes: the laws of the seam, held for each line of the conformance list.
 
-One example of hypothesis checks all laws that it can: EXAMPLES models a codec, each law on each of them.
+One example of hypothesis checks all laws that it can: EXAMPLES models a codec, each law on each of them. Other parameters of a
+codec get FEWER in the suite that everybody runs, and as many in the slow one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -22,18 +24,29 @@ from tests.codecs.cases import CASES, models
 
 CTX = codecs.Ctx(key=0x1234_5678_9ABC_DEF0, round=7, loss=0.5, lr=0.1)
 EXAMPLES = 500  # models a codec; every law is checked on each of them
+FEWER = 150  # with other parameters
 BIG = float(np.finfo(np.float32).max)
 LAYOUT = Layout.of([TensorSpec("conv.weight", (3, 5)), TensorSpec("empty", (0,)), TensorSpec("fc.bias", (4,))])
 NO_NUMBERS = (b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\0\0\x80\xff", b"\xff" * 4, bytes(4))
 EDGES = (0, 1, 2, 127, 128, 255)
 WEIGHTS = (1.0, 0.0, -0.5, 1 / 3, 1e-30, 2.0)
 
+Model = tuple[Layout, Vec, np.random.Generator]
+
+FIRST = [case for k, case in enumerate(CASES) if case.name not in {c.name for c in CASES[:k]}]
+MORE = [case for case in CASES if case not in FIRST]
+
 every_codec = pytest.mark.parametrize("case", CASES, ids=str)
 
 
-def examples(test):
-    """EXAMPLES models, none of them under the tracer of branch coverage, which would take two minutes more."""
-    return pytest.mark.no_cover(settings(max_examples=EXAMPLES, deadline=None)(test))
+def examples(cases: Iterable[Case], count: int = EXAMPLES) -> Callable[[Callable[..., None]], Any]:
+    """`count` models for each of these, none of them under the tracer of branch coverage, which would take two minutes more."""
+
+    def decorate(test: Callable[..., None]) -> Any:
+        tried = settings(max_examples=count, deadline=None)(given(model=models())(test))
+        return pytest.mark.no_cover(pytest.mark.parametrize("case", cases, ids=str)(tried))
+
+    return decorate
 
 
 def encode(case: Case, x: Vec, layout: Layout) -> bytes:
@@ -77,11 +90,24 @@ def round_trip(case: Case, layout: Layout, x: Vec) -> None:
     assert_is_a_round_trip(case, layout, x, body, case.codec().decode(body, layout))
 
 
-@every_codec
-@examples
-@given(model=models())
-def test_laws(case: Case, model: tuple[Layout, Vec, np.random.Generator]) -> None:
+@examples(FIRST)
+def test_laws(case: Case, model: Model) -> None:
     """All laws of one message, on one model."""
+    check_laws(case, model)
+
+
+@examples(MORE, FEWER)
+def test_laws_with_other_parameters(case: Case, model: Model) -> None:
+    check_laws(case, model)
+
+
+@pytest.mark.slow
+@examples(MORE)
+def test_laws_with_other_parameters_at_length(case: Case, model: Model) -> None:
+    check_laws(case, model)
+
+
+def check_laws(case: Case, model: Model) -> None:
     layout, x, rng = model
     check_encoding(case, layout, x)
     body = encode(case, x, layout)
@@ -135,10 +161,8 @@ def check_decoding(case: Case, layout: Layout, body: bytes, rng: np.random.Gener
     np.testing.assert_array_equal(out, expected)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.claims.memory], ids=str)
-@examples
-@given(model=models())
-def test_nothing_that_a_memory_holds_is_lost(case: Case, model: tuple[Layout, Vec, np.random.Generator]) -> None:
+@examples([case for case in CASES if case.claims.memory])
+def test_nothing_that_a_memory_holds_is_lost(case: Case, model: Model) -> None:
     """x + e == q + e', to the rounding of float32, from one message to the next; values stay where a sum of a few of
     them is finite."""
     layout, x, rng = model
