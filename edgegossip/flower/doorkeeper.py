@@ -93,7 +93,8 @@ class Doorkeeper:
             self._totals.clear()
         if found is None:
             return {}
-        new, self._carried = [now - then for now, then in zip(found, self._carried, strict=True)], found
+        new = [total - before for total, before in zip(found, self._carried, strict=True)]
+        self._carried = found
         return dict(zip(("net/sent_bytes", "net/received_bytes", "net/link_bytes"), new, strict=True))
 
     def _run(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from edgegossip.profiling.run_folder import read_run
 from tests.e2e.command import edgegossip
-from tests.e2e.network import ip, needs_namespaces
+from tests.e2e.network import first_namespace, ip, needs_namespaces
 
 pytestmark = needs_namespaces
 SHORT = ("--set", "run.rounds=30", "--no-plots")
@@ -25,9 +25,7 @@ def namespaces() -> Iterator[tuple[str, str]]:
     """Two network namespaces, joined by a link with 10.77.0.1 and 10.77.0.2 at its ends."""
     tag = uuid.uuid4().hex[:8]
     names = (f"eg{tag}a", f"eg{tag}b")
-    made = subprocess.run(["ip", "netns", "add", names[0]], capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip(f"network namespaces cannot be made here: {made.stderr.strip()}")
+    first_namespace(names[0])
     try:
         ip("netns", "add", names[1])
         ip("link", "add", "wire", "netns", names[0], "type", "veth", "peer", "name", "wire", "netns", names[1])
