@@ -109,7 +109,7 @@ def board(parent: int) -> int:
     """Process id of the victim: the child of `run` with its name."""
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
-            words = (entry / "cmdline").read_bytes().split(b"\0")
+            words = (entry / "cmdline").read_bytes().rstrip(b"\0").split()
             ours = int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent
             if ours and b"--name" in words and words[words.index(b"--name") + 1] == VICTIM.encode():
                 return int(entry.name)

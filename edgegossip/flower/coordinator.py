@@ -17,7 +17,6 @@ from flwr.serverapp.strategy import Strategy
 
 from edgegossip import codecs
 from edgegossip import recipe as recipes
-from edgegossip.flower import superlink
 from edgegossip.flower._private import LinkError, RunLink, register_key, start_run
 from edgegossip.flower.credentials import ServerCredentials
 from edgegossip.flower.doorkeeper import Doorkeeper
@@ -26,7 +25,7 @@ from edgegossip.flower.keeper import CoordinatorKeeper
 from edgegossip.flower.protocol import Hello
 from edgegossip.flower.roster import Roster
 from edgegossip.flower.rounds import Evaluate, Plan, Rounds
-from edgegossip.flower.superlink import SuperLink
+from edgegossip.flower.superlink import SUPERLINK_LOG, SuperLink, launch
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink
 from edgegossip.recipe import Recipe
@@ -49,7 +48,8 @@ class Coordinator:
     that do not come back within REJOIN_S are then gone on without. With `credentials` it speaks TLS, and boards take part under
     the names in their certificates. `return_s`: how long it waits for boards to come back when fewer than server.min_nodes are
     left, unless `lose` has said that they do not. `on_model` gets the final model before boards are told that the run is over, so
-    that no moment is left in which both could be lost.
+    that no moment is left in which both could be lost. `superlink`: one that has been launched with these settings already;
+    it is this coordinator's from then on.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Coordinator:
         credentials: ServerCredentials | None = None,
         return_s: float = 0.0,
         on_model: Callable[[Vec], None] = lambda model: None,
+        superlink: SuperLink | None = None,
     ) -> None:
         layout.check(initial)
         self._plan = Plan(
@@ -93,7 +94,7 @@ class Coordinator:
         self._progress = None if keeper is None else keeper.load()
         self._stop = threading.Event()
         self._over = threading.Event()  # not Thread.join: interrupted by Ctrl-C, that takes a live thread for dead
-        self._superlink: SuperLink | None = None
+        self._superlink = superlink
         self._exchange: Exchange | None = None
         self._doorkeeper: Doorkeeper | None = None
         self._thread: threading.Thread | None = None
@@ -107,9 +108,11 @@ class Coordinator:
         Raises ConfigError, HostError (port in use) or RunError, with nothing left running.
         """
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what matters is in our own events
-        log = self._folder / "logs" / "superlink.log"
-        self._superlink = superlink.start(self._host, self._port, log, self._insecure, self._credentials)
+        if self._superlink is None:
+            log = self._folder / SUPERLINK_LOG
+            self._superlink = launch(self._host, self._port, log, self._insecure, self._credentials)
         try:
+            self._superlink.await_ready()
             link = self._claim(self._superlink)
         except BaseException:
             self.stop()

@@ -1,4 +1,4 @@
-"""Flower's SuperLink as a child process that cannot outlive us, ready when `start` returns and gone when `stop` does.
+"""Flower's SuperLink as a child process that cannot outlive us: launched, ready a while later, and gone when `stop` returns.
 
 `python -m edgegossip.flower.superlink PARENT_PID ARGS...` is that child. It asks the kernel for SIGKILL at the death of its
 parent before it becomes `flower-superlink ARGS...`, in a session of its own so that Ctrl-C at the terminal reaches only us.
@@ -27,6 +27,7 @@ from edgegossip.flower.credentials import ServerCredentials
 from edgegossip.flower.gate import GATE_VARIABLE, token_of
 from edgegossip.types import ConfigError, HostError, RunError
 
+SUPERLINK_LOG = Path("logs") / "superlink.log"  # in a run folder
 READY_S = 180.0  # a loaded single-board computer needs a while to import Flower
 _PR_SET_PDEATHSIG = 1
 # Bodies of 5 MiB come and go with every request. glibc gives each to the kernel and back; page faults cost a fifth of a round.
@@ -41,7 +42,7 @@ QUIET = {
 
 @dataclass(frozen=True, slots=True)
 class SuperLink:
-    """A running SuperLink. Make with `start`."""
+    """A SuperLink of this process. Make with `launch`; it can be used when `await_ready` has returned."""
 
     address: str  # host:port that boards and this process connect to
     secret: bytes  # only who knows it may act as the server of a run
@@ -55,6 +56,11 @@ class SuperLink:
     def token(self) -> str:
         """What shows the gate that a request is ours."""
         return token_of(self.secret)
+
+    def await_ready(self) -> None:
+        """Wait until it answers. Raises RunError when it does not come up within READY_S; then `stop` it."""
+        if not answers(self.address, self.check, context=self.context):
+            raise RunError(f"Flower's SuperLink does not answer on {self.address} after {READY_S:g} s; see {self.log}")
 
     def check(self) -> None:
         """Raises RunError when it has ended."""
@@ -77,14 +83,14 @@ class SuperLink:
         shutil.rmtree(self.home, ignore_errors=True)
 
 
-def start(
+def launch(
     host: str, port: int, log: Path, insecure: bool = False, credentials: ServerCredentials | None = None
 ) -> SuperLink:
-    """Start a SuperLink on host:port (0: any free one) and wait until it answers. With `credentials` over TLS, and for boards
-    whose key is registered only.
+    """Launch a SuperLink on host:port (0: any free one). With `credentials` over TLS, and for boards whose key is registered
+    only. Call it from a thread that lives as long as it: the kernel ends the SuperLink when that thread ends.
 
-    Raises ConfigError on a host that others can reach without `credentials` or `insecure`, HostError when the port is taken,
-    RunError when it does not come up within READY_S.
+    Loading Flower takes it seconds, so launch it first, do what else there is to do, and then `await_ready`.
+    Raises ConfigError on a host that others can reach without `credentials` or `insecure`, HostError when the port is taken.
     """
     _check_exposure(host, insecure or credentials is not None)
     port = free_port(host, port)
@@ -103,13 +109,7 @@ def start(
         shutil.rmtree(home, ignore_errors=True)
         raise HostError(f"cannot start Flower's SuperLink: {error}") from None
     context = None if credentials is None else credentials.context
-    superlink = SuperLink(f"{_reachable(host)}:{port}", secret, log, process, home, ours, context)
-    try:
-        _await_ready(superlink)
-    except BaseException:
-        superlink.stop()
-        raise
-    return superlink
+    return SuperLink(f"{_reachable(host)}:{port}", secret, log, process, home, ours, context)
 
 
 def _security(credentials: ServerCredentials | None) -> list[str]:
@@ -164,14 +164,6 @@ def _reachable(host: str) -> str:
     """Where this machine itself reaches a server that listens on `host`."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{host}]" if ":" in host else host
-
-
-def _await_ready(superlink: SuperLink) -> None:
-    if answers(superlink.address, superlink.check, context=superlink.context):
-        return
-    raise RunError(
-        f"Flower's SuperLink does not answer on {superlink.address} after {READY_S:g} s; see {superlink.log}"
-    )
 
 
 def answers(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+from edgegossip.launch.nursery import Nursery
+from edgegossip.launch.process import Process
 from edgegossip.profiling.lines import EventRecord, LogText, Record, parse_record
 from edgegossip.profiling.sinks import HEARTBEAT
 from edgegossip.types import NodeId
@@ -54,7 +54,7 @@ class Child:
     """A running board."""
 
     name: NodeId
-    process: subprocess.Popen[bytes]
+    process: Process
     log: Path
     reader: threading.Thread
     last_error: str = ""
@@ -99,19 +99,10 @@ class Child:
         return f"its process ended with exit code {self.code}; its log is {self.log}"
 
 
-def spawn(name: NodeId, arguments: Sequence[str], log: Path, news: queue.Queue[News], threads: int) -> Child:
-    """Start `python -m edgegossip ARGUMENTS` in a session of its own, so that Ctrl-C at the terminal reaches the parent
-    only. The board ends when its standard input does, which is when this process dies, however it dies."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "edgegossip", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,
-            env=_environment(threads),
-        )
+def spawn(nursery: Nursery, name: NodeId, arguments: Sequence[str], log: Path, news: queue.Queue[News]) -> Child:
+    """Start `edgegossip ARGUMENTS` in a session of its own, so that Ctrl-C at the terminal reaches the parent only. The board
+    ends when its standard input does, which is when this process dies, however it dies. Raises HostError."""
+    process = nursery.spawn(arguments, log)
     reader = threading.Thread(target=_read, args=(name, process, log, news), daemon=True, name=f"read-{name}")
     reader.start()
     return Child(name, process, log, reader)
@@ -140,13 +131,7 @@ def _close_input(child: Child) -> None:
         child.process.stdin.close()
 
 
-def _environment(threads: int) -> Mapping[str, str]:
-    """Each board computes with its own threads only; otherwise every one of them would take all cores."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "EDGEGOSSIP_THREADS")
-    return {**os.environ, **dict.fromkeys(names, str(threads)), "PYTHONUNBUFFERED": "1"}
-
-
-def _read(name: NodeId, process: subprocess.Popen[bytes], log: Path, news: queue.Queue[News]) -> None:
+def _read(name: NodeId, process: Process, log: Path, news: queue.Queue[News]) -> None:
     assert process.stdout is not None
     with log.open("ab") as rest:
         for line in process.stdout:

@@ -27,6 +27,7 @@ from edgegossip.types import ConfigError, NodeId, Vec
 
 if TYPE_CHECKING:
     from edgegossip.flower.credentials import ServerCredentials
+    from edgegossip.flower.superlink import SuperLink
 
 RETURN_S = 600.0  # boards look for their coordinator as long
 
@@ -106,6 +107,24 @@ def _serve(
     resumed: bool,
     secure: ServerCredentials | None,
 ) -> None:
+    from edgegossip.flower.superlink import SUPERLINK_LOG, launch
+
+    superlink = launch(options.host, options.port, folder.path / SUPERLINK_LOG, options.insecure, secure)
+    try:  # it loads while this process does
+        _coordinate(recipe, members, options, folder, resumed, secure, superlink)
+    finally:
+        superlink.stop()
+
+
+def _coordinate(
+    recipe: Recipe,
+    members: tuple[NodeId, ...],
+    options: CoordinatorOptions,
+    folder: RunFolder,
+    resumed: bool,
+    secure: ServerCredentials | None,
+    superlink: SuperLink,
+) -> None:
     from edgegossip.flower import Coordinator
 
     layout, initial = training.initial_model(recipe)
@@ -124,10 +143,7 @@ def _serve(
         members,
         sink,
         folder.path,
-        host=options.host,
-        port=options.port,
         run_id=run_id(recipe),
-        insecure=options.insecure,
         join_s=float("inf"),
         record_boards=True,
         evaluate=own_evaluation(recipe),
@@ -135,6 +151,7 @@ def _serve(
         credentials=secure,
         return_s=RETURN_S,
         on_model=finished,
+        superlink=superlink,
     )
     try:
         command = _join_command(recipe, options, coordinator.start(), secure is not None)

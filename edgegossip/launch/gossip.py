@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgegossip.launch.child import Child, Ended, News, Said, spawn, stop_all
+from edgegossip.launch.nursery import Nursery
 from edgegossip.launch.watch import Watch
 from edgegossip.node.spec import make_topology
 from edgegossip.profiling.lines import EventRecord
@@ -42,24 +43,35 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
     children: list[Child] = []
     age_s = run.sink.elapsed_s() if run.resumed else 0.0
     began_s = time.monotonic() - age_s
+    nursery = boards_nursery(run)
     try:
         for k, name in enumerate(run.members):
             port = run.recipe.network.port
             more = ("--restarted", f"{age_s:.3f}") if run.resumed else ()
-            children.append(_spawn(run, name, f"{run.recipe.network.host}:{port + k if port else 0}", news, *more))
+            children.append(
+                _spawn(run, nursery, name, f"{run.recipe.network.host}:{port + k if port else 0}", news, *more)
+            )
+        if not run.recipe.network.restarts:
+            nursery.close()  # it has nothing more to do
         watch = Watch(children, news, run.sink)
         addresses = _addresses(watch)
         for child in children:
             _introduce(child, addresses)
         watch.restarts = run.recipe.network.restarts
         watch.has_checkpoint = lambda name: _kept(run, name)
-        watch.start_again = lambda name: _again(run, name, addresses, time.monotonic() - began_s, news)
+        watch.start_again = lambda name: _again(run, nursery, name, addresses, time.monotonic() - began_s, news)
         watch.until_ended()
         if not watch.lost:
             _drop_checkpoints(run)
         return watch.lost
     finally:
+        nursery.close()
         stop_all(children)
+
+
+def boards_nursery(run: LocalRun) -> Nursery:
+    """Where this run's boards come from. Raises HostError."""
+    return Nursery(run.recipe.run.mode, run.recipe.run.threads, run.folder.path / "logs" / "nursery.log")
 
 
 def _drop_checkpoints(run: LocalRun) -> None:
@@ -72,20 +84,25 @@ def _kept(run: LocalRun, name: NodeId) -> bool:
     return any((run.folder.checkpoint_dir / name).glob("*.ckpt"))
 
 
-def _spawn(run: LocalRun, name: NodeId, listen: str, news: queue.Queue[News], *more: str) -> Child:
+def _spawn(run: LocalRun, nursery: Nursery, name: NodeId, listen: str, news: queue.Queue[News], *more: str) -> Child:
     arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name, *more]
     arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex(), "--listen", listen]
     arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.npz")]
     if name in run.identities:
         arguments += ["--identity", str(run.identities[name])]
-    return spawn(name, arguments, run.folder.path / "logs" / f"{name}.log", news, run.recipe.run.threads)
+    return spawn(nursery, name, arguments, run.folder.path / "logs" / f"{name}.log", news)
 
 
 def _again(
-    run: LocalRun, name: NodeId, addresses: Mapping[NodeId, str], age_s: float, news: queue.Queue[News]
+    run: LocalRun,
+    nursery: Nursery,
+    name: NodeId,
+    addresses: Mapping[NodeId, str],
+    age_s: float,
+    news: queue.Queue[News],
 ) -> Child:
     """The same board in a new process, where its peers look for it. `age_s`: how long ago its first one began."""
-    child = _spawn(run, name, addresses[name], news, "--restarted", f"{age_s:.3f}")
+    child = _spawn(run, nursery, name, addresses[name], news, "--restarted", f"{age_s:.3f}")
     _introduce(child, addresses)
     return child
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from edgegossip import codecs, training
 from edgegossip.flower import Coordinator, CoordinatorKeeper
+from edgegossip.flower.superlink import SUPERLINK_LOG, launch
 from edgegossip.launch.admission import credentials
 from edgegossip.launch.child import Child, News, spawn, stop_all
-from edgegossip.launch.gossip import LocalRun
+from edgegossip.launch.gossip import LocalRun, boards_nursery
+from edgegossip.launch.nursery import Nursery
 from edgegossip.launch.watch import Watch
 from edgegossip.layout import Layout
 from edgegossip.node.checkpoint import save_model
@@ -25,25 +28,40 @@ FINAL_MODEL = "model.npz"
 
 def run_server(run: LocalRun) -> Mapping[NodeId, str]:
     """Train through a coordinator; saves the model. Returns the boards that were lost, and why. Raises RunError."""
-    layout, initial = training.initial_model(run.recipe)
-    keeper = coordinator_keeper(run.recipe, layout, run.members, run.run_id, run.folder, run.sink)
-    coordinator = Coordinator(
-        run.recipe,
-        layout,
-        initial,
-        run.members,
-        run.sink,
-        run.folder.path,
-        run_id=run.run_id,
-        evaluate=own_evaluation(run.recipe),
-        keeper=keeper,
-        credentials=credentials(run.identities[COORDINATOR]) if COORDINATOR in run.identities else None,
-    )
+    with ExitStack() as stack:  # SuperLink and boards load while this process does
+        secure = credentials(run.identities[COORDINATOR]) if COORDINATOR in run.identities else None
+        host, port = run.recipe.network.host, run.recipe.network.port
+        superlink = launch(host, port, run.folder.path / SUPERLINK_LOG, credentials=secure)
+        stack.callback(superlink.stop)
+        nursery = stack.enter_context(boards_nursery(run))
+        layout, initial = training.initial_model(run.recipe)
+        keeper = coordinator_keeper(run.recipe, layout, run.members, run.run_id, run.folder, run.sink)
+        coordinator = Coordinator(
+            run.recipe,
+            layout,
+            initial,
+            run.members,
+            run.sink,
+            run.folder.path,
+            run_id=run.run_id,
+            evaluate=own_evaluation(run.recipe),
+            keeper=keeper,
+            credentials=secure,
+            superlink=superlink,
+        )
+        return _train(run, coordinator, keeper, layout, nursery)
+
+
+def _train(
+    run: LocalRun, coordinator: Coordinator, keeper: CoordinatorKeeper, layout: Layout, nursery: Nursery
+) -> Mapping[NodeId, str]:
+    """Start the boards, and wait for the end."""
     children: list[Child] = []
     news: queue.Queue[News] = queue.Queue()
     try:
         address = coordinator.start()
-        children.extend(_spawn(run, name, address, news) for name in run.members)
+        children.extend(_spawn(run, nursery, name, address, news) for name in run.members)
+        nursery.close()  # it has nothing more to do
         watch = Watch(children, news, run.sink)
         _follow(coordinator, watch, run)
         save_final(run.folder.checkpoint_dir, layout, coordinator.model)
@@ -101,7 +119,7 @@ def _over(coordinator: Coordinator, watch: Watch) -> bool:
         raise RunError(f"{first[0]}: {first[1]}" if first else str(error)) from None
 
 
-def _spawn(run: LocalRun, name: NodeId, address: str, news: queue.Queue[News]) -> Child:
+def _spawn(run: LocalRun, nursery: Nursery, name: NodeId, address: str, news: queue.Queue[News]) -> Child:
     arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name]
     arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex(), "--coordinator", address]
     arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.npz")]
@@ -109,4 +127,4 @@ def _spawn(run: LocalRun, name: NodeId, address: str, news: queue.Queue[News]) -
         arguments += ["--identity", str(run.identities[name])]
     if run.resumed:
         arguments += ["--restarted", f"{run.sink.elapsed_s():.3f}"]
-    return spawn(name, arguments, run.folder.path / "logs" / f"{name}.log", news, run.recipe.run.threads)
+    return spawn(nursery, name, arguments, run.folder.path / "logs" / f"{name}.log", news)

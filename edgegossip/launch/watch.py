@@ -55,7 +55,7 @@ class Watch:
             self.next(0.1)
             self._name_silent(named_s)
             self._end_stuck(patience_s)
-        self.drain()
+        self.drain(0.0)
 
     def drain(self, patience_s: float = 0.5) -> None:
         """Take in what boards that are ending still have to say."""

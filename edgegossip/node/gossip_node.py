@@ -19,6 +19,7 @@ from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, Transport, 
 from edgegossip.node.checkpoint import save_model
 from edgegossip.node.driver import ANNOUNCE_S, Driver, down_text
 from edgegossip.node.meters import NodeMeters
+from edgegossip.node.presence import Presence
 from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view, neighbours_of
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 HURRY_S = 2.0  # how long the last checkpoint may take when the board is stopped
 EARLY_BYTES = 64 << 20  # frames that are kept until training begins; a neighbour sends what we lack once it does
-RETURN_S = 10.0  # a neighbour that was down and sends frames is waited for so long: our stream to it is on its way
 LEAVE_S = 10.0  # how long the last frames may take to be acknowledged
 
 
@@ -73,10 +73,12 @@ def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
 
     A neighbour that was there and went down is not waited for: it can come back later. One that was never there is waited
     for without end (a board is told to stop), unless others train already: then those would wait for us. When they are far
-    on in the run we come late, and whoever is not there within the grace time is not waited for either."""
+    on in the run we come late, and whoever is not there within the grace time is not waited for either. A board that was
+    started again does not wait for a neighbour that the members have named dead, unless it is left alone by that: then it
+    goes on after GONE_S, for the run may be over."""
     topology = make_topology(spec.recipe, spec.members)
     wanted = neighbours_of(topology, spec)
-    joined, presence, late_s = Joined(transport), _Presence(wanted), math.inf
+    joined, presence, late_s = Joined(transport), Presence(wanted, spec.restarted), math.inf
     announce_at = time.monotonic() + ANNOUNCE_S
     while not presence.may_start(others_train=bool(joined.early), late=time.monotonic() >= late_s):
         event = transport.incoming(max(0.0, min(announce_at, late_s) - time.monotonic()))
@@ -110,62 +112,6 @@ def _round_of(data: bytes | memoryview) -> Round:
         return parse_header(data, Limits(2**63)).round
     except DecodeError:
         return 0
-
-
-class _Presence:
-    """Who is there, who was, and why not any more."""
-
-    def __init__(self, wanted: frozenset[NodeId]) -> None:
-        self._wanted, self._seen = wanted, set[NodeId]()
-        self.up, self.down = set[NodeId](), dict[NodeId, str]()
-        self._last_seen_s: dict[NodeId, float] = {}
-        self._left = set[NodeId]()
-        self._returning: dict[NodeId, tuple[float, str]] = {}  # until when to wait for it, and why it was down
-
-    @property
-    def all_left(self) -> bool:
-        """Whether every neighbour has left on purpose."""
-        return self._wanted <= self._left
-
-    def heard(self, peer: NodeId) -> None:
-        """A frame of it came. What was said of it before, perhaps by a member that knew less than we do now, is out of date."""
-        if peer in self.down:
-            self._returning.setdefault(peer, (time.monotonic() + RETURN_S, self.down.pop(peer)))
-
-    def note(self, event: PeerUp | PeerDown) -> None:
-        self._returning.pop(event.peer, None)
-        match event:
-            case PeerUp(peer):
-                self.up.add(peer)
-                self._seen.add(peer)
-                self._left.discard(peer)
-            case PeerDown(peer, reason, left, closed):
-                if left:
-                    self._left.add(peer)
-                self.up.discard(peer)
-                self.down[peer] = reason
-                self._last_seen_s[peer] = time.monotonic()
-                if closed:
-                    self._seen.add(peer)  # we ended it ourselves, and nothing more will come
-
-    def may_start(self, others_train: bool, late: bool) -> bool:
-        for peer, (until_s, reason) in list(self._returning.items()):
-            if time.monotonic() >= until_s:
-                self.down[peer] = reason
-                del self._returning[peer]
-        if late and self.up:
-            return True
-        given_up = self.down.keys() if others_train else self.down.keys() & self._seen
-        return self._wanted <= self.up | given_up
-
-    def who_is_missing(self) -> str:
-        missing = ", ".join(f"{p} ({self._state(p)})" for p in sorted(self._wanted - self.up))
-        return f"waiting {len(self._wanted & self.up)}/{len(self._wanted)}: missing {missing}"
-
-    def _state(self, peer: NodeId) -> str:
-        if peer not in self._seen:
-            return "never seen"
-        return f"last seen {time.monotonic() - self._last_seen_s[peer]:.0f} s ago"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

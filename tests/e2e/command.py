@@ -40,7 +40,7 @@ class Running:
     def board(self, name: str) -> psutil.Process:
         """The process of a board under `run`."""
         for p in self.processes():
-            command = p.cmdline()
+            command = " ".join(p.cmdline()).split()  # a title is one string
             if "--name" in command and command[command.index("--name") + 1] == name:
                 return p
         raise LookupError(name)

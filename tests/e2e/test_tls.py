@@ -24,7 +24,7 @@ def test_a_run_with_tls_and_a_board_that_dies_in_it(tmp_path, monkeypatch):
     with edgegossip("run", "quickstart-gossip", *sets, "--no-plots", "--json", runs=tmp_path / "runs") as running:
         running.wait_until(lambda: running.rounds_done(2, boards=3))
         board = running.board("board-1")
-        assert "--identity" in board.cmdline()
+        assert "--identity" in " ".join(board.cmdline())
         assert [*keys.glob("edgegossip-fleet-*")]
         board.kill()
         code, out, err = running.finish()

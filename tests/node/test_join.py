@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from edgegossip.mesh.base import PeerDown, PeerUp, Received, TransportEvent
-from edgegossip.node import gossip_node
+from edgegossip.node import gossip_node, presence
 from edgegossip.node.gossip_node import join
 from edgegossip.node.spec import NodeSpec
 from edgegossip.recipe import Recipe
@@ -86,8 +86,32 @@ def test_a_neighbour_that_sends_is_not_down_whatever_was_said_before(monkeypatch
         transport.events.put(event)
     joined = join(replace(SPEC, restarted=True), transport, sink)
     assert joined.down == {"d"}
-    monkeypatch.setattr(gossip_node, "RETURN_S", 0.05)
+    monkeypatch.setattr(presence, "RETURN_S", 0.05)
     monkeypatch.setattr(gossip_node, "ANNOUNCE_S", 0.1)
     for event in (*stale, Received("b", b"frame")):  # it cannot be reached: it is not waited for without end
         transport.events.put(event)
     assert join(replace(SPEC, restarted=True), transport, sink).down == {"b", "d"}
+
+
+def test_a_board_that_comes_again_does_not_wait_for_the_dead() -> None:
+    """The others finished while it was starting; only one that came back as it did is there."""
+    transport = MemoryTransport("a")
+    for event in (PeerDown("d", "we got no answer"), PeerUp("b")):
+        transport.events.put(event)
+    assert join(replace(SPEC, restarted=True), transport, ListSink()).down == {"d"}
+
+
+def test_a_board_that_comes_again_and_finds_all_dead_waits_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "GONE_S", 0.6)
+    monkeypatch.setattr(gossip_node, "ANNOUNCE_S", 0.1)
+    transport, sink = MemoryTransport("a"), ListSink()
+    thread = threading.Thread(target=join, args=(replace(SPEC, restarted=True), transport, sink), daemon=True)
+    thread.start()
+    transport.events.put(PeerDown("b", "we got no answer"))
+    thread.join(0.8)
+    assert thread.is_alive()  # d was never heard of: it may still come
+    transport.events.put(PeerDown("d", "we got no answer"))
+    thread.join(0.4)
+    assert thread.is_alive()
+    thread.join(10)
+    assert not thread.is_alive() and sink.names()[-1] == "joined"
