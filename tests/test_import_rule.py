@@ -57,7 +57,7 @@ OUTSIDE = {
     "flower": {"flwr", "grpc", "google", "httpx", "starlette", "uvicorn"},  # the last three are dependencies of flwr
     "report": {"matplotlib", "rich"},
     "study": {"matplotlib"},
-    "launch": {"click", "psutil"},
+    "launch": {"click", "psutil", "setproctitle"},
     "cli": {"click"},
 }
 

@@ -113,22 +113,29 @@ def list_(folder: Path, as_json: bool) -> int:
 @click.argument("names", nargs=-1)
 @FOLDER
 @click.option(
-    "--tell", "boards", multiple=True, metavar="HOST:PORT", help="A running board to tell; it tells the others."
+    "--tell",
+    "boards",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="A running board, which tells the others, or a coordinator.",
 )
 @JSON
 def revoke(names: tuple[str, ...], folder: Path, boards: tuple[str, ...], as_json: bool) -> int:
-    """Take the certificates of NAMES back, and tell running boards.
+    """Take the certificates of NAMES back, and tell running boards or a coordinator.
 
     Boards pass the news on to one another, so one that runs is enough. Without NAMES only tells. A board that does not run
-    now hears it from the first peer that it meets, or from a copy of crl.pem in its identity folder.
+    now hears it from the first peer that it meets, or from a copy of crl.pem in its identity folder. A coordinator that
+    serves from this very folder sees it by itself.
     """
+    from edgegossip.flower.telling import give
+
     if not names and not boards:
         raise click.UsageError("say which boards to revoke, or whom to tell with --tell HOST:PORT")
     store = _store()
     present = store.Fleet.open(folder)
     for name in names:
         present = present.revoke(name)
-    told = {board: store.tell(present, board) for board in boards}
+    told = {board: store.tell(present, board, give) for board in boards}
     if as_json:
         document = {
             **_document(present),

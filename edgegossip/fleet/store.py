@@ -28,7 +28,7 @@ from edgegossip.choices import did_you_mean
 from edgegossip.fleet import authority as authorities
 from edgegossip.fleet.authority import Authority, Issued, certificate_pem, key_pem, years_from_now
 from edgegossip.mesh.security import identity as layout
-from edgegossip.mesh.security.announce import announce
+from edgegossip.mesh.security.announce import Give, announce
 from edgegossip.mesh.security.names import Role, check_name
 from edgegossip.mesh.security.revocations import write_file
 from edgegossip.types import ConfigError, DataError, LocalError
@@ -187,9 +187,10 @@ class Fleet:
         return self
 
 
-def tell(fleet: Fleet, board: str) -> tuple[str, int]:
-    """Give the present revocation list to a running board; its name and the number of its list then. Raises PeerError."""
-    return announce(layout.Identity.load(fleet.folder / OPERATOR), board)
+def tell(fleet: Fleet, where: str, to_coordinator: Give | None = None) -> tuple[str, int]:
+    """Give the present revocation list to a running board, or with `to_coordinator` to a coordinator; its name and the number of
+    its list then. Raises ConfigError and PeerError."""
+    return announce(layout.Identity.load(fleet.folder / OPERATOR), where, to_coordinator=to_coordinator)
 
 
 def _check_years(years: float) -> None:

@@ -28,6 +28,10 @@ class Policy(Protocol):
     def examine(self, data: bytes, proof: bytes) -> tuple[NodeId, int]:
         """Whose signature over `data` this is, and the serial number of that certificate. Raises PeerError: of nobody who may."""
 
+    def offer(self, revocations: bytes) -> int:
+        """Take over a revocation list (DER) if it is newer; the number of the one in force. Raises PeerError for one that nobody
+        who may has signed."""
+
     def newly_revoked(self) -> bool:
         """Whether there is a newer revocation list since the last call."""
 

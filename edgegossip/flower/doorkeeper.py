@@ -137,6 +137,16 @@ class Doorkeeper:
             self._tell({"answer": news["join"], "why": why})
             if why:
                 self._say(news["from"], why)
+        elif "revoked" in news and self._policy is not None:
+            has, why = 0, ""
+            try:
+                has = self._policy.offer(b64decode(news["list"]))
+            except EdgegossipError as error:
+                why = str(error)
+            self._look(at_once=True)
+            self._tell({"answer": news["revoked"], "why": why, "has": has})
+            if why:
+                self._say(news["from"], why)
 
     def _admit(self, key: str, proof: str, clock: str) -> None:
         """Raises EdgegossipError with the reason."""
@@ -156,9 +166,9 @@ class Doorkeeper:
         if key not in self._admitted:
             self._admitted[key] = _Admitted(name, serial, self._register(key.encode(), name))
 
-    def _look(self) -> None:
-        """Put out whose certificate was revoked."""
-        if self._policy is None or time.monotonic() - self._looked < LOOK_S:
+    def _look(self, at_once: bool = False) -> None:
+        """Put out whose certificate was revoked; now and then, unless `at_once`."""
+        if self._policy is None or not at_once and time.monotonic() - self._looked < LOOK_S:
             return
         self._looked = time.monotonic()
         if not self._policy.newly_revoked():

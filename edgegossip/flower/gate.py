@@ -5,9 +5,10 @@ anybody. So with TLS only the coordinator, which has a token, reaches anything b
 the coordinator has admitted: it is asked once for every key, over the socket that it gave to this process. Line by line in JSON:
 
     here -> coordinator    {"join": number, "key", "proof", "time", "from"}   may this key come in?
+                           {"revoked": number, "list", "from"}                a revocation list (base64 of DER)
                            {"handshake": reason, "from"}                      somebody did not manage TLS
                            {"sockets": number, "totals": [...] or null}
-    coordinator -> here    {"answer": number, "why": "" or the reason}
+    coordinator -> here    {"answer": number, "why": "" or the reason}        to a "revoked" with "has": its list's number
                            {"out": key}                                       not any more
                            {"sockets": number}                                what have boards' connections carried?
 """
@@ -29,9 +30,11 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
 JOIN_PATH = "/edgegossip/join"
+REVOKED_PATH = "/edgegossip/revoked"
 GATE_VARIABLE = "EDGEGOSSIP_GATE"  # descriptor,0 or 1 with TLS,file of the secret
 TOKEN_HEADER = "x-edgegossip-token"
 MAX_JOIN_BYTES = 16_384
+MAX_LIST_BYTES = 1 << 20  # some 25,000 certificates
 MAX_BODY_BYTES = 32 << 20  # Flower cuts arrays into pieces of 5 MiB
 ANSWER_S = 20.0  # the coordinator may be busy with updates
 JOINS_A_SECOND, JOINS_AT_ONCE = 10.0, 64.0  # a signature takes the coordinator some 20 ms
@@ -72,18 +75,18 @@ class Line:
         self._socket = socket.socket(fileno=descriptor)
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._asked: dict[int, concurrent.futures.Future[str]] = {}
+        self._asked: dict[int, concurrent.futures.Future[dict[str, Any]]] = {}
         self.on_out: Callable[[str], None] = lambda key: None
         self.measure: Callable[[], list[int] | None] = lambda: None
         self._complaints = Rate(5.0, 50.0)
         threading.Thread(target=self._read, daemon=True, name="gate").start()
 
-    def ask(self, question: dict[str, Any]) -> concurrent.futures.Future[str]:
-        """Why not; "" when it may come in."""
-        answer: concurrent.futures.Future[str] = concurrent.futures.Future()
+    def ask(self, what: str, question: dict[str, Any]) -> concurrent.futures.Future[dict[str, Any]]:
+        """`what`: join or revoked. The answer's "why" is empty when all is well."""
+        answer: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
         number = next(self._numbers)
         self._asked[number] = answer
-        self.tell({"join": number, **question})
+        self.tell({what: number, **question})
         return answer
 
     def complain(self, reason: str, address: str) -> None:
@@ -108,7 +111,7 @@ class Line:
         if "answer" in news:
             asked = self._asked.pop(news["answer"], None)
             if asked is not None:
-                asked.set_result(str(news["why"]))
+                asked.set_result(news)
         elif "out" in news:
             self.on_out(news["out"])
         elif "sockets" in news:
@@ -124,6 +127,7 @@ class Gate:
         self._key_header = key_header.lower().encode()
         self._admitted: set[bytes] = set()
         self._joins = Rate(JOINS_A_SECOND, JOINS_AT_ONCE)
+        self._doors = {JOIN_PATH: self._join, REVOKED_PATH: self._revoked}
         self.own: set[tuple[str, int]] = set()  # addresses from which the coordinator itself has come
         line.on_out = lambda key: self._admitted.discard(_header_of(key))
 
@@ -135,40 +139,65 @@ class Gate:
         headers = dict(scope["headers"])
         if hmac.compare_digest(headers.get(TOKEN_HEADER.encode(), b""), self._token):
             self.own.add(tuple(scope["client"]))
-        elif self._secure and scope["path"] == JOIN_PATH:
-            return await self._join(scope, headers, receive, send)
-        elif self._secure and (refusal := self._refusal(scope["path"], headers)):
-            return await _answer(send, *refusal)
+        elif self._secure:
+            try:
+                if scope["path"] in self._doors:
+                    return await _answer(send, 200, "", **await self._doors[scope["path"]](scope, headers, receive))
+                self._check(scope["path"], headers)
+            except _Refused as refused:
+                return await _answer(send, refused.status, refused.detail)
         await self._app(scope, receive, send)
 
-    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
-        """Status and reason, before anything of the body is read."""
+    def _check(self, path: str, headers: dict[bytes, bytes]) -> None:
+        """Raises _Refused, before anything of the body is read."""
         if not path.startswith("/v1/fleet/"):
-            return None if path == "/health" else (403, "only the coordinator may ask for this")
+            if path != "/health":
+                raise _Refused(403, "only the coordinator may ask for this")
+            return
         if headers.get(self._key_header) not in self._admitted:
-            return 401, NOT_ADMITTED
-        return _too_long(headers, MAX_BODY_BYTES)
+            raise _Refused(401, NOT_ADMITTED)
+        _check_length(headers, MAX_BODY_BYTES)
 
-    async def _join(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
-        if refusal := _too_long(headers, MAX_JOIN_BYTES):
-            return await _answer(send, *refusal)
-        if not self._joins.allows():
-            return await _answer(send, 429, "too many boards at once; try again in a moment")
+    async def _join(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, int]:
+        body = await self._body(headers, MAX_JOIN_BYTES, receive)
         try:
-            document = json.loads(await _body(receive))
+            document = json.loads(body)
             asked = {name: str(document[name]) for name in ("key", "proof", "time")}
         except (ValueError, KeyError, TypeError):
-            return await _answer(send, 400, "this is not how a board introduces itself")
+            raise _Refused(400, "this is not how a board introduces itself") from None
+        await self._ask("join", asked, scope)
+        self._admitted.add(_header_of(asked["key"]))
+        return {}
+
+    async def _revoked(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, int]:
+        """From anybody: the list is signed by the fleet's authority, or it changes nothing."""
+        body = await self._body(headers, MAX_LIST_BYTES, receive)
+        answer = await self._ask("revoked", {"list": b64encode(body).decode()}, scope)
+        return {"has": int(answer["has"])}
+
+    async def _body(self, headers: dict[bytes, bytes], limit: int, receive: Receive) -> bytes:
+        _check_length(headers, limit)
+        if not self._joins.allows():
+            raise _Refused(429, "too many boards at once; try again in a moment")
+        return await _read(receive)
+
+    async def _ask(self, what: str, question: dict[str, str], scope: Scope) -> dict[str, Any]:
+        """The coordinator's answer. Raises _Refused when it is no."""
         try:
             host, port = scope["client"]
-            answer = self._line.ask({**asked, "from": f"{host}:{port}"})
-            why = await asyncio.wait_for(asyncio.wrap_future(answer), ANSWER_S)
+            asked = self._line.ask(what, {**question, "from": f"{host}:{port}"})
+            answer = await asyncio.wait_for(asyncio.wrap_future(asked), ANSWER_S)
         except TimeoutError:
-            return await _answer(send, 503, "the coordinator is busy; try again in a moment")
-        if why:
-            return await _answer(send, 403, why)
-        self._admitted.add(_header_of(asked["key"]))
-        await _answer(send, 200, "")
+            raise _Refused(503, "the coordinator is busy; try again in a moment") from None
+        if answer["why"]:
+            raise _Refused(403, str(answer["why"]))
+        return answer
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.detail = status, detail
 
 
 def _header_of(key: str) -> bytes:
@@ -176,14 +205,15 @@ def _header_of(key: str) -> bytes:
     return b64encode(key.encode())
 
 
-def _too_long(headers: dict[bytes, bytes], limit: int) -> tuple[int, str] | None:
+def _check_length(headers: dict[bytes, bytes], limit: int) -> None:
     length = headers.get(b"content-length", b"")
     if not length.isdigit():
-        return 411, "a request that does not say how long it is"
-    return (413, f"a request of more than {limit} bytes") if int(length) > limit else None
+        raise _Refused(411, "a request that does not say how long it is")
+    if int(length) > limit:
+        raise _Refused(413, f"a request of more than {limit} bytes")
 
 
-async def _body(receive: Receive) -> bytes:
+async def _read(receive: Receive) -> bytes:
     """The server takes no more than content-length says."""
     body = b""
     while True:
@@ -193,8 +223,8 @@ async def _body(receive: Receive) -> bytes:
             return body
 
 
-async def _answer(send: Send, status: int, detail: str) -> None:
-    body = json.dumps({"detail": detail}).encode()
+async def _answer(send: Send, status: int, detail: str, **more: int) -> None:
+    body = json.dumps({"detail": detail, **more}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status != 200:
         headers.append((b"connection", b"close"))  # what is left of the body is not waited for

@@ -39,6 +39,11 @@ class FleetPolicy:
             raise PeerError(f"the certificate of {subject.name} is not valid yet: check the clocks")
         return subject.name, certificate.serial
 
+    def offer(self, revocations: bytes) -> int:
+        """See Policy.offer."""
+        self._identity.revocations.offer(revocations)
+        return self._identity.revocations.number
+
     def newly_revoked(self) -> bool:
         """Looks at crl.pem. A forged one, or one that is being copied, changes nothing."""
         with suppress(EdgegossipError):

@@ -17,6 +17,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -180,10 +181,8 @@ def main(channel: int, modules: Sequence[str]) -> None:
         arguments = _serve(line)
     setproctitle(" ".join([sys.executable, "-m", "edgegossip", *arguments]))  # for ps and kill
     setthreadtitle("edgegossip")
-    from edgegossip.cli.main import main as edgegossip
-
     sys.argv = ["edgegossip", *arguments]
-    edgegossip(arguments)
+    runpy.run_module("edgegossip", run_name="__main__")  # python -m edgegossip ARGUMENTS
 
 
 if __name__ == "__main__":

@@ -18,11 +18,12 @@ pytest.importorskip("cryptography")
 
 from edgegossip import codecs  # noqa: E402
 from edgegossip import recipe as recipes  # noqa: E402
-from edgegossip.fleet.store import Fleet  # noqa: E402
+from edgegossip.fleet.store import Fleet, tell  # noqa: E402
 from edgegossip.flower import Coordinator, NodeClient  # noqa: E402
 from edgegossip.flower._private import FleetLink, LinkError  # noqa: E402
 from edgegossip.flower.credentials import BoardCredentials  # noqa: E402
-from edgegossip.flower.gate import JOIN_PATH, TOKEN_HEADER  # noqa: E402
+from edgegossip.flower.gate import JOIN_PATH, REVOKED_PATH, TOKEN_HEADER  # noqa: E402
+from edgegossip.flower.telling import give  # noqa: E402
 from edgegossip.launch.admission import coordinator_of, credentials  # noqa: E402
 from edgegossip.mesh.security import tls  # noqa: E402
 from edgegossip.mesh.security.identity import Identity  # noqa: E402
@@ -181,6 +182,39 @@ def test_a_board_that_is_revoked_while_it_trains_is_out_in_seconds(training: Run
     before = len(training.sink.records)
     training.until(lambda: len(training.sink.records) > before + 3)
     assert set(training.ended) <= {"a", "c"}
+
+
+def test_a_coordinator_elsewhere_is_told_of_a_revocation(tmp_path: Path) -> None:
+    """It has an identity of the fleet, but not the fleet's folder."""
+    fleet = Fleet.create(tmp_path / "fleet", "test", 20).add("a", "board", 20).add("b", "board", 20)
+    shutil.copytree(coordinator_of(fleet.folder), tmp_path / "identity")
+    fleet, sink = Fleet.open(fleet.folder), Memory()
+    recipe = recipes.from_dict({"run": {**RUN, "nodes": 2}, "server": {"join_s": 600}})
+    serve = credentials(tmp_path / "identity")
+    with Coordinator(
+        recipe, toy.LAYOUT, toy.Toy(0).initial(1), ["a", "b"], sink, tmp_path, credentials=serve
+    ) as coordinator:
+        address = coordinator.start()
+        board = FleetLink(address, _credentials(fleet.folder / "boards" / "a"))
+        board.join()
+        assert tell(fleet, address, give)[1] == 1
+        fleet = fleet.revoke("a")
+        name, number = tell(fleet, address, give)
+        assert (name, number) == ("the-coordinator", 2)
+        with pytest.raises(LinkError, match="its certificate was revoked|whose certificate was revoked"):
+            board.join()
+        other = Fleet.create(tmp_path / "other", "test", 20)
+        forged = Identity.load(other.folder / "operator").revocations.present.der
+        with httpx.Client(verify=_credentials(fleet.folder / "boards" / "b").context) as client:
+            for body, status in ((forged, 200), (b"no list", 403), (b"x" * (2 << 20), 413)):  # that one is older
+                assert client.post(f"https://{address}{REVOKED_PATH}", content=body).status_code == status
+            newer = other
+            for k in range(3):
+                newer = newer.add(f"x{k}", "board", 20).revoke(f"x{k}")
+            forged = Identity.load(newer.folder / "operator").revocations.present.der
+            answer = client.post(f"https://{address}{REVOKED_PATH}", content=forged)
+            assert answer.status_code == 403 and "did not sign" in answer.json()["detail"]
+        assert [t for t in sink.texts("refused") if "did not sign" in t]
 
 
 def test_a_board_does_not_take_another_board_for_its_coordinator(tmp_path: Path) -> None:

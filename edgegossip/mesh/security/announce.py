@@ -5,25 +5,32 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+from collections.abc import Callable
+from typing import TypeAlias
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.security import knock, tls
 from edgegossip.mesh.security.identity import Identity
 from edgegossip.types import NodeId, PeerError
 
+# Gives a revocation list (DER) to who is at the other end of a connection; the number of the list that it has then.
+Give: TypeAlias = Callable[[ssl.SSLSocket, bytes], int]
 
-def announce(identity: Identity, where: str, timeout_s: float = 10.0) -> tuple[NodeId, int]:
-    """Give the identity's revocation list to whatever board of the fleet listens at `where` (host:port); it tells the others.
-    The board's name and the number of the list that it has now.
 
-    Raises ConfigError for a bad address, PeerError when no board of the fleet answers there."""
+def announce(
+    identity: Identity, where: str, timeout_s: float = 10.0, *, to_coordinator: Give | None = None
+) -> tuple[NodeId, int]:
+    """Give the identity's revocation list to whatever board of the fleet listens at `where` (host:port), which tells the others,
+    or with `to_coordinator` to a coordinator. Its name and the number of the list that it has now.
+
+    Raises ConfigError for a bad address, PeerError when nobody of the fleet answers there."""
     address = addresses.parse(where, "address")
     context = tls.client_context(identity)
     context.check_hostname = False  # any board of the fleet will do; `peer_of` sees that it is one
     try:
         with socket.create_connection((address.host, address.port), timeout_s) as plain:
             with context.wrap_socket(plain) as s:
-                return _give(s, identity)
+                return _give(s, identity, to_coordinator)
     except ssl.SSLError as error:
         raise PeerError(f"{where}: {tls.words(error)}") from error
     except OSError as error:
@@ -33,11 +40,13 @@ def announce(identity: Identity, where: str, timeout_s: float = 10.0) -> tuple[N
         raise PeerError(f"{where}: {error}") from error
 
 
-def _give(s: ssl.SSLSocket, identity: Identity) -> tuple[NodeId, int]:
+def _give(s: ssl.SSLSocket, identity: Identity, to_coordinator: Give | None) -> tuple[NodeId, int]:
     subject, _ = tls.peer_of(s.getpeercert(), identity.fleet)
+    present = identity.revocations.present
+    if subject.role == "coordinator" and to_coordinator is not None:
+        return subject.name, to_coordinator(s, present.der)
     if subject.role != "board" or s.selected_alpn_protocol() != tls.KNOCK:
         raise PeerError("what listens there is no board")
-    present = identity.revocations.present
     s.sendall(knock.hello(present.number))
     data = b""
     while (answer := knock.parse_answer(data)) is None:
