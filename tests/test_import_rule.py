@@ -95,43 +95,61 @@ def test_every_part_is_listed_after_what_it_may_import():
         assert others <= set(order[: order.index(part)])
 
 
-@pytest.mark.parametrize("path", modules(), ids=str)
-def test_imports_only_parts_below(path):
-    part = part_of(path)
-    if part in ("__init__", "__main__"):
-        return
-    for name in imports(path):
-        words = name.split(".")
-        if words[0] == "edgegossip" and len(words) > 1 and words[1] in MAY and words[1] != part:
-            assert words[1] in MAY[part], f"edgegossip/{path} imports {name}; {part} may import {sorted(MAY[part])}"
+def faults(check, chosen=lambda part: True):
+    """What `check(path)` finds wrong in the modules of the chosen parts, each with its file."""
+    found = [f"edgegossip/{path}: {fault}" for path in modules() if chosen(part_of(path)) for fault in check(path)]
+    return "\n".join(found)
 
 
-@pytest.mark.parametrize("path", modules(), ids=str)
-def test_imports_from_outside_only_what_it_may(path):
-    allowed = BASE | STDLIB | OUTSIDE.get(part_of(path), set())
-    for name in imports(path):
-        assert name.split(".")[0] in allowed, f"edgegossip/{path} imports {name}"
+def test_imports_only_parts_below():
+    def check(path):
+        part = part_of(path)
+        for name in imports(path):
+            words = name.split(".")
+            if words[0] == "edgegossip" and len(words) > 1 and words[1] in MAY and words[1] != part:
+                if words[1] not in MAY[part]:
+                    yield f"imports {name}; {part} may import {sorted(MAY[part])}"
+
+    assert not faults(check, lambda part: part not in ("__init__", "__main__"))
 
 
-@pytest.mark.parametrize("path", [p for p in modules() if part_of(p) in PURE_MAY], ids=str)
-def test_pure_parts_have_no_clock_threads_or_global_randomness(path):
+def test_imports_from_outside_only_what_it_may():
+    def check(path):
+        allowed = BASE | STDLIB | OUTSIDE.get(part_of(path), set())
+        yield from (f"imports {name}" for name in imports(path) if name.split(".")[0] not in allowed)
+
+    assert not faults(check)
+
+
+def test_pure_parts_have_no_clock_threads_or_global_randomness():
     forbidden = ("time", "datetime", "threading", "multiprocessing", "asyncio", "socket", "random", "concurrent")
-    for name in imports(path):
-        assert name.split(".")[0] not in forbidden, f"edgegossip/{path} imports {name}"
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("np.random", "numpy.random"):
-            known = ("Generator", "Philox", "PCG64", "SeedSequence", "default_rng", "BitGenerator")
-            assert node.attr in known, f"edgegossip/{path}:{node.lineno} uses numpy's global random state"
+    known = ("Generator", "Philox", "PCG64", "SeedSequence", "default_rng", "BitGenerator")
+
+    def check(path):
+        yield from (f"imports {name}" for name in imports(path) if name.split(".")[0] in forbidden)
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("np.random", "numpy.random"):
+                if node.attr not in known:
+                    yield f"line {node.lineno} uses numpy's global random state"
+
+    assert not faults(check, lambda part: part in PURE_MAY)
 
 
-@pytest.mark.parametrize("path", [p for p in modules() if part_of(p) == "sim"], ids=str)
-def test_only_a_campaign_of_the_simulator_looks_at_the_time_and_starts_processes(path):
-    if path.name == "campaign.py":
-        return
-    for name in imports(path):
-        known = ("time", "datetime", "threading", "multiprocessing", "asyncio", "socket", "concurrent", "secrets", "os")
-        assert name.split(".")[0] not in known, f"edgegossip/{path} imports {name}"
-        assert not name.startswith("random.") or name == "random.Random", f"edgegossip/{path} imports {name}"
+def test_only_a_campaign_of_the_simulator_looks_at_the_time_and_starts_processes():
+    known = ("time", "datetime", "threading", "multiprocessing", "asyncio", "socket", "concurrent", "secrets", "os")
+
+    def check(path):
+        for name in imports(path) if path.name != "campaign.py" else ():
+            if name.split(".")[0] in known or name.startswith("random.") and name != "random.Random":
+                yield f"imports {name}"
+
+    assert not faults(check, lambda part: part == "sim")
+
+
+def test_a_fault_is_found_and_named(monkeypatch):
+    monkeypatch.setitem(OUTSIDE, "mesh", set())
+    with pytest.raises(AssertionError, match="edgegossip/mesh/.* imports grpc"):
+        test_imports_from_outside_only_what_it_may()
 
 
 def loaded_by(code):
