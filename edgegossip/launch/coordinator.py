@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,8 +63,8 @@ def run_coordinator(recipe: Recipe, options: CoordinatorOptions) -> int:
         wait_for_port(options.host, options.port)
     folder, resumed = _folder(recipe, options, members)
     try:
-        with shown_when_it_fails(folder, as_json=options.as_json):
-            _serve(recipe, members, options, folder, resumed, secure)
+        with shown_when_it_fails(folder, as_json=options.as_json), _superlink(options, folder, secure) as superlink:
+            _serve(recipe, members, options, folder, resumed, secure, superlink)
         return conclude(folder, plots=options.plots, as_json=options.as_json)
     finally:
         folder.close()
@@ -99,24 +101,19 @@ def _folder(recipe: Recipe, options: CoordinatorOptions, members: tuple[NodeId, 
     return folder, False
 
 
-def _serve(
-    recipe: Recipe,
-    members: tuple[NodeId, ...],
-    options: CoordinatorOptions,
-    folder: RunFolder,
-    resumed: bool,
-    secure: ServerCredentials | None,
-) -> None:
+@contextmanager
+def _superlink(options: CoordinatorOptions, folder: RunFolder, secure: ServerCredentials | None) -> Iterator[SuperLink]:
+    """Flower's SuperLink, which loads while this process does."""
     from edgegossip.flower.superlink import SUPERLINK_LOG, launch
 
     superlink = launch(options.host, options.port, folder.path / SUPERLINK_LOG, options.insecure, secure)
-    try:  # it loads while this process does
-        _coordinate(recipe, members, options, folder, resumed, secure, superlink)
+    try:
+        yield superlink
     finally:
         superlink.stop()
 
 
-def _coordinate(
+def _serve(
     recipe: Recipe,
     members: tuple[NodeId, ...],
     options: CoordinatorOptions,

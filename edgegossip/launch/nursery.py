@@ -30,6 +30,7 @@ from setproctitle import setproctitle, setthreadtitle
 from edgegossip.launch.process import Adopted
 from edgegossip.types import HostError
 
+LOAD_S = 300.0  # until the first board runs; a loaded single-board computer needs a while to import PyTorch
 _PR_SET_CHILD_SUBREAPER = 36
 _REQUEST_BYTES = 1 << 16
 _NO_CHILD = b"0"
@@ -51,6 +52,7 @@ class Nursery:
         its descendants leave behind. Raises HostError."""
         _adopt_orphans()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.settimeout(LOAD_S)
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "edgegossip.launch.nursery", _ROOM, str(theirs.fileno()), *MODULES[mode]]
@@ -73,8 +75,10 @@ class Nursery:
         our_input, their_output = os.pipe()
         stdin, stdout = os.fdopen(our_output, "wb"), os.fdopen(our_input, "rb")
         try:
+            request = json.dumps(list(arguments)).encode()
+            if len(request) > _REQUEST_BYTES:
+                raise OSError(f"its command line is longer than {_REQUEST_BYTES} bytes")
             with log.open("ab") as errors:
-                request = json.dumps(list(arguments)).encode()
                 socket.send_fds(self._channel, [request], [their_input, their_output, errors.fileno()])
             answer = self._channel.recv(_REQUEST_BYTES)
             if answer in (b"", _NO_CHILD):
