@@ -1,4 +1,5 @@
-"""What a TLS ClientHello asks for in the clear (RFC 8446, 4.1.2): the server's name and the application protocols. Pure.
+"""What a TLS ClientHello asks for in the clear (RFC 8446, 4.1.2): the server's name, the application
+protocols and the versions of TLS. Pure.
 
 Only to decide who goes on with the connection. Nothing is believed here: the TLS library that gets it reads it again.
 """
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 _RECORD_HEAD_BYTES = 5
 MAX_BYTES = _RECORD_HEAD_BYTES + (1 << 14)
 _HANDSHAKE, _CLIENT_HELLO = 22, 1
-_SERVER_NAME, _ALPN = 0, 16
+_SERVER_NAME, _ALPN, _SUPPORTED_VERSIONS = 0, 16, 43
+TLS_1_3 = 0x0304
 _HOST_NAME = 0
 
 
@@ -20,6 +22,7 @@ class ClientHello:
 
     server_name: str = ""
     protocols: tuple[str, ...] = ()
+    versions: tuple[int, ...] = ()  # RFC 8446, 4.2.1; none before TLS 1.3
 
 
 def needed_bytes(data: bytes) -> int:
@@ -49,6 +52,7 @@ def _hello(record: _Reader) -> ClientHello | None:
     body.vector(1)  # legacy_compression_methods
     extensions, name = body.vector(2), ""
     protocols: tuple[str, ...] = ()
+    versions: tuple[int, ...] = ()
     while extensions.left:
         kind, value = extensions.number(2), extensions.vector(2)
         if kind == _SERVER_NAME and value.left:
@@ -57,7 +61,16 @@ def _hello(record: _Reader) -> ClientHello | None:
                 name = names.vector(2).rest().decode("ascii").lower()
         elif kind == _ALPN:
             protocols = _protocols(value.vector(2))
-    return ClientHello(name, protocols)
+        elif kind == _SUPPORTED_VERSIONS:
+            versions = _versions(value.vector(1))
+    return ClientHello(name, protocols, versions)
+
+
+def _versions(value: _Reader) -> tuple[int, ...]:
+    found: list[int] = []
+    while value.left:
+        found.append(value.number(2))
+    return tuple(found)
 
 
 def _protocols(value: _Reader) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from edgegossip.mesh.address import Address
@@ -33,12 +34,14 @@ from edgegossip.types import EdgegossipError, HostError, PeerError
 
 _log = logging.getLogger(__name__)
 _ACCEPTS = 64  # at a time, before others have their turn
+_PAUSE_S = 0.2  # after trouble that would come again at once
 _RESET = b"\x01\0\0\0\0\0\0\0"  # struct linger: close at once
 
 
 class Door:
-    """Runs from construction until `close`. `admit` raises PeerError for who may not come in; `context` gives the TLS context for
-    each new connection, `answer` and `offered` serve knocks (see visitor.Host); `tell` takes lines for the log.
+    """Runs from construction until `close`. `admit` raises PeerError for who may not knock, `let_in` for who may not come in;
+    `context` gives the TLS context for each new connection, `answer` and `offered` serve knocks (see visitor.Host); `tell` takes
+    lines for the log.
     """
 
     def __init__(
@@ -49,12 +52,14 @@ class Door:
         limits: MeshLimits,
         context: Callable[[], ssl.SSLContext],
         admit: Callable[[Caller], None],
+        let_in: Callable[[Caller], None],
         answer: Callable[[Caller, int], knock.Answer],
         offered: Callable[[Caller, bytes], None],
         tell: Callable[[Caller | None, str], None],
     ) -> None:
         self._upstream, self._fleet, self._limits = upstream, fleet, limits
-        self.context, self._admit, self.answer, self.offered, self._tell = context, admit, answer, offered, tell
+        self.context, self._admit, self._let_in, self._tell = context, admit, let_in, tell
+        self.answer, self.offered = answer, offered
         self._callers: dict[str, Caller] = {}  # by the local address that our gRPC server sees
         self._guests: dict[int, str] = {}  # that address, by the relay's number; the oldest first
         self._visitors: dict[Visitor, int] = {}  # and the events that are waited for
@@ -84,8 +89,13 @@ class Door:
         """Everybody who is connected now. From any thread."""
         return list(self._callers.values())
 
+    @property
+    def alive(self) -> bool:
+        """Whether it still does its work, or was told to end. From any thread."""
+        return self._ending or self._thread.is_alive()
+
     def cut(self, which: Callable[[Caller], bool], why: str) -> None:
-        """End connections. From any thread."""
+        """End connections, and take back tickets. From any thread."""
         self._order(lambda: self._cut(which, why))
 
     def close(self, timeout_s: float = 2.0) -> None:
@@ -106,7 +116,11 @@ class Door:
     def _run(self) -> None:
         try:
             while not self._ending:
-                self._turn()
+                try:
+                    self._turn()
+                except Exception as error:  # whatever it is, peers need a door
+                    self._mishap(error)
+                    time.sleep(_PAUSE_S)
         finally:
             for visitor in list(self._visitors):
                 self._forget(visitor)
@@ -120,15 +134,39 @@ class Door:
             if key.fileobj is self._bell:
                 self._bell.recv(4096)
                 while self._orders:
-                    self._orders.popleft()()
+                    self._obey(self._orders.popleft())
             elif key.fileobj is self._listener:
                 self._accept()
             elif key.fileobj is self._relay:
                 for id, _, _ in self._relay.ended():
                     self._callers.pop(self._guests.pop(id, ""), None)
             elif key.data in self._visitors:
-                self._step(key.data)
+                self._serve(key.data)
         self._expire()
+
+    def _obey(self, order: Callable[[], None]) -> None:
+        try:
+            order()
+        except Exception as error:
+            self._mishap(error)
+
+    def _serve(self, visitor: Visitor) -> None:
+        """One step; nothing that goes wrong with one visitor may harm the others."""
+        try:
+            self._step(visitor)
+        except Exception as error:
+            self._mishap(error, visitor)
+            with suppress(Exception):
+                self._forget(visitor)
+
+    def _mishap(self, error: Exception, visitor: Visitor | None = None) -> None:
+        """Of ours, or of this machine: no descriptor left, for example."""
+        about = f"the connection of {visitor.who}" if visitor else "connections"
+        reason = (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__} {error}".strip()
+        _log.debug("%s", about, exc_info=error)
+        key = visitor.address.rpartition(":")[0] if visitor else "", reason
+        with suppress(Exception):
+            self._say(visitor.caller if visitor else None, key, f"trouble of this board with {about}: {reason.lower()}")
 
     def _patience_s(self) -> float | None:
         deadlines = [v.deadline_s for v in self._visitors]
@@ -159,16 +197,16 @@ class Door:
             host = str(peer[0])
             reason = self._crowded(host)
             if reason:
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                connection.close()
+                with suppress(OSError), connection:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 self._say(None, (host, reason), f"refused {host}: {reason}")
                 continue
-            self._greet(connection, host, str(Address(host, int(peer[1]))))
+            self._greet(connection, str(Address(host, int(peer[1]))))
 
     def _pause(self, error: OSError) -> None:
         self._say(None, "", f"this board takes no connections for a moment: {(error.strerror or str(error)).lower()}")
         self._selector.unregister(self._listener)
-        self._paused_until_s = time.monotonic() + 0.2
+        self._paused_until_s = time.monotonic() + _PAUSE_S
 
     def _crowded(self, host: str) -> str:
         """Why a newcomer from this address is not even listened to."""
@@ -182,12 +220,16 @@ class Door:
             return f"{strangers.total()} connections have not finished the TLS handshake"
         return ""
 
-    def _greet(self, connection: socket.socket, host: str, address: str) -> None:
-        connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def _greet(self, connection: socket.socket, address: str) -> None:
+        try:
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:  # it is gone already
+            connection.close()
+            return
         visitor = Visitor(connection, address, self, time.monotonic() + self._limits.handshake_s, self._fleet)
         self._visitors[visitor] = 0
-        self._step(visitor)
+        self._serve(visitor)
 
     def _step(self, visitor: Visitor) -> None:
         try:
@@ -200,9 +242,6 @@ class Door:
             self._refuse(visitor, str(error))
         except (OSError, EdgegossipError) as error:
             _log.debug("connection of %s: %s", visitor.who, error)
-            self._forget(visitor)
-        except Exception:  # a defect of ours must not close the door for everybody
-            _log.exception("connection of %s", visitor.who)
             self._forget(visitor)
         else:
             self._watch(visitor)
@@ -229,19 +268,23 @@ class Door:
     def _hand_on(self, visitor: Visitor, caller: Caller) -> None:
         """To our gRPC server. An address that Linux chooses (unix(7), autobind) tells its connections apart."""
         self._leave(visitor)
-        inside = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        key, inside = "", None
         try:
+            inside = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             inside.bind("")
             key = "unix-abstract:" + inside.getsockname()[1:].decode()
             inside.setblocking(False)
             inside.connect("\0" + self._upstream)
-            self._callers[key] = caller
+            self._callers[key] = caller  # before gRPC can ask for it
             self._guests[self._relay.add(visitor.socket.fileno(), inside.fileno())] = key
             visitor.socket.detach()
             inside.detach()
-        except OSError as error:
-            _log.debug("connection of %s: %s", visitor.who, error)
-            inside.close()
+        except (OSError, RuntimeError) as error:
+            if not isinstance(error, ConnectionError):  # as long as our gRPC server runs
+                self._mishap(error, visitor)
+            self._callers.pop(key, None)
+            if inside is not None:
+                inside.close()
             visitor.close()
 
     def _refuse(self, visitor: Visitor, reason: str) -> None:
@@ -254,6 +297,7 @@ class Door:
             self._tell(caller, text)
 
     def _cut(self, which: Callable[[Caller], bool], why: str) -> None:
+        self._tickets.drop(which)
         for visitor in [v for v in self._visitors if v.caller is not None and which(v.caller)]:
             self._forget(visitor)
         for id, key in list(self._guests.items()):
@@ -280,7 +324,7 @@ class Door:
         if holder is None:
             return None
         visitor.caller = caller = replace(holder, address=visitor.address)
-        self._admit(caller)
+        self._let_in(caller)
         mine = [id for id, key in self._guests.items() if self._callers[key].subject == caller.subject]
         for id in mine[: max(0, len(mine) + 1 - self._limits.max_connections_per_peer)]:
             self._relay.cut(id)

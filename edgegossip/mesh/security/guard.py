@@ -6,10 +6,10 @@ Methods without a remark are called on the transport's loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import ssl
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,15 +19,17 @@ from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.channels import Tell
 from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.security import der, knock, tls
+from edgegossip.mesh.security import knock, tls
+from edgegossip.mesh.security.credentials import Credentials
 from edgegossip.mesh.security.door import Door
-from edgegossip.mesh.security.identity import CERTIFICATE, KEY, Identity
+from edgegossip.mesh.security.identity import Identity
 from edgegossip.mesh.security.names import Role, Subject, serial_name, subject_of
 from edgegossip.mesh.security.quarantine import Quarantine
 from edgegossip.mesh.security.visitor import Caller
 from edgegossip.mesh.text import printable
-from edgegossip.types import DataError, DecodeError, EdgegossipError, NodeId, PeerError
+from edgegossip.types import DecodeError, EdgegossipError, NodeId, PeerError
 
+_log = logging.getLogger(__name__)
 _NAMES = "x509_subject_alternative_name"  # where gRPC keeps a caller's names
 _LOOK_S = 2.0  # between two looks at our folder
 _LAST_WORDS_S = 0.2  # for a refusal to reach the peer before its connection is cut
@@ -47,8 +49,7 @@ class Guard:
         self._quarantine = Quarantine()
         self._pinned: dict[NodeId, int] = {}  # serial of the certificate that each peer showed last
         self._tickets: dict[NodeId, list[str]] = {}  # that peers gave us, the newest last
-        self._lock = threading.Lock()
-        self._take_files()
+        self._files = Credentials(identity)
 
     @classmethod
     def load(cls, folder: str | Path) -> Guard:
@@ -71,8 +72,9 @@ class Guard:
             self._upstream,
             self.identity.fleet,
             self._limits,
-            context=lambda: self._server_context,
+            context=lambda: self._files.server_context,
             admit=self._admit,
+            let_in=self._let_in,
             answer=self._answer,
             offered=self._offered_at_door,
             tell=lambda caller, text: self._tell(_board(caller), printable(text, 400)),
@@ -87,7 +89,7 @@ class Guard:
     def server_credentials(self) -> grpc.ServerCredentials:
         """Of our gRPC server behind the door, which asks for a certificate too."""
         return grpc.dynamic_ssl_server_credentials(
-            self._server_certificate, lambda: self._server_certificate, require_client_authentication=True
+            self._files.server, lambda: self._files.server, require_client_authentication=True
         )
 
     def caller(self, context: grpc.aio.ServicerContext) -> Caller:
@@ -146,7 +148,7 @@ class Guard:
 
     def channel_credentials(self, peer: NodeId) -> grpc.ChannelCredentials:
         """Of a connection that we open to `peer`."""
-        return self._credentials
+        return self._files.channel
 
     def channel_options(self, peer: NodeId) -> list[tuple[str, int | str]]:
         """Insists on the certificate that `check` saw, and shows the ticket. Without a `check` before it the door stays shut."""
@@ -163,29 +165,24 @@ class Guard:
 
     # -- revocation ------------------------------------------------------------------------------------------
 
-    def _take_files(self) -> None:
-        """Certificate, key and revocation list as they are now: a new certificate in the folder of a running board is used from
-        the next connection on."""
-        identity = self.identity
-        try:
-            pem, key = (Path(identity.folder / file).read_bytes() for file in (CERTIFICATE, KEY))
-        except OSError as error:
-            raise DataError(f"{identity.folder}: {(error.strerror or str(error)).lower()}") from error
-        self._server_context, self._client_context = tls.server_context(identity), tls.client_context(identity)
-        authority = der.to_pem(identity.authority.der, "CERTIFICATE")
-        self._credentials = grpc.ssl_channel_credentials(authority, key, pem)
-        self._server_certificate = grpc.ssl_server_certificate_configuration([(key, pem)], authority)
-
     def _offered(self, giver: str, crl: bytes) -> None:
         """Any thread. Raises PeerError for a list that our authority did not sign."""
         if self.identity.revocations.offer(crl):
             self._renew(f"{giver} brought")
 
     async def watch(self) -> None:
-        """Notice lists that are copied into our folder. Without end."""
+        """Notice what is copied into our folder, and a door that does not work any more. Without end."""
+        told = False
         while True:
             await asyncio.sleep(_LOOK_S)
             await self._look()
+            if self._files.stale:
+                await asyncio.to_thread(self._look_at_credentials)
+            if self._door is not None and not self._door.alive and not told:
+                told = True
+                text = "the door of this board does not work any more, so no peer can connect: restart the board"
+                _log.error("%s", text)
+                self._tell(None, text)
 
     async def _look(self) -> None:
         """A signature takes some 10 ms to check, on a small board ten times as long: not on the loop."""
@@ -201,18 +198,30 @@ class Guard:
             self._tell(None, str(error))
 
     def _renew(self, how: str) -> None:
-        with self._lock:
-            self._take_files()
+        """Our list is a newer one, which nothing may keep from having its effect. Should the files for TLS be out of use, then
+        the door itself still refuses who is revoked."""
         present = self.identity.revocations.present
         self._tell(None, f"{how} revocation list {present.number}: {len(present.serials)} certificates are revoked")
         if self._door is not None:
             self._door.cut(lambda c: c.serial in present.serials, "its certificate was revoked")
+        self._look_at_credentials(again=True)
         self._on_news()
 
+    def _look_at_credentials(self, *, again: bool = False) -> None:
+        if complaint := self._files.look(again=again):
+            self._tell(None, f"{complaint}; this board goes on with the certificate that it has")
+
     def _admit(self, caller: Caller) -> None:
-        """For who knocks, and again when it comes in: a list may have come meanwhile. On the door's thread."""
+        """For who knocks. On the door's thread."""
         if self.identity.revocations.revoked(caller.serial):
             raise PeerError("its certificate was revoked")
+
+    def _let_in(self, caller: Caller) -> None:
+        """For who comes in with a ticket: since its knock a list may have come, or it may have misbehaved. On the door's
+        thread."""
+        self._admit(caller)
+        if self._kept_out(caller):
+            raise PeerError("it is in quarantine")
 
     def _offered_at_door(self, caller: Caller, crl: bytes) -> None:
         """On the door's thread. A list that is not our authority's costs us a check and its giver a while outside."""
@@ -269,7 +278,7 @@ class Guard:
             return await asyncio.open_connection(
                 where.host,
                 where.port,
-                ssl=self._client_context,
+                ssl=self._files.client_context,
                 server_hostname=subject.dns_name,
                 ssl_handshake_timeout=2 * self._limits.handshake_s,
             )

@@ -20,7 +20,7 @@ class Revocations:
     def __init__(self, authority: Certificate, present: RevocationList, file: Path | None = None) -> None:
         self._authority, self._present, self._file = authority, present, file
         self._lock = threading.Lock()
-        self._looked = _stamp(file)
+        self._looked = stamp(file)
 
     @classmethod
     def load(cls, file: Path, authority: Certificate) -> Revocations:
@@ -33,14 +33,14 @@ class Revocations:
     @property
     def file_changed(self) -> bool:
         """Whether there is something for `look_at_file`."""
-        return self._file is not None and _stamp(self._file) != self._looked
+        return self._file is not None and stamp(self._file) != self._looked
 
     def look_at_file(self) -> bool:
         """Take over what somebody copied into the folder, if it is newer; whether it was. Raises DataError and PeerError."""
-        stamp = _stamp(self._file)
-        if self._file is None or stamp == self._looked:
+        found = stamp(self._file)
+        if self._file is None or found == self._looked:
             return False
-        self._looked = stamp
+        self._looked = found
         return self.offer(_read(self._file).der)
 
     @property
@@ -74,7 +74,7 @@ class Revocations:
             if self._file is not None:
                 with suppress(OSError):  # a read-only folder: peers tell it again after the next start
                     write_file(self._file, der.to_pem(data, LABEL))
-                self._looked = _stamp(self._file)
+                self._looked = stamp(self._file)
         return True
 
 
@@ -87,7 +87,7 @@ def _read(file: Path) -> RevocationList:
         raise DataError(f"{file} is damaged ({error}); copy the board's folder again") from error
 
 
-def _stamp(file: Path | None) -> tuple[int, int, int] | None:
+def stamp(file: Path | None) -> tuple[int, int, int] | None:
     """What changes when a file is replaced."""
     try:
         status = os.stat(file) if file else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -33,3 +34,8 @@ class Tickets(Generic[T]):
         """Its holder; None for one that was never given, is used or too old."""
         holder, until_s = self._given.pop(ticket, (None, 0.0))
         return holder if until_s > now_s else None
+
+    def drop(self, which: Callable[[T], bool]) -> None:
+        """Those of some holders are good no longer."""
+        for ticket in [ticket for ticket, (holder, _) in self._given.items() if which(holder)]:
+            del self._given[ticket]

@@ -114,7 +114,8 @@ class Visitor:
             raise BlockingIOError
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         hello = client_hello.parse(data)
-        if hello is not None and hello.server_name:
+        # gRPC for Python cannot be told to refuse an older TLS, and its server takes the newest that a caller offers
+        if hello is not None and hello.server_name and client_hello.TLS_1_3 in hello.versions:
             caller = self._host.redeem(hello.server_name, self)
             if caller is not None:
                 raise Expected(caller)

@@ -72,10 +72,10 @@ def dial(address: str, source: str = "127.0.0.1") -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=PATIENCE_S, source_address=(source, 0))
 
 
-def is_refused(context: ssl.SSLContext, address: str) -> None:
+def is_refused(context: ssl.SSLContext, address: str, server_name: str | None = None) -> None:
     """The connection does not get through the handshake, or is ended before it may say anything."""
     with dial(address) as plain, pytest.raises((OSError, AssertionError)):  # SSLError is an OSError
-        with context.wrap_socket(plain) as s:
+        with context.wrap_socket(plain, server_hostname=server_name) as s:
             s.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
             assert s.recv(1), "ended"
 

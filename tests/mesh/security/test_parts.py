@@ -63,6 +63,13 @@ def test_a_ticket_is_good_once_and_not_for_long():
     assert len(box._given) <= 256
 
 
+def test_tickets_of_one_holder_can_be_taken_back():
+    box = tickets.Tickets[str]()
+    mine, more, others = box.give("a", 0.0), box.give("a", 0.0), box.give("b", 0.0)
+    box.drop("a".__eq__)
+    assert [box.take(t, 1.0) for t in (mine, more, others)] == [None, None, "b"]
+
+
 def test_names():
     a = Subject("pi-01", "board", "0" * 16)
     assert subject_of((a.dns_name, serial_name(7, "0" * 16)), "0" * 16) == a
@@ -102,9 +109,9 @@ def test_rubbish_for_a_knock(data):
         knock.parse_blob(b"\xff" * 4 + data)
 
 
-def hello_of(name: str, *protocols: str) -> bytes:
+def hello_of(name: str, *protocols: str, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.check_hostname, context.verify_mode, context.maximum_version = False, ssl.CERT_NONE, newest
     if protocols:
         context.set_alpn_protocols(list(protocols))
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -119,10 +126,15 @@ def hello_of(name: str, *protocols: str) -> bytes:
 def test_reads_what_openssl_says(name, protocols):
     data = hello_of(name, *protocols)
     assert client_hello.needed_bytes(data[:5]) == len(data)
-    assert client_hello.parse(data) == client_hello.ClientHello(name.lower(), protocols)
+    assert client_hello.parse(data) == client_hello.ClientHello(name.lower(), protocols, (0x0304, 0x0303))
     assert client_hello.parse(data + b"more") == client_hello.parse(data)
     for cut in (0, 1, 5, 40, len(data) - 1):
         assert client_hello.parse(data[:cut]) is None
+
+
+def test_an_older_tls_names_no_versions():
+    hello = client_hello.parse(hello_of("pi-01.x.y", "h2", newest=ssl.TLSVersion.TLSv1_2))
+    assert hello == client_hello.ClientHello("pi-01.x.y", ("h2",), ())
 
 
 GOOD = hello_of("pi-01.x.y", "h2")

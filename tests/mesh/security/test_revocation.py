@@ -69,6 +69,36 @@ def test_a_list_copied_into_the_folder_of_a_running_board(own):
         assert wait_for(a, Notice).text == "the folder has revocation list 2: 1 certificates are revoked"
 
 
+@pytest.mark.parametrize("damage", ["missing", "half copied"])
+def test_a_list_counts_when_the_folders_certificate_cannot_be_used_at_the_moment(own, damage):
+    """c is cut, the others are told, and the files are taken again once they are whole."""
+    a, b, c = (GrpcTransport(name, RUN, limits=LIMITS, security=own.guard(name)) for name in "abc")
+    with a, b, c:
+        connect_all([a, b, c], ["a", "b", "c"])
+        file = own.folder("a") / "identity.pem"
+        good = file.read_bytes()
+        if damage == "missing":
+            file.rename(file.with_suffix(".away"))
+        else:
+            file.write_bytes(good[:300])
+        with hidden(own.fleet.folder / "boards"):
+            fleet = own.fleet.revoke("c")
+        (own.folder("a") / "crl.pem").write_bytes((fleet.folder / "crl.pem").read_bytes())
+        a._security.look_at_file()
+        seen: list = []
+        wait_for(a, Notice, lambda n: "this board goes on with the certificate that it has" in n.text, seen)
+        assert any(isinstance(e, Notice) and "has revocation list 2" in e.text for e in seen), seen
+        wait_for(b, Notice, lambda n: n.text.startswith("a brought revocation list 2"))
+        if not any(isinstance(e, PeerDown) for e in seen):
+            assert wait_for(a, PeerDown).peer == "c"
+        assert [caller.subject.name for caller in a._security._door.callers()] == ["b"]
+        others(a, b)
+        assert a._security._files.stale
+        file.write_bytes(good)
+        a._security._look_at_credentials()
+        assert not a._security._files.stale
+
+
 def test_a_board_that_was_given_a_new_certificate_is_let_in_again(own):
     """Without a restart: its folder is replaced, and it is tried again."""
     a, c = (GrpcTransport(name, RUN, limits=LIMITS, security=own.guard(name)) for name in "ac")

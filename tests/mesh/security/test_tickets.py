@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import ssl
 import time
+import warnings
 from dataclasses import replace
 
 import pytest
 
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import mesh_pb2 as pb
-from edgegossip.mesh.base import PeerDown, PeerUp, Received
+from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received
+from edgegossip.mesh.edge import METHOD
+from edgegossip.mesh.security.names import serial_name
 from edgegossip.mesh.security.tls import H2
-from tests.mesh.security.support import LIMITS, converse, hello, in_quarantine, is_refused, knock_at, left, told
-from tests.mesh.support import RUN, PeerProcess, wait_for
+from tests.mesh.security.support import (
+    LIMITS,
+    channel_to_b,
+    converse,
+    hello,
+    in_quarantine,
+    is_refused,
+    knock_at,
+    left,
+    told,
+)
+from tests.mesh.support import PATIENCE_S, RUN, PeerProcess, wait_for
 
 
 def test_grpc_without_a_knock(fleet, pair):
@@ -39,6 +53,36 @@ def test_a_ticket_of_somebody_else(fleet, pair):
     assert answer.refusal.code == pb.REFUSAL_CODE_IDENTITY
     told(b, "its certificate is not the one with which a knocked")
     in_quarantine(b)  # c, and not a
+
+
+def test_tickets_kept_in_store_do_not_help_in_quarantine(fleet, pair):
+    """c knocks three times and breaks the protocol with one of the tickets: the others are worth nothing, at once and later."""
+    _, b = pair
+    first, second, third = (knock_at(fleet, fleet.of("c"), b.address).text for _ in range(3))
+    with channel_to_b(fleet, fleet.of("c"), b.address, first) as channel:
+        [answer] = channel.stream_stream(METHOD)(iter([b"\xff\xff"]), timeout=PATIENCE_S)
+        assert pb.ExchangeResponse.FromString(answer).refusal.code == pb.REFUSAL_CODE_MALFORMED
+        in_quarantine(b)
+        with pytest.raises(AssertionError):
+            converse(fleet, "c", b.address, hello(), ticket=second)
+    wait_for(b, Notice, lambda n: n.text.startswith("refused c at") and "quarantine" in n.text)
+    b._security._door.cut(lambda caller: caller.subject.name == "c", "again")  # as it is when the last words were said
+    with pytest.raises(AssertionError):
+        converse(fleet, "c", b.address, hello(), ticket=third)
+    told(b, "it comes in without a knock")
+
+
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_1"])
+def test_a_downgrade_with_a_ticket(fleet, pair, version):
+    """The server behind the door would take it."""
+    _, b = pair
+    name = serial_name(7, fleet.ca.fleet_id, knock_at(fleet, fleet.of("c"), b.address).text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that is what it is about
+        newest = {"maximum_version": ssl.TLSVersion[version], "ciphers": "ALL:@SECLEVEL=0"}
+        context = fleet.client_context(fleet.of("c"), H2, minimum_version=ssl.TLSVersion.TLSv1, **newest)
+    is_refused(context, b.address, name)
+    told(b, "it does not speak TLS 1.3")
 
 
 def test_a_board_whose_interpreter_is_busy_still_answers(fleet):

@@ -1,0 +1,72 @@
+"""Trouble of the board itself: no descriptors left, a defect of ours. The door goes on, and the log says what it was."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import pytest
+
+from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh.base import Notice
+from edgegossip.mesh.security import door
+from tests.mesh.security.support import LIMITS, dial, ended, others
+from tests.mesh.support import RUN, connect_all, wait_for
+
+
+class NoneLeft(socket.socket):
+    """The first connections to our own gRPC server find no descriptor."""
+
+    left = 0
+
+    def __init__(self, family: int = -1, *more: object, **named: object) -> None:
+        if family == socket.AF_UNIX and NoneLeft.left:
+            NoneLeft.left -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        super().__init__(family, *more, **named)  # type: ignore[arg-type]
+
+
+def test_a_descriptor_too_few_costs_one_connection_and_not_the_door(fleet, monkeypatch):
+    a, b = (GrpcTransport(name, RUN, limits=LIMITS, security=fleet.guard(name)) for name in "ab")
+    monkeypatch.setattr(door.socket, "socket", NoneLeft)
+    monkeypatch.setattr(NoneLeft, "left", 1)
+    with a, b:
+        b.connect({"a": a.address})
+        text = wait_for(a, Notice, lambda n: n.text.startswith("trouble of this board with the connection of b")).text
+        assert text.endswith("too many open files")
+        connect_all([a, b], ["a", "b"])
+        assert NoneLeft.left == 0
+        others(a, b)
+
+
+@pytest.mark.parametrize("where", ["_step", "_expire", "_accept"])
+def test_a_defect_of_ours_does_not_close_the_door(fleet, pair, monkeypatch, where):
+    a, b = pair
+    right, times = getattr(door.Door, where), [2]
+
+    def wrong(self: door.Door, *arguments: object) -> None:
+        if self is b._security._door and times[0]:
+            times[0] -= 1
+            raise ZeroDivisionError("a defect")
+        right(self, *arguments)
+
+    monkeypatch.setattr(door.Door, where, wrong)
+    with dial(b.address) as s:
+        assert ended(s)
+    wait_for(b, Notice, lambda n: n.text.startswith("trouble of this board") and "a defect" in n.text)
+    with GrpcTransport("c", RUN, limits=LIMITS, security=fleet.guard("c")) as c:
+        connect_all([b, c], ["b", "c"])
+    assert b._security._door.alive
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_door_that_ended_is_told_of(fleet, monkeypatch):
+    """Cannot be, as far as we know; a board that is deaf must not be silent about it."""
+    monkeypatch.setattr("edgegossip.mesh.security.guard._LOOK_S", 0.05)
+    with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.guard("a")) as a:
+
+        def end() -> None:
+            raise SystemExit
+
+        a._security._door._order(end)
+        wait_for(a, Notice, lambda n: n.text.startswith("the door of this board does not work any more"))
