@@ -27,7 +27,7 @@ class TurnLoop:
         self._lock = threading.RLock()  # guards all below
         self._turn = threading.Condition(self._lock)
         self._thread_runs = False
-        self._caller = False  # has the loop, or waits for the thread to leave it
+        self._caller: object | None = None  # who has the loop, or waits for the thread to leave it
         self._sleeps = False  # the thread waits to be told; else it looks by itself within HANDOVER_S
         self._entered = 0  # callers that took the loop so far
         self._vacant_s = 0.0  # since when nobody runs the loop
@@ -39,14 +39,20 @@ class TurnLoop:
     def wait(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
         """Run the loop until `ready`, at most `timeout_s`; `ready` is looked at after each `stop_wait`. False, at once, when the
         loop is another caller's or has ended, or a loop runs in this thread already."""
-        if asyncio._get_running_loop() is not None or not self._take():
+        if asyncio._get_running_loop() is not None:
             return False
-        end_s = None if timeout_s is None else self.loop.time() + timeout_s
+        us = object()
         try:
-            while not ready() and not self._ended and (end_s is None or self._wake_by(end_s)):
-                self.loop.run_forever()
-        finally:
-            self._leave()
+            try:
+                if not self._take(us):
+                    return False
+                end_s = None if timeout_s is None else self.loop.time() + timeout_s
+                while not ready() and not self._ended and (end_s is None or self._wake_by(end_s)):
+                    self.loop.run_forever()
+            finally:
+                self._surely_leave(us)
+        finally:  # where a Ctrl-C came just before the line above
+            self._surely_leave(us)
         return True
 
     def act(self, action: Callable[[], None]) -> None:
@@ -85,9 +91,10 @@ class TurnLoop:
     def _wake_by(self, end_s: float) -> bool:
         """See to it that the loop stops by then; False when it is over. The alarm stays for the next caller: most waits are short
         and setting one for each is a part of their cost."""
-        if self.loop.time() >= end_s:
+        now_s = self.loop.time()
+        if now_s >= end_s:
             return False
-        if self._alarm is None or self._alarm.when() > end_s:
+        if self._alarm is None or not now_s < self._alarm.when() <= end_s:  # of the past: an interrupt came as it rang
             if self._alarm is not None:
                 self._alarm.cancel()
             self._alarm = self.loop.call_at(end_s, self._ring)
@@ -97,22 +104,33 @@ class TurnLoop:
         self._alarm = None
         self.loop.stop()
 
-    def _take(self) -> bool:
+    def _take(self, us: object) -> bool:
         with self._lock:
             if self._caller or self._ended:
                 return False
-            self._caller = True
+            self._caller = us
             self._entered += 1
             if self._thread_runs:
                 self.loop.call_soon_threadsafe(self.loop.stop)
                 self._turn.wait_for(lambda: not self._thread_runs)
             return True
 
+    def _surely_leave(self, us: object) -> None:
+        """A Ctrl-C can come at any point, here too: a loop that nobody has must not be taken for ours."""
+        interrupted: KeyboardInterrupt | None = None
+        while self._caller is us:
+            try:
+                self._leave()
+            except KeyboardInterrupt as error:
+                interrupted = error
+        if interrupted is not None:
+            raise interrupted
+
     def _leave(self) -> None:
         with self._lock:
-            self._caller, self._vacant_s = False, time.monotonic()
             if self._sleeps or self._ended:
                 self._turn.notify_all()
+            self._caller, self._vacant_s = None, time.monotonic()
 
     def _run(self) -> None:
         while self._begin():

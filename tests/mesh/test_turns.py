@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sys
 import threading
 import time
+from contextlib import suppress
+from linecache import getline
+from types import FrameType
 
 import pytest
 
@@ -12,6 +18,7 @@ from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.answers import ACK_INTERVAL_S, Answers
 from edgegossip.mesh.eager import Begun
 from edgegossip.mesh.turns import TurnLoop
+from edgegossip.mesh.turns import __file__ as turns_file
 from tests.mesh.support import PATIENCE_S
 
 
@@ -50,6 +57,50 @@ def test_a_wait_ends_in_time_and_early_alarms_do_no_harm(turns):
         began_s = time.monotonic()
         assert turns.wait(lambda: False, timeout_s)
         assert time.monotonic() - began_s >= timeout_s - 0.002
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_an_interrupted_wait_gives_the_loop_back(turns, busy):
+    """Such as by SIGTERM, be it while the thread behind is still in the loop or later."""
+    assert where(turns) == "mesh turns"
+    if busy:
+        turns.loop.call_soon_threadsafe(lambda: time.sleep(0.6))
+        time.sleep(0.1)
+    threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        turns.wait(lambda: False, PATIENCE_S)
+    assert where(turns) == "mesh turns"
+    assert turns.wait(lambda: True, PATIENCE_S)
+
+
+def test_an_interrupt_at_any_line_gives_the_loop_back(turns):
+    """Also one that comes while the loop is being given back. Not of a `with`: Python looks for signals after calls, and the one
+    that leaves a `with` has released the lock by then."""
+    assert where(turns) == "mesh turns"
+    lines = left = 0
+
+    def trace(frame: FrameType, event: str, _arg: object):
+        nonlocal left
+        if frame.f_code.co_filename != turns_file:
+            return None
+        counts = event == "line" and not getline(turns_file, frame.f_lineno).lstrip().startswith("with ")
+        left -= counts
+        if counts and left == 0:
+            raise KeyboardInterrupt
+        return trace
+
+    old = sys.gettrace()
+    while left <= 0:
+        lines += 1
+        left = lines
+        try:
+            sys.settrace(trace)
+            with suppress(KeyboardInterrupt):
+                turns.wait(lambda: False, 0.002)
+        finally:
+            sys.settrace(old)
+        assert where(turns) == "mesh turns", f"interrupted at line {lines} of the wait"
+    assert lines > 15  # then one wait came to its end without
 
 
 def test_one_caller_at_a_time(turns):
