@@ -6,11 +6,13 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from edgegossip.checkpoint.format import Damaged, Readable
 
 H = TypeVar("H")
+_NOT_SYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EROFS)  # file systems without it, or where nothing can be new
 
 
 class OpenFile(Readable, Protocol):
@@ -22,7 +24,7 @@ class Files(Protocol[H]):
     `sync`, its name by `sync_folder`."""
 
     def make_folder(self, path: str) -> None:
-        """With those above it, durably."""
+        """With those above it, durably: one that is there already may be of a process that was killed before it synced."""
 
     def names(self, folder: str) -> list[str]:
         """Of the files in it; none when there is no such folder."""
@@ -70,13 +72,19 @@ class _OsFile:
 class OsFiles:
     """The real ones. Implements `Files[int]`; a file is its descriptor."""
 
+    def __init__(self) -> None:
+        self._durable: set[str] = set()  # folders whose names this process has synced
+
     def make_folder(self, path: str) -> None:
-        if os.path.isdir(path):
+        path = os.path.abspath(path)
+        above = os.path.dirname(path)
+        if above == path or (path in self._durable and os.path.isdir(path)):
             return
-        above = os.path.dirname(os.path.abspath(path))
         self.make_folder(above)
         os.makedirs(path, exist_ok=True)
-        self.sync_folder(above)
+        with suppress(PermissionError):  # a folder that we may not read is none that we made
+            self.sync_folder(above)
+        self._durable.add(path)
 
     def names(self, folder: str) -> list[str]:
         try:
@@ -106,7 +114,7 @@ class OsFiles:
         try:
             os.fsync(fd)
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems have no such thing
+            if error.errno not in _NOT_SYNCED:
                 raise
         finally:
             os.close(fd)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from edgegossip.types import HostError
+
+_NOT_SYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EROFS)  # file systems without it, or where nothing can be new
 
 
 @contextmanager
@@ -27,7 +30,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -45,9 +48,22 @@ def write_json(path: Path, document: Any) -> None:
     write_atomic(path, (json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
-def _sync_folder(folder: Path) -> None:
+def make_folder(path: Path) -> None:
+    """A new folder with those above it, whose names survive power loss: also of those above that another process made and was
+    killed before it synced them. Raises OSError."""
+    path.mkdir(parents=True)
+    for above in path.absolute().parents:
+        with suppress(PermissionError):  # a folder that we may not read is none that we made
+            sync_folder(above)
+
+
+def sync_folder(folder: Path) -> None:
+    """The names in it are on the disk. Raises OSError."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NOT_SYNCED:
+            raise
     finally:
         os.close(fd)

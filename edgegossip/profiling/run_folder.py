@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from edgegossip.profiling.files import write_atomic, write_json
+from edgegossip.profiling.files import make_folder, write_atomic, write_json
 from edgegossip.profiling.lines import EventRecord, LogText, MetricsRecord, Record, parse_record, to_line
 from edgegossip.profiling.sinks import RecordSink, write_all
 from edgegossip.types import DataError, HostError, NodeId
@@ -36,7 +36,7 @@ def _create(parent: Path, name: str, now: datetime) -> Path:
     for attempt in range(1, _SAME_SECOND):
         path = parent / (stem if attempt == 1 else f"{stem}-{attempt}")
         try:
-            path.mkdir(parents=True)
+            make_folder(path)
             return path
         except FileExistsError:
             if not parent.is_dir():

@@ -43,19 +43,22 @@ class FakeDisk:
         self._sure: dict[str, Inode] = {}
         self._folders, self._sure_folders = {"", "/"}, {"", "/"}
         self._changes: list[_Change] = []  # of names, not synced
+        self._durable: set[str] = set()  # folders whose names this process has synced
         self._locked: set[str] = set()
 
     # -- Files ------------------------------------------------------------------------------------------------
 
     def make_folder(self, path: str) -> None:
-        """As the real one: each with those above it, and the folder above synced."""
-        if path in self._folders:
-            return
+        """As the real one: each with those above it, and the folder above synced, be it this process that made it or not."""
         above = posixpath.dirname(path)
+        if above == path or (path in self._durable and path in self._folders):
+            return
         self.make_folder(above)
-        self._begin("make_folder", path)
-        self._folders.add(path)
+        if path not in self._folders:
+            self._begin("make_folder", path)
+            self._folders.add(path)
         self.sync_folder(above)
+        self._durable.add(path)
 
     def names(self, folder: str) -> list[str]:
         return [posixpath.basename(p) for p in self._now if posixpath.dirname(p) == folder]
@@ -141,7 +144,7 @@ class FakeDisk:
     def after_kill(self) -> FakeDisk:
         """The same disk for another process: what the kernel was given is there."""
         disk = FakeDisk()
-        disk.__dict__ |= {**self.__dict__, "before": disk.before, "_locked": set[str]()}
+        disk.__dict__ |= {**self.__dict__, "before": disk.before, "_locked": set[str](), "_durable": set[str]()}
         return disk
 
     def damage(self, path: str, keep_bytes: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from random import Random
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from edgegossip.checkpoint.classes import Classes
+from edgegossip.checkpoint.files import OsFiles
 from edgegossip.checkpoint.format import PIECE_BYTES
 from edgegossip.checkpoint.store import Store
 from edgegossip.sim.fake_disk import FakeDisk
@@ -228,3 +230,31 @@ def test_a_real_folder(tmp_path: Path) -> None:
     assert store.make_room() and [p.name for p in folder.iterdir()] == ["0000000003.ckpt"] and not store.make_room()
     store.clear()
     assert not list(folder.iterdir())
+
+
+def test_folders_of_a_process_that_was_killed_before_it_synced_them_are_synced_by_the_next() -> None:
+    for at in range(12):
+        disk = FakeDisk(Countdown(at))
+        try:
+            store_on(disk).save(value_of(1), round=1)
+        except Cut:
+            pass
+        disk = disk.after_kill()
+        disk.before = lambda operation, path: None
+        store_on(disk).save(value_of(2), round=2)
+        found = [store_on(disk.after_power_cut(Random(seed))).load() for seed in range(20)]
+        assert all(f is not None and f.meta["round"] == 2 for f in found), f"cut before operation {at}"
+
+
+def test_the_real_one_syncs_folders_that_are_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, fsync = list[str](), os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))
+    folder = tmp_path / "runs" / "one" / "checkpoint" / "board-0"
+    (tmp_path / "runs" / "one").mkdir(parents=True)  # by a process that was killed
+    store = Store(folder, IDENTITY, classes=Classes(()), files=OsFiles())
+    store.save(value_of(1), round=1)
+    names = (folder, *folder.parents[: len(folder.parents) - len(tmp_path.parents)])
+    assert {str(name.parent) for name in names} <= set(synced)
+    synced.clear()
+    store.save(value_of(2), round=2)
+    assert synced[-1] == str(folder) and len(synced) == 2  # the file and its name

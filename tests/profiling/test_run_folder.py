@@ -50,6 +50,15 @@ def test_what_is_written_is_read_back(tmp_path):
         folder.event("a", "b", "c")
 
 
+def test_the_name_of_a_new_folder_and_of_those_above_it_is_on_the_disk(tmp_path, monkeypatch):
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))
+    folder = _create(tmp_path / "a" / "runs")
+    for name in (folder.path, tmp_path / "a" / "runs", tmp_path / "a", tmp_path):
+        assert str(name.parent) in synced, f"nothing says that {name.name} survives a power cut"
+    folder.close()
+
+
 def test_folders_of_the_same_second_do_not_share(tmp_path):
     names = [_create(tmp_path).path.name for _ in range(3)]
     assert names == ["20260102-030405-demo", "20260102-030405-demo-2", "20260102-030405-demo-3"]
