@@ -77,7 +77,7 @@ class CodecSection:
 class GossipSection:
     algorithm: str = _key("dpsgd", "decentralised algorithm")
     topology: str = _key("ring", "who talks to whom")
-    topology_file: str = _key("", "topology = file: a JSON or edge-list file")
+    topology_file: str = _key("", "topology = file: a JSON or edge-list file, or the JSON itself")
     topology_params: Mapping[str, Any] = _key({}, "parameters of the topology, such as degree = 3")
     params: Mapping[str, Any] = _key({}, "parameters of the algorithm")
     momentum: str = _key(

@@ -13,8 +13,8 @@ from edgegossip import recipe as recipes
 from edgegossip.launch.preflight import FLEET, TORCH_HINT, require
 from edgegossip.launch.unfinished import unfinished
 from edgegossip.mesh import address as addresses
-from edgegossip.node.main import NodeOptions, load_guard, run_node
-from edgegossip.node.spec import NodeSpec, make_algorithm
+from edgegossip.node.main import NodeOptions, load_guard, parse_peers, run_node
+from edgegossip.node.spec import NodeSpec, check_names, make_algorithm
 from edgegossip.profiling.environment import environment
 from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import RecordSink, Tee
@@ -30,6 +30,7 @@ def run_member(
     from edgegossip.node import entering
 
     require("torch", TORCH_HINT)
+    _check_names(options)
     _check_how(recipe, members, seeds, options)
     guard = load_guard(options)
     if recipe is None:
@@ -49,12 +50,21 @@ def _check_how(recipe: str | None, members: str | None, seeds: Sequence[str], op
         raise ConfigError("--join takes recipe and members from the run: leave RECIPE and --members out")
     if not seeds and recipe is None:
         raise ConfigError("--members founds a run: say which RECIPE")
+    if options.advertise:
+        addresses.parse_host(options.advertise, "--advertise", 1)  # before a folder is made; the port comes later
     addresses.listen_address(options.listen, insecure=options.insecure or options.identity is not None)
+
+
+def _check_names(options: NodeOptions) -> None:
+    check_names("--name", (options.name,))
+    check_names("--boards", options.members)
+    check_names("--peer", parse_peers(options.peers))
 
 
 def run_board(recipe: Recipe, options: NodeOptions) -> int:
     """Be one board until the run is over, then show what it did. Returns the exit code; raises an EdgegossipError."""
     require("torch", TORCH_HINT)
+    _check_names(options)
     if recipe.run.mode == "server":
         options = _with_identity(options)
     codecs.get(recipe.codec.name, **recipe.codec.params)

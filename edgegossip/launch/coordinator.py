@@ -19,7 +19,7 @@ from edgegossip.launch.preflight import FLEET, check_exposure, preflight_server,
 from edgegossip.launch.run import make_folder
 from edgegossip.launch.server import coordinator_keeper, own_evaluation, save_final
 from edgegossip.launch.unfinished import unfinished
-from edgegossip.node.spec import default_members
+from edgegossip.node.spec import check_names, default_members
 from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import Tee
 from edgegossip.profiling.summary import COORDINATOR
@@ -178,6 +178,7 @@ def _named(recipe: Recipe, boards: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
     """The names of the run's boards. Raises ConfigError when there are two of a name, or not run.nodes of them."""
     if not boards:
         return default_members(recipe.run.nodes)
+    check_names("--boards", boards)
     if len(set(boards)) != len(boards) or len(boards) != recipe.run.nodes:
         count = f"--boards names {len(set(boards))} boards, but run.nodes = {recipe.run.nodes}"
         raise ConfigError(

@@ -27,11 +27,7 @@ class Address:
 
     @property
     def is_numeric(self) -> bool:
-        try:
-            ipaddress.ip_address(self.host.partition("%")[0])
-        except ValueError:
-            return False
-        return True
+        return _is_numeric(self.host)
 
     @property
     def is_loopback(self) -> bool:
@@ -44,13 +40,31 @@ def parse(text: str, what: str, *, any_port: bool = False) -> Address:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ConfigError(f"{what} {text!r} is not an address: write an IPv6 address as [{host}]:{port_text}")
+        bracketed = (
+            f"[{host}]:{port_text}" if _is_numeric(host) else f"[{text}]:7700" if _is_numeric(text) else "[::1]:7700"
+        )
+        raise ConfigError(f"{what} {text!r} is not an address: write an IPv6 address as {bracketed}")
     lowest = 0 if any_port else 1
     if not colon or not host or any(c.isspace() or c == "/" for c in host):
         raise ConfigError(f"{what} {text!r} is not an address: write host:port, for example 127.0.0.1:7200")
     if not (port_text.isascii() and port_text.isdigit() and lowest <= int(port_text) <= 65_535):
         raise ConfigError(f"{what} {text!r} has no valid port: write host:port with a port from {lowest} to 65535")
     return Address(host, int(port_text))
+
+
+def parse_host(text: str, what: str, port: int) -> Address:
+    """The same where the port may be left out and is then `port`: host, host:port, ipv6, [ipv6], [ipv6]:port."""
+    if _is_numeric(text):
+        return Address(text, port)
+    return parse(f"{text}:{port}" if ":" not in text or text.endswith("]") else text, what)
+
+
+def _is_numeric(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 def listen_address(text: str, *, insecure: bool) -> Address:

@@ -20,7 +20,7 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.manifest import Manifest
 from edgegossip.mesh.membership.table import Rows
-from edgegossip.node.spec import make_topology
+from edgegossip.node.spec import check_names, make_topology
 from edgegossip.recipe import Recipe
 from edgegossip.types import ConfigError, LocalError, NodeId, PeerError
 
@@ -65,15 +65,14 @@ def found(recipe: Recipe, name: NodeId, members: Sequence[NodeId], guard: Guard 
         raise ConfigError("--members: a name is there twice; every board has a name of its own")
     if not 2 <= len(members) <= manifests.MAX_MEMBERS:
         raise ConfigError(f"--members: {len(members)} boards; a run has 2 to {manifests.MAX_MEMBERS}")
-    bad = [n for n in members if not 0 < len(n) <= 64 or not n.isprintable() or "=" in n or " " in n]
-    if bad:
-        raise ConfigError(f"--members: {bad[0]!r} cannot be a name; take letters, digits and hyphens, such as pi-01")
+    check_names("--members", members)
     if name not in members:
         raise ConfigError(f"--name {name}: not one of the members {', '.join(members)}{did_you_mean(name, members)}")
     recipe = recipes.with_settings(recipe, {"run.nodes": len(members)})
-    run_id = sha256(recipes.run_id(recipe) + "\0".join(members).encode()).digest()[:16]
     topology = make_topology(recipe, members).to_json(members)
     file = json.dumps(topology) if recipe.gossip.topology == "file" else ""
+    recipe = _with_topology(recipe, file)
+    run_id = sha256(recipes.run_id(recipe) + "\0".join(members).encode()).digest()[:16]
     passed_on = recipes.with_settings(
         recipe, {"data.dir": "", "gossip.topology_file": "" if not file else "topology.json"}
     )
@@ -147,13 +146,16 @@ def _recipe_of(manifest: Manifest) -> Recipe:
         ) from error
     if recipe.run.mode != "gossip" or recipe.run.nodes != len(manifest.members):
         raise PeerError("the run's manifest and its recipe do not fit each other")
+    if recipe.gossip.topology == "file" and not manifest.topology_file.startswith("{"):
+        raise PeerError("the run's topology file is not in its manifest; install the same edgegossip on all boards")
+    return _with_topology(recipe, manifest.topology_file)
+
+
+def _with_topology(recipe: Recipe, file: str) -> Recipe:
+    """With a topology file's text in the place of its path, so that it is the same recipe on every board, each time."""
     if recipe.gossip.topology != "file":
         return recipe
-    import tempfile  # here: few boards need it
-
-    file = Path(tempfile.mkdtemp(prefix="edgegossip-")) / "topology.json"
-    file.write_text(manifest.topology_file)
-    return replace(recipe, gossip=replace(recipe.gossip, topology_file=str(file)))
+    return replace(recipe, gossip=replace(recipe.gossip, topology_file=file))
 
 
 def _own_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
@@ -185,8 +187,7 @@ def advertised(listening: str, advertise: str | None, seen_as: str) -> str:
     port. Empty: not known yet. Raises ConfigError."""
     where = addresses.parse(listening, "listen address")
     if advertise:
-        host, _, port = advertise.rpartition(":")
-        return str(addresses.parse(advertise if host and port else f"{advertise}:{where.port}", "--advertise"))
+        return str(addresses.parse_host(advertise, "--advertise", where.port))
     if where.host not in ("0.0.0.0", "::"):
         return str(where)
     return str(addresses.Address(seen_as, where.port)) if seen_as else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from edgegossip.gossip import topologies
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Topology
 from edgegossip.gossip.momentum import with_momentum
 from edgegossip.layout import Layout
+from edgegossip.mesh.security.names import check_name
 from edgegossip.recipe import Recipe
 from edgegossip.types import ConfigError, NodeId
 
@@ -36,6 +37,15 @@ def default_members(nodes: int) -> tuple[NodeId, ...]:
     """Names of a local fleet: board-0, board-1, ...; zero-padded so that they sort in order."""
     width = len(str(nodes - 1))
     return tuple(f"board-{k:0{width}}" for k in range(nodes))
+
+
+def check_names(option: str, names: Iterable[str]) -> None:
+    """A board's name becomes a file's and a folder's, here and elsewhere: the rule is that of the fleet. Raises ConfigError."""
+    for name in names:
+        try:
+            check_name(name)
+        except ConfigError as error:
+            raise ConfigError(f"{option}: {error}") from None
 
 
 def make_topology(recipe: Recipe, members: Sequence[NodeId]) -> Topology:

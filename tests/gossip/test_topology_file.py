@@ -163,3 +163,11 @@ def test_missing_and_oversized_files(read: Any, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(topology_file, "MAX_FILE_BYTES", 8)
     with pytest.raises(DataError, match="larger than"):
         read("a b\nb c # x\n")
+
+
+def test_what_is_in_a_file_may_stand_in_its_place() -> None:
+    members = ("pi-01", "pi-02", "pi-03")
+    text = json.dumps(topologies.get("ring", 3).to_json(members))
+    assert topologies.from_file(text, members).to_json(members)["rounds"] == json.loads(text)["rounds"]
+    with pytest.raises(DataError, match="topology file in the recipe"):
+        topologies.from_file('{"edges": 7}', members)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tempfile
+import tomllib
 from dataclasses import replace
 
 import pytest
@@ -44,12 +46,16 @@ def test_a_board_that_joins_gets_recipe_members_and_topology(monkeypatch: pytest
 
 
 def test_a_topology_file_travels_with_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     file = tmp_path / "graph.txt"
     file.write_text("pi-01 pi-02\npi-02 pi-03\npi-03 pi-04\n")
     first = founded(**{"gossip.topology": "file", "gossip.topology_file": str(file)})
     file.unlink()
     second = joined(monkeypatch, first.manifest)
-    assert second.recipe.gossip.topology_file != str(file)
+    again = joined(monkeypatch, first.manifest)  # later, in another process: its checkpoint must be of this recipe
+    assert recipes.run_id(first.recipe) == recipes.run_id(second.recipe) == recipes.run_id(again.recipe)
+    assert recipes.from_dict(tomllib.loads(recipes.to_toml(again.recipe))) == again.recipe
+    assert not list(tmp_path.glob("edgegossip-*"))
     assert make_topology(second.recipe, NAMES).neighbours(0, 0).out == (1,)
 
 
@@ -60,6 +66,8 @@ def test_a_topology_file_travels_with_the_run(monkeypatch: pytest.MonkeyPatch, t
         (("pi-01", "pi-01"), "twice"),
         (("pi-02", "pi-03"), "not one of"),
         (("pi-01", "a b"), "cannot be a name"),
+        (("pi-01", "../../up"), "cannot be a name"),
+        (("pi-01", "ca"), "cannot be a name"),
     ],
 )
 def test_members_that_cannot_be_are_refused(members: tuple[str, ...], says: str) -> None:
@@ -90,6 +98,13 @@ def changed(**changes: object) -> manifests.Manifest:
 def test_a_run_that_does_not_add_up_is_not_joined(monkeypatch: pytest.MonkeyPatch, changes: dict, says: str) -> None:
     with pytest.raises(PeerError, match=says):
         joined(monkeypatch, changed(**changes))
+
+
+def test_a_manifest_does_not_name_a_file_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    (tmp_path / "ring.txt").write_text("pi-01 pi-02\npi-02 pi-03\npi-03 pi-04\n")
+    recipe = '[run]\nnodes = 4\n[gossip]\ntopology = "file"\n'
+    with pytest.raises(PeerError, match="not in its manifest"):
+        joined(monkeypatch, changed(recipe=recipe, topology_file=str(tmp_path / "ring.txt")))
 
 
 def test_seeds_are_asked_in_turn_until_one_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +150,8 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         ("[::]:7700", None, "fe80::7", "[fe80::7]:7700"),
         ("0.0.0.0:7700", None, "", ""),
         ("0.0.0.0:7700", "pi-05.local", "10.0.0.9", "pi-05.local:7700"),
+        ("[::]:7700", "[::1]", "", "[::1]:7700"),
+        ("[::]:7700", "::1", "", "[::1]:7700"),
         ("0.0.0.0:7700", "pi-05.local:80", "10.0.0.9", "pi-05.local:80"),
     ],
 )

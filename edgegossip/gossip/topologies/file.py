@@ -38,12 +38,14 @@ def from_file_of(
 
 
 def from_file(path: str | Path, members: Sequence[NodeId], weights: str | None = None) -> GraphTopology:
-    """Read a topology. `weights` stands in where the file names no scheme.
+    """Read a topology. `weights` stands in where the file names no scheme. A `path` that begins with a brace is what is in the
+    file: so it travels in a recipe.
 
     Raises DataError that names the file and the line or edge when it cannot be read or understood, ConfigError when the
     graph (the union over its rounds) is not strongly connected or the weights do not fit it.
     """
-    text = _read(Path(path))
+    inside = str(path).startswith("{")
+    text, path = (str(path), "in the recipe") if inside else (_read(Path(path)), path)
     if text.lstrip().startswith(("{", "[")):
         rounds = _parse_json(text, str(path))
     else:
