@@ -49,7 +49,8 @@ class GrpcTransport:
     otherwise. `before_disconnect` is called on the mesh's loop when a peer has said goodbye and the connections with
     it are still open: the time for a last look at their sockets. `security` brings TLS; `services` are further gRPC services of
     this node's server, whose methods are coroutines on the transport's loop (`submit` runs others there); the FileDescriptor in
-    their `descriptor`, if any, is what reflection tells of them.
+    their `descriptor`, if any, is what reflection tells of them, and their coroutine `on_revocations`, if any, is run when our
+    revocation list is a newer one.
     Raises ConfigError for a malformed value, LocalError for an exposed address, HostError when it cannot listen.
     """
 
@@ -225,6 +226,9 @@ class GrpcTransport:
         for edge in list(self._edges.values()):
             if self._security.revoked(edge.peer):
                 await edge.drop("its certificate was revoked")
+        for service in self._services:
+            if (on_revocations := getattr(service, "on_revocations", None)) is not None:
+                await on_revocations()
         await asyncio.gather(*(edge.knock() for edge in list(self._edges.values())))
 
     async def _close_peer(self, peer: NodeId, reason: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.base import TransportEvent
-from edgegossip.mesh.channels import Channels, Security
+from edgegossip.mesh.channels import Security
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.detector import Detector
@@ -55,7 +55,7 @@ class Agent:
         self.service = MembershipService(self)
         self._known = known
         self.news = News(manifest.members, self.me, post, log)
-        self._lines = Lines(Channels(replace(MeshLimits(), keepalive_s=3600.0), security))
+        self._lines = Lines(replace(MeshLimits(), keepalive_s=3600.0), security)
         self._questions: dict[tuple[int, int], asyncio.Future[Ack | Nack]] = {}  # of others, by sender and number
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -106,6 +106,16 @@ class Agent:
     def greet(self, peer: NodeId) -> None:
         """The transport reached this peer: it is there, whatever was said."""
         self.act(lambda detector, now_s: detector.greet(self.manifest.members.index(peer), now_s))
+
+    async def on_revocations(self) -> None:
+        """Our revocation list is a newer one: who is on it is no member any more, until it shows a better certificate."""
+        for k, peer in enumerate(self.manifest.members):
+            if k != self.me and self._revoked(peer):
+                self.act(lambda detector, now_s, k=k: detector.expel(k, now_s))  # type: ignore[misc]
+        await self._lines.drop_revoked()
+
+    def _revoked(self, peer: NodeId) -> bool:
+        return self.security is not None and self.security.revoked(peer)
 
     def was_reached(self, at: str) -> None:
         """Somebody reached us at this address, which is ours then if we did not know it."""
@@ -172,6 +182,8 @@ class Agent:
                 raise
             if isinstance(error, PeerError):
                 self.news.trouble(to, address, str(error))
+            if self._revoked(peer):
+                self.act(lambda detector, now_s: detector.expel(to, now_s))
             self.act(lambda detector, now_s: detector.failed(to, message.number, now_s))
             return
         self.act(lambda detector, now_s: detector.receive(to, told, now_s))

@@ -71,6 +71,7 @@ class Detector(Teller):
         self._lag_s = 0.0  # by so much we are called too late, smoothed
         self._round_trips = [RoundTrip(self.settings) for _ in range(members)]
         self._rivalries = self._turn = 0
+        self._expelled: dict[int, int] = {}  # members that are not to be believed any more, and their lives
         for k, entry in known:
             self.table[k] = merge(self.table[k], entry)
             if self.table[k].status is Status.SUSPECT:
@@ -118,6 +119,7 @@ class Detector(Teller):
     def receive(self, sender: int, message: Message, now_s: float) -> list[Output]:
         """A message of another member, whose identity is certain."""
         self._notice_stall(now_s)
+        self._expelled.pop(sender, None)
         self._learn(sender, message.view, now_s)
         if any(probe.target == sender for probe in self._probes.values()):
             self._drop_probes(sender)
@@ -152,6 +154,15 @@ class Detector(Teller):
         self._notice_stall(now_s)
         if member != self.me:
             self._probe(member, now_s)
+        return self._take()
+
+    def expel(self, member: int, now_s: float) -> list[Output]:
+        """A member lost its right to take part: it is dead without an accuser, whatever others hear of this process of it,
+        until it talks to us again (which takes a new certificate)."""
+        entry = self.table[member]
+        if entry.status not in (Status.ABSENT, Status.LEFT):
+            self._expelled[member] = entry.life
+            self._set(member, entry, now_s)
         return self._take()
 
     def greet(self, member: int, now_s: float) -> list[Output]:
@@ -206,6 +217,8 @@ class Detector(Teller):
 
     def _set(self, member: int, after: Entry, now_s: float) -> None:
         before = self.table[member]
+        if after.status in (Status.ALIVE, Status.SUSPECT) and self._expelled.get(member) == after.life:
+            after = replace(after, status=Status.DEAD, accusers=0)
         if not self._put(member, after, now_s) or member == self.me:
             return
         self._out.append(Changed(member, before, after))

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh.channels import Channels
+from edgegossip.mesh.channels import Channels, Security
+from edgegossip.mesh.limits import MeshLimits
 from edgegossip.types import NodeId, PeerError
 
 _IDLE_S = 30.0  # a connection that was not used for so long is closed
@@ -29,8 +30,8 @@ class _Line:
 class Lines:
     """Calls members; opens and closes connections for that. On the loop."""
 
-    def __init__(self, channels: Channels) -> None:
-        self._channels = channels
+    def __init__(self, limits: MeshLimits, security: Security | None) -> None:
+        self._channels, self._security = Channels(limits, security), security
         self._lines: dict[NodeId, _Line] = {}
 
     async def call(self, peer: NodeId, address: str, request: bytes) -> bytes:
@@ -41,15 +42,27 @@ class Lines:
         line.used_s = time.monotonic()
         await self._shut_idle(line.used_s - _IDLE_S)
         async with line.opening:
-            if line.channel is None or line.address != address:
+            if line.channel is None or line.address != address or self._revoked(peer):
                 await self._open(line, peer, address)
         channel = line.channel
         try:
-            return bytes(await line.method(request))
+            data = bytes(await line.method(request))
+            if self._revoked(peer):  # the list came while we waited
+                raise PeerError("its certificate was revoked")
+            return data
         except BaseException:
             if line.channel is channel:
                 await self._shut(line)
             raise
+
+    async def drop_revoked(self) -> None:
+        """Our revocation list is a newer one: whoever is on it is cut off."""
+        for peer, line in list(self._lines.items()):
+            if self._revoked(peer):
+                await self._shut(line)
+
+    def _revoked(self, peer: NodeId) -> bool:
+        return self._security is not None and self._security.revoked(peer)
 
     async def close(self) -> None:
         for line in self._lines.values():

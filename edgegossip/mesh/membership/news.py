@@ -86,7 +86,8 @@ class News:
             self._log("member-here", f"{peer} {what}, at {after.address}", peer)
         elif after.status is Status.DEAD and before.status not in (Status.DEAD, Status.LEFT):
             here = sum(entry.here for entry in table)
-            reason = f"{self._names(after.accusers)} got no answer; {here} of {len(table)} members are here"
+            why = f"{self._names(after.accusers)} got no answer" if after.accusers else "its certificate was revoked"
+            reason = f"{why}; {here} of {len(table)} members are here"
             self._log("member-dead", f"{peer} is dead: {reason}", peer)
             self._post(Verdict(peer, False, reason))
         elif after.status is Status.LEFT and before.status is not Status.LEFT:

@@ -27,6 +27,7 @@ class MembershipService(grpc.GenericRpcHandler):
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
+        self.on_revocations = agent.on_revocations
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         methods = {f"/{SERVICE}/Probe": self._probe, f"/{SERVICE}/Join": self._join}

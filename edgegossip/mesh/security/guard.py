@@ -101,6 +101,7 @@ class Guard:
         names = context.auth_context().get(_NAMES, ())
         if serial_name(found.serial, self.identity.fleet).encode() not in names:
             raise PeerError(f"its certificate is not the one with which {found.subject.name} knocked")
+        self._admit(found)  # its connection may be cut a moment later
         return found
 
     def identify(self, context: grpc.aio.ServicerContext, role: Role = "board") -> NodeId:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -249,3 +250,25 @@ def test_what_others_say_of_an_earlier_process_of_ours_is_outdone_without_an_obj
     out = node.receive(1, Ping(5, View(1, ((0, earlier),))), 100.0)
     assert node.table[0].incarnation == earlier.incarnation + 1 and node.table[0].life == 1
     assert not any(isinstance(o, Objected) for o in out)
+
+
+def test_an_expelled_member_stays_dead_until_it_talks_to_us_again() -> None:
+    world = World(3, 1)
+    a, now_s = world.nodes[0], world.clock.now
+    entry = a.table[2]
+    [changed] = [o for o in a.expel(2, now_s) if isinstance(o, Changed)]
+    assert (changed.after.status, changed.after.accusers) == (Status.DEAD, 0)
+    objection = replace(entry, incarnation=entry.incarnation + 5)
+    a.receive(1, Ping(1, View(1, ((2, objection),))), now_s)  # somebody who does not know yet passes it on
+    assert a.table[2] == replace(objection, status=Status.DEAD)
+    a.receive(2, Ping(1, View(1, ((2, replace(entry, incarnation=entry.incarnation + 6)),))), now_s)
+    assert a.table[2].status is Status.ALIVE  # it came in, with a new certificate
+
+
+def test_another_process_of_an_expelled_member_may_come_back() -> None:
+    world = World(3, 1)
+    a, now_s = world.nodes[0], world.clock.now
+    a.expel(2, now_s)
+    back = replace(a.table[2], status=Status.ALIVE, incarnation=a.table[2].incarnation + 1, life=77)
+    a.receive(1, Ping(1, View(1, ((2, back),))), now_s)
+    assert a.table[2] == back

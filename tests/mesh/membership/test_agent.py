@@ -1,0 +1,93 @@
+"""Members on real connections: certificates that are revoked, and addresses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from edgegossip.fleet.store import tell
+from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh.membership import manifest as manifests
+from edgegossip.mesh.membership.agent import Agent
+from edgegossip.mesh.membership.table import Rows, Status
+from tests.mesh.fleet import TestFleet
+from tests.mesh.security.support import LIMITS
+from tests.mesh.support import PATIENCE_S, RUN
+
+MANIFEST = manifests.make(RUN, "a", ("a", "b", "c"), "", "")
+
+
+class Member:
+    """One of three, without streams."""
+
+    def __init__(self, name: str, fleet: TestFleet | None = None, known: Rows = ()) -> None:
+        self.said: list[str] = []
+        guard = fleet.guard(name) if fleet else None
+        self.agent = Agent(
+            MANIFEST,
+            name,
+            lambda event: None,
+            lambda kind, text, peer=None: self.said.append(text),
+            known=known,
+            security=guard,
+        )
+        self.transport = GrpcTransport(name, RUN, limits=LIMITS, security=guard, services=[self.agent.service])
+
+    def start(self) -> None:
+        self.transport.submit(self.agent.start(self.transport.address)).result(10.0)
+
+    def status(self, of: str) -> Status:
+        assert self.agent.detector is not None
+        return self.agent.detector.table["abc".index(of)].status
+
+    def rows(self) -> Rows:
+        assert self.agent.detector is not None
+        return tuple(enumerate(self.agent.detector.table))
+
+    def close(self) -> None:
+        self.transport.submit(self.agent.stop()).result(10.0)
+        self.transport.close()
+
+
+def until(what: Callable[[], object], says: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < end, says
+        time.sleep(0.02)
+
+
+@contextmanager
+def three(fleet: TestFleet | None = None) -> Iterator[list[Member]]:
+    with ExitStack() as stack:
+        members: list[Member] = []
+        for name in "abc":
+            member = Member(name, fleet, members[0].rows()[:1] if members else ())
+            stack.callback(member.close)
+            member.start()
+            members.append(member)
+        until(lambda: all(m.status(k) is Status.ALIVE for m in members for k in "abc"), "everybody knows everybody")
+        yield members
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> TestFleet:
+    return TestFleet.make(tmp_path)
+
+
+def test_a_revoked_member_is_cut_off_although_it_runs_on(fleet: TestFleet) -> None:
+    with three(fleet) as (a, b, _):
+        until(lambda: all("c" in m.agent._lines._lines for m in (a, b)), "both have a connection to it")
+        new = fleet.fleet.revoke("c")
+        for member in (a, b):
+            tell(new, member.transport.address)
+        until(lambda: a.status("c") is b.status("c") is Status.DEAD, "it is named")
+        for member in (a, b):
+            assert "c is dead: its certificate was revoked; 2 of 3 members are here" in member.said
+            assert member.agent._lines._lines["c"].channel is None
+        time.sleep(3.0)  # it probes us meanwhile, and we try it again
+        assert a.status("c") is b.status("c") is Status.DEAD
+        assert not any("c is back" in text for text in a.said + b.said)
