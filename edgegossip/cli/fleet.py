@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgegossip.cli.options import JSON
+from edgegossip.types import EdgegossipError
 
 if TYPE_CHECKING:
     from edgegossip.fleet.store import Fleet
@@ -79,9 +80,7 @@ def add(
     names: tuple[str, ...], folder: Path, role: str, hosts: tuple[str, ...], again: bool, years: float, as_json: bool
 ) -> int:
     """Issue a certificate and make a folder for each of NAMES."""
-    present = _store().Fleet.open(folder)
-    for name in names:
-        present = present.add(name, role, years, hosts, again=again)
+    present = _store().Fleet.open(folder).add_all(names, role, years, hosts, again=again)
     new = [m for m in present.members if m.name in names and m.revoked is None]
     if as_json:
         click.echo(json.dumps([m.document() for m in new], indent=2))
@@ -125,33 +124,39 @@ def revoke(names: tuple[str, ...], folder: Path, boards: tuple[str, ...], as_jso
 
     Boards pass the news on to one another, so one that runs is enough. Without NAMES only tells. A board that does not run
     now hears it from the first peer that it meets, or from a copy of crl.pem in its identity folder. A coordinator that
-    serves from this very folder sees it by itself.
+    serves from this very folder sees it by itself. Ends with 0 only if everybody who was to be told goes by this folder's
+    list then.
     """
-    from edgegossip.flower.telling import give
-
     if not names and not boards:
         raise click.UsageError("say which boards to revoke, or whom to tell with --tell HOST:PORT")
-    store = _store()
-    present = store.Fleet.open(folder)
-    for name in names:
-        present = present.revoke(name)
-    told = {board: store.tell(present, board, give) for board in boards}
+    present = _store().Fleet.open(folder).revoke(*names)
+    from edgegossip.fleet.telling import tell_all
+    from edgegossip.flower.telling import give
+
+    if names and not as_json:
+        click.echo(f"revoked {', '.join(names)}: {folder / 'crl.pem'} is list {present.crl_number}")
+    told = tell_all(present, boards, give)
+    failed = {board: error for board, error in told.items() if isinstance(error, EdgegossipError)}
+    done = {board: answer for board, answer in told.items() if not isinstance(answer, EdgegossipError)}
     if as_json:
+        answers = {board: {"name": n, "crl_number": k} for board, (n, k) in done.items()}
         document = {
             **_document(present),
-            "told": {board: {"name": n, "crl_number": k} for board, (n, k) in told.items()},
+            "told": {**answers, **{board: {"error": str(error)} for board, error in failed.items()}},
         }
         click.echo(json.dumps(document, indent=2))
-        return 0
-    if names:
-        click.echo(f"revoked {', '.join(names)}: {folder / 'crl.pem'} is list {present.crl_number}")
-    for board, (name, number) in told.items():
-        click.echo(f"{name} at {board} goes by list {number}")
-    if names and not boards:
-        click.echo(
-            "tell a running board: edgegossip fleet revoke --tell HOST:PORT, or copy crl.pem into its identity folder"
-        )
-    return 0
+    else:
+        for board, (name, number) in done.items():
+            click.echo(f"{name} at {board} goes by list {number}")
+        if names and not boards:
+            click.echo(
+                "tell a running board: edgegossip fleet revoke --tell HOST:PORT, or copy crl.pem into its identity folder"
+            )
+    for error in failed.values():
+        click.echo(f"edgegossip: {error}", err=True)
+    if len(told) > 1 and failed:
+        click.echo(f"edgegossip: {len(failed)} of {len(told)} were not told: {', '.join(failed)}", err=True)
+    return max((error.exit_code for error in failed.values()), default=0)
 
 
 def _document(present: Fleet) -> dict[str, object]:

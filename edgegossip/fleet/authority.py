@@ -106,6 +106,26 @@ def revocation_list(authority: Authority, number: int, serials: Collection[int])
     return builder.sign(authority.key, hashes.SHA256())
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a revocation list says."""
+
+    number: int
+    serials: frozenset[int]
+
+
+def read_revocation_list(pem: bytes, certificate: x509.Certificate) -> Listed:
+    """A list that the authority with this certificate has signed. Raises ValueError."""
+    crl, key = x509.load_pem_x509_crl(pem), certificate.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not crl.is_signature_valid(key):
+        raise ValueError("this fleet's authority did not sign it")
+    try:
+        number = crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+    except x509.ExtensionNotFound as error:
+        raise ValueError("it has no number") from error
+    return Listed(number, frozenset(entry.serial_number for entry in crl))
+
+
 def years_from_now(years: float) -> datetime:
     """When a certificate ends; not beyond what one can say."""
     try:

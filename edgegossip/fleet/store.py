@@ -6,7 +6,9 @@
     operator/         the operator's identity, which signs runs and tells boards of revocations
     boards/NAME/      one identity each (edgegossip.mesh.security.identity): copy it to that board, and to no other
 
-Files are replaced whole, and `fleet.json` last, so that a command that is interrupted can be said again.
+One command at a time changes the folder (lock.py). Files are replaced whole and in such an order that a command that is
+interrupted can be said again: a new revocation list before `fleet.json`, and `fleet.json` before an identity folder is where
+people look for it (kits.py), so that nobody can copy a certificate that could not be revoked.
 """
 
 from __future__ import annotations
@@ -26,14 +28,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from edgegossip.choices import did_you_mean
 from edgegossip.fleet import authority as authorities
-from edgegossip.fleet.authority import Authority, Issued, certificate_pem, key_pem, years_from_now
+from edgegossip.fleet import kits
+from edgegossip.fleet.authority import Authority, Listed, certificate_pem, key_pem, years_from_now
+from edgegossip.fleet.lock import locked
 from edgegossip.mesh.security import identity as layout
-from edgegossip.mesh.security.announce import Give, announce
 from edgegossip.mesh.security.names import Role, check_name
 from edgegossip.mesh.security.revocations import write_file
 from edgegossip.types import ConfigError, DataError, LocalError
 
 INDEX, CA_KEY, OPERATOR = "fleet.json", "ca.key", "operator"
+UNFINISHED = ".unfinished"  # there while `create` is at work
 _FOLDERS: Mapping[Role, str] = {"board": "boards", "coordinator": "coordinators", "operator": "operators"}
 
 
@@ -75,18 +79,20 @@ class Fleet:
         check_name(name)
         _check_years(years)
         with _told():
-            if (folder / INDEX).exists():
-                raise LocalError(f"{folder} holds a fleet already: choose another folder, or add boards to it")
             folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()):
-                raise LocalError(f"{folder} is not empty: choose a new folder for the fleet")
-            folder.chmod(0o700)
-            ca = authorities.found(name, years_from_now(years))
-            write_file(folder / CA_KEY, key_pem(ca.key), 0o600)
-            write_file(folder / layout.CA, certificate_pem(ca.certificate))
-            write_file(folder / layout.CRL, certificate_pem(authorities.revocation_list(ca, 1, ())))
-            fleet = cls(folder, name, ca.fleet_id, 1, ())
-            return fleet.add("the-operator", "operator", years, at=OPERATOR)
+            with locked(folder):
+                _check_new(folder)
+                (folder / UNFINISHED).touch()
+                (folder / INDEX).unlink(missing_ok=True)  # of an `init` that was interrupted
+                folder.chmod(0o700)
+                ca = authorities.found(name, years_from_now(years))
+                write_file(folder / CA_KEY, key_pem(ca.key), 0o600)
+                write_file(folder / layout.CA, certificate_pem(ca.certificate))
+                write_file(folder / layout.CRL, certificate_pem(authorities.revocation_list(ca, 1, ())))
+                fleet = cls(folder, name, ca.fleet_id, 1, ())
+                fleet = fleet._issued(("the-operator",), "operator", years, (), at=OPERATOR)
+                (folder / UNFINISHED).unlink()
+                return fleet
 
     @classmethod
     def open(cls, folder: Path) -> Fleet:
@@ -102,46 +108,109 @@ class Fleet:
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{folder / INDEX} is damaged ({error}); restore it from a copy") from error
 
-    def add(
-        self, name: str, role: Role, years: float, hosts: Sequence[str] = (), at: str = "", *, again: bool = False
+    def add(self, name: str, role: Role, years: float, hosts: Sequence[str] = (), *, again: bool = False) -> Fleet:
+        """`add_all` of one name."""
+        return self.add_all((name,), role, years, hosts, again=again)
+
+    def add_all(
+        self, names: Sequence[str], role: Role, years: float, hosts: Sequence[str] = (), *, again: bool = False
     ) -> Fleet:
-        """Issue a certificate and write its identity folder. With `again` a member that was there gets a new one, and its old
-        one is revoked. Raises ConfigError for a name that cannot be or is taken."""
-        check_name(name)
+        """Issue certificates and write identity folders: for all of the names or, with an error, for none. With `again` a member
+        that was there gets a new one, and its old one is revoked. Raises ConfigError for a name that cannot be or is taken."""
+        for name in names:
+            check_name(name)
+            if list(names).count(name) > 1:
+                raise ConfigError(f"{name} is there twice: say each name once")
         _check_years(years)
         if hosts and role != "coordinator":
             raise ConfigError(f"--host is for coordinators: a {role} is known by its name wherever it is")
-        old = [m for m in self.members if m.name == name and m.revoked is None]
-        if old and not again:
-            raise ConfigError(
-                f"{name} is in the fleet already (serial {old[0].serial}): take another name, "
-                "or say --again to revoke that certificate and issue a new one"
-            )
-        fleet = self.revoke(name) if old else self
-        with _told():
-            issued = authorities.issue(self.authority(), name, role, not_after=years_from_now(years), hosts=hosts)
-            folder = at or f"{_FOLDERS[role]}/{name}"
-            fleet._write_identity(folder, issued, name, role)
-            return fleet._with_member(name, role, folder, issued, tuple(hosts))
+        with self._changing() as now:
+            return now._added(names, role, years, hosts, again)
 
-    def revoke(self, name: str) -> Fleet:
-        """Revoke every certificate of a member. Raises ConfigError when there is none."""
+    def revoke(self, *names: str) -> Fleet:
+        """Revoke every certificate of these members, on one new list; without names only see that the list has all that it
+        should. Raises ConfigError, before anything is changed, for a name that has none."""
+        with self._changing() as now:
+            now._finish_kits()
+            return now._revoked(names)
+
+    def _added(self, names: Sequence[str], role: Role, years: float, hosts: Sequence[str], again: bool) -> Fleet:
+        finished = self._finish_kits()
+        there = [m for m in self.members if m.name in names and m.revoked is None]
+        # this very command was interrupted, and its certificates are in their places by now
+        repeated = any(m in finished for m in there) and all(m.role == role for m in there)
+        if there and not repeated and not again:
+            raise ConfigError(_taken(there, names))
+        other = [m for m in there if m.role != role]
+        if other:
+            raise ConfigError(f"{other[0].name} has the role {other[0].role}: say --role {other[0].role}")
+        fleet = self._revoked(() if repeated else [m.name for m in there])
+        return fleet._issued([n for n in names if not (repeated and n in {m.name for m in there})], role, years, hosts)
+
+    def _revoked(self, names: Sequence[str]) -> Fleet:
+        """Whoever is on the present list stays on it, whether or not the index knows why: the list may be of a command that was
+        interrupted before it wrote the index, or of a newer copy of this folder."""
+        chosen = {m.serial for name in names for m in self._valid(name)}
+        present, newest = self._present_list(), self.crl_number
+        on_list: frozenset[int] = frozenset()
+        if present is not None:
+            on_list, newest = present.serials, max(newest, present.number)
+        serials = on_list | {int(m.serial, 16) for m in self.members if m.revoked is not None or m.serial in chosen}
+        is_new = present is None or present.number < newest or serials != on_list
+        number = newest + is_new
+        members = tuple(
+            replace(m, revoked=number) if m.revoked is None and int(m.serial, 16) in serials else m
+            for m in self.members
+        )
+        if (number, members) == (self.crl_number, self.members):
+            return self
+        if is_new:
+            crl = authorities.revocation_list(self.authority(), number, serials)
+            write_file(self.folder / layout.CRL, certificate_pem(crl))
+        for m in members:
+            if m.revoked is None and (self.folder / m.folder).is_dir():  # kits that are still to be copied
+                write_file(self.folder / m.folder / layout.CRL, (self.folder / layout.CRL).read_bytes())
+        return replace(self, crl_number=number, members=members)._saved()
+
+    def _valid(self, name: str) -> list[Member]:
         valid = [m for m in self.members if m.name == name and m.revoked is None]
-        if not valid:
-            if any(m.name == name for m in self.members):
-                raise ConfigError(f"{name} is revoked already")
-            raise ConfigError(f"{name} is not in the fleet{did_you_mean(name, [m.name for m in self.members])}")
-        number = self.crl_number + 1
-        members = tuple(replace(m, revoked=number) if m in valid else m for m in self.members)
-        serials = [int(m.serial, 16) for m in members if m.revoked is not None]
+        if valid:
+            return valid
+        if any(m.name == name for m in self.members):
+            raise ConfigError(
+                f"{name} is revoked already; to tell a running board, leave the name out: "
+                f"edgegossip fleet revoke --fleet {self.folder} --tell HOST:PORT"
+            )
+        there = list(dict.fromkeys(m.name for m in self.members if m.revoked is None))
+        hint = did_you_mean(name, there) or f"; there are {', '.join(there)}"
+        raise ConfigError(f"{name} is not in the fleet{hint}")
+
+    def _present_list(self) -> Listed | None:
+        """What crl.pem says; None when it is missing. Raises DataError when it is damaged or of somebody else."""
+        file = self.folder / layout.CRL
+        try:
+            certificate = x509.load_pem_x509_certificate((self.folder / layout.CA).read_bytes())
+            return authorities.read_revocation_list(file.read_bytes(), certificate) if file.exists() else None
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{file} cannot be read ({error}): restore it from a copy, or from a board's identity folder"
+            ) from error
+
+    @contextmanager
+    def _changing(self) -> Iterator[Fleet]:
+        """The fleet as its folder says now, which nobody else changes meanwhile."""
         with _told():
-            crl = certificate_pem(authorities.revocation_list(self.authority(), number, serials))
-            fleet = replace(self, crl_number=number, members=members)
-            write_file(self.folder / layout.CRL, crl)
-            for m in members:
-                if m.revoked is None and (self.folder / m.folder).is_dir():  # kits that are still to be copied
-                    write_file(self.folder / m.folder / layout.CRL, crl)
-            return fleet._saved()
+            Fleet.open(self.folder)
+            with locked(self.folder):
+                yield Fleet.open(self.folder)
+
+    def _finish_kits(self) -> list[Member]:
+        """Finish what interrupted commands have issued; whose certificates these were."""
+        waiting = [m for m in self.members if m.revoked is None and kits.is_staged(self.folder / m.folder, m.serial)]
+        for m in waiting:
+            kits.put_in_place(self.folder / m.folder, self.folder)
+        (self.folder / UNFINISHED).unlink(missing_ok=True)
+        return waiting
 
     def authority(self) -> Authority:
         """Raises DataError when the files of the authority are missing or damaged."""
@@ -156,24 +225,21 @@ class Fleet:
             raise DataError(f"{self.folder / CA_KEY} is not the key of {layout.CA}; restore it from a copy")
         return Authority(key, certificate)
 
-    def _write_identity(self, at: str, issued: Issued, name: str, role: Role) -> None:
-        folder = self.folder / at
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)
-        write_file(folder / layout.KEY, key_pem(issued.key), 0o600)
-        write_file(folder / layout.CERTIFICATE, certificate_pem(issued.certificate))
-        for file in (layout.CA, layout.CRL):
-            write_file(folder / file, (self.folder / file).read_bytes())
-        serial = f"{issued.certificate.serial_number:x}"
-        about = {"name": name, "role": role, "fleet": self.name, "fleet_id": self.fleet_id, "serial": serial}
-        text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in about.items())
-        write_file(folder / layout.ABOUT, text.encode())
-
-    def _with_member(self, name: str, role: Role, folder: str, issued: Issued, hosts: tuple[str, ...]) -> Fleet:
-        certificate = issued.certificate
-        not_after = certificate.not_valid_after_utc.isoformat()
-        member = Member(name, role, f"{certificate.serial_number:x}", folder, not_after, hosts)
-        return replace(self, members=(*self.members, member))._saved()
+    def _issued(self, names: Sequence[str], role: Role, years: float, hosts: Sequence[str], at: str = "") -> Fleet:
+        """In this order: keys and certificates aside, the index, folders in their places."""
+        ca, new = self.authority(), []
+        for name in names:
+            issued = authorities.issue(ca, name, role, not_after=years_from_now(years), hosts=hosts)
+            serial, not_after = f"{issued.certificate.serial_number:x}", issued.certificate.not_valid_after_utc
+            before = [m.folder for m in self.members if (m.name, m.role) == (name, role)]
+            folder = at or (before[-1] if before else f"{_FOLDERS[role]}/{name}")
+            about = {"name": name, "role": role, "fleet": self.name, "fleet_id": self.fleet_id, "serial": serial}
+            kits.stage(self.folder / folder, issued, about)
+            new.append(Member(name, role, serial, folder, not_after.isoformat(), tuple(hosts)))
+        fleet = replace(self, members=(*self.members, *new))._saved()
+        for m in new:
+            kits.put_in_place(self.folder / m.folder, self.folder)
+        return fleet
 
     def _saved(self) -> Fleet:
         document = {
@@ -187,10 +253,24 @@ class Fleet:
         return self
 
 
-def tell(fleet: Fleet, where: str, to_coordinator: Give | None = None) -> tuple[str, int]:
-    """Give the present revocation list to a running board, or with `to_coordinator` to a coordinator; its name and the number of
-    its list then. Raises ConfigError and PeerError."""
-    return announce(layout.Identity.load(fleet.folder / OPERATOR), where, to_coordinator=to_coordinator)
+def _check_new(folder: Path) -> None:
+    """Whether a fleet may be made there: in an empty folder, or one that `create` did not finish."""
+    if (folder / UNFINISHED).exists():
+        return
+    if (folder / INDEX).exists():
+        raise LocalError(f"{folder} holds a fleet already: choose another folder, or add boards to it")
+    if any(folder.iterdir()):
+        raise LocalError(f"{folder} is not empty: choose a new folder for the fleet")
+
+
+def _taken(there: Sequence[Member], names: Sequence[str]) -> str:
+    who = ", ".join(f"{m.name} (serial {m.serial}, in {m.folder})" for m in there)
+    one = len(there) == 1
+    return (
+        f"{who} {'is' if one else 'are'} in the fleet already{', so none was added' if len(names) > 1 else ''}: "
+        f"take {'another name' if one else 'other names'}, or say --again to revoke "
+        f"{'that certificate and issue a new one' if one else 'those certificates and issue new ones'}"
+    )
 
 
 def _check_years(years: float) -> None:

@@ -18,7 +18,8 @@ pytest.importorskip("cryptography")
 
 from edgegossip import codecs  # noqa: E402
 from edgegossip import recipe as recipes  # noqa: E402
-from edgegossip.fleet.store import Fleet, tell  # noqa: E402
+from edgegossip.fleet.store import Fleet  # noqa: E402
+from edgegossip.fleet.telling import tell  # noqa: E402
 from edgegossip.flower import Coordinator, NodeClient  # noqa: E402
 from edgegossip.flower._private import FleetLink, LinkError  # noqa: E402
 from edgegossip.flower.credentials import BoardCredentials  # noqa: E402

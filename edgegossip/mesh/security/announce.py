@@ -6,31 +6,41 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.security import knock, tls
 from edgegossip.mesh.security.identity import Identity
+from edgegossip.mesh.text import printable
 from edgegossip.types import NodeId, PeerError
 
 # Gives a revocation list (DER) to who is at the other end of a connection; the number of the list that it has then.
 Give: TypeAlias = Callable[[ssl.SSLSocket, bytes], int]
 
 
-def announce(
-    identity: Identity, where: str, timeout_s: float = 10.0, *, to_coordinator: Give | None = None
-) -> tuple[NodeId, int]:
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came of it, by the other side's own words afterwards."""
+
+    name: NodeId
+    number: int  # of the list that it goes by
+    has_ours: bool  # whether that is ours, byte for byte; of a coordinator, which tells no more, by its number
+    refusal: str = ""  # why a board would not have let us in, if so
+
+
+def announce(identity: Identity, where: str, timeout_s: float = 10.0, *, to_coordinator: Give | None = None) -> Told:
     """Give the identity's revocation list to whatever board of the fleet listens at `where` (host:port), which tells the others,
-    or with `to_coordinator` to a coordinator. Its name and the number of the list that it has now.
+    or with `to_coordinator` to a coordinator. A board that was given it is asked again: a knock has no answer to a list.
 
     Raises ConfigError for a bad address, PeerError when nobody of the fleet answers there."""
     address = addresses.parse(where, "address")
     context = tls.client_context(identity)
     context.check_hostname = False  # any board of the fleet will do; `peer_of` sees that it is one
     try:
-        with socket.create_connection((address.host, address.port), timeout_s) as plain:
-            with context.wrap_socket(plain) as s:
-                return _give(s, identity, to_coordinator)
+        told, given = _visit(context, address, timeout_s, identity, to_coordinator)
+        return _visit(context, address, timeout_s, identity, None)[0] if given else told
     except ssl.SSLError as error:
         raise PeerError(f"{where}: {tls.words(error)}") from error
     except OSError as error:
@@ -40,21 +50,36 @@ def announce(
         raise PeerError(f"{where}: {error}") from error
 
 
-def _give(s: ssl.SSLSocket, identity: Identity, to_coordinator: Give | None) -> tuple[NodeId, int]:
-    subject, _ = tls.peer_of(s.getpeercert(), identity.fleet)
-    present = identity.revocations.present
-    if subject.role == "coordinator" and to_coordinator is not None:
-        return subject.name, to_coordinator(s, present.der)
-    if subject.role != "board" or s.selected_alpn_protocol() != tls.KNOCK:
-        raise PeerError("what listens there is no board")
-    s.sendall(knock.hello(present.number))
+def _visit(
+    context: ssl.SSLContext, where: addresses.Address, timeout_s: float, identity: Identity, give: Give | None
+) -> tuple[Told, bool]:
+    """What it goes by when we come, and whether we gave it ours."""
+    with (
+        socket.create_connection((where.host, where.port), timeout_s) as plain,
+        context.wrap_socket(plain) as s,
+    ):
+        subject, _ = tls.peer_of(s.getpeercert(), identity.fleet)
+        present = identity.revocations.present
+        if subject.role == "coordinator" and give is not None:
+            has = give(s, present.der)
+            return Told(subject.name, has, has == present.number), False
+        if subject.role != "board" or s.selected_alpn_protocol() != tls.KNOCK:
+            raise PeerError("what listens there is no board")
+        s.sendall(knock.hello(0))  # as if we knew no list, so that it shows its own
+        answer = _answer(s)
+        newer = present.number > answer.number
+        s.sendall(knock.blob(present.der if newer else b""))
+        with suppress(OSError):
+            s.recv(1)  # until it has closed: it has looked at the list then
+        refusal = "" if answer.welcome else printable(answer.text)
+        return Told(subject.name, answer.number, answer.crl == present.der, refusal), newer
+
+
+def _answer(s: ssl.SSLSocket) -> knock.Answer:
     data = b""
     while (answer := knock.parse_answer(data)) is None:
         more = s.recv(65_536)
         if not more:
             raise PeerError("it ended the connection without a word")
         data += more
-    newer = present.number > answer.number
-    s.sendall(knock.blob(present.der if newer else b""))
-    s.recv(1)  # until it has closed: it has the list then
-    return subject.name, max(present.number, answer.number)
+    return answer

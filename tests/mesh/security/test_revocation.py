@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip.fleet.store import tell
+from edgegossip.fleet.telling import tell
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received
 from edgegossip.mesh.security.tls import H2

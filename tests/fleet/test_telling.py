@@ -1,0 +1,173 @@
+"""`fleet revoke --tell` ends well only when who was told goes by this folder's list."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from edgegossip.cli.fleet import fleet as command
+from edgegossip.fleet.store import Fleet
+from edgegossip.fleet.telling import tell
+from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh.security.guard import Guard
+from edgegossip.types import LocalError, PeerError
+from tests.mesh.support import QUICK, RUN
+
+Board = Callable[[str], tuple[GrpcTransport, Guard]]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    return Fleet.create(tmp_path / "fleet", "home", 20).add_all(["pi-01", "pi-02", "pi-03", "pi-04"], "board", 20)
+
+
+@pytest.fixture
+def board(fleet: Fleet, tmp_path: Path) -> Iterator[Board]:
+    """A running board whose identity folder is its own, as on a machine of its own."""
+    running: list[GrpcTransport] = []
+
+    def start(name: str) -> tuple[GrpcTransport, Guard]:
+        guard = Guard.load(shutil.copytree(fleet.folder / "boards" / name, tmp_path / name))
+        running.append(GrpcTransport(name, RUN, limits=replace(QUICK, handshake_s=2.0), security=guard))
+        return running[-1], guard
+
+    yield start
+    for transport in running:
+        transport.close()
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(command, [*map(str, words)], standalone_mode=False)
+
+
+def revoked_at(guard: Guard) -> set[int]:
+    return set(guard.identity.revocations.present.serials)
+
+
+def serials(fleet: Fleet, *names: str) -> set[int]:
+    return {int(m.serial, 16) for m in fleet.members if m.name in names}
+
+
+def test_an_old_copy_of_the_folder_says_so_and_its_cure_works(fleet, board, tmp_path):
+    old = shutil.copytree(fleet.folder, tmp_path / "old")
+    transport, guard = board("pi-01")
+    assert tell(fleet.revoke("pi-02").revoke("pi-03"), transport.address) == ("pi-01", 3)
+    done = call("revoke", "--fleet", old, "pi-04", "--tell", transport.address)
+    assert done.return_value == 2 and "goes by list" not in done.stdout
+    assert f"pi-01 at {transport.address} goes by list 3" in done.stderr and "old copy" in done.stderr
+    assert revoked_at(guard) == serials(fleet, "pi-02", "pi-03")
+    shutil.copy(tmp_path / "pi-01/crl.pem", old / "crl.pem")  # what it says to do
+    done = call("revoke", "--fleet", old, "--tell", transport.address)
+    assert (done.return_value, done.stdout) == (0, f"pi-01 at {transport.address} goes by list 4\n")
+    assert revoked_at(guard) == serials(fleet, "pi-02", "pi-03", "pi-04")
+    assert {m.name for m in Fleet.open(old).members if m.state == "revoked"} == {"pi-02", "pi-03", "pi-04"}
+
+
+def test_two_lists_of_the_same_number_are_not_the_same(fleet, board, tmp_path):
+    old = shutil.copytree(fleet.folder, tmp_path / "old")
+    transport, guard = board("pi-01")
+    tell(fleet.revoke("pi-02"), transport.address)
+    with pytest.raises(LocalError, match="goes by another list 2, which .* did not make: this folder is an old copy"):
+        tell(Fleet.open(old).revoke("pi-03"), transport.address)
+    shutil.copy(tmp_path / "pi-01/crl.pem", old / "crl.pem")
+    assert tell(Fleet.open(old).revoke(), transport.address) == ("pi-01", 3)
+    assert revoked_at(guard) == serials(fleet, "pi-02", "pi-03")
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_an_operator_with_a_new_certificate_tells_the_present_list(fleet, board, elsewhere):
+    transport, guard = board("pi-01")
+    before = shutil.copytree(fleet.folder / "operator", fleet.folder / "before")
+    fleet = fleet.revoke("the-operator").add("the-operator", "operator", 20)
+    assert [m.folder for m in fleet.members if m.role == "operator"] == ["operator", "operator"]
+    if elsewhere:  # where fleets of earlier versions have it, beside the old one with its old list
+        index = json.loads((fleet.folder / "fleet.json").read_text())
+        index["members"][-1]["folder"] = "operators/the-operator"
+        (fleet.folder / "operators").mkdir()
+        (fleet.folder / "operator").rename(fleet.folder / "operators/the-operator")
+        before.rename(fleet.folder / "operator")
+        (fleet.folder / "fleet.json").write_text(json.dumps(index))
+    assert tell(Fleet.open(fleet.folder).revoke("pi-02"), transport.address) == ("pi-01", 3)
+    assert serials(fleet, "pi-02") < revoked_at(guard)
+
+
+def test_again_keeps_the_role_and_the_folder(fleet):
+    done = call("add", "--fleet", fleet.folder, "--again", "the-operator")
+    assert "the-operator has the role operator: say --role operator" in str(done.exception)
+    assert fleet.add("the-operator", "operator", 20, again=True).members[-1].folder == "operator"
+
+
+def test_without_an_operator_it_says_how_to_make_one(fleet, board):
+    transport, _ = board("pi-01")
+    with pytest.raises(LocalError, match="no valid operator.*fleet add --fleet .* --role operator"):
+        tell(fleet.revoke("the-operator"), transport.address)
+
+
+def test_a_board_that_takes_no_list_over_is_a_failure(fleet, board, monkeypatch):
+    transport, guard = board("pi-01")
+    monkeypatch.setattr(guard.identity.revocations.__class__, "offer", lambda self, data: False)
+    with pytest.raises(PeerError, match="pi-01 did not take over revocation list 2, it goes by list 1; its log"):
+        tell(fleet.revoke("pi-02"), transport.address)
+
+
+def test_a_coordinator_with_another_number_is_a_failure(fleet, board, monkeypatch):
+    kit = fleet.add("laptop", "coordinator", 20).folder / "coordinators/laptop"
+    from edgegossip.mesh.security import announce
+
+    monkeypatch.setattr(announce.tls, "peer_of", lambda *_: (Guard.load(kit).identity.subject, 1))
+    transport, _ = board("pi-01")
+    assert tell(fleet, transport.address, lambda s, crl: 1) == ("laptop", 1)
+    with pytest.raises(LocalError, match="laptop at .* goes by list 7.*old copy"):
+        tell(fleet, transport.address, lambda s, crl: 7)
+    with pytest.raises(PeerError, match="laptop did not take over revocation list 1, it goes by list 0"):
+        tell(fleet, transport.address, lambda s, crl: 0)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_all_are_told_even_if_the_first_is_gone(fleet, board, as_json):
+    transport, guard = board("pi-01")
+    places = ("--tell", "127.0.0.1:9", "--tell", "nonsense", "--tell", transport.address)
+    done = call("revoke", "--fleet", fleet.folder, "pi-03", *places, *(["--json"] if as_json else []))
+    assert done.return_value == 5 and revoked_at(guard) == serials(fleet, "pi-03")
+    assert "127.0.0.1:9: connection refused" in done.stderr
+    assert "2 of 3 were not told: 127.0.0.1:9, nonsense" in done.stderr
+    if as_json:
+        told = json.loads(done.stdout)["told"]
+        assert told[transport.address] == {"name": "pi-01", "crl_number": 2}
+        assert "connection refused" in told["127.0.0.1:9"]["error"]
+    else:
+        assert f"pi-01 at {transport.address} goes by list 2" in done.stdout
+
+
+def test_names_are_checked_before_anything_is_done(fleet):
+    for names, words in [
+        (("pi-05", "pi-01"), "pi-01 (serial"),
+        (("pi-05", "pi-06", "pi-06"), "pi-06 is there twice"),
+        (("pi-05", "Pi"), "cannot be a name"),
+    ]:
+        done = call("add", "--fleet", fleet.folder, *names)
+        assert words in str(done.exception)
+    assert "so none was added" in str(call("add", "--fleet", fleet.folder, "pi-05", "pi-01").exception)
+    assert "not in the fleet" in str(call("revoke", "--fleet", fleet.folder, "pi-01", "pi-77").exception)
+    assert Fleet.open(fleet.folder) == fleet
+    assert sorted(p.name for p in (fleet.folder / "boards").iterdir()) == ["pi-01", "pi-02", "pi-03", "pi-04"]
+
+
+def test_several_boards_are_revoked_on_one_list(fleet):
+    assert call("revoke", "--fleet", fleet.folder, "pi-01", "pi-02").stdout.startswith("revoked pi-01, pi-02")
+    assert Fleet.open(fleet.folder).crl_number == 2
+
+
+def test_a_name_that_is_as_near_to_several_gets_them_all(fleet):
+    def hint(name: str) -> str:
+        return str(call("revoke", "--fleet", fleet.folder, name).exception)
+
+    assert hint("pi-9") == "pi-9 is not in the fleet; did you mean pi-01, pi-02, pi-03 or pi-04?"
+    assert hint("pi-1").endswith("did you mean pi-01?")
+    assert hint("xyz").endswith("; there are the-operator, pi-01, pi-02, pi-03, pi-04")
