@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from edgegossip.mesh._grpc import grpc
+from edgegossip.types import PeerError
 
 _ERRNO = re.compile(r"(?:connect|recvmsg|sendmsg|read|write|system)\w*:? ?(?:error: )?([A-Z][A-Za-z ]+?) \(\d+\)")
 _SIMPLE = (
@@ -26,6 +27,10 @@ _SIMPLE = (
     ("Server preface", "what listens there is no edgegossip board"),
     ("settings frame", "what listens there is no edgegossip board"),
 )
+
+
+class Unreachable(PeerError):
+    """Nobody answers there now: worth trying again."""
 
 
 def of_rpc(error: grpc.aio.AioRpcError) -> str:

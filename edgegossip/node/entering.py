@@ -20,6 +20,7 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.manifest import Manifest
 from edgegossip.mesh.membership.table import Rows
+from edgegossip.mesh.text import printable
 from edgegossip.node.spec import check_names, make_topology
 from edgegossip.recipe import Recipe
 from edgegossip.types import ConfigError, LocalError, NodeId, PeerError
@@ -90,13 +91,16 @@ def join(
     say: Callable[[str], None],
     patience_s: float = float("inf"),
 ) -> Entry:
-    """Ask the seeds in turn until one answers; every 5 s `say` why none does. Raises ConfigError, PeerError when a member
-    refuses us or its manifest cannot be trusted, LocalError after `patience_s`."""
-    from edgegossip.mesh.membership.joining import Unreachable, ask
+    """Ask the seeds in turn until one answers; every 5 s `say` why none does. Functions that the run's recipe names are not
+    called, and no folder of this board is read, unless `settings` say so too. Raises ConfigError, PeerError when all of them
+    refuse us or the manifest cannot be trusted, LocalError after `patience_s`."""
+    from edgegossip.mesh.causes import Unreachable
+    from edgegossip.mesh.membership.joining import RefusedToJoin, ask
 
     places = [addresses.parse(seed, "--join") for seed in seeds]
     began_s = announced_s = time.monotonic()
     trouble: dict[str, None] = {}
+    refused: set[addresses.Address] = set()
     attempt = 0
     while True:
         seed = places[attempt % len(places)]
@@ -105,6 +109,11 @@ def join(
             break
         except Unreachable as error:
             trouble[str(error)] = None
+        except RefusedToJoin as error:
+            trouble[str(error)] = None
+            refused.add(seed)
+            if refused.issuperset(places):
+                raise
         attempt += 1
         if time.monotonic() - announced_s >= ANNOUNCE_S or attempt == len(places):
             announced_s = time.monotonic()
@@ -117,8 +126,9 @@ def join(
     manifest = told.manifest
     if name not in manifest.members:
         raise PeerError(f"{told.by} passes on a run that {name} is no member of")
-    signer = _verified(manifest, guard)
+    signer, settings = _verified(manifest, guard), tuple(settings)
     recipe = _own_settings(_recipe_of(manifest), settings)
+    _check_functions(recipe, settings)
     topology = make_topology(recipe, manifest.members).to_json(manifest.members)
     if topology_hash(topology) != manifest.topology:
         raise PeerError(
@@ -146,6 +156,7 @@ def _recipe_of(manifest: Manifest) -> Recipe:
         ) from error
     if recipe.run.mode != "gossip" or recipe.run.nodes != len(manifest.members):
         raise PeerError("the run's manifest and its recipe do not fit each other")
+    recipe = replace(recipe, data=replace(recipe.data, dir=""))  # where this board's data lies, it says itself
     if recipe.gossip.topology == "file" and not manifest.topology_file.startswith("{"):
         raise PeerError("the run's topology file is not in its manifest; install the same edgegossip on all boards")
     return _with_topology(recipe, manifest.topology_file)
@@ -156,6 +167,17 @@ def _with_topology(recipe: Recipe, file: str) -> Recipe:
     if recipe.gossip.topology != "file":
         return recipe
     return replace(recipe, gossip=replace(recipe.gossip, topology_file=file))
+
+
+def _check_functions(recipe: Recipe, settings: Iterable[str]) -> None:
+    """A recipe that came over the network must not decide what this board executes. Raises ConfigError."""
+    said = {key.strip(): text.strip() for key, _, text in (setting.partition("=") for setting in settings)}
+    for key, name in (("data.name", recipe.data.name), ("model.name", recipe.model.name)):
+        if ":" in name and said.get(key) != name:
+            raise ConfigError(
+                f"the run's {key} is {printable(name, 100)}, a function that would be called on this board: "
+                f"say --set {key}={printable(name, 100)} too if you trust it"
+            )
 
 
 def _own_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:

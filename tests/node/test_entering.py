@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from edgegossip import recipe as recipes
+from edgegossip.mesh.causes import Unreachable
 from edgegossip.mesh.membership import manifest as manifests
-from edgegossip.mesh.membership.joining import RefusedToJoin, Told, Unreachable
+from edgegossip.mesh.membership.joining import RefusedToJoin, Told
 from edgegossip.node import entering
 from edgegossip.node.spec import make_topology
 from edgegossip.types import ConfigError, LocalError, PeerError
@@ -80,6 +81,22 @@ def test_the_run_decides_what_is_not_a_boards_own_matter(monkeypatch: pytest.Mon
         joined(monkeypatch, founded().manifest, "training.lr=0.5")
 
 
+@pytest.mark.parametrize("key", ["data.name", "model.name"])
+def test_what_a_run_would_execute_here_must_be_said_here_too(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    manifest = changed(recipe=manifests_recipe(**{key: "os:system", "data.dir": "touch /tmp/owned"}))
+    with pytest.raises(ConfigError, match=f"{key} is os:system, a function that would be called on this board"):
+        joined(monkeypatch, manifest)
+    with pytest.raises(ConfigError, match="the run decides"):
+        joined(monkeypatch, manifest, f"{key}=posix:system")
+    entry = joined(monkeypatch, manifest, f"{key}=os:system")
+    assert entry.recipe.data.dir == ""
+    assert joined(monkeypatch, manifest, f"{key}=os:system", "data.dir=/data").recipe.data.dir == "/data"
+
+
+def manifests_recipe(**settings: object) -> str:
+    return recipes.to_toml(recipes.with_settings(RECIPE, {"run.nodes": 4, **settings}))
+
+
 def changed(**changes: object) -> manifests.Manifest:
     document = {**json.loads(founded().manifest.content), **changes}
     return manifests.parse(json.dumps(document).encode(), b"")
@@ -134,6 +151,18 @@ def test_a_refusal_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "ask", ask)
     with pytest.raises(PeerError, match="not a member"):
         entering.join(["10.0.0.1:1"], "pi-02", None, (), print)
+
+
+def test_a_seed_that_refuses_is_not_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgegossip.mesh.membership import joining
+
+    def ask(seed, *_args, **_more):
+        if seed.port == 1:
+            raise RefusedToJoin(f"{seed} refuses us: it is in quarantine")
+        return Told(founded().manifest, (), "pi-01", "")
+
+    monkeypatch.setattr(joining, "ask", ask)
+    assert entering.join(["10.0.0.1:1", "10.0.0.2:2"], "pi-02", None, (), print).manifest.members == NAMES
 
 
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh import causes
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import membership_pb2 as pb
+from edgegossip.mesh.causes import Unreachable
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.manifest import Manifest, parse
@@ -22,10 +24,6 @@ if TYPE_CHECKING:
 
 JOIN = "/edgegossip.v1.Membership/Join"
 _CALL_S = 5.0
-
-
-class Unreachable(PeerError):
-    """Nobody answers there yet: worth trying again."""
 
 
 class RefusedToJoin(PeerError):
@@ -47,11 +45,14 @@ def ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_id: byte
     try:
         return asyncio.run(_ask(seed, name, guard, run_id, attempt))
     except (TimeoutError, OSError) as error:
-        raise Unreachable(f"{seed}: {getattr(error, 'strerror', None) or 'it does not answer'}") from error
+        number = getattr(error, "errno", None)  # asyncio's own text has the address in it once more
+        raise Unreachable(f"{seed}: {os.strerror(number).lower() if number else 'it does not answer'}") from error
     except grpc.RpcError as error:
         raise Unreachable(f"{seed}: {causes.of_rpc(error)}") from error
-    except (Unreachable, RefusedToJoin):
+    except RefusedToJoin:
         raise
+    except Unreachable as error:
+        raise error if str(error).startswith(str(seed)) else Unreachable(f"{seed}: {error}") from error
     except PeerError as error:
         raise RefusedToJoin(f"{seed}: {error}") from error
 
@@ -93,6 +94,8 @@ async def _who_listens(where: addresses.Address, guard: Guard) -> NodeId:
     try:
         async with asyncio.timeout(_CALL_S):
             _, writer = await asyncio.open_connection(where.host, where.port, ssl=context, server_hostname="seed")
+    except (ssl.SSLEOFError, ConnectionError) as error:
+        raise Unreachable(f"{where}: it ended the connection during the TLS handshake") from error
     except ssl.SSLError as error:
         raise RefusedToJoin(f"{where}: {tls.words(error)}") from error
     try:

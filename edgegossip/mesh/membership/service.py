@@ -58,8 +58,10 @@ class MembershipService(grpc.GenericRpcHandler):
         except PeerError as error:
             agent.news.refused(who, str(error))
             return pb.JoinResponse(refusal=str(error)).SerializeToString()
+        if agent.detector is None:  # worth trying again, unlike a refusal
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{agent.name} is only starting")
+            raise AssertionError
         agent.was_reached(asked.reached)
-        assert agent.detector is not None
         host = addresses.parse(self._place(context), "address of a peer").host
         return pb.JoinResponse(
             manifest=agent.manifest.content,
@@ -106,8 +108,6 @@ class MembershipService(grpc.GenericRpcHandler):
         if asked.name == agent.name:
             raise PeerError(f"{agent.name} is the name of the member that was asked: give each board its own name")
         self._check_identity(asked.name, context)
-        if agent.detector is None:
-            raise PeerError(f"{agent.name} is only starting")
 
     def _check_identity(self, name: NodeId, context: grpc.aio.ServicerContext) -> None:
         if self._agent.security is None:

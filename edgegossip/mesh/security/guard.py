@@ -17,6 +17,7 @@ from pathlib import Path
 
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.address import Address
+from edgegossip.mesh.causes import Unreachable
 from edgegossip.mesh.channels import Tell
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.security import knock, tls
@@ -286,9 +287,9 @@ class Guard:
         except ssl.SSLError as error:
             raise PeerError(tls.words(error)) from error
         except ConnectionResetError as error:
-            raise PeerError("it ended the connection during the TLS handshake") from error
+            raise Unreachable("it ended the connection during the TLS handshake") from error
         except OSError as error:
-            raise PeerError(os.strerror(error.errno).lower() if error.errno else "it does not answer") from error
+            raise Unreachable(os.strerror(error.errno).lower() if error.errno else "it does not answer") from error
 
 
 async def _read_answer(reader: asyncio.StreamReader) -> knock.Answer:
@@ -296,7 +297,7 @@ async def _read_answer(reader: asyncio.StreamReader) -> knock.Answer:
     while True:
         more = await reader.read(65_536)
         if not more:
-            raise PeerError("it ended the connection without a word")
+            raise Unreachable("it ended the connection without a word")
         data += more
         if (answer := knock.parse_answer(data)) is not None:
             return answer
