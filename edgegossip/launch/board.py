@@ -52,7 +52,14 @@ def _check_how(recipe: str | None, members: str | None, seeds: Sequence[str], op
         raise ConfigError("--members founds a run: say which RECIPE")
     if options.advertise:
         addresses.parse_host(options.advertise, "--advertise", 1)  # before a folder is made; the port comes later
-    addresses.listen_address(options.listen, insecure=options.insecure or options.identity is not None)
+    listen = addresses.listen_address(options.listen, insecure=options.insecure or options.identity is not None)
+    shut = listen.is_loopback and not options.advertise
+    away = [seed for seed in seeds if shut and not addresses.is_here(addresses.parse(seed, "--join"))]
+    if away:
+        raise ConfigError(
+            f"--listen {options.listen}: only this machine reaches a board there, and with --join {away[0]} others would try: "
+            "say --listen 0.0.0.0:7700"
+        )
 
 
 def _check_names(options: NodeOptions) -> None:

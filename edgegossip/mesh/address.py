@@ -115,6 +115,17 @@ def _listen_failure(address: Address, error: OSError) -> str:
     return f"cannot listen on {address}: {_words(error)}; choose another address"
 
 
+def is_here(address: Address) -> bool:
+    """Whether only this machine can mean itself by it: loopback, or a name for it. A name that does not resolve now is not."""
+    if address.is_numeric:
+        return address.is_loopback or ipaddress.ip_address(address.host.partition("%")[0]).is_unspecified
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return all(Address(str(sockaddr[0]), address.port).is_loopback for *_, sockaddr in found)
+
+
 async def resolve(address: Address, attempt: int) -> Address:
     """A numeric address for `address`; attempts take turns when a name has several.
     Raises PeerError when it has none."""

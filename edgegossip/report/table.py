@@ -15,22 +15,31 @@ _TIME = ("board", *PARTS, "sum")
 
 def run_table(summary: Mapping[str, Any]) -> str:
     """The tables for a document of `summary.summarise`: accuracy, loss, bytes sent (payload, overhead, what the sockets
-    saw, what that is on the link), bytes received and bits per value; seconds by part. Unknown values are "-"."""
+    saw, what that is on the link), bytes received and bits per value; seconds by part; below them all boards together,
+    unless there is only one. Unknown values are "-"."""
     rows = summary["boards"]
     reached = [_reached(_name(row), row["accuracy"], row) for row in rows]
-    reached.append(_reached("all", summary["accuracy"]["mean"], summary))
-    times = [_times(_name(row), row) for row in rows] + [_times("mean", summary)]
+    times = [_times(_name(row), row) for row in rows]
+    whole = _has_whole(summary)
+    if whole:
+        reached.append(_reached("all", summary["accuracy"]["mean"], summary))
+        times.append(_times("mean", summary))
     return "\n".join(
         [
             _title(summary),
             "",
-            *_aligned(_REACHED, reached, {"payload": "sent"}),
+            *_aligned(_REACHED, reached, {"payload": "sent"}, whole),
             "",
-            *_aligned(_TIME, times, {"compute": "time"}),
+            *_aligned(_TIME, times, {"compute": "time"}, whole),
             "",
             *_notes(summary),
         ]
     )
+
+
+def _has_whole(summary: Mapping[str, Any]) -> bool:
+    """Whether a row for all boards would say more than theirs."""
+    return len(summary["boards"]) != 1
 
 
 def _notes(summary: Mapping[str, Any]) -> list[str]:
@@ -42,7 +51,8 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
         notes.append(
             "coordinator: sent is models and frame heads; socket is what boards' connections carried, without its own"
         )
-    notes.append("all: accuracy and loss are means over the boards that finished, bytes are sums over all boards")
+    if _has_whole(summary):
+        notes.append("all: accuracy and loss are means over the boards that finished, bytes are sums over all boards")
     if summary["failed_nodes"]:
         notes.append(f"lost: {printable(', '.join(summary['failed_nodes']))}; their figures are up to that moment")
     if summary.get("restarted_nodes"):
@@ -84,9 +94,9 @@ def _times(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     return (name, *map(seconds_text, seconds), seconds_text(sum(known) if known else None))
 
 
-def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], groups: Mapping[str, str]) -> list[str]:
-    """Names to the left, numbers to the right, a rule under the head and above the last row. `groups` puts a word over the
-    first column of a group."""
+def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], groups: Mapping[str, str], whole: bool) -> list[str]:
+    """Names to the left, numbers to the right, a rule under the head, and one above the last row if that is the `whole`.
+    `groups` puts a word over the first column of a group."""
     widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
@@ -95,4 +105,7 @@ def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], groups: Mappi
 
     rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
     over = line([groups.get(name, "") for name in header])
-    return [over, line(header), rule, *map(line, rows[:-1]), rule, line(rows[-1])]
+    lines = [over, line(header), rule, *map(line, rows)]
+    if whole:
+        lines.insert(-1, rule)
+    return lines

@@ -94,6 +94,23 @@ def test_names_are_resolved():
         asyncio.run(address.resolve(address.Address("no-such-name.invalid", 7), attempt=0))
 
 
+@pytest.mark.parametrize(
+    ("text", "here"),
+    [
+        ("127.0.0.1:80", True), ("127.1.2.3:80", True), ("[::1]:80", True), ("0.0.0.0:80", True), ("localhost:80", True),
+        ("192.0.2.2:80", False), ("[2001:db8::1]:80", False), ("[fe80::1%1]:80", False), ("pi-4:80", False), ("me:80", True),
+    ],
+)  # fmt: skip
+def test_what_only_this_machine_reaches(text, here, monkeypatch):
+    def resolver(host, port, **_):
+        if host == "pi-4":
+            raise socket.gaierror("not now")
+        return [(0, 0, 0, "", ("127.0.1.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolver)
+    assert address.is_here(address.parse(text, "x")) is here
+
+
 def test_ipv6_and_names_end_to_end():
     from edgegossip.mesh.base import PeerUp
     from tests.mesh.support import wait_for

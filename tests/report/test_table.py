@@ -58,3 +58,13 @@ def test_columns_are_aligned_and_unknown_values_are_dashes():
         assert {len(row) for row in rows} == {len(lines[header])}
         assert set(rows[0].split()[2:]) == {"-"} and rows[1].startswith("a-much-longer-name")
     assert "0 of 5 rounds" in lines[0] and "not finished: a, a-much-longer-name" in text
+
+
+def test_one_board_has_no_rows_for_all_of_them():
+    text = run_table(summarise_records({"run": "r", "mode": "gossip", "rounds_asked": 5}, ["pi-01"], [], []))
+    lines = text.splitlines()
+    assert sum(line.startswith("pi-01") for line in lines) == 2
+    assert not [line for line in lines if line.startswith(("all", "mean"))] and "means" not in text
+    assert sum(line.startswith("---") for line in lines) == 2  # under each head, and no other
+    both = run_table(summarise_records({"run": "r", "mode": "server"}, ["pi-01", "coordinator"], [], []))
+    assert [line.split()[0] for line in both.splitlines() if line.startswith(("all ", "mean "))] == ["all", "mean"]
