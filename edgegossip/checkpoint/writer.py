@@ -145,6 +145,11 @@ class Writer:
                 self._ended(offer, str(error))
             except MemoryError:
                 self._ended(offer, "there is no memory left")
+            except (
+                Exception
+            ) as error:  # ours or a model's mistake: the disk is not to blame, and nobody is to wait for it
+                self._broken = True
+                self._ended(offer, f"{type(error).__name__}: {error}")
             else:
                 self._ended(offer, None)
             del offer
@@ -190,9 +195,10 @@ class Writer:
         if now - self._warned_s < WARN_S:
             return
         self._warned_s = now
+        cure = "this process tries no more" if self._broken else "free space or mend the disk"
         back = "from its beginning" if self._durable is None else f"from round {self._durable}"
         self._say(
             "checkpoint-failed",
             f"cannot keep a checkpoint in {self._store.folder}: {fault}; the training goes on, and after a power cut it would "
-            f"begin again {back}; free space or mend the disk, or switch this off with checkpoint.every = 0",
+            f"begin again {back}; {cure}, or switch this off with checkpoint.every = 0",
         )

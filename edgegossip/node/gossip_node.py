@@ -81,7 +81,9 @@ def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
     joined, presence, late_s = Joined(transport), Presence(wanted, spec.restarted), math.inf
     announce_at = time.monotonic() + ANNOUNCE_S
     while not presence.may_start(others_train=bool(joined.early), late=time.monotonic() >= late_s):
-        event = transport.incoming(max(0.0, min(announce_at, late_s) - time.monotonic()))
+        now_s = time.monotonic()
+        until_s = min(announce_at, late_s) if now_s < late_s else announce_at
+        event = transport.incoming(max(0.0, until_s - now_s))
         match event:
             case PeerUp() | PeerDown():
                 presence.note(event)

@@ -171,3 +171,16 @@ def test_a_store_says_what_kind_of_fault_it_is() -> None:
     assert caught.value.errno == errno.EROFS
     with pytest.raises(LocalError):
         store.save(object(), round=1)
+
+
+def test_a_mistake_of_the_program_is_named_and_holds_nobody() -> None:
+    disk, said = FakeDisk(), Said()
+    store, writer = make(disk, said, slack_s=0.0)
+    store.save = lambda *args, **meta: len(7)  # type: ignore[method-assign, arg-type]
+    writer.offer(1, "one")
+    assert writer.settle(PATIENCE_S)
+    for round in (2, 3):
+        writer.offer(round, "more")
+        writer.ready()
+    assert said.names() == ["checkpoint-failed"] and "TypeError: object of type 'int' has no len()" in said[0][1]
+    assert "disk" not in said[0][1] and writer.close(PATIENCE_S)

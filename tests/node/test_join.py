@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -115,3 +116,22 @@ def test_a_board_that_comes_again_and_finds_all_dead_waits_for_a_while_only(monk
     assert thread.is_alive()
     thread.join(10)
     assert not thread.is_alive() and sink.names()[-1] == "joined"
+
+
+def test_a_late_board_whose_time_is_over_and_whom_nobody_reaches_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport, now, waits = MemoryTransport("a"), [0.0], []
+
+    def incoming(timeout_s: float | None) -> TransportEvent | None:
+        if not waits:
+            waits.append(0.0)
+            return Received("b", b"frame of a round far on")
+        assert timeout_s is not None
+        waits.append(timeout_s)
+        now[0] += timeout_s + 1e-3
+        return PeerUp("b") if now[0] > 600 else None
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(gossip_node, "_round_of", lambda data: 100)
+    monkeypatch.setattr(transport, "incoming", incoming)
+    assert join(SPEC, transport, ListSink()).down == {"d"}
+    assert len(waits) < 200  # one in ANNOUNCE_S
