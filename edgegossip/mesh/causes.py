@@ -1,7 +1,9 @@
-"""Why a stream ended, in a few words, from what gRPC reports about it."""
+"""Why a stream ended, in a few words, from what gRPC and the operating system report about it."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 
 from edgegossip.mesh._grpc import grpc
@@ -38,10 +40,21 @@ def of_rpc(error: grpc.aio.AioRpcError) -> str:
     details = error.details() or ""
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return "what listens there is no edgegossip board"
-    for pattern, words in _SIMPLE:
-        if pattern.lower() in details.lower():
-            return words
+    if words := _simple(details):
+        return words
     found = _ERRNO.search(details)
     if found:
         return found.group(1).lower()
     return (details.splitlines() or [str(error.code())])[0][:200]
+
+
+def of_system(error: OSError) -> str:
+    """The same of what the operating system reports."""
+    number = error.errno or 0
+    text = os.strerror(number) if number > 0 and number in errno.errorcode else error.strerror or ""
+    return _simple(text) or text[:200].lower() or "it does not answer"
+
+
+def _simple(text: str) -> str:
+    """In words that a user knows; empty when we have none."""
+    return next((words for pattern, words in _SIMPLE if pattern.lower() in text.lower()), "")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
 from edgegossip.mesh import address as addresses
+from edgegossip.mesh import causes
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.types import HostError, NodeId, PeerError
@@ -79,7 +80,7 @@ class Channels:
         except TimeoutError as error:
             raise PeerError("it does not answer") from error
         except OSError as error:
-            raise PeerError(error.strerror or "it does not answer") from error
+            raise PeerError(causes.of_system(error)) from error
 
     def open(self, peer: NodeId, where: addresses.Address) -> grpc.aio.Channel:
         """A fresh connection to `peer` at a numeric address; nothing is sent before the first call. On the loop."""

@@ -138,11 +138,12 @@ class Driver:
         with self._span("encode"):
             self._state, actions = self._algorithm.step(self._state, local)
         self._perform(actions)
-        announce_at = self._now() + ANNOUNCE_S
+        began = self._now()
+        announce_at = began + ANNOUNCE_S
         while self._done is None:
             now = self._now()
             if now >= announce_at:
-                self._announce(round, now - announce_at + ANNOUNCE_S)
+                self._announce(round, now - began)
                 announce_at = now + ANNOUNCE_S
             self._go_on(announce_at)
         return local, self._done

@@ -73,9 +73,16 @@ class Presence:
 
     def who_is_missing(self) -> str:
         missing = ", ".join(f"{p} ({self._state(p)})" for p in sorted(self._wanted - self.up))
-        return f"waiting {len(self._wanted & self.up)}/{len(self._wanted)}: missing {missing}"
+        text = f"waiting {len(self._wanted & self.up)}/{len(self._wanted)}: missing {missing}"
+        if not self._restarted or not self._wanted <= self.down.keys():
+            return text
+        left_s = max(0.0, GONE_S - self._gone_for_s())
+        return f"{text}; no neighbour is left: in {left_s:.0f} s this board goes on from its checkpoint, or ends if it has none"
 
     def _state(self, peer: NodeId) -> str:
+        """In few words; a reason may name the peer already."""
+        reason = self.down.get(peer, "").removeprefix("lost ").removeprefix(f"{peer} ").removeprefix("was ")
         if peer not in self._seen:
-            return "never seen"
-        return f"last seen {time.monotonic() - self._last_seen_s[peer]:.0f} s ago"
+            return f"down: {reason}" if reason else "never seen"
+        seen = f"last seen {time.monotonic() - self._last_seen_s[peer]:.0f} s ago"
+        return f"{seen}: {reason}" if reason else seen

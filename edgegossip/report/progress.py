@@ -20,8 +20,19 @@ _STATES = {
 }
 _QUIET = frozenset({*_STATES, "waiting"} - {"lost", "restarted"})  # change a board's line and say nothing
 _ALARMS = frozenset(
-    {"lost", "restarted", "peer-down", "refused", "silent", "checkpoint-failed", "checkpoint-skipped", "records-lost"}
+    {
+        "lost",
+        "restarted",
+        "peer-down",
+        "member-dead",
+        "refused",
+        "silent",
+        "checkpoint-failed",
+        "checkpoint-skipped",
+        "records-lost",
+    }
 )
+_GONE, _HERE = ("peer-down", "peer-left", "member-dead", "member-left"), ("peer-up", "member-here")
 
 
 @dataclass(slots=True)
@@ -107,17 +118,19 @@ class Fleet:
         return Notice(text, record.name in _ALARMS)
 
     def _told(self, record: EventRecord) -> bool:
-        """Several neighbours notice that a board is gone; one sentence is enough. One that finished is not missed."""
+        """Several neighbours notice that a board is gone, and so do the members; one sentence is enough. One that finished is
+        not missed."""
         if record.name == "lost":
             self._known_down.add(record.node)
             return False
         peer = record.fields.get("peer")
-        if record.name not in ("peer-down", "peer-left", "peer-up") or not isinstance(peer, str):
+        if record.name not in (*_GONE, *_HERE) or not isinstance(peer, str):
             return False
-        gone = record.name != "peer-up"
+        gone = record.name in _GONE
         told = (peer in self._known_down) == gone
         (self._known_down.add if gone else self._known_down.discard)(peer)
-        return told or self._board(peer).state == "finished"
+        finished = peer in self.boards and self.boards[peer].state == "finished"
+        return finished or (told and record.name != "member-here")  # who comes says where it is
 
     def _board(self, name: NodeId) -> Board:
         return self.boards.setdefault(name, Board(name))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import socket
 import threading
@@ -12,8 +14,12 @@ import pytest
 
 from edgegossip.mesh import GrpcTransport, wire
 from edgegossip.mesh._proto import mesh_pb2 as pb
+from edgegossip.mesh.address import Address
 from edgegossip.mesh.base import Notice, PeerUp, Received
+from edgegossip.mesh.channels import Channels
 from edgegossip.mesh.edge import METHOD
+from edgegossip.mesh.limits import MeshLimits
+from edgegossip.types import PeerError
 from tests.mesh.support import PATIENCE_S, QUICK, RUN, connect_all, wait_for
 
 
@@ -228,3 +234,22 @@ def test_something_else_listens_at_the_peers_address():
         notice = wait_for(a, Notice)
         assert "no edgegossip board" in notice.text
         thread.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), "the connection was reset"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('10.0.0.9', 7700)"), "connection refused"),
+        (OSError(errno.EHOSTDOWN, "Host is down"), "host is down"),
+        (ConnectionAbortedError("what Python says"), "it does not answer"),
+    ],
+)
+def test_what_the_system_reports_of_a_peer_is_said_in_plain_words(error: OSError, words: str) -> None:
+    class Broken:
+        async def check(self, *_args: object) -> None:
+            raise error
+
+    channels = Channels(MeshLimits(), Broken())  # type: ignore[arg-type]
+    with pytest.raises(PeerError, match=f"^{words}$"):
+        asyncio.run(channels.check("b", Address("10.0.0.9", 7700)))

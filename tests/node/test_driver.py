@@ -11,7 +11,7 @@ import pytest
 from edgegossip import codecs, frame, gossip
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import NodeView
-from edgegossip.mesh.base import PeerUp, Received
+from edgegossip.mesh.base import PeerDown, PeerUp, Received, TransportEvent
 from edgegossip.node.driver import Driver
 from edgegossip.profiling.spans import RoundClock
 from tests.node.fakes import ListSink, MemoryTransport, Quadratic, network
@@ -222,3 +222,25 @@ def test_a_neighbour_that_sends_without_end_does_not_keep_a_board_from_its_round
     )
     driver.start(workload.initial(0))
     assert driver.goes_on() and now < 5.0
+
+
+def test_whoever_waits_says_for_how_long_since_the_round_began_to_wait() -> None:
+    sink, transport = ListSink(), MemoryTransport("a")
+    driver = make_driver("a", transport, sink, deadline_s=1e9)
+    now = 1000.0
+
+    def incoming(timeout_s: float | None) -> TransportEvent | None:
+        nonlocal now
+        if timeout_s is None or timeout_s == 0.0:
+            return None
+        now += timeout_s
+        now += 1e-6
+        return PeerDown(next(gone), "gone") if now >= 1020.0 else None
+
+    gone = iter("bd")
+    driver._settle()
+    driver._now = lambda: now  # type: ignore[method-assign]
+    transport.incoming = incoming  # type: ignore[method-assign]
+    driver.play()
+    said = [text for _, name, text in sink.events if name == "waiting"]
+    assert [text.rpartition("for ")[2] for text in said[:3]] == ["5 s", "10 s", "15 s"]

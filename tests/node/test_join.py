@@ -135,3 +135,22 @@ def test_a_late_board_whose_time_is_over_and_whom_nobody_reaches_sleeps(monkeypa
     monkeypatch.setattr(transport, "incoming", incoming)
     assert join(SPEC, transport, ListSink()).down == {"d"}
     assert len(waits) < 200  # one in ANNOUNCE_S
+
+
+def test_who_is_missing_is_said_with_the_reason_and_what_becomes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    seen = presence.Presence(frozenset("bd"), restarted=True)
+    seen.note(PeerUp("d"))
+    seen.note(PeerDown("b", "we got no answer; 2 of 3 members are here"))
+    assert seen.who_is_missing() == "waiting 1/2: missing b (down: we got no answer; 2 of 3 members are here)"
+    seen.note(PeerDown("d", "lost d at 10.0.0.4:7700: connection refused; out of reach for 5 s"))
+    assert not seen.may_start(others_train=False, late=False)
+    now[0] += 20
+    text = seen.who_is_missing()
+    assert "d (last seen 20 s ago: at 10.0.0.4:7700: connection refused; out of reach for 5 s)" in text
+    assert text.endswith(
+        "no neighbour is left: in 100 s this board goes on from its checkpoint, or ends if it has none"
+    )
+    now[0] += 100
+    assert seen.may_start(others_train=False, late=False)

@@ -69,6 +69,30 @@ def test_neighbours_say_once_that_a_peer_is_gone_and_once_that_it_is_back(plain)
     assert stream.getvalue().splitlines() == ["1.00 s  !! a: lost c", "1.00 s  a: c is back"]
 
 
+def test_one_line_for_what_members_and_connections_both_tell(plain):
+    live, stream, _ = plain
+    for name, text in (
+        ("member-here", "b is here, at 10.0.0.2:7700"),
+        ("member-left", "b left"),
+        ("peer-left", "b left"),
+        ("member-here", "b was restarted, at 10.0.0.2:7700"),
+        ("peer-up", "b is back"),
+        ("member-dead", "b is dead: we got no answer; 1 of 2 members are here"),
+        ("peer-down", "lost b: we got no answer; 1 of 2 members are here"),
+        ("member-here", "b was restarted, at 10.0.0.2:7701"),
+        ("member-dead", "b is dead: again"),
+    ):
+        live.event(_event("a", name, text, peer="b"))
+    assert stream.getvalue().splitlines() == [
+        "1.00 s  a: b is here, at 10.0.0.2:7700",
+        "1.00 s  a: b left",
+        "1.00 s  a: b was restarted, at 10.0.0.2:7700",
+        "1.00 s  !! a: b is dead: we got no answer; 1 of 2 members are here",
+        "1.00 s  a: b was restarted, at 10.0.0.2:7701",
+        "1.00 s  !! a: b is dead: again",
+    ]
+
+
 def test_a_board_that_has_finished_is_not_missed(plain):
     live, stream, _ = plain
     live.event(_event("b", "finished", "b finished"))
