@@ -14,6 +14,8 @@ time for everything; a suspicion gets shorter with each independent confirmation
 - Timeouts follow measured round trips, and where a whole fleet is slow (long round trips, processes that are called late) a
   suspicion lasts longer, too. A refused connection does not wait for them.
 - A process that did not run for a while (stopped, swapped out) does not blame the others: its waiting times begin anew.
+- One message raises what is known of an incarnation by a bounded step only (`table.bounded`), or a member that lies could name
+  others dead in a way that they cannot object to.
 - Dead members are tried again without end, so that the halves of a split find each other.
 """
 
@@ -40,7 +42,7 @@ from edgegossip.mesh.membership.messages import (
 )
 from edgegossip.mesh.membership.probes import Errand, Probe
 from edgegossip.mesh.membership.settings import LocalHealth, RoundTrip, SwimSettings
-from edgegossip.mesh.membership.table import Entry, Rows, Status, merge
+from edgegossip.mesh.membership.table import Entry, Rows, Status, bounded, merge
 from edgegossip.mesh.membership.teller import Teller
 
 _RIVALRIES = 5
@@ -73,7 +75,7 @@ class Detector(Teller):
         self._rivalries = self._turn = 0
         self._expelled: dict[int, int] = {}  # members that are not to be believed any more, and their lives
         for k, entry in known:
-            self.table[k] = merge(self.table[k], entry)
+            self.table[k] = merge(self.table[k], bounded(entry, self.table[k]))
             if self.table[k].status is Status.SUSPECT:
                 self._suspected_s[k] = now_s
         last = self.table[me].incarnation
@@ -194,7 +196,8 @@ class Detector(Teller):
         named_us = next((e for k, e in view.rows if k == self.me), None)
         if before.status is Status.DEAD and named_us is not None and named_us.status is Status.DEAD:
             self._out.append(Healed(sender))
-        for k, entry in view.rows:
+        for k, told in view.rows:
+            entry = bounded(told, self.table[k])
             if k == self.me:
                 self._object(sender, entry, now_s)
             else:

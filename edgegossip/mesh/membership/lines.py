@@ -65,11 +65,11 @@ class Lines:
         return self._security is not None and self._security.revoked(peer)
 
     async def close(self) -> None:
-        for line in self._lines.values():
+        for line in list(self._lines.values()):  # others come while we wait
             await self._shut(line)
 
     async def _shut_idle(self, before_s: float) -> None:
-        for line in self._lines.values():
+        for line in list(self._lines.values()):
             if line.used_s < before_s and line.channel is not None and not line.opening.locked():
                 await self._shut(line)
 

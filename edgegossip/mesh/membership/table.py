@@ -18,6 +18,7 @@ from hashlib import blake2b
 from typing import TypeAlias
 
 MAX_INCARNATION = 2**62
+MAX_STEP = 2**16  # by so much may one message raise what is known of an incarnation
 _ROW = struct.Struct("<BQQQ")
 
 
@@ -63,6 +64,15 @@ def merge(a: Entry, b: Entry) -> Entry:
         return a if key_a > key_b else b
     life, address = max((a.life, a.address), (b.life, b.address))  # differ for a moment after a hasty restart only
     return replace(a, life=life, address=address, accusers=a.accusers | b.accusers)
+
+
+def bounded(told: Entry, known: Entry) -> Entry:
+    """What is believed of a row that came in. Members raise their incarnation by one whenever they come back or object, so a row
+    that is far ahead of what is known is a lie or an echo of one: it counts as the most that is credible. Taken whole, one about
+    somebody else that names `MAX_INCARNATION` could never be outdone. Not ignored either, or boards to which a liar told
+    different numbers would never agree again: as it is, each message brings them nearer to each other."""
+    most = min(known.incarnation + MAX_STEP, MAX_INCARNATION - 2)  # there is room for an objection
+    return told if told.incarnation <= most else replace(told, incarnation=most)
 
 
 def rows_of(table: Sequence[Entry]) -> Rows:

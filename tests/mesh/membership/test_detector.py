@@ -9,7 +9,7 @@ import pytest
 
 from edgegossip.mesh.membership.detector import Detector
 from edgegossip.mesh.membership.messages import Ack, Changed, Healed, Nack, Objected, Ping, PingFor, Send, Stalled, View
-from edgegossip.mesh.membership.table import Entry, Status
+from edgegossip.mesh.membership.table import MAX_INCARNATION, MAX_STEP, Entry, Status
 from tests.mesh.membership.world import World, objections
 
 NAMED_S = 10.0  # the promise
@@ -167,6 +167,52 @@ def test_the_same_seed_gives_the_same_run() -> None:
         world.run(10.0)
         runs.append((world.sent, world.named_dead, [str(o) for _, _, o in world.outputs]))
     assert runs[0] == runs[1]
+
+
+HIGHEST = MAX_INCARNATION - 1  # that passes the wire
+
+
+def lie(world: World, to: int, about: int, incarnation: int, status: Status = Status.DEAD) -> None:
+    """Member 3 was taken over."""
+    entry = Entry(status, incarnation, world.nodes[about].table[about].life, "10.0.0.66:1", accusers=8)
+    world._perform(to, world.nodes[to].receive(3, Ping(10**6, View(1, ((about, entry),))), world.clock.now))
+
+
+@pytest.mark.parametrize("status", [Status.DEAD, Status.SUSPECT, Status.LEFT])
+@pytest.mark.parametrize("to", [0, 1])
+def test_a_lie_that_cannot_be_outdone_is_outdone(status: Status, to: int) -> None:
+    world = World(5, 1, wire=True)
+    lie(world, to, 0, HIGHEST, status)
+    world.run(8.0)
+    assert all_alive(world) and world.agree() and not world.refused
+    assert {node.table[0].address for node in world.nodes.values()} == {"10.0.0.0:7700"}
+    assert world.nodes[0].table[0].incarnation <= 2 * MAX_STEP
+
+
+def test_boards_that_were_told_different_lies_agree_again() -> None:
+    world = World(5, 1, wire=True)
+    for k, lies in ((1, 9), (2, 1), (0, 3), (4, 5)):
+        for _ in range(lies):
+            lie(world, k, 0, HIGHEST)
+    world.run(12.0)
+    assert all_alive(world) and world.agree() and not world.refused
+    world.kill(0)
+    world.run(NAMED_S)
+    assert {world.status(0, at=k) for k in world.nodes} == {Status.DEAD}
+
+
+def test_a_newcomer_that_is_told_a_lie_comes_in_all_the_same() -> None:
+    """About itself and another one, by the member through which it joins."""
+    world = World(5, 1, wire=True)
+    world.kill(0)
+    world.run(NAMED_S)
+    for k in (0, 1):
+        world.nodes[3].table[k] = Entry(Status.DEAD, HIGHEST, 1, "10.0.0.66:1", accusers=8)
+    world.start(0, seed_member=3)
+    world.nodes[3].table[0] = world.nodes[3].table[1] = Entry()  # it told nobody else
+    world.nodes[3]._digest = None
+    world.run(12.0)
+    assert all_alive(world) and world.agree() and not world.refused
 
 
 # -- single steps ------------------------------------------------------------------------------------------------

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from random import Random
 
 from edgegossip.mesh.membership.detector import Detector
-from edgegossip.mesh.membership.messages import Changed, Message, Objected, Output, Ping, PingFor, Send
+from edgegossip.mesh.membership.messages import Changed, Message, Objected, Output, Ping, PingFor, Send, View
 from edgegossip.mesh.membership.settings import SwimSettings
 from edgegossip.mesh.membership.table import Status
+from edgegossip.mesh.membership.wire import parse_rows
+from edgegossip.mesh.membership.wire import rows as wire_rows
 from edgegossip.sim.clock import Clock
+from edgegossip.types import DecodeError
 
 ADDRESS = "10.0.0.{}:7700"
 
@@ -24,16 +28,18 @@ class World:
         delay_s: tuple[float, float] = (0.001, 0.02),
         settings: SwimSettings | None = None,
         refuses: bool = False,
+        wire: bool = False,
     ) -> None:
         self.random, self.clock, self.settings = Random(seed), Clock(), settings or SwimSettings()
         self.loss, self.delay_s, self.refuses = loss, delay_s, refuses
+        self.wire = wire  # rows go through the checks of what comes over the network, which takes its time
         self.n, self.lives = members, 0
         self.nodes: dict[int, Detector] = {}
         self.paused: dict[int, float] = {}  # member: until when it does not run
         self.armed: dict[Detector, float] = {}
         self.slow: dict[int, float] = {}  # member: so late does it handle what comes
         self.cut: Callable[[int, int], bool] = lambda a, b: False
-        self.sent = self.sent_rows = 0
+        self.sent = self.sent_rows = self.refused = 0
         self.named_dead: list[tuple[float, int, int]] = []  # when, by whom, who
         self.outputs: list[tuple[float, int, Output]] = []
         for k in range(members):
@@ -118,7 +124,16 @@ class World:
         if self.paused.get(b, 0.0) > self.clock.now:  # it waits in the socket
             self.clock.at(self.paused[b] + 0.01, self._deliver, a, b, message)
             return
-        self._perform(b, self.nodes[b].receive(a, message, self.clock.now))
+        rows = message.view.rows
+        if self.wire:
+            try:
+                rows = parse_rows(wire_rows(rows), self.n)
+            except DecodeError:
+                self.refused += 1
+                return
+        self._perform(
+            b, self.nodes[b].receive(a, replace(message, view=View(message.view.digest, rows)), self.clock.now)
+        )
 
 
 def objections(world: World) -> int:
