@@ -11,6 +11,7 @@ import errno
 import ipaddress
 import socket
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from edgegossip.types import ConfigError, HostError, LocalError, PeerError
 
@@ -143,6 +144,17 @@ def grpc_target(address: Address) -> str:
     """A numeric address as a gRPC target, which needs no further resolving."""
     scheme = "ipv6" if ":" in address.host else "ipv4"
     return f"{scheme}:{address}"
+
+
+def of_caller(peer: str) -> str:
+    """host:port of who called us without TLS, from gRPC's own name of it, such as ipv6:%5B::1%5D:7700."""
+    return unquote(peer).partition(":")[2]
+
+
+def without_port(place: str) -> str:
+    """What stays the same when somebody comes again: `place` ends with a host and a port, and that changes."""
+    head, _, port = place.rpartition(":")
+    return head if port.isdigit() else place
 
 
 def _words(error: Exception) -> str:

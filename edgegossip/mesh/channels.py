@@ -18,6 +18,11 @@ from edgegossip.types import HostError, NodeId, PeerError
 Tell: TypeAlias = Callable[[NodeId | None, str], None]  # whom a line for the log is about, and the line
 
 
+class CallerGone(PeerError):
+    """Whoever called is out: its connection has ended, or is about to, because its certificate was revoked. That is no reason
+    to keep its name out, under which it may come again with another certificate."""
+
+
 class Security(Protocol):
     """Who we are and who a peer is: mesh.security.Guard. On the transport's loop, without waiting, where nothing else is said."""
 
@@ -47,7 +52,7 @@ class Security(Protocol):
         """Further gRPC options of that connection, such as the name that its certificate must bear."""
 
     def identify(self, context: grpc.aio.ServicerContext) -> NodeId:
-        """The board that called, by its certificate. Raises PeerError with the reason when it may not come in."""
+        """The board that called, by its certificate. Raises PeerError with the reason when it may not come in; CallerGone."""
 
     def place(self, context: grpc.aio.ServicerContext) -> str:
         """host:port of who called, for the log."""

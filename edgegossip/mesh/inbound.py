@@ -15,13 +15,14 @@ from typing import Any
 from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
+from edgegossip.mesh.address import of_caller, without_port
 from edgegossip.mesh.answers import Answers
 from edgegossip.mesh.base import Notice
-from edgegossip.mesh.channels import Security
+from edgegossip.mesh.channels import CallerGone, Security
 from edgegossip.mesh.inbox import Inbox
 from edgegossip.mesh.intake import Ended, Intake, Refused, Source
 from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.security.rates import Buckets
+from edgegossip.mesh.security.rates import Buckets, Teller
 from edgegossip.mesh.text import printable
 from edgegossip.types import DecodeError, NodeId, PeerError
 
@@ -31,7 +32,6 @@ _MISBEHAVIOUR = {
     mesh_pb2.REFUSAL_CODE_OVERSIZE,
     mesh_pb2.REFUSAL_CODE_IDENTITY,
 }
-_MAX_TOLD = 64  # different refusals that strangers may put into the log
 _FRAMES_OF_A_PEER = 2  # that may wait until the node takes them; then their senders wait
 _LEAST_INBOX_BYTES = 32 << 20
 _MAX_EARLY = 64  # streams that may wait until the peers are known
@@ -63,7 +63,7 @@ class Inbound(grpc.GenericRpcHandler):
         self._streams: set[asyncio.Task[None]] = set()
         self._peers_known = asyncio.Event()
         self._early = 0
-        self._told: set[tuple[str, int]] = set()
+        self._teller = Teller()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         if handler_call_details.method == f"/{SERVICE}/Exchange":
@@ -156,7 +156,7 @@ class Inbound(grpc.GenericRpcHandler):
         return parsed.hello
 
     def _place(self, context: grpc.aio.ServicerContext) -> str:
-        return printable(self._security.place(context) if self._security else context.peer(), 64)
+        return printable(self._security.place(context) if self._security else of_caller(context.peer()), 64)
 
     def _check_rate(self, sender: NodeId) -> None:
         """Raises Refused for a flood of Hellos. Without certificates a stranger could flood in another's name."""
@@ -170,6 +170,8 @@ class Inbound(grpc.GenericRpcHandler):
             return
         try:
             certified = self._security.identify(context)
+        except CallerGone as error:
+            raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, str(error)) from error
         except PeerError as error:
             raise Refused(mesh_pb2.REFUSAL_CODE_IDENTITY, str(error)) from error
         if certified != sender:
@@ -263,12 +265,11 @@ class Inbound(grpc.GenericRpcHandler):
     # -- refusals --------------------------------------------------------------------------------------------
 
     def _tell(self, who: str, refused: Refused) -> None:
-        sender = who.partition(" at ")[0]
-        known = sender in self._sources
-        key = (sender if known else "", refused.code)
-        if key not in self._told and len(self._told) < _MAX_TOLD:
-            self._told.add(key)
-            self._inbox.post(Notice(sender if known else None, f"refused {who}: {refused.reason}"))
+        """The same reason of the same caller at most once a minute, and few lines altogether."""
+        sender, source = who.partition(" at ")[0], without_port(who)
+        if self._teller.worth((source, refused.code), time.monotonic(), source):
+            about = sender if sender in self._sources else None
+            self._inbox.post(Notice(about, f"refused {who}: {refused.reason}"))
 
     async def _refuse(self, context: grpc.aio.ServicerContext, refused: Refused) -> None:
         refusal = mesh_pb2.Refusal(code=refused.code, reason=refused.reason, transfer=refused.transfer)

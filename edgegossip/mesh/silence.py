@@ -6,7 +6,8 @@ a few stalls do not stretch it. It doubles each time that it is missed (RFC 6298
 
 A missed deadline alone does not end a stream, for the peer may be busy, or we. It is asked over the same connection whether it is
 there (grpc.health.v1), and the log hears which of the two it is. Dead connections are the keepalive's business, which gRPC's core
-answers whatever Python does; a process that has not answered for `hung_s` either is given up here.
+answers whatever Python does; a process that has not answered for `hung_s` either is given up here. However far the deadline has
+doubled by then, it is asked in time for that.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ K = 6.0
 _TO_SIGMA = 1.4826  # median absolute deviation to standard deviation, of a normal distribution
 _SAMPLES = 32
 _ENOUGH = 8  # before that the deadline is the longest
+_ASK_AT = 0.75  # of hung_s without a sign of life: time to ask, so that the answer can come before it is over
+_LAST = 0.1  # of hung_s: every question has at least so long
 
 
 class Deadline:
@@ -60,7 +63,8 @@ class Deadline:
 
 class Silence:
     """Watches one stream. `is_alive` asks the peer and waits at most so many seconds. `tell` hears of a deadline missed: silent
-    for how long, what is usual, whether the peer is alive. A peer that is not is given up after `hung_s`."""
+    for how long, what is usual, whether the peer is alive. A peer that gives no sign of life for `hung_s`, neither an
+    acknowledgement nor an answer to a question, is given up, at most a tenth later."""
 
     def __init__(
         self,
@@ -71,12 +75,14 @@ class Silence:
     ) -> None:
         self._deadline, self._hung_s, self._is_alive, self._tell = deadline, hung_s, is_alive, tell
         self._since_s: float | None = None  # an acknowledgement is waited for
+        self._sign_s = 0.0  # the last sign of life, or when one began to be due
+        self._asked_s = 0.0
         self._sleeping: asyncio.Event | None = None
 
     def sent(self, now_s: float) -> None:
         """Something went out that the peer will acknowledge."""
         if self._since_s is None:
-            self._since_s = now_s
+            self._since_s = self._sign_s = now_s
             if self._sleeping is not None:
                 self._sleeping.set()
 
@@ -85,6 +91,7 @@ class Silence:
         if self._since_s is not None:
             self._deadline.see(now_s - self._since_s)
         self._since_s = now_s if more else None
+        self._sign_s = now_s
 
     async def watch(self) -> None:
         """Raises PeerError when the peer does not answer any more."""
@@ -94,21 +101,37 @@ class Silence:
                 await self._sleeping.wait()
                 self._sleeping = None
                 continue
-            limit_s, silent_s = self._deadline.limit_s, time.monotonic() - self._since_s
-            if silent_s < limit_s:
-                await asyncio.sleep(limit_s - silent_s)
+            wait_s = self._due_s(self._since_s) - time.monotonic()
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
                 continue
-            waited_from_s = self._since_s
-            alive = await self._is_alive(limit_s)
-            if self._since_s == waited_from_s:  # nothing came meanwhile
-                self._missed(time.monotonic() - waited_from_s, alive)
+            await self._ask(self._since_s)
 
-    def _missed(self, silent_s: float, alive: bool) -> None:
-        usual_s = self._deadline.usual_s
-        if not alive and silent_s >= self._hung_s:
+    def _due_s(self, since_s: float) -> float:
+        """When to ask next: at the deadline; and when the last sign of life is so old that the peer may hang, then and once
+        more when its time is over."""
+        doubt_s = self._sign_s + _ASK_AT * self._hung_s
+        if self._asked_s >= doubt_s:
+            doubt_s = self._sign_s + self._hung_s
+        return min(since_s + self._deadline.limit_s, doubt_s)
+
+    async def _ask(self, since_s: float) -> None:
+        self._asked_s = now_s = time.monotonic()
+        left_s = max(self._sign_s + self._hung_s - now_s, _LAST * self._hung_s)
+        alive = await self._is_alive(min(self._deadline.limit_s, left_s))
+        if self._since_s == since_s:  # nothing came meanwhile
+            self._missed(since_s, alive)
+
+    def _missed(self, since_s: float, alive: bool) -> None:
+        now_s, usual_s = time.monotonic(), self._deadline.usual_s
+        silent_s = now_s - since_s
+        if alive:
+            self._sign_s = now_s
+        elif now_s - self._sign_s >= 0.99 * self._hung_s:  # a timer may be early by a hair
             raise PeerError(f"it does not answer: silent for {silent_s:.0f} s, where {usual_s:.2g} s is usual")
-        self._deadline.miss()
-        self._tell(silent_s, usual_s, alive)
+        if silent_s >= self._deadline.limit_s:
+            self._deadline.miss()
+            self._tell(silent_s, usual_s, alive)
 
 
 async def is_alive(channel: grpc.aio.Channel, limit_s: float) -> bool:

@@ -83,7 +83,18 @@ def test_a_wrong_hello(pair, changes, code, words):
     assert notice.text.startswith("refused ")
     assert words in notice.text
     assert notice.text.isprintable()
+    assert " at 127.0.0.1:" in notice.text, "the caller's address and nothing of gRPC's"
     still_works(a, b)
+
+
+def test_every_stranger_leaves_a_line_and_the_same_one_only_one(pair):
+    _, b = pair
+    for sender in ("mallory", "mallory", "trudy", "mallory"):
+        converse(b.address, hello(sender=sender))
+    converse(b.address, hello(sender="mallory", run_id=b"y" * 16))
+    told = [e.text for e in iter(lambda: b.incoming(0), None) if isinstance(e, Notice)]
+    assert [text.split()[1] for text in told] == ["mallory", "trudy", "mallory"]
+    assert "belongs to run" in told[-1]
 
 
 def test_a_sender_that_says_nothing(pair):
@@ -138,7 +149,7 @@ def test_a_replayed_transfer():
         [welcome, *_] = converse(b.address, hello(session=100), chunk(1, 1, 4, b"x"))
         assert welcome.welcome.completed == 0  # another process counts from 1 again
         assert bytes(wait_for(b, Received).data) == b"data"
-        assert b.incoming(0) is None or not isinstance(b.incoming(0), Received)
+        assert not [e for e in iter(lambda: b.incoming(0), None) if isinstance(e, Received)]
 
 
 def test_a_huge_declared_frame_takes_no_memory():

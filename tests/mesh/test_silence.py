@@ -87,7 +87,7 @@ def watch(hung_s: float, alive: bool, seconds: float, *, heard: bool = False) ->
 
 
 def test_a_peer_that_is_alive_is_told_of_and_never_given_up():
-    told = watch(0.0, alive=True, seconds=0.3)
+    told = watch(0.05, alive=True, seconds=0.3)
     assert [alive for _, alive in told] == [True] * len(told)
     assert 2 <= len(told) <= 6  # each time after twice as long
     assert sorted(told) == told
@@ -100,7 +100,47 @@ def test_a_peer_that_answers_nothing_is_given_up():
 
 
 def test_a_peer_that_owes_nothing_may_be_silent():
-    assert watch(0.0, alive=False, seconds=0.1, heard=True) == []
+    assert watch(0.02, alive=False, seconds=0.1, heard=True) == []
+
+
+def virtual(hung_s: float, monkeypatch: pytest.MonkeyPatch, alive_until_s: float = 0.0) -> tuple[float, list[float]]:
+    """When a peer that owes an acknowledgement from 0 s on, and hangs from `alive_until_s` on, is given up; and when it was
+    asked. In virtual time."""
+    now_s, asked_s = [0.0], []
+
+    async def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+        assert now_s[0] < 1000 and len(asked_s) < 1000
+
+    async def is_alive(limit_s: float) -> bool:
+        asked_s.append(now_s[0])
+        if now_s[0] < alive_until_s:
+            return True
+        await sleep(limit_s)
+        return False
+
+    async def run() -> float:
+        silence = Silence(after(*[0.1] * 8, least_s=2.0), hung_s, is_alive, lambda *_told: None)
+        silence.sent(0.0)
+        with pytest.raises(PeerError, match="it does not answer"):
+            await silence.watch()
+        return now_s[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr("edgegossip.mesh.silence.time.monotonic", lambda: now_s[0])
+        patch.setattr("edgegossip.mesh.silence.asyncio.sleep", sleep)
+        return asyncio.run(run()), asked_s
+
+
+@pytest.mark.parametrize("hung_s", [3.0, 7.0, 20.0, 28.0, 30.0, 33.0, 60.0])
+@pytest.mark.parametrize("alive_until_s", [0.0, 10.0, 29.0, 200.0])
+def test_a_peer_that_hangs_is_given_up_in_time(monkeypatch, hung_s: float, alive_until_s: float) -> None:
+    """Whatever the deadline has become, and even when the peer was alive at first."""
+    given_up_s, asked_s = virtual(hung_s, monkeypatch, alive_until_s)
+    assert 0.2 * hung_s <= given_up_s - alive_until_s <= 1.1 * hung_s + 0.01
+    if not alive_until_s:
+        assert given_up_s >= 0.99 * hung_s
+    assert len(asked_s) <= 10 + alive_until_s / (0.5 * hung_s)
 
 
 def test_a_peer_whose_inbox_is_full_is_told_of_and_kept():

@@ -5,16 +5,19 @@ The log hears of it at once, on the transport's loop: the node may be busy with 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from edgegossip.mesh.address import without_port
 from edgegossip.mesh.base import Moved, TransportEvent, Verdict
 from edgegossip.mesh.membership.messages import Changed, Healed, Objected, Output, Rival, Stalled
 from edgegossip.mesh.membership.table import Entry, Status, bits
+from edgegossip.mesh.security.rates import Teller
 from edgegossip.mesh.text import printable
 from edgegossip.types import NodeId
 
-_MAX_TOLD = 64  # different troubles that may get into the log
+_TROUBLE_S = 600.0  # between two lines about the same trouble with a member
 _TELL_STALL_S = 5.0
 
 
@@ -28,9 +31,17 @@ class Log(Protocol):
 class News:
     """`post` takes Verdict and Moved."""
 
-    def __init__(self, members: Sequence[NodeId], me: int, post: Callable[[TransportEvent], None], log: Log) -> None:
+    def __init__(
+        self,
+        members: Sequence[NodeId],
+        me: int,
+        post: Callable[[TransportEvent], None],
+        log: Log,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._members, self._me, self._post, self._log = members, me, post, log
-        self._told: set[str] = set()
+        self._clock = clock
+        self._refusals, self._troubles = Teller(), Teller(_TROUBLE_S)
         self._split = False  # was said
 
     def begin(self, table: Sequence[Entry]) -> None:
@@ -40,17 +51,16 @@ class News:
                 self._changed(Changed(k, Entry(), entry), table)
 
     def trouble(self, member: int, address: str, why: str) -> None:
-        """A member cannot be asked. The same is told once."""
-        self._once(f"cannot ask {self._members[member]} at {address or 'an unknown address'}: {printable(why)}")
+        """A member cannot be asked. The same is told every ten minutes."""
+        if self._troubles.worth((member, why), self._clock(), member):
+            where = address or "an unknown address"
+            self._log("notice", f"cannot ask {self._members[member]} at {where}: {printable(why)}")
 
     def refused(self, who: str, why: str) -> None:
-        """Somebody was refused. The same is told once."""
-        self._once(f"refused {who}: {printable(why)}")
-
-    def _once(self, text: str) -> None:
-        if text not in self._told and len(self._told) < _MAX_TOLD:
-            self._told.add(text)
-            self._log("notice", text)
+        """Somebody was refused: its name as far as it is known, and host:port. The same is told at most once a minute."""
+        source = without_port(who)
+        if self._refusals.worth((source, why), self._clock(), source):
+            self._log("notice", f"refused {who}: {printable(why)}")
 
     def tell(self, output: Output, table: Sequence[Entry]) -> None:
         match output:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import membership_pb2 as pb
+from edgegossip.mesh.channels import CallerGone
 from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.messages import Ack, Nack
 from edgegossip.mesh.membership.table import rows_of
+from edgegossip.mesh.security.rates import Buckets
 from edgegossip.mesh.text import printable
-from edgegossip.types import ConfigError, NodeId, PeerError
+from edgegossip.types import ConfigError, DecodeError, NodeId, PeerError
 
 if TYPE_CHECKING:
     from edgegossip.mesh.membership.agent import Agent
 
 SERVICE = "edgegossip.v1.Membership"
+CALLS_PER_S, CALL_BURST = 20.0, 300.0  # of one member; news that goes on and on makes some 7 a second
+_JOIN_TOKENS = 5.0  # a question to join counts as so many: its answer is the whole manifest
+
+
+class Misbehaviour(PeerError):
+    """What no board of the fleet does that works as it should."""
 
 
 class MembershipService(grpc.GenericRpcHandler):
@@ -28,6 +36,7 @@ class MembershipService(grpc.GenericRpcHandler):
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.on_revocations = agent.on_revocations
+        self._rates = Buckets(CALLS_PER_S, CALL_BURST)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         methods = {f"/{SERVICE}/Probe": self._probe, f"/{SERVICE}/Join": self._join}
@@ -35,34 +44,40 @@ class MembershipService(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(method) if method else None
 
     async def _probe(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        agent, who = self._agent, printable(context.peer(), 64)
+        agent, place = self._agent, self._place(context)
+        who = place
         try:
+            certified = self._certified(context, 1.0)
+            who = f"{certified} at {place}" if certified else place
             asked = wire.parse_request(request)
-            who = f"{printable(asked.sender, 64)} at {self._place(context)}"
-            sender = self._check(asked, context)
+            who = f"{printable(asked.sender, 64)} at {place}"
+            _check_name(asked.sender, certified)
+            sender = self._check(asked)
             answer = await agent.answer(sender, wire.message_of(asked, len(agent.manifest.members)))
         except PeerError as error:
-            agent.news.refused(who, str(error))
-            return wire.refusal(str(error))
+            return wire.refusal(self._refuse(who, error, context))
         if isinstance(answer, Ack | Nack):
             return wire.response(answer)
         await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer in time")
         raise AssertionError
 
     async def _join(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        agent, who = self._agent, printable(context.peer(), 64)
+        agent, place = self._agent, self._place(context)
+        who = place
         try:
+            certified = self._certified(context, _JOIN_TOKENS)
+            who = f"{certified} at {place}" if certified else place
             asked = wire.parse_join_request(request)
-            who = f"{printable(asked.name, 64)} at {self._place(context)}"
-            self._check_joiner(asked, context)
+            who = f"{printable(asked.name, 64)} at {place}"
+            _check_name(asked.name, certified)
+            self._check_joiner(asked)
         except PeerError as error:
-            agent.news.refused(who, str(error))
-            return pb.JoinResponse(refusal=str(error)).SerializeToString()
+            return pb.JoinResponse(refusal=self._refuse(who, error, context)).SerializeToString()
         if agent.detector is None:  # worth trying again, unlike a refusal
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{agent.name} is only starting")
             raise AssertionError
         agent.was_reached(asked.reached)
-        host = addresses.parse(self._place(context), "address of a peer").host
+        host = addresses.parse(place, "address of a peer").host
         return pb.JoinResponse(
             manifest=agent.manifest.content,
             signature=agent.manifest.signature,
@@ -71,7 +86,29 @@ class MembershipService(grpc.GenericRpcHandler):
             name=agent.name,
         ).SerializeToString()
 
-    def _check(self, asked: pb.ProbeRequest, context: grpc.aio.ServicerContext) -> int:
+    def _certified(self, context: grpc.aio.ServicerContext, tokens: float) -> NodeId | None:
+        """Who calls, by its certificate, before anything that it says is looked at; None without certificates, where nobody
+        can be blamed by name. Raises Misbehaviour, also for who asks too often, and CallerGone."""
+        if self._agent.security is None:
+            return None
+        try:
+            certified = self._agent.security.identify(context)
+        except CallerGone:
+            raise
+        except PeerError as error:
+            raise Misbehaviour(str(error)) from error
+        if not self._rates.take(certified, time.monotonic(), tokens):
+            raise Misbehaviour(f"it asks more than {CALLS_PER_S:g} times a second")
+        return certified
+
+    def _refuse(self, who: str, error: PeerError, context: grpc.aio.ServicerContext) -> str:
+        """The reason, which the log hears too. Who broke the protocol is kept out for a while."""
+        self._agent.news.refused(who, str(error))
+        if self._agent.security is not None and isinstance(error, DecodeError | Misbehaviour):
+            self._agent.security.misbehaved(context, str(error))
+        return str(error)
+
+    def _check(self, asked: pb.ProbeRequest) -> int:
         """The sender's place among the members. Raises PeerError."""
         agent = self._agent
         if asked.protocol_version != wire.PROTOCOL_VERSION:
@@ -88,12 +125,11 @@ class MembershipService(grpc.GenericRpcHandler):
             )
         if asked.sender not in agent.manifest.members or asked.sender == agent.name:
             raise PeerError(f"{printable(asked.sender, 64)} is no other member of this run")
-        self._check_identity(asked.sender, context)
         if agent.detector is None:
             raise PeerError(f"{agent.name} is only starting")
         return agent.manifest.members.index(asked.sender)
 
-    def _check_joiner(self, asked: pb.JoinRequest, context: grpc.aio.ServicerContext) -> None:
+    def _check_joiner(self, asked: pb.JoinRequest) -> None:
         """Raises PeerError."""
         agent = self._agent
         if asked.protocol_version != wire.PROTOCOL_VERSION:
@@ -107,20 +143,18 @@ class MembershipService(grpc.GenericRpcHandler):
             raise PeerError(f"{printable(asked.name, 64)} is not a member of this run; its members are {members}")
         if asked.name == agent.name:
             raise PeerError(f"{agent.name} is the name of the member that was asked: give each board its own name")
-        self._check_identity(asked.name, context)
-
-    def _check_identity(self, name: NodeId, context: grpc.aio.ServicerContext) -> None:
-        if self._agent.security is None:
-            return
-        certified = self._agent.security.identify(context)
-        if certified != name:
-            raise PeerError(f"it says to be {printable(name, 64)}, but its certificate is that of {certified}")
 
     def _place(self, context: grpc.aio.ServicerContext) -> str:
         """host:port of who called."""
         if self._agent.security is not None:
             return self._agent.security.place(context)
-        return unquote(context.peer()).partition(":")[2]
+        return addresses.of_caller(context.peer())
+
+
+def _check_name(said: NodeId, certified: NodeId | None) -> None:
+    """Raises Misbehaviour."""
+    if certified not in (None, said):
+        raise Misbehaviour(f"it says to be {printable(said, 64)}, but its certificate is that of {certified}")
 
 
 def checked_address(text: str) -> str:

@@ -199,7 +199,7 @@ class Door:
             if reason:
                 with suppress(OSError), connection:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                self._say(None, (host, reason), f"refused {host}: {reason}")
+                self._say(None, (host, reason), f"refused {host}: {reason}", host)
                 continue
             self._greet(connection, str(Address(host, int(peer[1]))))
 
@@ -290,10 +290,10 @@ class Door:
     def _refuse(self, visitor: Visitor, reason: str) -> None:
         host = visitor.address.rpartition(":")[0]
         self._forget(visitor)
-        self._say(visitor.caller, (host, reason), f"refused {visitor.who}: {reason}")
+        self._say(visitor.caller, (host, reason), f"refused {visitor.who}: {reason}", host)
 
-    def _say(self, caller: Caller | None, key: object, text: str) -> None:
-        if self._teller.worth(key, time.monotonic()):
+    def _say(self, caller: Caller | None, key: object, text: str, source: object = None) -> None:
+        if self._teller.worth(key, time.monotonic(), source):
             self._tell(caller, text)
 
     def _cut(self, which: Callable[[Caller], bool], why: str) -> None:

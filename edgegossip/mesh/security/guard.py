@@ -18,7 +18,7 @@ from pathlib import Path
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.causes import Unreachable
-from edgegossip.mesh.channels import Tell
+from edgegossip.mesh.channels import CallerGone, Tell
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.security import knock, tls
 from edgegossip.mesh.security.credentials import Credentials
@@ -94,15 +94,16 @@ class Guard:
         )
 
     def caller(self, context: grpc.aio.ServicerContext) -> Caller:
-        """Who called one of our services, by its certificate. Raises PeerError when the connection is gone, or when the
-        certificate is not the one that the ticket was given to."""
+        """Who called one of our services, by its certificate. Raises CallerGone when the connection is gone, PeerError when
+        the certificate is not the one that the ticket was given to."""
         found = self._door.caller(context.peer()) if self._door is not None else None
         if found is None:
-            raise PeerError("it did not come through the door, or is gone")
+            raise CallerGone("its connection has ended")
         names = context.auth_context().get(_NAMES, ())
         if serial_name(found.serial, self.identity.fleet).encode() not in names:
             raise PeerError(f"its certificate is not the one with which {found.subject.name} knocked")
-        self._admit(found)  # its connection may be cut a moment later
+        if self.identity.revocations.revoked(found.serial):  # its connection is cut a moment later
+            raise CallerGone("its certificate was revoked")
         return found
 
     def identify(self, context: grpc.aio.ServicerContext, role: Role = "board") -> NodeId:

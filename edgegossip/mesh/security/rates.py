@@ -27,11 +27,16 @@ class Buckets:
 
 
 class Teller:
-    """Says which lines are worth a log: the same one at most once every `quiet_s`, and few altogether, so that a flood of
-    refusals does not become a flood of lines."""
+    """Says which lines are worth a log: the same one at most once every `quiet_s`, few altogether, and a quarter of those from
+    one source, so that a flood of refusals does not become a flood of lines, nor hides what others are refused for."""
 
     def __init__(self, quiet_s: float = 60.0, per_s: float = 1.0, burst: float = 64.0) -> None:
         self._same, self._all = Buckets(1 / quiet_s, 1.0), Buckets(per_s, burst)
+        self._one = Buckets(per_s / 4, burst / 4)
 
-    def worth(self, key: Hashable, now_s: float) -> bool:
-        return self._same.take(key, now_s) and self._all.take("", now_s)
+    def worth(self, key: Hashable, now_s: float, source: Hashable = None) -> bool:
+        """Whether to tell what `key` stands for. It is to hold what makes the line another one, and nothing else: no port for
+        example. `source`: who brings it about, as far as that can be told."""
+        if not self._same.take(key, now_s):
+            return False
+        return (source is None or self._one.take(source, now_s)) and self._all.take("", now_s)

@@ -23,7 +23,7 @@ from edgegossip import frame
 from edgegossip.cli.main import main
 from edgegossip.mesh import MeshLimits, inbound, standard
 from edgegossip.mesh import wire as mesh_wire
-from edgegossip.mesh.membership import news
+from edgegossip.mesh.membership import news, service
 from edgegossip.mesh.membership import wire as members_wire
 from edgegossip.mesh.security import door, guard, knock, quarantine
 from edgegossip.node import driver, members
@@ -136,6 +136,7 @@ def let_in() -> None:
     """Short quarantine, and rates that an attacker does not reach."""
     quarantine.FIRST_S = quarantine.LONGEST_S = 0.05
     guard._LAST_WORDS_S = 1.0
+    service.CALLS_PER_S = service.CALL_BURST = 1e6
     rates = {"hellos_per_s": 1e6, "hello_burst": 10**6, "connections_per_s": 1e4, "connection_burst": 10**4}
     members.MeshLimits = partial(MeshLimits, **rates)  # type: ignore[misc, assignment, arg-type]
 

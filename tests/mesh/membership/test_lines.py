@@ -1,0 +1,85 @@
+"""Connections that are closed while others are opened, and what of troubles gets into the log."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.membership.lines import Lines
+from edgegossip.mesh.membership.news import News
+
+
+class Channel:
+    def unary_unary(self, _method: str) -> Any:
+        async def call(request: bytes) -> bytes:
+            return request
+
+        return call
+
+    async def close(self) -> None:
+        await asyncio.sleep(0.01)  # others go on meanwhile
+
+
+class Channels:
+    async def check(self, *_who: object) -> None:
+        pass
+
+    def open(self, *_who: object) -> Channel:
+        return Channel()
+
+
+def test_members_are_called_while_an_idle_connection_is_closed() -> None:
+    async def run() -> None:
+        lines = Lines(MeshLimits(), None)
+        lines._channels = Channels()  # type: ignore[assignment]
+        for _ in range(2):
+            await lines.call("a", "127.0.0.1:1", b"")
+            lines._lines["a"].used_s -= 60
+            names = [f"{k}" for k in range(8)]
+            assert await asyncio.gather(*(lines.call(n, "127.0.0.1:1", n.encode()) for n in names)) == [
+                n.encode() for n in names
+            ]
+            lines._lines = {"a": lines._lines["a"]}
+        await asyncio.gather(lines.close(), lines.call("b", "127.0.0.1:1", b""))
+
+    asyncio.run(run())
+
+
+def news(now_s: list[float]) -> tuple[News, list[str]]:
+    log: list[str] = []
+    return News(["pi-01", "pi-02"], 0, lambda event: None, lambda *said: log.append(said[1]), lambda: now_s[0]), log
+
+
+def test_who_is_refused_again_and_again_hides_nobody_else() -> None:
+    now_s = [0.0]
+    told, log = news(now_s)
+    for port in range(40_000, 40_200):
+        told.refused(f"pi-09 at 10.0.0.9:{port}", "it belongs to run ff, pi-01 to run aa")
+    told.refused("evil at 10.0.0.66:1", "its certificate was revoked")
+    assert log == [
+        "refused pi-09 at 10.0.0.9:40000: it belongs to run ff, pi-01 to run aa",
+        "refused evil at 10.0.0.66:1: its certificate was revoked",
+    ]
+    now_s[0] = 61.0
+    told.refused("pi-09 at 10.0.0.9:40200", "it belongs to run ff, pi-01 to run aa")
+    assert len(log) == 3  # once a minute, and not for ever silent
+
+
+def test_a_stranger_with_many_reasons_does_not_fill_the_log() -> None:
+    told, log = news([0.0])
+    for k in range(1000):
+        told.refused("evil at 10.0.0.66:1", f"it looks for {k}, but this is pi-01")
+    told.refused("[fe80::7]:1", "its certificate was revoked")
+    assert len(log) <= 17 and log[-1] == "refused [fe80::7]:1: its certificate was revoked"
+
+
+def test_the_same_trouble_with_a_member_is_told_every_ten_minutes() -> None:
+    now_s = [0.0]
+    told, log = news(now_s)
+    for now_s[0] in (0.0, 3.0, 500.0, 601.0):
+        told.trouble(1, f"10.0.0.2:{7700 + now_s[0]:.0f}", "it refuses us")
+    assert log == [
+        "cannot ask pi-02 at 10.0.0.2:7700: it refuses us",
+        "cannot ask pi-02 at 10.0.0.2:8301: it refuses us",
+    ]
