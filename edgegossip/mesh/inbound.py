@@ -79,6 +79,9 @@ class Inbound(grpc.GenericRpcHandler):
         self._sources.setdefault(peer, Source())
         self._bound()
 
+    def allows(self, peer: NodeId) -> bool:
+        return peer in self._sources
+
     def _bound(self) -> None:
         if self._frame_bytes is not None:
             self._inbox.bound(max(_LEAST_INBOX_BYTES, _FRAMES_OF_A_PEER * self._frame_bytes * len(self._sources)))

@@ -15,7 +15,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -80,6 +80,7 @@ class GrpcTransport:
         self._closed = False
         self._tickets = 0
         self._edges: dict[NodeId, Edge] = {}
+        self._spreading: set[asyncio.Task[None]] = set()
         where = addresses.listen_address(listen, insecure=insecure or security is not None)
         self._turns = TurnLoop(f"mesh {node}")
         self._loop = self._turns.loop
@@ -88,6 +89,7 @@ class GrpcTransport:
             self._address = self._call(self._start(where))
         except BaseException:
             self._turns.end(_SLACK_S)
+            self._close_door()
             raise
         atexit.register(self._at_exit)
 
@@ -104,6 +106,11 @@ class GrpcTransport:
             raise ConfigError(f"{self._node} cannot be its own peer: list only the other boards")
         self._check_open()
         self._call(self._connect(parsed))
+
+    def expect(self, peers: Iterable[NodeId]) -> None:
+        """Let these open a stream to us, whose addresses are not known yet."""
+        self._check_open()
+        self._call(self._expect(tuple(peers)))
 
     def send(self, to: NodeId, frame: Buffers) -> int:
         """See Transport.send."""
@@ -133,7 +140,7 @@ class GrpcTransport:
 
     def close_peer(self, peer: NodeId, reason: str) -> None:
         """Refuse this peer from now on. Its queued frames fail and PeerDown follows."""
-        if peer not in self._edges:
+        if peer not in self._edges and not self._inbound.allows(peer):
             raise LocalError(f"{peer} is not a connected peer of {self._node}")
         with self._lock:
             if not self._closed:
@@ -189,6 +196,10 @@ class GrpcTransport:
             self._watch = self._loop.create_task(self._security.watch(), name="security")
         return address
 
+    async def _expect(self, peers: tuple[NodeId, ...]) -> None:
+        for peer in peers:
+            self._inbound.allow(peer)
+
     async def _connect(self, peers: Mapping[NodeId, addresses.Address]) -> None:
         for peer, address in peers.items():
             self._inbound.allow(peer)
@@ -219,7 +230,12 @@ class GrpcTransport:
     def _on_revocations(self) -> None:
         """From any thread: our revocation list is a newer one. Who is revoked is let go; the others are told."""
         with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._spread()))
+            self._loop.call_soon_threadsafe(self._begin_to_spread)
+
+    def _begin_to_spread(self) -> None:
+        task = self._loop.create_task(self._spread())
+        self._spreading.add(task)  # the loop itself would not keep it
+        task.add_done_callback(self._spreading.discard)
 
     async def _spread(self) -> None:
         assert self._security is not None
@@ -233,7 +249,8 @@ class GrpcTransport:
 
     async def _close_peer(self, peer: NodeId, reason: str) -> None:
         self._inbound.shut(peer, reason)
-        await self._edges[peer].shut(reason)
+        if peer in self._edges:
+            await self._edges[peer].shut(reason)
 
     async def _shutdown(self, flush_s: float, linger_s: float) -> None:
         """First our streams end, each with its goodbye; then those of the peers, who heard it and close their half. Only
@@ -249,7 +266,6 @@ class GrpcTransport:
         await self._server.stop(linger_s or None)  # None does not wait for anybody
         if self._security is not None:
             self._watch.cancel()
-            await asyncio.to_thread(self._security.close)
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         if rest:  # streams and gRPC's own tasks end by themselves; cancelling those makes gRPC print a traceback
             await asyncio.wait(rest, timeout=1.0)
@@ -276,7 +292,13 @@ class GrpcTransport:
             _log.debug("the mesh of %s did not end in time", self._node)
         finally:
             self._turns.end(_SLACK_S)
+            self._close_door()
             self._inbox.close()
+
+    def _close_door(self) -> None:
+        """In this thread: at the end of a program there are no new ones."""
+        if self._security is not None:
+            self._security.close()
 
     def _at_exit(self) -> None:
         self._close(0.0, 0.0)  # a program that ends without `close` does not wait for the network

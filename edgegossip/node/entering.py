@@ -9,6 +9,7 @@ import json
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -42,6 +43,7 @@ class Entry:
     known: Rows = ()  # what the member told that we joined through
     seen_as: str = ""  # the host that it sees us at
     signer: NodeId = ""  # who signed the manifest; empty: nobody
+    seeds: tuple[str, ...] = ()  # through whom it joined; none: it founded the run
 
     def was_here(self, name: NodeId) -> bool:
         """Whether this member has taken part before."""
@@ -135,7 +137,25 @@ def join(
             f"{told.by}'s run has another topology than this edgegossip makes of its recipe: "
             "install the same version on all boards"
         )
-    return Entry(recipe, manifest, told.rows, told.seen_as, signer)
+    return Entry(recipe, manifest, told.rows, told.seen_as, signer, tuple(seeds))
+
+
+def look_again(entry: Entry, name: NodeId, guard: Guard | None, patience_s: float = 15.0) -> Entry:
+    """What the members know now, of a board that has taken a while to load since it asked. As before where none of those it has
+    heard of answers within `patience_s`."""
+    from edgegossip.mesh.membership.joining import ask
+
+    own = entry.manifest.members.index(name)
+    known = dict.fromkeys((*entry.seeds, *(row.address for k, row in entry.known if k != own and row.here)))
+    until_s = time.monotonic() + patience_s
+    for place in filter(None, known):
+        with suppress(PeerError, ConfigError):
+            told = ask(addresses.parse(place, "address"), name, guard, entry.manifest.run_id)
+            if told.manifest.hash == entry.manifest.hash:
+                return replace(entry, known=told.rows, seen_as=told.seen_as or entry.seen_as)
+        if time.monotonic() > until_s:
+            break
+    return entry
 
 
 def _verified(manifest: Manifest, guard: Guard | None) -> NodeId:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -179,7 +179,11 @@ def _gossip(
     parent = Parent() if options.managed else None
     security = load_guard(options)
     checkpoints = None if save_to is None else save_to.with_suffix("")
-    loaded = gossip_node.load(spec, sink, checkpoints) if spec.restarted else None
+    loaded = None
+    if spec.restarted:
+        sink.event(spec.name, "loading", f"{spec.name} loads its model and data before it takes part again")
+        loaded = gossip_node.load(spec, sink, checkpoints)
+        options = _news(options, security)
     meters = NodeMeters()
     addresses_of = parent.addresses if parent is not None else lambda: peers or {}
     transport, begin = _open(spec, addresses_of, options, sink, meters, security)
@@ -196,6 +200,15 @@ def _gossip(
         gossip_node.train(spec, loaded, joined, sink, meters, save_to)
     finally:
         transport.close()
+
+
+def _news(options: NodeOptions, security: Guard | None) -> NodeOptions:
+    """With what the members of the run know by now."""
+    if options.entry is None or not options.entry.seeds:
+        return options
+    from edgegossip.node import entering
+
+    return replace(options, entry=entering.look_again(options.entry, options.name, security))
 
 
 def _open(

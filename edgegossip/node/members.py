@@ -107,6 +107,7 @@ class MemberTransport:
 
     def start(self, address: str) -> None:
         """Take part, reachable at this address."""
+        self._inner.expect(self._neighbours)
         self._inner.connect({})
         self._inner.submit(self._agent.start(address)).result(10.0)
 

@@ -166,6 +166,18 @@ def test_a_closed_peer_is_refused_and_others_are_not():
             t.close()
 
 
+def test_a_peer_that_is_expected_may_send_before_its_address_is_known():
+    with GrpcTransport("a", RUN, limits=QUICK) as a, GrpcTransport("b", RUN, limits=QUICK) as b:
+        a.expect(["b"])
+        a.connect({})
+        b.connect({"a": a.address})
+        wait_for(b, PeerUp)
+        b.send("a", [b"early"])
+        assert bytes(wait_for(a, Received).data) == b"early"
+        a.close_peer("b", "it is enough")  # although there is no stream to it
+        assert "it is enough" in wait_for(b, PeerDown).reason
+
+
 def test_leaving_is_told_from_failing():
     with GrpcTransport("a", RUN, limits=QUICK) as a:
         b = GrpcTransport("b", RUN, limits=QUICK)

@@ -13,6 +13,8 @@ from edgegossip import recipe as recipes
 from edgegossip.mesh.causes import Unreachable
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.joining import RefusedToJoin, Told
+from edgegossip.mesh.membership.table import Entry as Row
+from edgegossip.mesh.membership.table import Status
 from edgegossip.node import entering
 from edgegossip.node.spec import make_topology
 from edgegossip.types import ConfigError, LocalError, PeerError
@@ -151,6 +153,28 @@ def test_a_refusal_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "ask", ask)
     with pytest.raises(PeerError, match="not a member"):
         entering.join(["10.0.0.1:1"], "pi-02", None, (), print)
+
+
+def test_a_board_that_has_loaded_asks_for_the_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgegossip.mesh.membership import joining
+
+    manifest = founded().manifest
+    before = ((0, Row(Status.ALIVE, 1, 5, "10.0.0.1:1")), (1, Row(Status.DEAD, 1, 6, "10.0.0.2:2")))
+    after = ((0, Row(Status.LEFT, 1, 5, "10.0.0.1:1")), (2, Row(Status.ALIVE, 1, 7, "10.0.0.3:3")))
+    entry = entering.Entry(RECIPE, manifest, before, "10.0.0.9", seeds=("10.0.0.8:8",))
+    asked = []
+
+    def ask(place, *_args, **_more):
+        asked.append(str(place))
+        if str(place) == "10.0.0.8:8":
+            raise Unreachable("10.0.0.8:8: connection refused")
+        return Told(manifest, after, "pi-01", "")
+
+    monkeypatch.setattr(joining, "ask", ask)
+    again = entering.look_again(entry, "pi-02", None)
+    assert asked == ["10.0.0.8:8", "10.0.0.1:1"] and again.known == after and again.seen_as == "10.0.0.9"
+    monkeypatch.setattr(joining, "ask", lambda *_a, **_m: Told(changed(version=9), after, "pi-01", ""))
+    assert entering.look_again(entry, "pi-02", None).known == before  # of another run, or nobody
 
 
 def test_a_seed_that_refuses_is_not_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
