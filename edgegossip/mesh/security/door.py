@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import selectors
 import socket
 import ssl
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -25,12 +24,13 @@ from dataclasses import replace
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.security import knock
+from edgegossip.mesh.security.entrance import Crowd, listen
 from edgegossip.mesh.security.names import ticket_in
-from edgegossip.mesh.security.rates import Buckets, Teller
+from edgegossip.mesh.security.rates import Teller
 from edgegossip.mesh.security.relay import Relay
 from edgegossip.mesh.security.tickets import Tickets
 from edgegossip.mesh.security.visitor import Caller, Expected, Left, Visitor
-from edgegossip.types import EdgegossipError, HostError, PeerError
+from edgegossip.types import EdgegossipError, PeerError
 
 _log = logging.getLogger(__name__)
 _ACCEPTS = 64  # at a time, before others have their turn
@@ -65,17 +65,16 @@ class Door:
         self._visitors: dict[Visitor, int] = {}  # and the events that are waited for
         self._tickets: Tickets[Caller] = Tickets()
         self._relay = Relay()
-        self._rates = Buckets(limits.connections_per_s, limits.connection_burst)
+        self._crowd = Crowd(limits)
         self._teller = Teller()
         self._selector = selectors.DefaultSelector()
-        self._listener = _listen(where)
+        self._listener = listen(where)
         self.address = Address(where.host, self._listener.getsockname()[1])
         self._orders: deque[Callable[[], None]] = deque()
         self._bell, self._ringer = socket.socketpair()
         self._paused_until_s: float | None = None
         self._ending = False
-        for s in (self._listener, self._bell):
-            s.setblocking(False)
+        self._bell.setblocking(False)
         for source in (self._listener, self._bell, self._relay):
             self._selector.register(source, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name=f"door {self.address}", daemon=True)
@@ -195,7 +194,7 @@ class Door:
                     return
                 continue  # it went away before it was accepted
             host = str(peer[0])
-            reason = self._crowded(host)
+            reason = self._crowd.why_not(host, (v.address for v in self._visitors if v.caller is None))
             if reason:
                 with suppress(OSError), connection:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -207,18 +206,6 @@ class Door:
         self._say(None, "", f"this board takes no connections for a moment: {(error.strerror or str(error)).lower()}")
         self._selector.unregister(self._listener)
         self._paused_until_s = time.monotonic() + _PAUSE_S
-
-    def _crowded(self, host: str) -> str:
-        """Why a newcomer from this address is not even listened to."""
-        if not self._rates.take(host, time.monotonic()):
-            return f"more than {self._limits.connections_per_s:g} connections a second"
-        strangers = Counter(v.address.rpartition(":")[0] for v in self._visitors if v.caller is None)
-        key = str(Address(host, 0)).rpartition(":")[0]
-        if strangers[key] >= self._limits.max_strangers_per_address:
-            return f"{strangers[key]} of its connections have not finished the TLS handshake"
-        if strangers.total() >= self._limits.max_strangers:
-            return f"{strangers.total()} connections have not finished the TLS handshake"
-        return ""
 
     def _greet(self, connection: socket.socket, address: str) -> None:
         try:
@@ -331,17 +318,3 @@ class Door:
             reason = f"it has more than {self._limits.max_connections_per_peer} connections"
             self._say(caller, (caller.subject, reason), f"refused {visitor.who}: {reason}; the oldest is closed")
         return caller
-
-
-def _listen(where: Address) -> socket.socket:
-    family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((where.host, where.port))
-        listener.listen(256)
-    except OSError as error:
-        listener.close()
-        reason = os.strerror(error.errno or 0).lower()
-        raise HostError(f"cannot listen on {where}: {reason}; choose another port (0 takes any free one)") from error
-    return listener
