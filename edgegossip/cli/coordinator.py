@@ -63,7 +63,7 @@ def coordinator(
       edgegossip coordinator quickstart-server
       edgegossip coordinator quickstart-server --host 0.0.0.0 --fleet fleet --boards pi-01,pi-02,pi-03,pi-04
     and on every board:
-      edgegossip node quickstart-server --name pi-01 --boards pi-01,pi-02,pi-03,pi-04 --coordinator HOST:8000 --identity pi-01
+      edgegossip node quickstart-server --name pi-01 --boards pi-01,pi-02,pi-03,pi-04 --coordinator HOST:8000 --identity identity
     """
     from edgegossip.launch.coordinator import CoordinatorOptions, run_coordinator
     from edgegossip.recipe import load

@@ -73,11 +73,12 @@ def node(
 
     \b
     Examples:
-      edgegossip node quickstart-gossip --name pi-01 --members pi-01,pi-02,pi-03,pi-04 --listen 10.0.0.1:7700 --identity pi-01
-      edgegossip node --join 10.0.0.1:7700 --name pi-02 --listen 0.0.0.0:7700 --identity pi-02
-      edgegossip node quickstart-gossip --name pi-01 --listen 0.0.0.0:7700 --identity pi-01 \\
+      edgegossip node quickstart-gossip --name pi-01 --members pi-01,pi-02,pi-03,pi-04 --listen 10.0.0.1:7700 --identity identity
+      edgegossip node --join 10.0.0.1:7700 --name pi-02 --listen 0.0.0.0:7700 --identity identity
+      edgegossip node quickstart-gossip --name pi-01 --listen 0.0.0.0:7700 --identity identity \\
           --peer pi-02=10.0.0.2:7700 --peer pi-03=10.0.0.3:7700 --peer pi-04=10.0.0.4:7700
-      edgegossip node quickstart-server --name pi-01 --boards pi-01,pi-02,pi-03,pi-04 --coordinator 10.0.0.9:8000 --identity pi-01
+      edgegossip node quickstart-server --name pi-01 --boards pi-01,pi-02,pi-03,pi-04 --identity identity \\
+          --coordinator 10.0.0.9:8000
     """
     from edgegossip.node.main import NodeOptions, run_managed
     from edgegossip.recipe import load

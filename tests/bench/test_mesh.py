@@ -30,6 +30,14 @@ def test_rows_have_the_fields_that_scripts_rely_on():
     assert show.line(row).split()[:3] == ["ring", "8", "1000000"]
 
 
+def test_help_says_how_long_it_takes_and_what_is_checked():
+    text = CliRunner().invoke(bench, ["mesh", "--help"]).output
+    assert "minutes" in text
+    for target in targets.TARGETS:
+        assert f": {target.text}\n" in text
+    assert "at least 0.85: 8 MB frames" in text and "at most 1.5: 64 KiB frames" in text
+
+
 def test_targets():
     assert all(v.holds is None for v in verdicts().values())
     good = [

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +53,13 @@ def test_recipe_commands() -> None:
     shown = run("recipe", "show", "quickstart-gossip", "--set", "training.lr=0.5").stdout
     assert "lr = 0.5" in shown and 'mode = "gossip"' in shown
     assert any(row["key"] == "gossip.topology" for row in json.loads(run("recipe", "keys", "--json").stdout))
+
+
+def test_a_board_s_folder_has_the_same_name_wherever_it_is_shown() -> None:
+    """What the scp line makes is what --identity takes, so that lines may be copied from any page."""
+    root = Path(__file__).parents[2]
+    pages = [root / "README.md", *(root / "docs").glob("*.md"), *(root / "edgegossip/cli").glob("*.py")]
+    texts = [page.read_text(encoding="utf-8") for page in pages]
+    made = {name for text in texts for name in re.findall(r"scp -r fleet/boards/pi-\d+ pi-\d+:(\S+?)[`\s]", text)}
+    taken = {name for text in texts for name in re.findall(r"edgegossip node .*--identity ([a-z][a-z0-9-]*)", text)}
+    assert made == taken == {"identity"}

@@ -50,6 +50,11 @@ TARGETS = (
 )
 
 
+def lines(targets: Sequence[Target] = TARGETS) -> tuple[str, ...]:
+    """Each target in words, for `--help`."""
+    return tuple(f"{'at least' if t.at_least else 'at most'} {t.bound:,.10g}: {t.text}" for t in targets)
+
+
 def check(rows: Sequence[Row], targets: Sequence[Target] = TARGETS) -> tuple[Verdict, ...]:
     """Every line with the worst figure among its rows."""
     return tuple(_check(target, rows) for target in targets)
