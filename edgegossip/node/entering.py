@@ -75,7 +75,7 @@ def found(recipe: Recipe, name: NodeId, members: Sequence[NodeId], guard: Guard 
     topology = make_topology(recipe, members).to_json(members)
     file = json.dumps(topology) if recipe.gossip.topology == "file" else ""
     recipe = _with_topology(recipe, file)
-    run_id = sha256(recipes.run_id(recipe) + "\0".join(members).encode()).digest()[:16]
+    run_id = _run_id(recipe, members)
     passed_on = recipes.with_settings(
         recipe, {"data.dir": "", "gossip.topology_file": "" if not file else "topology.json"}
     )
@@ -129,7 +129,12 @@ def join(
     if name not in manifest.members:
         raise PeerError(f"{told.by} passes on a run that {name} is no member of")
     signer, settings = _verified(manifest, guard), tuple(settings)
-    recipe = _own_settings(_recipe_of(manifest), settings)
+    recipe = _recipe_of(manifest)
+    if _run_id(recipe, manifest.members) != manifest.run_id:
+        raise PeerError(
+            f"the recipe that {told.by} passes on is not that of its run; install the same edgegossip on all boards"
+        )
+    recipe = _own_settings(recipe, settings)
     _check_functions(recipe, settings)
     topology = make_topology(recipe, manifest.members).to_json(manifest.members)
     if topology_hash(topology) != manifest.topology:
@@ -156,6 +161,11 @@ def look_again(entry: Entry, name: NodeId, guard: Guard | None, patience_s: floa
         if time.monotonic() > until_s:
             break
     return entry
+
+
+def _run_id(recipe: Recipe, members: Sequence[NodeId]) -> bytes:
+    """16 bytes of what the run decides."""
+    return sha256(recipes.run_id(recipe) + "\0".join(members).encode()).digest()[:16]
 
 
 def _verified(manifest: Manifest, guard: Guard | None) -> NodeId:

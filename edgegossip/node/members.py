@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from edgegossip.mesh.base import Moved, PeerDown, PeerUp, TransportEvent, Verdict
+from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, TransportEvent, Verdict
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.transport import GrpcTransport
@@ -140,7 +140,7 @@ class MemberTransport:
 
     def _take(self, event: TransportEvent) -> None:
         match event:
-            case PeerUp(peer):
+            case PeerUp(peer) | Notice(str(peer)):  # a founder that was started again refuses us: it is there
                 self._inner.submit(_do(lambda: self._agent.greet(peer)))
             case PeerDown(peer, left=False, closed=False):
                 self._inner.submit(_do(lambda: self._agent.doubt(peer)))

@@ -40,6 +40,19 @@ def test_a_founder_that_starts_again_makes_the_same_run() -> None:
     assert founded(**{"data.dir": "/elsewhere"}).manifest.content == founded().manifest.content
 
 
+def test_what_is_the_founders_own_matter_may_change_when_it_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, again = founded(), founded(**{"checkpoint.every": 5, "evaluation.examples": 50, "run.threads": 2})
+    assert again.manifest.hash == first.manifest.hash
+    assert joined(monkeypatch, again.manifest).recipe.evaluation.examples == 50  # passed on as a suggestion
+    assert founded(**{"training.lr": 0.5}).manifest.hash != first.manifest.hash
+
+
+def test_a_recipe_that_is_not_the_runs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = founded(**{"training.lr": 0.5}).manifest.recipe
+    with pytest.raises(PeerError, match="not that of its run"):
+        joined(monkeypatch, changed(recipe=other))
+
+
 def test_a_board_that_joins_gets_recipe_members_and_topology(monkeypatch: pytest.MonkeyPatch) -> None:
     first = founded(**{"gossip.topology": "random-regular", "training.lr": 0.03})
     second = joined(monkeypatch, first.manifest, "run.threads=3")

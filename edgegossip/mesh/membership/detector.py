@@ -16,7 +16,8 @@ time for everything; a suspicion gets shorter with each independent confirmation
 - A process that did not run for a while (stopped, swapped out) does not blame the others: its waiting times begin anew.
 - One message raises what is known of an incarnation by a bounded step only (`table.bounded`), or a member that lies could name
   others dead in a way that they cannot object to.
-- Dead members are tried again without end, so that the halves of a split find each other.
+- Dead members are tried again without end, so that the halves of a split find each other; those that left ever more seldom: a
+  board that founded the run and is started again with its own command knows nobody's address.
 """
 
 from __future__ import annotations
@@ -73,9 +74,12 @@ class Detector(Teller):
         self._lag_s = 0.0  # by so much we are called too late, smoothed
         self._round_trips = [RoundTrip(self.settings) for _ in range(members)]
         self._rivalries = self._turn = 0
+        self._left: dict[int, tuple[float, float]] = {}  # who left, and is tried again: when, and after what pause
         self._expelled: dict[int, int] = {}  # members that are not to be believed any more, and their lives
         for k, entry in known:
             self.table[k] = merge(self.table[k], bounded(entry, self.table[k]))
+            if self.table[k].status is Status.LEFT and entry.address:
+                self._left[k] = now_s, self.settings.retry_s
             if self.table[k].status is Status.SUSPECT:
                 self._suspected_s[k] = now_s
         last = self.table[me].incarnation
@@ -225,6 +229,10 @@ class Detector(Teller):
         if not self._put(member, after, now_s) or member == self.me:
             return
         self._out.append(Changed(member, before, after))
+        if after.status is not Status.LEFT:
+            self._left.pop(member, None)
+        elif member not in self._left and after.address:
+            self._left[member] = now_s + self.settings.retry_s, self.settings.retry_s
         if after.status is not Status.SUSPECT:
             self._suspected_s.pop(member, None)
         elif before.status is not Status.SUSPECT or before.incarnation != after.incarnation:
@@ -249,9 +257,16 @@ class Detector(Teller):
         return min(self.settings.slowest, max(1.0, slow_s / usual_s))
 
     def _retry_dead(self, now_s: float) -> None:
-        dead = [k for k, entry in enumerate(self.table) if entry.status is Status.DEAD]
-        if dead:
-            self._ping(self._random.choice(dead), now_s)
+        """Of the dead, one each time; of those that left, whose time has come: after pauses that double."""
+        gone = [k for k, entry in enumerate(self.table) if entry.status is Status.DEAD]
+        due = [k for k, (due_s, _) in self._left.items() if due_s <= now_s]
+        if not gone and not due:
+            return
+        target = self._random.choice(gone + due)
+        if target in self._left:
+            pause_s = min(2 * self._left[target][1], self.settings.left_s)
+            self._left[target] = now_s + pause_s, pause_s
+        self._ping(target, now_s)
 
     # -- probing ---------------------------------------------------------------------------------------------
 

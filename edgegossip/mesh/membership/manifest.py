@@ -1,6 +1,6 @@
 """The manifest: what a run is, in one document that its founder signs and that members pass on.
 
-JSON with these keys; the bytes themselves are what is signed and hashed, so nobody writes them anew:
+JSON with these keys; the bytes themselves are what is signed, so nobody writes them anew:
 
     edgegossip   1, the format
     version      1, 2, ...: of this run's manifest
@@ -10,6 +10,9 @@ JSON with these keys; the bytes themselves are what is signed and hashed, so nob
     topology     SHA-256 of everybody's neighbours and weights as the founder computed them, hexadecimal
     topology_file  the text of the file for gossip.topology = file, else empty
     recipe       the resolved recipe as TOML
+
+Members compare a hash of all but the recipe, for which the run id stands: what in it is each board's own matter (evaluations,
+checkpoints, ...) is the founder's suggestion and may change when the founder is started again.
 """
 
 from __future__ import annotations
@@ -51,11 +54,7 @@ class Manifest:
     topology: str
     topology_file: str
     recipe: str
-
-    @property
-    def hash(self) -> int:
-        """64 bits that members compare in every message."""
-        return int.from_bytes(sha256(self.content).digest()[:8], "little")
+    hash: int  # 64 bits that members compare in every message
 
     def signed_by(self, signer: Signer) -> Manifest:
         return parse(self.content, signer.sign(_DOMAIN + self.content))
@@ -112,8 +111,14 @@ def parse(content: bytes, signature: bytes) -> Manifest:
         raise DecodeError("a manifest without a run id") from error
     if len(run_id) != 16 or not _is_name(document.get("founder")):
         raise DecodeError("a manifest without a run id or a founder")
-    texts = (_text(document, key) for key in ("topology", "topology_file", "recipe"))
-    return Manifest(content, signature, version, run_id, document["founder"], tuple(members), *texts)
+    topology, topology_file, recipe = (_text(document, key) for key in ("topology", "topology_file", "recipe"))
+    shared = {key: value for key, value in document.items() if key != "recipe"}
+    digest = sha256(json.dumps(shared, separators=(",", ":"), sort_keys=True).encode()).digest()
+    hash64 = int.from_bytes(digest[:8], "little")
+    founder = document["founder"]
+    return Manifest(
+        content, signature, version, run_id, founder, tuple(members), topology, topology_file, recipe, hash64
+    )
 
 
 def _is_name(value: object) -> bool:

@@ -30,6 +30,7 @@ class SwimSettings:
     spread_to: int = 3  # members that are told in one round
     spread_repeats: int = 4  # so often is one member told the same news without a sign that it has them
     retry_s: float = 3.0  # between two tries of a dead member, so that halves of a split find each other
+    left_s: float = 60.0  # the longest pause between two tries of a member that left
     stall_s: float = 1.0  # a clock that goes on without us by more than this: we were asleep, not the others
     usual_s: float = 0.25  # round trips and delays up to this are usual; suspicions last longer in proportion beyond it
     slowest: float = 4.0  # but not more than so many times

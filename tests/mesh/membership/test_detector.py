@@ -318,3 +318,29 @@ def test_another_process_of_an_expelled_member_may_come_back() -> None:
     back = replace(a.table[2], status=Status.ALIVE, incarnation=a.table[2].incarnation + 1, life=77)
     a.receive(1, Ping(1, View(1, ((2, back),))), now_s)
     assert a.table[2] == back
+
+
+@pytest.mark.parametrize("away_s", [1.0, 20.0, 300.0])
+def test_a_founder_that_left_and_knows_nobodys_address_is_found(away_s: float) -> None:
+    world = World(4, 1)
+    world._perform(0, world.nodes[0].leave(world.clock.now))
+    world.run(1.0)
+    world.kill(0)
+    world.run(away_s)
+    assert all(world.status(0, at=k) is Status.LEFT for k in (1, 2, 3))
+    others, world.nodes = world.nodes, {}
+    world.start(0)  # its own command: nothing is known
+    world.nodes |= others
+    world.run(66.0)
+    assert world.agree() and all_alive(world)
+
+
+def test_who_left_costs_little() -> None:
+    world = World(2, 1)
+    world._perform(0, world.nodes[0].leave(world.clock.now))
+    world.run(1.0)
+    world.kill(0)
+    world.run(300.0)
+    before = world.sent
+    world.run(600.0)
+    assert 8 <= world.sent - before <= 12
