@@ -129,8 +129,9 @@ class Guard:
         except PeerError:
             return  # cannot be: gRPC has checked the certificate
         length_s = self._quarantine.strike(subject.name, reason, time.monotonic())
-        about = subject.name if subject.role == "board" else None
-        self._tell(about, f"{subject.name} is in quarantine for {length_s:g} s: {printable(reason, 300)}")
+        if length_s:
+            about = subject.name if subject.role == "board" else None
+            self._tell(about, f"{subject.name} is in quarantine for {length_s:g} s: {printable(reason, 300)}")
 
         def cut() -> None:
             door.cut(lambda c: c.subject == subject or door.caller(key) is c, "it is in quarantine")

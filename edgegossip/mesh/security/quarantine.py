@@ -28,7 +28,10 @@ class Quarantine:
         self._records: dict[NodeId, _Record] = {}
 
     def strike(self, board: NodeId, reason: str, now_s: float) -> float:
-        """It misbehaved; for how many seconds it is kept out from now on."""
+        """It misbehaved; for how many seconds it is kept out from now on. 0 when it is kept out already: what was on its way
+        when that began is no second time."""
+        if self.reason(board, now_s):
+            return 0.0
         times = self._times(board, now_s) + 1
         length_s = min(FIRST_S * 2.0 ** (times - 1), LONGEST_S)
         self._records[board] = _Record(times, now_s + length_s, reason)

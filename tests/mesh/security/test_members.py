@@ -9,6 +9,7 @@ import pytest
 
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import membership_pb2 as pb
+from edgegossip.mesh.base import Notice
 from edgegossip.mesh.channels import CallerGone
 from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.agent import Agent
@@ -17,7 +18,7 @@ from edgegossip.mesh.membership.messages import Ping, View
 from edgegossip.mesh.membership.table import Entry, Status
 from tests.mesh.fleet import TestFleet
 from tests.mesh.security.support import LIMITS, channel_to_b, hello, in_quarantine, knock_at, left
-from tests.mesh.support import PATIENCE_S, RUN
+from tests.mesh.support import PATIENCE_S, RUN, wait_for
 
 PROBE, JOIN = "/edgegossip.v1.Membership/Probe", "/edgegossip.v1.Membership/Join"
 MANIFEST = make(RUN, "b", ("a", "b", "c"), "0" * 64, "")
@@ -99,6 +100,14 @@ def test_a_flood_of_questions(board):
             refusals = [pb.ProbeResponse.FromString(a).refusal for a in board.ask(PROBE, *[probe()] * 20)]
             assert not any("more than 20 times a second" in text for text in refusals)
     in_quarantine(board.transport)
+
+
+def test_what_comes_in_one_go_counts_once(board):
+    """Not the second time, nor the eighth, after which it would be kept out for ten minutes."""
+    board.ask(PROBE, *[b"\xff" * 50] * 10)
+    text = wait_for(board.transport, Notice, lambda n: "c is in quarantine" in n.text).text
+    assert "for 5 s" in text
+    assert not [e for e in left(board.transport) if "c is in quarantine" in getattr(e, "text", "")]
 
 
 def test_a_caller_whose_connection_has_ended_is_not_blamed(fleet, board, monkeypatch):

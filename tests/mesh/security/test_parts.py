@@ -43,6 +43,7 @@ def test_quarantine_grows_and_is_forgotten():
         lengths.append(quarantine.strike("c", "noise", now_s))
         assert quarantine.reason("c", now_s) == f"in quarantine for {lengths[-1]:.1f} more seconds: noise"
         assert quarantine.reason("a", now_s) == ""
+        assert quarantine.strike("c", "more of it", now_s) == 0.0  # what was on its way counts no second time
         now_s += lengths[-1]
         assert quarantine.reason("c", now_s) == ""
     assert lengths[:3] == [5.0, 10.0, 20.0] and lengths[-1] == LONGEST_S
