@@ -106,16 +106,13 @@ class Schedule:
         self.fleet.signal(signal.SIGCONT, k)
 
     def end(self) -> None:
-        """Every board ends by itself, in time, and well. One that joined when all others had just left is let go."""
+        """Every board ends by itself, in time, and well; one that came back when the others were done says so."""
         last = sorted(self.fleet.boards, key=lambda k: self.fleet.lives[k])  # who may have come too late
         for k, board in [(k, self.fleet.boards[k]) for k in last]:
             left_s = max(5.0, DEADLINE_S - (time.monotonic() - self.began_training))
             others_done = all(b.process.poll() is not None for m, b in self.fleet.boards.items() if m != k)
             if others_done and not self.fleet.events(k):
                 self.say(f"{k} found nobody any more")
-                continue
-            if others_done and self.waits(k):
-                self.let_go(k)
                 continue
             code, _, err = board.finish(left_s)
             if code == 6 and "was started again when" in err:
@@ -125,22 +122,6 @@ class Schedule:
             assert board.nobody_left(), f"pi-{k} left a process behind"
             accuracy = self.fleet.accuracy(k)
             assert accuracy > ACCURACY, f"pi-{k} ended with accuracy {accuracy}"
-
-    def waits(self, k: int) -> bool:
-        """Whether it waits for its neighbours, rather than to train or to end."""
-        board = self.fleet.boards[k].process
-        said = ("waiting", "joined", "error")
-        self.fleet.wait_until(
-            lambda: board.poll() is not None or any(self.fleet.events(k, s) for s in said), "what it does", 60
-        )
-        return board.poll() is None and not self.fleet.events(k, "joined")
-
-    def let_go(self, k: int) -> None:
-        """It was told of members that had left when it listened at last, and waits for one to come back: until it is stopped."""
-        self.say(f"{k} waits for members that have left")
-        self.fleet.signal(signal.SIGTERM, k)
-        code, _, err = self.fleet.boards[k].finish(60)
-        assert code == 130, f"pi-{k} waited for members that had left and ended with {code}: {err[-400:]}"
 
 
 def run(seed: int) -> dict[str, object]:
