@@ -40,8 +40,9 @@ class Fleet:
         until = time.monotonic() + START_S
         while not self.address(first):
             self._still_wait(until, "the founder listens")
+        trusted = [part for s in self._settings if s.startswith("model.name=") for part in ("--set", s)]
         for name in self.names[1:]:
-            self._start(name, "--join", self.address(first))
+            self._start(name, "--join", self.address(first), *trusted)
         while not all(self.last(name) for name in self.names):
             self._still_wait(until, "every board trains")
 
