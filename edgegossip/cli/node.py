@@ -40,7 +40,10 @@ from edgegossip.cli.options import RUNS, SETTINGS
     "--resume",
     type=click.Path(file_okay=False),
     metavar="FOLDER",
-    help="Gossip: go on from the checkpoint in the run folder of this board's earlier process.",
+    help="Gossip: go on from the checkpoint in this run folder; default: that of the same run, if it is not over.",
+)
+@click.option(
+    "--fresh", is_flag=True, help="Begin anew even if this board began this run before and did not finish it."
 )
 @click.option("--managed", is_flag=True, hidden=True)
 @click.option("--restarted", type=float, metavar="SECONDS", hidden=True)
@@ -61,6 +64,7 @@ def node(
     insecure: bool,
     runs_dir: str,
     resume: str | None,
+    fresh: bool,
     managed: bool,
     restarted: float | None,
     run_id: str,
@@ -105,7 +109,7 @@ def node(
     from edgegossip.launch.board import run_board, run_member
 
     if seeds or members is not None:
-        return run_member(recipe, settings, members, seeds, options)
+        return run_member(recipe, settings, members, seeds, options, fresh=fresh)
     if recipe is None:
         raise click.UsageError("say which RECIPE to run, or --join HOST:PORT of a board that runs one already")
-    return run_board(load(recipe, settings), options)
+    return run_board(load(recipe, settings), options, fresh=fresh)

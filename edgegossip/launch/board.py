@@ -13,8 +13,8 @@ from edgegossip import recipe as recipes
 from edgegossip.launch.preflight import FLEET, TORCH_HINT, require
 from edgegossip.launch.unfinished import unfinished
 from edgegossip.mesh import address as addresses
-from edgegossip.node.main import NodeOptions, load_guard, parse_peers, run_node
-from edgegossip.node.spec import NodeSpec, check_names, make_algorithm
+from edgegossip.node.main import NodeOptions, load_guard, parse_peers, peer_members, run_node
+from edgegossip.node.spec import NodeSpec, check_names, default_members, make_algorithm
 from edgegossip.profiling.environment import environment
 from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import RecordSink, Tee
@@ -24,7 +24,13 @@ from edgegossip.types import ConfigError
 
 
 def run_member(
-    recipe: str | None, settings: Sequence[str], members: str | None, seeds: Sequence[str], options: NodeOptions
+    recipe: str | None,
+    settings: Sequence[str],
+    members: str | None,
+    seeds: Sequence[str],
+    options: NodeOptions,
+    *,
+    fresh: bool = False,
 ) -> int:
     """Found a run of `recipe`, or join one through `seeds`; then be a board of it. As `run_board`."""
     from edgegossip.node import entering
@@ -38,7 +44,7 @@ def run_member(
     else:
         names = entering.read_members(members or "")
         entry = entering.found(recipes.load(recipe, settings), options.name, names, guard)
-    return run_board(entry.recipe, replace(options, entry=entry))
+    return run_board(entry.recipe, replace(options, entry=entry), fresh=fresh)
 
 
 def _check_how(recipe: str | None, members: str | None, seeds: Sequence[str], options: NodeOptions) -> None:
@@ -68,8 +74,9 @@ def _check_names(options: NodeOptions) -> None:
     check_names("--peer", parse_peers(options.peers))
 
 
-def run_board(recipe: Recipe, options: NodeOptions) -> int:
-    """Be one board until the run is over, then show what it did. Returns the exit code; raises an EdgegossipError."""
+def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False) -> int:
+    """Be one board until the run is over, then show what it did; go on where an earlier process of this command did not finish,
+    unless `fresh`. Returns the exit code; raises an EdgegossipError."""
     require("torch", TORCH_HINT)
     _check_names(options)
     if recipe.run.mode == "server":
@@ -78,13 +85,15 @@ def run_board(recipe: Recipe, options: NodeOptions) -> int:
     if recipe.run.mode == "gossip":
         make_algorithm(recipe)
     training.check(recipe)
+    named, before = options.resume is not None, _before(recipe, options, fresh)
+    if recipe.run.mode == "gossip":
+        options = replace(options, resume=before)  # so that it is known that this board was in the run
     folders: list[RunFolder] = []
 
     def open_output(spec: NodeSpec) -> tuple[RecordSink, Path]:
-        resume = options.resume
-        if resume is None and recipe.run.mode == "server":
-            resume = unfinished(options.runs_dir, spec.run_id, spec.members, spec.name)
-        folders.append(_folder(recipe, replace(options, resume=resume), f"{recipe.run.name}-{spec.name}"))
+        if before is not None and not named:
+            click.echo(f"going on with {before}; --fresh begins anew", err=True)
+        folders.append(_folder(recipe, replace(options, resume=before), f"{recipe.run.name}-{spec.name}"))
         folders[0].write_run(spec.run_id, spec.members)
         live = LiveSink(Live((spec.name,), recipe.run.rounds))
         return Tee(folders[0], live), folders[0].checkpoint_dir / f"{spec.name}.npz"
@@ -93,6 +102,23 @@ def run_board(recipe: Recipe, options: NodeOptions) -> int:
     from edgegossip.launch.outcome import conclude  # the table and plots: nothing that a board needs while it waits
 
     return conclude(folders[0], plots=False, as_json=False)
+
+
+def _before(recipe: Recipe, options: NodeOptions, fresh: bool) -> Path | None:
+    """The run folder of an earlier process of this board: the one that is named, or that of the same run which it did not
+    finish. Raises ConfigError."""
+    if options.resume is not None:
+        if fresh:
+            raise ConfigError("--resume goes on with a run folder and --fresh with none: leave one out")
+        return options.resume
+    if fresh or (recipe.run.mode == "gossip" and not recipe.checkpoint.every):
+        return None
+    run_id, members = recipes.run_id(recipe), options.members or default_members(recipe.run.nodes)
+    if options.entry is not None:
+        run_id, members = options.entry.manifest.run_id, options.entry.manifest.members
+    elif recipe.run.mode == "gossip":
+        members = peer_members(options)
+    return unfinished(options.runs_dir, run_id, members, options.name)
 
 
 def _with_identity(options: NodeOptions) -> NodeOptions:

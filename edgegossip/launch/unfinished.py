@@ -1,4 +1,4 @@
-"""The run folder that the same command goes on with after kill -9: the newest one of that run which still has checkpoints."""
+"""The run folder that the same command goes on with after kill -9: the newest one of that run, if it is not over."""
 
 from __future__ import annotations
 
@@ -10,18 +10,30 @@ from edgegossip.types import NodeId
 
 
 def unfinished(runs_dir: Path, run_id: bytes, members: Sequence[NodeId], name: NodeId) -> Path | None:
-    """`name`: whose checkpoints. They are removed when a run ends well. Folders that cannot be read are passed over."""
+    """`name`: whose checkpoints, and nobody else's: a folder of `edgegossip run` is for `run --resume`. None when the newest
+    folder is one of a run that ended: then checkpoints were removed, or the model is there. Folders that cannot be read are
+    passed over."""
     found = []
     for document in runs_dir.glob("*/run.json"):
         try:
             run = json.loads(document.read_bytes())
             same = run["run_id"] == run_id.hex() and list(run["members"]) == list(members)
+            if same and _is_of(document.parent, name):
+                found.append((document.stat().st_mtime_ns, document.parent))
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        if same and has_checkpoints(document.parent, name):
-            found.append((document.stat().st_mtime_ns, document.parent))
-    return max(found)[1] if found else None
+    newest = max(found)[1] if found else None
+    return newest if newest is not None and has_checkpoints(newest, name) and not _model(newest, name) else None
 
 
 def has_checkpoints(folder: Path, name: NodeId) -> bool:
     return any((folder / "checkpoint" / name).glob("*.ckpt"))
+
+
+def _is_of(folder: Path, name: NodeId) -> bool:
+    return [p.name for p in (folder / "checkpoint").iterdir() if p.is_dir()] == [name]
+
+
+def _model(folder: Path, name: NodeId) -> bool:
+    """Whether its model is there, which a gossip board saves when it has finished. Its last checkpoint stays."""
+    return (folder / "checkpoint" / f"{name}.npz").is_file()

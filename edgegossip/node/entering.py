@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ANNOUNCE_S = 5.0
 _PAUSE_S = 1.0
-_OWN = "data.dir, run.threads, evaluation.* and network.*"
+_OWN = "data.dir, run.threads, evaluation.*, network.* and checkpoint.*"
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,11 @@ def parse_peers(pairs: tuple[str, ...]) -> dict[NodeId, str]:
     return peers
 
 
+def peer_members(options: NodeOptions) -> tuple[NodeId, ...]:
+    """The boards of a run whose addresses are all given. Raises ConfigError."""
+    return tuple(sorted({options.name, *parse_peers(options.peers)}))
+
+
 def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[NodeId, str] | None]:
     """Who we are in the run, and our peers' addresses (None: they will come on standard input)."""
     run_id = options.run_id or recipes.run_id(recipe)
@@ -141,7 +146,7 @@ def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[Node
         was_here = options.entry.was_here(options.name) or options.resume is not None
         return NodeSpec(recipe, options.name, manifest.members, manifest.run_id, restarted=was_here), {}
     peers = parse_peers(options.peers)
-    members = tuple(sorted({options.name, *peers}))
+    members = peer_members(options)
     if options.name in peers:
         raise ConfigError(f"--peer {options.name}=...: that is this board itself; name the others only")
     if len(members) != recipe.run.nodes:

@@ -1,61 +1,114 @@
-"""`node` started by hand: what is refused before anything starts."""
+"""A board started by hand goes on where an earlier process of the same command did not finish."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-pytest.importorskip("torch")
+from edgegossip import recipe as recipes
+from edgegossip.cli.main import cli
+from edgegossip.launch import board as boards
+from edgegossip.mesh.membership.joining import Told
+from edgegossip.node import entering
+from edgegossip.node.main import NodeOptions, _place
 
-from edgegossip.launch.board import run_member  # noqa: E402
-from edgegossip.node import entering  # noqa: E402
-from edgegossip.node.main import NodeOptions  # noqa: E402
-from edgegossip.types import ConfigError  # noqa: E402
-
-
-class Began(Exception):
-    """It would join now."""
+Found = list[tuple[Path, bool]]  # run folder, and whether the board knows that it was in the run
+PEERS = ("--peer", "pi-02=127.0.0.1:1", "--peer", "pi-03=127.0.0.1:2")
+COMMANDS = {
+    "peers": ("quickstart-gossip", "--set", "run.nodes=3", *PEERS),
+    "founder": ("quickstart-gossip", "--members", "pi-01,pi-02,pi-03"),
+    "joiner": ("--join", "127.0.0.1:1"),
+    "server": ("quickstart-server", "--set", "run.nodes=2", "--boards", "pi-01,pi-02", "--coordinator", "127.0.0.1:1"),
+}
 
 
 @pytest.fixture
-def options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> NodeOptions:
-    def began(*_: object) -> None:
-        raise Began
+def found(monkeypatch: pytest.MonkeyPatch) -> Found:
+    """Boards that begin, and are over before they do anything."""
+    seen: Found = []
 
-    monkeypatch.setattr(entering, "join", began)
-    return NodeOptions(
-        name="pi-02",
-        listen="127.0.0.1:0",
-        peers=(),
-        coordinator=None,
-        insecure=True,
-        identity=None,
-        runs_dir=tmp_path / "runs",
-        managed=False,
-        restarted_s=None,
-        members=(),
-        run_id=b"",
-        save_to=None,
-    )
+    def run_node(recipe: recipes.Recipe, options: NodeOptions, open_output: Any) -> None:
+        spec, _ = _place(recipe, options)
+        sink, save_to = open_output(spec)
+        sink.close()
+        seen.append((save_to.parent.parent, spec.restarted))
 
+    def ask(*_: object, **__: object) -> Told:
+        recipe = recipes.with_settings(recipes.load("quickstart-gossip"), {"run.nodes": 3})
+        return Told(
+            entering.found(recipe, "pi-02", ("pi-01", "pi-02", "pi-03"), None).manifest, (), "pi-02", "10.0.0.9"
+        )
 
-@pytest.mark.parametrize("seed", ["192.0.2.2:7761", "[2001:db8::1]:7761"])
-def test_a_board_that_others_cannot_reach_does_not_join_them(options, seed):
-    with pytest.raises(ConfigError, match=r"--listen 127.0.0.1:0: only this machine.*say --listen 0.0.0.0:7700"):
-        run_member(None, (), None, ("127.0.0.1:7761", seed), options)
+    monkeypatch.setattr(boards, "run_node", run_node)
+    monkeypatch.setattr("edgegossip.launch.outcome.conclude", lambda *_, **__: 0)
+    monkeypatch.setattr("edgegossip.mesh.membership.joining.ask", ask)
+    return seen
 
 
-@pytest.mark.parametrize(
-    ("seed", "changes"),
-    [
-        ("127.0.0.1:7761", {}),
-        ("localhost:7761", {}),
-        ("192.0.2.2:7761", {"listen": "0.0.0.0:0"}),
-        ("192.0.2.2:7761", {"advertise": "192.0.2.9:7700"}),  # something passes connections on to it
-    ],
-)
-def test_who_can_be_reached_may_join(options, seed, changes):
-    with pytest.raises(Began):
-        run_member(None, (), None, (seed,), replace(options, **changes))
+def start(runs: Path, *command: str) -> str:
+    done = CliRunner().invoke(cli, ["node", *command, "--name", "pi-01", "--runs", str(runs)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def keep(folder: Path, board: str = "pi-01") -> None:
+    """As if it had kept a checkpoint."""
+    (folder / "checkpoint" / board).mkdir(exist_ok=True)
+    (folder / "checkpoint" / board / "0000000001.ckpt").touch()
+
+
+@pytest.mark.parametrize("how", COMMANDS)
+def test_the_same_command_goes_on_and_says_so(how: str, found: Found, tmp_path: Path) -> None:
+    assert "going on" not in start(tmp_path, *COMMANDS[how])
+    keep(found[0][0])
+    said = start(tmp_path, *COMMANDS[how])
+    assert f"going on with {found[0][0]}; --fresh begins anew" in said
+    start(tmp_path, *COMMANDS[how], "--fresh")
+    first, second, fresh = found
+    assert second == (first[0], how != "server") and not first[1]
+    assert fresh[0] != first[0] and not fresh[1]
+
+
+def test_a_run_that_is_over_or_another_is_not_taken(found: Found, tmp_path: Path) -> None:
+    command = COMMANDS["founder"]
+    start(tmp_path, *command)
+    keep(first := found[0][0])
+    start(tmp_path, *command[:2], "pi-02,pi-01,pi-03")
+    start(tmp_path, *command, "--set", "training.lr=0.5")
+    start(tmp_path, *COMMANDS["peers"])
+    assert first not in [folder for folder, _ in found[1:]] and not any(known for _, known in found)
+    keep(first, "pi-02")  # the folder of `run`, whose boards share it
+    start(tmp_path, *command)
+    assert found[-1][0] != first
+    keep(last := found[-1][0])
+    (last / "checkpoint" / "pi-01.npz").touch()  # it has finished, and what came before it is no more to go on with
+    start(tmp_path, *command)
+    assert found[-1][0] != last and not found[-1][1]
+
+
+def test_a_board_that_keeps_nothing_begins_anew(found: Found, tmp_path: Path) -> None:
+    start(tmp_path, *COMMANDS["peers"])
+    keep(found[0][0])
+    start(tmp_path, *COMMANDS["peers"], "--set", "checkpoint.every=0")
+    assert found[1][0] != found[0][0]
+
+
+def test_a_folder_may_still_be_named(found: Found, tmp_path: Path) -> None:
+    start(tmp_path, *COMMANDS["founder"])
+    keep(found[0][0])
+    assert "going on" not in start(tmp_path, *COMMANDS["founder"], "--resume", str(found[0][0]))
+    assert found[1] == (found[0][0], True)
+    both = ["node", *COMMANDS["founder"], "--name", "pi-01", "--resume", str(found[0][0]), "--fresh"]
+    done = CliRunner().invoke(cli, [*both, "--runs", str(tmp_path)])
+    assert done.exit_code != 0 and "leave one out" in done.output + str(done.exception)
+
+
+def test_a_board_that_joins_may_keep_its_own_checkpoints(found: Found, tmp_path: Path) -> None:
+    start(tmp_path, *COMMANDS["joiner"], "--set", "checkpoint.every=5", "--set", "checkpoint.slack_s=3.0")
+    text = (found[0][0] / "recipe.toml").read_text()
+    assert "every = 5" in text and "slack_s = 3.0" in text
+    done = CliRunner().invoke(cli, ["node", *COMMANDS["joiner"], "--name", "pi-01", "--set", "training.lr=1"])
+    assert "checkpoint.*" in done.output + str(done.exception)
