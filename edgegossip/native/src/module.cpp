@@ -3,6 +3,7 @@
 #include "bind.hpp"
 
 NB_MODULE(_native, m) {
+    nanobind::set_leak_warnings(false);  // a program that is interrupted would print what it still held
     edgegossip::bind_general(m);
     edgegossip::bind_coding(m);
     edgegossip::bind_half(m);
