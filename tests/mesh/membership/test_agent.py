@@ -87,7 +87,8 @@ def test_a_revoked_member_is_cut_off_although_it_runs_on(fleet: TestFleet) -> No
         until(lambda: a.status("c") is b.status("c") is Status.DEAD, "it is named")
         for member in (a, b):
             assert "c is dead: its certificate was revoked; 2 of 3 members are here" in member.said
-            assert member.agent._lines._lines["c"].channel is None
+            line = member.agent._lines._lines["c"]
+            until(lambda line=line: line.channel is None, "its connection is closed")
         said = len(a.said), len(b.said)
         time.sleep(3.0)  # it probes us meanwhile, and we try it again
         assert a.status("c") is b.status("c") is Status.DEAD
