@@ -96,7 +96,8 @@ def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False) -> i
         folders.append(_folder(recipe, replace(options, resume=before), f"{recipe.run.name}-{spec.name}"))
         folders[0].write_run(spec.run_id, spec.members)
         live = LiveSink(Live((spec.name,), recipe.run.rounds))
-        return Tee(folders[0], live), folders[0].checkpoint_dir / f"{spec.name}.npz"
+        start_s = None if before is None else folders[0].start_s
+        return Tee(folders[0], live, start_s=start_s), folders[0].checkpoint_dir / f"{spec.name}.npz"
 
     run_node(recipe, options, open_output)
     from edgegossip.launch.outcome import conclude  # the table and plots: nothing that a board needs while it waits

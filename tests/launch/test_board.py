@@ -14,6 +14,8 @@ from edgegossip.launch import board as boards
 from edgegossip.mesh.membership.joining import Told
 from edgegossip.node import entering
 from edgegossip.node.main import NodeOptions, _place
+from edgegossip.profiling.lines import EventRecord, to_line
+from edgegossip.profiling.run_folder import read_run
 
 Found = list[tuple[Path, bool]]  # run folder, and whether the board knows that it was in the run
 PEERS = ("--peer", "pi-02=127.0.0.1:1", "--peer", "pi-03=127.0.0.1:2")
@@ -33,6 +35,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Found:
     def run_node(recipe: recipes.Recipe, options: NodeOptions, open_output: Any) -> None:
         spec, _ = _place(recipe, options)
         sink, save_to = open_output(spec)
+        sink.event("pi-01", "notice", "here")
         sink.close()
         seen.append((save_to.parent.parent, spec.restarted))
 
@@ -94,6 +97,15 @@ def test_a_board_that_keeps_nothing_begins_anew(found: Found, tmp_path: Path) ->
     keep(found[0][0])
     start(tmp_path, *COMMANDS["peers"], "--set", "checkpoint.every=0")
     assert found[1][0] != found[0][0]
+
+
+def test_times_go_on(found: Found, tmp_path: Path) -> None:
+    start(tmp_path, *COMMANDS["founder"])
+    keep(folder := found[0][0])
+    with (folder / "events.jsonl").open("ab") as file:
+        file.write(to_line(EventRecord("pi-01", 500.0, "notice", "then", {})))
+    start(tmp_path, *COMMANDS["founder"])
+    assert [e.t_s >= 500.0 for e in read_run(folder).events()] == [False, True, True]
 
 
 def test_a_folder_may_still_be_named(found: Found, tmp_path: Path) -> None:
