@@ -162,10 +162,12 @@ class Door:
         """Of ours, or of this machine: no descriptor left, for example."""
         about = f"the connection of {visitor.who}" if visitor else "connections"
         reason = (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__} {error}".strip()
-        _log.debug("%s", about, exc_info=error)
         key = visitor.address.rpartition(":")[0] if visitor else "", reason
         with suppress(Exception):
-            self._say(visitor.caller if visitor else None, key, f"trouble of this board with {about}: {reason.lower()}")
+            if self._teller.worth(key, time.monotonic()):
+                if not isinstance(error, OSError):  # a defect
+                    _log.error("%s", about, exc_info=error)
+                self._tell(visitor.caller if visitor else None, f"trouble of this board with {about}: {reason.lower()}")
 
     def _patience_s(self) -> float | None:
         deadlines = [v.deadline_s for v in self._visitors]
