@@ -243,7 +243,6 @@ class Detector(Teller):
             self._prompted.pop(member, None)
         if not after.here:
             self._drop_probes(member)
-            self._theirs.pop(member, None)  # its next process knows nothing
 
     def _suspicion_ends_s(self, member: int) -> float:
         accusers = self.table[member].accusers.bit_count()

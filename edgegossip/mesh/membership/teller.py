@@ -48,7 +48,9 @@ class Teller:
         return self._digest
 
     def _view(self, to: int) -> View:
-        return View(self.digest, () if self._theirs.get(to) == self.digest else rows_of(self.table))
+        """Whoever is not here may come again as a process that knows nothing, whatever it said last."""
+        has_it = self.table[to].here and self._theirs.get(to) == self.digest
+        return View(self.digest, () if has_it else rows_of(self.table))
 
     def _send(self, to: int, message: Callable[[View], Message]) -> None:
         self._out.append(Send(to, message(self._view(to))))
