@@ -44,6 +44,7 @@ class Entry:
     seen_as: str = ""  # the host that it sees us at
     signer: NodeId = ""  # who signed the manifest; empty: nobody
     seeds: tuple[str, ...] = ()  # through whom it joined; none: it founded the run
+    reached: tuple[tuple[NodeId, str], ...] = ()  # members that answered, and where
 
     def was_here(self, name: NodeId) -> bool:
         """Whether this member has taken part before."""
@@ -142,7 +143,7 @@ def join(
             f"{told.by}'s run has another topology than this edgegossip makes of its recipe: "
             "install the same version on all boards"
         )
-    return Entry(recipe, manifest, told.rows, told.seen_as, signer, tuple(seeds))
+    return Entry(recipe, manifest, told.rows, told.seen_as, signer, tuple(seeds), ((told.by, str(seed)),))
 
 
 def look_again(entry: Entry, name: NodeId, guard: Guard | None, patience_s: float = 15.0) -> Entry:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from edgegossip.mesh import address as addresses
 from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, TransportEvent, Verdict
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.membership.agent import Agent
@@ -105,11 +106,11 @@ class MemberTransport:
         """host:port that we listen on."""
         return self._inner.address
 
-    def start(self, address: str) -> None:
-        """Take part, reachable at this address."""
+    def start(self, address: str, port: int | None = None) -> None:
+        """Take part, reachable at this address. `port`: see Agent.start."""
         self._inner.expect(self._neighbours)
         self._inner.connect({})
-        self._inner.submit(self._agent.start(address)).result(10.0)
+        self._inner.submit(self._agent.start(address, port)).result(10.0)
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
         """See Transport.incoming."""
@@ -172,7 +173,13 @@ def open_member(
             sink.event(spec.name, kind, text, **({"peer": peer} if peer else {}))
 
     agent = Agent(
-        entry.manifest, spec.name, lambda event: box[0].post(event), log, known=entry.known, security=security
+        entry.manifest,
+        spec.name,
+        lambda event: box[0].post(event),
+        log,
+        known=entry.known,
+        seeds=dict(entry.reached),
+        security=security,
     )
     box.append(
         GrpcTransport(
@@ -189,4 +196,6 @@ def open_member(
     neighbours = neighbours_of(make_topology(spec.recipe, spec.members), spec)
     transport = MemberTransport(box[0], agent, neighbours)
     address = advertised(transport.address, options.advertise, entry.seen_as)
-    return transport, lambda: transport.start(address)
+    listening = addresses.parse(transport.address, "listen address")
+    guessed = not options.advertise and listening.host in ("0.0.0.0", "::")
+    return transport, lambda: transport.start(address, listening.port if guessed else None)

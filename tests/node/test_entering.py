@@ -98,7 +98,8 @@ def test_the_run_decides_what_is_not_a_boards_own_matter(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("key", ["data.name", "model.name"])
 def test_what_a_run_would_execute_here_must_be_said_here_too(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
-    manifest = changed(recipe=manifests_recipe(**{key: "os:system", "data.dir": "touch /tmp/owned"}))
+    theirs = recipes.with_settings(RECIPE, {"run.nodes": 4, key: "os:system", "data.dir": "touch /tmp/owned"})
+    manifest = changed(recipe=recipes.to_toml(theirs), run_id=entering._run_id(theirs, NAMES).hex())
     with pytest.raises(ConfigError, match=f"{key} is os:system, a function that would be called on this board"):
         joined(monkeypatch, manifest)
     with pytest.raises(ConfigError, match="the run decides"):
@@ -106,10 +107,6 @@ def test_what_a_run_would_execute_here_must_be_said_here_too(monkeypatch: pytest
     entry = joined(monkeypatch, manifest, f"{key}=os:system")
     assert entry.recipe.data.dir == ""
     assert joined(monkeypatch, manifest, f"{key}=os:system", "data.dir=/data").recipe.data.dir == "/data"
-
-
-def manifests_recipe(**settings: object) -> str:
-    return recipes.to_toml(recipes.with_settings(RECIPE, {"run.nodes": 4, **settings}))
 
 
 def changed(**changes: object) -> manifests.Manifest:

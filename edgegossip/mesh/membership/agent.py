@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -22,11 +22,12 @@ from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.detector import Detector
 from edgegossip.mesh.membership.lines import Lines
 from edgegossip.mesh.membership.manifest import Manifest
-from edgegossip.mesh.membership.messages import Ack, Nack, Output, Ping, PingFor, Send
+from edgegossip.mesh.membership.messages import Ack, Changed, Nack, Output, Ping, PingFor, Send
 from edgegossip.mesh.membership.news import Log, News
 from edgegossip.mesh.membership.service import MembershipService, checked_address
 from edgegossip.mesh.membership.settings import SwimSettings
 from edgegossip.mesh.membership.table import Rows
+from edgegossip.mesh.membership.whereabouts import Whereabouts
 from edgegossip.types import NodeId, PeerError
 
 _CALL_S = 5.0  # bound of one call; the detector's own times are shorter
@@ -35,7 +36,7 @@ _LEAVE_S = 1.0
 
 class Agent:
     """One member of one run. `service` goes into the transport's services, then `start` begins; `known` is what a member told
-    about the others. `post` takes Verdict and Moved, `log` sentences."""
+    about the others, and `seeds` where we reached members ourselves. `post` takes Verdict and Moved, `log` sentences."""
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class Agent:
         log: Log,
         *,
         known: Rows = (),
+        seeds: Mapping[NodeId, str] | None = None,
         security: Security | None = None,
         settings: SwimSettings | None = None,
     ) -> None:
@@ -54,6 +56,11 @@ class Agent:
         self.detector: Detector | None = None
         self.service = MembershipService(self)
         self._known = known
+        self._seeds = {
+            manifest.members.index(peer): at for peer, at in (seeds or {}).items() if peer in manifest.members
+        }
+        self._instead: dict[int, str] = {}  # addresses in the table that are of no use here: the seed is
+        self._where = Whereabouts("")
         self.news = News(manifest.members, self.me, post, log)
         self._lines = Lines(replace(MeshLimits(), keepalive_s=3600.0), security)
         self._questions: dict[tuple[int, int], asyncio.Future[Ack | Nack]] = {}  # of others, by sender and number
@@ -63,8 +70,12 @@ class Agent:
 
     # -- life ------------------------------------------------------------------------------------------------
 
-    async def start(self, address: str) -> None:
-        """Take part, reachable at this address; empty: not known yet."""
+    async def start(self, address: str, port: int | None = None) -> None:
+        """Take part, reachable at this address; empty: not known yet. `port`: the address is a guess, and we listen there on
+        all addresses of this machine."""
+        self._where = Whereabouts(address, port)
+        self._where.beside(entry.address for _, entry in self._known if entry.here)
+        address = self._where.address
         life, random = secrets.randbits(63), Random(secrets.randbits(64))
         self.detector = Detector(
             len(self.manifest.members), self.me, address, life, random, time.monotonic(), self.settings, self._known
@@ -117,10 +128,10 @@ class Agent:
     def _revoked(self, peer: NodeId) -> bool:
         return self.security is not None and self.security.revoked(peer)
 
-    def was_reached(self, at: str) -> None:
-        """Somebody reached us at this address, which is ours then if we did not know it."""
-        if self.detector is not None and not self.detector.table[self.me].address and checked_address(at):
-            self.act(lambda detector, now_s: detector.move(checked_address(at), now_s))
+    def was_reached(self, at: str, caller: str) -> None:
+        """Somebody at the host `caller` says that it reached us at this address."""
+        if self._where.reached(checked_address(at), caller):
+            self.act(lambda detector, now_s: detector.move(self._where.address, now_s))
 
     # -- questions of others ---------------------------------------------------------------------------------
 
@@ -154,6 +165,8 @@ class Agent:
             if not isinstance(output, Send):
                 assert self.detector is not None
                 self.news.tell(output, self.detector.table)
+                if isinstance(output, Changed) and output.after.here and self._where.beside([output.after.address]):
+                    self._spawn(self._move())
             elif isinstance(output.message, Ack | Nack):
                 future = self._questions.get((output.to, output.message.number))
                 if future is not None and not future.done():
@@ -166,17 +179,15 @@ class Agent:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _move(self) -> None:
+        self.act(lambda detector, now_s: detector.move(self._where.address, now_s))
+
     async def _ask(self, to: int, message: Ping | PingFor) -> None:
         """One call; its answer, or that there is none, goes to the detector."""
         assert self.detector is not None
         peer, address = self.manifest.members[to], self.detector.table[to].address
         try:
-            envelope = wire.Envelope(self.manifest.run_id, self.manifest.hash, self.name, peer)
-            async with asyncio.timeout(_CALL_S):
-                data = await self._lines.call(peer, address, wire.request(envelope, message))
-            told = wire.parse_response(data, message.number, len(self.manifest.members))
-            if isinstance(told, str):
-                raise PeerError(f"it refuses us: {told}")
+            told = await self._ask_somewhere(to, address, message)
         except (PeerError, grpc.RpcError, grpc.aio.BaseError, OSError, TimeoutError, asyncio.CancelledError) as error:
             if self._ending:
                 raise
@@ -187,3 +198,28 @@ class Agent:
             self.act(lambda detector, now_s: detector.failed(to, message.number, now_s))
             return
         self.act(lambda detector, now_s: detector.receive(to, told, now_s))
+
+    async def _ask_somewhere(self, to: int, address: str, message: Ping | PingFor) -> Ack | Nack:
+        """At its address; if that is of no use, where we reached it when we joined. Raises PeerError and gRPC's errors."""
+        seed = self._seeds.get(to, address)
+        if self._instead.get(to) == address:
+            return await self._ask_at(to, seed, message)
+        try:
+            return await self._ask_at(to, address, message)
+        except (PeerError, grpc.RpcError, grpc.aio.BaseError, OSError, TimeoutError):
+            if seed == address or self._ending:
+                raise
+        told = await self._ask_at(to, seed, message)
+        self._instead[to] = address
+        self.news.found(to, seed)
+        return told
+
+    async def _ask_at(self, to: int, address: str, message: Ping | PingFor) -> Ack | Nack:
+        peer = self.manifest.members[to]
+        envelope = wire.Envelope(self.manifest.run_id, self.manifest.hash, self.name, peer)
+        async with asyncio.timeout(_CALL_S):
+            data = await self._lines.call(peer, address, wire.request(envelope, message))
+        told = wire.parse_response(data, message.number, len(self.manifest.members))
+        if isinstance(told, str):
+            raise PeerError(f"it refuses us: {told}")
+        return told

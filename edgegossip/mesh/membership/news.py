@@ -56,6 +56,12 @@ class News:
             where = address or "an unknown address"
             self._log("notice", f"cannot ask {self._members[member]} at {where}: {printable(why)}")
 
+    def found(self, member: int, address: str) -> None:
+        """A member does not answer where it says that it is, but here."""
+        peer = self._members[member]
+        self._log("notice", f"{peer} is reached at {address}, where we joined through it", peer)
+        self._post(Moved(peer, address))
+
     def refused(self, who: str, why: str) -> None:
         """Somebody was refused: its name as far as it is known, and host:port. The same is told at most once a minute."""
         source = without_port(who)

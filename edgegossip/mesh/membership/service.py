@@ -76,8 +76,8 @@ class MembershipService(grpc.GenericRpcHandler):
         if agent.detector is None:  # worth trying again, unlike a refusal
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{agent.name} is only starting")
             raise AssertionError
-        agent.was_reached(asked.reached)
         host = addresses.parse(place, "address of a peer").host
+        agent.was_reached(asked.reached, host)
         return pb.JoinResponse(
             manifest=agent.manifest.content,
             signature=agent.manifest.signature,

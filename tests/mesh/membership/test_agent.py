@@ -93,3 +93,15 @@ def test_a_revoked_member_is_cut_off_although_it_runs_on(fleet: TestFleet) -> No
         time.sleep(3.0)  # it probes us meanwhile, and we try it again
         assert a.status("c") is b.status("c") is Status.DEAD
         assert not any("c is" in text for text in a.said[said[0] :] + b.said[said[1] :])
+
+
+def test_a_member_that_names_an_address_of_no_use_is_reached_where_it_answered() -> None:
+    a, b = Member("a"), Member("b")
+    with ExitStack() as stack:
+        stack.callback(a.close)
+        stack.callback(b.close)
+        a.transport.submit(a.agent.start(b.transport.address)).result(10.0)  # b would call itself
+        b.agent._known, b.agent._seeds = a.rows()[:1], {0: a.transport.address}
+        b.start()
+        until(lambda: a.status("b") is Status.ALIVE, "it is asked where it answered")
+        assert f"a is reached at {a.transport.address}, where we joined through it" in b.said
