@@ -209,7 +209,8 @@ class Fleet:
         waiting = [m for m in self.members if m.revoked is None and kits.is_staged(self.folder / m.folder, m.serial)]
         for m in waiting:
             kits.put_in_place(self.folder / m.folder, self.folder)
-        (self.folder / UNFINISHED).unlink(missing_ok=True)
+        if (self.folder / UNFINISHED).exists():
+            (self.folder / UNFINISHED).unlink()
         return waiting
 
     def authority(self) -> Authority:

@@ -17,7 +17,13 @@ def tell(fleet: Fleet, where: str, to_coordinator: Give | None = None) -> tuple[
     to a coordinator; its name and the list's number. Raises ConfigError for a bad address, PeerError when it cannot be reached
     or does not take the list over, LocalError when it knows a list that this folder did not make: the folder is an old copy."""
     identity = _operator(fleet)
-    told = announce(identity, where, to_coordinator=to_coordinator)
+    try:
+        told = announce(identity, where, to_coordinator=to_coordinator)
+    except PeerError as error:
+        if "our certificate was revoked" not in str(error):
+            raise
+        cure = _cure(fleet, "whoever listens there", where)
+        raise LocalError(f"{error}: {fleet.folder} is an old copy of the fleet's folder. {cure}") from error
     ours = identity.revocations.number
     if told.number == ours and told.has_ours:
         return told.name, ours
@@ -67,6 +73,12 @@ def _old_copy(fleet: Fleet, told: Told, where: str, ours: int) -> str:
     lists = f"list {told.number}" if told.number > ours else f"another list {ours}"
     return (
         f"{told.name} at {where} goes by {lists}, which {fleet.folder} (list {ours}) did not make: this folder is an old copy "
-        f"of the fleet's, and nobody takes its list over. Copy crl.pem from the identity folder of {told.name} to "
-        f"{fleet.folder / CRL}, then say: edgegossip fleet revoke --fleet {fleet.folder} --tell {where}"
+        f"of the fleet's, and nobody takes its list over. {_cure(fleet, told.name, where)}"
+    )
+
+
+def _cure(fleet: Fleet, who: str, where: str) -> str:
+    return (
+        f"Copy crl.pem from the identity folder of {who} to {fleet.folder / CRL}, then say: "
+        f"edgegossip fleet revoke --fleet {fleet.folder} --tell {where}"
     )

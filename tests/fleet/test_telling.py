@@ -97,6 +97,29 @@ def test_an_operator_with_a_new_certificate_tells_the_present_list(fleet, board,
     assert serials(fleet, "pi-02") < revoked_at(guard)
 
 
+def test_an_old_copy_with_the_operator_of_then(fleet, board, tmp_path):
+    old = shutil.copytree(fleet.folder, tmp_path / "old")
+    transport, guard = board("pi-01")
+    tell(fleet.add("the-operator", "operator", 20, again=True), transport.address)
+    with pytest.raises(LocalError, match="our certificate was revoked: .* is an old copy.*Copy crl.pem"):
+        tell(Fleet.open(old).revoke("pi-02"), transport.address)
+    shutil.copy(tmp_path / "pi-01/crl.pem", old / "crl.pem")
+    with pytest.raises(LocalError, match="no valid operator"):
+        tell(Fleet.open(old).revoke(), transport.address)
+    assert tell(Fleet.open(old).add("the-operator", "operator", 20), transport.address) == ("pi-01", 3)
+    assert serials(fleet, "pi-02") < revoked_at(guard)
+
+
+def test_what_is_told_is_the_list_of_the_folder(fleet, board):
+    transport, guard = board("pi-01")
+    own = fleet.folder / "operator/crl.pem"
+    before = own.read_bytes()
+    fleet = fleet.revoke("pi-02")
+    own.write_bytes(before)  # such as an operator's folder that was elsewhere meanwhile
+    assert tell(fleet, transport.address) == ("pi-01", 2)
+    assert revoked_at(guard) == serials(fleet, "pi-02")
+
+
 def test_again_keeps_the_role_and_the_folder(fleet):
     done = call("add", "--fleet", fleet.folder, "--again", "the-operator")
     assert "the-operator has the role operator: say --role operator" in str(done.exception)
