@@ -43,7 +43,7 @@ class Signer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One run. `content` is the document, `signature` the founder's or empty."""
+    """One run. `content` is the document, `signature` the founder's (see `verify`) or empty."""
 
     content: bytes
     signature: bytes
@@ -60,14 +60,19 @@ class Manifest:
         return parse(self.content, signer.sign(_DOMAIN + self.content))
 
     def verify(self, signer: Signer) -> NodeId:
-        """Who signed it: the founding board, or an operator of the fleet. Raises PeerError."""
+        """Who signed it: the founding board, an operator of the fleet, or a member that found the founder revoked and signed
+        in its place (each of them could have founded the run). Raises PeerError."""
+        signed = _DOMAIN + self.content
         try:
-            return signer.verify(self.founder, _DOMAIN + self.content, self.signature)
-        except PeerError as not_the_founder:
+            name = signer.verify("board", signed, self.signature)
+        except PeerError as not_a_board:
             try:
-                return signer.verify("operator", _DOMAIN + self.content, self.signature)
+                return signer.verify("operator", signed, self.signature)
             except PeerError:
-                raise PeerError(f"the run's manifest bears {not_the_founder}") from None
+                raise PeerError(f"the run's manifest bears {not_a_board}") from None
+        if name not in self.members:
+            raise PeerError(f"the run's manifest bears a signature of {name}, who is no member of it")
+        return name
 
 
 def make(

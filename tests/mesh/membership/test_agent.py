@@ -14,6 +14,7 @@ from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.table import Rows, Status
+from edgegossip.types import PeerError
 from tests.mesh.fleet import TestFleet
 from tests.mesh.security.support import LIMITS
 from tests.mesh.support import PATIENCE_S, RUN
@@ -24,11 +25,13 @@ MANIFEST = manifests.make(RUN, "a", ("a", "b", "c"), "", "")
 class Member:
     """One of three, without streams."""
 
-    def __init__(self, name: str, fleet: TestFleet | None = None, known: Rows = ()) -> None:
+    def __init__(
+        self, name: str, fleet: TestFleet | None = None, known: Rows = (), manifest: manifests.Manifest = MANIFEST
+    ) -> None:
         self.said: list[str] = []
         guard = fleet.guard(name) if fleet else None
         self.agent = Agent(
-            MANIFEST,
+            manifest,
             name,
             lambda event: None,
             lambda kind, text, peer=None: self.said.append(text),
@@ -105,3 +108,19 @@ def test_a_member_that_names_an_address_of_no_use_is_reached_where_it_answered()
         b.start()
         until(lambda: a.status("b") is Status.ALIVE, "it is asked where it answered")
         assert f"a is reached at {a.transport.address}, where we joined through it" in b.said
+
+
+def test_the_run_outlives_the_certificate_of_its_founder(fleet: TestFleet) -> None:
+    signed = MANIFEST.signed_by(fleet.guard("a").identity)
+    b = Member("b", fleet, manifest=signed)
+    try:
+        b.start()
+        tell(fleet.fleet.revoke("a"), b.transport.address)
+        joiner = fleet.guard("c").identity
+        with pytest.raises(PeerError, match="signature of a, whose certificate was revoked"):
+            signed.verify(joiner)
+        until(lambda: b.agent.manifest.signature != signed.signature, "b signs in its place")
+        assert b.agent.manifest.verify(joiner) == "b" and b.agent.manifest.hash == signed.hash
+        assert b.agent.manifest.content == signed.content
+    finally:
+        b.close()

@@ -159,11 +159,12 @@ class Names:
         return name.decode()
 
 
-def test_the_founder_and_an_operator_may_sign_and_nobody_else() -> None:
+def test_members_and_operators_may_sign_and_nobody_else() -> None:
     reader = Names("pi-02")
     assert manifest().signed_by(Names("pi-01")).verify(reader) == "pi-01"
+    assert manifest().signed_by(Names("pi-02")).verify(reader) == "pi-02"  # the founder was revoked
     assert manifest().signed_by(Names("laptop", "operator")).verify(reader) == "laptop"
-    with pytest.raises(PeerError, match="does not fit"):
+    with pytest.raises(PeerError, match="pi-03, who is no member"):
         manifest().signed_by(Names("pi-03")).verify(reader)
     signed = manifest().signed_by(Names("pi-01"))
     other = manifests.parse(manifest(version=2).content, signed.signature)
