@@ -29,6 +29,7 @@ _SIMPLE = (
     ("Server preface", "what listens there is no edgegossip board"),
     ("settings frame", "what listens there is no edgegossip board"),
 )
+_AWAY = ("connection refused", "it does not answer", "no route to host", "host is down", "the network is unreachable")
 
 
 class Unreachable(PeerError):
@@ -46,6 +47,11 @@ def of_rpc(error: grpc.aio.AioRpcError) -> str:
     if found:
         return found.group(1).lower()
     return (details.splitlines() or [str(error.code())])[0][:200]
+
+
+def nobody_there(cause: str) -> bool:
+    """Whether it says no more than that the peer is away."""
+    return cause.endswith(_AWAY)
 
 
 def of_system(error: OSError) -> str:

@@ -231,6 +231,8 @@ class Edge:
         if was in (Status.LEAVING, Status.DOWN, Status.CLOSED) or cause in self._told or len(self._told) >= _MAX_TOLD:
             return
         self._told.add(cause)
+        if was is Status.LOST and causes.nobody_there(cause):
+            return  # that it is away was said when it was lost
         verb = "lost" if was is Status.UP else "cannot reach"
         self._post(Notice(self.peer, f"{verb} {self.peer} {cause}; trying again"))
 
