@@ -7,8 +7,9 @@ time for everything; a suspicion gets shorter with each independent confirmation
 - Whole tables travel instead of queues of updates, and only to those who are not known to have them (`table`). Idle members
   exchange a hash. News is told to a few members every `spread_s`, until all are known to have it, and not only by probes.
 - SWIM probes all members in shuffled rounds. So do we while anybody is suspect, and faster, since boards often fail together. In
-  quiet times each member is watched by the two before it, as in Rapid (Suresh et al., "Stable and consistent membership at scale
-  with Rapid", 2018): no member is forgotten for longer than two intervals, and few connections stay open.
+  quiet times each member is watched by few others only, as in Rapid (Suresh et al., "Stable and consistent membership at scale
+  with Rapid", 2018): the one before it and the one after it. So two watch each other, and one of them asking now and then is
+  enough: who was heard of is not asked, and nobody is forgotten for longer than `quiet_s` and a little.
 - Whatever comes from a member shows that it is there, not only the answer to a probe.
 - A suspicion makes everybody who hears of it probe that member next: it is confirmed, or the suspect told, without delay.
 - Timeouts follow measured round trips, and where a whole fleet is slow (long round trips, processes that are called late) a
@@ -24,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
 from random import Random
 
 from edgegossip.mesh.membership.messages import (
@@ -47,6 +47,7 @@ from edgegossip.mesh.membership.table import Entry, Rows, Status, bounded, merge
 from edgegossip.mesh.membership.teller import Teller
 
 _RIVALRIES = 5
+_SECOND = 1.125  # of two that watch each other one waits longer, and has mostly been asked by then
 
 
 class Detector(Teller):
@@ -73,7 +74,8 @@ class Detector(Teller):
         self._suspected_s: dict[int, float] = {}
         self._lag_s = 0.0  # by so much we are called too late, smoothed
         self._round_trips = [RoundTrip(self.settings) for _ in range(members)]
-        self._rivalries = self._turn = 0
+        self._rivalries = 0
+        self._heard_s = [now_s] * members  # when each was last heard of, or asked
         self._left: dict[int, tuple[float, float]] = {}  # who left, and is tried again: when, and after what pause
         self._expelled: dict[int, int] = {}  # members that are not to be believed any more, and their lives
         for k, entry in known:
@@ -110,10 +112,11 @@ class Detector(Teller):
         for k in [k for k, due_s in self._prompted.items() if due_s <= now_s]:
             del self._prompted[k]
             self._probe(k, now_s)
-        if self._next_probe_s <= now_s:
-            haste = self.settings.haste if self._suspected_s else 1
-            self._next_probe_s = now_s + self.settings.interval_s * self.health.factor / haste
+        if self._next_probe_s <= now_s and self._suspected_s:
+            self._next_probe_s = now_s + self.settings.interval_s * self.health.factor / self.settings.haste
             self._probe_next(now_s)
+        elif self._next_probe_s <= now_s:
+            self._next_probe_s = self._watch(now_s)
         if self._next_retry_s <= now_s:
             self._next_retry_s = now_s + self.settings.retry_s * self._random.uniform(0.75, 1.25)
             self._retry_dead(now_s)
@@ -126,6 +129,7 @@ class Detector(Teller):
         """A message of another member, whose identity is certain."""
         self._notice_stall(now_s)
         self._expelled.pop(sender, None)
+        self._heard_s[sender] = now_s
         self._learn(sender, message.view, now_s)
         if any(probe.target == sender for probe in self._probes.values()):
             self._drop_probes(sender)
@@ -237,6 +241,7 @@ class Detector(Teller):
             self._suspected_s.pop(member, None)
         elif before.status is not Status.SUSPECT or before.incarnation != after.incarnation:
             self._suspected_s[member] = now_s
+            self._next_probe_s = min(self._next_probe_s, now_s + self._random.uniform(0, self.settings.interval_s))
             if not after.accusers >> self.me & 1:
                 self._prompted[member] = now_s + self._random.uniform(0, self.settings.interval_s / 2)
         if after.status is not Status.SUSPECT:
@@ -271,13 +276,7 @@ class Detector(Teller):
     # -- probing ---------------------------------------------------------------------------------------------
 
     def _probe_next(self, now_s: float) -> None:
-        """In quiet times the next of those whom we watch; else the next one of the round who is not suspected by us already."""
-        if not self._suspected_s:
-            self._turn += 1
-            watched = self._watched()
-            if watched:
-                self._probe(watched[self._turn % len(watched)], now_s)
-            return
+        """The next one of the round who is not suspected by us already."""
         for _ in range(2 * len(self.table)):
             if not self._order:
                 self._order = [k for k in range(len(self.table)) if k != self.me]
@@ -286,11 +285,25 @@ class Detector(Teller):
             if not self.table[target].accusers >> self.me & 1 and self._probe(target, now_s):
                 return
 
+    def _watch(self, now_s: float) -> float:
+        """In quiet times: those of our neighbours that were silent for a while. When to look again."""
+        look_s = now_s + self.settings.interval_s * self.health.factor
+        for k in self._watched():
+            pause_s = self.settings.quiet_s * self.health.factor
+            due_s = self._heard_s[k] + (pause_s if self.me < k else pause_s * _SECOND)
+            if due_s <= now_s:
+                self._heard_s[k] = now_s
+                self._probe(k, now_s)
+            else:
+                look_s = min(look_s, due_s)
+        return look_s
+
     def _watched(self) -> list[int]:
-        """The members after us, as far as they are here."""
+        """The members next to us on both sides, as far as they are here."""
         n = len(self.table)
-        here = (k for k in ((self.me + step) % n for step in range(1, n)) if self.table[k].here)
-        return list(islice(here, self.settings.watchers))
+        here = [k for k in ((self.me + step) % n for step in range(1, n)) if self.table[k].here]
+        after = (self.settings.watchers + 1) // 2
+        return list(dict.fromkeys(here[:after] + here[::-1][: self.settings.watchers - after]))
 
     def _probe(self, target: int, now_s: float) -> bool:
         """Whether there was a reason to."""

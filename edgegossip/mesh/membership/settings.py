@@ -14,8 +14,9 @@ class SwimSettings:
 
     With the defaults a member that stops answering is named by all within 10 s, at up to 64 members."""
 
-    interval_s: float = 2.0  # between two probes that a member makes
-    watchers: int = 2  # in quiet times a member is probed by so many others
+    interval_s: float = 2.0  # between two probes that a member makes while anybody is suspect; then divided by `haste`
+    watchers: int = 2  # in quiet times a member is watched by so many others
+    quiet_s: float = 3.0  # in quiet times two that watch each other hear of each other at least so often
     haste: float = 6.0  # while anybody is suspect, probes follow each other so many times faster
     timeout_s: float = 1.0  # of a direct probe, until round trips have been measured
     timeout_min_s: float = 0.4
