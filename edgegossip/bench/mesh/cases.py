@@ -131,8 +131,8 @@ def _ring(nodes: int, repeat: int) -> Row:
 
 
 def _idle(nodes: int, seconds: float) -> Row:
-    """CPU time of all processes together while each waits for its peers, in percent of one core."""
-    with Fleet("mesh", nodes) as fleet:
+    """CPU time of all processes together while each waits for its peers, in percent of one core: streams, members' probes."""
+    with Fleet(f"member-{nodes}", nodes) as fleet:
         fleet.ring(2, SMALL_BYTES)
         time.sleep(2.0)  # what starting left behind ends
         cpu_s = sum(fleet.all("idle", seconds=seconds))

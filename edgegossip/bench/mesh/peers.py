@@ -52,8 +52,8 @@ class RingPeer(Peer, Protocol):
 class MeshPeer:
     """GrpcTransport as a node uses it: from another thread than its own. A RingPeer, which also idles."""
 
-    def __init__(self, name: str) -> None:
-        self._transport = GrpcTransport(name, RUN_ID, limits=MeshLimits(grace_s=30.0))
+    def __init__(self, name: str, transport: GrpcTransport | None = None) -> None:
+        self._transport = transport or GrpcTransport(name, RUN_ID, limits=MeshLimits(grace_s=30.0))
         self.address = self._transport.address
         self._frames: Counter[str] = Counter()  # taken from `incoming` and not asked for yet
         self._receipts = 0

@@ -31,7 +31,7 @@ NOTES = (
     "gRPC: a raw stream of bytes over the same grpcio, without framing, acknowledgements or assembly; TCP: a plain socket",
     "throughput: frames one after the other between two processes; latency: a frame there and one back, halved",
     "ring: a frame to and from each neighbour a round, no computing; MB/s of all processes together",
-    "idle: CPU of all processes together while they wait, in percent of one core; memory: growth of a process on average",
+    "idle: CPU of all processes (members of one run) while they wait, percent of one core; memory: growth of a process, average",
     "to gRPC: the mesh's rate divided by gRPC's (throughput, more is better), else time by time (less is better)",
 )
 

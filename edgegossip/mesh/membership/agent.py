@@ -71,9 +71,10 @@ class Agent:
 
     # -- life ------------------------------------------------------------------------------------------------
 
-    async def start(self, address: str, port: int | None = None) -> None:
+    async def start(self, address: str, port: int | None = None, known: Rows = ()) -> None:
         """Take part, reachable at this address; empty: not known yet. `port`: the address is a guess, and we listen there on
-        all addresses of this machine."""
+        all addresses of this machine. `known`: what a member told of the others since we were made."""
+        self._known = known or self._known
         self._where = Whereabouts(address, port)
         self._where.beside(entry.address for _, entry in self._known if entry.here)
         address = self._where.address
