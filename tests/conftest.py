@@ -7,6 +7,7 @@ either; no branch of those packages stands outside a function.
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,10 @@ TRACED = {"codecs", "conformance", "gossip", "test_frame.py", "test_layout.py"}
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """pytest-cov has started its tracer just before; each traced test resumes it."""
+    """pytest-cov has started its tracer just before; each traced test resumes it. A shell starts what runs in its background with
+    Ctrl-C ignored, and so would be every process of a test."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if coverage := _coverage(session.config):
         coverage.pause()
 

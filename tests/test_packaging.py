@@ -18,8 +18,9 @@ def names(requirements):
     return {re.match(r"[\w-]+", r).group().lower() for r in requirements}
 
 
-def test_a_gossip_board_needs_seven_packages():
-    assert names(PROJECT["dependencies"]) == {"numpy", "grpcio", "protobuf", "psutil", "click", "tomli-w", "zstandard"}
+def test_a_gossip_board_needs_eight_packages():
+    board = {"numpy", "grpcio", "protobuf", "psutil", "click", "tomli-w", "zstandard", "setproctitle"}
+    assert names(PROJECT["dependencies"]) == board
 
 
 def test_everything_installed_is_pinned():
