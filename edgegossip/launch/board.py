@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,10 @@ from edgegossip.profiling.sinks import RecordSink, Tee
 from edgegossip.recipe import Recipe
 from edgegossip.report.live import Live, LiveSink
 from edgegossip.types import ConfigError
+
+# Nobody tells a gossip board whether its run went on without it and is over. After so long it is more likely to be wanted in a
+# new run of the same recipe, whose members would take over the old model from it.
+STALE_S = 3600.0
 
 
 def run_member(
@@ -119,7 +124,17 @@ def _before(recipe: Recipe, options: NodeOptions, fresh: bool) -> Path | None:
         run_id, members = options.entry.manifest.run_id, options.entry.manifest.members
     elif recipe.run.mode == "gossip":
         members = peer_members(options)
-    return unfinished(options.runs_dir, run_id, members, options.name)
+    found = unfinished(options.runs_dir, run_id, members, options.name)
+    if found is None or recipe.run.mode == "server" or (age_s := _kept_s(found, options)) < STALE_S:
+        return found
+    click.echo(f"{found} was left unfinished {age_s / 3600:.0f} h ago; --resume {found} goes on with it", err=True)
+    return None
+
+
+def _kept_s(folder: Path, options: NodeOptions) -> float:
+    """How long ago this board's newest checkpoint in a run folder was written, by this machine's clock."""
+    kept = (folder / "checkpoint" / options.name).glob("*.ckpt")
+    return time.time() - max((file.stat().st_mtime for file in kept), default=0.0)
 
 
 def _with_identity(options: NodeOptions) -> NodeOptions:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,20 @@ def test_the_same_command_goes_on_and_says_so(how: str, found: Found, tmp_path: 
     first, second, fresh = found
     assert second == (first[0], how != "server") and not first[1]
     assert fresh[0] != first[0] and not fresh[1]
+
+
+@pytest.mark.parametrize("how", COMMANDS)
+def test_a_gossip_run_of_long_ago_is_named_and_not_taken(how: str, found: Found, tmp_path: Path) -> None:
+    start(tmp_path, *COMMANDS[how])
+    keep(first := found[0][0])
+    long_ago = time.time() - boards.STALE_S - 2 * 3600
+    for file in (first / "checkpoint" / "pi-01").iterdir():
+        os.utime(file, (long_ago, long_ago))
+    said = start(tmp_path, *COMMANDS[how])
+    if how == "server":  # its coordinator knows whether the run is over
+        assert found[1][0] == first
+    else:
+        assert found[1][0] != first and f"{first} was left unfinished 3 h ago; --resume {first} goes on" in said
 
 
 def test_a_run_that_is_over_or_another_is_not_taken(found: Found, tmp_path: Path) -> None:
