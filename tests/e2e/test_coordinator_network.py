@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("flwr")
-pytest.importorskip("cryptography")
+pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
+pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
+pytest.importorskip("cryptography", reason="makes the identities")
 
 from edgegossip.fleet.store import Fleet  # noqa: E402
 from edgegossip.profiling.run_folder import read_run  # noqa: E402

@@ -141,9 +141,7 @@ def test_a_member_that_restarts_before_it_was_missed_is_told_apart_by_its_life()
 
 def test_who_leaves_is_not_dead() -> None:
     world = World(8, 6)
-    world._perform(3, world.nodes[3].leave(world.clock.now))
-    world.run(0.5)
-    world.kill(3)
+    world.leave(3, 0.5)
     world.run(20.0)
     assert {world.status(3, at=k) for k in world.nodes} == {Status.LEFT}
     assert not world.named_dead
@@ -323,9 +321,7 @@ def test_another_process_of_an_expelled_member_may_come_back() -> None:
 @pytest.mark.parametrize("away_s", [1.0, 20.0, 300.0])
 def test_a_founder_that_left_and_knows_nobodys_address_is_found(away_s: float) -> None:
     world = World(4, 1)
-    world._perform(0, world.nodes[0].leave(world.clock.now))
-    world.run(1.0)
-    world.kill(0)
+    world.leave(0, 1.0)
     world.run(away_s)
     assert all(world.status(0, at=k) is Status.LEFT for k in (1, 2, 3))
     others, world.nodes = world.nodes, {}
@@ -337,9 +333,7 @@ def test_a_founder_that_left_and_knows_nobodys_address_is_found(away_s: float) -
 
 def test_who_left_costs_little() -> None:
     world = World(2, 1)
-    world._perform(0, world.nodes[0].leave(world.clock.now))
-    world.run(1.0)
-    world.kill(0)
+    world.leave(0, 1.0)
     world.run(300.0)
     before = world.sent
     world.run(600.0)

@@ -60,6 +60,12 @@ class World:
         for k in members:
             del self.nodes[k]
 
+    def leave(self, k: int, seconds: float) -> None:
+        """It says goodbye, and its process ends so much later."""
+        self._perform(k, self.nodes[k].leave(self.clock.now))
+        self.run(seconds)
+        self.kill(k)
+
     def pause(self, k: int, seconds: float) -> None:
         self.paused[k] = self.clock.now + seconds
 
