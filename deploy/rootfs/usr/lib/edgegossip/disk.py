@@ -1,0 +1,101 @@
+"""Files that are whole or not there, for the programs of a board's image. Standard library only, and nothing of a release's: these
+programs must run when a release does not.
+
+The operations are those of `edgegossip.checkpoint.files`, so that tests can cut the power between any two of them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+
+class Disk:
+    """The real one. Paths are below `root`, which is / on a board. Everything raises OSError."""
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = root
+
+    def path(self, path: str) -> str:
+        """Where a path of the board's is on this machine."""
+        return os.path.join(self.root, path.lstrip("/"))
+
+    def read(self, path: str) -> bytes | None:
+        """The whole of a file; None when there is none."""
+        try:
+            with open(self.path(path), "rb") as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self.path(path))
+
+    def target(self, path: str) -> str | None:
+        """Where a symbolic link points; None when there is none."""
+        try:
+            return os.readlink(self.path(path))
+        except OSError:
+            return None
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.path(folder)))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def make_folder(self, path: str) -> None:
+        os.makedirs(self.path(path), exist_ok=True)
+        self.sync_folder(os.path.dirname(path.rstrip("/")) or "/")
+
+    def replace(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Put `data` in place of a file, durably: a power cut leaves the old one or the new one."""
+        temporary = self.path(f"{path}.new")
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)  # of a run that was cut: it may have other permissions
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            os.fchmod(fd, mode)  # whatever the umask
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, self.path(path))
+        self.sync_folder(os.path.dirname(path))
+
+    def point(self, path: str, target: str) -> None:
+        """Make `path` a symbolic link to `target`, durably, in the place of what it was."""
+        temporary = self.path(f"{path}.new")
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        os.symlink(target, temporary)
+        os.replace(temporary, self.path(path))
+        self.sync_folder(os.path.dirname(path))
+
+    def overwrite(self, path: str) -> None:
+        """Zeros over the content, where it lies, durably."""
+        fd = os.open(self.path(path), os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            left = os.fstat(fd).st_size
+            while left:
+                left -= os.write(fd, bytes(min(left, 65_536)))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def remove(self, path: str) -> None:
+        """Durably; one that is not there is all right."""
+        with suppress(FileNotFoundError):
+            os.unlink(self.path(path))
+        self.sync_folder(os.path.dirname(path))
+
+    def sync_folder(self, path: str) -> None:
+        fd = os.open(self.path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with suppress(OSError):  # FAT may refuse; what was in the folder is synced with the device below
+                os.fsync(fd)
+            if os.path.normpath(path).startswith("/boot"):
+                os.sync()
+        finally:
+            os.close(fd)
