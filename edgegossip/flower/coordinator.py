@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -229,7 +230,7 @@ class Coordinator:
             exchange.gather(self._join_s if start is None else min(self._join_s, REJOIN_S))
             names = ", ".join(m.name for m in exchange.roster.up())
             begins = "training starts" if start is None else f"training goes on in round {start.round}"
-            self._sink.event(COORDINATOR, "started", f"{begins} with {names}")
+            self._sink.event(COORDINATOR, "started", f"{begins} with {names}", unix_s=time.time())
             model = self._rounds(exchange).run(self._initial, start)
             self._on_model(model)
             self._model = model

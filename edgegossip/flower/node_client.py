@@ -235,14 +235,14 @@ class NodeClient:
 
     def _joined(self, values: int) -> None:
         text = f"{self._name} joined the run at {self._address} and trains {values} values"
-        self._sink.event(self._name, "started", text, values=values)
+        self._sink.event(self._name, "started", text, values=values, unix_s=time.time())
         self._clock.finish_round()  # what came before belongs to no round
 
     def _report(self, board: Board) -> None:
         values = board.take_report()
         for meter in self._meters:
             values |= meter()
-        values |= self._clock.finish_round().metrics()
+        values |= self._clock.finish_round().metrics(board.round)
         self._sink.metrics(self._name, board.round, values)
 
 

@@ -263,7 +263,7 @@ class Rounds:
         values = {"server/answers": len(answers), **used_values(list(frames.values()))}
         values |= self._sent.metrics(self._plan.layout)
         values |= self._meter()
-        values |= self._clock.finish_round().metrics()
+        values |= self._clock.finish_round().metrics(round)
         self._sink.metrics(COORDINATOR, round, values)
 
 

@@ -185,11 +185,11 @@ def _begin(spec: NodeSpec, driver: Driver, loaded: Loaded, down: frozenset[NodeI
     values = loaded.workload.layout.size
     if loaded.restored is None:
         driver.start(loaded.workload.initial(spec.recipe.run.seed), down)
-        sink.event(spec.name, "started", f"{spec.name} trains {values} values", values=values)
+        sink.event(spec.name, "started", f"{spec.name} trains {values} values", values=values, unix_s=time.time())
         return
     driver.resume(loaded.restored.state, down)
     text = f"{spec.name} trains {values} values, from its checkpoint of round {loaded.restored.round}"
-    sink.event(spec.name, "started", text, values=values, round=loaded.restored.round)
+    sink.event(spec.name, "started", text, values=values, round=loaded.restored.round, unix_s=time.time())
 
 
 def _save(path: Path, layout: Layout, model: Vec, keeper: Keeper | None) -> None:
@@ -232,11 +232,12 @@ class _Reporter:
         }
         if self._keeper is not None:
             self._keeper.ready()
-        if self._driver.round >= self._spec.recipe.run.rounds:
+        last = self._driver.round >= self._spec.recipe.run.rounds
+        if last:
             self._driver.drain(LEAVE_S)
-        values |= self._driver.traffic.take()
+        values |= self._driver.traffic.take(None if last else time.monotonic())
         values |= self._meters()
-        values |= self._clock.finish_round().metrics()
+        values |= self._clock.finish_round().metrics(done.round)
         self._sink.metrics(self._spec.name, done.round, values)
 
     def last(self) -> Metrics:

@@ -1,10 +1,29 @@
-"""Byte counts of one node's sends: what the codec made, and what it took to carry it. Counted when acknowledged."""
+"""Byte counts of one node's sends: what the codec made, and what it took to carry it; what went to each neighbour, and for
+how long it was under way. Counted when acknowledged."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from edgegossip.mesh.base import SendReceipt
+from edgegossip.profiling.records import LINK_BYTES, LINK_PREFIX, LINK_SECONDS
+from edgegossip.types import NodeId
+
+LINKS_EVERY_S = 1.0  # links are reported in rounds so far apart: with many neighbours they are half of a record
+
+
+@dataclass(slots=True)
+class Link:
+    """What went to one neighbour."""
+
+    message_bytes: int = 0
+    seconds: float = 0.0  # in which something was under way
+    until_s: float = 0.0  # when the last of it had arrived
+
+    def take(self, receipt: SendReceipt) -> None:
+        self.message_bytes += receipt.message_bytes
+        self.seconds += max(0.0, receipt.acknowledged_s - max(receipt.start_s, self.until_s))
+        self.until_s = max(self.until_s, receipt.acknowledged_s)
 
 
 @dataclass(slots=True)
@@ -16,6 +35,8 @@ class Traffic:
     overhead_bytes: int = 0
     frames: int = 0  # that carried values
     in_flight: dict[int, int] = field(default_factory=dict)  # ticket -> payload bytes
+    links: dict[NodeId, Link] = field(default_factory=dict)
+    links_told_s: float = 0.0  # when they were reported last
 
     def sent(self, ticket: int, payload_bytes: int) -> None:
         self.in_flight[ticket] = payload_bytes
@@ -23,6 +44,10 @@ class Traffic:
     def acknowledged(self, receipt: SendReceipt) -> None:
         payload = self.in_flight.pop(receipt.ticket, None)
         if payload is not None:
+            link = self.links.get(receipt.to)
+            if link is None:
+                link = self.links[receipt.to] = Link()
+            link.take(receipt)
             self.payload_bytes += payload
             self.overhead_bytes += receipt.message_bytes - payload
             self.frames += payload > 0  # a greeting has no values
@@ -30,8 +55,9 @@ class Traffic:
     def failed(self, ticket: int) -> None:
         self.in_flight.pop(ticket, None)
 
-    def take(self) -> dict[str, float]:
-        """Metrics since the last call, reset to zero."""
+    def take(self, now_s: float | None = None) -> dict[str, float]:
+        """Metrics since the last call, reset to zero. Links are among them when LINKS_EVERY_S have passed since the last
+        time at `now_s` (`time.monotonic`), or without it."""
         metrics: dict[str, float] = {
             "net/payload_bytes": self.payload_bytes,
             "net/overhead_bytes": self.overhead_bytes,
@@ -39,4 +65,16 @@ class Traffic:
         if self.frames:
             metrics["codec/bits_per_value"] = 8 * self.payload_bytes / (self.frames * self.values)
         self.payload_bytes = self.overhead_bytes = self.frames = 0
+        if now_s is None or now_s - self.links_told_s >= LINKS_EVERY_S:
+            self.links_told_s = self.links_told_s if now_s is None else now_s
+            metrics |= self._take_links()
+        return metrics
+
+    def _take_links(self) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        for peer, link in self.links.items():
+            if link.message_bytes:
+                metrics[f"{LINK_PREFIX}{peer}{LINK_BYTES}"] = link.message_bytes
+                metrics[f"{LINK_PREFIX}{peer}{LINK_SECONDS}"] = link.seconds
+                link.message_bytes, link.seconds = 0, 0.0
         return metrics

@@ -43,6 +43,14 @@ METRICS = (
 )
 
 
+SPARSE = ("eval/loss", "eval/accuracy")  # are there in some rounds only
+
+# What went to one neighbour: link/<peer>_bytes, frames and what carries them, counted when acknowledged; link/<peer>_s,
+# seconds in which something was under way to it. Of the time since the record before that has them.
+LINK_PREFIX, LINK_BYTES, LINK_SECONDS = "link/", "_bytes", "_s"
+SPANS = "time/spans"  # text: the parts of some rounds in their order, see spans.RoundTimes.spans
+
+
 class Sink(Protocol):
     """Where records go: a run folder, the parent process's pipe, an exporter."""
 

@@ -8,14 +8,19 @@ the parts add up to the round without a rounding error.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import TracebackType
+from typing import Any
 
-from edgegossip.profiling.records import PARTS
-from edgegossip.types import LocalError
+from edgegossip.profiling.records import PARTS, SPANS
+from edgegossip.types import LocalError, Round
 
 NS_PER_S = 1_000_000_000
+_LOGGED = 4_000  # stretches of a round that are kept at all
+MOST_SPANS = 400  # of one round that are written down; a round with more has none
+_SPANS_OF = ((0.25, 1), (0.025, 10), (0.0, 100))  # of rounds that take so many seconds, every so many are written down
 
 
 def _known(part: str) -> str:
@@ -31,6 +36,7 @@ class RoundTimes:
     parts_ns: Mapping[str, int]  # every name of PARTS, wall nanoseconds
     round_ns: int  # wall nanoseconds from the last finish_round (or the clock's start) to this one
     cpu_ns: int  # CPU nanoseconds of the whole process, all threads, in the same interval
+    spans_ns: Sequence[tuple[str, int]] = ()  # the stretches of the round in their order: part, wall nanoseconds
 
     @property
     def parts_s(self) -> dict[str, float]:
@@ -44,10 +50,34 @@ class RoundTimes:
     def cpu_s(self) -> float:
         return self.cpu_ns / NS_PER_S
 
-    def metrics(self) -> dict[str, float]:
-        """The same under the names of metrics.jsonl: time/compute_s and so on, time/round_s, time/cpu_s."""
-        values = {f"time/{part}_s": seconds for part, seconds in self.parts_s.items()}
-        return {**values, "time/round_s": self.round_s, "time/cpu_s": self.cpu_s}
+    def metrics(self, step: Round | None = None) -> dict[str, float | str]:
+        """The same under the names of metrics.jsonl: time/compute_s and so on, time/round_s, time/cpu_s; time/spans in some
+        rounds `step`: every one, tenth or hundredth, the more the longer a round takes. Boards whose rounds take equally
+        long choose the same ones."""
+        values: dict[str, float | str] = {f"time/{part}_s": seconds for part, seconds in self.parts_s.items()}
+        values |= {"time/round_s": self.round_s, "time/cpu_s": self.cpu_s}
+        if step is not None and step % next(n for least_s, n in _SPANS_OF if self.round_s >= least_s) == 0:
+            if text := self.spans():
+                values[SPANS] = text
+        return values
+
+    def spans(self) -> str:
+        """The stretches as text: the first letter of each part and its microseconds, such as "c812e35t5w120d8". Without
+        gaps they fill the round, to a microsecond. Empty when there are more than MOST_SPANS."""
+        merged: list[list[Any]] = []
+        end_ns = 0
+        for part, ns in self.spans_ns:
+            end_ns += ns
+            if merged and (merged[-1][0] == part or ns < 500):
+                merged[-1][1] = end_ns
+            elif ns >= 500:
+                merged.append([part, end_ns])
+        if len(merged) > MOST_SPANS:
+            return ""
+        ends_us = [0, *((end_ns + 500) // 1000 for _, end_ns in merged)]
+        return "".join(
+            f"{part[0]}{end - start}" for (part, _), (start, end) in zip(merged, pairwise(ends_us), strict=True)
+        )
 
 
 class Span:
@@ -95,6 +125,7 @@ class RoundClock:
         self._cpu_clock_ns = cpu_clock_ns
         self._parts_ns = dict.fromkeys(PARTS, 0)
         self._stack = [Span(self, "other")]  # the outermost one never ends
+        self._log: list[tuple[Span, int]] = []  # the stretches of this round; a span may still change its part
         self._last_ns = clock_ns()
         self._cpu_start_ns = cpu_clock_ns()
 
@@ -126,7 +157,9 @@ class RoundClock:
         cpu_ns = self._cpu_clock_ns()
         for span in self._stack:
             self._bank(span)
-        times = RoundTimes(self._parts_ns, sum(self._parts_ns.values()), cpu_ns - self._cpu_start_ns)
+        spans_ns = tuple((span.part, ns) for span, ns in self._log)
+        times = RoundTimes(self._parts_ns, sum(self._parts_ns.values()), cpu_ns - self._cpu_start_ns, spans_ns)
+        self._log = []
         self._parts_ns = dict.fromkeys(PARTS, 0)
         self._cpu_start_ns = cpu_ns
         return times
@@ -134,6 +167,8 @@ class RoundClock:
     def _settle(self) -> None:
         now_ns = self._clock_ns()
         self._stack[-1]._own_ns += now_ns - self._last_ns
+        if len(self._log) <= _LOGGED:
+            self._log.append((self._stack[-1], now_ns - self._last_ns))
         self._last_ns = now_ns
 
     def _bank(self, span: Span) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.profiling.records import METRICS, PARTS
-from edgegossip.profiling.spans import RoundClock
+from edgegossip.profiling.spans import MOST_SPANS, RoundClock
 from edgegossip.types import LocalError
 
 
@@ -158,3 +158,34 @@ def test_the_default_clocks_run():
         sum(range(10_000))
     times = clock.finish_round()
     assert times.parts_ns["compute"] > 0 and times.round_s == times.round_ns / 1e9
+
+
+def test_spans_of_a_round_fill_it_in_their_order():
+    wall, _, clock = _pair()
+    with clock.span("compute"):
+        wall.ns += 812_000
+    with clock.span("encode"):
+        wall.ns += 35_400
+        with clock.span("transmit"):
+            wall.ns += 5_400
+        wall.ns += 200  # too short to see: goes to what is before it
+    with clock.span("wait"):
+        wall.ns += 120_000
+    times = clock.finish_round()
+    assert times.spans() == "c812e35t6w120"
+    assert times.metrics(step=0)["time/spans"] == times.spans()
+    assert "time/spans" not in times.metrics(step=7)  # of so short rounds every hundredth
+    assert "time/spans" not in times.metrics()
+    wall.ns += 300_000_000
+    assert clock.finish_round().metrics(step=7)["time/spans"] == "o300000"
+
+
+def test_a_round_of_too_many_spans_has_none_written_down():
+    wall, _, clock = _pair()
+    for part in ["wait", "transmit"] * MOST_SPANS:
+        with clock.span(part):
+            wall.ns += 1_000
+    assert clock.finish_round().spans() == ""
+    with clock.span("wait"):
+        wall.ns += 1_000
+    assert clock.finish_round().spans() == "w1"
