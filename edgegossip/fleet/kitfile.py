@@ -1,4 +1,4 @@
-"""One file with all that a board needs to become itself: its identity, networks, what it runs. It goes onto a card's boot partition
+"""One file with all that a board needs to become itself: identity, networks, what it runs. It goes onto a card's boot partition
 as `edgegossip.kit`, and first boot (deploy/rootfs) puts it in its place.
 
     {"format": "edgegossip-kit", "version": 1, "body": TEXT, "signature": BASE64}
@@ -141,7 +141,9 @@ def _check(kit: Kit, body: bytes, signature: bytes) -> None:
     own = certificates.parse_certificate(der.from_pem(pem[CERTIFICATE], "CERTIFICATE"))
     crl = certificates.parse_revocations(der.from_pem(pem[CRL], LABEL))
     if not own.is_signed_by(authority) or not crl.is_signed_by(authority):
-        raise DataError("its certificate and its authority are of two fleets: make it again with `edgegossip fleet kit`")
+        raise DataError(
+            "its certificate and its authority are of two fleets: make it again with `edgegossip fleet kit`"
+        )
     subject = subject_of(own.dns_names, fleet_id(authority.public_key))
     if (subject.name, subject.role, subject.fleet_id) != (kit.name, "board", kit.fleet_id):
         raise DataError(f"it is for {kit.name}, but its certificate is that of {subject.name} ({subject.role})")

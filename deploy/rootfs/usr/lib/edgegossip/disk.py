@@ -1,5 +1,5 @@
-"""Files that are whole or not there, for the programs of a board's image. Standard library only, and nothing of a release's: these
-programs must run when a release does not.
+"""Files that are whole or not there, for the programs of a board's image. Standard library only, and nothing of a release:
+these programs must run when a release does not.
 
 The operations are those of `edgegossip.checkpoint.files`, so that tests can cut the power between any two of them."""
 

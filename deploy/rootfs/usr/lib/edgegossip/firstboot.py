@@ -54,7 +54,12 @@ class Machine:
         """What it printed. Raises Failed with its last line."""
         try:
             done = subprocess.run(
-                command, input=text, capture_output=True, text=True, timeout=COMMAND_S, env={**os.environ, "LC_ALL": "C"}
+                command,
+                input=text,
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_S,
+                env={**os.environ, "LC_ALL": "C"},
             )
         except FileNotFoundError:
             raise Failed(f"{command[0]} is not in this image") from None
@@ -115,7 +120,9 @@ def apply_kit(disk: Disk, machine: Machine, data: bytes, say: Callable[[str], No
         kit = json.loads(json.loads(data)["body"])
         floor_s = float(kit["issued_s"])
     except (ValueError, KeyError, TypeError):
-        raise Failed(f"{KIT} is damaged: make a kit again with `edgegossip fleet kit`, and put it on the card") from None
+        raise Failed(
+            f"{KIT} is damaged: make a kit again with `edgegossip fleet kit`, and put it on the card"
+        ) from None
     if machine.now() < floor_s:
         machine.set_clock(floor_s)
         say("the clock was behind: set to the day on which the kit was made")
