@@ -40,6 +40,19 @@ MAY = {
     "bench": {*PURE_MAY, "recipe", "checkpoint", "profiling", "int8", "training", "mesh", "flower"},
     "report": {*PURE_MAY, "recipe", "profiling", "training", "node"},
     "study": {*PURE_MAY, "recipe", "profiling", "training", "flower", "node", "report"},
+    "scale": {
+        *PURE_MAY,
+        "recipe",
+        "profiling",
+        "int8",
+        "training",
+        "mesh",
+        "flower",
+        "node",
+        "bench",
+        "report",
+        "study",
+    },
     "launch": {*PURE_MAY, "fleet", "recipe", "checkpoint", "profiling", "training", "mesh", "flower", "node", "report"},
 }
 MAY["cli"] = set(MAY)
@@ -57,6 +70,7 @@ OUTSIDE = {
     "flower": {"flwr", "grpc", "google", "httpx", "starlette", "uvicorn"},  # the last three are dependencies of flwr
     "report": {"matplotlib", "rich"},
     "study": {"matplotlib"},
+    "scale": {"tomli_w", "torch"},
     "launch": {"click", "psutil", "setproctitle"},
     "cli": {"click"},
 }
@@ -179,6 +193,8 @@ def loaded_by(code):
         ("edgegossip.cli.study", set()),
         ("edgegossip.study.campaign", set()),
         ("edgegossip.study.pool", set()),
+        ("edgegossip.scale.devices", set()),
+        ("edgegossip.scale.predict", set()),
     ],
 )
 def test_importing_loads_nothing_heavy(module, may):

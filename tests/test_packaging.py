@@ -66,6 +66,7 @@ def test_a_wheel_carries_everything_but_sources(wheel):
     assert {"edgegossip/py.typed"} <= held
     assert any(n.startswith("edgegossip/native/_native") and n.endswith(".so") for n in held)
     assert any(n.startswith("edgegossip/recipes/") and n.endswith(".toml") for n in held)
+    assert {f"edgegossip/{p.relative_to(ROOT)}" for p in (ROOT / "devices").rglob("*.toml")} <= held
     assert not [n for n in held if n.endswith((".cpp", ".hpp", ".inc", ".pyc"))]
     assert {n.split("/")[0].split("-")[0] for n in held} == {"edgegossip"}
 
