@@ -22,6 +22,7 @@ from edgegossip.mesh.channels import CallerGone, Security
 from edgegossip.mesh.inbox import Inbox
 from edgegossip.mesh.intake import Ended, Intake, Refused, Source
 from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.patient import Patient
 from edgegossip.mesh.security.rates import Buckets, Teller
 from edgegossip.mesh.text import printable
 from edgegossip.types import DecodeError, NodeId, PeerError
@@ -140,7 +141,7 @@ class Inbound(grpc.GenericRpcHandler):
             self._streams.discard(task)
 
     async def _hello(self, context: grpc.aio.ServicerContext) -> mesh_pb2.Hello:
-        request: Any = await self._within(self._silence_s, context.read(), "said nothing")
+        request: Any = await self._within(self._silence_s, Patient(context.read()), "said nothing")
         if request is grpc.aio.EOF:
             raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, "the stream ended before Hello")
         parsed = wire.parse_request(request)
@@ -230,7 +231,7 @@ class Inbound(grpc.GenericRpcHandler):
                 welcome.partial, welcome.partial_received = source.part.transfer, source.part.received
             await answers.write(mesh_pb2.ExchangeResponse(welcome=welcome))
             answers.start()
-            while (request := await context.read()) is not grpc.aio.EOF:
+            while (request := await Patient(context.read())) is not grpc.aio.EOF:
                 parsed = wire.parse_request(request)
                 if isinstance(parsed, wire.ChunkView):
                     received = await self._intake.take(sender, source, parsed, answers)
@@ -278,4 +279,4 @@ class Inbound(grpc.GenericRpcHandler):
         refusal = mesh_pb2.Refusal(code=refused.code, reason=refused.reason, transfer=refused.transfer)
         with suppress(TimeoutError, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
             async with asyncio.timeout(1.0):  # to a connection that hangs, too
-                await context.write(mesh_pb2.ExchangeResponse(refusal=refusal).SerializeToString())
+                await Patient(context.write(mesh_pb2.ExchangeResponse(refusal=refusal).SerializeToString()))

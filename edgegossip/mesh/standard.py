@@ -15,6 +15,7 @@ from contextlib import suppress
 from google.protobuf.descriptor import FileDescriptor
 
 from edgegossip.mesh._grpc import grpc
+from edgegossip.mesh.patient import Patient
 from edgegossip.types import DecodeError
 
 HEALTH = "grpc.health.v1.Health"
@@ -86,7 +87,7 @@ class StandardServices(grpc.GenericRpcHandler):
         with await self._stream(context), suppress(TimeoutError):
             while True:
                 async with asyncio.timeout(_SILENCE_S):
-                    request = await context.read()
+                    request = await Patient(context.read())
                 if request is grpc.aio.EOF or not self._serving:
                     return
                 await context.write(_bytes(_ORIGINAL, request) + self.answer(request))
