@@ -40,9 +40,12 @@ MAY = {
     "bench": {*PURE_MAY, "recipe", "checkpoint", "profiling", "int8", "training", "mesh", "flower"},
     "report": {*PURE_MAY, "recipe", "profiling", "training", "node"},
     "study": {*PURE_MAY, "recipe", "profiling", "training", "flower", "node", "report"},
+    "launch": {*PURE_MAY, "fleet", "recipe", "checkpoint", "profiling", "training", "mesh", "flower", "node", "report"},
     "scale": {
         *PURE_MAY,
+        "fleet",
         "recipe",
+        "checkpoint",
         "profiling",
         "int8",
         "training",
@@ -52,8 +55,8 @@ MAY = {
         "bench",
         "report",
         "study",
+        "launch",
     },
-    "launch": {*PURE_MAY, "fleet", "recipe", "checkpoint", "profiling", "training", "mesh", "flower", "node", "report"},
 }
 MAY["cli"] = set(MAY)
 
@@ -70,7 +73,7 @@ OUTSIDE = {
     "flower": {"flwr", "grpc", "google", "httpx", "starlette", "uvicorn"},  # the last three are dependencies of flwr
     "report": {"matplotlib", "rich"},
     "study": {"matplotlib"},
-    "scale": {"tomli_w", "torch"},
+    "scale": {"tomli_w", "torch", "matplotlib"},
     "launch": {"click", "psutil", "setproctitle"},
     "cli": {"click"},
 }

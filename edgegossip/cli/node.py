@@ -48,6 +48,7 @@ from edgegossip.cli.options import RUNS, SETTINGS
 @click.option("--managed", is_flag=True, hidden=True)
 @click.option("--restarted", type=float, metavar="SECONDS", hidden=True)
 @click.option("--run-id", default="", hidden=True)
+@click.option("--pace", type=click.Path(path_type=Path), hidden=True)
 @click.option("--save", type=click.Path(dir_okay=False), hidden=True)
 def node(
     recipe: str | None,
@@ -68,6 +69,7 @@ def node(
     managed: bool,
     restarted: float | None,
     run_id: str,
+    pace: Path | None,
     save: str | None,
 ) -> int:
     """Be one board of a run of RECIPE: a gossip peer, or a client of a coordinator.
@@ -102,6 +104,7 @@ def node(
         save_to=Path(save) if save else None,
         resume=Path(resume) if resume else None,
         advertise=advertise,
+        pace=pace,
     )
     if managed and recipe is not None:
         run_managed(load(recipe, settings), options)

@@ -99,10 +99,18 @@ class Child:
         return f"its process ended with exit code {self.code}; its log is {self.log}"
 
 
-def spawn(nursery: Nursery, name: NodeId, arguments: Sequence[str], log: Path, news: queue.Queue[News]) -> Child:
+def spawn(
+    nursery: Nursery,
+    name: NodeId,
+    arguments: Sequence[str],
+    log: Path,
+    news: queue.Queue[News],
+    namespace: str = "",
+) -> Child:
     """Start `edgegossip ARGUMENTS` in a session of its own, so that Ctrl-C at the terminal reaches the parent only. The board
-    ends when its standard input does, which is when this process dies, however it dies. Raises HostError."""
-    process = nursery.spawn(arguments, log)
+    ends when its standard input does, which is when this process dies, however it dies. `namespace`: of its network, if it is not
+    ours. Raises HostError."""
+    process = nursery.spawn(arguments, log, namespace)
     reader = threading.Thread(target=_read, args=(name, process, log, news), daemon=True, name=f"read-{name}")
     reader.start()
     return Child(name, process, log, reader)

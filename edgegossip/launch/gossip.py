@@ -24,6 +24,15 @@ START_S = 120.0  # a slow board imports numpy and grpc in under 20 s
 
 
 @dataclass(frozen=True, slots=True)
+class Machines:
+    """A network namespace for each board in place of this machine's own network, and who conducts them."""
+
+    hosts: Mapping[NodeId, str]  # the board's address there
+    namespaces: Mapping[NodeId, str]
+    pace: Path | None  # socket of the conductor
+
+
+@dataclass(frozen=True, slots=True)
 class LocalRun:
     """What starting a fleet needs to know."""
 
@@ -34,6 +43,7 @@ class LocalRun:
     sink: RecordSink
     resumed: bool = False  # an earlier process began it
     identities: Mapping[NodeId, Path] = field(default_factory=dict)  # folders; none: without TLS
+    machines: Machines | None = None  # gossip only
 
 
 def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
@@ -48,9 +58,8 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
         for k, name in enumerate(run.members):
             port = run.recipe.network.port
             more = ("--restarted", f"{age_s:.3f}") if run.resumed else ()
-            children.append(
-                _spawn(run, nursery, name, f"{run.recipe.network.host}:{port + k if port else 0}", news, *more)
-            )
+            host = run.machines.hosts[name] if run.machines else run.recipe.network.host
+            children.append(_spawn(run, nursery, name, f"{host}:{port + k if port else 0}", news, *more))
         if not run.recipe.network.restarts:
             nursery.close()  # it has nothing more to do
         watch = Watch(children, news, run.sink)
@@ -90,7 +99,12 @@ def _spawn(run: LocalRun, nursery: Nursery, name: NodeId, listen: str, news: que
     arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.npz")]
     if name in run.identities:
         arguments += ["--identity", str(run.identities[name])]
-    return spawn(nursery, name, arguments, run.folder.path / "logs" / f"{name}.log", news)
+    namespace = ""
+    if run.machines is not None:
+        namespace = run.machines.namespaces[name]
+        arguments += ["--insecure"] * (name not in run.identities)
+        arguments += ["--pace", str(run.machines.pace)] if run.machines.pace else []
+    return spawn(nursery, name, arguments, run.folder.path / "logs" / f"{name}.log", news, namespace)
 
 
 def _again(

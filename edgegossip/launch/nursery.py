@@ -32,6 +32,7 @@ from edgegossip.types import HostError
 
 LOAD_S = 300.0  # until the first board runs; a loaded single-board computer needs a while to import PyTorch
 _PR_SET_CHILD_SUBREAPER = 36
+_CLONE_NEWNET = 0x40000000  # Python has os.setns from 3.12 on
 _REQUEST_BYTES = 1 << 16
 _NO_CHILD = b"0"
 _ROOM = "-" * 8192  # for a board's command line, which `ps` is to show in place of ours
@@ -67,15 +68,16 @@ class Nursery:
                 start_new_session=True,
             )
 
-    def spawn(self, arguments: Sequence[str], log: Path) -> Adopted:
+    def spawn(self, arguments: Sequence[str], log: Path, namespace: str = "") -> Adopted:
         """A process that runs `edgegossip ARGUMENTS`, with pipes to its standard input and output, and the end of `log` for
-        its errors. Returns when it runs, the first time when the nursery has loaded. Raises HostError."""
+        its errors; in this network namespace of iproute2, if one is named. Returns when it runs, the first time when the
+        nursery has loaded. Raises HostError."""
         log.parent.mkdir(parents=True, exist_ok=True)
         their_input, our_output = os.pipe()
         our_input, their_output = os.pipe()
         stdin, stdout = os.fdopen(our_output, "wb"), os.fdopen(our_input, "rb")
         try:
-            request = json.dumps(list(arguments)).encode()
+            request = json.dumps([namespace, *arguments]).encode()
             if len(request) > _REQUEST_BYTES:
                 raise OSError(f"its command line is longer than {_REQUEST_BYTES} bytes")
             with log.open("ab") as errors:
@@ -135,13 +137,15 @@ def _serve(channel: socket.socket) -> list[str]:
         request, files, _, _ = socket.recv_fds(channel, _REQUEST_BYTES, 3)
         if not request:
             os._exit(0)  # who started us has gone
-        arguments = [str(a) for a in json.loads(request)]
+        namespace, *arguments = map(str, json.loads(request))
         born, bear = os.pipe()
         between = os.fork()  # ends at once, so that the board gets another parent
         if between == 0 and _bear(bear):
             channel.close()
             os.close(born)
             _take_over(files)
+            if namespace:
+                _enter(namespace)
             return arguments
         os.close(bear)
         os.waitpid(between, 0)
@@ -169,6 +173,14 @@ def _take_over(files: Sequence[int]) -> None:
     for target, file in enumerate(files):
         os.dup2(file, target)
         os.close(file)
+
+
+def _enter(namespace: str) -> None:
+    """Live in a network namespace of iproute2 from now on, with every thread that is started later."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{namespace}", "rb") as file:
+        if libc.setns(file.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")
 
 
 def _load(modules: Sequence[str]) -> None:

@@ -141,16 +141,23 @@ def load(spec: NodeSpec, sink: Sink, checkpoints: Path | None) -> Loaded:
 
 
 def train(
-    spec: NodeSpec, loaded: Loaded, joined: Joined, sink: Sink, meters: NodeMeters, save_to: Path | None = None
+    spec: NodeSpec,
+    loaded: Loaded,
+    joined: Joined,
+    sink: Sink,
+    meters: NodeMeters,
+    save_to: Path | None = None,
+    pace: Path | None = None,
 ) -> Metrics:
-    """All rounds of the recipe that are left. Returns the last evaluation; saves the final model to `save_to`.
+    """All rounds of the recipe that are left. Returns the last evaluation; saves the final model to `save_to`. `pace`: the
+    socket of a conductor, see node/pace.py.
 
     Raises LocalError when training diverges, RunError for a board that was started again with nothing when there is nobody
     left to learn from."""
     workload, keeper = loaded.workload, loaded.keeper
     transport = joined.replay()
     transport.limit_frames(frame_limit(workload.layout))
-    clock = RoundClock()
+    workload, transport, clock = _paced(pace, spec, workload, transport)
     driver = Driver(loaded.algorithm, loaded.view, transport, workload, sink, clock, spec.recipe.run.rounds)
     _begin(spec, driver, loaded, joined.down, sink)
     reporter = _Reporter(spec, driver, workload, sink, clock, meters, keeper)
@@ -178,6 +185,18 @@ def train(
     text = f"{spec.name} finished: accuracy {metrics.accuracy:.4f}"
     sink.event(spec.name, "finished", text, accuracy=metrics.accuracy, loss=metrics.loss)
     return metrics
+
+
+def _paced(
+    pace: Path | None, spec: NodeSpec, workload: Workload, transport: Transport
+) -> tuple[Workload, Transport, RoundClock]:
+    """As they are, or as a conductor wants them."""
+    if pace is None:
+        return workload, transport, RoundClock()
+    from edgegossip.node.pace import Pace, PacedTransport, PacedWorkload
+
+    line = Pace(pace, spec.name)
+    return PacedWorkload(workload, line), PacedTransport(transport, line), line.rounds
 
 
 def _begin(spec: NodeSpec, driver: Driver, loaded: Loaded, down: frozenset[NodeId], sink: Sink) -> None:

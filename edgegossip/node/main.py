@@ -56,6 +56,7 @@ class NodeOptions:
     resume: Path | None = None  # by hand only: the run folder of an earlier process of this board
     entry: Entry | None = None  # gossip by hand: how it came into a run that was founded
     advertise: str | None = None  # with `entry`: HOST[:PORT] at which others reach it, if not where it listens
+    pace: Path | None = None  # managed only: the socket of a conductor, on a machine that many boards share
 
 
 # Where a board's records and its final model go.
@@ -202,7 +203,7 @@ def _gossip(
             parent.listen(lambda lost: transport.close_peer(lost["lost"], lost["why"]))
         joined = gossip_node.join(spec, transport, sink)
         loaded = loaded or gossip_node.load(spec, sink, checkpoints)
-        gossip_node.train(spec, loaded, joined, sink, meters, save_to)
+        gossip_node.train(spec, loaded, joined, sink, meters, save_to, options.pace)
     finally:
         transport.close()
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
+
+from edgegossip.scale.netns.namespaces import Namespaces, command, ip
+from edgegossip.types import HostError
 
 needs_namespaces = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2 to make network namespaces"
@@ -17,45 +18,34 @@ needs_namespaces = pytest.mark.skipif(
 NOBODY = "02:00:00:00:00:fe"  # no machine has this address: what goes there is lost
 
 
-def ip(*arguments: str) -> str:
-    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
+def first_namespace(spaces: Namespaces, name: str) -> str:
+    """Make it, or skip the test on a machine that allows none; its full name."""
+    try:
+        return spaces.add(name)
+    except HostError as error:
+        pytest.skip(f"network namespaces cannot be made here: {error}")
 
 
-def first_namespace(name: str) -> None:
-    """Make it, or skip the test on a machine that allows none."""
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip(f"network namespaces cannot be made here: {made.stderr.strip()}")
-
-
-class Network:
+class Network(Namespaces):
     """Machines 1 to `size`; machine k is 10.78.0.k."""
 
     def __init__(self, size: int) -> None:
-        tag = uuid.uuid4().hex[:6]
-        self.size, self._switch = size, f"eg{tag}s"
-        self._names = [f"eg{tag}m{k}" for k in range(1, size + 1)]
-        self._made: list[str] = []
+        super().__init__()
+        self.size = size
+        self._names = [self.named(f"m{k}") for k in range(1, size + 1)]
 
     def open(self) -> None:
-        first_namespace(self._switch)
-        self._made.append(self._switch)
+        self._switch = first_namespace(self, "switch")
         for bridge in ("left", "right"):
             ip("-n", self._switch, "link", "add", bridge, "type", "bridge")
             ip("-n", self._switch, "link", "set", bridge, "up")
         for k, name in enumerate(self._names, 1):
-            ip("netns", "add", name)
-            self._made.append(name)
+            self.add(f"m{k}")
             ip("link", "add", "wire", "netns", name, "type", "veth", "peer", "name", f"port{k}", "netns", self._switch)
-            ip("-n", name, "link", "set", "lo", "up")
             ip("-n", name, "address", "add", f"{self.address(k)}/24", "dev", "wire")
             ip("-n", name, "link", "set", "wire", "up")
             ip("-n", self._switch, "link", "set", f"port{k}", "master", "left")
             ip("-n", self._switch, "link", "set", f"port{k}", "up")
-
-    def close(self) -> None:
-        for name in self._made:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
     def address(self, machine: int) -> str:
         return f"10.78.0.{machine}"
@@ -98,7 +88,7 @@ class Network:
             "latency",
             "400ms",
         )
-        subprocess.run([*self.inside(machine), *shape], check=True, capture_output=True)
+        command(*self.inside(machine), *shape)
 
 
 @contextmanager

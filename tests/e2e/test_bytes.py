@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 
 from edgegossip.profiling.run_folder import read_run
 from tests.e2e.command import edgegossip
-from tests.e2e.network import first_namespace, ip, needs_namespaces
+from tests.e2e.network import Namespaces, first_namespace, ip, needs_namespaces
 
 pytestmark = needs_namespaces
 SHORT = ("--set", "run.rounds=30", "--no-plots")
@@ -23,20 +21,13 @@ BOARDS = ("board-0", "board-1")
 @pytest.fixture
 def namespaces() -> Iterator[tuple[str, str]]:
     """Two network namespaces, joined by a link with 10.77.0.1 and 10.77.0.2 at its ends."""
-    tag = uuid.uuid4().hex[:8]
-    names = (f"eg{tag}a", f"eg{tag}b")
-    first_namespace(names[0])
-    try:
-        ip("netns", "add", names[1])
+    with Namespaces() as spaces:
+        names = (first_namespace(spaces, "a"), spaces.add("b"))
         ip("link", "add", "wire", "netns", names[0], "type", "veth", "peer", "name", "wire", "netns", names[1])
         for k, name in enumerate(names, 1):
-            ip("-n", name, "link", "set", "lo", "up")
             ip("-n", name, "address", "add", f"10.77.0.{k}/24", "dev", "wire")
             ip("-n", name, "link", "set", "wire", "up")
         yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
 def inside(namespace: str) -> tuple[str, ...]:

@@ -1,0 +1,74 @@
+"""The row of one cell from the records of its run. Pure.
+
+Seconds are those of an epoch: the mean over the counted rounds and over the boards, times the rounds that an epoch has.
+T is the sum of compute (Cp), encode (En), transmit (Tx), decode and wait; evaluations and what boards write down
+("other") are none of it. Tx is the time in which a board has frames on the way that are not acknowledged; wait is what
+comes after that, and before it the time until the slowest board has computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from edgegossip.profiling.lines import MetricsRecord
+from edgegossip.scale.cells import WARM_UP, Cell
+
+PARTS = {"cp_s": "compute", "en_s": "encode", "tx_s": "transmit", "de_s": "decode", "wait_s": "wait"}
+Row = dict[str, Any]
+
+
+def of_records(cell: Cell, records: Iterable[MetricsRecord], boards: Sequence[str]) -> tuple[Row, list[list[float]]]:
+    """The row without what compares it with others, and the curve: [seconds, bytes sent by all, training loss] a round.
+    Raises ValueError when a board has told nothing of a counted round."""
+    rounds = cell.recipe.run.rounds
+    by_round: dict[int, dict[str, MetricsRecord]] = {}
+    for record in records:
+        if record.node in boards and record.number("time/compute_s") is not None:
+            by_round.setdefault(record.step, {})[record.node] = record
+    for step in range(WARM_UP, rounds):
+        if missing := [name for name in boards if name not in by_round.get(step, {})]:
+            raise ValueError(f"round {step} was not finished by {', '.join(missing)}")
+    counted = [record for step in range(WARM_UP, rounds) for record in by_round[step].values()]
+    row: Row = {key: cell.epoch_rounds * _mean(counted, f"time/{part}_s") for key, part in PARTS.items()}
+    row["t_s"] = sum(row.values())
+    row["cpu_s"] = cell.epoch_rounds * _mean(counted, "time/cpu_s")
+    sums = {
+        name: sum(r.number(f"net/{name}_bytes") or 0.0 for r in counted) for name in ("payload", "overhead", "link")
+    }
+    row["round_bytes"] = {name: total / (rounds - WARM_UP) for name, total in sums.items()}  # of all boards
+    row["bits_per_value"] = _mean(counted, "codec/bits_per_value")
+    row["loss"] = _mean(list(by_round[rounds - 1].values()), "train/loss")
+    row["counted_rounds"] = rounds - WARM_UP
+    return row, _curve(by_round, rounds)
+
+
+def _curve(by_round: Mapping[int, Mapping[str, MetricsRecord]], rounds: int) -> list[list[float]]:
+    points, seconds, sent = [], 0.0, 0.0
+    for step in range(WARM_UP, rounds):
+        records = list(by_round[step].values())
+        seconds += sum(_mean(records, f"time/{part}_s") for part in PARTS.values())
+        sent += sum(r.number("net/payload_bytes") or 0.0 for r in records)
+        sent += sum(r.number("net/overhead_bytes") or 0.0 for r in records)
+        points.append([seconds, sent, _mean(records, "train/loss")])
+    return points
+
+
+def _mean(records: Sequence[MetricsRecord], name: str) -> float:
+    values = [value for r in records if (value := r.number(name)) is not None]
+    return sum(values) / len(values) if values else 0.0
+
+
+def compare(rows: Sequence[Row]) -> list[Row]:
+    """With `sp_s`, `speedup` and `efficiency`, which need the rows of the same scheme on other counts. `sp_s` is the paper's
+    Sp: T here less T on the next smaller count, negative when boards were worth adding. `speedup` and `efficiency` are
+    against the smallest count: T(k0)/T(k), and that by k/k0. Null where there is nothing to compare with."""
+    done = [dict(row) for row in rows]
+    for scheme in dict.fromkeys(row["scheme"] for row in done):
+        own = sorted((r for r in done if r["scheme"] == scheme and r["t_s"] is not None), key=lambda r: r["devices"])
+        for k, row in enumerate(own):
+            first = own[0]
+            row["sp_s"] = row["t_s"] - own[k - 1]["t_s"] if k else None
+            row["speedup"] = first["t_s"] / row["t_s"]
+            row["efficiency"] = row["speedup"] * first["devices"] / row["devices"]
+    return done

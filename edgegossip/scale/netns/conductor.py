@@ -1,0 +1,178 @@
+"""Gives the boards of one machine their turns to compute, and lets them send together (node/pace.py is the boards'
+side).
+
+A board is waiting for its turn, computing, ready to send, or exchanging. Nobody gets a turn while anybody exchanges, so
+what boards compute costs the network nothing and the other way round; nobody sends before everybody is ready. As many
+boards compute at a time as the machine has cores for. Between two exchanges nothing is on the way: then the network's
+counters are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from edgegossip.types import NodeId
+
+PATIENCE_S = 900.0  # nobody says a word for so long: something hangs, and the run is ended
+_TICK_S = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _Board:
+    line: socket.socket
+    name: NodeId = ""
+    state: str = "exchanging"
+    now_ns: int = 0
+    partial: bytes = b""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What all boards did between two phases of computing."""
+
+    seconds: float  # of the wall, from the first frame to the last board's end of the round
+    carried_bytes: int  # by the network, in all
+    cpu_s: float  # of this machine, all processes, while it lasted
+
+
+@dataclass(slots=True)
+class Score:
+    """What a run was like, as far as the conductor could see it."""
+
+    exchanges: list[Exchange] = field(default_factory=list)
+    marks: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # one a board and round; times are nanoseconds of its clock
+
+
+class Conductor:
+    """One run's. A context manager; everything happens on a thread of its own."""
+
+    def __init__(self, path: Path, boards: int, cores: int, carried_bytes: Callable[[], int]) -> None:
+        """`path`: of the socket that boards connect to. `cores`: so many compute at a time."""
+        self.path, self.score = path, Score()
+        self._boards, self._cores, self._carried = boards, cores, carried_bytes
+        self._live: list[_Board] = []
+        self._came = 0
+        self._turns: list[_Board] = []
+        self._began: tuple[float, int, float] | None = None  # the exchange in progress: wall, bytes, CPU
+        self._over = threading.Event()
+        self.hung = False
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._server.bind(str(path))
+        self._server.listen(boards)
+        self._thread = threading.Thread(target=self._serve, daemon=True, name="conductor")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._thread.join(10)
+        self.path.unlink(missing_ok=True)
+
+    def _serve(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._server, selectors.EVENT_READ)
+            heard_s = time.monotonic()
+            while not self._over.is_set():
+                ready = selector.select(_TICK_S)
+                for key, _ in ready:
+                    self._look(selector, key)
+                if ready:
+                    heard_s = time.monotonic()
+                    self._conduct()
+                elif self._live and time.monotonic() - heard_s > PATIENCE_S:
+                    self.hung = True
+                    break
+            for board in self._live:
+                board.line.close()
+            self._server.close()
+
+    def _look(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+        if key.fileobj is self._server:
+            line, _ = self._server.accept()
+            line.setblocking(False)
+            board = _Board(line)
+            self._live.append(board)
+            self._came += 1
+            selector.register(line, selectors.EVENT_READ, board)
+            return
+        board = key.data
+        try:
+            data = board.line.recv(1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            selector.unregister(board.line)
+            board.line.close()
+            self._live.remove(board)
+            return
+        *lines, board.partial = (board.partial + data).split(b"\n")
+        for text in lines:
+            self._take(board, json.loads(text))
+
+    def _take(self, board: _Board, said: dict[str, Any]) -> None:
+        match said.get("ask"):
+            case "turn":
+                board.state = "waiting"
+                self._turns.append(board)
+                if said["marks"].get("round", -1) >= 0:
+                    self.score.marks.append({"node": board.name, **said["marks"], "sent": said["sent"]})
+            case "meet":
+                board.state, board.now_ns = "ready", said["now_ns"]
+            case "leave":
+                board.state = "left"
+            case _:
+                board.name = said["name"]
+
+    def _conduct(self) -> None:
+        """Whatever may go on now does."""
+        if self._came < self._boards or not self._live:
+            return
+        states = [board.state for board in self._live]
+        if all(state == "ready" for state in states):
+            self._began = (time.monotonic(), self._carried(), _busy_s())
+            to_ns = max(board.now_ns for board in self._live)
+            for board in self._live:
+                board.state = "exchanging"
+                _tell(board, {"now_ns": to_ns})
+        elif "exchanging" not in states:
+            self._end_exchange()
+            self._turns = [board for board in self._turns if board in self._live]
+            while self._turns and sum(b.state == "computing" for b in self._live) < self._cores:
+                board = self._turns.pop(0)
+                board.state = "computing"
+                _tell(board, {"turn": True})
+
+    def _end_exchange(self) -> None:
+        if self._began is None:
+            return
+        wall_s, carried, cpu_s = self._began
+        seconds, self._began = time.monotonic() - wall_s, None
+        self.score.exchanges.append(Exchange(seconds, self._carried() - carried, _busy_s() - cpu_s))
+
+
+def _tell(board: _Board, answer: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # it is gone, and will be found so
+        board.line.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _busy_s() -> float:
+    """CPU seconds that this machine has spent so far."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    ticks = [int(word) for word in words[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,111 @@
+"""One cell on real processes in network namespaces."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from edgegossip.frame import RUN_ID_BYTES
+from edgegossip.launch.gossip import LocalRun, Machines, run_gossip
+from edgegossip.launch.preflight import preflight
+from edgegossip.launch.run import make_folder
+from edgegossip.node.spec import default_members, make_algorithm
+from edgegossip.profiling.run_folder import RunFolder, read_run
+from edgegossip.profiling.sinks import Tee
+from edgegossip.profiling.summary import summarise
+from edgegossip.scale import measure
+from edgegossip.scale.cells import WARM_UP, Cell
+from edgegossip.scale.netns.access_point import AccessPoint
+from edgegossip.scale.netns.conductor import Conductor, Score
+from edgegossip.types import ConfigError, RunError
+
+_BUSY = 0.9  # of the cores while boards exchange: the machine is in the way then, not the link
+
+
+def check(cell: Cell) -> None:
+    """Raises ConfigError, DataError or HostError when the cell cannot run here."""
+    if cell.scheme.server:
+        raise ConfigError(
+            f"{cell.scheme.name}: --on netns plays schemes without a coordinator; say --on boards or model"
+        )
+    if make_algorithm(cell.recipe).asynchronous:
+        raise ConfigError(
+            f"{cell.scheme.name} goes by no rounds: boards of one machine cannot take turns; say --on boards"
+        )
+    preflight(cell.recipe, default_members(cell.devices))
+
+
+def run_cell(cell: Cell, runs_dir: Path) -> dict[str, Any]:
+    """Its row and what the plots need; the run folder stays. Raises RunError when boards were lost, HostError."""
+    check(cell)
+    members = default_members(cell.devices)
+    folder = make_folder(cell.recipe, runs_dir, members)
+    run_id = secrets.token_bytes(RUN_ID_BYTES)
+    folder.write_run(run_id, members)
+    cores = max(1, len(os.sched_getaffinity(0)) // cell.recipe.run.threads)
+    try:
+        with (
+            AccessPoint(cell.devices, cell.how["rate_bps"], cell.how["link"]) as network,
+            tempfile.TemporaryDirectory(prefix="edgegossip-") as temporary,
+            Conductor(Path(temporary) / "pace", cell.devices, cores, network.carried_bytes) as conductor,
+        ):
+            places = {name: k for k, name in enumerate(members, 1)}
+            machines = Machines(
+                {name: network.address(k) for name, k in places.items()},
+                {name: network.namespace(k) for name, k in places.items()},
+                conductor.path,
+            )
+            run = LocalRun(cell.recipe, members, run_id, folder, Tee(folder), machines=machines)
+            lost = run_gossip(run)
+            if conductor.hung:
+                raise RunError("no board said a word for a quarter of an hour")
+        if lost:
+            name, why = next(iter(lost.items()))
+            raise RunError(f"lost {len(lost)} of {cell.devices} boards, first {name}: {why}")
+        return _result(cell, folder, conductor.score, cores)
+    finally:
+        folder.close()
+
+
+def _result(cell: Cell, folder: RunFolder, score: Score, cores: int) -> dict[str, Any]:
+    data = read_run(folder.path)
+    summary = summarise(data)
+    folder.write_summary(summary)
+    members = default_members(cell.devices)
+    try:
+        row, curve = measure.of_records(cell, data.metrics(), members)
+    except ValueError as error:
+        raise RunError(str(error)) from None
+    row["accuracy"] = summary["accuracy"]["mean"]
+    exchanges = score.exchanges[WARM_UP:]
+    seconds, carried = sum(e.seconds for e in exchanges), sum(e.carried_bytes for e in exchanges)
+    row["exchange"] = {
+        "seconds": seconds / len(exchanges),
+        "carried_bytes": carried / len(exchanges),
+        "rate_share": 8 * carried / (seconds * cell.how["rate_bps"]),
+        "cpu_share": sum(e.cpu_s for e in exchanges) / (seconds * len(os.sched_getaffinity(0))),
+    }
+    row["machine_bound"] = row["exchange"]["cpu_share"] > _BUSY
+    last = [mark for mark in score.marks if mark["round"] == max(m["round"] for m in score.marks)]
+    return {
+        "row": row,
+        "curve": curve,
+        "marks": last,
+        "links": _links(score),
+        "exchanges": [asdict(e) for e in exchanges],
+    }
+
+
+def _links(score: Score) -> dict[str, dict[str, int]]:
+    """Bytes from board to board over the counted rounds."""
+    sums: dict[str, dict[str, int]] = {}
+    for mark in score.marks:
+        if mark["round"] >= WARM_UP:
+            own = sums.setdefault(mark["node"], {})
+            for to, (_, size_bytes, _) in mark["sent"].items():
+                own[to] = own.get(to, 0) + size_bytes
+    return sums

@@ -1,0 +1,94 @@
+"""A board's clock under a conductor: CPU time while it computes, nothing while it waits for its turn, the wall while it sends."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
+
+from edgegossip.node.pace import Charged, Pace  # noqa: E402
+from edgegossip.scale.netns.conductor import Conductor  # noqa: E402
+from edgegossip.types import RunError  # noqa: E402
+
+
+class Ticks:
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def __call__(self) -> int:
+        return self.ns
+
+
+def test_a_clock_is_charged_with_what_it_goes_by() -> None:
+    wall, cpu = Ticks(), Ticks()
+    clock = Charged(wall, cpu)
+    wall.ns, cpu.ns = 10, 4
+    assert clock.now_ns() == 10
+    clock.by_cpu()
+    wall.ns, cpu.ns = 100, 7
+    assert clock.now_ns() == 13
+    assert clock.stop() == 13
+    wall.ns, cpu.ns = 200, 50
+    assert clock.now_ns() == 13
+    assert clock.put_on(20) == 7 and clock.put_on(5) == 0
+    clock.by_wall()
+    wall.ns += 5
+    assert clock.now_ns() == 25
+
+
+def _play(path: Path, name: str, rounds: int, log: list[tuple[str, str]], times: dict[str, Any], busy: int) -> None:
+    pace = Pace(path, name)
+    for round in range(rounds):
+        pace.turn(round)
+        log.append((name, "computes"))
+        sum(range(busy))
+        pace.computed()
+        log.append((name, "computed"))
+        pace.meet()
+        pace.meet()  # nothing more to wait for
+        log.append((name, "sends"))
+        pace.rounds.finish_round()
+    times[name] = pace.clock.now_ns()
+    pace.turn(-1)
+    pace.leave()
+
+
+def test_one_computes_at_a_time_and_all_send_together(tmp_path: Path) -> None:
+    log: list[tuple[str, str]] = []
+    times: dict[str, Any] = {}
+    with Conductor(tmp_path / "pace", 3, 1, lambda: 0) as conductor:
+        boards = [
+            threading.Thread(target=_play, args=(tmp_path / "pace", f"b{k}", 3, log, times, 10_000)) for k in range(3)
+        ]
+        for board in boards:
+            board.start()
+        for board in boards:
+            board.join(30)
+    words = [word for _, word in log]
+    for at in range(0, len(words), 9):
+        assert words[at : at + 6] == ["computes", "computed"] * 3 and words[at + 6 : at + 9] == ["sends"] * 3
+    assert len(conductor.score.exchanges) == 3 and len(conductor.score.marks) == 9
+    last = [m for m in conductor.score.marks if m["round"] == 2]
+    assert len({m["go"] for m in last}) == 1 and all(m["ready"] <= m["go"] <= m["done"] for m in last)
+
+
+def test_a_board_that_dies_is_not_waited_for(tmp_path: Path) -> None:
+    log: list[tuple[str, str]] = []
+    with Conductor(tmp_path / "pace", 2, 1, lambda: 0):
+        dead = Pace(tmp_path / "pace", "dead")
+        alive = threading.Thread(target=_play, args=(tmp_path / "pace", "alive", 2, log, {}, 10))
+        alive.start()
+        dead.turn(0)
+        dead._line.close()
+        dead._answers.close()
+        alive.join(30)
+    assert log.count(("alive", "sends")) == 2
+
+
+def test_without_a_conductor(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="conductor"):
+        Pace(tmp_path / "nobody", "b0")

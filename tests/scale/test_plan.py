@@ -1,0 +1,108 @@
+"""What a scalability run is going to do: schemes, counts, rates, cells; and how rows compare."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgegossip import recipe as recipes
+from edgegossip.profiling.lines import MetricsRecord
+from edgegossip.scale import cells, measure, schemes
+from edgegossip.scale.netns.rates import parse_rate, rate_text
+from edgegossip.types import ConfigError
+
+BASE = recipes.load("table3")
+HOW = {"rate_bps": 1e8, "link": "shared"}
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm", "codec", "topology"),
+    [
+        ("sgd", "parallel-sgd", "fp32", "complete"),
+        ("4-bit-elastiquant", "parallel-sgd", "4-bit-elastiquant", "complete"),
+        ("choco-4-bit-elastiquant", "choco-sgd", "4-bit-elastiquant", "ring"),
+        ("deep-squeeze-topk", "deep-squeeze", "topk", "ring"),
+        ("dpsgd", "dpsgd", "fp32", "ring"),
+    ],
+)
+def test_schemes(name: str, algorithm: str, codec: str, topology: str) -> None:
+    recipe = schemes.parse_one(name).of(BASE, 4)
+    assert (recipe.gossip.algorithm, recipe.codec.name, recipe.gossip.topology) == (algorithm, codec, topology)
+    assert recipe.run.nodes == 4 and recipe.run.mode == "gossip"
+
+
+def test_a_scheme_with_a_coordinator() -> None:
+    recipe = schemes.parse_one("server-co3").of(BASE, 4)
+    assert (recipe.run.mode, recipe.codec.name, recipe.server.downlink) == ("server", "co3", "co3")
+
+
+def test_parameters_stay_with_what_they_belong_to() -> None:
+    base = recipes.load("table3", ["gossip.params.momentum=0.9", "codec.name=topk", "codec.params.ratio=0.2"])
+    assert schemes.parse_one("topk").of(base, 2).gossip.params == {"momentum": 0.9}
+    assert schemes.parse_one("topk").of(base, 2).codec.params == {"ratio": 0.2}
+    assert schemes.parse_one("choco-co3").of(base, 2).gossip.params == {}
+    assert schemes.parse_one("co3").of(base, 2).codec.params == {}
+
+
+@pytest.mark.parametrize("name", ["5-bit-elastiquant", "choco-", "choco-nothing", "sg"])
+def test_an_unknown_scheme_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match="--schemes"):
+        schemes.parse(f"sgd,{name}")
+
+
+def test_counts() -> None:
+    assert cells.parse_devices("18,2,7,2") == (2, 7, 18)
+    for text in ("two", "1,2", "2,65"):
+        with pytest.raises(ConfigError, match="--devices"):
+            cells.parse_devices(text)
+
+
+def test_rates() -> None:
+    assert parse_rate("20mbit") == 20e6 and parse_rate("1.5 Gbit/s") == 1.5e9 and parse_rate("250kbit") == 250e3
+    assert rate_text(20e6) == "20 Mbit/s"
+    for text in ("20", "fast", "0bit", "-3mbit", "20gbit", "20mbyte"):
+        with pytest.raises(ConfigError, match="--rate"):
+            parse_rate(text)
+
+
+def test_an_epoch_is_shared_out() -> None:
+    made = cells.make_cells(BASE, schemes.parse("sgd,co3"), (2, 4, 7, 18), "netns", HOW, 18432, 0)
+    assert [c.epoch_rounds for c in made[:4]] == [18.0, 9.0, pytest.approx(36 / 7), 2.0]
+    assert [c.recipe.run.rounds for c in made[:4]] == [19, 10, 6, 3]  # one more, which is not counted
+    assert len({c.key for c in made}) == 8
+    other = cells.make_cells(BASE, schemes.parse("sgd"), (2,), "netns", {**HOW, "rate_bps": 2e7}, 18432, 0)
+    assert other[0].key != made[0].key
+
+
+def _records(cell: cells.Cell, compute_s: float, transmit_s: float) -> list[MetricsRecord]:
+    return [
+        MetricsRecord(
+            f"board-{k}", step, 0.0,
+            {
+                "time/compute_s": 100.0 if step == 0 else compute_s, "time/encode_s": 0.1,
+                "time/transmit_s": transmit_s, "time/decode_s": 0.0, "time/wait_s": 0.2, "time/other_s": 5.0,
+                "net/payload_bytes": 1000, "net/overhead_bytes": 10, "train/loss": 2.0 - step / 10,
+            },
+        )
+        for step in range(cell.recipe.run.rounds)
+        for k in range(cell.devices)
+    ]  # fmt: skip
+
+
+def test_a_row_is_of_an_epoch_without_the_first_round_and_what_is_no_part() -> None:
+    (cell,) = cells.make_cells(BASE, schemes.parse("sgd"), (4,), "netns", HOW, 18432, 3)
+    row, curve = measure.of_records(cell, _records(cell, 2.0, 1.0), [f"board-{k}" for k in range(4)])
+    assert row["cp_s"] == pytest.approx(18.0) and row["tx_s"] == pytest.approx(9.0)
+    assert row["t_s"] == pytest.approx(9 * 3.3) and row["counted_rounds"] == 3
+    assert curve[-1] == pytest.approx([9.9, 3 * 4 * 1010, 1.7])
+    with pytest.raises(ValueError, match="board-9"):
+        measure.of_records(cell, _records(cell, 2.0, 1.0), ["board-9"])
+
+
+def test_rows_are_compared_with_those_of_the_same_scheme() -> None:
+    rows = [
+        {"scheme": s, "devices": k, "t_s": t}
+        for s, k, t in (("sgd", 2, 10.0), ("sgd", 4, 8.0), ("sgd", 7, 9.0), ("co3", 2, 6.0), ("co3", 4, None))
+    ]
+    compared = measure.compare(rows)
+    assert [row.get("sp_s") for row in compared] == [None, -2.0, 1.0, None, None]
+    assert compared[1]["efficiency"] == pytest.approx(10 / 8 * 2 / 4) and compared[3]["efficiency"] == 1.0
