@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgegossip.cli.fleet_profile import profile_options
 from edgegossip.cli.options import JSON
 from edgegossip.types import EdgegossipError
 
@@ -30,25 +32,31 @@ def fleet() -> None:
     """Make identities for boards, list them, and revoke them.
 
     Do this on your laptop (pip install 'edgegossip[fleet]'). The fleet's folder holds the key that decides who is in: keep it
-    there. Each board gets its own folder below boards/, and names it with --identity.
+    there. Each board gets its own kit, which goes onto its card, or its own folder below boards/, which it names with
+    --identity.
 
     \b
     Examples:
-      edgegossip fleet init
-      edgegossip fleet add pi-01 pi-02 pi-03
-      scp -r fleet/boards/pi-01 pi-01:identity
+      edgegossip fleet init home
+      edgegossip fleet add pi-01 pi-02 pi-03 --board raspberry-pi-4 --wifi garden --coordinator 10.0.0.9:8000
+      edgegossip fleet kit pi-01 -o pi-01.kit
+      scp -r fleet/boards/pi-01 pi-01:identity          # a board that was set up by hand
       edgegossip fleet revoke pi-03
     """
 
 
 @fleet.command()
-@click.argument("folder", default="fleet", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--name", default="home", show_default=True, help="The fleet's name, for people.")
+@click.argument("name", default="home")
+@FOLDER
+@click.option("--name", "also_name", hidden=True)
 @YEARS
 @JSON
-def init(folder: Path, name: str, years: float, as_json: bool) -> int:
-    """Make a new fleet in FOLDER: its authority, and the operator's identity."""
+def init(name: str, folder: Path, also_name: str | None, years: float, as_json: bool) -> int:
+    """Make a new fleet called NAME: its authority, and the operator's identity. A path, such as ./fleets/lab, says where."""
     store = _store()
+    if "/" in name:
+        folder, name = Path(name), "home"
+    name = also_name or name
     made = store.Fleet.create(folder, name, years)
     if as_json:
         click.echo(json.dumps(_document(made), indent=2))
@@ -74,19 +82,70 @@ def init(folder: Path, name: str, years: float, as_json: bool) -> int:
     "--host", "hosts", multiple=True, metavar="HOST", help="Coordinator: an address that clients use; repeat."
 )
 @click.option("--again", is_flag=True, help="Revoke its present certificate and issue a new one.")
+@profile_options
 @YEARS
 @JSON
 def add(
-    names: tuple[str, ...], folder: Path, role: str, hosts: tuple[str, ...], again: bool, years: float, as_json: bool
+    names: tuple[str, ...],
+    folder: Path,
+    role: str,
+    hosts: tuple[str, ...],
+    again: bool,
+    given: dict[str, Any],
+    years: float,
+    as_json: bool,
 ) -> int:
-    """Issue a certificate and make a folder for each of NAMES."""
-    present = _store().Fleet.open(folder).add_all(names, role, years, hosts, again=again)
+    """Issue a certificate and make a folder for each of NAMES, and keep what their kits will have."""
+    from edgegossip.fleet.profiles import Profile
+
+    store, asked = _store(), {key: value for key, value in given.items() if value is not None}
+    if asked and role != "board":
+        raise click.UsageError(f"--{next(iter(asked)).replace('_', '-')} is for boards, which have kits")
+    Profile().changed(**asked)  # a mistake must not leave certificates behind
+    present = store.Fleet.open(folder).add_all(names, role, years, hosts, again=again)
+    if asked:
+        _making().set_profiles(present, names, asked)
     new = [m for m in present.members if m.name in names and m.revoked is None]
     if as_json:
         click.echo(json.dumps([m.document() for m in new], indent=2))
     else:
         for m in new:
             click.echo(f"{m.name}: {folder / m.folder} (copy it to that {m.role}, which names it with --identity)")
+        if asked:
+            click.echo(f"next: edgegossip fleet kit --fleet {folder} {names[0]} -o {names[0]}.kit")
+    return 0
+
+
+@fleet.command(name="set")
+@click.argument("names", nargs=-1, required=True)
+@FOLDER
+@profile_options
+def set_(names: tuple[str, ...], folder: Path, given: dict[str, Any]) -> int:
+    """Change what the kits of NAMES will have: network, keys, what they run. Certificates stay as they are."""
+    asked = {key: value for key, value in given.items() if value is not None}
+    if not asked:
+        raise click.UsageError("say what to change, such as --coordinator HOST:PORT")
+    _making().set_profiles(_store().Fleet.open(folder), names, asked)
+    click.echo(f"kept for {', '.join(names)}; it counts in the kits that are made from now on")
+    return 0
+
+
+@fleet.command()
+@click.argument("name")
+@FOLDER
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="[default: NAME.kit]"
+)
+def kit(name: str, folder: Path, output: Path | None) -> int:
+    """Write the kit of the board NAME: all that its card needs, signed, for your eyes only.
+
+    It holds the board's private key: put it on that board's card and nowhere else (`edgegossip image configure`, or copy it
+    onto the boot partition as edgegossip.kit). The board moves it to where only root can read it, and wipes it from the card.
+    """
+    making, output = _making(), output or Path(f"{name}.kit")
+    making.write(output, making.make(_store().Fleet.open(folder), name, time.time()))
+    click.echo(f"{output}: the kit of {name}, with its private key; only you can read it")
+    click.echo(f"next: edgegossip image configure base.img --kit {output} -o {name}.img")
     return 0
 
 
@@ -167,6 +226,13 @@ def _document(present: Fleet) -> dict[str, object]:
         "crl_number": present.crl_number,
         "members": [m.document() for m in present.members],
     }
+
+
+def _making():  # type: ignore[no-untyped-def]
+    _store()
+    from edgegossip.fleet import making
+
+    return making
 
 
 def _store():  # type: ignore[no-untyped-def]

@@ -12,7 +12,7 @@ from edgegossip.cli.options import RUNS, SETTINGS
 @click.command()
 @click.argument("recipe", required=False)
 @SETTINGS
-@click.option("--name", required=True, help="This board's name, such as pi-01; unique in the run.")
+@click.option("--name", help="This board's name, such as pi-01; unique in the run.")
 @click.option(
     "--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT", help="Gossip: where peers reach us."
 )
@@ -34,6 +34,12 @@ from edgegossip.cli.options import RUNS, SETTINGS
     type=click.Path(file_okay=False, path_type=Path),
     help="This board's folder of `edgegossip fleet add`; peers and coordinator must be of the same fleet.",
 )
+@click.option(
+    "--kit",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Alone: name, identity and what to run are in this folder, which first boot makes of `edgegossip fleet kit`.",
+)
 @click.option("--insecure", is_flag=True, help="Allow plain, unauthenticated traffic outside the loopback interface.")
 @RUNS
 @click.option(
@@ -53,7 +59,7 @@ from edgegossip.cli.options import RUNS, SETTINGS
 def node(
     recipe: str | None,
     settings: tuple[str, ...],
-    name: str,
+    name: str | None,
     listen: str,
     peers: tuple[str, ...],
     members: str | None,
@@ -62,6 +68,7 @@ def node(
     coordinator: str | None,
     boards: str,
     identity: Path | None,
+    kit: Path | None,
     insecure: bool,
     runs_dir: str,
     resume: str | None,
@@ -86,6 +93,10 @@ def node(
       edgegossip node quickstart-server --name pi-01 --boards pi-01,pi-02,pi-03,pi-04 --identity identity \\
           --coordinator 10.0.0.9:8000
     """
+    if kit is not None:
+        return _of_kit(kit, Path(runs_dir))
+    if name is None:
+        raise click.UsageError("say this board's --name, such as pi-01")
     from edgegossip.node.main import NodeOptions, run_managed
     from edgegossip.recipe import load
 
@@ -116,3 +127,15 @@ def node(
     if recipe is None:
         raise click.UsageError("say which RECIPE to run, or --join HOST:PORT of a board that runs one already")
     return run_board(load(recipe, settings), options, fresh=fresh)
+
+
+def _of_kit(kit: Path, runs: Path) -> int:
+    from edgegossip.launch import kit as kits
+
+    def run(arguments: list[str]) -> int:
+        if "--kit" in arguments:
+            raise click.UsageError(f"--kit in {kit / kits.ARGUMENTS} leads nowhere: leave it out")
+        with node.make_context("node", arguments) as context:
+            return int(node.invoke(context))
+
+    return kits.run(kit, runs, run, lambda text: click.echo(text, err=True))

@@ -102,7 +102,7 @@ class Fleet:
             members = tuple(Member(**{**m, "hosts": tuple(m["hosts"])}) for m in document["members"])
             return cls(folder, document["name"], document["fleet_id"], document["crl_number"], members)
         except FileNotFoundError as error:
-            raise LocalError(f"{folder} is no fleet: make one with `edgegossip fleet init {folder}`") from error
+            raise LocalError(f"{folder} is no fleet: make one with `edgegossip fleet init --fleet {folder}`") from error
         except OSError as error:
             raise LocalError(f"{folder}: {(error.strerror or str(error)).lower()}") from error
         except (ValueError, KeyError, TypeError) as error:
@@ -133,6 +133,13 @@ class Fleet:
         with self._changing() as now:
             now._finish_kits()
             return now._revoked(names)
+
+    def valid_board(self, name: str) -> Member:
+        """Raises ConfigError for a name that is no board's, or a revoked one's."""
+        found = [m for m in self._valid(name) if m.role == "board"]
+        if not found:
+            raise ConfigError(f"{name} is no board of this fleet: it has another role")
+        return found[-1]
 
     def _added(self, names: Sequence[str], role: Role, years: float, hosts: Sequence[str], again: bool) -> Fleet:
         finished = self._finish_kits()

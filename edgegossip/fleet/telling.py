@@ -16,7 +16,7 @@ def tell(fleet: Fleet, where: str, to_coordinator: Give | None = None) -> tuple[
     """Give the revocation list of the fleet's folder to the board that listens at `where` (host:port), or with `to_coordinator`
     to a coordinator; its name and the list's number. Raises ConfigError for a bad address, PeerError when it cannot be reached
     or does not take the list over, LocalError when it knows a list that this folder did not make: the folder is an old copy."""
-    identity = _operator(fleet)
+    identity = operator_of(fleet)
     try:
         told = announce(identity, where, to_coordinator=to_coordinator)
     except PeerError as error:
@@ -49,8 +49,8 @@ def tell_all(
     return told
 
 
-def _operator(fleet: Fleet) -> Identity:
-    """The newest valid operator's identity, with the list of the fleet's folder: its own may be older."""
+def operator_of(fleet: Fleet) -> Identity:
+    """The newest valid operator's identity, with the list of the fleet's folder: its own may be older. Raises LocalError."""
     trouble: EdgegossipError = LocalError(
         f"{fleet.folder} has no valid operator, who could tell others: make one with "
         f"`edgegossip fleet add --fleet {fleet.folder} --role operator the-operator`, then say this again"

@@ -60,12 +60,13 @@ class NodeClient:
         credentials: BoardCredentials | None = None,
         downlink: Codec[Any] | None = None,
         make_keeper: Callable[[Layout, bytes], BoardKeeper] | None = None,
+        on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         self._name, self._address, self._codec, self._sink = name, address, codec, sink
         self._downlink, self._make_keeper = downlink or codecs.get(FULL), make_keeper
         self._keeper: BoardKeeper | None = None
         self._make_workload, self._meters, self._patience_s = make_workload, meters, patience_s
-        self._run_id = run_id
+        self._run_id, self._on_turn = run_id, on_turn
         self._link = FleetLink(address, credentials)
         self._clock = RoundClock()
         self._pace = Pace()
@@ -102,6 +103,7 @@ class NodeClient:
 
     def _turn(self) -> str | None:
         """One poll, and the message if there is one. The coordinator's last words when that was goodbye."""
+        self._on_turn()
         if self._rejoin.is_set():
             self._rejoin.clear()
             time.sleep(0.5)

@@ -15,6 +15,7 @@ from edgegossip.launch.preflight import FLEET, TORCH_HINT, require
 from edgegossip.launch.unfinished import unfinished
 from edgegossip.mesh import address as addresses
 from edgegossip.node.main import NodeOptions, load_guard, parse_peers, peer_members, run_node
+from edgegossip.node.notify import ServiceSink, service
 from edgegossip.node.spec import NodeSpec, check_names, default_members, make_algorithm
 from edgegossip.profiling.environment import environment
 from edgegossip.profiling.run_folder import RunFolder
@@ -45,11 +46,18 @@ def run_member(
     _check_how(recipe, members, seeds, options)
     guard = load_guard(options)
     if recipe is None:
-        entry = entering.join(seeds, options.name, guard, settings, lambda text: click.echo(text, err=True))
+        entry = entering.join(seeds, options.name, guard, settings, _waits)
     else:
         names = entering.read_members(members or "")
         entry = entering.found(recipes.load(recipe, settings), options.name, names, guard)
     return run_board(entry.recipe, replace(options, entry=entry), fresh=fresh)
+
+
+def _waits(text: str) -> None:
+    """For the run that it is to join."""
+    service().alive()
+    service().status(text)
+    click.echo(text, err=True)
 
 
 def _check_how(recipe: str | None, members: str | None, seeds: Sequence[str], options: NodeOptions) -> None:
@@ -102,7 +110,8 @@ def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False) -> i
         folders[0].write_run(spec.run_id, spec.members)
         live = LiveSink(Live((spec.name,), recipe.run.rounds))
         start_s = None if before is None else folders[0].start_s
-        return Tee(folders[0], live, start_s=start_s), folders[0].checkpoint_dir / f"{spec.name}.npz"
+        heard = (ServiceSink(service()),) if service().listens else ()
+        return Tee(folders[0], live, *heard, start_s=start_s), folders[0].checkpoint_dir / f"{spec.name}.npz"
 
     run_node(recipe, options, open_output)
     from edgegossip.launch.outcome import conclude  # the table and plots: nothing that a board needs while it waits

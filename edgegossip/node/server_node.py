@@ -11,6 +11,7 @@ from edgegossip.flower import BoardKeeper, NodeClient
 from edgegossip.flower.credentials import BoardCredentials
 from edgegossip.layout import Layout
 from edgegossip.node.meters import NodeMeters
+from edgegossip.node.notify import service
 from edgegossip.node.spec import NodeSpec
 from edgegossip.profiling.records import Sink
 from edgegossip.training import build_workload
@@ -46,6 +47,7 @@ def run_client(
         run_id=spec.run_id,
         patience_s=patience_s,
         credentials=None if identity is None else _credentials(identity),
+        on_turn=service().alive,
         make_keeper=None if checkpoints is None else partial(_keeper, spec, checkpoints, sink),
         downlink=codecs.get(spec.recipe.server.downlink, **spec.recipe.server.downlink_params),
     )

@@ -1,0 +1,75 @@
+"""What systemd hears of a board's process (sd_notify(3)): that it is ready, what it does, and, as its watchdog, that its loop
+still turns. Elsewhere nobody listens and nothing is sent. No package: it is one datagram."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from edgegossip.profiling.lines import EventRecord, Record
+from edgegossip.profiling.sinks import RecordSink
+
+EVERY_S = 2.0  # between two signs of life; the shortest watchdog that makes sense is some times longer
+
+
+class Service:
+    """Thread-safe. `alive` is cheap enough for every turn of a loop."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ, clock: Callable[[], float] = time.monotonic) -> None:
+        address = environ.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address  # @: Linux's abstract sockets
+        self._clock, self._next_s, self._lock = clock, clock(), threading.Lock()
+
+    @property
+    def listens(self) -> bool:
+        return bool(self._address)
+
+    def ready(self) -> None:
+        self._send("READY=1\nWATCHDOG=1")
+
+    def alive(self) -> None:
+        """The loop turns. Sent now and then."""
+        if self._address and self._clock() >= self._next_s:
+            with self._lock:
+                self._next_s = self._clock() + EVERY_S
+            self._send("WATCHDOG=1")
+
+    def status(self, text: str) -> None:
+        """One line, as `systemctl status` shows it."""
+        self._send("STATUS=" + " ".join(text.split()))
+
+    def _send(self, text: str) -> None:
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as s:
+                s.setblocking(False)
+                s.sendto(text.encode(), self._address)
+        except OSError:
+            pass  # its queue is full or it is being restarted: the next sign of life is seconds away
+
+
+@functools.cache
+def service() -> Service:
+    """Of this process."""
+    return Service()
+
+
+class ServiceSink(RecordSink):
+    """Every record of the board's loop is a sign of life: a round, or every 5 s for whom it waits."""
+
+    def __init__(self, to: Service) -> None:
+        super().__init__()
+        self._service = to
+
+    def write(self, record: Record) -> None:
+        self._service.alive()
+        if isinstance(record, EventRecord):
+            self._service.status(record.text)
+
+    def close(self) -> None:
+        """Nothing to do."""
