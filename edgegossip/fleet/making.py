@@ -12,7 +12,7 @@ from edgegossip.fleet.kitfile import Kit
 from edgegossip.fleet.store import Fleet, Member
 from edgegossip.fleet.telling import operator_of
 from edgegossip.mesh.security.identity import CA, CERTIFICATE, CRL, KEY
-from edgegossip.types import ConfigError, LocalError, NodeId
+from edgegossip.types import LocalError, NodeId
 
 
 def boards_of(fleet: Fleet) -> tuple[NodeId, ...]:

@@ -14,11 +14,8 @@ from edgegossip.mesh.security.revocations import write_file
 from edgegossip.types import ConfigError, DataError, NodeId
 
 BOARDS = (
-    "raspberry-pi-3",
-    "raspberry-pi-4",
-    "raspberry-pi-5",
-    "raspberry-pi-zero-2-w",
-    "jetson",
+    *("raspberry-pi-3", "raspberry-pi-4", "raspberry-pi-5", "raspberry-pi-zero-2-w"),
+    *("jetson-nano", "jetson-orin-nano", "jetson-xavier-nx", "jetson-agx-xavier", "coral-dev-board"),
     "other",
 )
 LISTEN = "0.0.0.0:7700"
@@ -111,8 +108,8 @@ def load(folder: Path, name: NodeId) -> Profile:
     try:
         found: Mapping[str, Any] = json.loads(file.read_bytes())
         known = {f.name for f in fields(Profile)}
-        plain = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items() if k in known}
-        return Profile(**{**plain, "wifi": tuple(Wifi(**w) for w in found.get("wifi", ()))})
+        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items() if k in known}
+        return Profile(**(plain | {"wifi": tuple(Wifi(**w) for w in found.get("wifi", ()))}))
     except FileNotFoundError:
         return Profile()
     except (OSError, ValueError, TypeError, AttributeError) as error:

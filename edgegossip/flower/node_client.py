@@ -43,7 +43,7 @@ class NodeClient:
     asked for more values at the end of every round (sockets, CPU load). `patience_s`: how long the coordinator may be out
     of reach before this board gives up. `credentials`: for TLS, and to sign the key that the coordinator registers.
     `downlink`: the codec of what comes down, fp32 by default. `make_keeper`, given the model's layout and the run's id, says
-    where the board keeps its state after every round and finds an earlier process's.
+    where the board keeps its state after every round and finds an earlier process's. `on_turn` is called whenever its loop turns.
     """
 
     def __init__(
