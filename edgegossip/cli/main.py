@@ -27,6 +27,7 @@ COMMANDS = {
     "data": "edgegossip.cli.data",
     "bench": "edgegossip.cli.bench",
     "study": "edgegossip.cli.study",
+    "scale": "edgegossip.cli.scale",
     "codec": "edgegossip.cli.codec",
     "sim": "edgegossip.cli.sim",
     "topology": "edgegossip.cli.topology",

@@ -97,15 +97,20 @@ def _times(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], groups: Mapping[str, str], whole: bool) -> list[str]:
     """Names to the left, numbers to the right, a rule under the head, and one above the last row if that is the `whole`.
     `groups` puts a word over the first column of a group."""
-    widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
+    lines = aligned([[groups.get(name, "") for name in header], header, *rows], heads=2)
+    if whole:
+        lines.insert(-1, lines[2])
+    return lines
+
+
+def aligned(rows: Sequence[Sequence[str]], heads: int = 1) -> list[str]:
+    """Lines with aligned columns: the first one to the left, numbers to the right; a rule under the first `heads` of them."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
         numbers = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
         return "  ".join([cells[0].ljust(widths[0]), *numbers]).rstrip()
 
     rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
-    over = line([groups.get(name, "") for name in header])
-    lines = [over, line(header), rule, *map(line, rows)]
-    if whole:
-        lines.insert(-1, rule)
-    return lines
+    lines = [line(row) for row in rows]
+    return [*lines[:heads], rule, *lines[heads:]]

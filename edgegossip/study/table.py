@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edgegossip.report.table import aligned
 from edgegossip.report.units import UNKNOWN, bytes_text, number_text, printable, seconds_text
 from edgegossip.study.cases import Case
 
@@ -91,15 +92,7 @@ def _row(group: Sequence[Case], results: Sequence[Result]) -> Row:
 
 def as_text(table: Sequence[Row]) -> str:
     """Aligned columns: names to the left, numbers to the right."""
-    head, *body = _cells(table)
-    widths = [max(len(line[k]) for line in (head, *body)) for k in range(len(head))]
-
-    def line(cells: Sequence[str]) -> str:
-        numbers = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
-        return "  ".join([cells[0].ljust(widths[0]), *numbers]).rstrip()
-
-    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
-    return "\n".join([line(head), rule, *map(line, body), "", *NOTES])
+    return "\n".join([*aligned(_cells(table)), "", *NOTES])
 
 
 def as_markdown(table: Sequence[Row]) -> str:

@@ -1,0 +1,208 @@
+"""A whole scalability run: what is missing is run, cell by cell; then the table, the verdicts and the plots of all that
+was asked for are made. A cell that fails is named in all of them, and tried again by the same command.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from edgegossip import recipe as recipes
+from edgegossip.profiling.environment import environment
+from edgegossip.profiling.files import write_atomic, write_json
+from edgegossip.recipe import Recipe
+from edgegossip.report.units import printable, seconds_text
+from edgegossip.scale import measure, schemes, table
+from edgegossip.scale.cells import Cell, make_cells, parse_devices
+from edgegossip.scale.netns.rates import parse_rate, rate_text
+from edgegossip.study import store
+from edgegossip.types import EXIT_DEGRADED, EXIT_OK, ConfigError, DataError, EdgegossipError, HostError
+
+FILE = "scale.jsonl"
+ON = ("netns", "model", "boards")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The command line."""
+
+    recipe: str
+    settings: tuple[str, ...]
+    devices: str
+    schemes: str
+    on: str
+    rate: str
+    link: str
+    rounds: int  # counted ones a cell at most; 0: an epoch
+    out: Path | None
+    plots: bool
+    device: str = ""  # model: whose profile; empty: this machine, measured
+    fleet: str = ""  # model: a fleet's profile
+    boards: str = ""  # boards: their names
+    listen: str = ""  # boards: where they come to
+    security: tuple[Path | None, bool] = (None, False)  # boards: folder of the fleet; without TLS
+
+
+class Place(Protocol):
+    """Where cells run."""
+
+    def check(self, cell: Cell) -> None:
+        """Raises ConfigError, DataError or HostError when it cannot."""
+
+    def run(self, cell: Cell) -> dict[str, Any]:
+        """{"row": ..., "curve": ..., and what the plots want}. Raises EdgegossipError."""
+
+    def close(self) -> None: ...
+
+
+def run(asked: Asked, say: Say, warn: Say) -> tuple[dict[str, Any], int]:
+    """Everything. `say` gets progress and the table, line by line; `warn` what went wrong. The document for --json and the exit
+    code: EXIT_DEGRADED when cells failed."""
+    begun_s = time.monotonic()
+    base, cells = plan(asked)
+    folder = asked.out or Path("runs") / f"{base.run.name}-scale-{asked.on}"
+    with store.Store(folder, FILE, "scalability run") as kept:
+        results = store.read(folder, FILE)
+        missing = [cell for cell in cells if results.get(cell.key, {}).get("state") != "done"]
+        place = _place(asked, folder, say)
+        try:
+            for cell in missing:
+                place.check(cell)
+            say(f"{len(cells)} cells in {folder}: {len(cells) - len(missing)} done, {len(missing)} to go")
+            for number, cell in enumerate(missing, len(cells) - len(missing) + 1):
+                results[cell.key] = _run_cell(place, cell)
+                kept.add(results[cell.key])
+                say(f"[{number}/{len(cells)}] {_outcome(cell, results[cell.key])}")
+        except KeyboardInterrupt:
+            warn(f"stopped: what is done is kept in {folder}; the same command goes on from there")
+            raise
+        finally:
+            place.close()
+        document = _write(asked, base, folder, cells, results)
+    document["wall_s"] = time.monotonic() - begun_s
+    _show(document, folder, cells, results, asked.plots, say, warn)
+    return document, EXIT_DEGRADED if document["failed"] else EXIT_OK
+
+
+def plan(asked: Asked) -> tuple[Recipe, list[Cell]]:
+    """The base recipe and the cells. Raises ConfigError, DataError."""
+    if asked.on not in ON:
+        raise ConfigError(f"--on {asked.on}: one of {', '.join(ON)}")
+    base = recipes.load(asked.recipe, asked.settings)
+    how: dict[str, Any] = {}
+    if asked.on != "boards":
+        how = {"rate_bps": parse_rate(asked.rate), "link": asked.link}
+    if asked.on == "model":
+        how |= {"device": asked.device, "fleet": asked.fleet}
+    named = schemes.parse(asked.schemes or ",".join(schemes.DEFAULT))
+    return base, make_cells(base, named, parse_devices(asked.devices), asked.on, how, examples_of(base), asked.rounds)
+
+
+def examples_of(recipe: Recipe) -> int:
+    """Of an epoch. Raises DataError, ConfigError."""
+    if recipe.data.train_examples:
+        return recipe.data.train_examples
+    from edgegossip.training.data import open_data
+
+    return len(open_data(recipe.data).train)
+
+
+def _place(asked: Asked, folder: Path, say: Say) -> Place:
+    from edgegossip.scale.netns.run_cell import Netns
+
+    return Netns(folder / "runs")
+
+
+def _run_cell(place: Place, cell: Cell) -> dict[str, Any]:
+    """Its line in the file of results. Raises what is the caller's own mistake: no cell would do better."""
+    head = {"key": cell.key, "scheme": cell.scheme.name, "devices": cell.devices, "on": cell.on, "how": dict(cell.how)}
+    begun_s = time.monotonic()
+    try:
+        return {**head, "state": "done", "reason": "", **place.run(cell), "seconds": time.monotonic() - begun_s}
+    except (ConfigError, DataError, HostError):
+        raise
+    except EdgegossipError as error:
+        return {**head, "state": "failed", "reason": str(error), "seconds": time.monotonic() - begun_s}
+
+
+def _outcome(cell: Cell, result: Mapping[str, Any]) -> str:
+    took = seconds_text(result["seconds"])
+    if result["state"] == "failed":
+        return f"{cell.name}: failed: {printable(result['reason'])} (after {took})"
+    row = result["row"]
+    return f"{cell.name}: T {row['t_s']:.2f} s, of it compute {row['cp_s']:.2f} s, transmit {row['tx_s']:.2f} s (took {took})"
+
+
+def rows_of(cells: Sequence[Cell], results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for every cell with a result, failed ones with null figures, compared with each other."""
+    rows: list[dict[str, Any]] = []
+    for cell in cells:
+        result = results.get(cell.key)
+        if result is None:
+            continue
+        empty = dict.fromkeys(table.KEYS)
+        rows.append(
+            empty | {"scheme": cell.scheme.name, "devices": cell.devices, "on": cell.on} | result.get("row", {})
+        )
+    return measure.compare(rows)
+
+
+def _write(
+    asked: Asked, base: Recipe, folder: Path, cells: Sequence[Cell], results: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """table.txt, table.md and table.json; the document that the last holds."""
+    rows = rows_of(cells, results)
+    failed = [
+        {"scheme": cell.scheme.name, "devices": cell.devices, "reason": results[cell.key]["reason"]}
+        for cell in cells
+        if results.get(cell.key, {}).get("state") == "failed"
+    ]
+    epoch = f"{base.run.name}: {examples_of(base)} examples, batches of {base.training.batch_size}"
+    if "rate_bps" in cells[0].how:
+        link = "one link that all share" if asked.link == "shared" else "a link each"
+        epoch += f", {rate_text(cells[0].how['rate_bps'])}, {link}"
+    said, notes = table.verdicts(rows), table.notes(rows, epoch)
+    document = {
+        "scale": str(folder),
+        "recipe": base.run.name,
+        "on": asked.on,
+        "rows": rows,
+        "verdicts": said,
+        "failed": failed,
+        "environment": environment(),
+    }
+    write_atomic(folder / "table.txt", ("\n".join([table.as_text(rows, notes), "", *said]) + "\n").encode())
+    write_atomic(
+        folder / "table.md", (table.as_markdown(rows, notes) + "\n" + "\n".join(f"- {s}" for s in said) + "\n").encode()
+    )
+    write_json(folder / "table.json", document)
+    return document
+
+
+def _show(
+    document: Mapping[str, Any],
+    folder: Path,
+    cells: Sequence[Cell],
+    results: Mapping[str, dict[str, Any]],
+    plots: bool,
+    say: Say,
+    warn: Say,
+) -> None:
+    say("")
+    say((folder / "table.txt").read_text().rstrip())
+    for failure in document["failed"]:
+        warn(f"{failure['scheme']} on {failure['devices']} failed: {printable(failure['reason'])}")
+    if plots and any(row["t_s"] is not None for row in document["rows"]):
+        from edgegossip.scale.plots import write_plots
+
+        try:
+            done = [results[cell.key] for cell in cells if results.get(cell.key, {}).get("state") == "done"]
+            for path in write_plots(folder, document["rows"], done):
+                say(f"plot {path}")
+        except HostError as error:
+            warn(f"no plots: {error}")
+    say(f"results {folder}")

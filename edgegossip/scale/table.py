@@ -1,0 +1,113 @@
+"""The table of a scalability run, as ElastiQuant's Table 3 has it, and what to make of it in a sentence each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edgegossip.report.table import aligned
+from edgegossip.report.units import UNKNOWN, bytes_text, printable
+
+Row = Mapping[str, Any]
+
+KEYS = (
+    "scheme", "devices", "on", "cp_s", "en_s", "tx_s", "de_s", "wait_s", "t_s", "sp_s", "efficiency", "accuracy",
+)  # fmt: skip
+_HEAD = ("scheme", "boards", "Cp", "En", "Tx", "De", "wait", "T", "Sp", "speed-up", "efficiency", "bits", "sent/round")
+_MORE = 0.5  # of T: that part is what holds a run up
+_WORTH = 0.95  # another scheme is named when it needs less of the time than this
+
+
+def as_text(rows: Sequence[Row], notes: Sequence[str]) -> str:
+    return "\n".join([*aligned([_HEAD, *map(_cells, rows)]), "", *notes])
+
+
+def as_markdown(rows: Sequence[Row], notes: Sequence[str]) -> str:
+    cells = [_HEAD, ("---", *["---:"] * (len(_HEAD) - 1)), *map(_cells, rows)]
+    return "\n".join([*(f"| {' | '.join(line)} |" for line in cells), "", *(f"- {note}" for note in notes)]) + "\n"
+
+
+def notes(rows: Sequence[Row], epoch: str) -> list[str]:
+    """What the columns are."""
+    said = [
+        f"seconds of an epoch ({epoch}); T = Cp + En + Tx + De + wait; Sp: T less T on fewer boards, v: faster, ^: slower",
+        "speed-up and efficiency: against the smallest count; bits: a value; sent/round: payload and overhead of all boards",
+    ]
+    if any(row["on"] == "model" for row in rows):
+        said.append(
+            "modelled: a virtual clock from rates that were measured or are in device profiles; frames are real"
+        )
+    if any(row["on"] == "netns" for row in rows):
+        said.append(
+            "netns: real processes; Cp and En are CPU seconds of each board, Tx, De and wait of the wall on the shaped network"
+        )
+    if busy := [f"{r['scheme']} on {r['devices']}" for r in rows if r.get("machine_bound")]:
+        said.append(
+            f"in the exchange the processors were busy and the link was not, so Tx is too long: {', '.join(busy)}"
+        )
+    return said
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    if row["t_s"] is None:
+        return (printable(row["scheme"], 60), str(row["devices"]), "failed", *[UNKNOWN] * (len(_HEAD) - 3))
+    parts = [_seconds(row[key]) for key in ("cp_s", "en_s", "tx_s", "de_s", "wait_s", "t_s")]
+    sp = row.get("sp_s")
+    arrow = "" if sp is None else " v" if sp < 0 else " ^"
+    return (
+        printable(row["scheme"], 60),
+        str(row["devices"]),
+        *parts,
+        UNKNOWN if sp is None else f"{sp:+.2f}{arrow}",
+        f"{row['speedup']:.2f}",
+        f"{row['efficiency']:.2f}",
+        f"{row['bits_per_value']:.2f}",
+        bytes_text(row["round_bytes"]["payload"] + row["round_bytes"]["overhead"]),
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f}" if seconds < 0.9995 else f"{seconds:.2f}"
+
+
+def verdicts(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each scheme: how far it scales, what holds it up on its most boards, and what would be faster there."""
+    done = [row for row in rows if row["t_s"] is not None]
+    return [_verdict(scheme, done) for scheme in dict.fromkeys(row["scheme"] for row in done)]
+
+
+def _verdict(scheme: str, rows: Sequence[Row]) -> str:
+    own = sorted((row for row in rows if row["scheme"] == scheme), key=lambda row: int(row["devices"]))
+    best, last = min(own, key=lambda row: float(row["t_s"])), own[-1]
+    at = f"at {last['devices']} boards"
+    if len(own) == 1:
+        scales = f"{scheme}: {last['t_s']:.2f} s {at}"
+    elif best is last:
+        scales = f"{scheme} gets faster all the way to {last['devices']} boards ({last['speedup']:.2f} times {own[0]['devices']})"
+    else:
+        scales = f"{scheme} stops scaling at {best['devices']} boards and is {_times(last, best)} slower at {last['devices']}"
+    return f"{scales}; {_bound(last)} {at}{_cure(last, rows)}"
+
+
+def _bound(row: Row) -> str:
+    shares = {
+        "link": (row["tx_s"] + row["wait_s"]) / row["t_s"],
+        "compute": row["cp_s"] / row["t_s"],
+        "codec": (row["en_s"] + row["de_s"]) / row["t_s"],
+    }
+    most = max(shares, key=lambda name: shares[name])
+    word = f"{most}-bound" if shares[most] >= _MORE else f"mostly {most}-bound"
+    return f"{word} ({100 * shares[most]:.0f} % of T)"
+
+
+def _cure(row: Row, rows: Sequence[Row]) -> str:
+    """The scheme that would be the fastest on as many boards."""
+    others = [r for r in rows if r["devices"] == row["devices"] and r["scheme"] != row["scheme"]]
+    better = min(others, key=lambda r: float(r["t_s"]), default=None)
+    if better is None or better["t_s"] >= _WORTH * row["t_s"]:
+        return ""
+    return f": {better['scheme']} would give {_times(row, better)} the speed"
+
+
+def _times(row: Row, other: Row) -> str:
+    return f"{row['t_s'] / other['t_s']:.2f} times"
