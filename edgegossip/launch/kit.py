@@ -60,7 +60,7 @@ def lasting_identity(kit: Path, folder: Path) -> Path:
                 write_file(folder / name, data)
         key = folder / KEY
         key.unlink(missing_ok=True)
-        key.symlink_to(kit / KEY)
+        key.symlink_to(kit.absolute() / KEY)
         _newest_list(kit, folder)
     except OSError as error:
         raise HostError(f"{error.filename or folder}: {(error.strerror or str(error)).lower()}") from error

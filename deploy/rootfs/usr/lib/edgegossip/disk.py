@@ -1,7 +1,7 @@
 """Files that are whole or not there, for the programs of a board's image. Standard library only, and nothing of a release:
 these programs must run when a release does not.
 
-The operations are those of `edgegossip.checkpoint.files`, so that tests can cut the power between any two of them."""
+Everything goes through `os`, in whose place tests put a disk that loses power between any two operations."""
 
 from __future__ import annotations
 
@@ -22,13 +22,23 @@ class Disk:
     def read(self, path: str) -> bytes | None:
         """The whole of a file; None when there is none."""
         try:
-            with open(self.path(path), "rb") as file:
-                return file.read()
+            fd = os.open(self.path(path), os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        try:
+            parts = []
+            while part := os.read(fd, 1 << 20):
+                parts.append(part)
+            return b"".join(parts)
+        finally:
+            os.close(fd)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(self.path(path))
+        return os.access(self.path(path), os.F_OK)
+
+    def real(self, path: str) -> str:
+        """With its symbolic links followed."""
+        return os.path.realpath(self.path(path))
 
     def target(self, path: str) -> str | None:
         """Where a symbolic link points; None when there is none."""
@@ -43,9 +53,12 @@ class Disk:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def make_folder(self, path: str) -> None:
-        os.makedirs(self.path(path), exist_ok=True)
-        self.sync_folder(os.path.dirname(path.rstrip("/")) or "/")
+    def make_folder(self, path: str, mode: int = 0o755) -> None:
+        """Durably; the folder above it is there."""
+        with suppress(FileExistsError):
+            os.mkdir(self.path(path), mode)
+        os.chmod(self.path(path), mode)  # whatever the umask
+        self.sync_folder(os.path.dirname(path))
 
     def replace(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Put `data` in place of a file, durably: a power cut leaves the old one or the new one."""

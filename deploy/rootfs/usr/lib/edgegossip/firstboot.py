@@ -93,17 +93,19 @@ def take_kit(disk: Disk, machine: Machine, say: Callable[[str], None]) -> None:
     if data is None:
         return
     present = disk.read(KIT)
-    if b"\0" in data and present is not None:
-        say("finishing to wipe the kit from the boot partition")  # a kit is text: zeros are a wipe that was cut short
-    elif data != present:
+    if present is None or not is_rest(data, present):
         check(disk, machine, data)
         disk.make_folder(HOME)
-        os.chmod(disk.path(HOME), 0o755)
         disk.replace(KIT, data, 0o600)
     disk.overwrite(CARD_KIT)
     disk.remove(CARD_KIT)
     disk.remove(CARD_WORDS)
     say("the kit is in /etc/edgegossip, and wiped from the boot partition")
+
+
+def is_rest(data: bytes, kit: bytes) -> bool:
+    """Whether this is what a wipe of the kit leaves when it is cut short: zeros, and the kit where there are none yet."""
+    return len(data) <= len(kit) and all(a in (0, b) for a, b in zip(data, kit, strict=False))
 
 
 def check(disk: Disk, machine: Machine, data: bytes) -> None:
@@ -166,8 +168,7 @@ def hostname(disk: Disk, machine: Machine, name: str) -> None:
 def ssh_keys(disk: Disk, keys: Sequence[str]) -> None:
     """Who may come in as root, with a key only. No keys: nobody, and nothing is changed."""
     if keys:
-        disk.make_folder("/root/.ssh")
-        os.chmod(disk.path("/root/.ssh"), 0o700)
+        disk.make_folder("/root/.ssh", 0o700)
         disk.replace("/root/.ssh/authorized_keys", ("\n".join(keys) + "\n").encode(), 0o600)
 
 
@@ -220,7 +221,7 @@ def grow(disk: Disk, machine: Machine, say: Callable[[str], None]) -> None:
     machine.run(["partx", "--update", "--nr", number, whole])
     machine.run(["resize2fs", device])
     disk.make_folder(HOME)
-    disk.replace(GROWN, b"")
+    disk.replace(GROWN, b"yes\n")
     say(f"{device} fills the card")
 
 
@@ -230,7 +231,7 @@ def partition(disk: Disk, device: str) -> tuple[str, str]:
     number = disk.read(f"/sys/class/block/{name}/partition")
     if number is None:
         raise Failed(f"{device} is no partition: the root file system keeps its size")
-    whole = os.path.basename(os.path.dirname(os.path.realpath(disk.path(f"/sys/class/block/{name}"))))
+    whole = os.path.basename(os.path.dirname(disk.real(f"/sys/class/block/{name}")))
     return number.decode().strip(), f"/dev/{whole}"
 
 

@@ -1,0 +1,218 @@
+"""First boot over a fake root: what it makes of a kit, and that the power may go at any moment."""
+
+from __future__ import annotations
+
+import functools
+import json
+from random import Random
+
+import pytest
+
+from edgegossip.fleet import kitfile
+from edgegossip.sim.fake_disk import FakeDisk
+from edgegossip.types import EdgegossipError
+from tests.deploy.board import FakeOs, PowerCut, cut_at, program, put
+
+disk_module = program("disk")
+firstboot = program("firstboot")
+FOLDERS = ("/etc/systemd/system", "/boot/firmware", "/root", "/etc/NetworkManager/system-connections")
+NOW_S = 1_700_000_000
+
+
+@functools.cache
+def refusal(kit: bytes) -> str:
+    try:
+        kitfile.parse(kit)
+    except EdgegossipError as error:
+        return str(error)
+    return ""
+
+
+class FakeMachine:
+    """Programs that succeed, and are remembered; the release's check of a kit is the real one."""
+
+    def __init__(self, disk: FakeDisk, now_s: float = 0.0) -> None:
+        self.disk, self.now_s, self.commands, self.refuse = disk, now_s, [], ""
+
+    def now(self) -> float:
+        return self.now_s
+
+    def set_clock(self, seconds: float) -> None:
+        self.now_s = seconds
+
+    def run(self, command, text=""):
+        self.disk.before("run", command[0])
+        if self.refuse and self.refuse in command:
+            raise firstboot.Failed(f"{self.refuse}: it does not work here")
+        if "edgegossip.fleet.kitfile" in command:
+            if why := refusal(bytes(self.disk._now["/boot/firmware/edgegossip.kit"].content)):
+                raise firstboot.Failed(why)
+            return "pi-01"
+        self.commands.append((*command, text) if text else tuple(command))
+        return "/dev/mmcblk0p2\n" if command[0] == "findmnt" else ""
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
+    """The kit of pi-01, and that of pi-02 of another fleet."""
+    pytest.importorskip("cryptography", reason="makes the identities")
+    from edgegossip.fleet import making
+    from edgegossip.fleet.store import Fleet
+
+    found = []
+    for name in ("pi-01", "pi-02"):
+        fleet = Fleet.create(tmp_path_factory.mktemp("fleets") / name, name, 20).add(name, "board", 20)
+        given = {"coordinator": "10.0.0.9:8000", "wifi": (kitfile.Wifi.of("Gärten & Co", "correct horse", "DE"),)}
+        making.set_profiles(fleet, (name,), {**given, "ssh_keys": ("ssh-ed25519 AAAA me",)})
+        found.append(making.make(fleet, name, NOW_S))
+    return found[0], found[1]
+
+
+def card(kit: bytes | None, network_manager: bool = False) -> FakeDisk:
+    disk = FakeDisk()
+    for folder in FOLDERS:
+        disk.make_folder(folder)
+    put(disk, "/sys/class/block/mmcblk0p2/partition", b"2\n")
+    put(disk, "/usr/bin/ssh-keygen", b"")
+    if network_manager:
+        put(disk, "/usr/sbin/NetworkManager", b"")
+    if kit is not None:
+        put(disk, firstboot.CARD_KIT, kit)
+    return disk
+
+
+def boot(disk: FakeDisk, monkeypatch, machine: FakeMachine | None = None) -> tuple[int, FakeMachine, FakeOs]:
+    fake = FakeOs(disk)
+    monkeypatch.setattr(disk_module, "os", fake)
+    machine = machine or FakeMachine(disk)
+    board = disk_module.Disk()
+    board.real = lambda path: "/sys/devices/soc/mmc/block/mmcblk0/mmcblk0p2"
+    return firstboot.main(board, machine), machine, fake
+
+
+def content(disk: FakeDisk) -> dict[str, bytes]:
+    return {path: bytes(inode.content) for path, inode in disk._now.items() if not path.endswith(".new")}
+
+
+def test_a_board_becomes_who_the_kit_says(kits, monkeypatch):
+    disk = card(kits[0])
+    code, machine, fake = boot(disk, monkeypatch)
+    files = content(disk)
+    assert code == 0 and firstboot.CARD_KIT not in files
+    assert files["/etc/edgegossip/kit"] == kits[0] and fake.modes["/etc/edgegossip/kit"] == 0o600
+    assert fake.modes["/etc/edgegossip/identity.key"] == 0o600 and fake.modes["/etc/edgegossip/ca.pem"] == 0o644
+    assert json.loads(files["/etc/edgegossip/board.json"])["name"] == "pi-01"
+    assert b"\n--coordinator\n10.0.0.9:8000\n" in files["/etc/edgegossip/node.args"]
+    assert files["/etc/hostname"] == b"pi-01\n" and machine.now_s == NOW_S
+    assert fake.modes["/root/.ssh/authorized_keys"] == 0o600 and fake.modes["/root/.ssh"] == 0o700
+    wpa = files[firstboot.WPA].decode()
+    assert "country=DE" in wpa and f"ssid={'Gärten & Co'.encode().hex()}" in wpa and fake.modes[firstboot.WPA] == 0o600
+    assert fake.readlink(f"/etc/systemd/system/multi-user.target.wants/{firstboot.WPA_UNIT}").startswith("/lib/systemd")
+    assert [c for c in machine.commands if c[0] in ("sfdisk", "partx", "resize2fs", "ssh-keygen")] == [
+        ("sfdisk", "--no-reread", "--force", "--quiet", "-N", "2", "/dev/mmcblk0", ", +\n"),
+        ("partx", "--update", "--nr", "2", "/dev/mmcblk0"),
+        ("resize2fs", "/dev/mmcblk0p2"),
+        ("ssh-keygen", "-A"),
+    ]
+
+
+def test_the_second_boot_changes_nothing(kits, monkeypatch):
+    disk = card(kits[0])
+    boot(disk, monkeypatch)
+    put(disk, "/etc/edgegossip/node.args", b"edited by hand\n")
+    before = content(disk)
+    code, machine, _ = boot(disk, monkeypatch)
+    assert (code, content(disk), machine.commands) == (0, before, [("ssh-keygen", "-A")])
+    assert machine.now_s == NOW_S, "a board without a clock chip begins no earlier at any boot"
+
+
+def test_network_manager_gets_a_profile_of_its_own(kits, monkeypatch):
+    disk = card(kits[0], network_manager=True)
+    _, machine, fake = boot(disk, monkeypatch)
+    path = "/etc/NetworkManager/system-connections/edgegossip-0.nmconnection"
+    assert (
+        "".join(f"{b};" for b in "Gärten & Co".encode()) in content(disk)[path].decode() and fake.modes[path] == 0o600
+    )
+    assert firstboot.WPA not in content(disk)
+
+
+def test_a_new_kit_makes_it_another_board(kits, monkeypatch):
+    disk = card(kits[0])
+    boot(disk, monkeypatch)
+    put(disk, firstboot.CARD_KIT, kits[1])
+    code, _, _ = boot(disk, monkeypatch)
+    assert code == 0 and content(disk)["/etc/hostname"] == b"pi-02\n" and firstboot.CARD_KIT not in content(disk)
+    assert b"PRIVATE KEY" not in b"".join(v for k, v in content(disk).items() if k.startswith("/boot"))
+
+
+def test_a_card_without_a_kit_says_what_is_missing(monkeypatch, capsys):
+    disk = card(None)
+    code, machine, _ = boot(disk, monkeypatch)
+    assert code == 0 and "has no kit" in capsys.readouterr().out
+    assert any(c[0] == "resize2fs" for c in machine.commands)
+
+
+@pytest.mark.parametrize("how", ["cut", "changed", "zeros", "empty", "another"])
+def test_a_bad_kit_stays_and_is_explained_on_the_card(kits, monkeypatch, capsys, how):
+    bad = {
+        "cut": kits[0][:-200],
+        "changed": kits[0].replace(b"10.0.0.9", b"10.6.6.6"),
+        "zeros": bytes(len(kits[0])),
+        "empty": b"",
+        "another": b"{}",
+    }[how]
+    disk = card(bad)
+    code, _, _ = boot(disk, monkeypatch)
+    files = content(disk)
+    assert code == 1 and files[firstboot.CARD_KIT] == bad and "/etc/edgegossip/board.json" not in files
+    assert len(files[firstboot.CARD_WORDS].splitlines()) == 1 and "<3>" in capsys.readouterr().err
+    put(disk, firstboot.CARD_KIT, kits[0])
+    assert boot(disk, monkeypatch)[0] == 0 and firstboot.CARD_WORDS not in content(disk)
+
+
+def test_a_file_system_that_does_not_grow_stops_nobody(kits, monkeypatch, capsys):
+    disk = card(kits[0])
+    machine = FakeMachine(disk)
+    machine.refuse = "sfdisk"
+    assert boot(disk, monkeypatch, machine)[0] == 0 and "grow: sfdisk: it does not work here" in capsys.readouterr().out
+    _, machine, _ = boot(disk, monkeypatch)
+    assert any(c[0] == "resize2fs" for c in machine.commands), "tried again at the next boot"
+
+
+def operations(start: FakeDisk, monkeypatch) -> int:
+    count = [0]
+    start.before = lambda operation, path: count.__setitem__(0, count[0] + 1)
+    boot(start, monkeypatch)
+    return count[0]
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+def test_the_power_may_go_at_any_moment(kits, monkeypatch, renewed):
+    """At every boundary, three times; then the board comes up with the files of a first boot that went well, the kit is never
+    lost, and nothing of the key is left on the boot partition."""
+
+    def fresh() -> FakeDisk:
+        disk = card(kits[0])
+        if renewed:
+            boot(disk, monkeypatch)
+            disk.sync_folder("/boot/firmware")
+            put(disk, firstboot.CARD_KIT, kits[1])
+        return disk
+
+    kit = kits[1] if renewed else kits[0]
+    well = fresh()
+    total = operations(well, monkeypatch)
+    expected = content(well)
+    assert total > 20
+    for number in range(total):
+        for seed in range(3):
+            disk = fresh()
+            disk.before = cut_at(number)
+            with pytest.raises(PowerCut):
+                boot(disk, monkeypatch)
+            disk.before = lambda operation, path: None
+            found = disk.after_power_cut(Random(seed * 1000 + number))
+            held = content(found)
+            assert kit in (held.get(firstboot.CARD_KIT), held.get(firstboot.KIT)), f"cut {number}: the kit is lost"
+            assert boot(found, monkeypatch)[0] == 0, f"cut {number}"
+            assert content(found) == expected, f"cut {number}"
