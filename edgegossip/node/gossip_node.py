@@ -24,7 +24,7 @@ from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_top
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.training import build_workload
-from edgegossip.training.base import Workload
+from edgegossip.training.base import Workload, stages_of
 from edgegossip.types import DecodeError, HostError, LocalUpdate, Metrics, NodeId, Round, RunError, Vec
 
 if TYPE_CHECKING:
@@ -161,6 +161,7 @@ def train(
     driver = Driver(loaded.algorithm, loaded.view, transport, workload, sink, clock, spec.recipe.run.rounds)
     _begin(spec, driver, loaded, joined.down, sink)
     reporter = _Reporter(spec, driver, workload, sink, clock, meters, keeper)
+    meters.begin()
     driver.catch_up()
     clock.finish_round()  # what came before belongs to no round
     neighbours = neighbours_of(loaded.view.topology, spec)
@@ -247,6 +248,7 @@ class _Reporter:
             "train/examples": local.examples,
             "codec/relative_error": done.relative_error,
             "gossip/consensus_distance": done.consensus_distance,
+            **stages_of(self._workload),
             **self._evaluate(done.round),
         }
         if self._keeper is not None:

@@ -1,21 +1,23 @@
-"""What this process and its sockets did in a round, and what it holds, as values of its metrics record. One a node; call once a
-round."""
+"""What this process and its sockets did in a round, what it holds, and what the machine's sensors say, as values of its metrics
+record. One a node; call once a round."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
+from edgegossip.profiling.machine import MachineSampler
 from edgegossip.profiling.records import Value
 from edgegossip.profiling.sockets import SocketMeter, SocketTotals
 from edgegossip.profiling.system import ProcessSampler
 
 
 class NodeMeters:
-    """Bytes since the last call on this process's TCP sockets; its CPU load and memory. Thread-safe."""
+    """Bytes since the last call on this process's TCP sockets; its CPU load and memory; temperature, clock, power and energy of
+    its machine where there are sensors. Thread-safe."""
 
     def __init__(self) -> None:
-        self._sockets, self._system = SocketMeter(), ProcessSampler()
+        self._sockets, self._system, self._machine = SocketMeter(), ProcessSampler(), MachineSampler()
         self._lock = threading.Lock()
         self._before = SocketTotals()
         self._tasks: Callable[[], int] | None = None
@@ -24,9 +26,14 @@ class NodeMeters:
         """From now on count these coroutines, too."""
         self._tasks = tasks
 
+    def begin(self) -> None:
+        """Rounds begin: look for the machine's sensors. A board that waits has not loaded them yet."""
+        with self._lock:
+            self._machine.begin()
+
     def __call__(self) -> dict[str, Value]:
         with self._lock:
-            values: dict[str, Value] = dict(self._system.sample())
+            values: dict[str, Value] = {**self._system.sample(), **self._machine.sample()}
             if self._tasks is not None:
                 values["sys/tasks"] = self._tasks()
             totals = self._sockets.sample()

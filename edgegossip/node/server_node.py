@@ -15,6 +15,7 @@ from edgegossip.node.notify import service
 from edgegossip.node.spec import NodeSpec
 from edgegossip.profiling.records import Sink
 from edgegossip.training import build_workload
+from edgegossip.training.base import Workload
 
 if TYPE_CHECKING:
     from edgegossip.mesh.security.identity import Identity
@@ -37,13 +38,19 @@ def run_client(
     Raises PeerError when the coordinator refuses this board or stays out of reach, DataError and ConfigError when the
     workload cannot be built, LocalError when training diverges."""
     codec = codecs.get(spec.recipe.codec.name, **spec.recipe.codec.params)
+    meters = NodeMeters()
+
+    def make_workload() -> Workload:
+        meters.begin()
+        return build_workload(spec.recipe, spec.index)
+
     client = NodeClient(
         spec.name,
         coordinator,
-        lambda: build_workload(spec.recipe, spec.index),
+        make_workload,
         codec,
         sink,
-        meters=[NodeMeters()],
+        meters=[meters],
         run_id=spec.run_id,
         patience_s=patience_s,
         credentials=None if identity is None else _credentials(identity),

@@ -18,6 +18,7 @@ from edgegossip.types import NodeId, Round
 Value: TypeAlias = float | int | str | bool | None
 
 PARTS = ("compute", "encode", "transmit", "decode", "wait", "other")  # they add up to time/round_s
+STAGES = ("forward", "backward", "optimiser")  # of compute, where the workload tells; the rest is data and copies
 METRICS = (
     "train/loss",
     "train/lr",
@@ -27,6 +28,10 @@ METRICS = (
     *(f"time/{part}_s" for part in PARTS),
     "time/round_s",
     "time/cpu_s",  # CPU time of the whole process in the round, all threads
+    *(
+        f"cpu/{part}_s" for part in PARTS
+    ),  # the same, by what the round's own thread was at meanwhile; they add up to it
+    *(f"time/{stage}_s" for stage in STAGES),
     "net/payload_bytes",  # what the codec made
     "net/overhead_bytes",  # frame headers and the messages around frames
     "net/sent_bytes",  # what the kernel says left on this process's TCP sockets, retransmissions included
@@ -36,10 +41,18 @@ METRICS = (
     "codec/relative_error",
     "gossip/consensus_distance",
     "sys/cpu_percent",
+    "sys/machine_percent",  # load of the whole machine
     "sys/rss_bytes",
+    "sys/peak_rss_bytes",
     "sys/threads",
     "sys/descriptors",
     "sys/tasks",  # coroutines under way on the mesh's loop
+    # Of the whole machine, where it has a sensor for it (sensors/):
+    "sys/temperature_c",  # the hottest zone
+    "sys/frequency_hz",  # mean clock of the cores
+    "sys/throttled",  # 1 while heat or a weak supply holds the clock down, else 0
+    "sys/power_w",  # at the end of the round
+    "sys/energy_j",  # in the round
 )
 
 

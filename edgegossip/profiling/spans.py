@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from types import TracebackType
 from typing import Any
@@ -18,6 +18,7 @@ from edgegossip.profiling.records import PARTS, SPANS
 from edgegossip.types import LocalError, Round
 
 NS_PER_S = 1_000_000_000
+_CPU_AFTER_NS = 30_000  # asking for CPU time takes a system call: what so short a stretch used goes to the next one
 _LOGGED = 4_000  # stretches of a round that are kept at all
 MOST_SPANS = 400  # of one round that are written down; a round with more has none
 _SPANS_OF = ((0.25, 1), (0.025, 10), (0.0, 100))  # of rounds that take so many seconds, every so many are written down
@@ -36,6 +37,7 @@ class RoundTimes:
     parts_ns: Mapping[str, int]  # every name of PARTS, wall nanoseconds
     round_ns: int  # wall nanoseconds from the last finish_round (or the clock's start) to this one
     cpu_ns: int  # CPU nanoseconds of the whole process, all threads, in the same interval
+    cpu_parts_ns: Mapping[str, int] = field(default_factory=dict)  # the same part by part
     spans_ns: Sequence[tuple[str, int]] = ()  # the stretches of the round in their order: part, wall nanoseconds
 
     @property
@@ -51,11 +53,12 @@ class RoundTimes:
         return self.cpu_ns / NS_PER_S
 
     def metrics(self, step: Round | None = None) -> dict[str, float | str]:
-        """The same under the names of metrics.jsonl: time/compute_s and so on, time/round_s, time/cpu_s; time/spans in some
-        rounds `step`: every one, tenth or hundredth, the more the longer a round takes. Boards whose rounds take equally
-        long choose the same ones."""
+        """The same under the names of metrics.jsonl: time/compute_s and so on, time/round_s, time/cpu_s, cpu/compute_s and so
+        on; time/spans in some rounds `step`: every one, tenth or hundredth, the more the longer a round takes. Boards whose
+        rounds take equally long choose the same ones."""
         values: dict[str, float | str] = {f"time/{part}_s": seconds for part, seconds in self.parts_s.items()}
         values |= {"time/round_s": self.round_s, "time/cpu_s": self.cpu_s}
+        values |= {f"cpu/{part}_s": ns // 1000 / 1e6 for part, ns in self.cpu_parts_ns.items()}
         if step is not None and step % next(n for least_s, n in _SPANS_OF if self.round_s >= least_s) == 0:
             if text := self.spans():
                 values[SPANS] = text
@@ -84,12 +87,13 @@ class Span:
     """One stretch of time, a context manager. `part` may be set to another name until the span ends; all of the span's
     own time (not that of spans inside it) in the round in progress then goes there."""
 
-    __slots__ = ("_clock", "_own_ns", "_part")
+    __slots__ = ("_clock", "_cpu_ns", "_own_ns", "_part")
 
     def __init__(self, clock: RoundClock, part: str) -> None:
         self._clock = clock
         self._part = _known(part)
         self._own_ns = 0
+        self._cpu_ns = 0
 
     @property
     def part(self) -> str:
@@ -124,10 +128,12 @@ class RoundClock:
         self._clock_ns = clock_ns
         self._cpu_clock_ns = cpu_clock_ns
         self._parts_ns = dict.fromkeys(PARTS, 0)
+        self._cpu_parts_ns = dict.fromkeys(PARTS, 0)
         self._stack = [Span(self, "other")]  # the outermost one never ends
         self._log: list[tuple[Span, int]] = []  # the stretches of this round; a span may still change its part
         self._last_ns = clock_ns()
-        self._cpu_start_ns = cpu_clock_ns()
+        self._cpu_start_ns = self._cpu_last_ns = cpu_clock_ns()
+        self._cpu_asked_ns = self._last_ns
 
     def span(self, part: str) -> Span:
         """`with clock.span("compute"): ...`. Raises LocalError for an unknown part."""
@@ -154,26 +160,38 @@ class RoundClock:
     def finish_round(self) -> RoundTimes:
         """End the round in progress and start the next one at the same instant."""
         self._settle()
-        cpu_ns = self._cpu_clock_ns()
+        self._settle_cpu(self._last_ns)
+        cpu_ns = self._cpu_last_ns
         for span in self._stack:
             self._bank(span)
         spans_ns = tuple((span.part, ns) for span, ns in self._log)
-        times = RoundTimes(self._parts_ns, sum(self._parts_ns.values()), cpu_ns - self._cpu_start_ns, spans_ns)
+        times = RoundTimes(
+            self._parts_ns, sum(self._parts_ns.values()), cpu_ns - self._cpu_start_ns, self._cpu_parts_ns, spans_ns
+        )
         self._log = []
         self._parts_ns = dict.fromkeys(PARTS, 0)
+        self._cpu_parts_ns = dict.fromkeys(PARTS, 0)
         self._cpu_start_ns = cpu_ns
         return times
 
     def _settle(self) -> None:
         now_ns = self._clock_ns()
         self._stack[-1]._own_ns += now_ns - self._last_ns
+        if now_ns - self._cpu_asked_ns >= _CPU_AFTER_NS:
+            self._settle_cpu(now_ns)
         if len(self._log) <= _LOGGED:
             self._log.append((self._stack[-1], now_ns - self._last_ns))
         self._last_ns = now_ns
 
+    def _settle_cpu(self, now_ns: int) -> None:
+        cpu_ns = self._cpu_clock_ns()
+        self._stack[-1]._cpu_ns += cpu_ns - self._cpu_last_ns
+        self._cpu_last_ns, self._cpu_asked_ns = cpu_ns, now_ns
+
     def _bank(self, span: Span) -> None:
         self._parts_ns[span._part] += span._own_ns
-        span._own_ns = 0
+        self._cpu_parts_ns[span._part] += span._cpu_ns
+        span._own_ns = span._cpu_ns = 0
 
     def _open(self, span: Span) -> None:
         self._settle()

@@ -36,6 +36,19 @@ class Workload(Protocol):
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None: ...
 
 
+class Staged(Protocol):
+    """What a workload may tell beside: the stages of its last `local_update`."""
+
+    def stages(self) -> Mapping[str, float]:
+        """Wall seconds by stage, of records.STAGES; together no more than the update took."""
+
+
+def stages_of(workload: object) -> dict[str, float]:
+    """The stages of a workload's last update as metrics, time/forward_s and so on; none where it does not tell."""
+    stages = getattr(workload, "stages", None)
+    return {f"time/{stage}_s": seconds for stage, seconds in stages().items()} if callable(stages) else {}
+
+
 def size_mb(layout: Layout) -> float:
     """Size of the model as float32, in megabytes (1e6 bytes)."""
     return layout.size * np.dtype(np.float32).itemsize / 1e6

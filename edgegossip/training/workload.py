@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from edgegossip.layout import Layout
+from edgegossip.profiling.records import STAGES
 from edgegossip.recipe import Recipe
 from edgegossip.training import models
 from edgegossip.training.batches import Augmentation, Normaliser, Sampler
@@ -140,6 +142,7 @@ class TorchWorkload:
         self._inputs, self._labels = data.train.inputs.take(share), torch.from_numpy(data.train.labels[share])
         self._sampler = Sampler(len(share), settings.batch_size, recipe.run.seed, node_index)
         self._augmentation = Augmentation(recipe.run.seed, node_index) if recipe.data.augment else None
+        self._stages_ns = [0] * len(STAGES)
 
     @classmethod
     def build(cls, recipe: Recipe, node_index: int) -> TorchWorkload:
@@ -170,6 +173,7 @@ class TorchWorkload:
 
     def local_update(self, x: Vec, round: Round) -> LocalUpdate:
         recipe, model = self._recipe, self._model
+        self._stages_ns = [0] * len(STAGES)
         steps, lr = recipe.training.local_steps, learning_rate(recipe.training, round, recipe.run.rounds)
         model.load(x)
         if not model.module.training:  # asking every layer costs as much as a small one
@@ -188,6 +192,10 @@ class TorchWorkload:
             steps=steps,
         )
 
+    def stages(self) -> Mapping[str, float]:
+        """See `base.Staged`: forward (with the loss), backward, and the optimiser's step."""
+        return {stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)}
+
     def _step(self, step: int, round: Round, lr: float) -> float:
         """One optimiser step on the flat model; its loss before the step."""
         chosen = self._sampler.batch(step)
@@ -195,6 +203,7 @@ class TorchWorkload:
         if self._augmentation:
             inputs = self._augmentation(inputs, step)
         self._model.zero_grad()
+        began_ns = perf_counter_ns()
         logits = self._forward(inputs)
         loss = F.cross_entropy(logits, self._labels[torch.from_numpy(chosen)])
         value = float(loss.detach())
@@ -203,8 +212,12 @@ class TorchWorkload:
                 f"board {self._node}: the training loss became {value} in round {round}, at learning rate {lr:g}; "
                 "try a smaller training.lr"
             )
+        forward_ns = perf_counter_ns()
         loss.backward()
+        backward_ns = perf_counter_ns()
         self._sgd.step(self._model.trainable, self._model.grad, lr)
+        for k, ns in enumerate((forward_ns - began_ns, backward_ns - forward_ns, perf_counter_ns() - backward_ns)):
+            self._stages_ns[k] += ns
         return value
 
     def _forward(self, inputs: NDArray[Any]) -> torch.Tensor:

@@ -43,6 +43,40 @@ def test_time_goes_to_the_innermost_span_and_the_rest_to_other():
     assert (times.round_ns, times.cpu_ns) == (116, 42)
 
 
+def test_cpu_time_goes_to_what_the_loop_was_at():
+    wall, cpu, clock = _pair()
+    for part, wall_ns, cpu_ns in (("compute", 900_000, 800_000), ("wait", 500_000, 20_000), ("decode", 10, 10)):
+        with clock.span(part):
+            wall.ns += wall_ns
+            cpu.ns += cpu_ns
+    wall.ns += 40_000
+    times = clock.finish_round()
+    assert times.cpu_parts_ns == {
+        "compute": 800_000,
+        "encode": 0,
+        "transmit": 0,
+        "decode": 0,
+        "wait": 20_000,
+        "other": 10,
+    }
+    assert times.metrics()["cpu/compute_s"] == 0.0008 and times.metrics()["time/compute_s"] == 0.0009
+    assert sum(clock.finish_round().cpu_parts_ns.values()) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from(PARTS), st.integers(0, 90_000), st.integers(0, 200_000)), max_size=20))
+def test_cpu_parts_add_up_to_the_rounds_cpu_time(stretches):
+    wall, cpu, clock = _pair()
+    for part, wall_ns, cpu_ns in stretches:
+        with clock.span(part):
+            wall.ns += wall_ns
+            cpu.ns += cpu_ns
+        if wall_ns % 5 == 0:
+            times = clock.finish_round()
+            assert sum(times.cpu_parts_ns.values()) == times.cpu_ns
+    times = clock.finish_round()
+    assert sum(times.cpu_parts_ns.values()) == times.cpu_ns
+
+
 def test_a_round_that_ends_inside_a_span_leaves_the_rest_to_the_next_one():
     wall, _, clock = _pair()
     with clock.span("decode"):
