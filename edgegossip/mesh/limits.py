@@ -7,6 +7,9 @@ from typing import Any
 
 from edgegossip.types import ConfigError
 
+# Either end of a connection asks whether the other is there after a silence. With the same time for both they ask at the same
+# moment, each of the other; so the listening end lets the calling end be first, and as a rule it never asks.
+_LISTENERS_PATIENCE = 1.5
 MAX_CHUNK_BYTES = 4 << 20  # a receiver takes chunks up to this size, whatever it sends itself
 
 
@@ -14,8 +17,8 @@ MAX_CHUNK_BYTES = 4 << 20  # a receiver takes chunks up to this size, whatever i
 class MeshLimits:
     """Bounds of one transport. Times are seconds, sizes bytes.
 
-    A stopped board is noticed after at most keepalive_s + keepalive_timeout_s, a dead process at once; either counts as
-    down grace_s later.
+    A stopped board is noticed after at most keepalive_s + keepalive_timeout_s (by one that it only sends to: half of keepalive_s
+    later), a dead process at once; either counts as down grace_s later.
     """
 
     max_frame_bytes: int = 256 << 20  # a larger frame is refused, here and from a peer
@@ -65,7 +68,7 @@ class MeshLimits:
     def channel_options(self) -> list[tuple[str, int]]:
         """gRPC options of a connection that we open."""
         return [
-            *self._common(),
+            *self._common(self.keepalive_s),
             ("grpc.enable_http_proxy", 0),  # peers are neighbours; a proxy variable is meant for the web
             ("grpc.use_local_subchannel_pool", 1),  # every attempt is a fresh one: the back-off is ours
             ("grpc.enable_retries", 0),
@@ -74,7 +77,7 @@ class MeshLimits:
     def server_options(self, *, secured: bool = False) -> list[tuple[str, int]]:
         """gRPC options of the listening side, with or without a door before it."""
         return [
-            *self._common(),
+            *self._common(_LISTENERS_PATIENCE * self.keepalive_s),
             ("grpc.so_reuseport", 0),  # a second process on this port must fail, not share it
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 100),
             ("grpc.http2.max_ping_strikes", 0),
@@ -86,9 +89,9 @@ class MeshLimits:
         """How long a caller may say nothing where it has to speak first."""
         return min(self.hello_s, self.handshake_s) if secured else self.hello_s
 
-    def _common(self) -> list[tuple[str, int]]:
+    def _common(self, keepalive_s: float) -> list[tuple[str, int]]:
         return [
-            ("grpc.keepalive_time_ms", round(self.keepalive_s * 1000)),
+            ("grpc.keepalive_time_ms", round(keepalive_s * 1000)),
             ("grpc.keepalive_timeout_ms", round(self.keepalive_timeout_s * 1000)),
             (
                 "grpc.http2.ping_timeout_ms",

@@ -107,7 +107,8 @@ def test_a_member_that_names_an_address_of_no_use_is_reached_where_it_answered()
         b.agent._known, b.agent._seeds = a.rows()[:1], {0: a.transport.address}
         b.start()
         until(lambda: a.status("b") is Status.ALIVE, "it is asked where it answered")
-        assert f"a is reached at {a.transport.address}, where we joined through it" in b.said
+        reached = f"a is reached at {a.transport.address}, where we joined through it"
+        until(lambda: reached in b.said, "it is said where it is reached")
 
 
 def test_the_run_outlives_the_certificate_of_its_founder(fleet: TestFleet) -> None:
