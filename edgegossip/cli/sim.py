@@ -34,7 +34,7 @@ from edgegossip.cli.options import JSON, SETTINGS
 @click.option("--topology", default="", metavar="NAME[:KEY=VALUE,...]", help="Default: drawn from those that fit.")
 @click.option("--codec", default="", metavar="NAME[:KEY=VALUE,...]", help="Default: drawn.")
 @click.option("--nodes", type=click.IntRange(2, 64), help="Default: drawn from 2 to 8.")
-@click.option("--rounds", type=click.IntRange(1, 100_000), help="About so many with faults. Default: 6 to 10.")
+@click.option("--rounds", type=click.IntRange(1, 100_000), help="About so many with faults. Default: 3 to 6.")
 @click.option("--workload", default="", help="quadratic, quadratic-alike or consensus. Default: drawn.")
 @click.option(
     "--deadline", "deadline_s", type=click.FloatRange(0.1), help="Of a round, in virtual seconds. Default: 2 or 4."
