@@ -71,7 +71,7 @@ OUTSIDE = {
     "mesh": {"grpc", "google"},
     "fleet": {"cryptography"},
     "flower": {"flwr", "grpc", "google", "httpx", "starlette", "uvicorn"},  # the last three are dependencies of flwr
-    "report": {"matplotlib", "rich"},
+    "report": {"matplotlib", "rich", "pyarrow"},
     "study": {"matplotlib"},
     "scale": {"tomli_w", "torch", "matplotlib"},
     "launch": {"click", "psutil", "setproctitle"},

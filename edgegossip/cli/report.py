@@ -1,4 +1,4 @@
-"""`edgegossip report`: the table and the plots of a run folder, of a run that ended or one that goes on."""
+"""`edgegossip report`: tables, plots, the page and exports of run folders, of runs that ended or that go on."""
 
 from __future__ import annotations
 
@@ -9,16 +9,63 @@ import click
 
 from edgegossip.cli.options import JSON, PLOTS
 
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
 
 @click.command()
-@click.argument("run", type=click.Path(exists=True, file_okay=False))
+@click.argument(
+    "runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Where the page goes. Default: report.html in the run's folder; of several runs, in the present folder.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the rounds as a trace for ui.perfetto.dev or chrome://tracing.",
+)
+@click.option("--csv", type=_FOLDER, metavar="DIR", help="Write metrics, events and links as CSV files.")
+@click.option("--parquet", type=_FOLDER, metavar="DIR", help="The same as Parquet files (needs pyarrow).")
+@click.option(
+    "--tensorboard", type=_FOLDER, metavar="DIR", help="Write an event file a board, for `tensorboard --logdir DIR`."
+)
 @PLOTS
 @JSON
-def report(run: str, plots: bool, as_json: bool) -> None:
-    """Print the table of the run folder RUN again and draw its plots."""
+def report(
+    runs: tuple[Path, ...],
+    html: Path | None,
+    trace: Path | None,
+    csv: Path | None,
+    parquet: Path | None,
+    tensorboard: Path | None,
+    plots: bool,
+    as_json: bool,
+) -> None:
+    """Print the table of each run folder RUN, draw its plots, and write one page that has it all: where every second went,
+    loss and accuracy, links, sensors, events; of several runs also their speed-up.
+
+    \b
+    Examples:
+      edgegossip report runs/20260102-030405-quickstart-gossip
+      edgegossip report runs/*-table3-* --html table3.html
+      edgegossip report RUN --trace trace.json --csv out
+
+    The page is one file that asks nobody for anything; open it in a browser (docs/report.md).
+    """
     from edgegossip.launch.outcome import show
     from edgegossip.profiling.run_folder import read_run
     from edgegossip.profiling.summary import summarise
+    from edgegossip.report.command import Exports, write_exports
 
-    summary = summarise(read_run(Path(run)))
-    click.echo(json.dumps(summary)) if as_json else show(summary, Path(run), plots=plots)
+    summaries = [summarise(read_run(run)) for run in runs]
+    if as_json:
+        click.echo(json.dumps(summaries[0] if len(runs) == 1 else {"runs": summaries}))
+    else:
+        for summary, run in zip(summaries, runs, strict=True):
+            show(summary, run, plots=plots)
+    for written in write_exports(runs, Exports(html, trace, csv, parquet, tensorboard), page=not as_json):
+        click.echo(written, err=as_json)

@@ -14,6 +14,7 @@ from edgegossip.profiling.run_folder import RunFolder, read_run
 from edgegossip.profiling.summary import summarise
 from edgegossip.report.plots import write_plots
 from edgegossip.report.table import run_table
+from edgegossip.report.web.page import write_page
 from edgegossip.types import EXIT_DEGRADED, EXIT_OK, EXIT_RUN, HostError, RunError
 
 
@@ -37,6 +38,8 @@ def conclude(folder: RunFolder, *, plots: bool, as_json: bool) -> int:
         click.echo(json.dumps(summary))
     else:
         show(summary, folder.path, plots=plots and trouble is None)
+        if plots and trouble is None:
+            click.echo(f"page {write_page([folder.path], folder.path / 'report.html')}")
     if trouble is not None:
         raise trouble
     return exit_code(summary)

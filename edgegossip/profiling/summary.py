@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgegossip.profiling.lines import EventRecord, MetricsRecord
+from edgegossip.profiling.lines import EventRecord, MetricsRecord, Record
 from edgegossip.profiling.records import PARTS
 from edgegossip.profiling.run_folder import RunData
 from edgegossip.types import NodeId
@@ -74,11 +74,18 @@ class _Totals:
 def summarise(run: RunData, metrics: Iterable[MetricsRecord] | None = None) -> dict[str, Any]:
     """The document for a run folder, of a run that ended or one that goes on. `metrics` are its records where the caller
     reads them anyway."""
-    recipe = recipe_of(run)
-    section = recipe.get("run", {})
-    members: Sequence[NodeId] = run.partition.get("nodes", ()) if run.partition else ()
-    head = {"run": run.name, "mode": section.get("mode"), "rounds_asked": section.get("rounds")}
-    return summarise_records(head, members, run.metrics() if metrics is None else metrics, run.events())
+    return summarise_records(head_of(run), members_of(run), run.metrics() if metrics is None else metrics, run.events())
+
+
+def head_of(run: RunData) -> dict[str, Any]:
+    """What a summary says of the run itself: its name, mode and rounds."""
+    section = recipe_of(run).get("run", {})
+    return {"run": run.name, "mode": section.get("mode"), "rounds_asked": section.get("rounds")}
+
+
+def members_of(run: RunData) -> Sequence[NodeId]:
+    """The boards that should take part, as far as the folder tells."""
+    return run.partition.get("nodes", ()) if run.partition else ()
 
 
 def recipe_of(run: RunData) -> dict[str, Any]:
@@ -97,16 +104,38 @@ def summarise_records(
 ) -> dict[str, Any]:
     """The document from the records themselves. `head` has run, mode and rounds_asked; `members` are the boards that
     should have taken part, so that one which never said a word is not forgotten."""
-    nodes = {name: _Totals() for name in members}
-    seconds = 0.0
+    summary = Summary(members)
     for record in metrics:
-        nodes.setdefault(record.node, _Totals()).take(record)
-        seconds = max(seconds, record.t_s)
+        summary.take(record)
     for event in events:
-        totals = nodes.setdefault(event.node, _Totals())
-        totals.state = _ENDS.get(event.name, totals.state)
-        totals.restarts += event.name == "restarted"
-        seconds = max(seconds, event.t_s)
+        summary.take(event)
+    return summary.document(head)
+
+
+class Summary:
+    """The same of a run that goes on: takes records as they come."""
+
+    def __init__(self, members: Sequence[NodeId] = ()) -> None:
+        self._nodes = {name: _Totals() for name in members}
+        self._seconds = 0.0
+
+    def take(self, record: Record) -> None:
+        totals = self._nodes.get(record.node)
+        if totals is None:
+            totals = self._nodes[record.node] = _Totals()
+        if isinstance(record, MetricsRecord):
+            totals.take(record)
+        else:
+            totals.state = _ENDS.get(record.name, totals.state)
+            totals.restarts += record.name == "restarted"
+        self._seconds = max(self._seconds, record.t_s)
+
+    def document(self, head: Mapping[str, Any]) -> dict[str, Any]:
+        """`head` as of `summarise_records`."""
+        return _document(head, self._nodes, self._seconds)
+
+
+def _document(head: Mapping[str, Any], nodes: Mapping[NodeId, _Totals], seconds: float) -> dict[str, Any]:
     boards = {name: t for name, t in nodes.items() if name != COORDINATOR}
     basis = [t for t in boards.values() if t.state == "finished"]
     basis = basis or [t for t in boards.values() if t.state == "unfinished"]

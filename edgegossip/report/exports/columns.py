@@ -1,0 +1,103 @@
+"""Metrics, events and links of runs as columns, in CSV or Parquet files. Numbers are as they were recorded; what was not
+measured is an empty cell, or null."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgegossip.profiling.records import METRICS
+from edgegossip.report.web.view import RunView
+from edgegossip.types import HostError
+
+Columns = dict[str, list[Any]]
+_WHOLE = 2.0**53  # up to here a float64 holds every whole number
+
+
+def columns_of(views: Sequence[RunView]) -> dict[str, Columns]:
+    """{"metrics": run, node, step, t_s and a column a metric; "events": run, node, t_s, event, text; "links": run, sender,
+    receiver, bytes, seconds}; all columns of one table are equally long."""
+    return {"metrics": _metrics(views), "events": _events(views), "links": _links(views)}
+
+
+def _metrics(views: Sequence[RunView]) -> Columns:
+    tables = [(view.data.name, node, table) for view in views for node, table in view.tables.nodes.items()]
+    found = {name for _, _, table in tables for name in table.columns} - {"t_s"}
+    names = [*(name for name in METRICS if name in found), *sorted(found - set(METRICS))]
+    out: Columns = {name: [] for name in ("run", "node", "step", "t_s", *names)}
+    for run, node, table in tables:
+        rows = len(table)
+        out["run"] += [run] * rows
+        out["node"] += [node] * rows
+        out["step"] += table.step
+        for name in ("t_s", *names):
+            column = table.columns.get(name)
+            out[name] += [None] * rows if column is None else [None if math.isnan(value) else value for value in column]
+    return out
+
+
+def _events(views: Sequence[RunView]) -> Columns:
+    events = [(view.data.name, event) for view in views for event in view.tables.events]
+    return {
+        "run": [run for run, _ in events],
+        "node": [event.node for _, event in events],
+        "t_s": [event.t_s for _, event in events],
+        "event": [event.name for _, event in events],
+        "text": [event.text for _, event in events],
+    }
+
+
+def _links(views: Sequence[RunView]) -> Columns:
+    rows = [(view.data.name, *link) for view in views for link in view.links()]
+    names = ("run", "sender", "receiver", "bytes", "seconds")
+    return {name: [row[k] for row in rows] for k, name in enumerate(names)}
+
+
+def write_csv(views: Sequence[RunView], folder: Path) -> list[Path]:
+    """metrics.csv, events.csv and links.csv, as RFC 4180 has it. Raises HostError."""
+    return list(_written(folder, ".csv", columns_of(views), _csv))
+
+
+def write_parquet(views: Sequence[RunView], folder: Path) -> list[Path]:
+    """metrics.parquet, events.parquet and links.parquet. Raises HostError, also without pyarrow."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise HostError("Parquet files need pyarrow: pip install 'edgegossip[parquet]'") from None
+    types = {
+        "step": pyarrow.int64(),
+        **dict.fromkeys(("run", "node", "event", "text", "sender", "receiver"), pyarrow.string()),
+    }
+
+    def write(path: Path, columns: Columns) -> None:
+        arrays = {name: pyarrow.array(c, types.get(name, pyarrow.float64())) for name, c in columns.items()}
+        pyarrow.parquet.write_table(pyarrow.table(arrays), path)
+
+    return list(_written(folder, ".parquet", columns_of(views), write))
+
+
+def _written(folder: Path, ending: str, tables: Mapping[str, Columns], write: Any) -> Iterator[Path]:
+    for name, columns in tables.items():
+        path = folder / f"{name}{ending}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write(path, columns)
+        except OSError as error:
+            raise HostError(f"cannot write {path}: {error.strerror or error}") from None
+        yield path
+
+
+def _csv(path: Path, columns: Columns) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(map(_cells, zip(*columns.values(), strict=True)))
+
+
+def _cells(row: Iterable[Any]) -> list[Any]:
+    """Whole numbers without ".0": bytes and counts are no fractions."""
+    return [int(v) if type(v) is float and v.is_integer() and abs(v) < _WHOLE else v for v in row]

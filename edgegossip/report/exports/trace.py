@@ -1,0 +1,117 @@
+"""Rounds and their parts as a trace, in the format that ui.perfetto.dev and chrome://tracing read ("Trace Event Format",
+Google, 2016): a process a run, a thread a board, a slice a round with slices for its parts inside, sensors as counters,
+events as instants.
+
+Where only the sums of a round's parts were recorded, they stand in their usual order, and their slices say "order":
+"usual". Times are microseconds since the first round of the run, on one clock for all boards."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgegossip.profiling.files import replacing
+from edgegossip.profiling.records import PARTS
+from edgegossip.report.web.tables import Table
+from edgegossip.report.web.view import RunView
+from edgegossip.types import HostError
+
+USUAL = ("compute", "encode", "transmit", "wait", "decode", "other")
+_PART = {part[0]: part for part in PARTS}
+_TOLD = ("train/loss", "eval/accuracy", "net/sent_bytes", "codec/bits_per_value", "time/cpu_s")
+
+Slices = list[tuple[str, float]]  # part, seconds
+
+
+def write_trace(views: Sequence[RunView], path: Path) -> Path:
+    """The trace as JSON, written one event after the other. Raises HostError."""
+    try:
+        with replacing(path) as file:
+            file.write(b'{"displayTimeUnit": "ms", "traceEvents": [\n')
+            between = b""
+            for event in trace_events(views):
+                file.write(between + json.dumps(event, ensure_ascii=False, allow_nan=False).encode())
+                between = b",\n"
+            file.write(b"\n]}\n")
+    except OSError as error:
+        raise HostError(f"cannot write {path}: {error.strerror}") from None
+    return path
+
+
+def trace_events(views: Sequence[RunView]) -> Iterator[dict[str, Any]]:
+    for pid, view in enumerate(views, 1):
+        yield _name("process_name", pid, 0, view.data.name)
+        zeros = view.tables.zeros()
+        begin_s = min((zeros[node] + _began(t, 0) for node, t in view.tables.nodes.items() if len(t)), default=0.0)
+        for tid, (node, table) in enumerate(view.tables.nodes.items(), 1):
+            yield _name("thread_name", pid, tid, node)
+            yield from _rounds(
+                table, view.tables.spans.get(node, {}), zeros[node] - begin_s, {"pid": pid, "tid": tid}, node
+            )
+        tids = {node: tid for tid, node in enumerate(view.tables.nodes, 1)}
+        for event in view.tables.events:
+            ts = _us(event.t_s + zeros.get(event.node, 0.0) - begin_s)
+            where = {"pid": pid, "tid": tids.get(event.node, 0)}
+            yield {"ph": "i", "s": "t", "name": event.name, "ts": ts, **where, "args": {"text": event.text}}
+
+
+def _rounds(
+    table: Table, spans: dict[int, str], shift_s: float, where: dict[str, int], node: str
+) -> Iterator[dict[str, Any]]:
+    sensors = sorted(name for name in table.columns if name.startswith("sys/"))
+    for row, step in enumerate(table.step):
+        length_s = _value(table, "time/round_s", row)
+        start_s = shift_s + _began(table, row)
+        if length_s is not None:
+            told = {name: v for name in _TOLD if (v := _value(table, name, row)) is not None}
+            yield {
+                "ph": "X",
+                "name": f"round {step}",
+                "cat": "round",
+                "ts": _us(start_s),
+                "dur": _us(length_s),
+                **where,
+                "args": told,
+            }
+            exact = step in spans
+            order = {} if exact else {"args": {"order": "usual"}}
+            at_s = start_s
+            for part, seconds in parse_spans(spans[step]) if exact else _usual(table, row):
+                yield {"ph": "X", "name": part, "cat": "part", "ts": _us(at_s), "dur": _us(seconds), **where, **order}
+                at_s += seconds
+        for name in sensors:
+            if (value := _value(table, name, row)) is not None:
+                end_us = _us(shift_s + table.columns["t_s"][row])
+                yield {"ph": "C", "name": f"{name} {node}", "ts": end_us, "pid": where["pid"], "args": {"value": value}}
+
+
+def parse_spans(text: str) -> Slices:
+    """The inverse of spans.RoundTimes.spans; what is none of it is passed over."""
+    return [(_PART[letter], int(us) / 1e6) for letter, us in re.findall(r"([a-z])(\d+)", text) if letter in _PART]
+
+
+def _usual(table: Table, row: int) -> Slices:
+    parts = [(part, _value(table, f"time/{part}_s", row)) for part in USUAL]
+    return [(part, seconds) for part, seconds in parts if seconds]
+
+
+def _began(table: Table, row: int) -> float:
+    """When the round began, on the node's own clock."""
+    return table.columns["t_s"][row] - (_value(table, "time/round_s", row) or 0.0)
+
+
+def _value(table: Table, name: str, row: int) -> float | None:
+    column = table.columns.get(name)
+    return None if column is None or not math.isfinite(column[row]) else column[row]
+
+
+def _us(seconds: float) -> float:
+    return round(1e6 * seconds, 1)
+
+
+def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}

@@ -1,0 +1,82 @@
+"""The page of one or several runs as a file that needs no other one and asks nobody for anything: a Content-Security-Policy
+in it says so to the browser."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from edgegossip import __version__
+from edgegossip.profiling.files import write_atomic
+from edgegossip.report.web.view import RunView
+
+SCRIPTS = (
+    "data.js",
+    "format.js",
+    "chart.js",
+    "bars.js",
+    "learning.js",
+    "gantt.js",
+    "links.js",
+    "compare.js",
+    "events.js",
+    "app.js",
+)
+STYLES = ("page.css",)
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src {connect}"
+)
+
+
+def write_page(folders: Sequence[Path], path: Path) -> Path:
+    """Write the page of these run folders to `path`, whole or not at all. Raises DataError for a folder that is none,
+    HostError when it cannot be written."""
+    views = [RunView(Path(folder)) for folder in folders]
+    for view in views:
+        view.read()
+    return page_of(views, path)
+
+
+def page_of(views: Sequence[RunView], path: Path) -> Path:
+    """The same of runs that have been read."""
+    write_atomic(path, page(views).encode())
+    return path
+
+
+def page(views: Sequence[RunView], *, live: bool = False) -> str:
+    """The page's text. A live one has no data in it: it asks the server that it came from."""
+    title = views[0].data.name if len(views) == 1 else f"{len(views)} runs"
+    made = {
+        "made": datetime.now().isoformat(sep=" ", timespec="minutes"),
+        "version": __version__,
+        "live": live,
+        "runs": [v.data.name for v in views],
+    }
+    scripts = ['"use strict";', _read("uPlot.iife.min.js"), *map(_read, SCRIPTS)]
+    parts = [f"<style>{_read('uPlot.min.css')}{''.join(map(_read, STYLES))}</style>", _read("body.html")]
+    parts.append(_json("page-made", made))
+    parts += [] if live else [_blob(view.packed()) for view in views]
+    parts.append(f"<script>{chr(10).join(scripts)}</script>")
+    policy = _POLICY.format(connect="'self'" if live else "'none'")
+    return _read("head.html").format(
+        title=html.escape(title), policy=policy, licence=_read("uPlot.LICENSE"), body="\n".join(parts)
+    )
+
+
+def _read(name: str) -> str:
+    return (files("edgegossip.report.web") / "static" / name).read_text("utf-8")
+
+
+def _json(name: str, document: Any) -> str:
+    text = json.dumps(document, ensure_ascii=False).replace("<", "\\u003c")
+    return f'<script type="application/json" id="{name}">{text}</script>'
+
+
+def _blob(data: bytes) -> str:
+    return f'<script type="application/octet-stream" class="run-data">{base64.b64encode(data).decode()}</script>'

@@ -1,0 +1,188 @@
+// The runs of this page: numbers in columns a node, put on one axis of rounds. The format is that of pack.py.
+
+const PARTS = ["compute", "encode", "transmit", "decode", "wait", "other"];
+
+async function inflate(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+function fromBase64(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const chars = atob(text), bytes = new Uint8Array(chars.length);
+  for (let i = 0; i < chars.length; i++) bytes[i] = chars.charCodeAt(i);
+  return bytes;
+}
+
+async function unpack(bytes) {
+  const plain = await inflate(bytes);
+  const size = new DataView(plain.buffer).getUint32(0, true), base = 4 + size;
+  const doc = JSON.parse(new TextDecoder().decode(plain.subarray(4, base)));
+  const columns = {};
+  for (const [node, blocks] of Object.entries(doc.blocks)) {
+    columns[node] = {};
+    for (const [name, [offset, rows, width]] of Object.entries(blocks))
+      columns[node][name] = fromPlanes(plain, base + offset, rows, width);
+  }
+  delete doc.blocks;
+  return { doc, columns };
+}
+
+function fromPlanes(plain, start, rows, width) {
+  const bytes = new Uint8Array(rows * width);
+  for (let plane = 0; plane < width; plane++)
+    for (let row = 0, from = start + plane * rows, to = plane; row < rows; row++, to += width) bytes[to] = plain[from + row];
+  return width === 8 ? new Float64Array(bytes.buffer) : new Float32Array(bytes.buffer);
+}
+
+class Run {
+  constructor() { this.tables = {}; this.version = 0; }
+
+  // What came new of a run; `doc` is whole each time.
+  absorb({ doc, columns }) {
+    this.doc = doc;
+    for (const [node, fresh] of Object.entries(columns)) {
+      const table = this.tables[node], start = doc.starts[node] || 0;
+      this.tables[node] = start && table ? joined(table, fresh) : fresh;
+    }
+    this.have = doc.rows;
+    this.version++;
+    this.cache = new Map();
+    this.align();
+  }
+
+  align() {
+    this.nodes = this.doc.nodes.filter((node) => this.tables[node]?.step?.length).sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+    const steps = new Set();
+    for (const node of this.nodes) for (const step of this.tables[node].step) steps.add(step);
+    this.steps = Float64Array.from(steps).sort();
+    const place = new Map();
+    this.steps.forEach((step, k) => place.set(step, k));
+    this.at = this.nodes.map((node) => Int32Array.from(this.tables[node].step, (step) => place.get(step)));
+    this.boards = this.nodes.map((_, k) => k).filter((k) => this.nodes[k] !== this.doc.coordinator);
+    this.names = new Set(this.nodes.flatMap((node) => Object.keys(this.tables[node])));
+    this.state = Object.fromEntries(this.doc.summary.boards.map((row) => [row.node, row.state]));
+  }
+
+  get length() { return this.steps.length; }
+
+  has(name) { return this.names.has(name); }
+
+  cached(key, make) {
+    if (!this.cache.has(key)) this.cache.set(key, make());
+    return this.cache.get(key);
+  }
+
+  // One array a node, an entry a round, nan where nothing is. Of a round done twice the last counts; sums count both.
+  matrix(name) {
+    return this.cached("m " + name, () => this.nodes.map((node, k) => {
+      const out = new Float32Array(this.length).fill(NaN), column = this.tables[node][name], at = this.at[k];
+      if (column) for (let row = 0; row < column.length; row++) if (column[row] === column[row]) out[at[row]] = column[row];
+      return out;
+    }));
+  }
+
+  // Boards' figures; the coordinator's where no board has any.
+  shown(name, chosen) {
+    const m = this.matrix(name), some = (k) => m[k].some((v) => v === v);
+    const boards = this.boards.filter((k) => chosen.has(this.nodes[k]) && some(k));
+    if (boards.length) return boards;
+    return this.boards.some(some) ? [] : this.nodes.map((_, k) => k).filter(some);
+  }
+
+  spread(name, rows) {
+    return this.cached(`s ${name} ${rows}`, () => {
+      const m = this.matrix(name), n = this.length;
+      const mean = new Float64Array(n).fill(NaN), low = mean.slice(), high = mean.slice();
+      for (let i = 0; i < n; i++) {
+        let sum = 0, count = 0, lo = Infinity, hi = -Infinity;
+        for (const k of rows) { const v = m[k][i]; if (v === v) { sum += v; count++; if (v < lo) lo = v; if (v > hi) hi = v; } }
+        if (count) { mean[i] = sum / count; low[i] = lo; high[i] = hi; }
+      }
+      return { mean, low, high };
+    });
+  }
+
+  // Sum of a column of one node over rounds from..to, both with; null where it was not measured. Rows may stand for several rounds.
+  sum(name, k, from, to) {
+    const column = this.tables[this.nodes[k]][name], weight = this.tables[this.nodes[k]].rounds, at = this.at[k];
+    if (!column) return null;
+    let sum = 0, count = 0;
+    for (let row = 0; row < column.length; row++) {
+      const i = at[row], v = column[row];
+      if (i >= from && i <= to && v === v) { sum += v * (weight ? weight[row] : 1); count++; }
+    }
+    return count ? sum : null;
+  }
+
+  rounds(k, from, to) {
+    const weight = this.tables[this.nodes[k]].rounds;
+    let n = 0;
+    this.at[k].forEach((i, row) => { if (i >= from && i <= to) n += weight ? weight[row] : 1; });
+    return n;
+  }
+
+  // The axis that plots are drawn against: rounds, seconds of training, or bytes sent by all boards.
+  x(kind) { return kind === "seconds" ? this.seconds() : kind === "bytes" ? this.bytes() : this.steps; }
+
+  bytes() {
+    return this.cached("bytes", () => {
+      const out = new Float64Array(this.length), name = this.has("net/sent_bytes") ? "net/sent_bytes" : "net/payload_bytes";
+      this.nodes.forEach((node, k) => {
+        const column = this.tables[node][name], weight = this.tables[node].rounds;
+        if (column) column.forEach((v, row) => { if (v === v) out[this.at[k][row]] += v * (weight ? weight[row] : 1); });
+      });
+      for (let i = 1; i < out.length; i++) out[i] += out[i - 1];
+      return out;
+    });
+  }
+
+  // As series.py has it: each node counts from where its first round began, since its clock is its own; the mean of the nodes there.
+  seconds() {
+    return this.cached("seconds", () => {
+      const n = this.length, sum = new Float64Array(n), count = new Float64Array(n);
+      const add = (k, joined) => {
+        const table = this.tables[this.nodes[k]], at = this.at[k], own = new Float64Array(n).fill(NaN);
+        table.t_s.forEach((t, row) => { own[at[row]] = t - table.t_s[0] + joined; });
+        for (let i = 0; i < n; i++) if (own[i] === own[i]) { sum[i] += own[i]; count[i]++; }
+      };
+      const late = [];
+      this.nodes.forEach((node, k) => {
+        if (this.at[k][0] > 0) late.push(k); else add(k, this.first(k));
+      });
+      const mean = () => rising(sum.map((s, i) => (count[i] ? s / count[i] : NaN)));
+      const others = mean();
+      for (const k of late) add(k, others[this.at[k][0]] || 0);
+      return mean();
+    });
+  }
+
+  first(k) {
+    const round = this.tables[this.nodes[k]]["time/round_s"];
+    return round && round[0] === round[0] ? round[0] : 0;
+  }
+
+  // When a node's t_s was 0, on one clock for all: by the time of day where every node told it, else by its first round.
+  zero(node) {
+    const clocks = this.doc.clocks;
+    if (this.nodes.every((name) => name in clocks)) return clocks[node];
+    return this.first(this.nodes.indexOf(node)) - this.tables[node].t_s[0];
+  }
+}
+
+function joined(table, fresh) {
+  const rows = table.step.length, more = fresh.step ? fresh.step.length : 0, out = {};
+  for (const name of new Set([...Object.keys(table), ...Object.keys(fresh)])) {
+    const Kind = name === "step" || name === "t_s" ? Float64Array : Float32Array;
+    const column = (out[name] = new Kind(rows + more).fill(name === "rounds" ? 1 : NaN));
+    if (table[name]) column.set(table[name]);
+    if (fresh[name]) column.set(fresh[name], rows);
+  }
+  return out;
+}
+
+// Never falling, without gaps after the first known value.
+function rising(values) {
+  let last = 0;
+  return values.map((v) => (last = v > last ? v : last));
+}

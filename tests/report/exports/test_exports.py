@@ -1,0 +1,115 @@
+"""Exports of a run folder, each read back by what it is made for."""
+
+import csv
+import json
+
+import pytest
+
+from edgegossip.profiling.records import PARTS
+from edgegossip.profiling.run_folder import read_run
+from edgegossip.report.exports.columns import write_csv, write_parquet
+from edgegossip.report.exports.tensorboard import masked_crc32c, write_tensorboard
+from edgegossip.report.exports.trace import parse_spans, write_trace
+from edgegossip.report.web.view import RunView
+from tests.report.web.synthetic import write_run
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory):
+    """Six boards, one lost half-way, forty rounds."""
+    view = RunView(write_run(tmp_path_factory.mktemp("runs"), boards=6, rounds=40))
+    view.read()
+    return view
+
+
+@pytest.fixture(scope="module")
+def records(view):
+    return list(read_run(view.folder).metrics())
+
+
+def test_csv_has_every_number_that_was_recorded(view, records, tmp_path):
+    paths = {path.name: path for path in write_csv([view], tmp_path / "new" / "folder")}
+    rows = {(row["node"], int(row["step"])): row for row in csv.DictReader(paths["metrics.csv"].open())}
+    assert len(rows) == len(records)
+    for record in records:
+        row = rows[record.node, record.step]
+        assert row["run"] == view.data.name and float(row["t_s"]) == record.t_s
+        for name in set(row) - {"run", "node", "step", "t_s"}:
+            assert row[name] == "" if record.number(name) is None and name not in record.values else True
+            if record.number(name) is not None:
+                assert float(row[name]) == record.number(name)
+    assert "." not in rows[records[0].node, 0]["net/payload_bytes"]
+    events = list(csv.DictReader(paths["events.csv"].open()))
+    assert [e["text"] for e in events] == [e.text for e in read_run(view.folder).events()]
+    links = list(csv.DictReader(paths["links.csv"].open()))
+    assert len(links) == 12  # a ring of six, both ways
+    total = sum(
+        r.number(name) for r in records for name in r.values if name.startswith("link/") and name.endswith("_bytes")
+    )
+    assert sum(int(row["bytes"]) for row in links) == total
+
+
+def test_parquet_has_the_same_columns_with_types(view, records, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install 'edgegossip[parquet]'")
+    paths = {path.name: path for path in write_parquet([view], tmp_path)}
+    table = parquet.read_table(paths["metrics.parquet"])
+    assert table.num_rows == len(records) and str(table.schema.field("step").type) == "int64"
+    losses = dict(
+        zip(
+            zip(table["node"].to_pylist(), table["step"].to_pylist(), strict=True),
+            table["train/loss"].to_pylist(),
+            strict=True,
+        )
+    )
+    assert losses == {(r.node, r.step): r.number("train/loss") for r in records}
+    assert table["eval/accuracy"].null_count == sum("eval/accuracy" not in r.values for r in records)
+    assert parquet.read_table(paths["events.parquet"])["event"].to_pylist()[-1] == "finished"
+
+
+def test_a_trace_has_every_round_with_its_parts_inside(view, records, tmp_path):
+    events = json.loads(write_trace([view], tmp_path / "trace.json").read_text())["traceEvents"]
+    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    slices = [e for e in events if e["ph"] == "X"]
+    rounds = {(threads[e["pid"], e["tid"]], e["name"]): e for e in slices if e["cat"] == "round"}
+    assert len(rounds) == len(records)
+    for record in records:
+        whole = rounds[record.node, f"round {record.step}"]
+        assert whole["dur"] == pytest.approx(1e6 * record.number("time/round_s"), abs=0.1)
+        assert whole["args"]["train/loss"] == record.number("train/loss")
+        inside = [
+            e for e in slices
+            if e["cat"] == "part" and threads[e["pid"], e["tid"]] == record.node
+            and whole["ts"] - 2 <= e["ts"] < whole["ts"] + whole["dur"] - 2
+        ]  # fmt: skip
+        for part in PARTS:
+            spent = sum(e["dur"] for e in inside if e["name"] == part)
+            assert spent == pytest.approx(1e6 * record.number(f"time/{part}_s"), abs=3)
+    assert min(e["ts"] for e in slices) == 0
+    counters = [e for e in events if e["ph"] == "C" and e["name"] == f"sys/temperature_c {records[0].node}"]
+    assert counters[0]["args"]["value"] == records[0].number("sys/temperature_c")
+    assert sum(e["ph"] == "i" for e in events) == len(view.tables.events)
+
+
+def test_stretches_of_a_round_stand_as_they_were():
+    assert parse_spans("c812e35t5w120d8?3x9") == [
+        ("compute", 812e-6), ("encode", 35e-6), ("transmit", 5e-6), ("wait", 120e-6), ("decode", 8e-6),
+    ]  # fmt: skip
+
+
+def test_checksums_are_those_of_the_standard():
+    mask = lambda crc: ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF  # noqa: E731
+    known = {b"": 0, b"123456789": 0xE3069283, bytes(32): 0x8A9136AA, b"\xff" * 32: 0x62A8AB43}  # RFC 3720, B.4
+    assert masked_crc32c(list(known)) == [mask(crc) for crc in known.values()]
+
+
+def test_tensorboard_reads_its_event_files(view, records, tmp_path):
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard")
+    folders = write_tensorboard([view], tmp_path)
+    assert len(folders) == 6
+    read = reader.EventAccumulator(str(folders[0]), size_guidance={reader.SCALARS: 0}).Reload()
+    own = [r for r in records if r.node == folders[0].name]
+    losses = read.Scalars("train/loss")
+    assert [e.step for e in losses] == [r.step for r in own]
+    assert [e.value for e in losses] == pytest.approx([r.number("train/loss") for r in own], rel=1e-6)
+    assert losses[3].wall_time == pytest.approx(view.tables.clocks[own[0].node] + own[3].t_s)
+    assert len(read.Scalars("eval/accuracy")) == sum("eval/accuracy" in r.values for r in own)
