@@ -57,6 +57,7 @@ MAY = {
         "study",
         "launch",
     },
+    "image": {"types", "choices", "mesh", "fleet"},
 }
 MAY["cli"] = set(MAY)
 
@@ -74,6 +75,7 @@ OUTSIDE = {
     "report": {"matplotlib", "rich", "pyarrow"},
     "study": {"matplotlib"},
     "scale": {"tomli_w", "torch", "matplotlib"},
+    "image": {"nanobind"},
     "launch": {"click", "psutil", "setproctitle"},
     "cli": {"click"},
 }

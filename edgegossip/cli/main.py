@@ -22,6 +22,8 @@ COMMANDS = {
     "coordinator": "edgegossip.cli.coordinator",
     "node": "edgegossip.cli.node",
     "fleet": "edgegossip.cli.fleet",
+    "image": "edgegossip.cli.image",
+    "flash": "edgegossip.cli.flash",
     "report": "edgegossip.cli.report",
     "recipe": "edgegossip.cli.recipe",
     "data": "edgegossip.cli.data",

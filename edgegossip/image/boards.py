@@ -1,0 +1,53 @@
+"""What an image needs to know of a board: its Debian, its Python, and what was tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from edgegossip.choices import did_you_mean
+from edgegossip.types import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Debian:
+    """A release of Debian, as far as images are concerned."""
+
+    suite: str
+    version: int
+    python: str  # its python3, as "3.11"
+
+    @property
+    def lock(self) -> str:
+        """The hashed lock file of the client's Python packages, below deploy/locks."""
+        return f"debian-{self.version}-python{self.python}-aarch64.txt"
+
+
+BOOKWORM = Debian("bookworm", 12, "3.11")
+TRIXIE = Debian("trixie", 13, "3.13")
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A kind of board. `emulated` says what of its image ran under emulation; no image has run on a physical board."""
+
+    name: str
+    title: str
+    debian: Debian
+    emulated: str
+
+
+_ALL = (
+    Board("raspberry-pi-3", "Raspberry Pi 3, 3+, CM3", BOOKWORM, "qemu -M virt, and -M raspi3b to the end of first boot"),
+    Board("raspberry-pi-4", "Raspberry Pi 4, 400, CM4", BOOKWORM, "qemu -M virt -cpu cortex-a72"),
+    Board("raspberry-pi-zero-2-w", "Raspberry Pi Zero 2 W", BOOKWORM, "no more than raspberry-pi-3, the same files"),
+    Board("raspberry-pi-5", "Raspberry Pi 5, 500, CM5", TRIXIE, "nothing"),
+)  # fmt: skip
+BOARDS = MappingProxyType({board.name: board for board in _ALL})
+
+
+def board(name: str) -> Board:
+    """The board of this name. Raises ConfigError with the nearest valid choice."""
+    if name not in BOARDS:
+        raise ConfigError(f"no image for board {name!r}: one of {', '.join(BOARDS)}{did_you_mean(name, BOARDS)}")
+    return BOARDS[name]

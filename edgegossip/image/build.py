@@ -1,0 +1,232 @@
+"""A base image for a kind of board, in steps that are done once each (docs/images.md). No names and no keys: `configure` brings
+them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from edgegossip import __version__
+from edgegossip.image import boards, client, disk, ext4, fat, rootfs, sources, steps, tools, wheel
+from edgegossip.image.boards import Board
+from edgegossip.image.sources import Mirrors
+from edgegossip.image.steps import Done, Step, Tell, tree_hash
+from edgegossip.types import HostError, LocalError
+
+EPOCH = 1767225600  # 2026-01-01: the time of everything in an image, unless SOURCE_DATE_EPOCH says another
+SITE = "opt/edgegossip/releases/{release}/site"
+_MIB = 1 << 20
+_BOOT_BYTES = 256 * _MIB
+_NEEDS = ("mmdebstrap", "arch-test", "qemu-aarch64-static", "aarch64-linux-gnu-g++", "mkfs.vfat", "mmd", "mcopy", "mke2fs",
+          "debugfs", "tar")  # fmt: skip
+_MODULES = ("nanobind", "cmake", "ninja", "scikit_build_core", "uv")
+_BINFMT = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to build. `source` is a checkout of edgegossip: a wheel has neither the native sources nor deploy/."""
+
+    board: Board
+    output: Path
+    source: Path
+    cache: Path
+    mirrors: Mirrors
+    epoch: int = EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The image, what it is, and what each step took."""
+
+    image: Path
+    about: Mapping[str, Any]
+    steps: tuple[Done, ...]
+    seconds: float
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        said = [{"step": s.name, "seconds": s.seconds, "cached": s.cached} for s in self.steps]
+        return {"image": str(self.image), **self.about, "steps": said, "seconds": self.seconds}
+
+
+def build_image(
+    name: str,
+    output: Path,
+    mirror: str | None,
+    source: Path | None,
+    cache: Path | None,
+    tell: Tell,
+    *,
+    fresh: bool = False,
+) -> Built:
+    """What the command line asks for. Raises EdgegossipError."""
+    mirrors = sources.named(mirror) if mirror else sources.ask_apt()
+    cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgegossip" / "images"
+    request = Request(boards.board(name), output, source_of(source), cache, mirrors, epoch())
+    if fresh:
+        for old in (*cache.glob("debian-*"), *cache.glob("sysroot-*")):
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+    return build(request, tell)
+
+
+def source_of(folder: Path | None) -> Path:
+    """The checkout: `folder`, or the one that this package runs from. Raises LocalError."""
+    found = (folder or Path(__file__).parents[2]).absolute()
+    wanted = ("pyproject.toml", "CMakeLists.txt", "edgegossip/native/src", "deploy/rootfs", "deploy/locks")
+    missing = [name for name in wanted if not (found / name).exists()]
+    if missing:
+        raise LocalError(f"{found} has no {missing[0]}: name a checkout of edgegossip with --source")
+    return found
+
+
+def epoch() -> int:
+    """SOURCE_DATE_EPOCH, or the project's own. Raises LocalError."""
+    said = os.environ.get("SOURCE_DATE_EPOCH", str(EPOCH))
+    if not said.isdigit():
+        raise LocalError(f"SOURCE_DATE_EPOCH={said}: it must be a number of seconds since 1970")
+    return int(said)
+
+
+def check_machine() -> None:
+    """Raises HostError that names all that this machine lacks."""
+    import importlib.util
+
+    tools.need(*_NEEDS)
+    missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise HostError(f"this needs {', '.join(missing)}: pip install 'edgegossip[image]'")
+    if os.geteuid():
+        raise HostError("building a root file system needs root, for the owners of its files: say it again with sudo")
+    if os.uname().machine != "aarch64" and not _BINFMT.exists():
+        raise HostError(
+            "this machine does not run programs of aarch64 by itself yet: systemctl restart systemd-binfmt "
+            "(without systemd: mount -t binfmt_misc none /proc/sys/fs/binfmt_misc; "
+            "tr -d '\\n' </usr/lib/binfmt.d/qemu-aarch64.conf >/proc/sys/fs/binfmt_misc/register)"
+        )
+
+
+def build(request: Request, tell: Tell) -> Built:
+    """Make the image, with what it is beside it as IMAGE.json. Raises EdgegossipError."""
+    start = time.monotonic()
+    check_machine()
+    done = steps.carry_out(plan(request), request.cache, tell)
+    about = json.loads((done["card"].folder / "image.json").read_text())
+    tell(f"writing {request.output}")
+    place(done["card"].folder / "card.img", request.output, about)
+    return Built(request.output, about, tuple(done.values()), time.monotonic() - start)
+
+
+def plan(request: Request) -> tuple[Step, ...]:
+    """The steps, and all that each depends on."""
+    board, source, at = request.board, request.source, request.epoch
+    debian, mirrors = board.debian, request.mirrors
+    lock = client.lock_file(source, debian)
+    release = release_name(source, lock)
+    about = {"board": board.name, "debian": debian.version, "python": debian.python, "release": release, "epoch": at}
+    native = [tree_hash(source / "edgegossip/native/src"), _digest(source / "CMakeLists.txt"), tree_hash(wheel.CROSS)]
+    code = [_digest(Path(module.__file__ or "")) for module in (client, wheel, rootfs, disk, ext4, fat)]
+    return (
+        Step("debian", f"Debian {debian.version} ({debian.suite})", rootfs.inputs(debian, mirrors, at),
+             lambda folder, _: rootfs.bootstrap(debian, mirrors, at, folder)),
+        Step("sysroot", "headers and C library for the compiler", {"lines": sources.deb_lines(mirrors, debian)[:1]},
+             lambda folder, _: rootfs.sysroot(debian, mirrors, at, folder)),
+        Step("native", "native module for aarch64", {"sources": native, "python": debian.python, "by": _compiler()},
+             lambda folder, made: _native(source, made["sysroot"], board, folder), ("sysroot",)),
+        Step("packages", f"Python packages of {lock.name}", {"lock": _digest(lock), "code": code[0]},
+             lambda folder, _: client.install(lock, debian, folder / "site", folder / "install.log")),
+        Step("release", f"release {release}", {"release": release, "code": code[:2], "at": at},
+             lambda folder, made: _release(request, made, folder, release), ("debian", "native", "packages")),
+        Step("tree", "files of the board", {"about": about, "deploy": tree_hash(source / "deploy/rootfs"), "code": code[2]},
+             lambda folder, made: _tree(request, made, folder, about), ("debian", "release")),
+        Step("card", "card image", {"code": code[3:], "at": at},
+             lambda folder, made: _card(made["tree"], folder, at), ("tree",)),
+    )  # fmt: skip
+
+
+def release_name(source: Path, lock: Path) -> str:
+    """The version and eight digits of all that is in it, so that another build of other files has another name."""
+    total = hashlib.sha256(_digest(lock).encode() + tree_hash(source / "edgegossip/native/src").encode())
+    for inside, path in wheel.package_files(source):
+        total.update(f"{inside} {_digest(path)}\n".encode())
+    return f"{__version__}-{total.hexdigest()[:8]}"
+
+
+def place(card: Path, output: Path, about: Mapping[str, Any]) -> None:
+    """Put a made image where the user wants it, whole or not at all, with its description beside it. Raises HostError."""
+    aside = output.with_name(f".{output.name}.part")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        disk.copy_sparse(card, aside)
+        aside.rename(output)
+        description(output).write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise HostError(f"{output}: {(error.strerror or str(error)).lower()}") from error
+
+
+def description(image: Path) -> Path:
+    """The file beside an image that says what it is."""
+    return image.with_name(f"{image.name}.json")
+
+
+def _native(source: Path, sysroot: Path, board: Board, folder: Path) -> None:
+    wheel.compile_native(source, sysroot, board.debian, folder)
+    shutil.rmtree(folder / "build")
+
+
+def _release(request: Request, made: Mapping[str, Path], folder: Path, release: str) -> None:
+    """site/ whole and compiled, and the wheel beside it for cards that are not ours."""
+    debian = request.board.debian
+    (native,) = made["native"].glob("_native*.so")
+    work = folder / "work"
+    work.mkdir()
+    made_wheel = wheel.make(request.source, native, debian, work, request.epoch)
+    made_wheel = made_wheel.rename(folder / made_wheel.name)
+    site = folder / "site"
+    tools.run(["cp", "-a", made["packages"] / "site", site], 600)
+    client.unpack(made_wheel, site)
+    root = work / "root"
+    if not client.has_same_python(debian):
+        rootfs.extract(made["debian"] / "rootfs.tar", root)
+    by = client.precompile(site, debian, root, "/" + SITE.format(release=release), folder / "compile.log")
+    (folder / "compiled-by").write_text(f"{by}\n")
+    shutil.rmtree(work)
+
+
+def _tree(request: Request, made: Mapping[str, Path], folder: Path, about: Mapping[str, Any]) -> None:
+    root, boot = folder / "root", folder / "boot"
+    rootfs.extract(made["debian"] / "rootfs.tar", root)
+    rootfs.settle(root, boot)
+    units = rootfs.overlay(request.source / "deploy/rootfs", root)
+    site = root / SITE.format(release=about["release"])
+    site.parent.mkdir(parents=True)
+    tools.run(["cp", "-a", "--no-preserve=ownership", made["release"] / "site", site], 600)
+    (root / "opt/edgegossip/current").symlink_to(f"releases/{about['release']}")
+    whole = {**about, "units": units, "packages": dict(sorted(rootfs.packages(root)))}
+    rootfs.say_what_it_is(root, whole)
+    (folder / "image.json").write_text(json.dumps(whole))
+
+
+def _card(tree: Path, folder: Path, at: int) -> None:
+    card = folder / "card.img"
+    partitions = disk.assemble(tree / "boot", tree / "root", card, _BOOT_BYTES, at)
+    about = json.loads((tree / "image.json").read_text())
+    about |= {"sha256": disk.sha256(card), "size": card.stat().st_size, "partitions": [asdict(p) for p in partitions]}
+    (folder / "image.json").write_text(json.dumps(about))
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _compiler() -> str:
+    said = tools.run(["aarch64-linux-gnu-g++", "--version"], 60) if tools.find("aarch64-linux-gnu-g++") else "\n"
+    return said.splitlines()[0]

@@ -1,0 +1,124 @@
+"""A stock Raspberry Pi OS card (Trixie, 64 bit) becomes a client by files on its boot partition (cloud-init, NoCloud source).
+
+    user-data network-config meta-data    what cloud-init reads at the first boot: YAML, written as JSON, which is YAML too
+    edgegossip.kit                        what first boot (deploy/rootfs) takes, as on our own images, and wipes
+    edgegossip/                           install.sh, the wheel, lock files, and deploy/rootfs as a tar file
+
+The board then fetches its Python packages from the package index, each checked against the lock file. Pure but for `prepare`."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgegossip.fleet import kitfile
+from edgegossip.fleet.kitfile import Kit, Wifi
+from edgegossip.mesh.security.revocations import write_file
+from edgegossip.types import DataError, HostError
+
+FOLDER, KIT = "edgegossip", "edgegossip.kit"
+_BOOT = "/boot/firmware"
+_HEADER = "#cloud-config\n# Made by `edgegossip image configure --cloud-init`; JSON is YAML, too.\n"
+
+
+def user_data(kit: Kit) -> str:
+    """cloud-config: the board's name, who may log in, and our installer at the end of the first boot."""
+    document: dict[str, Any] = {
+        "hostname": kit.name,
+        "manage_etc_hosts": True,
+        "ssh_pwauth": False,
+        "package_update": True,
+        "packages": ["python3-pip"],
+        "runcmd": [["sh", f"{_BOOT}/{FOLDER}/install.sh"]],
+    }
+    if kit.ssh_keys:
+        document |= {"disable_root": False, "users": ["default", _root(kit.ssh_keys)]}
+    return _HEADER + _text(document)
+
+
+def network_config(networks: Sequence[Wifi]) -> str:
+    """Networking version 2 (netplan's): every wired interface by DHCP, and the Wi-Fi of the kit. Its key, made of the password,
+    stays on the card, as with Raspberry Pi's own imager: cloud-init reads it before anything of ours runs."""
+    document: dict[str, Any] = {
+        "version": 2,
+        "ethernets": {"wired": {"match": {"name": "e*"}, "dhcp4": True, "optional": True}},
+    }
+    if networks:
+        points = {w.ssid: {"password": w.psk, "hidden": True} for w in networks}
+        wireless: dict[str, Any] = {"dhcp4": True, "optional": True, "access-points": points}
+        if country := next((w.country for w in networks if w.country), ""):
+            wireless["regulatory-domain"] = country
+        document["wifis"] = {"wlan0": wireless}
+    return _text(document)
+
+
+def meta_data(kit: Kit) -> str:
+    """A new kit is a new instance to cloud-init, so that its first boot happens again."""
+    return _text({"instance-id": f"edgegossip-{kit.serial}", "local-hostname": kit.name})
+
+
+def files(kit: Kit, kit_bytes: bytes, wheel: Path, source: Path) -> Mapping[str, bytes]:
+    """Everything for the boot partition, by path. Raises DataError when the checkout lacks something."""
+    locks = sorted((source / "deploy/locks").glob("*.txt"))
+    installer = source / "deploy/cloud-init/install.sh"
+    if not locks or not installer.is_file():
+        raise DataError(
+            f"{source} has no deploy/locks or deploy/cloud-init: name a checkout of edgegossip with --source"
+        )
+    return {
+        "user-data": user_data(kit).encode(),
+        "network-config": network_config(kit.wifi).encode(),
+        "meta-data": meta_data(kit).encode(),
+        KIT: kit_bytes,
+        f"{FOLDER}/install.sh": installer.read_bytes(),
+        f"{FOLDER}/rootfs.tar": tar_of(source / "deploy/rootfs"),
+        f"{FOLDER}/{wheel.name}": wheel.read_bytes(),
+        **{f"{FOLDER}/{lock.name}": lock.read_bytes() for lock in locks},
+    }
+
+
+def prepare(folder: Path, kit_file: Path, wheel: Path, source: Path) -> Kit:
+    """Write all that into the mounted boot partition of a stock card. Raises EdgegossipError."""
+    kit = kitfile.read(kit_file)
+    if not (folder / "cmdline.txt").is_file() and any(folder.iterdir() if folder.is_dir() else ()):
+        raise DataError(
+            f"{folder} is not the boot partition of a Raspberry Pi OS card (it has no cmdline.txt), nor empty"
+        )
+    try:
+        for name, data in files(kit, kit_file.read_bytes(), wheel, source).items():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_file(target, data, 0o600)
+    except OSError as error:
+        raise HostError(f"{error.filename or folder}: {(error.strerror or str(error)).lower()}") from error
+    return kit
+
+
+def tar_of(folder: Path) -> bytes:
+    """Files of root, without times and other accidents."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for path in sorted(folder.rglob("*")):
+            if "__pycache__" not in path.parts:
+                archive.add(path, path.relative_to(folder).as_posix(), recursive=False, filter=_plain)
+    return buffer.getvalue()
+
+
+def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    entry.mtime = 0
+    entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
+    return entry
+
+
+def _root(keys: Sequence[str]) -> dict[str, Any]:
+    return {"name": "root", "ssh_authorized_keys": list(keys)}
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=2) + "\n"

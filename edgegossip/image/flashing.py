@@ -1,0 +1,60 @@
+"""`edgegossip flash`: the decision, then the bytes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from edgegossip.image import block_devices, configure
+from edgegossip.image.card_source import Source, open_source
+from edgegossip.image.refusals import Wish, describe, device_of, refusals
+from edgegossip.image.steps import Tell
+from edgegossip.image.writing import Progress
+from edgegossip.image.writing import flash as write_card
+from edgegossip.types import ConfigError
+
+_TELL_EVERY_S = 2.0
+
+
+def flash_card(image: Path, device: str, wish: Wish, tell: Tell, *, verify: bool, dry_run: bool) -> dict[str, Any]:
+    """What the command line asks for (`wish.image_size` is filled in here); what was done, for JSON. Raises EdgegossipError:
+    ConfigError with every reason when the device must not be written."""
+    source = open_source(image)
+    facts = block_devices.gather(device, image)
+    why = refusals(facts, Wish(source.size, wish.confirmed, wish.allow_fixed))
+    if why:
+        raise ConfigError("nothing was written: " + "; ".join(why))
+    found = device_of(facts)
+    assert found is not None  # or it would have been refused
+    about = {"image": str(image), "device": found.path, "model": describe(found), "size": source.size}
+    if dry_run:
+        return {**about, "written": False}
+    tell(f"writing {source.size / 1e9:.2f} GB to {found.path} ({describe(found)})")
+    done = write_card(source, found.path, expected(source), _progress(tell), verify=verify)
+    return {**about, "written": True, "verified": verify, **asdict(done)}
+
+
+def expected(source: Source) -> str:
+    """The SHA-256 that the file beside an image says; empty without one. Raises DataError."""
+    return str(configure.described(source.file.with_name(source.image_name)).get("sha256", ""))
+
+
+def _progress(tell: Tell) -> Progress:
+    """A line every two seconds, and at the end of each part."""
+    start, said = time.monotonic(), 0.0
+    part = ""
+
+    def show(what: str, done: int, total: int) -> None:
+        nonlocal start, said, part
+        now = time.monotonic()
+        if what != part:
+            start, said, part = now, now, what
+        if done < total and now - said < _TELL_EVERY_S:
+            return
+        said = now
+        rate = done / 1e6 / max(now - start, 1e-3)
+        tell(f"{what} {done / total:4.0%}  {done / 1e6:.0f} of {total / 1e6:.0f} MB, {rate:.0f} MB/s")
+
+    return show

@@ -1,0 +1,164 @@
+"""Debian for a board: mmdebstrap's command, and what is put into the tree that it leaves. The commands of Debian's own packages
+run under user-mode emulation; nothing is mounted on this machine but what mmdebstrap itself mounts in its chroot."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from edgegossip.image import ext4, fat
+from edgegossip.image.boards import Debian
+from edgegossip.image.sources import Mirrors, deb_lines
+from edgegossip.image.tools import run
+
+PACKAGES = (
+    "systemd systemd-sysv systemd-resolved systemd-timesyncd libnss-resolve udev dbus kmod iproute2 iputils-ping netbase "
+    "ca-certificates python3 openssh-server wpasupplicant wireless-regdb firmware-brcm80211 raspi-firmware linux-image-arm64 "
+    "initramfs-tools zstd fdisk dosfstools e2fsprogs"
+).split()
+SYSROOT_PACKAGES = ("libc6-dev", "libpython3-dev")
+# What the root file system is on: SD cards and USB of Raspberry Pis, and the disks of emulators. Other modules come from it
+# later. initramfs-tools' own choice, every module there is, takes minutes to copy under emulation.
+MODULES = (
+    "ext4 crc32c_generic sdhci_iproc sdhci_brcmstb bcm2835 bcm2835_sdhost mmc_block regulator_fixed fixed gpio_regulator "
+    "reset_raspberrypi xhci_pci dwc2 phy_generic usb_storage uas virtio_pci virtio_mmio virtio_blk"
+).split()
+UNITS = ("systemd-networkd", "systemd-networkd-wait-online", "systemd-resolved", "systemd-timesyncd", "ssh")
+_DPKG = ("path-exclude=/usr/share/man/*", "path-exclude=/usr/share/locale/*", "path-exclude=/usr/share/info/*")
+_DOCS = ("path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright")  # licences stay
+_RASPI_FIRMWARE = f"ROOTPART=LABEL={ext4.LABEL}\nKERNEL=auto\nINITRAMFS=auto\nCONSOLES=ttyS1,115200 tty0\n"
+_FSTAB = f"LABEL={ext4.LABEL} / ext4 rw,noatime 0 1\nLABEL={fat.LABEL} /boot/firmware vfat rw,umask=0077 0 2\n"
+_TIMEOUT_S = 5400.0
+
+
+def files_before_packages() -> dict[str, str]:
+    """What packages read while they configure themselves, by path."""
+    return {
+        "etc/initramfs-tools/conf.d/edgegossip": "MODULES=list\nCOMPRESS=zstd\n",
+        "etc/initramfs-tools/modules": "".join(f"{name}\n" for name in MODULES),
+        "etc/default/raspi-firmware": _RASPI_FIRMWARE,
+        "boot/firmware/.keep": "",
+    }
+
+
+def inputs(debian: Debian, mirrors: Mirrors, epoch: int) -> dict[str, Any]:
+    """All that the tree depends on, but for what the mirrors hold on the day."""
+    lines = deb_lines(mirrors, debian)
+    return {"lines": lines, "packages": PACKAGES, "files": files_before_packages(), "units": UNITS, "epoch": epoch}
+
+
+def bootstrap(debian: Debian, mirrors: Mirrors, epoch: int, folder: Path) -> None:
+    """rootfs.tar in `folder`: all packages, configured. Raises HostError."""
+    overlay = folder / "before"
+    write_files(overlay, files_before_packages())
+    options = ["--variant=minbase", f"--include={','.join(PACKAGES)}", "--dpkgopt=force-confold"]
+    options += [f"--dpkgopt={line}" for line in (*_DPKG, *_DOCS)]
+    options += [f'--extract-hook=cp -r "{overlay}/." "$1"']
+    options += [
+        '--customize-hook=rm "$1/boot/firmware/.keep"',
+        f'--customize-hook=chroot "$1" systemctl enable {" ".join(UNITS)}',
+    ]
+    _mmdebstrap(options, debian, deb_lines(mirrors, debian), folder / "rootfs.tar", epoch, folder / "mmdebstrap.log")
+    shutil.rmtree(overlay)
+
+
+def sysroot(debian: Debian, mirrors: Mirrors, epoch: int, folder: Path) -> None:
+    """Headers and C library to compile against, in `folder`; nothing of it runs. Raises HostError."""
+    tar, options = folder / "sysroot.tar", ["--variant=extract", f"--include={','.join(SYSROOT_PACKAGES)}"]
+    _mmdebstrap(options, debian, deb_lines(mirrors, debian)[:1], tar, epoch, folder / "mmdebstrap.log")
+    run(["tar", "--extract", "--file", tar, "--directory", folder, "--exclude=./dev/*", "./usr", "./lib"], 300)
+    tar.unlink()
+
+
+def _mmdebstrap(options: list[str], debian: Debian, lines: tuple[str, ...], tar: Path, epoch: int, log: Path) -> None:
+    fixed = ["mmdebstrap", "--mode=root", "--arch=arm64", "--verbose", '--aptopt=Acquire::Languages "none"']
+    fixed += ['--aptopt=APT::Install-Recommends "false"']
+    run([*fixed, *options, debian.suite, tar, *lines], _TIMEOUT_S, env={"SOURCE_DATE_EPOCH": str(epoch)}, log=log)
+
+
+def extract(tar: Path, root: Path) -> None:
+    """With owners, modes and capabilities as they are. Raises HostError."""
+    root.mkdir()
+    run(["tar", "--extract", "--preserve-permissions", "--numeric-owner", "--xattrs", "--xattrs-include=*",
+         "--file", tar, "--directory", root], 900)  # fmt: skip
+
+
+def settle(root: Path, boot: Path) -> None:
+    """Make the tree one that any card can be made of: nothing of this machine, no keys, no names. What is for the boot partition
+    goes to `boot`."""
+    boot.mkdir()
+    for path in sorted((root / "boot/firmware").iterdir()):
+        shutil.move(path, boot / path.name)
+    write_files(root, {"etc/fstab": _FSTAB, "etc/hostname": "edgegossip\n", "etc/machine-id": ""})
+    write_files(root, {"etc/hosts": "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n"})
+    for pattern in ("etc/ssh/ssh_host_*", "var/lib/dbus/machine-id", "var/log/*.log", "var/log/apt/*", "var/cache/ldconfig/*",
+                    "var/lib/systemd/random-seed", "root/.ssh", "var/cache/debconf/*-old", "var/lib/dpkg/*-old"):  # fmt: skip
+        for path in root.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    resolver = root / "etc/resolv.conf"
+    resolver.unlink(missing_ok=True)
+    resolver.symlink_to("../run/systemd/resolve/stub-resolv.conf")
+    sources = root / "etc/apt/sources.list"
+    if sources.exists():  # a private mirror's password stays here
+        sources.write_text(re.sub(r"://[^/@\s]+@", "://", sources.read_text()))
+
+
+def overlay(files: Path, root: Path) -> list[str]:
+    """Copy a tree of ours over it and switch on the units that say by whom they are wanted. Returns those units."""
+    for path in sorted(files.rglob("*")):
+        if "__pycache__" in path.parts:
+            continue
+        target = root / path.relative_to(files)
+        if path.is_symlink():
+            target.unlink(missing_ok=True)
+            target.symlink_to(os.readlink(path))
+        elif path.is_dir():
+            target.mkdir(exist_ok=True)
+        else:
+            target.write_bytes(path.read_bytes())
+            target.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
+    return [enable(unit, root) for unit in sorted((files / "etc/systemd/system").glob("edgegossip*")) if _wanted(unit)]
+
+
+def enable(unit: Path, root: Path) -> str:
+    """As `systemctl enable` does, which is not on every machine."""
+    for target in _wanted(unit):
+        wants = root / "etc/systemd/system" / f"{target}.wants"
+        wants.mkdir(exist_ok=True)
+        link = wants / unit.name
+        link.unlink(missing_ok=True)
+        link.symlink_to(f"/etc/systemd/system/{unit.name}")
+    return unit.name
+
+
+def _wanted(unit: Path) -> list[str]:
+    """Targets of the lines WantedBy= of a unit."""
+    if not unit.is_file():
+        return []
+    return [t for line in unit.read_text().splitlines() if line.startswith("WantedBy=") for t in line[9:].split()]
+
+
+def packages(root: Path) -> Iterator[tuple[str, str]]:
+    """Name and version of every Debian package in the tree."""
+    for paragraph in (root / "var/lib/dpkg/status").read_text().split("\n\n"):
+        found = dict(re.findall(r"^(Package|Version|Status): (.*)$", paragraph, re.MULTILINE))
+        if found.get("Status", "").endswith(" installed"):
+            yield found["Package"], found["Version"]
+
+
+def write_files(root: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # it may be a link to elsewhere
+        path.write_text(text)
+
+
+def say_what_it_is(root: Path, about: Mapping[str, Any]) -> None:
+    """/usr/lib/edgegossip/image.json: board, versions and inputs of this image."""
+    write_files(root, {"usr/lib/edgegossip/image.json": json.dumps(about, indent=1, sort_keys=True) + "\n"})
