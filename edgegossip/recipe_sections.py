@@ -65,6 +65,11 @@ class TrainingSection:
         "fp32", "arithmetic of training; int8: integers, forward and backward", choices=("fp32", "int8")
     )
     dw: int = _key(16, "precision = int8: bits of the gradients that weight gradients are made of", choices=(16, 8))
+    memory: str = _key(
+        "normal",
+        "low: a few examples of the batch at a time, so that memory does not grow with it",
+        choices=("normal", "low"),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import STAGES
 from edgegossip.recipe import Recipe
-from edgegossip.training import models
+from edgegossip.training import micro_batches, models
 from edgegossip.training.batches import Augmentation, Normaliser, Sampler
 from edgegossip.training.check import check_augmentation
 from edgegossip.training.data import DataSet, Description, describe, open_data
@@ -28,7 +28,8 @@ from edgegossip.training.partition import partition
 from edgegossip.training.rng import Purpose, words
 from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, Round, Vec
 
-_EVALUATION_BATCH = 250  # examples
+_EVALUATION_BATCH = {"normal": 250, "low": 25}  # examples at a time, by training.memory
+_FORWARD, _BACKWARD, _OPTIMISER = range(len(STAGES))
 
 
 def layout_of(recipe: Recipe) -> Layout:
@@ -53,7 +54,10 @@ def _module(recipe: Recipe, about: Description) -> nn.Module:
     where int8 would replace its norm, so that what surrounds the norm suits it too."""
     section, training = recipe.model, recipe.training
     if training.precision != "int8":
-        return models.build(section, about.shape, about.classes)
+        module = models.build(section, about.shape, about.classes)
+        if training.memory == "low":
+            micro_batches.check_independent(module)
+        return module
     from edgegossip import int8
     from edgegossip.int8.norms import RangeEvoNorm
 
@@ -64,7 +68,10 @@ def _module(recipe: Recipe, about: Description) -> nn.Module:
     if norm != section.norm and any(isinstance(m, RangeEvoNorm) for m in module.modules()):
         notice = f'training.precision = "int8": model.norm = "{norm}" became "range-evonorm"'
         warnings.warn(notice, int8.ConversionNotice, stacklevel=2)
-    return int8.convert(module, training.dw)
+    module = int8.convert(module, training.dw)
+    if training.memory == "low":
+        micro_batches.check_independent(module)
+    return module
 
 
 def _build(recipe: Recipe, about: Description, seed: int = 0) -> nn.Module:
@@ -202,22 +209,35 @@ class TorchWorkload:
         inputs = self._inputs[chosen]
         if self._augmentation:
             inputs = self._augmentation(inputs, step)
+        labels = self._labels[torch.from_numpy(chosen)]
         self._model.zero_grad()
-        began_ns = perf_counter_ns()
-        logits = self._forward(inputs)
-        loss = F.cross_entropy(logits, self._labels[torch.from_numpy(chosen)])
-        value = float(loss.detach())
+        at_a_time = micro_batches.EXAMPLES if self._recipe.training.memory == "low" else len(chosen)
+        value = sum(
+            self._gradient(inputs[part], labels[part], len(chosen))
+            for part in micro_batches.parts(len(chosen), at_a_time)
+        )
         if not np.isfinite(value):
             raise LocalError(
                 f"board {self._node}: the training loss became {value} in round {round}, at learning rate {lr:g}; "
                 "try a smaller training.lr"
             )
-        forward_ns = perf_counter_ns()
-        loss.backward()
-        backward_ns = perf_counter_ns()
+        began_ns = perf_counter_ns()
         self._sgd.step(self._model.trainable, self._model.grad, lr)
-        for k, ns in enumerate((forward_ns - began_ns, backward_ns - forward_ns, perf_counter_ns() - backward_ns)):
-            self._stages_ns[k] += ns
+        self._stages_ns[_OPTIMISER] += perf_counter_ns() - began_ns
+        return value
+
+    def _gradient(self, inputs: NDArray[Any], labels: torch.Tensor, batch: int) -> float:
+        """Adds what these examples give to the gradient of the mean loss over `batch`; their part of that loss."""
+        began_ns = perf_counter_ns()
+        loss = F.cross_entropy(self._forward(inputs), labels)
+        if len(labels) != batch:
+            loss = loss * (len(labels) / batch)
+        value = float(loss.detach())
+        forward_ns = perf_counter_ns()
+        if np.isfinite(value):
+            loss.backward()
+        self._stages_ns[_FORWARD] += forward_ns - began_ns
+        self._stages_ns[_BACKWARD] += perf_counter_ns() - forward_ns
         return value
 
     def _forward(self, inputs: NDArray[Any]) -> torch.Tensor:
@@ -240,9 +260,8 @@ class TorchWorkload:
         self._model.module.eval()
         loss, right = 0.0, 0
         with torch.inference_mode():
-            for start in range(0, count, _EVALUATION_BATCH):
-                stop = min(start + _EVALUATION_BATCH, count)
-                logits, labels = self._forward(self._test_inputs[start:stop]), self._test_labels[start:stop]
+            for part in micro_batches.parts(count, _EVALUATION_BATCH[self._recipe.training.memory]):
+                logits, labels = self._forward(self._test_inputs[part]), self._test_labels[part]
                 loss += float(F.cross_entropy(logits, labels, reduction="sum"))
                 right += int((logits.argmax(1) == labels).sum())
         return Metrics(loss / count, right / count, count)

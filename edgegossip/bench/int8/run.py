@@ -15,7 +15,7 @@ from edgegossip import native
 from edgegossip.bench.int8 import memory, parts, variants
 from edgegossip.bench.timing import interleaved
 from edgegossip.profiling.environment import environment
-from edgegossip.training import models
+from edgegossip.training import micro_batches, models
 from edgegossip.training.names import unknown
 
 Row = dict[str, Any]
@@ -23,11 +23,12 @@ Print = Callable[[str], None]
 
 _HEAD = (
     "model       batch  threads  dw  isa          int8 ms  batchnorm ms  evonorm ms  speed-up  vs evonorm   saved MB  (fp32)"
-    "   peak MB  (fp32)"
+    "   peak MB  (fp32)  low: peak MB       ms"
 )
 NOTES = (
     "ms: forward, backward and update, medians in turn; batchnorm, evonorm: torch fp32, channels last",
     "saved: what autograd keeps for the backward pass; peak: resident memory of two steps above the process with its model",
+    f"low: training.memory = low, {micro_batches.EXAMPLES} examples at a time",
 )
 
 
@@ -76,7 +77,11 @@ def run(asked: Asked, arguments: Sequence[str], out: Print) -> dict[str, Any]:
 
 def measure(model: str, batch: int, threads: int, dws: Sequence[int], repeat: int) -> list[Row]:
     """One row a dw; all steps are timed in turn, so that whatever else the machine does meets all of them."""
-    trainings = {f"int8 {dw}": variants.training_of("int8", model, batch, dw) for dw in dws}
+    trainings = {
+        f"{variant} {dw}": variants.training_of(variant, model, batch, dw)
+        for dw in dws
+        for variant in ("int8", variants.LOW)
+    }
     rivals = {name: variants.training_of(name, model, batch, 16) for name in ("batchnorm", "evonorm-s0")}
     seconds = interleaved(variants.steps({**trainings, **rivals}), repeat, slow=("evonorm-s0",), slow_budget_s=60.0)
     fp32_saved = variants.saved_bytes(rivals["batchnorm"])
@@ -103,6 +108,8 @@ def measure(model: str, batch: int, threads: int, dws: Sequence[int], repeat: in
                 "fp32_saved_bytes": fp32_saved,
                 "peak_bytes": memory.peak_bytes("int8", model, batch, threads, dw),
                 "fp32_peak_bytes": fp32_peak,
+                "low_peak_bytes": memory.peak_bytes(variants.LOW, model, batch, threads, dw),
+                "low_step_ms": 1e3 * seconds[f"{variants.LOW} {dw}"],
                 "parts_ms": shares,
                 "products_g_s": rate,
                 "largest_products_g_s": largest,
@@ -118,7 +125,7 @@ def line(row: Row) -> str:
         f"{row['model']:<11} {row['batch']:>5}  {row['threads']:>7}  {row['dw']:>2}  {row['isa']:<11}  {row['step_ms']:>7.1f}"
         f"  {row['fp32_batchnorm_ms']:>12.1f}  {row['fp32_evonorm_ms']:>10.1f}  {row['speedup_vs_batchnorm']:>8.2f}"
         f"  {row['speedup_vs_evonorm']:>10.2f}  {mb['saved_bytes']:>9}  {mb['fp32_saved_bytes']:>6}  {mb['peak_bytes']:>8}"
-        f"  {mb['fp32_peak_bytes']:>6}"
+        f"  {mb['fp32_peak_bytes']:>6}  {mb['low_peak_bytes']:>12}  {row['low_step_ms']:>7.1f}"
     )
     share = row["products_g_s"] / row["largest_products_g_s"]
     where = ", ".join(f"{name} {ms:.1f}" for name, ms in row["parts_ms"].items())

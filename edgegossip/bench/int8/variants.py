@@ -12,12 +12,13 @@ from torch.nn import functional as F
 
 from edgegossip import int8
 from edgegossip.recipe import ModelSection
-from edgegossip.training import models
+from edgegossip.training import micro_batches, models
 from edgegossip.training.workload import channels_last
 
 INPUT, CLASSES = (3, 32, 32), 10
 # Each fp32 variant is torch's own, channels last, the norm as its name says.
-VARIANTS = {"int8": "range-evonorm", "batchnorm": "batchnorm", "evonorm-s0": "evonorm-s0"}
+LOW = "int8-low"  # int8, a few examples at a time
+VARIANTS = {"int8": "range-evonorm", LOW: "range-evonorm", "batchnorm": "batchnorm", "evonorm-s0": "evonorm-s0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Training:
     optimizer: torch.optim.Optimizer
     inputs: Tensor
     labels: Tensor
+    at_a_time: int  # examples
 
     def loss(self) -> Tensor:
         return F.cross_entropy(self.model(self.inputs), self.labels)
@@ -35,7 +37,9 @@ class Training:
     def step(self) -> None:
         """Forward, backward and update."""
         self.optimizer.zero_grad()
-        self.loss().backward()
+        for part in micro_batches.parts(len(self.labels), self.at_a_time):
+            loss = F.cross_entropy(self.model(self.inputs[part]), self.labels[part], reduction="sum")
+            (loss / len(self.labels)).backward()
         self.optimizer.step()
 
 
@@ -44,14 +48,15 @@ def training_of(variant: str, model: str, batch: int, dw: int) -> Training:
     torch.manual_seed(0)
     network = models.build(ModelSection(name=model, norm=VARIANTS[variant]), INPUT, CLASSES)
     inputs, labels = torch.randn(batch, *INPUT), torch.randint(0, CLASSES, (batch,))
-    if variant == "int8":
+    if variant in ("int8", LOW):
         with warnings.catch_warnings():
             warnings.simplefilter("error", int8.ConversionNotice)
             network = int8.convert(network, dw)
     else:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(network.parameters(), 0.01, momentum=0.9, nesterov=True, weight_decay=1e-4)
-    return Training(network, optimizer, channels_last(inputs), labels)
+    at_a_time = micro_batches.EXAMPLES if variant == LOW else batch
+    return Training(network, optimizer, channels_last(inputs), labels, at_a_time)
 
 
 def saved_bytes(training: Training) -> int:
