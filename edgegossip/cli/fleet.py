@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgegossip.cli import fleet_release
 from edgegossip.cli.fleet_profile import profile_options
 from edgegossip.cli.options import JSON
 from edgegossip.types import EdgegossipError
@@ -216,6 +217,10 @@ def revoke(names: tuple[str, ...], folder: Path, boards: tuple[str, ...], as_jso
     if len(told) > 1 and failed:
         click.echo(f"edgegossip: {len(failed)} of {len(told)} were not told: {', '.join(failed)}", err=True)
     return max((error.exit_code for error in failed.values()), default=0)
+
+
+for command in (fleet_release.serve, fleet_release.status, fleet_release.release):
+    fleet.add_command(command)
 
 
 def _document(present: Fleet) -> dict[str, object]:

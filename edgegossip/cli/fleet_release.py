@@ -1,0 +1,129 @@
+"""`edgegossip fleet serve`, `fleet status` and `fleet release`: boards that are far away, and new releases for them."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from edgegossip.cli.options import JSON
+
+FOLDER = click.option(
+    "--fleet",
+    "folder",
+    default="fleet",
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The fleet's folder.",
+)
+
+
+@click.command()
+@FOLDER
+@click.option("--listen", default="0.0.0.0:7710", show_default=True, metavar="HOST:PORT", help="Where boards check in.")
+@click.option("--identity", type=click.Path(file_okay=False, path_type=Path), help="[default: the fleet's coordinator]")
+def serve(folder: Path, listen: str, identity: Path | None) -> int:
+    """Let boards check in: they get the time, news of revoked boards, and their release. Runs until Ctrl-C.
+
+    Only boards of this fleet come in, with their certificates. Kits name this machine with `fleet add --check-in HOST:PORT`.
+    """
+    from edgegossip.launch.checkins import serve as run
+
+    run(folder, listen, identity, lambda text: click.echo(text))
+    return 0
+
+
+@click.command()
+@FOLDER
+@JSON
+@click.option("--watch", is_flag=True, help="Show it again every 2 s, until Ctrl-C.")
+def status(folder: Path, as_json: bool, watch: bool) -> int:
+    """Show which boards have checked in, when, with which version, and what they do."""
+    from edgegossip.fleet.status import status as look
+    from edgegossip.fleet.status import table
+    from edgegossip.fleet.store import Fleet
+    from edgegossip.report.units import seconds_text
+
+    while True:
+        rows = look(Fleet.open(folder), time.time())
+        if as_json:
+            click.echo(json.dumps([row.document() for row in rows], indent=2))
+        else:
+            click.echo("\n".join(table(rows, seconds_text)))
+        if not watch:
+            return 0
+        time.sleep(2.0)
+
+
+@click.group()
+def release() -> None:
+    """Give boards a new release of the program: signed, pulled when they check in, and undone if it does not work.
+
+    \b
+    Examples:
+      edgegossip fleet release build site/ --release 0.4.0 -o 0.4.0.bundle
+      edgegossip fleet release push 0.4.0.bundle pi-01          # try it on one board
+      edgegossip fleet release status
+      edgegossip fleet release push 0.4.0.bundle                # then on all
+    """
+
+
+@release.command()
+@click.argument("site", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@FOLDER
+@click.option("--release", "version", metavar="VERSION", help="[default: that of the package in SITE]")
+@click.option("--machine", default="aarch64", show_default=True, help="As `uname -m` says on the board.")
+@click.option(
+    "--python", default="3.11", show_default=True, metavar="X.Y", help="Of the board: Debian 12 has 3.11, 13 has 3.13."
+)
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, metavar="FILE")
+def build(site: Path, folder: Path, version: str | None, machine: str, python: str, output: Path) -> int:
+    """Pack SITE, the folder that a board has as /opt/edgegossip/current/site, as a signed bundle.
+
+    Boards fetch only what differs from the release they run, so a bundle may hold torch and all.
+    """
+    from edgegossip.fleet import releases
+    from edgegossip.fleet.store import Fleet
+
+    made = releases.build(Fleet.open(folder), site, version or releases.version_of(site), machine, python, output)
+    size = output.stat().st_size
+    click.echo(
+        f"{output}: release {made.version}, number {made.sequence}, {len(made.entries)} files, {size / 1e6:.1f} MB, signed"
+    )
+    click.echo(f"next: edgegossip fleet release push --fleet {folder} {output} [BOARD ...]")
+    return 0
+
+
+@release.command()
+@click.argument("bundle", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("boards", nargs=-1)
+@FOLDER
+def push(bundle: Path, boards: tuple[str, ...], folder: Path) -> int:
+    """Have BOARDS (none named: all) take this release when they next check in with `fleet serve`."""
+    from edgegossip.fleet import releases
+    from edgegossip.fleet.store import Fleet
+
+    number, names = releases.push(Fleet.open(folder), bundle, boards)
+    click.echo(f"release number {number} is for {', '.join(names)}; they fetch it when they check in")
+    click.echo("next: edgegossip fleet release status")
+    return 0
+
+
+@release.command(name="status")
+@FOLDER
+@JSON
+def release_status(folder: Path, as_json: bool) -> int:
+    """Show which release each board has, and which it should have."""
+    from edgegossip.fleet.status import status as look
+    from edgegossip.fleet.store import Fleet
+
+    rows = [row for row in look(Fleet.open(folder), time.time()) if row.seen != "revoked"]
+    if as_json:
+        click.echo(json.dumps([row.document() for row in rows], indent=2))
+        return 0
+    for row in rows:
+        has = f"has release {row.release} ({row.version})" if row.ago_s is not None else "has never checked in"
+        click.echo(f"{row.name}: {has}{f'; {row.update}' if row.update else ''}")
+    return 0

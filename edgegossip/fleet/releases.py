@@ -1,0 +1,216 @@
+"""Releases of the program in the fleet's folder: built and signed there, and which board should have which.
+
+    releases.json          {"next": NUMBER, "bundles": {NUMBER: {...}}, "wanted": {BOARD: NUMBER}}
+    releases/NUMBER.bundle  see edgegossip.update.bundle
+
+A number is never given twice. To go back to an older release, push it again: it gets a new number, and boards go by that
+alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from edgegossip.fleet.lock import locked
+from edgegossip.fleet.making import boards_of
+from edgegossip.fleet.store import Fleet
+from edgegossip.fleet.telling import operator_of
+from edgegossip.mesh.security.revocations import write_file
+from edgegossip.types import ConfigError, DataError, EdgegossipError, LocalError, NodeId
+from edgegossip.update.bundle import (
+    DOMAIN,
+    MAX_SIGNATURE_BYTES,
+    MAX_STORED_BYTES,
+    PIECE_BYTES,
+    Blob,
+    Entry,
+    Head,
+    Manifest,
+    check_path,
+    parse_head,
+    parse_manifest,
+)
+
+INDEX = "releases.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What is in the folder, and what boards should have."""
+
+    next: int
+    bundles: Mapping[str, Mapping[str, Any]]
+    wanted: Mapping[NodeId, int]
+
+
+def load(folder: Path) -> Index:
+    """Raises DataError."""
+    try:
+        found = json.loads((folder / INDEX).read_bytes())
+        return Index(int(found["next"]), dict(found["bundles"]), {k: int(v) for k, v in found["wanted"].items()})
+    except FileNotFoundError:
+        return Index(1, {}, {})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{folder / INDEX} is damaged ({error}); restore it from a copy") from error
+
+
+def bundle_file(folder: Path, sequence: int) -> Path:
+    return folder / "releases" / f"{sequence}.bundle"
+
+
+def build(fleet: Fleet, site: Path, version: str, machine: str, python: str, output: Path) -> Manifest:
+    """Pack the Python tree `site` as a signed bundle in `output`. Raises ConfigError, LocalError."""
+    files = _files(site)
+    manifest = Manifest(fleet.fleet_id, version, 1, machine, python, ())
+    temporary = output.with_name(f".{output.name}.{os.getpid()}")
+    with _told(temporary), open(temporary, "w+b") as blobs:
+        manifest = replace(manifest, entries=tuple(_pack(site, files, blobs)))
+        with _changing(fleet) as index:
+            manifest = replace(manifest, sequence=index.next)
+            parse_manifest(manifest.pack())  # what no board would take must not leave this machine
+            _keep(fleet.folder, replace(index, next=index.next + 1))
+        blobs.seek(0)
+        _join(fleet, manifest, blobs, output)
+    return manifest
+
+
+def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple[NodeId, ...]]:
+    """Boards (none: all of the fleet) should have the release in that file from now on; its number, and they. Raises ConfigError,
+    DataError, LocalError."""
+    head, begin = read_head(file)
+    operator = operator_of(fleet)
+    try:
+        manifest = head.manifest(operator)
+    except EdgegossipError as error:
+        raise DataError(f"{file}: {error}") from error
+    names = tuple(fleet.valid_board(name).name for name in boards) or boards_of(fleet)
+    if not names:
+        raise ConfigError(f"{fleet.folder} has no boards: edgegossip fleet add NAME")
+    with _changing(fleet) as index:
+        again = bool(index.bundles) and manifest.sequence < max(map(int, index.bundles))
+        if again:
+            manifest = replace(manifest, sequence=index.next)
+        number, target = manifest.sequence, bundle_file(fleet.folder, manifest.sequence)
+        with _told(target):
+            target.parent.mkdir(mode=0o700, exist_ok=True)
+            with open(file, "rb") as source:
+                source.seek(begin)
+                _join(fleet, manifest, source, target)
+        about = {"version": manifest.version, "machine": manifest.machine, "python": manifest.python}
+        _keep(
+            fleet.folder,
+            Index(
+                max(index.next, number + 1),
+                {**index.bundles, str(number): about},
+                {**index.wanted, **dict.fromkeys(names, number)},
+            ),
+        )
+    return number, names
+
+
+def read_head(file: Path) -> tuple[Head, int]:
+    """The head of a bundle, and where its blobs begin. Raises DataError."""
+    try:
+        with open(file, "rb") as stream:
+            found = parse_head(stream.read(MAX_STORED_BYTES + MAX_SIGNATURE_BYTES + 64))
+    except OSError as error:
+        raise DataError(f"{file}: {(error.strerror or str(error)).lower()}") from error
+    except EdgegossipError as error:
+        raise DataError(f"{file}: {error}; make it with `edgegossip fleet release build`") from error
+    if found is None:
+        raise DataError(f"{file} is cut short; make it again with `edgegossip fleet release build`")
+    return found
+
+
+def version_of(site: Path) -> str:
+    """Of the package in it. Raises ConfigError."""
+    try:
+        text = (site / "edgegossip" / "__init__.py").read_text()
+    except OSError as error:
+        raise ConfigError(f"{site}: no edgegossip is in it; name the folder site/ of a board's release") from error
+    found = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
+    if found is None:
+        raise ConfigError(f"{site}: its edgegossip does not say its version: say --release VERSION")
+    return found[1]
+
+
+def _files(site: Path) -> list[Path]:
+    if not (site / "edgegossip" / "__init__.py").is_file():
+        raise ConfigError(f"{site}: no edgegossip is in it; name the folder that a board has on its PYTHONPATH (site/)")
+    found = []
+    for path in sorted(site.rglob("*")):
+        if path.is_symlink():
+            raise ConfigError(f"{path} is a symbolic link: releases have none")
+        if path.is_file():
+            check_path(f"site/{path.relative_to(site).as_posix()}")
+            found.append(path)
+        elif not path.is_dir():
+            raise ConfigError(f"{path} is neither a file nor a folder")
+    return found
+
+
+def _pack(site: Path, files: Iterable[Path], blobs: BinaryIO) -> Iterator[Entry]:
+    """Each content goes to `blobs` once."""
+    known: dict[str, Blob] = {}
+    at = 0
+    for path in files:
+        whole, pieces = hashlib.sha256(), []
+        with open(path, "rb") as stream:
+            while content := stream.read(PIECE_BYTES):
+                whole.update(content)
+                sha256 = hashlib.sha256(content).hexdigest()
+                if sha256 not in known:
+                    stored = zlib.compress(content, 6)
+                    known[sha256] = Blob(sha256, len(content), at, len(stored))
+                    blobs.write(stored)
+                    at += len(stored)
+                pieces.append(known[sha256])
+        executable = bool(path.stat().st_mode & 0o100)
+        yield Entry(f"site/{path.relative_to(site).as_posix()}", executable, whole.hexdigest(), tuple(pieces))
+
+
+def _join(fleet: Fleet, manifest: Manifest, blobs: BinaryIO, output: Path) -> None:
+    """A signed head, then `blobs` from where it is to its end. Raises OSError."""
+    packed = manifest.pack()
+    head = Head(packed, operator_of(fleet).sign(DOMAIN + hashlib.sha256(packed).digest()))
+    temporary = output.with_name(f".{output.name}.new")
+    with open(temporary, "wb") as stream:
+        stream.write(head.write())
+        while part := blobs.read(1 << 20):
+            stream.write(part)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, output)
+
+
+def _keep(folder: Path, index: Index) -> None:
+    document = {"next": index.next, "bundles": index.bundles, "wanted": index.wanted}
+    write_file(folder / INDEX, (json.dumps(document, indent=1) + "\n").encode(), 0o600)
+
+
+@contextmanager
+def _changing(fleet: Fleet) -> Iterator[Index]:
+    with locked(fleet.folder):
+        yield load(fleet.folder)
+
+
+@contextmanager
+def _told(temporary: Path) -> Iterator[None]:
+    """What the file system refuses in one sentence; and nothing half done stays."""
+    try:
+        yield
+    except OSError as error:
+        where = os.fsdecode(error.filename) if error.filename else str(temporary)
+        raise LocalError(f"{where}: {(error.strerror or str(error)).lower()}") from error
+    finally:
+        if temporary.name.startswith("."):
+            with suppress(FileNotFoundError):
+                temporary.unlink()

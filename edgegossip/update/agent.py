@@ -1,0 +1,223 @@
+"""What a board does every minute beside training (`python3 -m edgegossip.update.agent`, edgegossip-checkin.service): it
+checks in with the machine from which its fleet is run. That tells it the time, news of revoked boards, and which release it
+should have; a new release is put beside the running one, and the image's guard takes it from there
+(deploy/rootfs/usr/lib/edgegossip/guard.py).
+
+A board whose kit names no such machine, or that does not reach it, trains all the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import edgegossip
+from edgegossip.mesh.security.identity import Identity
+from edgegossip.mesh.security.revocations import write_file
+from edgegossip.types import EdgegossipError, LocalError, PeerError
+from edgegossip.update.client import Answer, Client
+from edgegossip.update.install import OsTree, about, install, running_from
+
+KIT, HOME = Path("/etc/edgegossip"), Path("/opt/edgegossip")
+SYNCHRONISED = Path("/run/systemd/timesync/synchronized")
+NODE, GUARD = "edgegossip-node.service", "edgegossip-guard.service"
+PATIENCE_S = 45.0  # for the first check-in after a boot: the board's clock comes with it
+APART_S = 2.0  # a clock that differs by less is right
+WELL_S = 30.0  # so long a board has been at work with a new release before that counts
+
+
+class Machine(Protocol):
+    """What the agent needs of the board it runs on."""
+
+    def now(self) -> float: ...
+    def set_clock(self, seconds: float) -> None: ...
+    def synchronised(self) -> bool: ...
+    def node(self) -> Mapping[str, str]: ...
+    def start_guard(self) -> None: ...
+
+
+class Board:
+    """The real one."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def set_clock(self, seconds: float) -> None:
+        time.clock_settime(time.CLOCK_REALTIME, seconds)
+
+    def synchronised(self) -> bool:
+        """Whether NTP has set the clock since the boot."""
+        return SYNCHRONISED.exists()
+
+    def node(self) -> Mapping[str, str]:
+        """Of the service that trains: ActiveState, NRestarts, StatusText, ActiveEnterTimestampMonotonic (microseconds)."""
+        names = "ActiveState,NRestarts,StatusText,ActiveEnterTimestampMonotonic"
+        done = subprocess.run(
+            ["systemctl", "show", NODE, f"--property={names}"], capture_output=True, text=True, timeout=20, check=False
+        )
+        return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+    def start_guard(self) -> None:
+        subprocess.run(["systemctl", "start", "--no-block", GUARD], timeout=20, check=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things are; elsewhere in tests."""
+
+    kit: Path = KIT
+    home: Path = HOME
+    module: str = edgegossip.__file__
+
+
+def check_in(machine: Machine, places: Places, say: Callable[[str], None], *, fetch: bool = True) -> bool:
+    """Once. Whether there is such a machine at all. Without `fetch` no release is taken: training waits for the first check-in
+    after a boot. Raises EdgegossipError."""
+    identity, where = Identity.load(places.kit), _where(places.kit)
+    if not where:
+        return False
+    running, node = running_from(places.module), machine.node()
+    with Client(identity, where) as client:
+        before_s = machine.now()
+        answer = client.check_in(_report(places, running, node))
+        _set_clock(machine, answer, (before_s + machine.now()) / 2, say)
+        if answer.crl_number > identity.revocations.number:
+            identity.revocations.offer(client.revocations())
+        if running and well(node):
+            _write(places.home / "checked-in", running)
+        if fetch and wanted(places, running, answer.sequence):
+            _take(client, identity, places, running, answer.sequence, say)
+            machine.start_guard()
+    return True
+
+
+def well(node: Mapping[str, str], now_s: Callable[[], float] = time.monotonic) -> bool:
+    """Whether this board is at work: its service has been running for a while, and did not have to be started again."""
+    since_s = float(node.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
+    return node.get("ActiveState") == "active" and node.get("NRestarts", "0") == "0" and now_s() - since_s >= WELL_S
+
+
+def wanted(places: Places, running: str, sequence: int) -> bool:
+    """Whether this board should fetch that release now."""
+    if not running or not sequence or (places.home / "trial").exists():
+        return False
+    present = int(about(OsTree(), str(places.home / "releases" / running)).get("sequence", 0))
+    return sequence > present and str(sequence) not in _failed(places)
+
+
+def _take(
+    client: Client, identity: Identity, places: Places, running: str, sequence: int, say: Callable[[str], None]
+) -> None:
+    head, fetch = client.head(sequence)
+    manifest = head.manifest(identity)
+    if manifest.sequence != sequence:
+        raise PeerError(f"asked for release {sequence}, and got release {manifest.sequence}")
+    here = (platform.machine(), f"{sys.version_info[0]}.{sys.version_info[1]}")
+    if (manifest.machine, manifest.python) != here:
+        _give_up(
+            places,
+            sequence,
+            f"it is for {manifest.machine} and Python {manifest.python}, this board has {' and '.join(here)}",
+        )
+        raise PeerError(f"release {manifest.version} is for another kind of board: {_failed(places)[str(sequence)]}")
+    say(f"release {manifest.version} (number {sequence}) is fetched")
+    try:
+        name = install(OsTree(), str(places.home), running, head.digest, manifest, fetch)
+    except OSError as error:
+        raise LocalError(
+            f"release {manifest.version}: {error.filename}: {(error.strerror or str(error)).lower()}"
+        ) from error
+    _write(places.home / "wanted", json.dumps({"name": name, "sequence": sequence}))
+    say(f"release {manifest.version} is whole in releases/{name}")
+
+
+def _report(places: Places, running: str, node: Mapping[str, str]) -> dict[str, Any]:
+    """What the fleet's machine gets to know."""
+    present = about(OsTree(), str(places.home / "releases" / running)) if running else {}
+    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
+    return {
+        "version": edgegossip.__version__,
+        "release": running,
+        "sequence": int(present.get("sequence", 0)),
+        "trial": (places.home / "trial").exists(),
+        "failed": _failed(places),
+        "state": node.get("ActiveState", "unknown"),
+        "restarts": int(node.get("NRestarts") or 0),
+        "status": node.get("StatusText", "")[:300],
+        "uptime_s": round(uptime_s),
+    }
+
+
+def _set_clock(machine: Machine, answer: Answer, here_s: float, say: Callable[[str], None]) -> None:
+    """The fleet's machine has the time where NTP does not come through. It is of our fleet: its certificate says so."""
+    apart_s = answer.time_s - here_s
+    if machine.synchronised() or abs(apart_s) <= APART_S:
+        return
+    try:
+        machine.set_clock(machine.now() + apart_s)
+        say(f"the clock was {abs(apart_s):.0f} s {'behind' if apart_s > 0 else 'ahead'}: set to the coordinator's")
+    except OSError as error:
+        say(f"the clock is {abs(apart_s):.0f} s off and cannot be set: {error}")
+
+
+def _where(kit: Path) -> str:
+    try:
+        return str(json.loads((kit / "board.json").read_bytes()).get("check_in", ""))
+    except (OSError, ValueError, AttributeError) as error:
+        raise LocalError(f"{kit}: {error}; this board has no kit yet") from error
+
+
+def _failed(places: Places) -> dict[str, str]:
+    try:
+        found = json.loads((places.home / "failed").read_bytes())
+        return {str(k): str(v) for k, v in found.items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def _give_up(places: Places, sequence: int, why: str) -> None:
+    _write(places.home / "failed", json.dumps({**_failed(places), str(sequence): why}))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        if not path.is_file() or path.read_text() != text:
+            write_file(path, text.encode())
+    except OSError as error:
+        raise LocalError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+
+
+def main(machine: Machine | None = None) -> int:
+    """Ends with 0 also when nobody was reached: that is no fault of this board's."""
+    os.umask(0o022)
+    runtime = os.environ.get("RUNTIME_DIRECTORY")
+    tried = Path(runtime) / "tried" if runtime else None
+    first = tried is not None and not tried.exists()
+    until = time.monotonic() + (PATIENCE_S if first else 0.0)
+    while True:
+        try:
+            check_in(machine or Board(), Places(), lambda text: print(text, flush=True), fetch=not first)
+            trouble: EdgegossipError | None = None
+        except EdgegossipError as error:
+            trouble = error
+        if trouble is None or isinstance(trouble, LocalError) or time.monotonic() >= until:
+            break
+        time.sleep(3.0)
+    if tried is not None:
+        with suppress(OSError):
+            tried.touch()
+    if trouble is not None:
+        print(trouble, file=sys.stderr, flush=True)
+    return 1 if isinstance(trouble, LocalError) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

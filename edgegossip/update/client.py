@@ -1,0 +1,112 @@
+"""A board asks the machine from which its fleet is run: what time it is, which release it should have, for that release.
+
+HTTP over TLS 1.3 with certificates both ways (mesh/security/tls.py): the board goes no further than to a coordinator of its own
+fleet. The other end is fleet/serve.py."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from edgegossip.mesh import address as addresses
+from edgegossip.mesh.security import tls
+from edgegossip.mesh.security.identity import Identity
+from edgegossip.mesh.text import printable
+from edgegossip.types import PeerError
+from edgegossip.update.bundle import MAX_SIGNATURE_BYTES, MAX_STORED_BYTES, Blob, Head, parse_head
+
+CHECK_IN, RELEASE, REVOCATIONS = "/v1/check-in", "/v1/release", "/v1/crl"
+TIMEOUT_S = 30.0
+MAX_ANSWER_BYTES = 65_536
+MAX_LIST_BYTES = 1 << 20
+_MORE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """To a check-in."""
+
+    time_s: float  # the coordinator's clock, Unix seconds
+    crl_number: int
+    sequence: int  # of the release that this board should have; 0: whichever it has
+
+
+class Client:
+    """One connection. A context manager; every method raises PeerError with one sentence."""
+
+    def __init__(self, identity: Identity, where: str) -> None:
+        address = addresses.parse(where, "check-in")
+        self._where = where
+        context = tls.caller_context(identity, "coordinator")
+        self._connection = http.client.HTTPSConnection(address.host, address.port, timeout=TIMEOUT_S, context=context)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def check_in(self, report: Mapping[str, Any]) -> Answer:
+        body = self._ask("POST", CHECK_IN, MAX_ANSWER_BYTES, json.dumps(report).encode())
+        try:
+            found = json.loads(body)
+            return Answer(float(found["time_s"]), int(found["crl_number"]), int(found["sequence"]))
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise PeerError(f"{self._where}: an answer that makes no sense ({error})") from error
+
+    def revocations(self) -> bytes:
+        """The fleet's list, in DER. It is its signature that counts."""
+        return self._ask("GET", REVOCATIONS, MAX_LIST_BYTES)
+
+    def head(self, sequence: int) -> tuple[Head, Callable[[Blob], bytes]]:
+        """The start of that bundle, and what fetches a blob of it. Raises PeerError and DecodeError."""
+        data, found = b"", None
+        while found is None:
+            if len(data) > MAX_STORED_BYTES + MAX_SIGNATURE_BYTES + 64:
+                raise PeerError(f"{self._where}: a bundle without end")
+            more = self._range(sequence, len(data), _MORE_BYTES)
+            if not more:
+                raise PeerError(f"{self._where}: a bundle that is cut short")
+            data += more
+            found = parse_head(data)
+        head, begin = found
+
+        def fetch(blob: Blob) -> bytes:
+            if not blob.stored_bytes:
+                return b""
+            stored = self._range(sequence, begin + blob.at, blob.stored_bytes)
+            if len(stored) != blob.stored_bytes:
+                raise PeerError(f"{self._where}: a bundle that is cut short")
+            return stored
+
+        return head, fetch
+
+    def _range(self, sequence: int, at: int, count: int) -> bytes:
+        """Bytes of the bundle, fewer at its end."""
+        return self._ask("GET", f"{RELEASE}/{sequence}?from={at}&count={count}", count)
+
+    def _ask(self, method: str, path: str, most_bytes: int, body: bytes | None = None) -> bytes:
+        try:
+            self._connection.request(method, path, body)
+            answer = self._connection.getresponse()
+            found = answer.read(most_bytes + 1)
+            if answer.status != 200:
+                raise PeerError(f"{self._where}: {printable(found[:500].decode(errors='replace'))}")
+            if len(found) > most_bytes:
+                raise PeerError(f"{self._where}: an answer of more than {most_bytes} bytes")
+            return found
+        except PeerError as error:
+            text = str(error)
+            raise PeerError(text if text.startswith(self._where) else f"{self._where}: {text}") from error
+        except ssl.SSLError as error:
+            raise PeerError(f"{self._where}: {tls.words(error)}") from error
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or "it does not answer"
+            raise PeerError(f"{self._where}: {str(reason).lower()}") from error
