@@ -29,7 +29,10 @@ from edgegossip.cli.options import JSON, PLOTS, SETTINGS
     help="netns: real boards in network namespaces of this machine (root); model: a virtual clock; boards: a live fleet.",
 )
 @click.option(
-    "--rate", default="100mbit", show_default=True, metavar="RATE", help="netns, model: of the link, such as 20mbit."
+    "--rate",
+    default="",
+    metavar="RATE",
+    help="netns, model: of the link, such as 20mbit. Default: the fleet's, or 100mbit.",
 )
 @click.option(
     "--link",
@@ -40,6 +43,15 @@ from edgegossip.cli.options import JSON, PLOTS, SETTINGS
 )
 @click.option(
     "--rounds", default=0, type=click.IntRange(0), help="Count so many rounds of an epoch at most; 0: all of them."
+)
+@click.option(
+    "--device",
+    default="",
+    metavar="PROFILE",
+    help="model: what every board is; default: this machine, measured.",
+)
+@click.option(
+    "--fleet", default="", metavar="PROFILE", help="model: boards and link of this fleet, such as paper-7-xaviers."
 )
 @click.option(
     "--out",
@@ -57,6 +69,8 @@ def scale(
     rate: str,
     link: str,
     rounds: int,
+    device: str,
+    fleet: str,
     out: str | None,
     plots: bool,
     as_json: bool,
@@ -74,7 +88,9 @@ def scale(
     """
     from edgegossip.scale.campaign import Asked, run
 
-    asked = Asked(recipe, settings, devices, schemes, on, rate, link, rounds, Path(out) if out else None, plots)
+    asked = Asked(
+        recipe, settings, devices, schemes, on, rate, link, rounds, Path(out) if out else None, plots, device, fleet
+    )
 
     def warn(text: str) -> None:
         click.echo(text, err=True)

@@ -30,6 +30,7 @@ class Machines:
     hosts: Mapping[NodeId, str]  # the board's address there
     namespaces: Mapping[NodeId, str]
     pace: Path | None  # socket of the conductor
+    nursery: Nursery | None = None  # where boards come from; it is not closed. None: one of this run's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,15 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
     children: list[Child] = []
     age_s = run.sink.elapsed_s() if run.resumed else 0.0
     began_s = time.monotonic() - age_s
-    nursery = boards_nursery(run)
+    given = None if run.machines is None else run.machines.nursery
+    nursery = given or boards_nursery(run)
     try:
         for k, name in enumerate(run.members):
             port = run.recipe.network.port
             more = ("--restarted", f"{age_s:.3f}") if run.resumed else ()
             host = run.machines.hosts[name] if run.machines else run.recipe.network.host
             children.append(_spawn(run, nursery, name, f"{host}:{port + k if port else 0}", news, *more))
-        if not run.recipe.network.restarts:
+        if not run.recipe.network.restarts and given is None:
             nursery.close()  # it has nothing more to do
         watch = Watch(children, news, run.sink)
         addresses = _addresses(watch)
@@ -74,7 +76,8 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
             _drop_checkpoints(run)
         return watch.lost
     finally:
-        nursery.close()
+        if given is None:
+            nursery.close()
         stop_all(children)
 
 

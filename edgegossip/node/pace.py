@@ -3,9 +3,9 @@
 A conductor (scale/netns/conductor.py) gives each board a turn to compute, and lets all of them send at the same moment.
 The board's clock is not the wall's. While it computes and encodes it goes by the CPU time of this process; while it
 waits for its turn it stands still; when it meets the others before they send, it is put on to the latest of them, which
-is time spent waiting; from then until the round is over, while bytes cross the network, it goes by the wall. So a
-round's parts are what they would be on a board with a core of its own, except for what handling messages costs, which
-happens on the shared cores.
+is time spent waiting; from then until the round is over, while bytes cross the network, it goes by the wall, or by a
+fraction of it if the conductor has slowed the network down by as much. So a round's parts are what they would be on a
+board with a core of its own.
 
 Frames of an update leave together once everybody has one: that suits algorithms that go by rounds.
 """
@@ -46,8 +46,10 @@ class Charged:
             return self._at
         return self._at + self._source() - self._since
 
-    def by_wall(self) -> None:
-        self._go_by(self._wall_ns)
+    def by_wall(self, dilation: float = 1.0) -> None:
+        """`dilation`: so many seconds of the wall are one of this clock's."""
+        wall_ns = self._wall_ns
+        self._go_by(wall_ns if dilation == 1.0 else lambda: int(wall_ns() / dilation))
 
     def by_cpu(self) -> None:
         self._go_by(self._cpu_ns)
@@ -94,6 +96,7 @@ class Pace:
         done_ns = self.clock.stop()
         if self._marks:
             self._marks["done"] = done_ns
+            self._marks["cpu"] += time.process_time_ns()  # of the exchange
         self._say({"ask": "turn", "marks": self._marks, "sent": self._sent})
         self._marks, self._sent = {}, {}
         self._answer()
@@ -120,10 +123,11 @@ class Pace:
         self._holds = self._computed = False
         self._marks["ready"] = self.clock.stop()
         self._say({"ask": "meet", "now_ns": self._marks["ready"]})
-        self._marks["go"] = int(self._answer()["now_ns"])
+        answer = self._answer()
+        self._marks["go"], self._marks["cpu"] = int(answer["now_ns"]), -time.process_time_ns()
         waited_ns = self.clock.put_on(self._marks["go"])
         self.rounds.charge("wait", waited_ns / NS_PER_S)
-        self.clock.by_wall()
+        self.clock.by_wall(answer["dilation"])
 
     def acknowledged(self, receipt: SendReceipt) -> None:
         sums = self._sent.setdefault(receipt.to, [0, 0, 0])

@@ -17,11 +17,13 @@ from edgegossip.recipe import Recipe
 from edgegossip.report.units import printable, seconds_text
 from edgegossip.scale import measure, schemes, table
 from edgegossip.scale.cells import Cell, make_cells, parse_devices
+from edgegossip.scale.devices import load_fleet
 from edgegossip.scale.netns.rates import parse_rate, rate_text
 from edgegossip.study import store
 from edgegossip.types import EXIT_DEGRADED, EXIT_OK, ConfigError, DataError, EdgegossipError, HostError
 
 FILE = "scale.jsonl"
+RATE = "100mbit"
 ON = ("netns", "model", "boards")
 Say = Callable[[str], None]
 
@@ -35,7 +37,7 @@ class Asked:
     devices: str
     schemes: str
     on: str
-    rate: str
+    rate: str  # empty: that of the fleet, or RATE
     link: str
     rounds: int  # counted ones a cell at most; 0: an epoch
     out: Path | None
@@ -95,11 +97,24 @@ def plan(asked: Asked) -> tuple[Recipe, list[Cell]]:
     base = recipes.load(asked.recipe, asked.settings)
     how: dict[str, Any] = {}
     if asked.on != "boards":
-        how = {"rate_bps": parse_rate(asked.rate), "link": asked.link}
+        how = {"rate_bps": _rate_bps(asked), "link": asked.link}
     if asked.on == "model":
-        how |= {"device": asked.device, "fleet": asked.fleet}
+        how |= {
+            "device": asked.device,
+            "fleet": asked.fleet,
+        }
     named = schemes.parse(asked.schemes or ",".join(schemes.DEFAULT))
     return base, make_cells(base, named, parse_devices(asked.devices), asked.on, how, examples_of(base), asked.rounds)
+
+
+def _rate_bps(asked: Asked) -> float:
+    """Of the link: what is asked for, else the fleet's. Each byte counts once, however often it crosses the air."""
+    if asked.rate or asked.on != "model" or not asked.fleet:
+        return parse_rate(asked.rate or RATE)
+    link = load_fleet(asked.fleet).link
+    if link.shared_bits_per_s is None:
+        raise ConfigError(f"--fleet {asked.fleet}: its boards share no link; say --link each and --rate")
+    return link.shared_bits_per_s / link.crossings
 
 
 def examples_of(recipe: Recipe) -> int:
@@ -112,6 +127,10 @@ def examples_of(recipe: Recipe) -> int:
 
 
 def _place(asked: Asked, folder: Path, say: Say) -> Place:
+    if asked.on == "model":
+        from edgegossip.scale.model.place import Model
+
+        return Model(asked.device, asked.fleet)
     from edgegossip.scale.netns.run_cell import Netns
 
     return Netns(folder / "runs")

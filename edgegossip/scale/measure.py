@@ -33,10 +33,9 @@ def of_records(cell: Cell, records: Iterable[MetricsRecord], boards: Sequence[st
     row: Row = {key: cell.epoch_rounds * _mean(counted, f"time/{part}_s") for key, part in PARTS.items()}
     row["t_s"] = sum(row.values())
     row["cpu_s"] = cell.epoch_rounds * _mean(counted, "time/cpu_s")
-    sums = {
-        name: sum(r.number(f"net/{name}_bytes") or 0.0 for r in counted) for name in ("payload", "overhead", "link")
-    }
-    row["round_bytes"] = {name: total / (rounds - WARM_UP) for name, total in sums.items()}  # of all boards
+    every = [record for of_round in by_round.values() for record in of_round.values()]  # receipts may come a round late
+    sums = {name: sum(r.number(f"net/{name}_bytes") or 0.0 for r in every) for name in ("payload", "overhead", "link")}
+    row["round_bytes"] = {name: total / rounds for name, total in sums.items()}  # of all boards
     row["bits_per_value"] = _mean(counted, "codec/bits_per_value")
     row["loss"] = _mean(list(by_round[rounds - 1].values()), "train/loss")
     row["counted_rounds"] = rounds - WARM_UP
@@ -44,13 +43,14 @@ def of_records(cell: Cell, records: Iterable[MetricsRecord], boards: Sequence[st
 
 
 def _curve(by_round: Mapping[int, Mapping[str, MetricsRecord]], rounds: int) -> list[list[float]]:
+    """A round's loss is that of the model with which it begins."""
     points, seconds, sent = [], 0.0, 0.0
     for step in range(WARM_UP, rounds):
         records = list(by_round[step].values())
+        points.append([seconds, sent, _mean(records, "train/loss")])
         seconds += sum(_mean(records, f"time/{part}_s") for part in PARTS.values())
         sent += sum(r.number("net/payload_bytes") or 0.0 for r in records)
         sent += sum(r.number("net/overhead_bytes") or 0.0 for r in records)
-        points.append([seconds, sent, _mean(records, "train/loss")])
     return points
 
 

@@ -25,7 +25,7 @@ def write_plots(folder: Path, rows: Sequence[Mapping[str, Any]], results: Sequen
     written = [draw.times(done, what, folder / "time.png"), draw.speedups(done, what, folder / "speedup.png")]
     largest = max(row["devices"] for row in done)
     shown = [result for result in results if result["devices"] == largest]
-    if curves := [r for r in shown if len(r.get("curve", ())) > 1]:
+    if curves := _curves(results):
         written.append(draw.losses(curves, what, folder / "loss.png"))
     ends = _ends(shown)
     if gantt := [r for r in ends if r.get("marks")]:
@@ -33,6 +33,12 @@ def write_plots(folder: Path, rows: Sequence[Mapping[str, Any]], results: Sequen
     if linked := [r for r in ends if r.get("links")]:
         written.append(draw.links(linked, what, folder / "links.png"))
     return written
+
+
+def _curves(results: Sequence[Result]) -> list[Result]:
+    """Those on the largest count on which there is more than one round to see."""
+    long = [result for result in results if len(result.get("curve", ())) > 1]
+    return [result for result in long if result["devices"] == max(r["devices"] for r in long)]
 
 
 def _ends(results: Sequence[Result]) -> list[Result]:

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 
 from edgegossip.node.pace import Charged, Pace  # noqa: E402
-from edgegossip.scale.netns.conductor import Conductor  # noqa: E402
+from edgegossip.scale.netns.conductor import Conductor, Exchange, dilation_after  # noqa: E402
 from edgegossip.types import RunError  # noqa: E402
 
 
@@ -38,6 +38,36 @@ def test_a_clock_is_charged_with_what_it_goes_by() -> None:
     clock.by_wall()
     wall.ns += 5
     assert clock.now_ns() == 25
+    clock.by_wall(dilation=4.0)
+    wall.ns += 40
+    assert clock.now_ns() in (34, 35, 36)
+
+
+class Wire:
+    rate_bps = 1e6
+
+    def carried_bytes(self) -> int:
+        return 0
+
+    def slow_down(self, dilation: float) -> None:
+        raise AssertionError("nothing was sent")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cpu_s", "dilation", "link_s", "wanted"),
+    [
+        (1.0, 2.0, 1.0, 0.99, 1.0),  # the link is full
+        (2.0, 1.0, 1.0, 1.0, 1.0),  # neither link nor cores are: latency
+        (3.0, 6.0, 1.0, 1.0, 4.5),  # the cores were in the way
+        (4.6, 5.0, 4.5, 1.0, 4.5),  # not any more
+        (9.0, 18.0, 4.5, 1.0, 13.5),  # again
+        (900.0, 1800.0, 1.0, 1.0, 64.0),
+    ],
+)
+def test_time_is_dilated_while_cores_are_in_the_way(
+    seconds: float, cpu_s: float, dilation: float, link_s: float, wanted: float
+) -> None:
+    assert dilation_after(Exchange(seconds, 1, cpu_s, dilation), link_s, 2) == pytest.approx(wanted)
 
 
 def _play(path: Path, name: str, rounds: int, log: list[tuple[str, str]], times: dict[str, Any], busy: int) -> None:
@@ -60,7 +90,7 @@ def _play(path: Path, name: str, rounds: int, log: list[tuple[str, str]], times:
 def test_one_computes_at_a_time_and_all_send_together(tmp_path: Path) -> None:
     log: list[tuple[str, str]] = []
     times: dict[str, Any] = {}
-    with Conductor(tmp_path / "pace", 3, 1, lambda: 0) as conductor:
+    with Conductor(tmp_path / "pace", 3, 1, Wire()) as conductor:
         boards = [
             threading.Thread(target=_play, args=(tmp_path / "pace", f"b{k}", 3, log, times, 10_000)) for k in range(3)
         ]
@@ -78,7 +108,7 @@ def test_one_computes_at_a_time_and_all_send_together(tmp_path: Path) -> None:
 
 def test_a_board_that_dies_is_not_waited_for(tmp_path: Path) -> None:
     log: list[tuple[str, str]] = []
-    with Conductor(tmp_path / "pace", 2, 1, lambda: 0):
+    with Conductor(tmp_path / "pace", 2, 1, Wire()):
         dead = Pace(tmp_path / "pace", "dead")
         alive = threading.Thread(target=_play, args=(tmp_path / "pace", "alive", 2, log, {}, 10))
         alive.start()

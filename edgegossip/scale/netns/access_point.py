@@ -53,6 +53,10 @@ class AccessPoint(Namespaces):
         """What comes before a command that is to run on this machine."""
         return ("ip", "netns", "exec", self.namespace(machine))
 
+    def slow_down(self, factor: float) -> None:
+        """From now on every link has 1/factor of its rate."""
+        self._shape_all(self.rate_bps / factor)
+
     def carried_bytes(self) -> int:
         """Bytes that the buckets have let through since the beginning, headers of Ethernet, IP and TCP included."""
         if self.link == "shared":
@@ -73,11 +77,15 @@ class AccessPoint(Namespaces):
             _batch(self.namespace(k), _board(k))
         if self.link == "shared":
             _batch(self._router, self._cell())
-            _shape(self._router, "cell0", self.rate_bps)
+        self._shape_all(self.rate_bps)
+
+    def _shape_all(self, rate_bps: float) -> None:
+        if self.link == "shared":
+            _shape(self._router, "cell0", rate_bps, self.rate_bps)
             return
         for k in range(1, self.size + 1):
-            _shape(self._router, f"port{k}", self.rate_bps)
-            _shape(self.namespace(k), "wire", self.rate_bps)
+            _shape(self._router, f"port{k}", rate_bps, self.rate_bps)
+            _shape(self.namespace(k), "wire", rate_bps, self.rate_bps)
 
     def _links(self) -> list[str]:
         lines = ["link add cell0 type veth peer name cell1"] if self.link == "shared" else []
@@ -119,11 +127,12 @@ def _batch(namespace: str, lines: Sequence[str]) -> None:
     command("ip", "-n", namespace, "-batch", "-", text="\n".join(lines) + "\n")
 
 
-def _shape(namespace: str, interface: str, rate_bps: float) -> None:
-    burst_bytes = max(16_000, round(rate_bps / 8 / 200))  # what passes in 5 ms: the kernel looks often enough for it
-    limit_bytes = max(256_000, round(rate_bps / 8 * QUEUE_S))
-    shape = f"rate {rate_bps:.0f}bit burst {burst_bytes} limit {limit_bytes}"
-    command("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", "tbf", *shape.split())
+def _shape(namespace: str, interface: str, rate_bps: float, full_bps: float) -> None:
+    """Burst and queue are those of the full rate: they are bytes, and the same of them in dilated time."""
+    burst_bytes = max(16_000, round(full_bps / 8 / 200))  # what passes in 5 ms: the kernel looks often enough for it
+    limit_bytes = max(256_000, round(full_bps / 8 * QUEUE_S))
+    shape = f"handle 1: tbf rate {rate_bps:.0f}bit burst {burst_bytes} limit {limit_bytes}"
+    command("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", *shape.split())
 
 
 def _passed(namespace: str, interfaces: Sequence[str]) -> int:

@@ -5,6 +5,11 @@ A board is waiting for its turn, computing, ready to send, or exchanging. Nobody
 what boards compute costs the network nothing and the other way round; nobody sends before everybody is ready. As many
 boards compute at a time as the machine has cores for. Between two exchanges nothing is on the way: then the network's
 counters are read.
+
+Handling messages takes processor time, too, and many boards have but few cores here. When all of those are busy while
+boards exchange, and the link is not full, the time of the run is dilated from then on: the link becomes slower by a
+factor and the boards' clocks with it, so that relative to the network every board has more of a processor (Gupta et
+al., "To infinity and beyond: time-warped network emulation", NSDI 2006).
 """
 
 from __future__ import annotations
@@ -16,15 +21,29 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from edgegossip.types import NodeId
 
 PATIENCE_S = 900.0  # nobody says a word for so long: something hangs, and the run is ended
 _TICK_S = 1.0
+FULL, BUSY = 0.93, 0.85  # of the link, of the cores
+SPARE = 1.5  # so much more than what the last exchange would have needed
+MOST_DILATION = 64.0
+SHORTEST_S = 0.01  # an exchange below this is all latency
+
+
+class Shaped(Protocol):
+    """The network, as far as the conductor cares."""
+
+    rate_bps: float
+
+    def carried_bytes(self) -> int: ...
+
+    def slow_down(self, dilation: float) -> None:
+        """From now on by so much."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +62,12 @@ class Exchange:
     seconds: float  # of the wall, from the first frame to the last board's end of the round
     carried_bytes: int  # by the network, in all
     cpu_s: float  # of this machine, all processes, while it lasted
+    dilation: float  # so many seconds of the wall counted as one
+
+    @property
+    def charged_s(self) -> float:
+        """On the boards' clocks."""
+        return self.seconds / self.dilation
 
 
 @dataclass(slots=True)
@@ -58,10 +83,11 @@ class Score:
 class Conductor:
     """One run's. A context manager; everything happens on a thread of its own."""
 
-    def __init__(self, path: Path, boards: int, cores: int, carried_bytes: Callable[[], int]) -> None:
+    def __init__(self, path: Path, boards: int, cores: int, network: Shaped) -> None:
         """`path`: of the socket that boards connect to. `cores`: so many compute at a time."""
         self.path, self.score = path, Score()
-        self._boards, self._cores, self._carried = boards, cores, carried_bytes
+        self._boards, self._cores, self._network = boards, cores, network
+        self._dilation = 1.0
         self._live: list[_Board] = []
         self._came = 0
         self._turns: list[_Board] = []
@@ -145,11 +171,11 @@ class Conductor:
             return
         states = [board.state for board in self._live]
         if all(state == "ready" for state in states):
-            self._began = (time.monotonic(), self._carried(), _busy_s())
+            self._began = (time.monotonic(), self._network.carried_bytes(), _busy_s())
             to_ns = max(board.now_ns for board in self._live)
             for board in self._live:
                 board.state = "exchanging"
-                _tell(board, {"now_ns": to_ns})
+                _tell(board, {"now_ns": to_ns, "dilation": self._dilation})
         elif "exchanging" not in states:
             self._end_exchange()
             self._turns = [board for board in self._turns if board in self._live]
@@ -163,7 +189,24 @@ class Conductor:
             return
         wall_s, carried, cpu_s = self._began
         seconds, self._began = time.monotonic() - wall_s, None
-        self.score.exchanges.append(Exchange(seconds, self._carried() - carried, _busy_s() - cpu_s))
+        new_bytes = self._network.carried_bytes() - carried
+        exchange = Exchange(seconds, new_bytes, _busy_s() - cpu_s, self._dilation)
+        self.score.exchanges.append(exchange)
+        wanted = dilation_after(exchange, 8 * new_bytes / self._network.rate_bps, os.cpu_count() or 1)
+        if wanted != self._dilation:
+            self._dilation = wanted
+            self._network.slow_down(wanted)
+
+
+def dilation_after(exchange: Exchange, link_s: float, cores: int) -> float:
+    """How much slower the network and the boards' clocks should be from now on. `link_s`: what the bytes take on a full link.
+
+    Raised when all cores were busy and the link was not full: then the exchange took as long as the cores needed, and would take
+    boards with cores of their own less. Never lowered."""
+    took = exchange.charged_s / max(link_s, 1e-6)
+    if took * FULL <= 1.0 or exchange.cpu_s < BUSY * cores * exchange.seconds or link_s < SHORTEST_S:
+        return exchange.dilation
+    return min(MOST_DILATION, exchange.dilation * took * SPARE)
 
 
 def _tell(board: _Board, answer: dict[str, Any]) -> None:

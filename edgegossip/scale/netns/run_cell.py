@@ -11,6 +11,7 @@ from typing import Any
 
 from edgegossip.frame import RUN_ID_BYTES
 from edgegossip.launch.gossip import LocalRun, Machines, run_gossip
+from edgegossip.launch.nursery import Nursery
 from edgegossip.launch.preflight import preflight
 from edgegossip.launch.run import make_folder
 from edgegossip.node.spec import default_members, make_algorithm
@@ -41,8 +42,9 @@ def check(cell: Cell) -> None:
     preflight(cell.recipe, default_members(cell.devices))
 
 
-def run_cell(cell: Cell, runs_dir: Path) -> dict[str, Any]:
-    """Its row and what the plots need; the run folder stays. Raises RunError when boards were lost, HostError."""
+def run_cell(cell: Cell, runs_dir: Path, nursery: Nursery | None = None) -> dict[str, Any]:
+    """Its row and what the plots need; the run folder stays. `nursery`: where boards come from, if it is there
+    already. Raises RunError when boards were lost, HostError."""
     check(cell)
     members = default_members(cell.devices)
     folder = make_folder(cell.recipe, runs_dir, members)
@@ -53,13 +55,14 @@ def run_cell(cell: Cell, runs_dir: Path) -> dict[str, Any]:
         with (
             AccessPoint(cell.devices, cell.how["rate_bps"], cell.how["link"]) as network,
             tempfile.TemporaryDirectory(prefix="edgegossip-") as temporary,
-            Conductor(Path(temporary) / "pace", cell.devices, cores, network.carried_bytes) as conductor,
+            Conductor(Path(temporary) / "pace", cell.devices, cores, network) as conductor,
         ):
             places = {name: k for k, name in enumerate(members, 1)}
             machines = Machines(
                 {name: network.address(k) for name, k in places.items()},
                 {name: network.namespace(k) for name, k in places.items()},
                 conductor.path,
+                nursery,
             )
             run = LocalRun(cell.recipe, members, run_id, folder, Tee(folder), machines=machines)
             lost = run_gossip(run)
@@ -84,12 +87,14 @@ def _result(cell: Cell, folder: RunFolder, score: Score, cores: int) -> dict[str
         raise RunError(str(error)) from None
     row["accuracy"] = summary["accuracy"]["mean"]
     exchanges = score.exchanges[WARM_UP:]
-    seconds, carried = sum(e.seconds for e in exchanges), sum(e.carried_bytes for e in exchanges)
+    seconds, carried = sum(e.charged_s for e in exchanges), sum(e.carried_bytes for e in exchanges)
+    wall_s = sum(e.seconds for e in exchanges)
     row["exchange"] = {
         "seconds": seconds / len(exchanges),
         "carried_bytes": carried / len(exchanges),
         "rate_share": 8 * carried / (seconds * cell.how["rate_bps"]),
-        "cpu_share": sum(e.cpu_s for e in exchanges) / (seconds * len(os.sched_getaffinity(0))),
+        "cpu_share": sum(e.cpu_s for e in exchanges) / (wall_s * (os.cpu_count() or 1)),
+        "dilation": wall_s / seconds,
     }
     row["machine_bound"] = row["exchange"]["cpu_share"] > _BUSY and row["exchange"]["rate_share"] < _FULL
     last = [mark for mark in score.marks if mark["round"] == max(m["round"] for m in score.marks)]
@@ -120,12 +125,17 @@ class Netns:
         """Raises HostError where there can be no namespaces."""
         check_host()
         self._runs_dir = runs_dir
+        self._nurseries: dict[int, Nursery] = {}  # by the boards' threads
 
     def check(self, cell: Cell) -> None:
         check(cell)
 
     def run(self, cell: Cell) -> dict[str, Any]:
-        return run_cell(cell, self._runs_dir)
+        threads = cell.recipe.run.threads
+        if threads not in self._nurseries:
+            self._nurseries[threads] = Nursery("gossip", threads, self._runs_dir / "nursery.log")
+        return run_cell(cell, self._runs_dir, self._nurseries[threads])
 
     def close(self) -> None:
-        """Nothing stays open between cells."""
+        for nursery in self._nurseries.values():
+            nursery.close()

@@ -1,0 +1,108 @@
+"""A scalability run as a whole, with a place for its cells that computes nothing: resumed, with a cell that fails,
+tables and plots.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgegossip.scale import campaign, table
+from edgegossip.scale.campaign import Asked
+from edgegossip.scale.cells import Cell
+from edgegossip.types import ConfigError, RunError
+
+
+class Paper:
+    """T = compute / boards + link * (boards - 1); fails where it is told to."""
+
+    LINK = {"sgd": 8.0, "co3": 0.5}
+
+    def __init__(self, fails: tuple[str, int] | None = None) -> None:
+        self.fails, self.ran = fails, []  # type: ignore[var-annotated]
+
+    def check(self, cell: Cell) -> None:
+        pass
+
+    def run(self, cell: Cell) -> dict[str, Any]:
+        self.ran.append(cell.name)
+        if self.fails == (cell.scheme.name, cell.devices):
+            raise RunError("lost board-1: the cat")
+        link = self.LINK[cell.scheme.name]
+        row = {"cp_s": 100.0 / cell.devices, "en_s": 0.1, "tx_s": link * (cell.devices - 1), "de_s": 0.1, "wait_s": 0.2}
+        row |= {"t_s": sum(row.values()), "accuracy": 0.5, "bits_per_value": 32.0}
+        more = {"round_bytes": {"payload": 1e6, "overhead": 10.0, "link": 1.1e6}}
+        names = [f"board-{k}" for k in range(cell.devices)]
+        marks = [
+            {"node": n, "start": 0, "computed": 5, "ready": 6, "go": 7, "done": 9 + k} for k, n in enumerate(names)
+        ]
+        links = {a: {b: 10 for b in names if b != a} for a in names}
+        return {"row": {**row, **more}, "curve": [[1.0, 10.0, 2.0], [2.0, 20.0, 1.0]], "marks": marks, "links": links}
+
+    def close(self) -> None:
+        pass
+
+
+def _asked(out: Path, **more: Any) -> Asked:
+    given: dict[str, Any] = {
+        "recipe": "table3", "settings": (), "devices": "2,4,7", "schemes": "sgd,co3", "on": "netns", "rate": "20mbit",
+        "link": "shared", "rounds": 0, "out": out, "plots": False,
+    }  # fmt: skip
+    return Asked(**(given | more))
+
+
+def _run(
+    monkeypatch: pytest.MonkeyPatch, place: Paper, asked: Asked
+) -> tuple[dict[str, Any], int, list[str], list[str]]:
+    monkeypatch.setattr(campaign, "_place", lambda *_: place)
+    said: list[str] = []
+    warned: list[str] = []
+    document, code = campaign.run(asked, said.append, warned.append)
+    return document, code, said, warned
+
+
+def test_a_failed_cell_is_named_and_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = Paper(fails=("sgd", 4))
+    document, code, _, warned = _run(monkeypatch, first, _asked(tmp_path))
+    assert code != 0 and len(first.ran) == 6
+    assert document["failed"] == [{"scheme": "sgd", "devices": 4, "reason": "lost board-1: the cat"}]
+    assert "sgd on 4 failed: lost board-1: the cat" in warned
+    rows = {(row["scheme"], row["devices"]): row for row in document["rows"]}
+    assert rows["sgd", 4]["t_s"] is None and rows["sgd", 7]["sp_s"] == pytest.approx(100 / 7 + 48 - 50 - 8)
+    assert "failed" in (tmp_path / "table.txt").read_text()
+
+    second = Paper()
+    document, code, said, _ = _run(monkeypatch, second, _asked(tmp_path))
+    assert code == 0 and second.ran == ["sgd on 4"] and document["failed"] == []
+    assert said[0].startswith("6 cells") and "5 done, 1 to go" in said[0]
+    assert set(table.KEYS) <= set(document["rows"][0])
+    assert json.loads((tmp_path / "table.json").read_text())["rows"] == document["rows"]
+
+
+def test_verdicts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    document, *_ = _run(monkeypatch, Paper(), _asked(tmp_path))
+    sgd, co3 = document["verdicts"]
+    assert sgd.startswith(
+        "sgd stops scaling at 4 boards and is 1.27 times slower at 7; link-bound (77 % of T) at 7 boards"
+    )
+    assert sgd.endswith("co3 would give 3.54 times the speed")
+    assert co3.startswith(
+        "co3 gets faster all the way to 7 boards (2.88 times 2); compute-bound (81 % of T) at 7 boards"
+    )
+
+
+def test_plots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
+    _run(monkeypatch, Paper(fails=("co3", 7)), _asked(tmp_path, plots=True))
+    made = sorted(path.name for path in tmp_path.glob("*.png"))
+    assert made == ["links.png", "loss.png", "round.png", "speedup.png", "time.png"]
+    assert all(path.stat().st_size > 5000 for path in tmp_path.glob("*.png"))
+
+
+@pytest.mark.parametrize("wrong", [{"on": "moon"}, {"rate": "fast"}, {"devices": "1"}, {"schemes": "sgdd"}])
+def test_what_cannot_be_run_is_refused(tmp_path: Path, wrong: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        campaign.plan(_asked(tmp_path, **wrong))
