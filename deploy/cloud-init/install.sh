@@ -32,13 +32,9 @@ fi
 ln -sfn "releases/$release" "$home/current.new"
 mv -T "$home/current.new" "$home/current"
 tar -C / -xf "$here/rootfs.tar" --no-overwrite-dir
-systemctl daemon-reload
-for unit in /etc/systemd/system/edgegossip-*; do
-    ! grep -q '^WantedBy=' "$unit" || systemctl enable "${unit##*/}"
-done
 rm -f /boot/firmware/edgegossip-install.txt
-# In their own order (After=), each as soon as it can.
-systemctl start --no-block edgegossip-firstboot.service
-for unit in /etc/systemd/system/edgegossip-*; do
-    ! grep -q '^WantedBy=' "$unit" || systemctl start --no-block "${unit##*/}"
+systemctl daemon-reload
+# What the tar file switched on (links in *.wants) begins now, in its own order.
+for unit in $(tar -tf "$here/rootfs.tar" | sed -n 's#.*\.wants/\(edgegossip-.*\)#\1#p'); do
+    systemctl start --no-block "$unit"
 done

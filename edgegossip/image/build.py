@@ -183,12 +183,14 @@ def _native(source: Path, sysroot: Path, board: Board, folder: Path) -> None:
 
 
 def _release(request: Request, made: Mapping[str, Path], folder: Path, release: str) -> None:
-    """site/ whole and compiled, and the wheel beside it for cards that are not ours."""
+    """site/ whole and compiled, and the wheel beside it for cards that are not ours. Raises LocalError."""
     debian = request.board.debian
     (native,) = made["native"].glob("_native*.so")
     work = folder / "work"
     work.mkdir()
     made_wheel = wheel.make(request.source, native, debian, work, request.epoch)
+    if release_name(request.source, client.lock_file(request.source, debian)) != release:
+        raise LocalError(f"{request.source} changed while it was packed: say it again")
     made_wheel = made_wheel.rename(folder / made_wheel.name)
     site = folder / "site"
     tools.run(["cp", "-a", made["packages"] / "site", site], 600)

@@ -13,6 +13,7 @@ from typing import Any
 from edgegossip.fleet import kitfile
 from edgegossip.fleet.kitfile import Kit
 from edgegossip.image import disk, fat, partitions
+from edgegossip.image.boards import BOARDS
 from edgegossip.image.build import description
 from edgegossip.image.partitions import SECTOR
 from edgegossip.types import ConfigError, DataError, HostError
@@ -97,7 +98,12 @@ def _check_fits(kit: Kit, about: Mapping[str, Any], base: Path) -> None:
         raise ConfigError(
             f"{base} is the card of {about['name']} already: use the image that `edgegossip image build` made"
         )
-    if kit.board and about.get("board") and kit.board != about["board"]:
+    if kit.board in ("", "other") or "debian" not in about:
+        return
+    own = BOARDS.get(kit.board)
+    if own is None:
+        raise ConfigError(f"{kit.name} is a {kit.board}, which starts from no image of ours: see deploy/README.md")
+    if own.debian.version != about["debian"]:  # boards of one Debian start from the same files
         raise ConfigError(
             f"{base} is for a {about['board']}, and {kit.name} is a {kit.board}: build an image for that board"
         )

@@ -109,7 +109,7 @@ def settle(root: Path, boot: Path) -> None:
 
 
 def overlay(files: Path, root: Path) -> list[str]:
-    """Copy a tree of ours over it and switch on the units that say by whom they are wanted. Returns those units."""
+    """Copy a tree of ours over it, for root and readable by all. Returns its units that are switched on (links in *.wants)."""
     for path in sorted(files.rglob("*")):
         if "__pycache__" in path.parts:
             continue
@@ -122,25 +122,7 @@ def overlay(files: Path, root: Path) -> list[str]:
         else:
             target.write_bytes(path.read_bytes())
             target.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
-    return [enable(unit, root) for unit in sorted((files / "etc/systemd/system").glob("edgegossip*")) if _wanted(unit)]
-
-
-def enable(unit: Path, root: Path) -> str:
-    """As `systemctl enable` does, which is not on every machine."""
-    for target in _wanted(unit):
-        wants = root / "etc/systemd/system" / f"{target}.wants"
-        wants.mkdir(exist_ok=True)
-        link = wants / unit.name
-        link.unlink(missing_ok=True)
-        link.symlink_to(f"/etc/systemd/system/{unit.name}")
-    return unit.name
-
-
-def _wanted(unit: Path) -> list[str]:
-    """Targets of the lines WantedBy= of a unit."""
-    if not unit.is_file():
-        return []
-    return [t for line in unit.read_text().splitlines() if line.startswith("WantedBy=") for t in line[9:].split()]
+    return sorted(path.name for path in files.glob("etc/systemd/system/*.wants/*"))
 
 
 def packages(root: Path) -> Iterator[tuple[str, str]]:

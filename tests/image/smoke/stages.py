@@ -1,0 +1,229 @@
+"""The stages, in order. Each is a function of the work folder that says in a line what it saw, or raises Stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.image.smoke.machine import GUEST, Board, Stopped, new_card
+
+NAME, HELPERS = "pi-01", ("host-a", "host-b")
+COORDINATOR, FOUNDER, THIRD = ("10.0.2.100", 8000), ("10.0.2.101", 7700), ("10.0.2.102", 7700)
+ADDRESSES = (GUEST, COORDINATOR[0], FOUNDER[0], THIRD[0])
+MESH_ROUNDS = 3
+_PATIENT = ("network.grace_s=1800", "run.threads=1", "training.precision=int8", "training.batch_size=32")
+SERVER = ("run.nodes=2", "run.rounds=1", "server.deadline_s=3600", *_PATIENT)
+MESH = ("run.nodes=3", f"run.rounds={MESH_ROUNDS}", "gossip.deadline_s=3600", *_PATIENT)
+SLOW = float(os.environ.get("EDGEGOSSIP_SMOKE_PATIENCE", "1"))  # on a busy machine: 4
+
+
+def edgegossip(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "edgegossip", *map(str, arguments)]
+
+
+def said(*arguments: str | Path, timeout_s: float = 300) -> str:
+    """A command that must succeed; what it prints."""
+    done = subprocess.run(edgegossip(*arguments), capture_output=True, text=True, timeout=timeout_s * SLOW)
+    if done.returncode:
+        raise Stopped(f"edgegossip {arguments[0]} {arguments[1]}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def settings(keys: tuple[str, ...]) -> list[str]:
+    return [part for key in keys for part in ("--set", key)]
+
+
+def build(work: Path, cache: Path) -> str:
+    log = work / "build.log"
+    with open(log, "w") as stream:
+        command = edgegossip("image", "build", "--board", "raspberry-pi-4", "-o", work / "base.img", "--cache", cache)
+        if subprocess.run(command, stdout=stream, stderr=stream).returncode:
+            raise Stopped(f"image build: {log.read_text().splitlines()[-1]}")
+    said("image", "verify", work / "base.img", timeout_s=900)
+    return f"{(work / 'base.img').stat().st_size / 1e6:.0f} MB, looked through: no private key"
+
+
+def kits(work: Path, cache: Path) -> str:
+    """A fleet, kits for both ways to train, and the card."""
+    fleet = work / "fleet"
+    if not (fleet / "fleet.json").exists():
+        said("fleet", "init", f"{fleet}")
+        said("fleet", "add", "--fleet", fleet, *HELPERS)
+        said("fleet", "add", "--fleet", fleet, NAME, "--board", "raspberry-pi-4")
+    boards = ",".join((HELPERS[0], NAME))
+    said(
+        "fleet",
+        "set",
+        "--fleet",
+        fleet,
+        NAME,
+        "--coordinator",
+        ":".join(map(str, COORDINATOR)),
+        "--boards",
+        boards,
+        *settings(SERVER),
+    )
+    said("fleet", "kit", "--fleet", fleet, NAME, "-o", work / "server.kit")
+    everybody = ",".join((*HELPERS, NAME))
+    join = ["--join", f"{FOUNDER[0]}:{FOUNDER[1]}", "--founder", HELPERS[0], "--boards", everybody]
+    said("fleet", "set", "--fleet", fleet, NAME, "--recipe", "quickstart-gossip", *join, *settings(MESH))
+    said("fleet", "kit", "--fleet", fleet, NAME, "-o", work / "mesh.kit")
+    said("image", "configure", work / "base.img", "--kit", work / "server.kit", "-o", work / "pi-01.img", timeout_s=600)
+    said("image", "verify", work / "pi-01.img", timeout_s=900)
+    return "kits for a coordinator and for a mesh; card configured and looked through"
+
+
+def server(work: Path, cache: Path) -> str:
+    """First boot, and one round of int8 through a coordinator over TLS."""
+    card, runs = work / "card.img", work / "runs-server"
+    new_card(work / "pi-01.img", card)
+    board = Board(work, card, reaches=(COORDINATOR,))
+    where = ["--fleet", work / "fleet", "--boards", ",".join((HELPERS[0], NAME)), *settings(SERVER), "--runs", runs]
+    identity = work / "fleet" / "boards" / HELPERS[0]
+    helper = [
+        "node",
+        "quickstart-server",
+        "--name",
+        HELPERS[0],
+        "--coordinator",
+        ":".join(map(str, COORDINATOR)),
+        "--identity",
+        identity,
+    ]
+    helper += ["--boards", ",".join((HELPERS[0], NAME)), *settings(SERVER), "--runs", work / "runs-helper"]
+    start = time.monotonic()
+    with running(work, "coordinator", "coordinator", "quickstart-server", "--host", COORDINATOR[0], "--port", COORDINATOR[1],
+                 "--no-plots", "--fresh", *where) as coordinator, running(work, "helper", *helper):  # fmt: skip
+        board.plug_in()
+        try:
+            board.wait_for(rf"this board is {NAME} of fleet", 900 * SLOW)
+            print(f"  first boot done after {time.monotonic() - start:.0f} s", flush=True)
+            board.wait_until(
+                lambda: str(coordinator.poll() is not None or ""), "end of the coordinator's run", 3000 * SLOW
+            )
+        finally:
+            board.unplug()
+        if coordinator.returncode:
+            raise Stopped(f"the coordinator ended with {coordinator.returncode}; see {work / 'coordinator.log'}")
+    return profile_of(newest(runs), NAME)
+
+
+def mesh(work: Path, cache: Path) -> str:
+    """The same card with another kit: three rounds of a mesh, with a power cut after the first."""
+    card = work / "card.img"
+    board = Board(work, card, reaches=(FOUNDER, THIRD), listens=7700, boots=10)
+    board.insert_kit(work / "mesh.kit")
+    everybody = ",".join((*HELPERS, NAME))
+    found = [
+        "node",
+        "quickstart-gossip",
+        "--name",
+        HELPERS[0],
+        "--members",
+        everybody,
+        "--listen",
+        ":".join(map(str, FOUNDER)),
+    ]
+    found += [
+        "--identity",
+        work / "fleet" / "boards" / HELPERS[0],
+        *settings(MESH),
+        "--runs",
+        work / "runs-a",
+        "--fresh",
+    ]
+    join = ["node", "--join", ":".join(map(str, FOUNDER)), "--name", HELPERS[1], "--listen", ":".join(map(str, THIRD))]
+    join += ["--identity", work / "fleet" / "boards" / HELPERS[1], "--runs", work / "runs-b", "--fresh"]
+    with running(work, "host-a", *found) as first, running(work, "host-b", *join):
+        board.plug_in()
+        try:
+            here = work / "runs-a"
+            board.wait_until(
+                lambda: str(rounds_of(here, HELPERS[0]) >= 1 or ""), "first round of the mesh", 3000 * SLOW
+            )
+            board.unplug()
+            before = rounds_of(here, HELPERS[0])
+            if before >= MESH_ROUNDS:
+                raise Stopped("the run was over before the power was cut")
+            print(f"  power cut in round {before + 1}", flush=True)
+            board.plug_in()
+            board.wait_until(lambda: str(first.poll() is not None or ""), "end of the founder's run", 3000 * SLOW)
+        finally:
+            board.unplug()
+        if first.returncode:
+            raise Stopped(f"the founder ended with {first.returncode}; see {work / 'host-a.log'}")
+    if (done := rounds_of(here, HELPERS[0])) != MESH_ROUNDS:
+        raise Stopped(f"the founder finished {done} of {MESH_ROUNDS} rounds")
+    return (
+        f"{MESH_ROUNDS} rounds of three boards, power cut in round {before + 1}, {profile_of(newest(here), HELPERS[0])}"
+    )
+
+
+def raspi3b(work: Path, cache: Path) -> str:
+    """The same image on an emulated Raspberry Pi 3, from its SD card slot with its device tree, to the end of first boot."""
+    card = work / "card-raspi3b.img"
+    new_card(work / "pi-01.img", card)
+    board = Board(work, card, machine="raspi3b")
+    board.plug_in()
+    try:
+        return board.wait_for(rf"this board is {NAME} of fleet .*", 1800 * SLOW).strip()
+    finally:
+        board.unplug()
+
+
+STAGES: tuple[Callable[[Path, Path], str], ...] = (build, kits, server, mesh, raspi3b)
+
+
+@contextmanager
+def running(work: Path, log: str, *arguments: str | Path | int) -> Iterator[subprocess.Popen[bytes]]:
+    with open(work / f"{log}.log", "wb") as stream:
+        process = subprocess.Popen(
+            edgegossip(*map(str, arguments)), stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def newest(runs: Path) -> Path:
+    folders = sorted(runs.glob("*/metrics.jsonl"), key=lambda file: file.stat().st_mtime)
+    if not folders:
+        raise Stopped(f"no run in {runs}")
+    return folders[-1].parent
+
+
+def records(run: Path, name: str) -> list[dict[str, float]]:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [r for r in (json.loads(line) for line in lines if line.endswith("}")) if r["node"] == name]
+
+
+def rounds_of(runs: Path, name: str) -> int:
+    try:
+        return max((int(r["step"]) + 1 for r in records(newest(runs), name)), default=0)
+    except Stopped:
+        return 0
+
+
+def profile_of(run: Path, name: str) -> str:
+    """Seconds and bytes of a board's first record. Raises Stopped when something is missing."""
+    found = [r for r in records(run, name) if "time/compute_s" in r]
+    if not found:
+        raise Stopped(f"no profile of {name} in {run}")
+    keys = ("time/compute_s", "time/encode_s", "time/transmit_s", "net/sent_bytes")
+    values = {key: found[0].get(key, 0.0) for key in keys}
+    if not all(value > 0 for value in values.values()):
+        raise Stopped(f"the profile of {name} in {run} is not whole: {values}")
+    return f"{name}: " + ", ".join(f"{key} {value:.3f}" for key, value in values.items())
