@@ -211,11 +211,13 @@ class TorchWorkload:
             inputs = self._augmentation(inputs, step)
         labels = self._labels[torch.from_numpy(chosen)]
         self._model.zero_grad()
-        at_a_time = micro_batches.EXAMPLES if self._recipe.training.memory == "low" else len(chosen)
-        value = sum(
-            self._gradient(inputs[part], labels[part], len(chosen))
-            for part in micro_batches.parts(len(chosen), at_a_time)
-        )
+        low = self._recipe.training.memory == "low"
+        at_a_time = micro_batches.EXAMPLES if low else len(chosen)
+        value = 0.0
+        for part in micro_batches.parts(len(chosen), at_a_time):
+            value += self._gradient(inputs[part], labels[part], len(chosen))
+            if low:
+                micro_batches.give_back()
         if not np.isfinite(value):
             raise LocalError(
                 f"board {self._node}: the training loss became {value} in round {round}, at learning rate {lr:g}; "

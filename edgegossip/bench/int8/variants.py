@@ -34,12 +34,17 @@ class Training:
     def loss(self) -> Tensor:
         return F.cross_entropy(self.model(self.inputs), self.labels)
 
+    def _add_gradient(self, part: slice) -> None:
+        loss = F.cross_entropy(self.model(self.inputs[part]), self.labels[part], reduction="sum")
+        (loss / len(self.labels)).backward()
+
     def step(self) -> None:
         """Forward, backward and update."""
         self.optimizer.zero_grad()
         for part in micro_batches.parts(len(self.labels), self.at_a_time):
-            loss = F.cross_entropy(self.model(self.inputs[part]), self.labels[part], reduction="sum")
-            (loss / len(self.labels)).backward()
+            self._add_gradient(part)
+            if self.at_a_time < len(self.labels):
+                micro_batches.give_back()
         self.optimizer.step()
 
 
