@@ -111,7 +111,7 @@ def install(tree: Tree[Any], home: str, current: str, digest: str, manifest: Man
     _remove_others(tree, releases, {current, name})
     plan = [(e, _source(tree, e, folder, f"{releases}/{current}")) for e in manifest.entries]
     missing = sum(e.size_bytes for e, source in plan if source is None)
-    if (free := tree.free_bytes(releases)) < missing + SPARE_BYTES:
+    if (free := tree.free_bytes(home)) < missing + SPARE_BYTES:
         raise HostError(
             f"release {manifest.version} needs {missing + SPARE_BYTES >> 20} MiB, and {free >> 20} are free on this board"
         )

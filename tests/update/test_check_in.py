@@ -1,0 +1,267 @@
+"""Boards check in over real sockets: time, revocations and releases come from the fleet's machine, and to nobody else."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cryptography", reason="makes the identities")
+
+from edgegossip.fleet import releases
+from edgegossip.fleet.serve import HANDSHAKE_S, Server, open_desk
+from edgegossip.fleet.status import status, table
+from edgegossip.fleet.store import Fleet
+from edgegossip.launch.admission import coordinator_of
+from edgegossip.mesh.security import tls
+from edgegossip.mesh.security.identity import Identity
+from edgegossip.types import PeerError
+from edgegossip.update import agent
+from edgegossip.update.client import Client
+
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+class Place:
+    """A fleet whose machine serves, and a board of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.fleet = Fleet.create(folder / "fleet", "home", 20).add_all(("pi-01", "pi-02"), "board", 20)
+        self.said: list[str] = []
+        self.folder, self.board = folder, folder / "board"
+        self.server = Server(
+            open_desk(self.fleet.folder, coordinator_of(self.fleet.folder), self.said.append), "127.0.0.1:0"
+        )
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+        shutil.copytree(self.fleet.folder / "boards/pi-01", self.board / "kit")
+        self.home, self.kit = self.board / "opt", self.board / "kit"
+        site = self.home / "releases/factory/site"
+        (site / "edgegossip").mkdir(parents=True)
+        (site / "edgegossip/__init__.py").write_text('__version__ = "1"\n')
+        (self.home / "current").symlink_to("releases/factory")
+        self.names(self.server.address)
+
+    def names(self, where: str) -> None:
+        (self.kit / "board.json").write_text(json.dumps({"name": "pi-01", "check_in": where}))
+
+    def identity(self, name: str = "pi-01") -> Identity:
+        return Identity.load(self.fleet.folder / "boards" / name)
+
+    def check_in(self, machine: Machine | None = None) -> Machine:
+        machine = machine or Machine()
+        module = (self.home / "current/site/edgegossip/__init__.py").resolve()
+        agent.check_in(machine, agent.Places(self.kit, self.home, str(module)), machine.said.append)
+        return machine
+
+    def push(self, version: str, *boards: str, machine: str = "", python: str = PYTHON) -> None:
+        site = self.folder / f"site-{version}"
+        (site / "edgegossip").mkdir(parents=True)
+        (site / "edgegossip/__init__.py").write_text(f'__version__ = "{version}"\n')
+        out = self.folder / f"{version}.bundle"
+        releases.build(self.fleet, site, version, machine or platform.machine(), python, out)
+        releases.push(self.fleet, out, boards)
+
+
+class Machine:
+    """A board's clock and services, as the test wants them."""
+
+    def __init__(self, behind_s: float = 0.0, synchronised: bool = False) -> None:
+        self.behind_s, self.ntp, self.said, self.guards = behind_s, synchronised, [], 0
+        self.service = {
+            "ActiveState": "active",
+            "NRestarts": "0",
+            "StatusText": "round 3",
+            "ActiveEnterTimestampMonotonic": "1",
+        }
+
+    def now(self) -> float:
+        return time.time() - self.behind_s
+
+    def set_clock(self, seconds: float) -> None:
+        self.behind_s = time.time() - seconds
+
+    def synchronised(self) -> bool:
+        return self.ntp
+
+    def node(self) -> dict[str, str]:
+        return self.service
+
+    def start_guard(self) -> None:
+        self.guards += 1
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    found = Place(tmp_path)
+    yield found
+    found.server.shutdown()
+    found.server.server_close()
+
+
+def test_the_fleet_sees_the_board_and_the_board_gets_the_time(place):
+    machine = place.check_in(Machine(behind_s=1e9))
+    assert abs(machine.behind_s) < 2 and "behind: set to the coordinator's" in machine.said[0]
+    assert abs(place.check_in(Machine(behind_s=500, synchronised=True)).behind_s) == 500, "NTP knows better"
+    one, two = status(Fleet.open(place.fleet.folder), time.time())
+    assert (one.name, one.seen, one.state, one.status) == ("pi-01", "here", "active", "round 3") and two.seen == "never"
+    assert any("pi-01" in line and "round 3" in line for line in table((one, two), lambda s: f"{s:.0f} s"))
+    assert len(place.said) == 1, "said once, not every minute"
+
+
+def test_a_release_comes_and_is_checked_in_from(place):
+    place.push("2")
+    machine = place.check_in()
+    wanted = json.loads((place.home / "wanted").read_text())
+    assert machine.guards == 1 and wanted["sequence"] == 1
+    assert (
+        place.home / "releases" / wanted["name"] / "site/edgegossip/__init__.py"
+    ).read_text() == '__version__ = "2"\n'
+    os.remove(place.home / "current")
+    (place.home / "current").symlink_to(f"releases/{wanted['name']}")  # as the guard does
+    machine.service["NRestarts"] = "3"
+    place.check_in(machine)
+    assert not (place.home / "checked-in").read_text() == wanted["name"], "a board that keeps failing is not at work"
+    machine.service["NRestarts"] = "0"
+    place.check_in(machine)
+    assert (place.home / "checked-in").read_text() == wanted["name"] and machine.guards == 1, "it has it now"
+    assert status(Fleet.open(place.fleet.folder), time.time())[0].release == 1
+
+
+@pytest.mark.parametrize("what", ["pushed to another", "given up", "tried now"])
+def test_no_release_is_fetched_that_is_not_due(place, what):
+    place.push("2", "pi-02" if what == "pushed to another" else "pi-01")
+    if what == "given up":
+        (place.home / "failed").write_text('{"1": "it did not check in"}')
+    if what == "tried now":
+        (place.home / "trial").write_text("{}")
+    assert place.check_in().guards == 0 and not (place.home / "wanted").exists()
+    if what == "given up":
+        (one, _) = status(Fleet.open(place.fleet.folder), time.time())
+        assert one.update == "release 1 failed: it did not check in"
+
+
+def test_a_release_for_another_kind_of_board_is_given_up_once(place):
+    place.push("2", machine="riscv64")
+    with pytest.raises(PeerError, match="is for riscv64"):
+        place.check_in()
+    assert place.check_in().guards == 0 and "riscv64" in json.loads((place.home / "failed").read_text())["1"]
+
+
+def test_a_board_reads_no_other_boards_release(place):
+    place.push("2", "pi-02")
+    with Client(place.identity(), place.server.address) as client, pytest.raises(PeerError, match="is not for pi-01"):
+        client.head(1)
+
+
+def test_a_bundle_that_somebody_exchanged_is_refused(place, tmp_path):
+    """On the fleet's machine itself, by whoever can write files there but has no operator's key."""
+    place.push("2")
+    other = Fleet.create(tmp_path / "other", "other", 20)
+    releases.build(other, place.folder / "site-2", "2", platform.machine(), PYTHON, tmp_path / "evil.bundle")
+    shutil.copy(tmp_path / "evil.bundle", releases.bundle_file(place.fleet.folder, 1))
+    with pytest.raises(PeerError, match="not of our fleet"):
+        place.check_in()
+    assert not (place.home / "wanted").exists() and os.listdir(place.home / "releases") == ["factory"]
+
+
+def test_a_revoked_board_is_refused_within_seconds_and_others_hear_of_it(place):
+    place.check_in()
+    began = time.monotonic()
+    place.fleet.revoke("pi-02")
+    with pytest.raises(PeerError, match="revoked"), Client(place.identity("pi-02"), place.server.address) as client:
+        client.check_in({})
+    place.check_in()
+    assert Identity.load(place.kit).revocations.number == 2 and time.monotonic() - began < 10
+
+
+def test_a_connection_does_not_outlive_its_certificate(place):
+    with Client(place.identity("pi-02"), place.server.address) as client:
+        client.check_in({})
+        place.fleet.revoke("pi-02")
+        with pytest.raises(PeerError, match="revoked"):
+            client.check_in({})
+
+
+def test_who_it_is_says_the_certificate(place):
+    """A stolen kit of pi-01 with the name of pi-02 written into it reports as pi-01 all the same."""
+    with Client(place.identity(), place.server.address) as client:
+        client.check_in({"name": "pi-02", "version": "1\n\x1b[2J", "restarts": {"a": 1}, "failed": [], "trial": 1})
+    found = json.loads((place.fleet.folder / "checkins/pi-01.json").read_text())
+    assert (
+        found["name"] == "pi-01" and "\n" not in found["version"] and found["restarts"] == 0 and found["trial"] is False
+    )
+    assert not (place.fleet.folder / "checkins/pi-02.json").exists()
+
+
+def test_nobody_else_comes_in(place, tmp_path):
+    address = place.server.server_address
+    other = Fleet.create(tmp_path / "other", "other", 20).add("pi-01", "board", 20)
+    with pytest.raises(PeerError, match="of another fleet"):
+        Client(Identity.load(other.folder / "boards/pi-01"), place.server.address).check_in({})
+    operator = tls.caller_context(Identity.load(place.fleet.folder / "operator"), "coordinator")
+    with socket.create_connection(address, 5) as plain, operator.wrap_socket(plain) as s:
+        s.settimeout(5)
+        assert s.recv(100) == b"", "an operator's certificate is no board's"
+    bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    bare.check_hostname, bare.verify_mode = False, ssl.CERT_NONE
+    for wrap in (lambda plain: plain, bare.wrap_socket):
+        heard = b""
+        with suppress(OSError), socket.create_connection(address, 5) as plain, wrap(plain) as s:
+            s.settimeout(HANDSHAKE_S)
+            s.sendall(b"GET /v1/crl HTTP/1.1\r\n\r\n")
+            heard = s.recv(1000)
+        assert b"HTTP" not in heard
+    place.check_in()
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        "GET /v1/release/1?from=0&count=99999999999 HTTP/1.1",
+        "GET /v1/release/../../ca.key?from=0&count=9 HTTP/1.1",
+        "GET / HTTP/1.1",
+    ],
+)
+def test_odd_questions_get_a_refusal(place, request_line):
+    context = tls.caller_context(place.identity(), "coordinator")
+    with socket.create_connection(place.server.server_address, 5) as plain, context.wrap_socket(plain) as s:
+        s.sendall(request_line.encode() + b"\r\n\r\n")
+        assert s.recv(1000).split(b" ")[1] in (b"403", b"404")
+
+
+def test_a_board_does_not_trust_another_board_with_its_time(place):
+    """Nobody but a coordinator of the fleet answers for it: here pi-02 does, with its own certificate."""
+    context = tls.server_context(place.identity("pi-02"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place.names(f"127.0.0.1:{listener.getsockname()[1]}")
+
+        def pretend() -> None:
+            try:
+                context.wrap_socket(listener.accept()[0], server_side=True).recv(1)
+            except OSError:
+                pass
+
+        thread = threading.Thread(target=pretend, daemon=True)
+        thread.start()
+        machine = Machine(behind_s=500)
+        with pytest.raises(PeerError, match="no coordinator but a board"):
+            place.check_in(machine)
+        assert machine.behind_s == 500
+        thread.join(5)
+
+
+def test_a_machine_that_is_away_is_one_sentence(place):
+    place.names("127.0.0.1:9")
+    with pytest.raises(PeerError, match="127.0.0.1:9: connection refused"):
+        place.check_in()
