@@ -56,7 +56,7 @@ class Live:
         self._lock = threading.Lock()
         self._screen: Screen | None = None
         if enabled:
-            self._screen = _rich_screen(stream) if _can_draw(stream, environ) else PlainScreen(stream, clock)
+            self._screen = _rich_screen(stream) if can_draw(stream, environ) else PlainScreen(stream, clock)
 
     def update(self, record: MetricsRecord) -> None:
         """A board's measurements of one round."""
@@ -145,7 +145,8 @@ def progress_line(fleet: Fleet) -> str:
     return "  ".join(parts + waiting[:3])
 
 
-def _can_draw(stream: TextIO, environ: Mapping[str, str]) -> bool:
+def can_draw(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether rich can draw there."""
     if environ.get("NO_COLOR") or environ.get("TERM") == "dumb" or find_spec("rich") is None:
         return False
     return bool(getattr(stream, "isatty", lambda: False)())

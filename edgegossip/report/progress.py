@@ -49,6 +49,7 @@ class Board:
     doing: str = "starting"
     state: str = "starting"
     waits: bool = False
+    waits_since_s: float = 0.0  # when it said so
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ class Fleet:
         board.sent_bytes += record.number("net/sent_bytes") or 0.0
         board.round_s = record.number("time/round_s")
         board.busiest = max(PARTS, key=lambda part: record.number(f"time/{part}_s") or 0.0)
-        if board.state in ("starting", "loading", "training"):
+        said_later = board.waits and record.t_s < board.waits_since_s  # a reader of a folder sees events first
+        if board.state in ("starting", "loading", "training") and not said_later:
             board.state = board.doing = "training"
             board.waits = False
 
@@ -110,7 +112,7 @@ class Fleet:
             board.state = board.doing = _STATES[record.name]
             board.waits = False
         elif record.name == "waiting":
-            board.doing, board.waits = record.text, True
+            board.doing, board.waits, board.waits_since_s = record.text, True, record.t_s
         if record.name in _QUIET or self._told(record):
             return None
         own = record.text.startswith(record.node) or record.name == "lost"

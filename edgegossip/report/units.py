@@ -32,6 +32,13 @@ def seconds_text(seconds: float | None) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
+def brief_text(seconds: float | None) -> str:
+    """The same for what usually lasts much less than a second: "340 us", "3.41 ms"."""
+    if seconds is None or not 0 < seconds < 0.9995:
+        return UNKNOWN if seconds is None else seconds_text(seconds) if seconds else "0 s"
+    return f"{_three(1e3 * seconds)} ms" if seconds >= 0.9995e-3 else f"{1e6 * seconds:.0f} us"
+
+
 def number_text(value: float | None, digits: int) -> str:
     """A number with so many decimals, or "-"; with an exponent when it is huge."""
     if value is None:

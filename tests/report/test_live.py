@@ -109,9 +109,9 @@ def test_who_waits_is_shown_and_forgotten_with_the_next_round(plain):
     clock.s = 3.0
     live.event(_event("a", "waiting", "round 3: waiting for b for 5 s"))
     assert "a: round 3: waiting for b for 5 s" in stream.getvalue()
-    live.update(_round("a", 3))
+    live.update(_round("a", 3, t_s=2.0))
     clock.s = 6.0
-    live.update(_round("b", 3))
+    live.update(_round("b", 3, t_s=2.0))
     assert "waiting" not in stream.getvalue().splitlines()[-1]
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgegossip.profiling.lines import Record
 from edgegossip.profiling.run_folder import read_run
 from edgegossip.profiling.summary import COORDINATOR, Summary, head_of, members_of, recipe_of
 from edgegossip.report.follow import Follower
@@ -35,23 +34,21 @@ class RunView:
     def __init__(self, folder: Path) -> None:
         self.data = read_run(folder)
         self.folder = self.data.path
-        self._follower = Follower(self.folder)
+        self.life = 0  # grows when the run is begun anew in its folder
         self._begin()
 
     def _begin(self) -> None:
+        self._follower = Follower(self.folder)
         self.tables, self._summary = Tables(), Summary(members_of(self.data))
 
-    def read(self, most: int | None = None) -> int:
-        """Take in what is new, all of it or about `most` lines; how many records that were. Raises OSError."""
-        return self._take(self._follower.new(most))
-
-    def _take(self, records: Iterable[Record]) -> int:
-        count = 0
-        for record in records:
+    def read(self) -> None:
+        """Take in what is new. Raises OSError."""
+        if self._follower.shrunk():
+            self.life += 1
+            self._begin()
+        for record in self._follower.new():
             self.tables.take(record)
             self._summary.take(record)
-            count += 1
-        return count
 
     def refresh(self) -> None:
         """Read again what is written beside the records, which a run does little by little. Raises DataError."""
@@ -89,9 +86,9 @@ class RunView:
 
     def packed(self, have: Sequence[int] = (), most: int | None = MOST_ROWS) -> bytes:
         """The document with its columns; of the first nodes `have` rows are known already."""
-        starts = dict(zip(self.tables.nodes, have, strict=False))
+        starts = {n: h for (n, t), h in zip(self.tables.nodes.items(), have, strict=False) if h <= len(t)}
         columns = {node: table.rows(starts.get(node, 0), most) for node, table in self.tables.nodes.items()}
-        return pack({**self.document(), "starts": starts, "rows": self.rows()}, columns)
+        return pack({**self.document(), "starts": starts, "rows": self.rows(), "life": self.life}, columns)
 
     def rows(self) -> list[int]:
         """Of each node, in the order of the document's nodes: what `packed` may be told the next time."""

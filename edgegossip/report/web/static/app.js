@@ -61,6 +61,7 @@ class App {
     views.push(boardsView(this), partitionView(this), recipeView(this));
     this.seen.disconnect();
     this.views = views;
+    fillRows(views.map((v) => v.element));
     document.getElementById("main").replaceChildren(...views.map((v) => v.element));
     views.forEach((v) => this.seen.observe(v.element));
     this.dirty();
@@ -94,6 +95,19 @@ class App {
       this.build();
     } else { this.onZoom(); this.dirty(); }
     renderHead(this);
+  }
+}
+
+// No holes in the grid: of neighbouring cards of one size those that do not fill a row become wider.
+function fillRows(cards) {
+  const group = (size) => (card) => card.classList.contains(size);
+  const widen = (run, from, to) => run.forEach((card) => card.classList.replace(from, to));
+  for (let a = 0, b; a < cards.length; a = b) {
+    const size = ["third", "half", "full"].find((s) => group(s)(cards[a])), same = group(size);
+    for (b = a + 1; b < cards.length && same(cards[b]); ) b++;
+    const n = b - a;
+    if (size === "third" && n % 3) widen(cards.slice(n % 3 === 2 ? b - 2 : Math.max(a, b - 4), b), "third", n === 1 ? "full" : "half");
+    if (size === "half" && n % 2) widen([cards[b - 1]], "half", "full");
   }
 }
 
@@ -160,7 +174,7 @@ function brush(app) {
     Object.assign(fill.style, { left: `${(100 * from) / end}%`, width: `${(100 * (to - from)) / end}%` });
   };
   app.onZoom();
-  return h("div", { class: "field", style: { flex: "1 1 340px" } }, "rounds", first, h("div", { class: "brush" }, h("div", { class: "track" }), fill, low, high), last, h("button", { type: "button", onclick: () => app.zoom(null) }, "all"));
+  return h("div", { class: "field range" }, "rounds", first, h("div", { class: "brush" }, h("div", { class: "track" }), fill, low, high), last, h("button", { type: "button", onclick: () => app.zoom(null) }, "all"));
 }
 
 function themed(app) {
@@ -174,8 +188,8 @@ function themed(app) {
   addEventListener("afterprint", () => set(chosen ?? system.matches));
 }
 
-async function fetched(k, have) {
-  const answer = await fetch(`data/${k}?have=${have.join(",")}`);
+async function fetched(k, have, life) {
+  const answer = await fetch(`data/${k}?life=${life}&have=${have.join(",")}`);
   if (!answer.ok) throw new Error((await answer.text()) || answer.statusText);
   return unpack(new Uint8Array(await answer.arrayBuffer()));
 }
@@ -187,7 +201,7 @@ async function follow(app) {
     await new Promise((done) => setTimeout(done, 1000 * POLL_S));
     if (document.hidden) continue;
     try {
-      const news = await fetched(app.state.run, app.run.have), run = app.run;
+      const news = await fetched(app.state.run, app.run.have, app.run.doc.life), run = app.run;
       const same = String(news.doc.rows) === String(run.have) && news.doc.events.length === run.doc.events.length;
       if (!same) { run.absorb(news); app.grown(); }
       badge.classList.remove("stale");
@@ -205,7 +219,7 @@ async function main() {
   themed(app);
   document.getElementById("foot").textContent = `Made by edgegossip ${made.version}, ${made.made}. Nothing on this page is asked from anywhere else. Drag across a plot to zoom, double click to see all.`;
   const packed = [...document.querySelectorAll("script.run-data")];
-  const all = made.live ? await Promise.all(made.runs.map((_, k) => fetched(k, []))) : await Promise.all(packed.map((script) => unpack(fromBase64(script.textContent))));
+  const all = made.live ? await Promise.all(made.runs.map((_, k) => fetched(k, [], 0))) : await Promise.all(packed.map((script) => unpack(fromBase64(script.textContent))));
   packed.forEach((script) => script.remove());
   app.runs = all.map((one) => { const run = new Run(); run.absorb(one); return run; });
   app.start();

@@ -82,7 +82,7 @@ class Chart {
 
   options(width, data, points) {
     const muted = css("--muted"), grid = { stroke: css("--grid"), width: 1 }, ticks = { stroke: css("--line"), size: 4, width: 1 };
-    const font = "11.5px system-ui, sans-serif", axis = { stroke: muted, font, grid, ticks };
+    const font = "12px system-ui, sans-serif", axis = { stroke: muted, font, grid, ticks };
     const single = points[0].length < 60;
     return {
       width, height: this.spec.height, legend: { show: false },
@@ -94,7 +94,7 @@ class Chart {
       ],
       series: [{}, ...data.series.map((s) => ({
         label: s.label, stroke: s.color, width: s.width ?? 1.4, dash: s.dash, fill: s.fill, spanGaps: s.spanGaps || false,
-        points: { show: s.dots ?? (single && !s.fill), size: s.dots ? 5 : 4, fill: s.color, stroke: s.color },
+        points: { show: s.dots ?? (single && !s.fill), size: 4, fill: s.color, stroke: s.color },
       }))],
       bands: data.bands || [],
       hooks: {

@@ -1,0 +1,135 @@
+"""`edgegossip top`: the boards of a run as a table that follows it, or plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from edgegossip.profiling.records import PARTS
+from edgegossip.report.live import can_draw, progress_line
+from edgegossip.report.progress import Board, Notice
+from edgegossip.report.units import UNKNOWN, brief_text, bytes_text, number_text, printable, seconds_text
+from edgegossip.report.watch import Now, Watcher
+
+COLUMNS = ("board", "round", "loss", "accuracy", "a round", *PARTS[:5], "sent", "CPU", "memory", "temp")
+
+
+class Screen(Protocol):
+    def show(self, watcher: Watcher, said: list[tuple[float, Notice]]) -> None: ...
+
+    def close(self, watcher: Watcher) -> None: ...
+
+
+def follow(
+    folder: Path,
+    *,
+    once: bool = False,
+    interval_s: float = 1.0,
+    stream: TextIO | None = None,
+    environ: Mapping[str, str] = os.environ,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Show the run until it is over; `once`: as it is now. Raises DataError when `folder` is no run folder."""
+    stream = sys.stdout if stream is None else stream
+    watcher = Watcher(folder)
+    watcher.read()
+    if once:
+        stream.write(plain_table(watcher) + "\n")
+        return
+    screen = _rich(stream) if can_draw(stream, environ) else PlainTop(stream)
+    try:
+        screen.show(watcher, list(watcher.notices))
+        while not watcher.over:
+            sleep(interval_s)
+            screen.show(watcher, watcher.read())
+    finally:
+        screen.close(watcher)
+
+
+class PlainTop:
+    """A line when something changed, a sentence for what people should know. The table at the end."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._shown = stream, ""
+
+    def show(self, watcher: Watcher, said: list[tuple[float, Notice]]) -> None:
+        lines = [notice_text(t_s, notice) for t_s, notice in said]
+        line = progress_line(watcher.fleet)
+        if line != self._shown:
+            lines.append(line)
+            self._shown = line
+        self._write(lines)
+
+    def close(self, watcher: Watcher) -> None:
+        self._write([plain_table(watcher)])
+
+    def _write(self, lines: list[str]) -> None:
+        for line in lines:
+            self._stream.write(line + "\n")
+        self._stream.flush()
+
+
+def plain_table(watcher: Watcher) -> str:
+    """The boards as they are now, without control characters."""
+    rows = [
+        (*cells(board, watcher.now.get(board.name)), doing(board, watcher)) for board in watcher.fleet.boards.values()
+    ]
+    header = (*COLUMNS, "")
+    widths = [max(len(row[k]) for row in [header, *rows]) for k in range(len(COLUMNS))]
+
+    def line(row: tuple[str, ...]) -> str:
+        numbers = (cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:], strict=True))
+        return "  ".join([row[0].ljust(widths[0]), *numbers, row[-1]]).rstrip()
+
+    return "\n".join([title(watcher), "", line(header), "-" * (sum(widths) + 2 * len(widths) - 2), *map(line, rows)])
+
+
+def title(watcher: Watcher) -> str:
+    fleet = watcher.fleet
+    asked = f"/{fleet.rounds}" if fleet.rounds else ""
+    parts = [printable(str(watcher.head["run"])), f"round {fleet.round}{asked}", seconds_text(fleet.t_s)]
+    return " | ".join([*parts, f"sent {bytes_text(fleet.sent_bytes)}", *(["over"] if watcher.over else [])])
+
+
+def cells(board: Board, now: Now | None) -> tuple[str, ...]:
+    """The texts of COLUMNS."""
+    now = now or Now()
+    gauge = now.gauges.get
+    hot = gauge("sys/temperature_c")
+    warm = UNKNOWN if hot is None else f"{hot:.0f} °C" + ("!" if gauge("sys/throttled") else "")
+    load = gauge("sys/cpu_percent")
+    return (
+        printable(board.name),
+        str(board.rounds),
+        number_text(board.loss, 4),
+        number_text(board.accuracy, 4),
+        brief_text(now.round_s),
+        *(brief_text(now.parts_s.get(part)) for part in PARTS[:5]),
+        bytes_text(board.sent_bytes),
+        UNKNOWN if load is None else f"{load:.0f} %",
+        bytes_text(gauge("sys/rss_bytes")),
+        warm,
+    )
+
+
+def doing(board: Board, watcher: Watcher) -> str:
+    """What the board is at, and who waits for whom."""
+    if board.waits:
+        return printable(board.doing, 200)
+    if board.name == watcher.slowest():
+        return "the others wait for it"
+    return "" if board.doing == "training" else printable(board.doing, 200)
+
+
+def notice_text(t_s: float, notice: Notice) -> str:
+    return f"{seconds_text(t_s)}  {'!! ' if notice.alarm else ''}{printable(notice.text)}"
+
+
+def _rich(stream: TextIO) -> Screen:
+    from edgegossip.report.top_rich import RichTop
+
+    return RichTop(stream)

@@ -1,0 +1,109 @@
+"""A run folder as `edgegossip top` sees it: what is known of each board now, from the records as they come. Draws nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgegossip.profiling.lines import EventRecord, MetricsRecord, Record
+from edgegossip.profiling.records import PARTS
+from edgegossip.profiling.run_folder import read_run
+from edgegossip.profiling.summary import COORDINATOR, head_of, members_of
+from edgegossip.report.follow import Follower
+from edgegossip.report.progress import Fleet, Notice
+from edgegossip.types import DataError, NodeId
+
+NOTICES = 6  # the last ones are shown
+_SMOOTH = 0.2  # weight of the newest round in the means
+_ENDED = ("finished", "lost", "failed")
+_GAUGES = ("sys/temperature_c", "sys/cpu_percent", "sys/rss_bytes", "sys/throttled", "sys/power_w")
+
+
+@dataclass(slots=True)
+class Now:
+    """One board's last rounds."""
+
+    parts_s: dict[str, float] = field(default_factory=dict)  # means over the last rounds, newest first in weight
+    gauges: dict[str, float] = field(default_factory=dict)  # last values of _GAUGES
+
+    def take(self, record: MetricsRecord) -> None:
+        for part in PARTS:
+            seconds = record.number(f"time/{part}_s")
+            if seconds is not None:
+                before = self.parts_s.get(part, seconds)
+                self.parts_s[part] = before + _SMOOTH * (seconds - before)
+        for name in _GAUGES:
+            value = record.values.get(name)
+            if isinstance(value, (int, float)):
+                self.gauges[name] = float(value)
+
+    @property
+    def round_s(self) -> float | None:
+        return sum(self.parts_s.values()) if self.parts_s else None
+
+
+class Watcher:
+    """Follows one folder. `read` takes in what is new and gives what should be said of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._begin()
+
+    def _begin(self) -> None:
+        data = read_run(self.folder)
+        self._follower = Follower(self.folder)
+        self.notices: deque[tuple[float, Notice]] = deque(maxlen=NOTICES)
+        self.now: dict[NodeId, Now] = {}
+        self.head: dict[str, Any] = head_of(data)
+        self.members = tuple(members_of(data))
+        self.fleet = Fleet(self.members, self.head["rounds_asked"] or 0)
+
+    def read(self) -> list[tuple[float, Notice]]:
+        """Raises OSError, and DataError when the folder is none any more."""
+        if self._follower.shrunk():
+            self._begin()
+        said = list(self._taken(self._follower.new()))
+        self.notices.extend(said)
+        return said
+
+    def _taken(self, records: Iterator[Record]) -> Iterator[tuple[float, Notice]]:
+        for record in records:
+            if not self.members and record.node not in self.fleet.members and record.node != COORDINATOR:
+                self.fleet.members = (*self.fleet.members, record.node)  # nothing tells who takes part: whoever does
+            if isinstance(record, EventRecord):
+                notice = self.fleet.event(record)
+                if notice is not None:
+                    yield record.t_s, notice
+            else:
+                self.fleet.update(record)
+                self.now.setdefault(record.node, Now()).take(record)
+
+    @property
+    def over(self) -> bool:
+        """Whether every board has finished or was lost."""
+        boards = [self.fleet.boards[name] for name in self.fleet.members if name in self.fleet.boards]
+        return bool(boards) and all(board.state in _ENDED for board in boards)
+
+    def slowest(self) -> NodeId | None:
+        """The board that the others wait for: it hardly ever waits itself, and they do. None when there is none such."""
+        shares = []
+        for name in self.fleet.members:
+            now = self.now.get(name)
+            if now is not None and now.round_s and self.fleet.boards[name].state not in _ENDED:
+                shares.append((now.parts_s.get("wait", 0.0) / now.round_s, name))
+        if len(shares) < 3:
+            return None
+        (least, name), *rest = sorted(shares)
+        others = sum(share for share, _ in rest) / len(rest)
+        return name if others > 0.1 and least < 0.35 * others else None
+
+
+def newest_run(runs: Path, exists: Callable[[Path], bool] = Path.is_file) -> Path:
+    """The run folder in `runs` that was written to last. Raises DataError when there is none."""
+    folders = [path.parent for path in runs.glob("*/metrics.jsonl") if exists(path)]
+    if not folders:
+        raise DataError(f"there is no run folder in {runs}; name one: edgegossip top RUN")
+    return max(folders, key=lambda folder: (folder / "metrics.jsonl").stat().st_mtime)

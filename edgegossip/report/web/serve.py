@@ -1,0 +1,167 @@
+"""The page while a run goes on: `edgegossip top --web`. It serves two things, the page and what came new of a run's
+records, to whoever may connect: only this machine unless told otherwise. There are no writing requests, and nothing in a
+request names a file.
+
+A page of another site that a user has open could make its name point here (DNS rebinding) and read the run; so requests
+that ask for another host than this one are refused."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from edgegossip.report.web.page import page
+from edgegossip.report.web.view import RunView
+from edgegossip.types import EdgegossipError, HostError
+
+PORT = 8765  # where `top --web` listens when it is free
+REFRESH_S = 5.0  # the documents beside the records are read again after so long
+REQUEST_S = 30.0  # a client has so long to say what it wants, and to take it
+_DATA = re.compile(r"/data/(\d{1,3})\Z")
+
+
+class LiveRuns:
+    """Run folders that may still be written. Thread-safe."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._lock = threading.Lock()
+        self._views = [RunView(folder) for folder in folders]
+        self._refreshed_s = time.monotonic()
+        for view in self._views:
+            view.read()
+
+    def page(self) -> bytes:
+        with self._lock:
+            return page(self._views, live=True).encode()
+
+    def data(self, k: int, life: int, have: Sequence[int]) -> bytes | None:
+        """What came new of run k, for a page that knows `have` rows of each of its nodes from the life of it; None: no such
+        run."""
+        if not 0 <= k < len(self._views):
+            return None
+        with self._lock:
+            view = self._views[k]
+            if time.monotonic() - self._refreshed_s >= REFRESH_S:
+                self._refreshed_s = time.monotonic()
+                for each in self._views:
+                    each.refresh()
+            view.read()
+            return view.packed(have if life == view.life else ())
+
+
+class Server(ThreadingHTTPServer):
+    """Listens at `host`:`port`; port 0 takes a free one. Raises HostError."""
+
+    daemon_threads = True
+
+    def __init__(self, runs: LiveRuns, host: str, port: int) -> None:
+        self.runs, self.host = runs, host
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as error:
+            raise HostError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port"
+            ) from None
+
+    @property
+    def url(self) -> str:
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.server_address[1]}/"
+
+    def may_ask(self, host: str | None) -> bool:
+        """Whether a Host header names this server: by an address, as localhost, by the name it was given or the machine's own."""
+        if host is None:
+            return False
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        if name in ("localhost", self.host.lower(), socket.gethostname().lower()):
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in the middle is none."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    server_version, sys_version = "edgegossip", ""
+    protocol_version = "HTTP/1.1"
+    timeout = REQUEST_S
+
+    def do_GET(self) -> None:
+        if not self.server.may_ask(self.headers.get("Host")):
+            self._answer(HTTPStatus.FORBIDDEN, b"this server is not the host that was asked for\n")
+            return
+        asked = urlsplit(self.path)
+        if asked.path == "/":
+            self._answer(HTTPStatus.OK, self.server.runs.page(), "text/html; charset=utf-8")
+        elif match := _DATA.match(asked.path):
+            self._data(int(match[1]), asked.query)
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, b"not found\n")
+
+    do_HEAD = do_GET
+
+    def _data(self, k: int, query: str) -> None:
+        fields = parse_qs(query, max_num_fields=4)
+        numbers = fields.get("have", [""])[0].split(",")
+        have = [int(n) for n in numbers] if all(re.fullmatch(r"\d{1,12}", n) for n in numbers) else []
+        life = fields.get("life", ["0"])[0]
+        try:
+            data = self.server.runs.data(k, int(life) if re.fullmatch(r"\d{1,9}", life) else -1, have)
+        except (OSError, EdgegossipError) as error:  # the folder is gone, say
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode())
+            return
+        if data is None:
+            self._answer(HTTPStatus.NOT_FOUND, b"no such run\n")
+        else:
+            self._answer(HTTPStatus.OK, data, "application/octet-stream")
+
+    def _answer(self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(status)
+        headers = {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY",
+            "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin",
+        }
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: a page asks every two seconds."""
+
+
+def listen(runs: LiveRuns, host: str, port: int | None) -> Server:
+    """At the port that was asked for; without one at PORT, or at any free one when that is taken. Raises HostError."""
+    if port is not None:
+        return Server(runs, host, port)
+    try:
+        return Server(runs, host, PORT)
+    except HostError:
+        return Server(runs, host, 0)

@@ -1,0 +1,146 @@
+"""The page without a browser: what is in it, and that nothing in a run can break out of its data."""
+
+import base64
+import re
+from importlib.resources import files
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgegossip.profiling.lines import EventRecord, MetricsRecord, to_line
+from edgegossip.report.web.pack import pack, unpack
+from edgegossip.report.web.page import page, write_page
+from edgegossip.report.web.tables import MOST_EVENTS, MOST_SPANS, Table, Tables
+from edgegossip.report.web.view import RunView
+from edgegossip.types import DataError
+from tests.report.web.synthetic import write_run
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory):
+    view = RunView(write_run(tmp_path_factory.mktemp("runs"), boards=6, rounds=60))
+    view.read()
+    return view
+
+
+def packed_in(text):
+    return [unpack(base64.b64decode(b)) for b in re.findall(r'class="run-data">([^<]*)<', text)]
+
+
+@given(
+    st.lists(st.floats(width=32, allow_nan=True), min_size=1),
+    st.sampled_from(["time/compute_s", "train/loss", "t_s", "step"]),
+)
+def test_columns_come_back_as_exact_as_promised(values, name):
+    column = np.array(values)
+    document, columns = unpack(pack({"x": "ö"}, {"n": {name: column}}))
+    back = columns["n"][name].astype(float)
+    finite = np.isfinite(column)
+    assert document == {"x": "ö"} and back.size == column.size
+    assert (np.isnan(back) == np.isnan(column)).all()
+    exact = name in ("t_s", "step") or (column[finite] == np.rint(column[finite])).all()
+    error = 0 if exact else 2.0**-11 if name.startswith("time/") else 2.0**-15
+    near = finite & (np.abs(column) > 1e-30) & (np.abs(column) < 1e30)
+    assert (np.abs(back[near] - column[near]) <= error * np.abs(column[near])).all()
+
+
+def test_a_page_has_all_rounds_and_asks_nobody(view):
+    text = page([view])
+    ((document, columns),) = packed_in(text)
+    assert document["summary"] == view.summary() and document["name"] == view.data.name
+    assert document["rows"] == [60, 60, 31, 60, 60, 60]
+    own = columns["pi-03"]
+    assert own["step"].tolist() == list(range(60)) and own["train/loss"][7] == pytest.approx(
+        view.tables.nodes["pi-03"].columns["train/loss"][7], rel=2**-15
+    )
+    assert "default-src 'none'" in text and "connect-src 'none'" in text
+    outside = re.findall(r"""(?:src|href)\s*=\s*["']([^"']*)""", text)
+    assert all(url.startswith(("data:", "#")) for url in outside)
+    assert "Leon Sorokin" in text  # uPlot's licence goes with it
+
+
+def test_several_runs_are_in_one_page(view, tmp_path):
+    other = write_run(tmp_path, boards=2, rounds=5)
+    found = packed_in(write_page([view.folder, other], tmp_path / "both.html").read_text())
+    assert [document["summary"]["nodes"] for document, _ in found] == [6, 2]
+
+
+def test_what_boards_say_stays_text(tmp_path):
+    folder = write_run(tmp_path, boards=2, rounds=3)
+    evil = "</script><script>alert(1)</script>"
+    with (folder / "events.jsonl").open("ab") as file:
+        file.write(to_line(EventRecord(evil, 1.0, "notice", evil)))
+    with (folder / "metrics.jsonl").open("ab") as file:
+        file.write(to_line(MetricsRecord(evil, 0, 1.0, {evil: 1.0, "train/loss": 2.0})))
+    view = RunView(folder)
+    view.read()
+    for live in (True, False):
+        assert page([view], live=live).count("<script>") == 1 and evil not in page([view], live=live)
+
+
+def test_only_what_is_new_is_packed_again(view):
+    document, columns = unpack(view.packed([60, 58, 0, 60, 60, 60]))
+    assert {node: len(c.get("step", ())) for node, c in columns.items()} == {
+        "pi-00": 0, "pi-01": 2, "pi-02": 31, "pi-03": 0, "pi-04": 0, "pi-05": 0,
+    }  # fmt: skip
+    assert document["starts"]["pi-01"] == 58 and columns["pi-01"]["step"].tolist() == [58, 59]
+
+
+def test_very_long_runs_are_binned_and_sums_stay(view):
+    table = Table()
+    for step in range(1000):
+        values = {"net/sent_bytes": 100 + step % 3, "time/round_s": 0.1} | (
+            {"eval/loss": step / 1000} if step % 100 == 50 else {}
+        )
+        table.add(MetricsRecord("a", step, 0.1 * step, values))
+    rows = table.rows(most=64)
+    assert rows["rounds"].sum() == 1000 and rows["step"].size <= 64 and rows["step"][-1] == 999
+    assert (rows["net/sent_bytes"] * rows["rounds"]).sum() == pytest.approx(sum(100 + s % 3 for s in range(1000)))
+    known = rows["eval/loss"][np.isfinite(rows["eval/loss"])]
+    assert known.tolist() == [s / 1000 for s in range(50, 1000, 100)]
+
+
+def test_metrics_that_come_late_or_go_are_missing_where_they_were_not():
+    table = Table()
+    table.add(MetricsRecord("a", 0, 0.1, {"x": 1.0, "text": "no number", "link/b_s": 1.0}))
+    table.add(MetricsRecord("a", 1, 0.2, {"y": 2}))
+    table.add(MetricsRecord("a", 2, 0.3, {"x": None, "y": 3.5, "z": float("nan")}))
+    rows = table.rows()
+    assert set(rows) == {"step", "t_s", "x", "y"}
+    assert np.array_equal(rows["x"], [1, np.nan, np.nan], equal_nan=True)
+    assert np.array_equal(rows["y"], [np.nan, 2, 3.5], equal_nan=True)
+
+
+def test_links_spans_and_events_of_long_runs_are_bounded():
+    tables = Tables()
+    for step in range(1000):
+        tables.take(MetricsRecord("a", step, 1.0, {"time/spans": f"c{step}", "link/b/c_bytes": 10, "link/b/c_s": 0.5}))
+        for _ in range(4):
+            tables.take(EventRecord("a", 1.0, "notice", str(step)))
+    assert tables.links == {("a", "b/c"): [10_000.0, 500.0]}
+    spans = tables.shown_spans()["a"]
+    assert 100 < len(spans) <= MOST_SPANS and spans[0] == "c0"
+    events = tables.shown_events()
+    assert len(events) == MOST_EVENTS and events[0]["n"] == 0 and events[-1]["n"] == 3999
+
+
+def test_boards_of_a_coordinator_have_one_link_each():
+    tables = Tables()
+    tables.take(MetricsRecord("a", 0, 1.0, {"net/sent_bytes": 100, "net/received_bytes": 50, "time/transmit_s": 2.0}))
+    tables.take(MetricsRecord("coordinator", 0, 1.0, {"net/sent_bytes": 50}))
+    links = tables.shown_links("server", "coordinator")
+    assert links == {("a", "coordinator"): [100, 2.0], ("coordinator", "a"): [50, 2.0]}
+
+
+def test_a_folder_that_is_none_is_said_so(tmp_path):
+    with pytest.raises(DataError, match="not a run folder"):
+        write_page([tmp_path], tmp_path / "x.html")
+
+
+def test_every_script_is_in_the_page():
+    from edgegossip.report.web.page import SCRIPTS
+
+    there = {f.name for f in (files("edgegossip.report.web") / "static").iterdir() if f.name.endswith(".js")}
+    assert there == {*SCRIPTS, "uPlot.iife.min.js"}
