@@ -69,7 +69,9 @@ def test_nothing_in_a_request_names_a_file(served, path, status):
     assert ask(served[1], path)[0] == status
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::1", "localhost.evil"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::1", "localhost.evil"]
+)
 def test_a_name_that_only_points_here_is_refused(served, host):
     assert ask(served[1], "/data/0", host=host)[0] == 403
 

@@ -1,0 +1,201 @@
+"""The page in a real browser: everything is drawn, nothing is wrong on its console, and nobody is asked for anything."""
+
+import threading
+
+import pytest
+
+from edgegossip.profiling.lines import EventRecord, MetricsRecord
+from edgegossip.profiling.run_folder import RunFolder
+from edgegossip.report.web.page import write_page
+from edgegossip.report.web.serve import LiveRuns, Server
+from tests.report.web.chromium import Chromium, missing
+from tests.report.web.synthetic import write_run
+
+pytestmark = [
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+]
+
+READY = "return document.documentElement.dataset.ready"
+EMPTY = """return [...document.querySelectorAll('.card')]
+    .filter(c => !c.querySelector('canvas, svg, table, .bar, pre')).map(c => c.id)"""
+ALL = "edgegossip.draw(() => true); return true"  # also what is out of sight
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Run folders of 2, 6 and 18 boards."""
+    folder = tmp_path_factory.mktemp("runs")
+    return [write_run(folder, boards=n, rounds=200, seed=n) for n in (2, 6, 18)]
+
+
+@pytest.fixture(scope="module")
+def pages(runs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    return {"one": write_page(runs[2:], folder / "one.html"), "three": write_page(runs, folder / "three.html")}
+
+
+@pytest.fixture(scope="module")
+def desktop():
+    with Chromium(1280, 900) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def phone():
+    with Chromium(360, 740, phone=True) as browser:
+        yield browser
+
+
+def show(browser, page):
+    browser.console(), browser.requests()
+    browser.open(page)
+    browser.until(READY)
+    browser.run(ALL)
+
+
+def quiet(browser, page=None):
+    """Nothing on the console, no request but for the page."""
+    assert browser.console() == []
+    assert set(browser.requests()) <= ({page.as_uri()} if page else set())
+
+
+@pytest.mark.parametrize("which", ["one", "three"])
+@pytest.mark.parametrize("browser", ["desktop", "phone"])
+def test_every_plot_is_drawn_and_nobody_is_asked(browser, which, pages, request):
+    browser = request.getfixturevalue(browser)
+    show(browser, pages[which])
+    empty = browser.run(EMPTY)
+    assert empty == []
+    wanted = {
+        "time",
+        "parts",
+        "m-train-loss",
+        "m-eval-accuracy",
+        "gantt",
+        "links",
+        "events",
+        "m-sys-temperature-c",
+        "boards",
+    }
+    wanted |= {"runs", "speed", "runs-time"} if which == "three" else set()
+    assert wanted <= set(browser.run("return [...document.querySelectorAll('.card')].map(c => c.id)"))
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    quiet(browser, pages[which])
+
+
+def test_boards_rounds_and_axes_are_chosen(desktop, pages):
+    show(desktop, pages["one"])
+    bars = "return document.querySelectorAll('#time .bar').length"
+    assert desktop.run(bars) == 18
+    desktop.run("document.querySelectorAll('.chip[data-node]')[3].click()")
+    desktop.until("return document.querySelectorAll('#time .bar').length === 17")
+    desktop.run("document.querySelector('.seg [data-value=bytes]').click()")
+    desktop.run("edgegossip.zoom(50, 99)")
+    rounds = "return [edgegossip.state.from, edgegossip.state.to, edgegossip.views[2].element.id]"
+    assert desktop.run(rounds)[:2] == [50, 99]
+    desktop.until("return edgegossip.views.filter(v => v.visible).every(v => !v.stale)")
+    desktop.run("document.querySelector('#time details').open = true")
+    cells = desktop.until(
+        "return [...document.querySelectorAll('#time details tbody td:last-child')].map(c => c.textContent).join()"
+    )
+    assert set(cells.split(",")) == {"50"}
+    quiet(desktop, pages["one"])
+
+
+def test_dragging_zooms_and_keys_read_values(desktop, pages):
+    show(desktop, pages["one"])
+    desktop.run("document.querySelector('#m-train-loss').scrollIntoView({block: 'center'})")
+    box = desktop.run(
+        "const b = document.querySelector('#m-train-loss .u-over').getBoundingClientRect(); return [b.left, b.top, b.width]"
+    )
+    mouse = {"y": box[1] + 60, "button": "left", "clickCount": 1}
+    for kind, at in (("mousePressed", 0.25), ("mouseMoved", 0.5), ("mouseReleased", 0.5)):
+        desktop.devtools("Input.dispatchMouseEvent", type=kind, x=box[0] + at * box[2], buttons=1, **mouse)
+    low, high = desktop.run("return [edgegossip.state.from, edgegossip.state.to]")
+    assert abs(low - 50) < 4 and abs(high - 100) < 4
+    desktop.run("edgegossip.zoom(null); document.querySelector('#m-train-loss .plot').focus()")
+    desktop.until("return !edgegossip.views.some(v => v.visible && v.stale)")
+    for _ in range(3):
+        desktop.devtools("Input.dispatchKeyEvent", type="keyDown", key="ArrowRight", code="ArrowRight")
+    assert desktop.until(
+        "return !document.getElementById('tip').hidden && document.getElementById('tip').textContent"
+    ).startswith("round 3")
+    quiet(desktop, pages["one"])
+
+
+def test_dark_light_and_print(desktop, pages):
+    show(desktop, pages["one"])
+    background = "return getComputedStyle(document.body).backgroundColor"
+    light = desktop.run(background)
+    desktop.run("document.getElementById('theme').click()")
+    assert desktop.run(background) != light
+    pdf = desktop.devtools("Page.printToPDF", printBackground=True)["data"]
+    assert len(pdf) > 50_000
+    assert desktop.run(background) != light  # dark again after printing
+    desktop.run("document.getElementById('theme').click()")
+    quiet(desktop, pages["one"])
+
+
+def test_what_is_read_aloud(desktop, pages):
+    show(desktop, pages["one"])
+    unnamed = """return [...document.querySelectorAll('button, input, select, [role=img], section')].filter(e =>
+        !(e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') || e.textContent.trim() || e.closest('label')))
+        .map(e => e.outerHTML.slice(0, 80))"""
+    assert desktop.run(unnamed) == []
+    assert "compute" in desktop.run("return document.querySelector('#time [role=listitem]').getAttribute('aria-label')")
+
+
+def test_a_page_of_a_run_without_rounds_says_so(desktop, tmp_path):
+    folder = RunFolder.create(tmp_path, "empty", '[run]\nname = "empty"\nmode = "gossip"\n', {})
+    folder.close()
+    page = write_page([folder.path], tmp_path / "empty.html")
+    show(desktop, page)
+    assert "empty" in desktop.run("return document.getElementById('title').textContent")
+    quiet(desktop, page)
+
+
+def test_the_live_page_grows_with_its_run(desktop, tmp_path):
+    folder = RunFolder.create(tmp_path, "live", '[run]\nname = "live"\nmode = "gossip"\nrounds = 9\n', {})
+    folder.write(EventRecord("a", 0.1, "started", "a trains"))
+
+    def play(step, node="a"):
+        folder.write(
+            MetricsRecord(
+                node, step, step + 1.0, {"train/loss": 1 / (step + 1), "time/compute_s": 1.0, "time/round_s": 1.0}
+            )
+        )
+
+    play(0)
+    play(1)
+    with Server(LiveRuns([folder.path]), "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            show(desktop, server.url)
+            assert desktop.run("return edgegossip.run.length") == 2
+            play(2)
+            play(0, "b")  # one that comes late
+            desktop.until("return edgegossip.run.length === 3 && edgegossip.run.nodes.join() === 'a,b'")
+            desktop.until("return document.querySelectorAll('#time .bar').length === 2")
+            for node in "ab":
+                folder.write(EventRecord(node, 4.0, "finished", f"{node} finished"))
+            desktop.until("return document.getElementById('live-text').textContent === 'the run is over'")
+            assert desktop.console() == []
+            assert all(url.startswith(server.url) for url in desktop.requests())
+        finally:
+            desktop.open("about:blank")
+            server.shutdown()
+            thread.join()
+            folder.close()
+
+
+def test_a_request_and_an_error_would_be_noticed(desktop, tmp_path):
+    page = tmp_path / "bad.html"
+    page.write_text("<script>fetch('http://elsewhere.example/x').catch(() => 0); nobody()</script>")
+    desktop.console(), desktop.requests()
+    desktop.open(page)
+    desktop.until("return performance.now() > 300")
+    assert "http://elsewhere.example/x" in desktop.requests()
+    assert any("nobody is not defined" in line for line in desktop.console())
