@@ -45,6 +45,13 @@ from edgegossip.cli.options import JSON, PLOTS, SETTINGS
     "--rounds", default=0, type=click.IntRange(0), help="Count so many rounds of an epoch at most; 0: all of them."
 )
 @click.option(
+    "--slower",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0.01, 1000.0),
+    help="netns: boards are so much slower than a core of this machine; processor time counts so many times.",
+)
+@click.option(
     "--device",
     default="",
     metavar="PROFILE",
@@ -69,6 +76,7 @@ def scale(
     rate: str,
     link: str,
     rounds: int,
+    slower: float,
     device: str,
     fleet: str,
     out: str | None,
@@ -82,14 +90,26 @@ def scale(
 
     \b
     Examples:
-      sudo edgegossip scale table3 --set data.dir=DIR
+      sudo edgegossip scale table3 --set data.dir=DIR --slower 12
       sudo edgegossip scale table3 --devices 2,4 --schemes sgd,e-elastiquant --rate 20mbit --rounds 3
       edgegossip scale table3 --on model --rate 20mbit
     """
     from edgegossip.scale.campaign import Asked, run
 
     asked = Asked(
-        recipe, settings, devices, schemes, on, rate, link, rounds, Path(out) if out else None, plots, device, fleet
+        recipe,
+        settings,
+        devices,
+        schemes,
+        on,
+        rate,
+        link,
+        rounds,
+        Path(out) if out else None,
+        plots,
+        slower,
+        device,
+        fleet,
     )
 
     def warn(text: str) -> None:

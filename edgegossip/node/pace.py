@@ -51,8 +51,10 @@ class Charged:
         wall_ns = self._wall_ns
         self._go_by(wall_ns if dilation == 1.0 else lambda: int(wall_ns() / dilation))
 
-    def by_cpu(self) -> None:
-        self._go_by(self._cpu_ns)
+    def by_cpu(self, slower: float = 1.0) -> None:
+        """`slower`: so much slower than this machine's the processor is that the board is to have."""
+        cpu_ns = self._cpu_ns
+        self._go_by(cpu_ns if slower == 1.0 else lambda: int(cpu_ns() * slower))
 
     def stop(self) -> int:
         """Stand still; where."""
@@ -99,9 +101,9 @@ class Pace:
             self._marks["cpu"] += time.process_time_ns()  # of the exchange
         self._say({"ask": "turn", "marks": self._marks, "sent": self._sent})
         self._marks, self._sent = {}, {}
-        self._answer()
+        answer = self._answer()
         self._holds = True
-        self.clock.by_cpu()
+        self.clock.by_cpu(answer["slower"])
         self._marks |= {"round": round, "start": self.clock.now_ns()}
 
     def computed(self) -> None:

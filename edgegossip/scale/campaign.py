@@ -42,6 +42,7 @@ class Asked:
     rounds: int  # counted ones a cell at most; 0: an epoch
     out: Path | None
     plots: bool
+    slower: float = 1.0  # netns: than this machine's cores the boards are
     device: str = ""  # model: whose profile; empty: this machine, measured
     fleet: str = ""  # model: a fleet's profile
     boards: str = ""  # boards: their names
@@ -98,6 +99,8 @@ def plan(asked: Asked) -> tuple[Recipe, list[Cell]]:
     how: dict[str, Any] = {}
     if asked.on != "boards":
         how = {"rate_bps": _rate_bps(asked), "link": asked.link}
+    if asked.on == "netns":
+        how["slower"] = asked.slower
     if asked.on == "model":
         how |= {
             "device": asked.device,
@@ -183,6 +186,8 @@ def _write(
     epoch = f"{base.run.name}: {examples_of(base)} examples, batches of {base.training.batch_size}"
     if "rate_bps" in cells[0].how:
         link = "one link that all share" if asked.link == "shared" else "a link each"
+        slower = cells[0].how.get("slower", 1.0)
+        epoch += f", boards {slower:g} times slower than a core here" if slower != 1.0 else ""
         epoch += f", {rate_text(cells[0].how['rate_bps'])}, {link}"
     said, notes = table.verdicts(rows), table.notes(rows, epoch)
     document = {

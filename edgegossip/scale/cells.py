@@ -15,7 +15,7 @@ from edgegossip.recipe import Recipe, with_settings
 from edgegossip.scale.schemes import Scheme
 from edgegossip.types import ConfigError
 
-WARM_UP = 1  # rounds that are not counted: memory is allocated and connections come up in them
+WARM_UP = 2  # rounds that are not counted: memory is allocated, connections come up, and the pace is found in them
 MOST_DEVICES = 64
 
 

@@ -41,6 +41,10 @@ def test_a_clock_is_charged_with_what_it_goes_by() -> None:
     clock.by_wall(dilation=4.0)
     wall.ns += 40
     assert clock.now_ns() in (34, 35, 36)
+    at = clock.now_ns()
+    clock.by_cpu(slower=3.0)
+    cpu.ns += 10
+    assert clock.now_ns() == at + 30
 
 
 class Wire:
@@ -61,7 +65,8 @@ class Wire:
         (3.0, 6.0, 1.0, 1.0, 4.5),  # the cores were in the way
         (4.6, 5.0, 4.5, 1.0, 4.5),  # not any more
         (9.0, 18.0, 4.5, 1.0, 13.5),  # again
-        (900.0, 1800.0, 1.0, 1.0, 64.0),
+        (900.0, 1800.0, 1.0, 1.0, 24.0),
+        (1.0, 2.0, 0.1, 5.0, 0.3),  # boards ten times slower: ten seconds for what the link needs five for
     ],
 )
 def test_time_is_dilated_while_cores_are_in_the_way(

@@ -54,7 +54,7 @@ class AccessPoint(Namespaces):
         return ("ip", "netns", "exec", self.namespace(machine))
 
     def slow_down(self, factor: float) -> None:
-        """From now on every link has 1/factor of its rate."""
+        """From now on every link has 1/factor of its rate; below 1 that is more."""
         self._shape_all(self.rate_bps / factor)
 
     def carried_bytes(self) -> int:
@@ -128,8 +128,10 @@ def _batch(namespace: str, lines: Sequence[str]) -> None:
 
 
 def _shape(namespace: str, interface: str, rate_bps: float, full_bps: float) -> None:
-    """Burst and queue are those of the full rate: they are bytes, and the same of them in dilated time."""
-    burst_bytes = max(16_000, round(full_bps / 8 / 200))  # what passes in 5 ms: the kernel looks often enough for it
+    """The queue is that of the full rate: it is bytes, and as many of them in dilated time."""
+    burst_bytes = max(
+        16_000, round(max(rate_bps, full_bps) / 8 / 200)
+    )  # what passes in 5 ms: the kernel looks often enough for it
     limit_bytes = max(256_000, round(full_bps / 8 * QUEUE_S))
     shape = f"handle 1: tbf rate {rate_bps:.0f}bit burst {burst_bytes} limit {limit_bytes}"
     command("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", *shape.split())

@@ -9,7 +9,8 @@ counters are read.
 Handling messages takes processor time, too, and many boards have but few cores here. When all of those are busy while
 boards exchange, and the link is not full, the time of the run is dilated from then on: the link becomes slower by a
 factor and the boards' clocks with it, so that relative to the network every board has more of a processor (Gupta et
-al., "To infinity and beyond: time-warped network emulation", NSDI 2006).
+al., "To infinity and beyond: time-warped network emulation", NSDI 2006). The same way boards are played that are slower than a core of this machine: processor
+time counts so many times, and the network is as much faster as the clocks.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PATIENCE_S = 900.0  # nobody says a word for so long: something hangs, and the r
 _TICK_S = 1.0
 FULL, BUSY = 0.93, 0.85  # of the link, of the cores
 SPARE = 1.5  # so much more than what the last exchange would have needed
-MOST_DILATION = 64.0
+MOST_STEP = 16.0  # at a time
 SHORTEST_S = 0.01  # an exchange below this is all latency
 
 
@@ -62,7 +63,7 @@ class Exchange:
     seconds: float  # of the wall, from the first frame to the last board's end of the round
     carried_bytes: int  # by the network, in all
     cpu_s: float  # of this machine, all processes, while it lasted
-    dilation: float  # so many seconds of the wall counted as one
+    dilation: float  # so many seconds of the wall counted as one; below 1 where boards are slower than this machine
 
     @property
     def charged_s(self) -> float:
@@ -83,11 +84,14 @@ class Score:
 class Conductor:
     """One run's. A context manager; everything happens on a thread of its own."""
 
-    def __init__(self, path: Path, boards: int, cores: int, network: Shaped) -> None:
-        """`path`: of the socket that boards connect to. `cores`: so many compute at a time."""
+    def __init__(self, path: Path, boards: int, cores: int, network: Shaped, slower: float = 1.0) -> None:
+        """`path`: of the socket that boards connect to. `cores`: so many compute at a time. `slower`: so many seconds of its
+        own a board takes for what takes this machine's core one."""
         self.path, self.score = path, Score()
         self._boards, self._cores, self._network = boards, cores, network
-        self._dilation = 1.0
+        self._slower, self._dilation = slower, 1.0 / slower
+        if slower != 1.0:
+            network.slow_down(self._dilation)
         self._live: list[_Board] = []
         self._came = 0
         self._turns: list[_Board] = []
@@ -182,7 +186,7 @@ class Conductor:
             while self._turns and sum(b.state == "computing" for b in self._live) < self._cores:
                 board = self._turns.pop(0)
                 board.state = "computing"
-                _tell(board, {"turn": True})
+                _tell(board, {"slower": self._slower})
 
     def _end_exchange(self) -> None:
         if self._began is None:
@@ -206,7 +210,7 @@ def dilation_after(exchange: Exchange, link_s: float, cores: int) -> float:
     took = exchange.charged_s / max(link_s, 1e-6)
     if took * FULL <= 1.0 or exchange.cpu_s < BUSY * cores * exchange.seconds or link_s < SHORTEST_S:
         return exchange.dilation
-    return min(MOST_DILATION, exchange.dilation * took * SPARE)
+    return exchange.dilation * min(took, MOST_STEP) * SPARE
 
 
 def _tell(board: _Board, answer: dict[str, Any]) -> None:

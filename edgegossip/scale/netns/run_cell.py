@@ -55,7 +55,7 @@ def run_cell(cell: Cell, runs_dir: Path, nursery: Nursery | None = None) -> dict
         with (
             AccessPoint(cell.devices, cell.how["rate_bps"], cell.how["link"]) as network,
             tempfile.TemporaryDirectory(prefix="edgegossip-") as temporary,
-            Conductor(Path(temporary) / "pace", cell.devices, cores, network) as conductor,
+            Conductor(Path(temporary) / "pace", cell.devices, cores, network, cell.how["slower"]) as conductor,
         ):
             places = {name: k for k, name in enumerate(members, 1)}
             machines = Machines(
