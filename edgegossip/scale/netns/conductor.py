@@ -9,8 +9,10 @@ counters are read.
 Handling messages takes processor time, too, and many boards have but few cores here. When all of those are busy while
 boards exchange, and the link is not full, the time of the run is dilated from then on: the link becomes slower by a
 factor and the boards' clocks with it, so that relative to the network every board has more of a processor (Gupta et
-al., "To infinity and beyond: time-warped network emulation", NSDI 2006). The same way boards are played that are slower than a core of this machine: processor
-time counts so many times, and the network is as much faster as the clocks.
+al., "To infinity and beyond: time-warped network emulation", NSDI 2006).
+
+The same way boards are played that are slower than a core of this machine: processor time counts so many times, and the
+network is as much faster as the clocks.
 """
 
 from __future__ import annotations

@@ -1,0 +1,125 @@
+"""Scalability runs with real boards in network namespaces."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
+
+from edgegossip.scale.netns.access_point import AccessPoint  # noqa: E402
+from edgegossip.scale.netns.namespaces import NAMES, Namespaces, ip, remove_stale  # noqa: E402
+from edgegossip.scale.netns.rates import parse_rate  # noqa: E402
+from tests.e2e.network import first_namespace, needs_namespaces  # noqa: E402
+
+pytestmark = needs_namespaces
+# The digits travel with the package; a perceptron of 200,000 values takes a while on the link and next to none to compute.
+RECIPE = (
+    "quickstart-gossip", "--set", "model.params.hidden=[1024,128]", "--set", "data.train_examples=960",
+    "--set", "training.batch_size=32", "--set", "data.test_examples=200", "--no-plots", "--json", "--rounds", "5",
+)  # fmt: skip
+SEND = """
+import socket, sys
+if sys.argv[1] == "take":
+    line, _ = socket.create_server((sys.argv[2], 9000)).accept()
+    while line.recv(1 << 20):
+        pass
+else:
+    socket.create_connection((sys.argv[2], 9000), timeout=20).sendall(bytes(1_000_000))
+"""
+
+
+def scale(*arguments: str, out: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "edgegossip", "scale", *RECIPE, *arguments, "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+@pytest.mark.parametrize(("link", "least_s"), [("shared", 0.9), ("each", 0.3)])
+def test_who_shares_an_access_point(link: str, least_s: float) -> None:
+    """Three machines send a megabyte each, all at a time: at 32 Mbit/s that takes 0.75 s if they share it, 0.25 s if not."""
+    with Namespaces() as probe:
+        first_namespace(probe, "probe")
+    with AccessPoint(3, parse_rate("32mbit"), link) as network:
+        command = (sys.executable, "-c", SEND)
+        takers = [subprocess.Popen([*network.inside(k), *command, "take", network.address(k)]) for k in (1, 2, 3)]
+        time.sleep(1.0)
+        began_s = time.monotonic()
+        senders = [
+            subprocess.Popen([*network.inside(k), *command, "send", network.address(k % 3 + 1)]) for k in (1, 2, 3)
+        ]
+        assert all(process.wait(60) == 0 for process in (*senders, *takers))
+        assert time.monotonic() - began_s > (0.74 if link == "shared" else 0.25)
+        assert 3_000_000 < network.carried_bytes() < 3_600_000
+        names = [network.namespace(k) for k in (1, 2, 3)]
+    assert not any((NAMES / name).exists() for name in names)
+
+
+def test_what_a_dead_owner_left_is_removed() -> None:
+    script = (
+        "from edgegossip.scale.netns.namespaces import Namespaces\n"
+        "import os, signal\n"
+        "spaces = Namespaces()\n"
+        "print(spaces.add('orphan'), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with Namespaces() as alive:
+        mine = first_namespace(alive, "mine")
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+        orphan = done.stdout.strip()
+        assert done.returncode == -signal.SIGKILL and (NAMES / orphan).exists(), done.stderr
+        assert orphan in remove_stale() and not (NAMES / orphan).exists() and (NAMES / mine).exists()
+    assert mine not in ip("netns", "list")
+
+
+def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgegossip.types import HostError
+
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(HostError, match="root"):
+        Namespaces()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_transmit_seconds_are_bytes_by_rate_and_the_model_agrees(tmp_path: Path) -> None:
+    arguments = ("--devices", "2,4", "--schemes", "sgd,4-bit-elastiquant", "--rate", "20mbit")
+    real = scale(*arguments, "--on", "netns", out=tmp_path / "netns")
+    model = scale(*arguments, "--on", "model", out=tmp_path / "model")
+    assert real["failed"] == model["failed"] == []
+    for row, modelled in zip(real["rows"], model["rows"], strict=True):
+        exchange = row["exchange"]
+        assert exchange["seconds"] == pytest.approx(8 * exchange["carried_bytes"] / 20e6, rel=0.1), row
+        assert row["t_s"] == pytest.approx(sum(row[key] for key in ("cp_s", "en_s", "tx_s", "de_s", "wait_s")))
+        assert row["t_s"] == pytest.approx(modelled["t_s"], rel=0.15), (row, modelled)
+        assert modelled["modelled"] is True
+    assert not list(NAMES.glob(f"eg*-m{1}")) or os.environ.get("PYTEST_XDIST_WORKER")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    arguments = ("--devices", "2,3", "--schemes", "sgd", "--rate", "50mbit", "--on", "netns")
+    command = [sys.executable, "-m", "edgegossip", "scale", *RECIPE, *arguments, "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 200
+    while not (tmp_path / "scale.jsonl").exists() or not (tmp_path / "scale.jsonl").read_text().strip():
+        assert time.monotonic() < until and process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode != 0 and "goes on from there" in err
+    before = (tmp_path / "scale.jsonl").read_text().splitlines()
+    document = scale(*arguments, out=tmp_path)
+    assert len((tmp_path / "scale.jsonl").read_text().splitlines()) == len(before) + 1 == 2
+    assert [row["devices"] for row in document["rows"]] == [2, 3]
