@@ -57,15 +57,14 @@ def report(
     The page is one file that asks nobody for anything; open it in a browser (docs/report.md).
     """
     from edgegossip.launch.outcome import show
-    from edgegossip.profiling.run_folder import read_run
-    from edgegossip.profiling.summary import summarise
-    from edgegossip.report.command import Exports, write_exports
+    from edgegossip.report.command import Exports, read_runs, write_exports
 
-    summaries = [summarise(read_run(run)) for run in runs]
+    views = read_runs(runs)
+    summaries = [view.summary() for view in views]
     if as_json:
         click.echo(json.dumps(summaries[0] if len(runs) == 1 else {"runs": summaries}))
     else:
         for summary, run in zip(summaries, runs, strict=True):
             show(summary, run, plots=plots)
-    for written in write_exports(runs, Exports(html, trace, csv, parquet, tensorboard), page=not as_json):
+    for written in write_exports(views, Exports(html, trace, csv, parquet, tensorboard), page=not as_json):
         click.echo(written, err=as_json)

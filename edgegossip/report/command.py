@@ -21,17 +21,19 @@ class Exports:
     tensorboard: Path | None = None
 
 
-def write_exports(folders: Sequence[Path], exports: Exports, *, page: bool) -> Iterator[str]:
-    """Writes what is asked for, and the page in its usual place if `page`; a line for each thing written. Raises DataError and
-    HostError."""
-    html = exports.html
-    if html is None and page:
-        html = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
-    if html is None and not any((exports.trace, exports.csv, exports.parquet, exports.tensorboard)):
-        return
+def read_runs(folders: Sequence[Path]) -> list[RunView]:
+    """All that is known of these runs, read once. Raises DataError."""
     views = [RunView(folder) for folder in folders]
     for view in views:
         view.read()
+    return views
+
+
+def write_exports(views: Sequence[RunView], exports: Exports, *, page: bool) -> Iterator[str]:
+    """Writes what is asked for, and the page in its usual place if `page`; a line for each thing written. Raises HostError."""
+    html = exports.html
+    if html is None and page:
+        html = views[0].folder / "report.html" if len(views) == 1 else Path("report.html")
     if html is not None:
         yield f"page {page_of(views, html)}"
     if exports.trace is not None:

@@ -33,16 +33,24 @@ class Table:
     def __len__(self) -> int:
         return len(self.step)
 
-    def add(self, record: MetricsRecord) -> None:
-        rows = len(self.step)
+    def add(self, record: MetricsRecord) -> list[str]:
+        """Names of what is of a link, and no column."""
+        rows, columns, links = len(self.step), self.columns, []
         self.step.append(record.step)
         self._put("t_s", rows, record.t_s)
         for name, value in record.values.items():
-            if isinstance(value, (int, float)) and not name.startswith(LINK_PREFIX):
-                self._put(name, rows, float(value))
-        for column in self.columns.values():
+            if isinstance(value, (float, int)):
+                column = columns.get(name)  # nearly always there: a long run asks millions of times
+                if column is not None:
+                    column.append(value)
+                elif name.startswith(LINK_PREFIX):
+                    links.append(name)
+                else:
+                    self._put(name, rows, value)
+        for column in columns.values():
             if len(column) == rows:
                 column.append(math.nan)
+        return links
 
     def _put(self, name: str, rows: int, value: float) -> None:
         column = self.columns.get(name)
@@ -97,13 +105,12 @@ class Tables:
         table = self.nodes.get(record.node)
         if table is None:
             table = self.nodes[record.node] = Table()
-        table.add(record)
+        links = table.add(record)
         spans = record.values.get(SPANS)
         if isinstance(spans, str):
             self.spans.setdefault(record.node, {})[record.step] = spans
-        for name in record.values:
-            if name.startswith(LINK_PREFIX):
-                self._link(record, name)
+        for name in links:
+            self._link(record, name)
 
     def _link(self, record: MetricsRecord, name: str) -> None:
         for place, ending in enumerate((LINK_BYTES, LINK_SECONDS)):

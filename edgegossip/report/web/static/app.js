@@ -10,7 +10,7 @@ class App {
     this.views = [];
     this.state = { run: 0, x: "round", from: 0, to: 0, whole: true, chosen: new Set(), every: false };
     this.zoomed = (a, b) => this.zoom(a, b);
-    this.xText = (v, tick) => (this.state.x === "seconds" ? secondsText(v) : this.state.x === "bytes" ? bytesText(v) : tick ? String(v) : `round ${v}`);
+    this.xText = (v, tick, more) => (this.state.x === "seconds" ? secondsText(v, more) : this.state.x === "bytes" ? bytesText(v, more) : tick ? String(v) : `round ${v}`);
     this.seen = new IntersectionObserver((entries) => entries.forEach((e) => { const view = this.views.find((v) => v.element === e.target); if (view) { view.visible = e.isIntersecting; this.drawSoon(); } }), { rootMargin: "200px" });
   }
 
@@ -127,7 +127,7 @@ function renderHead(app) {
     ["Bits per value", known(d.bits_per_value) ? d.bits_per_value.toFixed(2) : "–", "of what was sent"],
     ["Boards", bad ? `${d.nodes - bad} of ${d.nodes}` : String(d.nodes), bad ? `lost: ${d.failed_nodes.join(", ")}` : d.unfinished_nodes.length ? `${d.unfinished_nodes.length} not finished` : "all finished", bad],
   ];
-  if (app.run.has("sys/energy_j")) { const joules = app.run.boards.reduce((a, k) => a + (app.run.sum("sys/energy_j", k, 0, app.run.length) || 0), 0); tiles.splice(6, 0, ["Energy", scaled(joules, ["J", "kJ", "MJ"]), "all boards that measure it"]); }
+  if (app.run.has("sys/energy_j")) { const joules = app.run.boards.reduce((a, k) => a + (app.run.sum("sys/energy_j", k, 0, app.run.length) || 0), 0); tiles.splice(6, 0, ["Energy", scaled(joules, ["J", "kJ", "MJ"]), "of boards with a sensor"]); }
   document.getElementById("tiles").replaceChildren(...tiles.map(([term, value, note, alarm]) => h("dl", { class: `tile ${alarm ? "bad" : ""}`, style: { margin: 0 } }, h("dt", {}, term), h("dd", {}, value), h("small", {}, note))));
 }
 
@@ -153,7 +153,7 @@ function renderControls(app) {
   };
   chips.append(h("button", { type: "button", class: "chip", onclick: () => { state.chosen = new Set(run.nodes); press(); } }, "all boards"), ...run.boards.map((k, i) => h("button", { type: "button", class: `chip ${app.gone(run.nodes[k]) ? "gone" : ""}`, "data-node": run.nodes[k], "aria-pressed": String(state.chosen.has(run.nodes[k])), title: "click: on or off; double click: only this one", onclick: () => toggle(run.nodes[k], false), ondblclick: () => toggle(run.nodes[k], true) }, h("i", { class: boardDash(i).length ? "dashed" : "", style: { borderTopColor: boardColor(i) } }), run.nodes[k])));
   const every = h("label", { class: "field" }, h("input", { type: "checkbox", checked: state.every, onchange: (e) => { state.every = e.target.checked; app.dirty(); } }), "a line a board");
-  const which = app.runs.length > 1 && h("label", { class: "field" }, "run", h("select", { onchange: (e) => app.select(Number(e.target.value)) }, app.runs.map((r, k) => h("option", { value: k, selected: k === state.run }, `${k + 1}. ${r.doc.name}`))));
+  const which = app.runs.length > 1 && h("label", { class: "field" }, "run", h("select", { onchange: (e) => app.select(Number(e.target.value)) }, app.runs.map((r, k) => h("option", { value: k, selected: k === state.run }, `${k + 1}. ${shortName(r)}`))));
   const axis = h("div", { class: "field" }, "against", segmented("horizontal axis", [["round", "rounds"], ["seconds", "seconds"], ["bytes", "bytes"]], state.x, (x) => { state.x = x; app.dirty(); }));
   document.getElementById("controls").replaceChildren(h("div", {}, which, axis, brush(app), every, chips));
 }

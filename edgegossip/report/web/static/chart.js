@@ -89,8 +89,8 @@ class Chart {
       scales: { x: { time: false, range: (u, lo, hi) => (lo === hi ? [lo - 0.5, hi + 0.5] : [lo, hi]) }, y: { range: (u, lo, hi) => yRange(lo, hi, data) } },
       cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 }, y: false, sync: this.spec.sync ? { key: this.spec.sync, scales: ["x", null], setSeries: false } : undefined },
       axes: [
-        { ...axis, values: (u, at) => at.map((v) => this.spec.xText(v, true)), space: 62, size: 26, incrs: data.whole ? WHOLE : undefined, label: data.xLabel, labelSize: data.xLabel ? 17 : 0, labelFont: font, labelGap: -2 },
-        { ...axis, values: (u, at) => at.map((v) => this.spec.yText(v)), size: (u, values) => 14 + 6.4 * Math.max(3, ...(values || []).map((v) => v.length)), space: 36 },
+        { ...axis, values: (u, at) => tickTexts(at, (v, more) => this.spec.xText(v, true, more)), space: 62, size: 26, incrs: data.whole ? WHOLE : undefined, label: data.xLabel, labelSize: data.xLabel ? 17 : 0, labelFont: font, labelGap: -2 },
+        { ...axis, values: (u, at) => tickTexts(at, this.spec.yText), size: (u, values) => 14 + 6.4 * Math.max(3, ...(values || []).map((v) => v.length)), space: this.spec.height < 200 ? 24 : 34 },
       ],
       series: [{}, ...data.series.map((s) => ({
         label: s.label, stroke: s.color, width: s.width ?? 1.4, dash: s.dash, fill: s.fill, spanGaps: s.spanGaps || false,

@@ -8,13 +8,16 @@ function workOf(run) {
   return { boards: run.doc.summary.nodes, seconds, rate: seconds ? (examples || rounds) / seconds : null, unit: examples ? "examples" : "rounds" };
 }
 
+// Without the time that a run folder's name begins with.
+const shortName = (run) => run.doc.name.replace(/^\d{8}-\d{6}-/, "");
+
 function compareTable(app) {
   const box = h("div", {});
   const card = app.card("runs", "The runs", "full", box);
   const draw = () => {
     const rows = app.runs.map((run, k) => {
       const d = run.doc.summary, work = workOf(run), time = PARTS.map((part) => d.time_s[part] || 0), sum = time.reduce((a, b) => a + b, 0);
-      return { gone: d.failed_nodes.length > 0, cells: [`${k + 1}. ${run.doc.name}`, run.doc.scheme, d.nodes, d.rounds, percentText(d.accuracy.mean), numberText(d.loss), secondsText(work.seconds), secondsText(work.seconds / d.rounds), known(work.rate) ? `${numberText(work.rate)}/s` : "–", bytesText(d.sent_bytes.socket), known(d.bits_per_value) ? d.bits_per_value.toFixed(2) : "–", ...[0, 2, 4].map((p) => percentText(sum ? time[p] / sum : null))] };
+      return { cells: [`${k + 1}. ${shortName(run)}`, run.doc.scheme, d.failed_nodes.length ? `${d.nodes - d.failed_nodes.length} of ${d.nodes}` : d.nodes, d.rounds, percentText(d.accuracy.mean), numberText(d.loss), secondsText(work.seconds), secondsText(work.seconds / d.rounds), known(work.rate) ? `${numberText(work.rate)}/s` : "–", bytesText(d.sent_bytes.socket), known(d.bits_per_value) ? d.bits_per_value.toFixed(2) : "–", ...[0, 2, 4].map((p) => percentText(sum ? time[p] / sum : null))] };
     });
     box.replaceChildren(table(["run", "scheme", "boards", "rounds", "accuracy", "loss", "seconds", "a round", workOf(app.runs[0]).unit, "sent", "bits/value", "compute", "transmit", "wait"], rows));
   };
@@ -24,7 +27,7 @@ function compareTable(app) {
 function speedView(app) {
   const box = h("div", { class: "plot" }), legend = h("div", { class: "legend" });
   const card = app.card("speed", "Speed-up with more boards", "half", h("p", { class: "note" }, "training examples a second of the whole fleet, against the run of the same scheme with the fewest boards"), legend, box);
-  const chart = new Chart(box, { label: "Speed-up over boards", xText: (v, tick) => (tick ? String(v) : `${v} boards`), yText: (v) => `${numberText(v, 3)}×` });
+  const chart = new Chart(box, { label: "Speed-up over boards", xText: (v, tick) => (tick ? String(v) : `${v} boards`), yText: (v, more) => `${numberText(v, more, 3)}×` });
   const draw = () => {
     const schemes = new Map();
     for (const run of app.runs) { const work = workOf(run); if (known(work.rate)) schemes.set(run.doc.scheme, [...(schemes.get(run.doc.scheme) || []), work]); }
@@ -42,12 +45,12 @@ function speedView(app) {
 }
 
 function runsBars(app) {
-  const body = h("div", { class: "bars", role: "list" });
+  const body = h("div", { class: "bars wide", role: "list" });
   const card = app.card("runs-time", "Seconds of a round, run by run", "half", h("p", { class: "note" }, "mean of the boards"), partLegend(), body);
   const draw = () => {
     const rows = app.runs.map((run, k) => {
       const per = run.boards.map((b) => [partSums(run, b, 0, run.length - 1), run.rounds(b, 0, run.length - 1)]).filter(([sums, n]) => sums && n);
-      return { node: `${k + 1}. ${run.doc.scheme} × ${run.doc.summary.nodes}`, sums: PARTS.map((_, p) => per.reduce((a, [sums, n]) => a + sums[p] / n, 0) / (per.length || 1)) };
+      return { node: `${k + 1}. ${run.doc.summary.nodes} × ${run.doc.scheme}`, sums: PARTS.map((_, p) => per.reduce((a, [sums, n]) => a + sums[p] / n, 0) / (per.length || 1)) };
     });
     const total = (row) => row.sums.reduce((a, b) => a + b, 0), widest = Math.max(...rows.map(total), 1e-12);
     body.replaceChildren(...rows.flatMap((row) => barRow(app, row, (v) => v, total(row), widest, secondsText)));
@@ -66,7 +69,7 @@ function runsMetric(app, name, title) {
     const series = curves.map((curve, k) => {
       const y = new Float64Array(places.length).fill(NaN);
       for (const [x, v] of curve) y[at.get(x)] = v;
-      return { label: `${k + 1}. ${app.runs[k].doc.scheme} × ${app.runs[k].doc.summary.nodes}`, y, color: boardColor(k), dash: boardDash(k), width: 1.8, spanGaps: true, dots: false, kind: "last", empty: !curve.length };
+      return { label: `${k + 1}. ${app.runs[k].doc.summary.nodes} × ${app.runs[k].doc.scheme}`, y, color: boardColor(k), dash: boardDash(k), width: 1.8, spanGaps: true, dots: false, kind: "last", empty: !curve.length };
     }).filter((one) => !one.empty);
     legend.replaceChildren(...legendOf(series));
     chart.draw({ x: Float64Array.from(places), from: 0, to: places.length - 1, series, whole: kind === "round", xLabel: X_LABELS[kind] });

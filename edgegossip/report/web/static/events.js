@@ -12,13 +12,14 @@ function eventsView(app) {
     const all = app.run.doc.events.filter((e) => app.picked(e.node)), found = which === "alarms" ? all.filter((e) => ALARMS.has(e.event)) : all, shown = found.slice(-SHOWN_EVENTS);
     note.textContent = `${found.length} of ${app.run.doc.events.length}` + (shown.length < found.length ? `, the last ${shown.length} are shown` : "");
     box.replaceChildren(shown.length ? h("table", {}, h("tbody", {}, shown.map((e) => h("tr", { class: ALARMS.has(e.event) ? "alarm" : null }, h("td", {}, secondsText(e.t_s)), h("td", {}, e.node), h("td", {}, e.event), h("td", {}, e.text))))) : h("p", { class: "empty" }, which === "alarms" ? "nothing alarming happened" : "no events"));
+    box.style.minHeight = `${Math.min(320, box.firstChild.offsetHeight + 2)}px`;
   };
   return { element: card.element, draw };
 }
 
 function boardsView(app) {
   const box = h("div", {});
-  const card = app.card("boards", "Boards", "half", box);
+  const card = app.card("boards", "Boards", "full", box);
   const draw = () => {
     const run = app.run, peak = (node, name) => { const column = run.tables[node]?.[name]; return column ? column.reduce((a, v) => (v > a ? v : a), -Infinity) : null; };
     const sensors = [["sys/temperature_c", "hottest"], ["sys/energy_j", "energy"]].filter(([name]) => run.has(name));

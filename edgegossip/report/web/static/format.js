@@ -1,50 +1,61 @@
 // Numbers as people read them, as units.py has them, and elements of the page.
 
-function three(v) { return v >= 99.95 ? v.toFixed(0) : v >= 9.995 ? v.toFixed(1) : v.toFixed(2); }
+// `more` digits than usual tell the ticks of an axis apart whose range is narrow.
 
-function scaled(v, units, base = 1000) {
+const three = (v, more = 0) => v.toFixed((v >= 99.95 ? 0 : v >= 9.995 ? 1 : 2) + more);
+
+function scaled(v, units, more = 0) {
   let k = 0;
-  while (Math.abs(v) >= 999.5 && k < units.length - 1) { v /= base; k++; }
-  return `${k === 0 ? Math.round(v) : three(v)} ${units[k]}`;
+  while (Math.abs(v) >= 999.5 && k < units.length - 1) { v /= 1000; k++; }
+  return `${k === 0 ? v.toFixed(more) : three(v, more)} ${units[k]}`;
 }
 
 const known = (v) => v !== null && v !== undefined && v === v;
-const bytesText = (v) => (known(v) ? scaled(v, ["B", "kB", "MB", "GB", "TB"]) : "–");
-const percentText = (v) => (known(v) ? `${(100 * v).toFixed(1)} %` : "–");
+const orDash = (text) => (v, more = 0) => (known(v) ? text(v, more) : "–");
+const bytesText = orDash((v, more) => scaled(v, ["B", "kB", "MB", "GB", "TB"], more));
+const percentText = orDash((v, more) => `${(100 * v).toFixed(1 + more)} %`);
 
-function secondsText(s) {
-  if (!known(s)) return "–";
+const secondsText = orDash((s, more) => {
   if (s === 0) return "0 s";
-  if (Math.abs(s) < 0.0009995) return `${three(s * 1e6)} µs`;
-  if (Math.abs(s) < 0.9995) return `${three(s * 1e3)} ms`;
-  if (s < 119.5) return `${three(s)} s`;
+  if (Math.abs(s) < 0.0009995) return `${three(s * 1e6, more)} µs`;
+  if (Math.abs(s) < 0.9995) return `${three(s * 1e3, more)} ms`;
+  if (s < 119.5) return `${three(s, more)} s`;
   const whole = Math.round(s), hours = Math.floor(whole / 3600), minutes = Math.floor((whole % 3600) / 60);
   return hours >= 2 ? `${hours} h ${String(minutes).padStart(2, "0")} min` : `${Math.floor(whole / 60)} min ${String(whole % 60).padStart(2, "0")} s`;
-}
+});
 
-function numberText(v, digits = 4) {
+const numberText = (v, more = 0, digits = 4) => {
   if (!known(v)) return "–";
   if (v === 0) return "0";
-  return Math.abs(v) >= 1e6 || Math.abs(v) < 1e-3 ? v.toExponential(2) : String(+v.toPrecision(digits));
-}
+  return Math.abs(v) >= 1e6 || Math.abs(v) < 1e-3 ? v.toExponential(2 + more) : String(+v.toPrecision(digits + more));
+};
 
 // How values of a metric read, by the unit at the end of its name.
-function unitOf(name) {
-  if (name.endsWith("_bytes")) return bytesText;
-  if (name.endsWith("_s")) return secondsText;
-  if (name.endsWith("accuracy")) return percentText;
-  if (name.endsWith("_c")) return (v) => (known(v) ? `${v.toFixed(1)} °C` : "–");
-  if (name.endsWith("_w")) return (v) => (known(v) ? `${numberText(v, 3)} W` : "–");
-  if (name.endsWith("_j")) return (v) => (known(v) ? `${numberText(v, 4)} J` : "–");
-  if (name.endsWith("_hz")) return (v) => (known(v) ? scaled(v, ["Hz", "kHz", "MHz", "GHz"]) : "–");
-  if (name.endsWith("_percent")) return (v) => (known(v) ? `${numberText(v, 4)} %` : "–");
-  return (v) => numberText(v);
+const UNITS = [
+  ["_bytes", bytesText], ["_s", secondsText], ["accuracy", percentText],
+  ["_c", orDash((v, more) => `${v.toFixed(1 + more)} °C`)],
+  ["_w", orDash((v, more) => `${numberText(v, more, 3)} W`)],
+  ["_j", orDash((v, more) => scaled(v, ["J", "kJ", "MJ"], v < 1000 ? more + 2 : more))],
+  ["_hz", orDash((v, more) => scaled(v, ["Hz", "kHz", "MHz", "GHz"], more))],
+  ["_percent", orDash((v, more) => `${numberText(v, more)} %`)],
+];
+
+const unitOf = (name) => (UNITS.find(([ending]) => name.endsWith(ending)) || [null, numberText])[1];
+
+// The ticks of an axis, with as many digits as tell them apart.
+function tickTexts(values, text) {
+  let texts = [];
+  for (let more = 0; more < 5; more++) {
+    texts = values.map((v) => text(v, more));
+    if (new Set(texts).size === texts.length) break;
+  }
+  return texts;
 }
 
 const TITLES = {
   "train/loss": "Loss", "eval/accuracy": "Test accuracy", "train/lr": "Learning rate", "codec/bits_per_value": "Bits per value",
   "codec/relative_error": "Relative error of the codec", "gossip/consensus_distance": "Distance to neighbours’ models",
-  "net/sent_bytes": "Bytes sent a round", "sys/temperature_c": "Temperature", "sys/throttled": "Throttled", "sys/rss_bytes": "Resident memory",
+  "net/sent_bytes": "Bytes sent a round", "sys/temperature_c": "Temperature", "sys/throttled": "Throttled (share of boards)", "sys/rss_bytes": "Resident memory",
   "sys/peak_rss_bytes": "Peak memory", "sys/cpu_percent": "CPU load of the process", "sys/power_w": "Power", "sys/energy_j": "Energy a round",
   "sys/frequency_hz": "CPU frequency", "sys/threads": "Threads", "sys/descriptors": "Open descriptors", "sys/tasks": "Coroutines",
   "time/cpu_s": "CPU seconds a round", "train/examples": "Examples a round", "net/received_bytes": "Bytes received a round",

@@ -74,7 +74,7 @@ function anyView(app) {
   const draw = () => {
     const names = [...app.run.names].filter((n) => !["step", "t_s", "rounds"].includes(n)).sort(), now = names.includes(choose.value) ? choose.value : names.includes("time/round_s") ? "time/round_s" : names[0];
     choose.replaceChildren(...names.map((name) => h("option", { value: name, selected: name === now }, name)));
-    chart = chart || new Chart(box, { label: "Any metric", xText: app.xText, yText: (v) => unitOf(choose.value)(v), zoomed: app.zoomed, sync: "x", height: 250 });
+    chart = chart || new Chart(box, { label: "Any metric", xText: app.xText, yText: (v, more) => unitOf(choose.value)(v, more), zoomed: app.zoomed, sync: "x", height: 250 });
     const drawn = metricSeries(app, app.run, now);
     legend.replaceChildren(...legendOf(drawn.series));
     chart.draw({ ...app.axis(), ...drawn, top: drawn.arrays && topOf(drawn.arrays, app.state.from, app.state.to) });

@@ -17,7 +17,7 @@ function linksView(app) {
     }
     note.textContent = doc.links_of === "links" ? "Frames and the messages around them, over the whole run; seconds in which something was under way." : "Boards’ sockets over the whole run; seconds are the board’s time in transmit, both ways together.";
     const text = mode === "bytes" ? bytesText : mode === "seconds" ? secondsText : (v) => (known(v) ? `${bytesText(v)}/s` : "–");
-    const values = [...cells.values()].map((c) => c[mode]).filter(known), low = Math.min(...values), high = Math.max(...values);
+    const values = [...cells.values()].map((c) => c[mode]).filter(known), low = 0, high = Math.max(...values, 0);
     box.replaceChildren(h("div", { class: "scroll" }, heat(names, cells, mode, text, low, high), scale(text, low, high)), linkTable(cells, mode, text));
   };
   return { element: card.element, draw };
