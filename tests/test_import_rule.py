@@ -75,7 +75,7 @@ OUTSIDE = {
     "flower": {"flwr", "grpc", "google", "httpx", "starlette", "uvicorn"},  # the last three are dependencies of flwr
     "report": {"matplotlib", "rich", "pyarrow"},
     "study": {"matplotlib"},
-    "scale": {"tomli_w", "torch", "matplotlib"},
+    "scale": {"tomli_w", "torch", "matplotlib", "psutil"},
     "image": {"nanobind"},
     "launch": {"click", "psutil", "setproctitle"},
     "cli": {"click"},

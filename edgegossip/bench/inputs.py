@@ -77,12 +77,21 @@ def synthetic(n: int, seed: int) -> Input:
     whole = dict(shapes)
     parts, specs = [], []
     for piece in _filled(shapes, n):
-        of = whole[piece.source]
-        alpha = 1e-3 * math.exp(0.5 * rng.standard_normal())
-        alpha *= 8.0 if len(of) == 1 else 1.0 / math.sqrt(math.prod(of[1:]))
         specs.append(TensorSpec(piece.title, piece.shape))
-        parts.append(_gennorm(rng, math.prod(piece.shape), alpha))
+        parts.append(_gennorm(rng, math.prod(piece.shape), _scale(rng, whole[piece.source])))
     return Input("synthetic", Layout.of(specs), np.concatenate(parts))
+
+
+def in_layout(layout: Layout, seed: int) -> Vec:
+    """A vector of the same law in the tensors of a model, float32[layout.size]."""
+    rng = np.random.default_rng(seed)
+    return np.concatenate([_gennorm(rng, spec.size, _scale(rng, spec.shape)) for spec in layout.tensors])
+
+
+def _scale(rng: np.random.Generator, shape: Shape) -> float:
+    """alpha of a tensor of this shape."""
+    alpha = 1e-3 * math.exp(0.5 * rng.standard_normal())
+    return alpha * (8.0 if len(shape) <= 1 else 1.0 / math.sqrt(math.prod(shape[1:])))
 
 
 def _gennorm(rng: np.random.Generator, size: int, alpha: float) -> Vec:

@@ -34,6 +34,8 @@ COMMANDS = {
     "codec": "edgegossip.cli.codec",
     "sim": "edgegossip.cli.sim",
     "topology": "edgegossip.cli.topology",
+    "plan": "edgegossip.cli.plan",
+    "calibrate": "edgegossip.cli.calibrate",
 }
 
 

@@ -44,9 +44,9 @@ class DeviceProfile:
     link_bits_per_s: float  # of the board's own network interface, as TCP sees it, each way
     encode_bytes_per_s: Mapping[str, float]  # codec -> float32 bytes/s, one thread; "default" for all others
     decode_bytes_per_s: Mapping[str, float]
-    accelerator_flops: float | None = (
-        None  # float32 operations/s in training steps on its GPU; None: nothing that trains
-    )
+    one_thread_flops: float | None = None  # fp32_flops on one thread; None: an even share of the cores
+    one_thread_int8_ops: float | None = None
+    accelerator_flops: float | None = None  # as fp32_flops, on its GPU; None: nothing that trains
     power_sensors: tuple[str, ...] = ()  # what edgegossip.profiling.sensors finds on it
     sources: Mapping[str, str] = field(default_factory=dict)  # key -> where the number comes from
 
@@ -63,8 +63,12 @@ class DeviceProfile:
         Integer training runs on the CPU only."""
         if accelerated and self.accelerator_flops is not None and precision != "int8":
             return self.accelerator_flops
-        whole = self.int8_ops if precision == "int8" else self.fp32_flops
-        return whole * min(threads, self.cores) / self.cores
+        whole, one = self.fp32_flops, self.one_thread_flops
+        if precision == "int8":
+            whole, one = self.int8_ops, self.one_thread_int8_ops
+        one = whole / self.cores if one is None else one
+        more = min(threads, self.cores) - 1
+        return one if not more else one + (whole - one) * more / (self.cores - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +294,7 @@ _DEVICE: Mapping[str, Check] = {
     **dict.fromkeys(
         ("fp32_flops", "int8_ops", "memory_bytes_per_s", "link_bits_per_s", "accelerator_flops"), _positive
     ),
+    **dict.fromkeys(("one_thread_flops", "one_thread_int8_ops"), _positive),
     **dict.fromkeys(("encode_bytes_per_s", "decode_bytes_per_s"), _table_of(_positive)),
     "power_sensors": _texts,
     "sources": _table_of(_text),

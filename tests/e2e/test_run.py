@@ -16,6 +16,7 @@ from tests.e2e.command import Running, edgegossip
 
 MODES = ("gossip", "server")
 SHORT = ("--set", "run.rounds=12", "--set", "training.local_steps=2")
+PARTS = ("compute", "encode", "transmit", "decode", "wait")
 LONG = ("--set", "run.rounds=100000", "--set", "evaluation.every=50000", "--no-plots")
 TWO = {"gossip": ("--set", "run.nodes=2", "--set", "gossip.topology=complete"), "server": ("--set", "run.nodes=2")}
 
@@ -58,10 +59,26 @@ def _check_accounts(folder: Path, mode: str, codec: str) -> None:
     rows = [r for r in read_run(folder).metrics() if r.node.startswith("board")]
     assert len(rows) == 4 * 12
     for row in rows:
-        parts = sum(
-            row.number(f"time/{p}_s") or 0 for p in ("compute", "encode", "transmit", "decode", "wait", "other")
-        )
+        parts = sum(row.number(f"time/{p}_s") or 0 for p in (*PARTS, "other"))
         assert parts == pytest.approx(row.number("time/round_s"), rel=1e-6)
+        cpu = sum(row.number(f"cpu/{p}_s") or 0 for p in (*PARTS, "other"))
+        assert cpu == pytest.approx(row.number("time/cpu_s"), abs=1e-5)
+        stages = sum(row.number(f"time/{s}_s") or 0 for s in ("forward", "backward", "optimiser"))
+        assert 0 < stages <= row.number("time/compute_s")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_nearly_all_of_a_round_is_accounted_for(mode: str, tmp_path: Path) -> None:
+    """But for evaluations. In CPU time: on a busy machine others may take the core in between."""
+    long = ("--set", "run.rounds=12", "--set", "training.local_steps=200", "--set", "evaluation.every=6", "--no-plots")
+    with edgegossip("run", f"quickstart-{mode}", *long, runs=tmp_path) as running:
+        assert running.finish(110)[0] == 0
+        rows = [r for r in read_run(running.folder()).metrics() if r.node.startswith("board")]
+    for board in {r.node for r in rows}:
+        plain = [r for r in rows if r.node == board and r.number("eval/accuracy") is None]
+        known = sum(r.number(f"cpu/{p}_s") or 0 for r in plain for p in PARTS)
+        assert known == pytest.approx(sum(r.number("time/cpu_s") for r in plain), rel=0.03)
 
 
 def _check_folder(folder: Path) -> None:

@@ -1,0 +1,199 @@
+"""A profile of the machine that it runs on, in about a minute: what `edgegossip calibrate` writes.
+
+Training rates are those of the recipe's own model and batch, through the same workload that a board runs, on made-up examples:
+operations of a step as `cost` counts them, over the seconds that it took. Codecs are timed on one million values of a gradient's
+distribution, one thread. Memory is copied from one array into another, larger than caches.
+
+Rates of one thread are by CPU time, which other processes do not lengthen much; those of all cores are by the clock on the wall:
+leave the machine alone meanwhile. Each figure is the best of several, as the machine can do it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from edgegossip import codecs
+from edgegossip.bench.inputs import in_layout
+from edgegossip.codecs.base import Ctx
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.profiling.environment import board_name, cpu_name
+from edgegossip.profiling.sensors.detect import detect, powers
+from edgegossip.recipe import Recipe, with_settings
+from edgegossip.scale import cost
+from edgegossip.scale.devices import DEFAULT, DeviceProfile
+from edgegossip.scale.link_test import LinkRate
+from edgegossip.training.data import DataSet, Description, describe
+from edgegossip.training.data.base import Examples, InMemory
+from edgegossip.training.workload import TorchWorkload
+from edgegossip.types import ConfigError
+
+CODECS = (
+    "fp32",
+    "fp16",
+    "minmax8",
+    "4-bit-qsgd",
+    "8-bit-qsgd",
+    "4-bit-elastiquant",
+    "8-bit-elastiquant",
+    "e-elastiquant",
+    "elasticl",
+    "co3",
+    "terngrad",
+    "signsgd",
+    "topk",
+)
+VALUES = 1 << 20
+_BUDGET_S = 6.0  # of each training rate
+_ROUNDS = 5
+_COPIED_BYTES = 64 << 20
+_EXAMPLES = 256
+
+Note = Callable[[str], None]
+
+
+def calibrate(name: str, recipe: Recipe, link: LinkRate | None = None, note: Note = lambda text: None) -> DeviceProfile:
+    """Measure; `note` gets a sentence before each part. `link`: what a peer measured; without one the interface's nominal rate.
+
+    Raises ConfigError for a recipe that cannot be built."""
+    cores = len(os.sched_getaffinity(0))
+    layout, step = cost.of_recipe(recipe)
+    if not step.flops:
+        raise ConfigError(
+            f"model {recipe.model.name} has no product that is counted; calibrate with another model.name"
+        )
+    rates = {}
+    for precision in ("fp32", "int8"):
+        for threads in dict.fromkeys((1, cores)):
+            note(f"training, {precision}, {threads} threads")
+            settings = {"training.precision": precision, "run.threads": threads, "run.nodes": 2}
+            rates[precision, threads] = _training_rate(with_settings(recipe, settings), step.flops)
+    note("codecs")
+    encode, decode = _codec_rates()
+    note("memory")
+    memory = _memory_rate()
+    bits, link_source = _link(link)
+    how = f"measured: {datetime.now(UTC):%Y-%m-%d} on {_machine()}, torch {torch.__version__}, edgegossip calibrate"
+    training = (
+        f"{how}; {recipe.model.name} with {recipe.model.norm}, batch {recipe.training.batch_size}, {layout.size} values"
+    )
+    return DeviceProfile(
+        name=name,
+        title=_machine(),
+        cores=cores,
+        memory_bytes=psutil.virtual_memory().total,
+        fp32_flops=max(rates["fp32", cores], rates["fp32", 1]),  # on a busy machine more threads may be slower
+        int8_ops=max(rates["int8", cores], rates["int8", 1]),
+        memory_bytes_per_s=memory,
+        link_bits_per_s=bits,
+        encode_bytes_per_s=encode,
+        decode_bytes_per_s=decode,
+        one_thread_flops=rates["fp32", 1],
+        one_thread_int8_ops=rates["int8", 1],
+        power_sensors=tuple(sensor.name for sensor in powers(detect())),
+        sources={
+            **dict.fromkeys(("cores", "memory_bytes"), how),
+            **dict.fromkeys(("fp32_flops", "int8_ops"), f"{training}, {cores} threads"),
+            **dict.fromkeys(("one_thread_flops", "one_thread_int8_ops"), f"{training}, one thread, CPU time"),
+            "memory_bytes_per_s": f"{how}; {_COPIED_BYTES >> 20} MiB copied",
+            **dict.fromkeys(
+                ("encode_bytes_per_s", "decode_bytes_per_s"), f"{how}; {VALUES} values, one thread, CPU time"
+            ),
+            "link_bits_per_s": link_source,
+        },
+    )
+
+
+def _machine() -> str:
+    return board_name() or cpu_name() or platform.machine()
+
+
+def made_up(about: Description) -> DataSet:
+    """Random examples in the shape of a data set."""
+    rng = np.random.default_rng(1)
+    inputs = rng.integers(0, 256, (_EXAMPLES, *about.shape), dtype=np.uint8)
+    labels = (np.arange(_EXAMPLES) % about.classes).astype(np.int64)
+    part = Examples(labels, InMemory(inputs))
+    return DataSet("made-up", about, part, part)
+
+
+def _training_rate(recipe: Recipe, step_flops: float) -> float:
+    """Operations/s of local updates."""
+    threads = torch.get_num_threads()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            share = np.arange(_EXAMPLES, dtype=np.int64)
+            workload = TorchWorkload(recipe, 0, made_up(describe(recipe.data)), share)
+            x = workload.initial(recipe.run.seed)
+        clock = time.process_time if recipe.run.threads == 1 else time.perf_counter
+        seconds = _best(lambda: workload.local_update(x, 0), clock, _BUDGET_S)
+    finally:
+        torch.set_num_threads(threads)
+    return _four(step_flops * recipe.training.local_steps / seconds)
+
+
+def _four(value: float) -> float:
+    """Four digits: more would be noise."""
+    return float(f"{value:.4g}")
+
+
+def _best(work: Callable[[], Any], clock: Callable[[], float], budget_s: float) -> float:
+    """The shortest of some runs, after one that warms up; no more once the budget is spent."""
+    start = time.perf_counter()
+    work()
+    best, rounds = float("inf"), 0
+    while rounds < 2 or (rounds < _ROUNDS and time.perf_counter() - start < budget_s):
+        before = clock()
+        work()
+        best, rounds = min(best, clock() - before), rounds + 1
+    return max(best, 1e-9)
+
+
+def _codec_rates() -> tuple[dict[str, float], dict[str, float]]:
+    """float32 bytes/s into and out of each codec; the slowest stands for those that are not measured."""
+    layout = Layout.of([TensorSpec("w", (1024, VALUES // 1024))])
+    x, ctx = in_layout(layout, 1), Ctx(key=1, round=0, loss=1.0, lr=0.1)
+    encode: dict[str, float] = {}
+    decode: dict[str, float] = {}
+    for name in CODECS:
+        codec = codecs.get(name)
+        state = codec.init(layout)
+        body, _ = codec.encode(x, state, ctx)
+        encode[name] = _four(x.nbytes / _best(partial(codec.encode, x, state, ctx), time.process_time, 1.0))
+        decode[name] = _four(x.nbytes / _best(partial(codec.decode, body, layout), time.process_time, 1.0))
+    return {DEFAULT: min(encode.values()), **encode}, {DEFAULT: min(decode.values()), **decode}
+
+
+def _memory_rate() -> float:
+    size = min(_COPIED_BYTES, psutil.virtual_memory().available // 4) // 4 * 4
+    source, target = np.ones(size // 4, np.float32), np.empty(size // 4, np.float32)
+    return _four(source.nbytes / _best(lambda: np.copyto(target, source), time.process_time, 2.0))
+
+
+def _link(link: LinkRate | None) -> tuple[float, str]:
+    """Bits/s of this machine's network, and where that comes from."""
+    if link is not None:
+        bits = min(link.up_bits_per_s, link.down_bits_per_s)
+        both = f"{link.up_bits_per_s / 1e6:.1f} Mbit/s there, {link.down_bits_per_s / 1e6:.1f} back"
+        return (
+            bits,
+            f"measured: TCP to a peer, {both}, round trip {1000 * link.round_trip_s:.2f} ms, edgegossip calibrate",
+        )
+    stats = psutil.net_if_stats()
+    speeds = [s.speed for name, s in stats.items() if s.isup and s.speed > 0 and name != "lo"]
+    if speeds:
+        return max(
+            speeds
+        ) * 1e6 * 0.941, "derived: nominal rate of the interface * 0.941; measure it with --peer HOST:PORT"
+    return 100e6, "assumed: the interface names no rate; measure it with --peer HOST:PORT"

@@ -1,0 +1,94 @@
+"""What a local update of a recipe takes: operations and bytes of memory, counted on torch's meta device, where tensors have
+shapes and no values. So it takes a second for a model of any size, and nothing is trained.
+
+Operations are those that torch's FlopCounterMode knows (matrix products and convolutions, forward and backward; a multiply-add is
+two). What it does not know (norms, activations, the optimiser) is in a profile's rate, which is measured the same way.
+Integer training is counted as its float32 twin: the products are the same ones.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from edgegossip.layout import Layout
+from edgegossip.recipe import Recipe
+from edgegossip.training import models
+from edgegossip.training.data import Description, describe
+from edgegossip.training.flat_model import layout_of_module
+
+PROCESS_BYTES = 230_000_000  # Python, torch (CPU) and gRPC before there is a model: resident on x86-64, torch 2.13
+# Training and test examples of the package's data sets; what a user's own data take is not counted.
+_EXAMPLES = {
+    "digits": (1437, 360),
+    "mnist": (60_000, 10_000),
+    "fashion-mnist": (60_000, 10_000),
+    "cifar10": (50_000, 10_000),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """One optimiser step on one board."""
+
+    flops: float  # operations, forward and backward
+    saved_bytes: int  # what autograd keeps from forward to backward
+
+
+def step_cost(module: nn.Module, inputs: Tensor, classes: int) -> StepCost:
+    """Of a module on the device of `inputs`, [batch, *shape]; one forward and one backward run."""
+    saved: dict[int, int] = {}
+    own = {p.untyped_storage()._cdata for p in module.parameters()}
+    kept: list[Any] = []  # alive until the end, so that no address is used twice
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept.append(storage)
+        if storage._cdata not in own:
+            saved[storage._cdata] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    labels = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
+    with FlopCounterMode(display=False) as counter:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = F.cross_entropy(module(inputs), labels)
+        loss.backward()
+    return StepCost(float(counter.get_total_flops()), sum(saved.values()))
+
+
+def of_recipe(recipe: Recipe) -> tuple[Layout, StepCost]:
+    """Layout of the recipe's model, and a step of its batch size. Raises ConfigError as `run` does."""
+    about = describe(recipe.data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = _on_meta(recipe, about)
+    batch = torch.empty((recipe.training.batch_size, *about.shape), device="meta")
+    module.train()
+    cost = step_cost(module, batch, about.classes)
+    saved = cost.saved_bytes // 4 if recipe.training.precision == "int8" else cost.saved_bytes  # a byte a value
+    return layout_of_module(module), StepCost(cost.flops, saved)
+
+
+def _on_meta(recipe: Recipe, about: Description) -> nn.Module:
+    with torch.device("meta"):
+        return models.build(recipe.model, about.shape, about.classes)
+
+
+def board_bytes(recipe: Recipe, layout: Layout, cost: StepCost, neighbours: int, message_bytes: int) -> int:
+    """Resident bytes of a board, modelled: the process, its vectors, what autograd keeps, the data and messages under way.
+
+    Vectors of the model's size: the model, gradient, momentum, update, the round's model and what is to be sent; a replica of
+    each neighbour and one's own where differences travel (gossip), and a checkpoint's copy."""
+    vectors = 6 + (neighbours + 1 if recipe.run.mode == "gossip" else 1) + (1 if recipe.checkpoint.every else 0)
+    train, test = _EXAMPLES.get(recipe.data.name, (0, 0))
+    examples = (recipe.data.train_examples or train) / recipe.run.nodes + (recipe.data.test_examples or test)
+    data = examples * (math.prod(describe(recipe.data).shape) + 8)  # as stored: a byte a pixel, and a label
+    messages = 2 * max(1, neighbours) * message_bytes
+    return round(PROCESS_BYTES + 4 * layout.size * vectors + 2 * cost.saved_bytes + data + messages)
