@@ -19,6 +19,8 @@ BOARDS = (
     "other",
 )
 LISTEN = "0.0.0.0:7700"
+# What a board that joins says itself (node/entering.py): its own matters, and functions that it trusts.
+_OWN = ("data.dir=", "data.name=", "model.name=", "run.threads=", "evaluation.", "network.", "checkpoint.")
 _KEY_TYPES = ("ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-")
 
 
@@ -99,7 +101,8 @@ def arguments(profile: Profile, name: NodeId, fleet: Sequence[NodeId]) -> tuple[
         recipe = profile.recipe or "quickstart-gossip"
         reach = ("--listen", profile.listen, "--advertise", profile.join[0])
         return (recipe, *settings, "--members", ",".join(boards), *reach)
-    return (*(part for seed in profile.join for part in ("--join", seed)), "--listen", profile.listen)
+    own = [part for setting in profile.settings if setting.startswith(_OWN) for part in ("--set", setting)]
+    return (*(part for seed in profile.join for part in ("--join", seed)), "--listen", profile.listen, *own)
 
 
 def load(folder: Path, name: NodeId) -> Profile:

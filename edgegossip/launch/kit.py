@@ -26,7 +26,7 @@ from edgegossip.mesh.security import der
 from edgegossip.mesh.security.identity import CA, CERTIFICATE, CRL, KEY
 from edgegossip.mesh.security.revocations import Revocations, write_file
 from edgegossip.node.notify import Service, service
-from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError
+from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError, RunError
 
 ABOUT, ARGUMENTS = "board.json", "node.args"
 MEMBERS = "--members"  # who says this founds a run
@@ -107,9 +107,9 @@ class Patience:
         """Before anything is begun. Counts this process as failed until `well` says otherwise."""
         failures = int(_content(self._file) or b"0")
         self._write(failures + 1)
-        if failures:
-            seconds = min(FIRST_S * 2.0 ** min(failures - 1, 10), LONGEST_S)
-            say(f"failed {failures} {'time' if failures == 1 else 'times'} in a row: begins again in {seconds:.0f} s")
+        if failures > 1:  # once may be anything
+            seconds = min(FIRST_S * 2.0 ** min(failures - 2, 10), LONGEST_S)
+            say(f"failed {failures} times in a row: begins again in {seconds:.0f} s")
             self._sleep(seconds)
         self._began = self._clock()
 
@@ -135,12 +135,24 @@ def run(kit: Path, runs: Path, node: Callable[[list[str]], int], say: Callable[[
     if patience is not None:
         patience.wait(say)
     make_room(runs)
+    anew = None if runtime is None else runtime / "anew"
+    if anew is not None and anew.exists():
+        anew.unlink()
+        arguments = [*arguments, "--fresh"]
     failed = True
     try:
         code = node(arguments)
         failed = code != 0
     except KeyboardInterrupt:
         failed = False  # systemd stops it
+        raise
+    except RunError as error:  # that run is over, or went on without this board: it is not to be gone on with
+        if over is not None:
+            say(str(error))
+            over.keep(boot_id())
+            _stay(to, say)
+        if anew is not None:
+            anew.touch()
         raise
     finally:
         if patience is not None:

@@ -108,12 +108,14 @@ def test_revoked_boards_get_none_and_kits_without_a_run_say_so(tmp_path):
 
 def test_a_mesh_has_a_founder_and_others_who_join(tmp_path):
     fleet = Fleet.create(tmp_path / "fleet", "home", 20).add_all(("a", "b"), "board", 20)
-    given = {"join": ("a.local:7700",), "founder": "a", "settings": ("run.rounds=3",)}
+    given = {"join": ("a.local:7700",), "founder": "a", "settings": ("run.rounds=3", "run.threads=2")}
     making.set_profiles(fleet, ("a", "b"), given)
     a, b = (kitfile.parse(making.make(fleet, name, 0)).node for name in ("a", "b"))
-    assert a[:5] == ("quickstart-gossip", "--set", "run.rounds=3", "--set", "run.nodes=2")
-    assert a[5:] == ("--members", "a,b", "--listen", "0.0.0.0:7700", "--advertise", "a.local:7700")
-    assert b == ("--join", "a.local:7700", "--listen", "0.0.0.0:7700")
+    assert a[:7] == ("quickstart-gossip", "--set", "run.rounds=3", "--set", "run.threads=2", "--set", "run.nodes=2")
+    assert a[7:] == ("--members", "a,b", "--listen", "0.0.0.0:7700", "--advertise", "a.local:7700")
+    assert b == ("--join", "a.local:7700", "--listen", "0.0.0.0:7700", "--set", "run.threads=2"), (
+        "what is its own matter"
+    )
 
 
 def test_the_commands(tmp_path, monkeypatch):

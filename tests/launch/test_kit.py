@@ -12,7 +12,7 @@ import pytest
 from edgegossip.launch import kit as kits
 from edgegossip.mesh.security.identity import Identity
 from edgegossip.node.notify import EVERY_S, Service, ServiceSink
-from edgegossip.types import ConfigError, DataError, PeerError
+from edgegossip.types import ConfigError, DataError, PeerError, RunError
 
 
 @pytest.fixture
@@ -71,11 +71,12 @@ def test_failures_in_a_row_make_it_wait_longer(tmp_path):
         now[0] += lasted_s
         patience.ended(failed=failed)
 
-    for _ in range(8):
+    for _ in range(9):
         process()
-    assert slept == [10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0] and "7 times in a row" in said[-1]
+    assert slept == [10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0] and "8 times in a row" in said[-1]
     process(lasted_s=700.0)
     process(failed=False)
+    process()
     process()
     assert len(slept) == 8, "a process that went well, or long, begins a new row"
 
@@ -100,6 +101,22 @@ def test_a_failure_counts_and_the_command_line_is_passed_on(kit, tmp_path, monke
     with pytest.raises(PeerError):
         kits.run(kit, tmp_path / "runs", node, lambda text: None)
     assert (tmp_path / "failures").read_text() == "1"
+
+
+def test_a_run_that_is_over_is_not_gone_on_with(kit, tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    monkeypatch.setattr(kits, "FIRST_S", 0.0)
+    seen = []
+
+    def node(arguments: list[str]) -> int:
+        seen.append("--fresh" in arguments)
+        raise RunError("all its neighbours had left: the run is over")
+
+    for _ in range(2):
+        with pytest.raises(RunError):
+            kits.run(kit, tmp_path / "runs", node, lambda text: None)
+    assert seen == [False, True]
 
 
 def test_only_so_many_runs_are_kept(tmp_path):

@@ -1,0 +1,89 @@
+#!/bin/sh
+# Makes a Jetson with JetPack a board of a fleet, without a container: install.sh [--torch WHEEL] EDGEGOSSIP_WHEEL KIT
+#
+# Run it as root on the Jetson, from a copy of deploy/. It takes a Python that edgegossip runs on (3.11 to 3.13). JetPack 6 has 3.10 as
+# its own and 3.11 among its packages; NVIDIA's torch wheels follow JetPack's own Python, so with 3.11 torch is the CPU build of the lock
+# file, unless --torch names a wheel for that very Python. May be run again: what is there is not fetched again.
+set -eu
+deploy=$(dirname "$(dirname "$(readlink -f "$0")")")
+home=/opt/edgegossip
+
+fail() {
+    echo "install.sh: $1" >&2
+    exit 1
+}
+
+torch=
+if [ "${1:-}" = --torch ]; then
+    [ -n "${2:-}" ] || fail "--torch takes a file: --torch torch-2.9.1-cp311-cp311-linux_aarch64.whl"
+    torch=$2
+    shift 2
+fi
+[ $# -eq 2 ] || fail "usage: install.sh [--torch WHEEL] EDGEGOSSIP_WHEEL KIT"
+wheel=$1
+kit=$2
+[ "$(uname -m)" = aarch64 ] || fail "this machine is $(uname -m), and no Jetson"
+[ "$(id -u)" = 0 ] || fail "installing units needs root: say it again with sudo"
+for file in "$wheel" "$kit" ${torch:+"$torch"}; do
+    [ -f "$file" ] || fail "$file is not there"
+done
+
+python=
+for name in python3 python3.13 python3.12 python3.11; do
+    path=$(command -v "$name") || continue
+    version=$("$path" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    lock=$(ls "$deploy"/locks/*-python"$version"-aarch64.txt 2>/dev/null | head -n 1)
+    if [ -n "$lock" ] && "$path" -c 'import ensurepip' 2>/dev/null; then
+        python=$(readlink -f "$path")
+        break
+    fi
+done
+[ -n "$python" ] || fail "no Python with a lock file in $deploy/locks: apt-get install python3.11 python3.11-venv, then say this again"
+echo "Python $version: $python"
+
+release=jetson-$(cat "$lock" "$wheel" ${torch:+"$torch"} | sha256sum | cut -c 1-8)
+target=$home/releases/$release
+if [ ! -e "$target/whole" ]; then
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    "$python" -m venv "$work/venv"
+    pip() {
+        "$work/venv/bin/python" -m pip --quiet --disable-pip-version-check install --no-cache-dir --no-deps --target "$target/site" "$@"
+    }
+    rm -rf "$target"
+    mkdir -p "$target/site"
+    chmod 755 "$home" "$home/releases" "$target" "$target/site"
+    cp "$lock" "$work/lock.txt"
+    if [ -n "$torch" ]; then
+        sed -i '/^torch==/,/[^\\]$/d' "$work/lock.txt"
+        pip "$torch" || fail "$torch is not for Python $version"
+    fi
+    pip --require-hashes --only-binary :all: --requirement "$work/lock.txt" || fail "packages could not be fetched: is there a network?"
+    pip "$wheel" || fail "$wheel is not for Python $version on aarch64"
+    "$work/venv/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$target/site" || true
+    sync
+    touch "$target/whole"
+fi
+ln -sfn "releases/$release" "$home/current.new"
+mv -T "$home/current.new" "$home/current"
+
+cp -a --no-preserve=ownership "$deploy/rootfs/usr/lib/edgegossip" /usr/lib/
+cp -a --no-preserve=ownership "$deploy"/rootfs/etc/systemd/system/. /etc/systemd/system/
+for service in firstboot guard checkin node; do
+    folder=/etc/systemd/system/edgegossip-$service.service.d
+    command=$(sed -n "s#^ExecStart=/usr/bin/python3#$python#p" "/etc/systemd/system/edgegossip-$service.service")
+    mkdir -p "$folder"
+    printf '[Service]\nExecStart=\nExecStart=%s\n' "$command" > "$folder/python.conf"
+done
+cp "$deploy/jetson/edgegossip-node.service.d/gpu.conf" /etc/systemd/system/edgegossip-node.service.d/
+
+# The kit goes the way of every other; JetPack's own tools grow partitions, so ours leaves them alone.
+mkdir -p /etc/edgegossip /boot/firmware
+touch /etc/edgegossip/grown
+install -m 600 "$kit" /boot/firmware/edgegossip.kit
+systemctl daemon-reload
+systemctl restart edgegossip-firstboot.service || fail "$(cat /boot/firmware/edgegossip-firstboot.txt 2>/dev/null || echo 'see: journalctl -u edgegossip-firstboot')"
+for unit in edgegossip-guard.timer edgegossip-checkin.timer edgegossip-node.service; do
+    systemctl restart --no-block "$unit"
+done
+echo "this Jetson is $(hostname); watch it: journalctl -fu edgegossip-node"
