@@ -84,7 +84,7 @@ def test_a_trace_has_every_round_with_its_parts_inside(view, records, tmp_path):
         for part in PARTS:
             spent = sum(e["dur"] for e in inside if e["name"] == part)
             assert spent == pytest.approx(1e6 * record.number(f"time/{part}_s"), abs=3)
-    assert min(e["ts"] for e in slices) == 0
+    assert abs(min(e["ts"] for e in slices)) < 1  # microseconds; the time of day has no more digits
     counters = [e for e in events if e["ph"] == "C" and e["name"] == f"sys/temperature_c {records[0].node}"]
     assert counters[0]["args"]["value"] == records[0].number("sys/temperature_c")
     assert sum(e["ph"] == "i" for e in events) == len(view.tables.events)
