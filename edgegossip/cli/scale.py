@@ -11,7 +11,7 @@ from edgegossip.cli.options import JSON, PLOTS, SETTINGS
 
 
 @click.command()
-@click.argument("recipe")
+@click.argument("recipe", required=False)
 @SETTINGS
 @click.option("--devices", default="2,4,7,18", show_default=True, metavar="A,B,...", help="How many boards.")
 @click.option(
@@ -65,10 +65,37 @@ from edgegossip.cli.options import JSON, PLOTS, SETTINGS
     type=click.Path(file_okay=False),
     help="Folder of the results; one that has some already is gone on with. Default: runs/NAME-scale-ON.",
 )
+@click.option(
+    "--boards", default="", metavar="A,B,...", help="boards: their names; default: all of the fleet in ./fleet."
+)
+@click.option(
+    "--listen",
+    default="",
+    metavar="HOST:PORT",
+    help="boards: where they ask what to run, default 127.0.0.1:7800; with --follow: where a board's peers reach it, "
+    "default 0.0.0.0:7700.",
+)
+@click.option(
+    "--fleet-folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="boards: folder of `edgegossip fleet init`; default: ./fleet.",
+)
+@click.option("--insecure", is_flag=True, help="boards: without TLS, on a network that you trust.")
+@click.option(
+    "--follow", default="", metavar="HOST:PORT", help="Be a board: run what the `scale --on boards` there says."
+)
+@click.option("--name", default="", help="With --follow: this board's name.")
+@click.option(
+    "--identity",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="With --follow: this board's folder of `edgegossip fleet add`.",
+)
 @PLOTS
 @JSON
 def scale(
-    recipe: str,
+    recipe: str | None,
     settings: tuple[str, ...],
     devices: str,
     schemes: str,
@@ -80,6 +107,13 @@ def scale(
     device: str,
     fleet: str,
     out: str | None,
+    boards: str,
+    listen: str,
+    fleet_folder: Path | None,
+    insecure: bool,
+    follow: str,
+    name: str,
+    identity: Path | None,
     plots: bool,
     as_json: bool,
 ) -> int:
@@ -93,23 +127,38 @@ def scale(
       sudo edgegossip scale table3 --set data.dir=DIR --slower 12
       sudo edgegossip scale table3 --devices 2,4 --schemes sgd,e-elastiquant --rate 20mbit --rounds 3
       edgegossip scale table3 --on model --rate 20mbit
+      edgegossip scale table3 --on boards --devices 2,4 --listen 10.0.0.9:7800
+      edgegossip scale --follow 10.0.0.9:7800 --name pi-01 --identity identity      (on each board)
     """
+    if follow:
+        from edgegossip.scale.boards import follow as following
+
+        where, runs = listen or "0.0.0.0:7700", Path(out or "runs")
+        board = following.Following(follow, name, where, identity, insecure, settings, runs)
+        return following.follow(board, lambda text: click.echo(text, err=True))
+    if recipe is None:
+        raise click.UsageError(
+            "say which RECIPE to run, or --follow HOST:PORT of a machine that runs one on its boards"
+        )
     from edgegossip.scale.campaign import Asked, run
 
     asked = Asked(
-        recipe,
-        settings,
-        devices,
-        schemes,
-        on,
-        rate,
-        link,
-        rounds,
-        Path(out) if out else None,
-        plots,
-        slower,
-        device,
-        fleet,
+        recipe=recipe,
+        settings=settings,
+        devices=devices,
+        schemes=schemes,
+        on=on,
+        rate=rate,
+        link=link,
+        rounds=rounds,
+        out=Path(out) if out else None,
+        plots=plots,
+        slower=slower,
+        device=device,
+        fleet=fleet,
+        boards=boards,
+        listen=listen or "127.0.0.1:7800",
+        security=(fleet_folder, insecure),
     )
 
     def warn(text: str) -> None:

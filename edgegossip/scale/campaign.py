@@ -134,6 +134,10 @@ def _place(asked: Asked, folder: Path, say: Say) -> Place:
         from edgegossip.scale.model.place import Model
 
         return Model(asked.device, asked.fleet)
+    if asked.on == "boards":
+        from edgegossip.scale.boards.place import Boards
+
+        return Boards(asked.boards, asked.listen, *asked.security, say)
     from edgegossip.scale.netns.run_cell import Netns
 
     return Netns(folder / "runs")

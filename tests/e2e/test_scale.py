@@ -123,3 +123,26 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     document = scale(*arguments, out=tmp_path)
     assert len((tmp_path / "scale.jsonl").read_text().splitlines()) == len(before) + 1 == 2
     assert [row["devices"] for row in document["rows"]] == [2, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_boards_that_follow(tmp_path: Path) -> None:
+    from edgegossip.flower.superlink import free_port
+
+    port, *listen = (free_port("127.0.0.1", 0) for _ in range(3))
+    follow = [sys.executable, "-m", "edgegossip", "scale", "--follow", f"127.0.0.1:{port}"]
+    boards = [
+        subprocess.Popen([*follow, "--name", name, "--listen", f"127.0.0.1:{at}", "--out", str(tmp_path / name)])
+        for name, at in zip("ab", listen, strict=True)
+    ]
+    try:
+        where = ("--on", "boards", "--boards", "a,b", "--listen", f"127.0.0.1:{port}")
+        document = scale(*where, "--devices", "2", "--schemes", "4-bit-elastiquant", out=tmp_path / "out")
+        assert all(board.wait(30) == 0 for board in boards)
+    finally:
+        for board in boards:
+            board.kill()
+            board.wait()
+    (row,) = document["rows"]
+    assert row["on"] == "boards" and row["t_s"] > row["cp_s"] > 0 and 4.0 < row["bits_per_value"] < 4.3

@@ -1,0 +1,208 @@
+"""The operator's side: which cell is on, who takes part in it, and the records that boards hand in.
+
+Boards ask over HTTP/1.1 with JSON, with TLS 1.3 and certificates both ways unless the operator goes without. A board's
+name is that of its certificate; without TLS it is what it says. `Desk` knows no sockets.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from edgegossip.mesh import address as addresses
+from edgegossip.mesh.security import tls
+from edgegossip.mesh.security.identity import Identity
+from edgegossip.types import EdgegossipError, HostError, NodeId
+
+JOB, RECORDS = "/v1/scale/job", "/v1/scale/records"
+GONE_S = 30.0  # a board that has not asked for so long is not there; they ask every second or two
+MAX_RECORDS_BYTES = 64 << 20
+HANDSHAKE_S, SILENT_S = 10.0, 60.0
+
+
+@dataclass(slots=True)
+class HandedIn:
+    """What a board has handed in of a cell."""
+
+    code: int  # exit status of its process
+    reason: str
+    lines: list[str]  # of metrics.jsonl
+    accuracy: float | None
+
+
+@dataclass(slots=True)
+class _Cell:
+    key: str
+    recipe_toml: str
+    boards: tuple[NodeId, ...]
+    peers: Mapping[NodeId, str]
+    results: dict[NodeId, HandedIn] = field(default_factory=dict)
+
+
+class Desk:
+    """Thread-safe."""
+
+    def __init__(self, names: Sequence[NodeId]) -> None:
+        self.names = tuple(names)
+        self._lock = threading.Condition()
+        self._seen: dict[NodeId, tuple[float, str]] = {}  # board -> when it asked last, and where its peers reach it
+        self._cell: _Cell | None = None
+        self._over = False
+
+    def missing(self, names: Sequence[NodeId]) -> list[NodeId]:
+        """Those that have not asked of late."""
+        now_s = time.monotonic()
+        with self._lock:
+            return [name for name in names if now_s - self._seen.get(name, (-GONE_S, ""))[0] >= GONE_S]
+
+    def begin(self, key: str, recipe_toml: str, boards: Sequence[NodeId]) -> None:
+        """From now on this is what these boards are to run."""
+        with self._lock:
+            self._cell = _Cell(key, recipe_toml, tuple(boards), {name: self._seen[name][1] for name in boards})
+
+    def wait(self, timeout_s: float) -> Mapping[NodeId, HandedIn]:
+        """What has been handed in of this cell; returns early when somebody hands in."""
+        with self._lock:
+            self._lock.wait(timeout_s)
+            return dict(self._cell.results) if self._cell is not None else {}
+
+    def end(self) -> None:
+        """No cell until the next one."""
+        with self._lock:
+            self._cell = None
+
+    def finish(self) -> None:
+        """Boards that ask from now on are told that it is over."""
+        with self._lock:
+            self._cell, self._over = None, True
+
+    def job(self, name: NodeId, host: str, port: int) -> dict[str, Any]:
+        """The answer to a board that listens on this port for its peers. Raises PermissionError for a stranger."""
+        if name not in self.names:
+            raise PermissionError
+        where = str(addresses.Address(host, port))
+        with self._lock:
+            self._seen[name] = (time.monotonic(), where)
+            cell = self._cell
+            if self._over:
+                return {"state": "over"}
+            if cell is None or name not in cell.boards or name in cell.results:
+                return {"state": "wait"}
+            peers = {other: at for other, at in cell.peers.items() if other != name}
+            return {"state": "go", "cell": cell.key, "recipe": cell.recipe_toml, "peers": peers}
+
+    def hand_in(self, name: NodeId, document: Mapping[str, Any]) -> None:
+        """A board is done with a cell. One that was given up meanwhile is not wanted any more. Raises ValueError, KeyError,
+        TypeError for a document that makes no sense."""
+        key, accuracy = str(document["cell"]), document["accuracy"]
+        found = HandedIn(
+            int(document["code"]),
+            str(document["reason"])[:500],
+            [str(line) for line in document["metrics"]],
+            None if accuracy is None else float(accuracy),
+        )
+        with self._lock:
+            if self._cell is not None and self._cell.key == key and name in self._cell.boards:
+                self._cell.results[name] = found
+                self._lock.notify_all()
+
+
+class Server(ThreadingHTTPServer):
+    """Listens on a thread of its own from `start` to `stop`."""
+
+    daemon_threads = True
+
+    def __init__(self, desk: Desk, listen: str, identity: Identity | None) -> None:
+        """`identity`: of this machine as a coordinator; None: without TLS. Raises HostError, ConfigError, DataError."""
+        where = addresses.parse(listen, "--listen", any_port=True)
+        self.address_family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
+        self.desk, self._identity = desk, identity
+        self._context = None if identity is None else tls.server_context(identity)
+        try:
+            super().__init__((where.host, where.port), _Handler)
+        except OSError as error:
+            raise HostError(f"cannot listen on {listen}: {(error.strerror or str(error)).lower()}") from error
+        self._thread = threading.Thread(target=self.serve_forever, daemon=True, name="desk")
+
+    @property
+    def address(self) -> str:
+        return str(addresses.Address(str(self.server_address[0]), int(self.server_address[1])))
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """The handshake is here, so that one who does not finish it keeps nobody else waiting."""
+        try:
+            request.settimeout(HANDSHAKE_S)
+            if self._context is None or self._identity is None:
+                request.settimeout(SILENT_S)
+                _Handler(request, client_address, self)
+                return
+            with self._context.wrap_socket(request, server_side=True) as connection:
+                connection.settimeout(SILENT_S)
+                subject, _ = tls.peer_of(connection.getpeercert(), self._identity.fleet)
+                if subject.role == "board":
+                    _Handler(connection, client_address, self, subject.name)
+        except (OSError, ssl.SSLError, EdgegossipError):
+            pass  # a stranger, or one that went away
+        finally:
+            self.shutdown_request(request)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def __init__(self, request: Any, client_address: Any, server: Server, name: NodeId = "") -> None:
+        self._certified = name
+        super().__init__(request, client_address, server)
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        asked = parse_qs(url.query)
+        name, port = self._certified or asked.get("name", [""])[0], asked.get("port", [""])[0]
+        if url.path != JOB or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+            return self._answer({"error": "there is nothing here"}, HTTPStatus.NOT_FOUND)
+        try:
+            self._answer(self.server.desk.job(name, str(self.client_address[0]), int(port)))
+        except PermissionError:
+            known = ", ".join(self.server.desk.names)
+            self._answer(
+                {"error": f"{name or 'this board'} takes no part; the boards are {known}"}, HTTPStatus.FORBIDDEN
+            )
+
+    def do_POST(self) -> None:
+        length = self.headers.get("content-length", "")
+        if self.path != RECORDS or not length.isdigit() or int(length) > MAX_RECORDS_BYTES:
+            return self._answer({"error": "this is not how records are handed in"}, HTTPStatus.BAD_REQUEST)
+        try:
+            document = json.loads(self.rfile.read(int(length)))
+            self.server.desk.hand_in(self._certified or str(document["name"]), document)
+            self._answer({"state": "taken"})
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+            self._answer({"error": "records that make no sense"}, HTTPStatus.BAD_REQUEST)
+
+    def _answer(self, document: Mapping[str, Any], status: HTTPStatus = HTTPStatus.OK) -> None:
+        body = json.dumps(document).encode()
+        with suppress(OSError):
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: a board asks every second."""
