@@ -111,7 +111,12 @@ def add(
         click.echo(json.dumps([m.document() for m in new], indent=2))
     else:
         for m in new:
-            click.echo(f"{m.name}: {folder / m.folder} (copy it to that {m.role}, which names it with --identity)")
+            use = (
+                "`fleet kit` makes one file of it"
+                if asked
+                else f"copy it to that {m.role}, which names it with --identity"
+            )
+            click.echo(f"{m.name}: {folder / m.folder} ({use})")
         if asked:
             click.echo(f"next: edgegossip fleet kit --fleet {folder} {names[0]} -o {names[0]}.kit")
     return 0
