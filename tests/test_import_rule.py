@@ -40,6 +40,7 @@ MAY = {
     "node": {*PURE_MAY, "recipe", "checkpoint", "profiling", "training", "mesh", "flower"},
     "bench": {*PURE_MAY, "recipe", "checkpoint", "profiling", "int8", "training", "mesh", "flower"},
     "report": {*PURE_MAY, "recipe", "profiling", "training", "node"},
+    "export": {"types", "recipe", "profiling", "int8", "training", "node"},
     "study": {*PURE_MAY, "recipe", "profiling", "training", "flower", "node", "report"},
     "launch": {*PURE_MAY, "fleet", "recipe", "checkpoint", "profiling", "training", "mesh", "flower", "node", "report"},
     "scale": {
@@ -75,6 +76,7 @@ OUTSIDE = {
     "flower": {"flwr", "grpc", "google", "httpx", "starlette", "uvicorn"},  # the last three are dependencies of flwr
     "report": {"matplotlib", "rich", "pyarrow"},
     "study": {"matplotlib"},
+    "export": {"torch", "onnx", "onnxruntime"},
     "scale": {"tomli_w", "torch", "matplotlib", "psutil"},
     "image": {"nanobind"},
     "launch": {"click", "psutil", "setproctitle"},

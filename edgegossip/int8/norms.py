@@ -23,6 +23,11 @@ _MIN_CHUNK_PIXELS = 4
 _RANGE_FACTOR = 0.35 * 0.5 * (1.0 + math.sqrt(math.pi * math.log(4.0)))
 
 
+def range_factor(values: int) -> float:
+    """C of a chunk of so many values. A single value has no range; any finite C will do."""
+    return _RANGE_FACTOR / math.sqrt(2.0 * math.log(max(2, values)))
+
+
 def groups_of(channels: int) -> int:
     """Eight groups, or the largest smaller number that divides the channels."""
     return next(g for g in range(GROUPS, 0, -1) if channels % g == 0)
@@ -67,8 +72,7 @@ class RangeEvoNorm(EvoNormS0):
         chunks = chunks_of(y.shape[2] * y.shape[3])
         grouped = y.unflatten(1, (self.groups, -1)).flatten(3).unflatten(3, (chunks, -1))
         spread = (grouped.amax((2, 4)) - grouped.amin((2, 4))).mean(2)
-        n = max(2, grouped.shape[2] * grouped.shape[4])  # a single value has no range; any finite C will do
-        scale = self._scale(1.0 / (spread * (_RANGE_FACTOR / math.sqrt(2.0 * math.log(n))) + EPSILON))
+        scale = self._scale(1.0 / (spread * range_factor(grouped.shape[2] * grouped.shape[4]) + EPSILON))
         return torch.addcmul(_wide(self.beta), y * F.hardsigmoid(_wide(self.v) * y), scale)
 
 

@@ -1,0 +1,1 @@
+"""`export`: trained models as ONNX files."""

@@ -1,0 +1,113 @@
+"""A torch module as an ONNX file. Quantised weights are stored as the int8 that they are."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+from edgegossip.profiling.files import replacing
+from edgegossip.types import HostError
+
+OPSET = 17  # of 2021; any onnxruntime since 1.12 runs it
+INPUT, OUTPUT = "input", "logits"
+
+
+def write(module: nn.Module, example: Tensor, path: Path) -> int:
+    """Trace `module` with `example`, [batch, ...], any batch size later, and write it to `path`. Its bytes. Raises HostError."""
+    model = _traced(module, example)
+    _store_as_int8(model.graph)
+    onnx.checker.check_model(model)
+    data = model.SerializeToString()
+    try:
+        with replacing(path) as file:
+            file.write(data)
+    except OSError as error:
+        raise HostError(f"cannot write {path}: {error.strerror}") from None
+    return len(data)
+
+
+def _traced(module: nn.Module, example: Tensor) -> onnx.ModelProto:
+    with TemporaryDirectory() as folder, warnings.catch_warnings(), torch.no_grad():
+        # torch's newer exporter needs one more package and writes no QDQ; this one says that it is the older one.
+        warnings.simplefilter("ignore")
+        made = Path(folder) / "model.onnx"
+        torch.onnx.export(
+            module.eval(),
+            (example,),
+            made,
+            opset_version=OPSET,
+            dynamo=False,
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_axes={INPUT: {0: "batch"}, OUTPUT: {0: "batch"}},
+        )
+        return onnx.load(made)
+
+
+def _store_as_int8(graph: onnx.GraphProto) -> None:
+    """Carry out every QuantizeLinear of constants (weights), which leaves their int8 values and a DequantizeLinear."""
+    _name_constants(graph)
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for node in [n for n in graph.node if n.op_type == "QuantizeLinear" and all(name in constants for name in n.input)]:
+        values, scale, zero = (numpy_helper.to_array(constants[name]) for name in node.input)
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+        shape = [-1 if k == axis and scale.ndim else 1 for k in range(values.ndim)]
+        q = np.rint(values / scale.reshape(shape)) + zero.reshape(shape)
+        limits = np.iinfo(zero.dtype)
+        kept = numpy_helper.from_array(np.clip(q, limits.min, limits.max).astype(zero.dtype), f"{node.input[0]}.int8")
+        # A zero point of its own: passes of onnxruntime that turn int8 weights into uint8 fail where two share one.
+        own = numpy_helper.from_array(zero, f"{node.input[0]}.zero")
+        for reader in graph.node:
+            if reader.input[:1] == [node.output[0]] and reader.op_type == "DequantizeLinear":
+                reader.input[0], reader.input[2] = kept.name, own.name
+        graph.initializer.extend([kept, own])
+        graph.node.remove(node)
+    read = {name for node in graph.node for name in node.input}
+    for tensor in [t for t in graph.initializer if t.name not in read]:
+        graph.initializer.remove(tensor)
+
+
+def _name_constants(graph: onnx.GraphProto) -> None:
+    """Constants as initialisers, each under its own name: no nodes that only hold or pass one on."""
+    known = {tensor.name for tensor in graph.initializer}
+    for node in list(graph.node):
+        if node.op_type == "Constant":
+            tensor = graph.initializer.add()
+            tensor.CopyFrom(node.attribute[0].t)
+            tensor.name = node.output[0]
+            known.add(tensor.name)
+        elif node.op_type == "Identity" and node.input[0] in known:
+            _rename(graph, node.output[0], node.input[0])
+        else:
+            continue
+        graph.node.remove(node)
+
+
+def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
+    for node in graph.node:
+        for k, name in enumerate(node.input):
+            if name == old:
+                node.input[k] = new
+
+
+def runner(path: Path, threads: int = 1) -> Callable[[Tensor], NDArray[np.float32]] | None:
+    """Inputs -> outputs of the file by onnxruntime, or None where that is not installed."""
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    # On x86 without VNNI its int8 products saturate (sums of two in 16 bits) unless this is set: outputs 17 % off were seen.
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    session = onnxruntime.InferenceSession(str(path), options)
+    return lambda inputs: session.run(None, {INPUT: np.ascontiguousarray(inputs.numpy())})[0]
