@@ -1,9 +1,9 @@
 """An int8 model as float32 operations between pairs of QuantizeLinear and DequantizeLinear, for other inference engines.
 
 `edgegossip.int8` gives each sample its own scale; QDQ models have one, fixed, for every tensor. It is set from what the int8
-model itself did with examples: the lowest and the highest value (their means over samples cost a point of accuracy). Weights have the scales that our
-kernels give them, one an output channel, so their int8 values are the same (see Jacob et al. 2018, "Quantization and training
-of neural networks for efficient integer-arithmetic-only inference", for the scheme).
+model itself did with examples: the lowest and the highest value (their means over samples cost a point of accuracy). Weights
+have the scales that our kernels give them, one an output channel, so their int8 values are the same. The scheme is that of Jacob
+et al. 2018, "Quantization and training of neural networks for efficient integer-arithmetic-only inference".
 """
 
 from __future__ import annotations
