@@ -151,6 +151,8 @@ def kit(name: str, folder: Path, output: Path | None) -> int:
     making, output = _making(), output or Path(f"{name}.kit")
     making.write(output, making.make(_store().Fleet.open(folder), name, time.time()))
     click.echo(f"{output}: the kit of {name}, with its private key; only you can read it")
+    if making.in_repository(output):
+        click.echo(f"mind that {output} lies in a git repository: it must not be committed", err=True)
     click.echo(f"next: edgegossip image configure base.img --kit {output} -o {name}.img")
     return 0
 

@@ -60,6 +60,17 @@ def write(file: Path, data: bytes) -> None:
         raise LocalError(f"{file}: {(error.strerror or str(error)).lower()}") from error
 
 
+def in_repository(file: Path) -> bool:
+    """Whether a git repository is around it, which does not ignore kits."""
+    for folder in file.absolute().parents:
+        if (folder / ".git").exists():
+            try:
+                return "*.kit" not in (folder / ".gitignore").read_text().splitlines()
+            except OSError:
+                return True
+    return False
+
+
 def set_profiles(fleet: Fleet, names: Sequence[NodeId], given: dict[str, Any]) -> None:
     """Keep what is given (not None) for each of these boards. All are checked before one is changed. Raises ConfigError."""
     for name in names:

@@ -85,6 +85,7 @@ class Fleet:
                 (folder / UNFINISHED).touch()
                 (folder / INDEX).unlink(missing_ok=True)  # of an `init` that was interrupted
                 folder.chmod(0o700)
+                write_file(folder / ".gitignore", b"# keys: none of this belongs into a repository\n*\n")
                 ca = authorities.found(name, years_from_now(years))
                 write_file(folder / CA_KEY, key_pem(ca.key), 0o600)
                 write_file(folder / layout.CA, certificate_pem(ca.certificate))

@@ -145,6 +145,15 @@ def test_the_commands(tmp_path, monkeypatch):
     assert "--wifi-password-file" in call("set", "pi-01", "--wifi", "Garden")
 
 
+def test_keys_do_not_get_into_repositories(fleet, tmp_path):
+    assert "*" in (fleet.folder / ".gitignore").read_text().splitlines()
+    assert not making.in_repository(tmp_path / "pi-01.kit")
+    (tmp_path / ".git").mkdir()
+    assert making.in_repository(tmp_path / "below" / "pi-01.kit")
+    (tmp_path / ".gitignore").write_text("*.kit\n")
+    assert not making.in_repository(tmp_path / "pi-01.kit")
+
+
 def test_a_file_that_is_no_kit(tmp_path):
     (tmp_path / "x.kit").write_text("{}")
     with pytest.raises(DataError, match="make it with `edgegossip fleet kit`"):
