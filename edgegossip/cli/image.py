@@ -25,24 +25,27 @@ def image() -> None:
     """
 
 
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+BOARD = click.option("--board", required=True, help="Such as raspberry-pi-4; docs/images.md lists them.")
+MIRROR = click.option(
+    "--mirror", metavar="ADDRESS[,SECURITY]", help="Debian's archive; default: that of this machine's apt."
+)
+SOURCE = click.option(
+    "--source", type=_FOLDER, metavar="DIR", help="A checkout of edgegossip; default: the one this command runs from."
+)
+CACHE = click.option(
+    "--cache", type=_FOLDER, metavar="DIR", help="Where finished steps are kept; default: ~/.cache/edgegossip/images."
+)
+
+
 @image.command()
-@click.option("--board", required=True, help="Such as raspberry-pi-4; docs/images.md lists them.")
+@BOARD
 @click.option(
     "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The image to make."
 )
-@click.option("--mirror", metavar="ADDRESS[,SECURITY]", help="Debian's archive; default: that of this machine's apt.")
-@click.option(
-    "--source",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="A checkout of edgegossip; default: the one that this command runs from.",
-)
-@click.option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Where finished steps are kept; default: ~/.cache/edgegossip/images.",
-)
+@MIRROR
+@SOURCE
+@CACHE
 @click.option("--fresh", is_flag=True, help="Fetch Debian's packages again: the cache does not know of updates.")
 @JSON
 def build(
@@ -59,6 +62,20 @@ def build(
             f"{built.image}: {built.about['size'] / 1e6:.0f} MB, sha256 {built.about['sha256']}, {built.seconds:.0f} s"
         )
         click.echo(f"next: edgegossip image configure {built.image} --kit pi-01.kit -o pi-01.img")
+    return 0
+
+
+@image.command()
+@BOARD
+@click.option("-o", "--output", default=".", show_default=True, type=_FOLDER, help="Folder to put it in.")
+@MIRROR
+@SOURCE
+@CACHE
+def wheel(board: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None) -> int:
+    """Make our wheel alone for a kind of board, cross-compiled: for cards with another system."""
+    from edgegossip.image.build import build_wheel
+
+    click.echo(build_wheel(board, output, mirror, source, cache, click.echo))
     return 0
 
 
@@ -80,7 +97,7 @@ def build(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="With --cloud-init: of `edgegossip image wheel`.",
 )
-@click.option("--source", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="As with build.")
+@SOURCE
 @JSON
 def configure(
     base: Path | None,

@@ -22,6 +22,7 @@ from edgegossip.types import HostError, LocalError
 
 EPOCH = 1767225600  # 2026-01-01: the time of everything in an image, unless SOURCE_DATE_EPOCH says another
 SITE = "opt/edgegossip/releases/{release}/site"
+INSIDE = "/opt/edgegossip/current/site"  # where programs of the board find it
 _MIB = 1 << 20
 _BOOT_BYTES = 256 * _MIB
 _NEEDS = ("mmdebstrap", "arch-test", "qemu-aarch64-static", "aarch64-linux-gnu-g++", "mkfs.vfat", "mmd", "mcopy", "mke2fs",
@@ -68,13 +69,17 @@ def build_image(
     fresh: bool = False,
 ) -> Built:
     """What the command line asks for. Raises EdgegossipError."""
-    mirrors = sources.named(mirror) if mirror else sources.ask_apt()
-    cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgegossip" / "images"
-    request = Request(boards.board(name), output, source_of(source), cache, mirrors, epoch())
+    request = _request(name, output, mirror, source, cache)
     if fresh:
-        for old in (*cache.glob("debian-*"), *cache.glob("sysroot-*")):
+        for old in (*request.cache.glob("debian-*"), *request.cache.glob("sysroot-*")):
             shutil.rmtree(old) if old.is_dir() else old.unlink()
     return build(request, tell)
+
+
+def _request(name: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None) -> Request:
+    mirrors = sources.named(mirror) if mirror else sources.ask_apt()
+    cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgegossip" / "images"
+    return Request(boards.board(name), output, source_of(source), cache, mirrors, epoch())
 
 
 def source_of(folder: Path | None) -> Path:
@@ -124,6 +129,21 @@ def build(request: Request, tell: Tell) -> Built:
     return Built(request.output, about, tuple(done.values()), time.monotonic() - start)
 
 
+def build_wheel(
+    name: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None, tell: Tell
+) -> Path:
+    """Our wheel alone for the Debian of a kind of board, in the folder `output`. Raises EdgegossipError."""
+    request = _request(name, output, mirror, source, cache)
+    check_machine()
+    wanted = [step for step in plan(request) if step.name in ("sysroot", "native", "wheel")]
+    (made,) = steps.carry_out(wanted, request.cache, tell)["wheel"].folder.glob("*.whl")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.copy(made, output / made.name))
+    except OSError as error:
+        raise HostError(f"{output}: {(error.strerror or str(error)).lower()}") from error
+
+
 def plan(request: Request) -> tuple[Step, ...]:
     """The steps, and all that each depends on."""
     board, source, at = request.board, request.source, request.epoch
@@ -132,6 +152,7 @@ def plan(request: Request) -> tuple[Step, ...]:
     release = release_name(source, lock)
     about = {"board": board.name, "debian": debian.version, "python": debian.python, "release": release, "epoch": at}
     native = [tree_hash(source / "edgegossip/native/src"), _digest(source / "CMakeLists.txt"), tree_hash(wheel.CROSS)]
+    emulating = () if client.has_same_python(debian) else ("debian",)
     code = [_digest(Path(module.__file__ or "")) for module in (client, wheel, rootfs, disk, ext4, fat)]
     return (
         Step("debian", f"Debian {debian.version} ({debian.suite})", rootfs.inputs(debian, mirrors, at),
@@ -140,12 +161,14 @@ def plan(request: Request) -> tuple[Step, ...]:
              lambda folder, _: rootfs.sysroot(debian, mirrors, at, folder)),
         Step("native", "native module for aarch64", {"sources": native, "python": debian.python, "by": _compiler()},
              lambda folder, made: _native(source, made["sysroot"], board, folder), ("sysroot",)),
+        Step("wheel", f"wheel of release {release}", {"release": release, "code": code[1], "at": at},
+             lambda folder, made: _wheel(request, made["native"], folder, release), ("native",)),
         Step("packages", f"Python packages of {lock.name}", {"lock": _digest(lock), "code": code[0]},
-             lambda folder, _: client.install(lock, debian, folder / "site", folder / "install.log")),
-        Step("release", f"release {release}", {"release": release, "code": code[:2], "at": at},
-             lambda folder, made: _release(request, made, folder, release), ("debian", "native", "packages")),
+             lambda folder, made: _packages(request, lock, made, folder), emulating),
+        Step("release", f"release {release}", {"code": code[0]},
+             lambda folder, made: _release(request, made, folder), ("wheel", *emulating)),
         Step("tree", "files of the board", {"about": about, "deploy": tree_hash(source / "deploy/rootfs"), "code": code[2]},
-             lambda folder, made: _tree(request, made, folder, about), ("debian", "release")),
+             lambda folder, made: _tree(request, made, folder, about), ("debian", "packages", "release")),
         Step("card", "card image", {"code": code[3:], "at": at},
              lambda folder, made: _card(made["tree"], folder, at), ("tree",)),
     )  # fmt: skip
@@ -182,25 +205,34 @@ def _native(source: Path, sysroot: Path, board: Board, folder: Path) -> None:
     shutil.rmtree(folder / "build")
 
 
-def _release(request: Request, made: Mapping[str, Path], folder: Path, release: str) -> None:
-    """site/ whole and compiled, and the wheel beside it for cards that are not ours. Raises LocalError."""
+def _wheel(request: Request, native_folder: Path, folder: Path, release: str) -> None:
+    """Raises LocalError when somebody changes the checkout meanwhile: the wheel would not be what its name says."""
     debian = request.board.debian
-    (native,) = made["native"].glob("_native*.so")
-    work = folder / "work"
-    work.mkdir()
-    made_wheel = wheel.make(request.source, native, debian, work, request.epoch)
+    (native,) = native_folder.glob("_native*.so")
+    wheel.make(request.source, native, debian, folder, request.epoch)
     if release_name(request.source, client.lock_file(request.source, debian)) != release:
         raise LocalError(f"{request.source} changed while it was packed: say it again")
-    made_wheel = made_wheel.rename(folder / made_wheel.name)
-    site = folder / "site"
-    tools.run(["cp", "-a", made["packages"] / "site", site], 600)
-    client.unpack(made_wheel, site)
-    root = work / "root"
-    if not client.has_same_python(debian):
+
+
+def _packages(request: Request, lock: Path, made: Mapping[str, Path], folder: Path) -> None:
+    client.install(lock, request.board.debian, folder / "site", folder / "install.log")
+    _compile(request, made, folder)
+
+
+def _release(request: Request, made: Mapping[str, Path], folder: Path) -> None:
+    (file,) = made["wheel"].glob("*.whl")
+    client.unpack(file, folder / "site")
+    _compile(request, made, folder)
+
+
+def _compile(request: Request, made: Mapping[str, Path], folder: Path) -> None:
+    """site/, in the tree of a board where its Python must be emulated."""
+    root = folder / "root"
+    if "debian" in made:
         rootfs.extract(made["debian"] / "rootfs.tar", root)
-    by = client.precompile(site, debian, root, "/" + SITE.format(release=release), folder / "compile.log")
+    by = client.precompile(folder / "site", request.board.debian, root, INSIDE, folder / "compile.log")
     (folder / "compiled-by").write_text(f"{by}\n")
-    shutil.rmtree(work)
+    shutil.rmtree(root, ignore_errors=True)
 
 
 def _tree(request: Request, made: Mapping[str, Path], folder: Path, about: Mapping[str, Any]) -> None:
@@ -210,7 +242,9 @@ def _tree(request: Request, made: Mapping[str, Path], folder: Path, about: Mappi
     units = rootfs.overlay(request.source / "deploy/rootfs", root)
     site = root / SITE.format(release=about["release"])
     site.parent.mkdir(parents=True)
-    tools.run(["cp", "-a", "--no-preserve=ownership", made["release"] / "site", site], 600)
+    tools.run(["cp", "--recursive", "--preserve=timestamps,links,mode", made["packages"] / "site", site], 600)
+    tools.run(["cp", "--recursive", "--preserve=timestamps,links,mode", f"{made['release']}/site/.", site], 600)
+    tools.run(["chmod", "--recursive", "a+rX", root / "opt"], 600)  # whatever this machine's umask
     (root / "opt/edgegossip/current").symlink_to(f"releases/{about['release']}")
     whole = {**about, "units": units, "packages": dict(sorted(rootfs.packages(root)))}
     rootfs.say_what_it_is(root, whole)

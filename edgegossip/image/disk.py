@@ -16,6 +16,8 @@ def assemble(boot: Path, root: Path, card: Path, boot_bytes: int, epoch: int) ->
     """Make the file systems of the two folders and `card` of them. Raises HostError."""
     work = card.parent
     boot_image, root_image = work / "boot.img", work / "root.img"
+    for folder in (boot, root):
+        clamp_times(folder, epoch)
     fat.make(boot, boot_image, boot_bytes, epoch)
     ext4.make(root, root_image, epoch)
     first = Partition(FAT32_LBA, ALIGNMENT, boot_image.stat().st_size, bootable=True)
@@ -27,6 +29,13 @@ def assemble(boot: Path, root: Path, card: Path, boot_bytes: int, epoch: int) ->
             _pour(image, stream.fileno(), partition.start)
             image.unlink()
     return first, second
+
+
+def clamp_times(folder: Path, epoch: int) -> None:
+    """No file is newer than `epoch`. Raises OSError."""
+    for path in ext4.all_of(folder):
+        at = min(int(path.lstat().st_mtime), epoch)
+        os.utime(path, (at, at), follow_symlinks=False)
 
 
 def copy_sparse(source: Path, target: Path) -> None:

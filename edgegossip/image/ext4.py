@@ -18,37 +18,32 @@ _TIMEOUT_S = 900.0
 
 
 def make(root: Path, image: Path, epoch: int) -> None:
-    """An image with everything below `root`, with room to start in. No time in it is later than `epoch` (Unix seconds)."""
-    need = _clamp_times(root, epoch)
+    """An image with everything below `root`, with room to start in; its own times are `epoch` (Unix seconds). Raises
+    HostError."""
+    need = sum(-(-path.lstat().st_size // _BLOCK) * _BLOCK + _INODE + 64 for path in all_of(root))  # 64: its name
     blocks = -int(-(need * _SPARE + _SPARE_BYTES) // _BLOCK)
     options = f"hash_seed={_UUID},nodiscard,lazy_itable_init=0,lazy_journal_init=0"
     command: list[str | Path] = ["mke2fs", "-q", "-F", "-t", "ext4", "-b", str(_BLOCK), "-I", str(_INODE)]
     command += ["-L", LABEL, "-U", _UUID, "-E", options, "-d", root, image, str(blocks)]
-    # The library goes by the first of these up to e2fsprogs 1.47.0, and by the second from 1.47.1 on.
-    env = {"E2FSPROGS_FAKE_TIME": str(epoch), "SOURCE_DATE_EPOCH": str(epoch), "TZ": "UTC"}
-    run(command, _TIMEOUT_S, env=env)
-    _set_change_times(root, image, epoch)
+    run(command, _TIMEOUT_S, env=_clock(epoch))
+    _set_times(root, image, epoch)
 
 
-def _clamp_times(root: Path, epoch: int) -> int:
-    """The bytes that the files take, each by whole blocks with its inode; access and modification times are made the same on all
-    machines."""
-    need = 0
-    for path in _all(root):
-        status = path.lstat()
-        at = min(int(status.st_mtime), epoch)
-        os.utime(path, (at, at), follow_symlinks=False)
-        need += -(-status.st_size // _BLOCK) * _BLOCK + _INODE + 64  # 64: its name
-    return need
+def _clock(epoch: int) -> dict[str, str]:
+    """The library goes by the first of these up to e2fsprogs 1.47.0, and by the second from 1.47.1 on."""
+    return {"E2FSPROGS_FAKE_TIME": str(epoch), "SOURCE_DATE_EPOCH": str(epoch), "TZ": "UTC"}
 
 
-def _set_change_times(root: Path, image: Path, epoch: int) -> None:
-    """mke2fs copies when an inode was last changed on this machine, which nothing can set here; so it is set there."""
-    lines = [f'set_inode_field "{_quoted(path, root)}" ctime @{epoch}' for path in _all(root)]
-    run(["debugfs", "-w", "-f", "-", image], _TIMEOUT_S, text="\n".join(lines) + "\n", env={"TZ": "UTC"})
+def _set_times(root: Path, image: Path, epoch: int) -> None:
+    """mke2fs copies when each inode was last changed and read on this machine: nothing can set the one here, and reading a folder
+    changes the other. So they are set in the image."""
+    names = [_quoted(path, root) for path in all_of(root)]
+    lines = [f'set_inode_field "{name}" {field} @{epoch}' for name in names for field in ("ctime", "atime")]
+    run(["debugfs", "-w", "-f", "-", image], _TIMEOUT_S, text="\n".join(lines) + "\n", env=_clock(epoch))
 
 
-def _all(root: Path) -> list[Path]:
+def all_of(root: Path) -> list[Path]:
+    """A folder and everything in it, in order; links are not followed."""
     found = [root]
     for folder, names, files in os.walk(root):
         found += [Path(folder, name) for name in (*names, *files)]

@@ -25,10 +25,11 @@ SYSROOT_PACKAGES = ("libc6-dev", "libpython3-dev")
 # What the root file system is on: SD cards and USB of Raspberry Pis, and the disks of emulators. Other modules come from it
 # later. initramfs-tools' own choice, every module there is, takes minutes to copy under emulation.
 MODULES = (
-    "ext4 crc32c_generic sdhci_iproc sdhci_brcmstb bcm2835 bcm2835_sdhost mmc_block regulator_fixed fixed gpio_regulator "
+    "ext4 crc32c_generic sdhci_iproc sdhci_brcmstb bcm2835 fixed gpio_regulator "
     "reset_raspberrypi xhci_pci dwc2 phy_generic usb_storage uas virtio_pci virtio_mmio virtio_blk"
 ).split()
 UNITS = ("systemd-networkd", "systemd-networkd-wait-online", "systemd-resolved", "systemd-timesyncd", "ssh")
+QUIET = ("apt-daily.timer", "apt-daily-upgrade.timer")
 _DPKG = ("path-exclude=/usr/share/man/*", "path-exclude=/usr/share/locale/*", "path-exclude=/usr/share/info/*")
 _DOCS = ("path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright")  # licences stay
 _RASPI_FIRMWARE = f"ROOTPART=LABEL={ext4.LABEL}\nKERNEL=auto\nINITRAMFS=auto\nCONSOLES=ttyS1,115200 tty0\n"
@@ -100,6 +101,10 @@ def settle(root: Path, boot: Path) -> None:
                     "var/lib/systemd/random-seed", "root/.ssh", "var/cache/debconf/*-old", "var/lib/dpkg/*-old"):  # fmt: skip
         for path in root.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for timer in QUIET:  # a board talks to its peers and to nobody else
+        link = root / "etc/systemd/system" / timer
+        link.unlink(missing_ok=True)
+        link.symlink_to("/dev/null")
     resolver = root / "etc/resolv.conf"
     resolver.unlink(missing_ok=True)
     resolver.symlink_to("../run/systemd/resolve/stub-resolv.conf")

@@ -12,11 +12,15 @@ from edgegossip.image import configure, disk, ext4, fat
 from edgegossip.image.partitions import Partition
 from edgegossip.types import DataError, EdgegossipError
 
-# A PEM key in full: programs have the first line in them as a word.
+# A PEM key with its content, also inside a kit, where JSON writes the ends of lines in its own way. Programs have its first line
+# in them as a word, without what follows.
+_END = rb"(?:\r?\n|\\+n)"
 _KEY = re.compile(
-    rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----\r?\n(?:[A-Za-z-]+: [^\r\n]*\r?\n)*(?:\r?\n)?[A-Za-z0-9+/=]{40,}\r?\n"
+    rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----"
+    + _END
+    + rb"(?:[A-Za-z-]+: [^\r\n]*\r?\n)*(?:\r?\n)?[A-Za-z0-9+/=]{40,}"
+    + _END
 )
-_KIT = re.compile(rb'"format":\s*"edgegossip-kit"')
 _WINDOW, _OVERLAP = 8 << 20, 4096
 _BOOT_FILES = (r"^/config\.txt$", r"^/cmdline\.txt$", r"^/vmlinuz-", r"^/initrd\.img-", r"\.dtb$")
 _ROOT_FILES = ("/etc/fstab", "/opt/edgegossip/current", "/etc/systemd/system/edgegossip-node.service",
@@ -98,13 +102,12 @@ def _secrets(image: Path, boot: Partition, named: str) -> str:
 
 
 def secrets(stream: BinaryIO) -> Iterator[int]:
-    """Where private keys and kits begin. A file of up to a block is in one piece, and longer ones nearly always are."""
+    """Where private keys begin. A file of up to a block is in one piece, and longer ones nearly always are."""
     at, before = 0, b""
     while data := stream.read(_WINDOW):
         window = before + data
-        for pattern in (_KEY, _KIT):
-            for match in pattern.finditer(window):
-                if match.end() > len(before):  # else it was found already
-                    yield at - len(before) + match.start()
+        for match in _KEY.finditer(window):
+            if match.end() > len(before):  # else it was found already
+                yield at - len(before) + match.start()
         before = window[-_OVERLAP:]
         at += len(data)
