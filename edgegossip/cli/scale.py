@@ -49,7 +49,7 @@ from edgegossip.cli.options import JSON, PLOTS, SETTINGS
     default=1.0,
     show_default=True,
     type=click.FloatRange(0.01, 1000.0),
-    help="netns: boards are so much slower than a core of this machine; processor time counts so many times.",
+    help="netns, model: boards are so much slower than a core of this machine; processor time counts so many times.",
 )
 @click.option(
     "--device",

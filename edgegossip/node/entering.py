@@ -136,7 +136,7 @@ def join(
             f"the recipe that {told.by} passes on is not that of its run; install the same edgegossip on all boards"
         )
     recipe = _own_settings(recipe, settings)
-    _check_functions(recipe, settings)
+    check_functions(recipe, settings)
     topology = make_topology(recipe, manifest.members).to_json(manifest.members)
     if topology_hash(topology) != manifest.topology:
         raise PeerError(
@@ -200,7 +200,7 @@ def _with_topology(recipe: Recipe, file: str) -> Recipe:
     return replace(recipe, gossip=replace(recipe.gossip, topology_file=file))
 
 
-def _check_functions(recipe: Recipe, settings: Iterable[str]) -> None:
+def check_functions(recipe: Recipe, settings: Iterable[str]) -> None:
     """A recipe that came over the network must not decide what this board executes. Raises ConfigError."""
     said = {key.strip(): text.strip() for key, _, text in (setting.partition("=") for setting in settings)}
     for key, name in (("data.name", recipe.data.name), ("model.name", recipe.model.name)):

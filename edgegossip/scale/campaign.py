@@ -42,7 +42,7 @@ class Asked:
     rounds: int  # counted ones a cell at most; 0: an epoch
     out: Path | None
     plots: bool
-    slower: float = 1.0  # netns: than this machine's cores the boards are
+    slower: float = 1.0  # netns, model: than this machine's cores the boards are
     device: str = ""  # model: whose profile; empty: this machine, measured
     fleet: str = ""  # model: a fleet's profile
     boards: str = ""  # boards: their names
@@ -99,7 +99,7 @@ def plan(asked: Asked) -> tuple[Recipe, list[Cell]]:
     how: dict[str, Any] = {}
     if asked.on != "boards":
         how = {"rate_bps": _rate_bps(asked), "link": asked.link}
-    if asked.on == "netns":
+    if asked.on != "boards":
         how["slower"] = asked.slower
     if asked.on == "model":
         how |= {

@@ -87,6 +87,16 @@ def test_over_tls_a_board_is_who_its_certificate_says(tmp_path: Path) -> None:
         made.stop()
 
 
+def test_a_function_that_only_the_operator_names_is_not_called(tmp_path: Path) -> None:
+    from edgegossip import recipe as recipes
+    from edgegossip.scale.boards.follow import _run
+
+    text = recipes.to_toml(recipes.load("quickstart-gossip", ["model.name=os:system"]))
+    following = Following("127.0.0.1:1", "a", "127.0.0.1:7700", None, False, (), tmp_path)
+    document = _run(following, {"cell": "k", "recipe": text, "peers": {}}, lambda _: None)
+    assert document["code"] == 2 and "os:system" in document["reason"] and not list(tmp_path.glob("*/log"))
+
+
 def test_what_a_board_runs() -> None:
     following = Following("10.0.0.9:7800", "a", "0.0.0.0:7700", Path("id"), False, ("data.dir=/data",), Path("runs"))
     job: dict[str, Any] = {"peers": {"b": "10.0.0.2:7700"}}

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.security.identity import Identity
+from edgegossip.node.entering import check_functions
 from edgegossip.node.spec import check_names
 from edgegossip.profiling.files import write_atomic
 from edgegossip.profiling.run_folder import read_run
@@ -162,6 +164,10 @@ def _run(following: Following, job: Mapping[str, Any], say: Say) -> dict[str, An
     folder.mkdir(parents=True, exist_ok=True)
     recipe, before = folder / "recipe.toml", set(folder.glob("*/metrics.jsonl"))
     write_atomic(recipe, str(job["recipe"]).encode())
+    try:
+        check_functions(recipes.load(str(recipe)), following.settings)
+    except ConfigError as error:
+        return _nothing(following, job, str(error))
     say(f"runs cell {job['cell']} with {len(job['peers'])} others")
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
@@ -182,6 +188,12 @@ def _run(following: Following, job: Mapping[str, Any], say: Say) -> dict[str, An
         "metrics": made[-1].read_text(errors="replace").splitlines() if made else [],
         "accuracy": _accuracy(made[-1:]),
     }
+
+
+def _nothing(following: Following, job: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    """What is handed in of a cell that is not run here."""
+    name, cell = following.name, job["cell"]
+    return {"name": name, "cell": cell, "code": 2, "reason": reason, "metrics": [], "accuracy": None}
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -56,6 +56,8 @@ class Model:
         codecs.get(cell.recipe.codec.name, **cell.recipe.codec.params)
         if self._fleet is not None:
             self._fleet.names(cell.devices)
+        if cell.how.get("slower", 1.0) != 1.0 and (self._fleet or self._device):
+            raise ConfigError("--slower is of this machine's cores; a profile has its own rates: leave one out")
         if not cell.scheme.server and make_algorithm(cell.recipe).asynchronous:
             raise ConfigError(f"{cell.scheme.name} goes by no rounds, which is not modelled; say --on boards")
 
@@ -101,7 +103,10 @@ class Model:
     ) -> list[predict.BoardWork]:
         """Of each board, in this machine's seconds or in those of its profile."""
         if self._fleet is None and self._device is None:
-            return [predict.BoardWork(update.compute_s, encode_s, decode_s, interface_bps)] * cell.devices
+            own = (update.compute_s, encode_s, decode_s)
+            compute_s, encode_s, decode_s = (cell.how.get("slower", 1.0) * seconds for seconds in own)
+            work = predict.BoardWork(compute_s, encode_s, decode_s, interface_bps)
+            return [work] * cell.devices
         profiles: Sequence[DeviceProfile]
         profiles = [self._device] * cell.devices if self._device else devices_of(self._fleet, cell.devices)  # type: ignore[arg-type]
         return [
