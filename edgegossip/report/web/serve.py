@@ -21,8 +21,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from edgegossip.report.web.page import page
+from edgegossip.report.web.prometheus import CONTENT_TYPE, exposition
 from edgegossip.report.web.view import RunView
-from edgegossip.types import EdgegossipError, HostError
+from edgegossip.types import DataError, HostError
 
 PORT = 8765  # where `top --web` listens when it is free
 REFRESH_S = 5.0  # the documents beside the records are read again after so long
@@ -50,13 +51,24 @@ class LiveRuns:
         if not 0 <= k < len(self._views):
             return None
         with self._lock:
+            self._refresh()
             view = self._views[k]
-            if time.monotonic() - self._refreshed_s >= REFRESH_S:
-                self._refreshed_s = time.monotonic()
-                for each in self._views:
-                    each.refresh()
             view.read()
             return view.packed(have if life == view.life else ())
+
+    def metrics(self) -> bytes:
+        """All runs as Prometheus reads them."""
+        with self._lock:
+            self._refresh()
+            for view in self._views:
+                view.read()
+            return exposition(self._views).encode()
+
+    def _refresh(self) -> None:
+        if time.monotonic() - self._refreshed_s >= REFRESH_S:
+            self._refreshed_s = time.monotonic()
+            for view in self._views:
+                view.refresh()
 
 
 class Server(ThreadingHTTPServer):
@@ -111,30 +123,21 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.server.may_ask(self.headers.get("Host")):
             self._answer(HTTPStatus.FORBIDDEN, b"this server is not the host that was asked for\n")
             return
-        asked = urlsplit(self.path)
-        if asked.path == "/":
-            self._answer(HTTPStatus.OK, self.server.runs.page(), "text/html; charset=utf-8")
-        elif match := _DATA.match(asked.path):
-            self._data(int(match[1]), asked.query)
-        else:
-            self._answer(HTTPStatus.NOT_FOUND, b"not found\n")
+        asked, runs = urlsplit(self.path), self.server.runs
+        match = _DATA.match(asked.path)
+        try:
+            if asked.path == "/":
+                self._answer(HTTPStatus.OK, runs.page(), "text/html; charset=utf-8")
+            elif asked.path == "/metrics":
+                self._answer(HTTPStatus.OK, runs.metrics(), CONTENT_TYPE)
+            elif match and (data := runs.data(int(match[1]), *_known(asked.query))) is not None:
+                self._answer(HTTPStatus.OK, data, "application/octet-stream")
+            else:
+                self._answer(HTTPStatus.NOT_FOUND, b"not found\n")
+        except (DataError, FileNotFoundError) as error:  # the folder is gone, say
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode())
 
     do_HEAD = do_GET
-
-    def _data(self, k: int, query: str) -> None:
-        fields = parse_qs(query, max_num_fields=4)
-        numbers = fields.get("have", [""])[0].split(",")
-        have = [int(n) for n in numbers] if all(re.fullmatch(r"\d{1,12}", n) for n in numbers) else []
-        life = fields.get("life", ["0"])[0]
-        try:
-            data = self.server.runs.data(k, int(life) if re.fullmatch(r"\d{1,9}", life) else -1, have)
-        except (OSError, EdgegossipError) as error:  # the folder is gone, say
-            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode())
-            return
-        if data is None:
-            self._answer(HTTPStatus.NOT_FOUND, b"no such run\n")
-        else:
-            self._answer(HTTPStatus.OK, data, "application/octet-stream")
 
     def _answer(self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
         self.send_response(status)
@@ -155,6 +158,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: a page asks every two seconds."""
+
+
+def _known(query: str) -> tuple[int, list[int]]:
+    """The life of the run and the rows of each node that a page knows already; none when the query is no such list."""
+    try:
+        fields = parse_qs(query, max_num_fields=4)
+    except ValueError:
+        return -1, []
+    life, numbers = fields.get("life", ["0"])[0], fields.get("have", [""])[0].split(",")
+    have = [int(n) for n in numbers] if all(re.fullmatch(r"\d{1,12}", n) for n in numbers) else []
+    return int(life) if re.fullmatch(r"\d{1,9}", life) else -1, have
 
 
 def listen(runs: LiveRuns, host: str, port: int | None) -> Server:

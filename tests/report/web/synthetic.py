@@ -94,6 +94,12 @@ def _values(step, rounds, k, names, parts, rng, hot) -> dict[str, float | str]: 
         "train/lr": 0.1 if progress < 0.5 else 0.01,
         "train/examples": 32,
         "time/round_s": sum(values.values()),  # type: ignore[arg-type]
+        "cpu/compute_s": float(parts["compute"] * 3.5),
+        "cpu/encode_s": float(parts["encode"]),
+        "cpu/decode_s": float(parts["decode"]),
+        "time/forward_s": float(parts["compute"] * 0.3),
+        "time/backward_s": float(parts["compute"] * 0.6),
+        "time/optimiser_s": float(parts["compute"] * 0.06),
         "time/cpu_s": float(parts["compute"] * 3.6),
         "net/payload_bytes": payload,
         "net/overhead_bytes": 310,

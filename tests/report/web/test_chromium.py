@@ -156,6 +156,29 @@ def test_a_page_of_a_run_without_rounds_says_so(desktop, tmp_path):
     quiet(desktop, page)
 
 
+def test_a_coordinator_evaluates_in_records_of_their_own(desktop, tmp_path):
+    folder = RunFolder.create(tmp_path, "server", '[run]\nname = "server"\nmode = "server"\n', {})
+    for step in range(4):
+        seconds = {"time/wait_s": 0.5, "time/round_s": 0.5, "time/spans": "w500000"}
+        for node in ("a", "b", "coordinator"):
+            net = {"net/sent_bytes": 100, "net/received_bytes": 50, "time/transmit_s": 0.0, "train/loss": 1.0}
+            folder.write(
+                MetricsRecord(node, step, 0.5 * (step + 1), {**seconds, **(net if node != "coordinator" else {})})
+            )
+        folder.write(
+            MetricsRecord("coordinator", step, 0.5 * (step + 1) + 0.1, {"eval/loss": 0.3, "eval/accuracy": 0.9})
+        )
+    folder.close()
+    page = write_page([folder.path], tmp_path / "server.html")
+    show(desktop, page)
+    assert (
+        desktop.run("return [...document.querySelectorAll('#time .total')].map(e => e.textContent)") == ["500 ms"] * 3
+    )
+    assert desktop.run("return document.querySelectorAll('#gantt rect').length") == 3
+    assert desktop.run("return document.querySelectorAll('#links td[aria-label]').length") == 4
+    quiet(desktop, page)
+
+
 def test_the_live_page_grows_with_its_run(desktop, tmp_path):
     folder = RunFolder.create(tmp_path, "live", '[run]\nname = "live"\nmode = "gossip"\nrounds = 9\n', {})
     folder.write(EventRecord("a", 0.1, "started", "a trains"))

@@ -1,11 +1,13 @@
 """The live page's server, asked over real sockets."""
 
 import http.client
+import re
 import threading
 
 import pytest
 
 from edgegossip.profiling.lines import MetricsRecord, to_line
+from edgegossip.profiling.run_folder import read_run
 from edgegossip.report.web.pack import unpack
 from edgegossip.report.web.serve import PORT, LiveRuns, Server, listen
 from edgegossip.types import HostError
@@ -62,7 +64,7 @@ def test_data_come_whole_first_and_then_what_is_new(served):
     ("path", "status"),
     [
         ("/data/1", 404), ("/data/0/..", 404), ("/../../etc/passwd", 404), ("/metrics.jsonl", 404), ("/data/9999", 404),
-        ("/data/0?have=x,-1,9999999999999&life=" + "9" * 50, 200), ("/data/0?have=99999,1", 200),
+        ("/data/0?have=x,-1,9999999999999&life=" + "9" * 50, 200), ("/data/0?have=99999,1", 200), ("/data/0?a=1&b=2&c=3&d=4&e=5", 200),
     ],
 )  # fmt: skip
 def test_nothing_in_a_request_names_a_file(served, path, status):
@@ -79,6 +81,31 @@ def test_a_name_that_only_points_here_is_refused(served, host):
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:80", "[::1]:80", "LOCALHOST:1"])
 def test_this_machine_is_let_in(served, host):
     assert ask(served[1], "/", host=host)[0] == 200
+
+
+def test_prometheus_gets_counters_and_gauges(served):
+    folder, server = served
+    status, headers, body = ask(server, "/metrics")
+    assert status == 200 and headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    lines = body.decode().splitlines()
+    sample = re.compile(r'([a-z_]+)\{run="[^"]+",node="([^"]+)"(,[a-z]+="[^"]*")?\} (\S+)')
+    found = {}
+    for line in lines:
+        if line.startswith("# TYPE"):
+            (name,) = re.fullmatch(r"# TYPE ([a-z_]+) (?:counter|gauge)", line).groups()
+        else:
+            match = sample.fullmatch(line)
+            assert match and match[1] == name, line  # a metric's samples are together, below its type
+            found[match[1], match[2], match[3]] = float(match[4])
+    records = [r for r in read_run(folder).metrics() if r.node == "pi-00"]
+    seconds = sum(r.number("time/compute_s") for r in records)
+    assert found["edgegossip_time_compute_seconds_total", "pi-00", None] == pytest.approx(seconds)
+    assert found["edgegossip_sys_temperature_celsius", "pi-00", None] == records[-1].number("sys/temperature_c")
+    assert (
+        found["edgegossip_state", "pi-00", ',state="finished"'] == 1 and found["edgegossip_rounds", "pi-00", None] == 20
+    )
+    sent = sum(r.number("link/pi-01_bytes") or 0 for r in records)
+    assert found["edgegossip_link_bytes_total", "pi-00", ',peer="pi-01"'] == sent
 
 
 def test_only_reading(served):

@@ -127,7 +127,10 @@ function renderHead(app) {
     ["Bits per value", known(d.bits_per_value) ? d.bits_per_value.toFixed(2) : "–", "of what was sent"],
     ["Boards", bad ? `${d.nodes - bad} of ${d.nodes}` : String(d.nodes), bad ? `lost: ${d.failed_nodes.join(", ")}` : d.unfinished_nodes.length ? `${d.unfinished_nodes.length} not finished` : "all finished", bad],
   ];
-  if (app.run.has("sys/energy_j")) { const joules = app.run.boards.reduce((a, k) => a + (app.run.sum("sys/energy_j", k, 0, app.run.length) || 0), 0); tiles.splice(6, 0, ["Energy", scaled(joules, ["J", "kJ", "MJ"]), "of boards with a sensor"]); }
+  if (app.run.has("sys/energy_j")) {
+    const joules = app.run.boards.map((k) => app.run.sum("sys/energy_j", k, 0, app.run.length)).filter(known);
+    tiles.splice(6, 0, ["Energy a board", unitOf("energy_j")(joules.reduce((a, b) => a + b, 0) / (joules.length || 1)), joules.length < d.nodes ? `of ${joules.length} with a sensor` : "mean of the boards"]);
+  }
   document.getElementById("tiles").replaceChildren(...tiles.map(([term, value, note, alarm]) => h("dl", { class: `tile ${alarm ? "bad" : ""}`, style: { margin: 0 } }, h("dt", {}, term), h("dd", {}, value), h("small", {}, note))));
 }
 

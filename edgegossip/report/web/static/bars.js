@@ -2,26 +2,29 @@
 
 const partLegend = () => h("div", { class: "legend", "aria-hidden": "true" }, PARTS.map((part) => h("span", {}, h("i", { class: `${part} swatch-${part}` }), part)));
 
-function partSums(run, k, from, to) {
-  const sums = PARTS.map((part) => run.sum(`time/${part}_s`, k, from, to));
+const STAGES = ["forward", "backward", "optimiser"]; // of compute, where the workload tells
+
+// Seconds of each part of one board's rounds; clock: "time" for wall, "cpu" for CPU seconds. Null when none were measured.
+function partSums(run, k, from, to, clock = "time") {
+  const sums = PARTS.map((part) => run.sum(`${clock}/${part}_s`, k, from, to));
   return sums.some((s) => s !== null) ? sums.map((s) => s || 0) : null;
 }
 
 function barsView(app) {
-  let mode = "round";
+  let mode = "round", clock = "time";
   const body = h("div", { class: "bars", role: "list" }), more = h("div", {});
   const card = app.card("time", "Where each board’s seconds went", "half", partLegend(), body, more);
-  card.head.append(segmented("seconds shown", [["round", "a round"], ["sum", "in all"], ["share", "share"]], mode, (m) => { mode = m; draw(); }));
+  const both = app.run.has("cpu/compute_s") && segmented("clock", [["time", "wall"], ["cpu", "CPU"]], clock, (c) => { clock = c; draw(); });
+  card.head.append(h("div", { class: "field" }, both, segmented("seconds shown", [["round", "a round"], ["sum", "in all"], ["share", "share"]], mode, (m) => { mode = m; draw(); })));
   const draw = () => {
-    const run = app.run, { from, to } = app.state;
-    const rows = run.nodes.map((node, k) => ({ node, k, sums: partSums(run, k, from, to), rounds: run.rounds(k, from, to) })).filter((r) => r.sums && r.rounds && app.picked(r.node));
-    const value = (row, s) => (mode === "share" ? s / (total(row) || 1) : mode === "round" ? s / row.rounds : s);
-    const total = (row) => row.sums.reduce((a, b) => a + b, 0);
-    const text = mode === "share" ? percentText : secondsText;
+    const run = app.run, { from, to } = app.state, stages = clock === "time" ? STAGES.filter((s) => run.has(`time/${s}_s`)) : [];
+    const rows = run.nodes.map((node, k) => ({ node, sums: partSums(run, k, from, to, clock), rounds: run.rounds(k, from, to), stages: stages.map((s) => [s, run.sum(`time/${s}_s`, k, from, to)]) })).filter((r) => r.sums && r.rounds && app.picked(r.node));
+    const total = (row) => row.sums.reduce((a, b) => a + b, 0), text = mode === "share" ? percentText : secondsText;
+    const value = (row, s) => (!known(s) ? null : mode === "share" ? s / (total(row) || 1) : mode === "round" ? s / row.rounds : s);
     const widest = Math.max(...rows.map((row) => value(row, total(row))), 1e-12);
     body.replaceChildren(...rows.flatMap((row) => barRow(app, row, (s) => value(row, s), value(row, total(row)), widest, text)));
     if (!rows.length) body.replaceChildren(h("p", { class: "empty" }, "no seconds measured in these rounds"));
-    more.replaceChildren(later("as a table", () => table(["board", ...PARTS, "sum", "rounds"], rows.map((row) => ({ gone: app.gone(row.node), cells: [row.node, ...row.sums.map((s) => text(value(row, s))), text(value(row, total(row))), row.rounds] })))));
+    more.replaceChildren(later("as a table", () => table(["board", ...PARTS, "sum", ...stages, "rounds"], rows.map((row) => ({ gone: app.gone(row.node), cells: [row.node, ...row.sums.map((s) => text(value(row, s))), text(value(row, total(row))), ...row.stages.map(([, s]) => text(value(row, s))), row.rounds] })))));
   };
   return { element: card.element, draw };
 }
@@ -29,7 +32,8 @@ function barsView(app) {
 function barRow(app, row, value, sum, widest, text) {
   const pieces = PARTS.map((part, p) => [part, value(row.sums[p])]).filter(([, v]) => v > 0);
   const words = pieces.map(([part, v]) => `${part} ${text(v)}`).join(", ");
-  const show = (event) => showTip(event.clientX ?? 40, event.clientY ?? 40, row.node, pieces.map(([part, v]) => [css(`--${part}`), part, `${text(v)}  ·  ${percentText(v / sum)}`]));
+  const stages = (row.stages || []).filter(([, s]) => known(s)).map(([stage, s]) => [null, `of compute: ${stage}`, text(value(s))]);
+  const show = (event) => showTip(event.clientX, event.clientY, row.node, [...pieces.map(([part, v]) => [css(`--${part}`), part, `${text(v)}  ·  ${percentText(v / sum)}`]), ...stages]);
   const bar = h("div", { class: "bar", style: { width: `${(100 * sum) / widest}%` }, onpointermove: show, onpointerleave: hideTip }, pieces.map(([part, v]) => h("span", { class: part, style: { flex: `${(1000 * v) / sum} 0 0` } })));
   return [
     h("div", { class: `name ${app.gone(row.node) ? "gone" : ""}`, title: row.node }, row.node),

@@ -115,10 +115,11 @@ class Run {
     return count ? sum : null;
   }
 
+  // A coordinator writes a record of its evaluation beside that of the round; only those with seconds are rounds, where any has.
   rounds(k, from, to) {
-    const weight = this.tables[this.nodes[k]].rounds;
+    const table = this.tables[this.nodes[k]], seconds = table["time/round_s"];
     let n = 0;
-    this.at[k].forEach((i, row) => { if (i >= from && i <= to) n += weight ? weight[row] : 1; });
+    this.at[k].forEach((i, row) => { if (i >= from && i <= to && (!seconds || known(seconds[row]))) n += table.rounds ? table.rounds[row] : 1; });
     return n;
   }
 

@@ -56,7 +56,7 @@ const TITLES = {
   "train/loss": "Loss", "eval/accuracy": "Test accuracy", "train/lr": "Learning rate", "codec/bits_per_value": "Bits per value",
   "codec/relative_error": "Relative error of the codec", "gossip/consensus_distance": "Distance to neighbours’ models",
   "net/sent_bytes": "Bytes sent a round", "sys/temperature_c": "Temperature", "sys/throttled": "Throttled (share of boards)", "sys/rss_bytes": "Resident memory",
-  "sys/peak_rss_bytes": "Peak memory", "sys/cpu_percent": "CPU load of the process", "sys/power_w": "Power", "sys/energy_j": "Energy a round",
+  "sys/peak_rss_bytes": "Peak memory", "sys/cpu_percent": "CPU load of the process", "sys/machine_percent": "CPU load of the machine", "sys/power_w": "Power", "sys/energy_j": "Energy a round",
   "sys/frequency_hz": "CPU frequency", "sys/threads": "Threads", "sys/descriptors": "Open descriptors", "sys/tasks": "Coroutines",
   "time/cpu_s": "CPU seconds a round", "train/examples": "Examples a round", "net/received_bytes": "Bytes received a round",
   "net/link_bytes": "Bytes on the link a round", "net/payload_bytes": "Payload a round", "net/overhead_bytes": "Overhead a round",

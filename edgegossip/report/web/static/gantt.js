@@ -13,9 +13,11 @@ function s(tag, attributes, text) {
 
 // A board's round: when it began on the common clock, and its stretches [letter, seconds]. Null when it is not known.
 function roundOf(run, node, step) {
-  const table = run.tables[node], row = table.step.lastIndexOf(step);
-  if (row < 0 || !table["time/round_s"]) return null;
-  const length = table["time/round_s"][row], text = (run.doc.spans[node] || {})[step];
+  const table = run.tables[node], seconds = table["time/round_s"];
+  let row = seconds ? table.step.lastIndexOf(step) : -1;
+  while (row >= 0 && !(table.step[row] === step && known(seconds[row]))) row--; // a record of that round without seconds is an evaluation's
+  if (row < 0) return null;
+  const length = seconds[row], text = (run.doc.spans[node] || {})[step];
   const start = run.zero(node) + table.t_s[row] - length;
   if (text) return { node, start, exact: true, spans: [...text.matchAll(/([a-z])(\d+)/g)].map(([, part, us]) => [part, us / 1e6]) };
   return { node, start, exact: false, spans: GUESSED.map((part) => [part[0], table[`time/${part}_s`]?.[row] || 0]).filter(([, v]) => v > 0) };

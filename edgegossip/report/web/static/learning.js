@@ -42,7 +42,7 @@ function metricView(app, name, size, extra = {}) {
 function addTest(app, data, name) {
   const rows = app.run.shown(name, app.state.chosen);
   if (!rows.length) return;
-  data.series = [...data.series, { label: "test, mean of boards", y: app.run.spread(name, rows).mean, kind: "last", color: css("--ink"), dash: [4, 3], spanGaps: true, width: 1.5, dots: true }];
+  data.series = [...data.series, { label: `test, ${rows.length > 1 ? "mean of boards" : app.run.nodes[rows[0]]}`, y: app.run.spread(name, rows).mean, kind: "last", color: css("--ink"), dash: [4, 3], spanGaps: true, width: 1.5, dots: true }];
 }
 
 function legendOf(series) {
@@ -54,8 +54,8 @@ function legendOf(series) {
 }
 
 const FIRST = ["codec/bits_per_value", "codec/relative_error", "gossip/consensus_distance", "net/sent_bytes"];
-const SENSORS = ["sys/temperature_c", "sys/throttled", "sys/frequency_hz", "sys/power_w", "sys/energy_j", "sys/rss_bytes", "sys/cpu_percent"];
-const DULL = new Set(["train/lr", "train/examples", "sys/threads", "sys/descriptors", "sys/tasks", "net/link_bytes", "net/payload_bytes", "net/overhead_bytes", "net/received_bytes", "time/cpu_s", "server/answers"]);
+const SENSORS = ["sys/temperature_c", "sys/throttled", "sys/frequency_hz", "sys/power_w", "sys/energy_j", "sys/rss_bytes", "sys/cpu_percent", "sys/machine_percent"];
+const DULL = new Set(["train/lr", "train/examples", "sys/threads", "sys/descriptors", "sys/tasks", "sys/peak_rss_bytes", "net/link_bytes", "net/payload_bytes", "net/overhead_bytes", "net/received_bytes", "time/cpu_s", "server/answers"]);
 
 // Metrics that the run has and that nobody named yet: whatever sensors write is drawn.
 function sensorNames(run) {

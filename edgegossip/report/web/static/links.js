@@ -9,7 +9,7 @@ function linksView(app) {
   card.head.append(segmented("of each link", LINK_MODES, mode, (m) => { mode = m; draw(); }));
   const draw = () => {
     const doc = app.run.doc, cells = new Map(doc.links.map(([from, to, bytes, seconds]) => [`${from}\n${to}`, { from, to, bytes, seconds, rate: seconds ? bytes / seconds : null }]));
-    const members = (doc.topology?.members || []).filter((n) => doc.nodes.includes(n)), names = [...members, ...doc.nodes.filter((n) => !members.includes(n))];
+    const names = app.run.nodes.concat(doc.links.flatMap(([from, to]) => [from, to])).filter((name, k, all) => all.indexOf(name) === k);
     if (!cells.size) {
       note.textContent = "";
       box.replaceChildren(h("p", { class: "empty" }, "what went over each link was not recorded in this run"));

@@ -1,0 +1,77 @@
+"""What the boards of a run measured, for Prometheus: its text exposition format 0.0.4, at /metrics of `edgegossip top --web`.
+
+Seconds, bytes and joules of rounds are counters, summed over the rounds so far; everything else is a gauge, the last value
+that was recorded. Names are those of metrics.jsonl with Prometheus' units: time/compute_s is
+edgegossip_time_compute_seconds_total. What was never measured is not there. Labels: run, node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from edgegossip.report.web.tables import Table
+from edgegossip.report.web.view import RunView
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_UNITS = (("_s", "_seconds"), ("_c", "_celsius"), ("_j", "_joules"), ("_w", "_watts"), ("_hz", "_hertz"))
+_STATES = ("unfinished", "finished", "lost")
+
+Sample = tuple[str, str, str, float]  # name, type, labels, value
+
+
+def exposition(views: Sequence[RunView]) -> str:
+    """All samples of these runs, a metric's together."""
+    metrics: dict[str, tuple[str, list[str]]] = {}
+    for name, kind, labels, value in (sample for view in views for sample in _samples(view)):
+        lines = metrics.setdefault(name, (kind, []))[1]
+        lines.append(f"{name}{{{labels}}} {value!r}")
+    return "".join(
+        f"# TYPE {name} {kind}\n" + "".join(line + "\n" for line in lines)
+        for name, (kind, lines) in sorted(metrics.items())
+    )
+
+
+def _samples(view: RunView) -> Iterator[Sample]:
+    run = f'run="{_escaped(view.data.name)}"'
+    for board in view.summary()["boards"]:
+        labels = f'{run},node="{_escaped(board["node"])}"'
+        yield "edgegossip_rounds", "gauge", labels, float(board["rounds"])
+        for state in _STATES:
+            yield "edgegossip_state", "gauge", f'{labels},state="{state}"', float(board["state"] == state)
+    for node, table in view.tables.nodes.items():
+        yield from _of(table, f'{run},node="{_escaped(node)}"')
+    for sender, receiver, size_bytes, seconds in view.links():
+        labels = f'{run},node="{_escaped(sender)}",peer="{_escaped(receiver)}"'
+        yield "edgegossip_link_bytes_total", "counter", labels, float(size_bytes)
+        yield "edgegossip_link_seconds_total", "counter", labels, seconds
+
+
+def _of(table: Table, labels: str) -> Iterator[Sample]:
+    for name, column in table.columns.items():
+        values = np.asarray(column)
+        known = values[np.isfinite(values)]
+        if name == "t_s" or not known.size:
+            continue
+        if (
+            name.startswith(("time/", "cpu/"))
+            or name == "sys/energy_j"
+            or (name.startswith("net/") and name.endswith("_bytes"))
+        ):
+            yield f"{metric_name(name)}_total", "counter", labels, float(known.sum())
+        else:
+            yield metric_name(name), "gauge", labels, float(known[-1])
+
+
+def metric_name(name: str) -> str:
+    """ "sys/temperature_c" -> "edgegossip_sys_temperature_celsius"."""
+    for short, unit in _UNITS:
+        if name.endswith(short):
+            name = name.removesuffix(short) + unit
+            break
+    return "edgegossip_" + re.sub(r"[^a-zA-Z0-9_]", "_", name)
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
