@@ -64,7 +64,8 @@ def test_data_come_whole_first_and_then_what_is_new(served):
     ("path", "status"),
     [
         ("/data/1", 404), ("/data/0/..", 404), ("/../../etc/passwd", 404), ("/metrics.jsonl", 404), ("/data/9999", 404),
-        ("/data/0?have=x,-1,9999999999999&life=" + "9" * 50, 200), ("/data/0?have=99999,1", 200), ("/data/0?a=1&b=2&c=3&d=4&e=5", 200),
+        ("/data/0?have=x,-1,9999999999999&life=" + "9" * 50, 200), ("/data/0?have=99999,1", 200),
+        ("/data/0?a=1&b=2&c=3&d=4&e=5", 200),
     ],
 )  # fmt: skip
 def test_nothing_in_a_request_names_a_file(served, path, status):
