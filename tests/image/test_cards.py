@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from edgegossip.fleet import kitfile, making
-from edgegossip.fleet.store import Fleet
+from edgegossip.fleet import kitfile
 from edgegossip.image import configure, disk, ext4, fat, verify
 from edgegossip.image.build import description, place
 from edgegossip.image.partitions import FAT32_LBA, LINUX
 from edgegossip.image.tools import find
 from edgegossip.types import ConfigError, DataError
+from tests.image.kits import kit_of
 
 MIB, EPOCH = 1 << 20, 1767225600
 TOOLS = ("mkfs.vfat", "mmd", "mcopy", "mdir", "mtype", "mke2fs", "debugfs")
@@ -26,15 +26,6 @@ BOOT = {"config.txt": "kernel=vmlinuz-1\ninitramfs initrd.img-1\n", "cmdline.txt
 ROOT = {"etc/fstab": "x", "etc/ssh/sshd_config": "x", "etc/systemd/system/edgegossip-node.service": "x",
         "etc/systemd/system/edgegossip-firstboot.service": "x", "usr/lib/edgegossip/firstboot.py": "x",
         "opt/edgegossip/releases/1/site/a.py": "a", 'usr/share/a "quoted" name': "q", "usr/share/hole": ""}  # fmt: skip
-
-
-def kit_of(folder, name, board="raspberry-pi-4"):
-    """A kit file of a board of a new fleet."""
-    fleet = Fleet.create(folder / f"fleet-{name}", "kitchen", 20).add_all((name,), "board", 20)
-    making.set_profiles(fleet, (name,), {"board": board, "coordinator": "10.0.0.9:8000"})
-    file = folder / f"{name}.kit"
-    file.write_bytes(making.make(fleet, name, 1.8e9))
-    return file
 
 
 def tree(folder, files):
