@@ -22,7 +22,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 JOBS ?= 2
 SECONDS ?= 60
 
-.PHONY: help demo test test-slow fuzz lint types format install wheel clean
+.PHONY: help demo test test-slow image-smoke fuzz lint types format install wheel clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -43,6 +43,9 @@ test: lint types ## formatting, lint, types, import rule, tests and branch cover
 
 test-slow: $(NATIVE) ## the tests that take long or need a developer's tools (cross compiler, emulator)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests
+
+image-smoke: $(NATIVE) ## an image from nothing to a training board, emulated; needs root; goes on at the stage where it stopped
+	@$(BIN)/python -m tests.image.smoke $(SMOKE)
 
 fuzz: $(NATIVE) ## fuzz the native decoders under clang's sanitizers; SECONDS=60
 	@$(BIN)/python -m tests.fuzz.native.run --seconds $(SECONDS)

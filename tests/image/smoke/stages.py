@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.image import emulated
 from tests.image.smoke.machine import GUEST, Board, Stopped, new_card
 
 NAME, HELPERS = "pi-01", ("host-a", "host-b")
@@ -47,6 +48,16 @@ def build(work: Path, cache: Path) -> str:
             raise Stopped(f"image build: {log.read_text().splitlines()[-1]}")
     said("image", "verify", work / "base.img", timeout_s=900)
     return f"{(work / 'base.img').stat().st_size / 1e6:.0f} MB, looked through: no private key"
+
+
+def files(work: Path, cache: Path) -> str:
+    """A board's files, without starting it."""
+    tree = max(cache.glob("tree-*"), key=lambda folder: folder.stat().st_mtime)
+    python = json.loads((tree / "image.json").read_text())["python"]
+    try:
+        return emulated.agree(emulated.on_the_board(tree / "root", python, 900 * SLOW), emulated.here(120 * SLOW))
+    except AssertionError as error:
+        raise Stopped(f"a board's files under user-mode emulation: {error}") from error
 
 
 def kits(work: Path, cache: Path) -> str:
@@ -177,7 +188,7 @@ def raspi3b(work: Path, cache: Path) -> str:
         board.unplug()
 
 
-STAGES: tuple[Callable[[Path, Path], str], ...] = (build, kits, server, mesh, raspi3b)
+STAGES: tuple[Callable[[Path, Path], str], ...] = (build, files, kits, server, mesh, raspi3b)
 
 
 @contextmanager
