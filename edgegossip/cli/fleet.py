@@ -127,12 +127,17 @@ def add(
 @FOLDER
 @profile_options
 def set_(names: tuple[str, ...], folder: Path, given: dict[str, Any]) -> int:
-    """Change what the kits of NAMES will have: network, keys, what they run. Certificates stay as they are."""
+    """Change what the kits of NAMES will have: network, keys, what they run. Certificates stay as they are.
+
+    Boards that check in with `fleet serve` take over what they run within a minute, and begin with it at once.
+    """
     asked = {key: value for key, value in given.items() if value is not None}
     if not asked:
         raise click.UsageError("say what to change, such as --coordinator HOST:PORT")
     _making().set_profiles(_store().Fleet.open(folder), names, asked)
-    click.echo(f"kept for {', '.join(names)}; it counts in the kits that are made from now on")
+    click.echo(
+        f"kept for {', '.join(names)}; what they run, boards take over when they check in; the rest needs a new kit"
+    )
     return 0
 
 

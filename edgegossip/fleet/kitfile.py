@@ -9,6 +9,7 @@ TEXT is a JSON object, and the signature (mesh/security/identity.py) over its SH
     issued_s                                  the laptop's clock (Unix seconds) when it was made: the board's starts no earlier
     identity   {"ca.pem", "identity.pem", "identity.key", "crl.pem": PEM}
     node       [ARGUMENT, ...]                of `edgegossip node`, but for --name and --identity
+    number     0, 1, ...                      of that command line: a board that checks in takes over one with a higher number
     check_in   "HOST:PORT" or ""              where `edgegossip fleet serve` listens
     wifi       [{"ssid", "psk", "country"}]   psk: 64 hexadecimal digits, made of the password (IEEE 802.11i), which is not in it
     ssh_keys   [LINE, ...]                    of authorized_keys
@@ -75,6 +76,7 @@ class Kit:
     issued_s: int
     identity: Mapping[str, str]
     node: tuple[str, ...] = ()
+    number: int = 0
     check_in: str = ""
     wifi: tuple[Wifi, ...] = ()
     ssh_keys: tuple[str, ...] = ()
@@ -124,6 +126,7 @@ def _kit(body: str) -> Kit:
         kit = Kit(
             **{k: str(found[k]) for k in ("name", "board", "fleet", "fleet_id", "serial", "check_in")},
             issued_s=int(found["issued_s"]),
+            number=int(found.get("number", 0)),
             identity={name: str(found["identity"][name]) for name in _FILES},
             node=tuple(map(str, found["node"])),
             wifi=tuple(Wifi(str(w["ssid"]), str(w["psk"]), str(w["country"])) for w in found["wifi"]),

@@ -13,6 +13,7 @@ from edgegossip.fleet.store import Fleet, Member
 from edgegossip.fleet.telling import operator_of
 from edgegossip.mesh.security.identity import CA, CERTIFICATE, CRL, KEY
 from edgegossip.types import LocalError, NodeId
+from edgegossip.update.order import Order
 
 
 def boards_of(fleet: Fleet) -> tuple[NodeId, ...]:
@@ -40,11 +41,22 @@ def make(fleet: Fleet, name: NodeId, now_s: float) -> bytes:
         issued_s=int(now_s),
         identity=identity,
         node=profiles.arguments(profile, name, boards_of(fleet)),
+        number=profile.number,
         check_in=profile.check_in,
         wifi=profile.wifi,
         ssh_keys=profile.ssh_keys,
     )
     return kit.signed(operator_of(fleet))
+
+
+def order(fleet: Fleet, name: NodeId, number: int) -> dict[str, str] | None:
+    """What that board runs from now on, signed, when its command line was changed after `number`; else None. Raises ConfigError
+    when its profile does not say what it runs, DataError, LocalError."""
+    profile = profiles.load(fleet.folder, name)
+    if profile.number <= number:
+        return None
+    arguments = profiles.arguments(profile, fleet.valid_board(name).name, boards_of(fleet))
+    return Order(name, profile.number, arguments).signed(operator_of(fleet))
 
 
 def write(file: Path, data: bytes) -> None:

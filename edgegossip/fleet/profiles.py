@@ -39,6 +39,7 @@ class Profile:
     boards: tuple[NodeId, ...] = ()  # of the run; none: all of the fleet
     listen: str = LISTEN
     check_in: str = ""  # HOST:PORT of `edgegossip fleet serve`
+    number: int = 0  # how many times this was changed: a board that checks in takes over a newer command line
 
     def changed(self, **given: Any) -> Profile:
         """With what is given and not None. Raises ConfigError for what cannot be."""
@@ -49,7 +50,7 @@ class Profile:
             new = replace(new, join=(), founder="")
         elif given.get("join"):
             new = replace(new, coordinator="")
-        return _checked(new)
+        return _checked(replace(new, number=self.number + 1))
 
 
 def _checked(profile: Profile) -> Profile:

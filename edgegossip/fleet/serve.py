@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from edgegossip.fleet import releases
+from edgegossip.fleet import making, releases
+from edgegossip.fleet.store import Fleet
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.security import tls
 from edgegossip.mesh.security.identity import CRL, Identity
 from edgegossip.mesh.security.revocations import Revocations, write_file
 from edgegossip.mesh.text import printable
-from edgegossip.types import EdgegossipError, HostError, NodeId
+from edgegossip.types import ConfigError, EdgegossipError, HostError, NodeId
 from edgegossip.update.client import CHECK_IN, MAX_ANSWER_BYTES, RELEASE, REVOCATIONS
 
 HANDSHAKE_S, SILENT_S = 10.0, 30.0
@@ -76,7 +77,19 @@ class Desk:
         if is_new:
             self._say(news)
         wanted = releases.load(self.folder).wanted.get(name, 0)
-        return {"time_s": self._clock(), "crl_number": self.identity.revocations.number, "sequence": wanted}
+        answer = {"time_s": self._clock(), "crl_number": self.identity.revocations.number, "sequence": wanted}
+        return answer | self._order(name, report.get("number"))
+
+    def _order(self, name: NodeId, number: object) -> dict[str, Any]:
+        """What it should run, where that was changed since its last word."""
+        if not isinstance(number, int):
+            return {}
+        try:
+            order = making.order(Fleet.open(self.folder), name, number)
+        except ConfigError as error:  # its profile does not say what it runs
+            self._say(str(error))
+            return {}
+        return {} if order is None else {"order": order}
 
     def part(self, name: NodeId, sequence: int, at: int, count: int) -> bytes:
         """Of the bundle that this board should have. Raises PermissionError for another one, OSError."""

@@ -25,6 +25,7 @@ from edgegossip.mesh.security.revocations import write_file
 from edgegossip.types import EdgegossipError, LocalError, PeerError
 from edgegossip.update.client import Answer, Client
 from edgegossip.update.install import OsTree, about, install, running_from
+from edgegossip.update.order import Order
 
 KIT, HOME = Path("/etc/edgegossip"), Path("/opt/edgegossip")
 SYNCHRONISED = Path("/run/systemd/timesync/synchronized")
@@ -42,6 +43,7 @@ class Machine(Protocol):
     def synchronised(self) -> bool: ...
     def node(self) -> Mapping[str, str]: ...
     def start_guard(self) -> None: ...
+    def restart_node(self) -> None: ...
 
 
 class Board:
@@ -68,6 +70,9 @@ class Board:
     def start_guard(self) -> None:
         subprocess.run(["systemctl", "start", "--no-block", GUARD], timeout=20, check=False)
 
+    def restart_node(self) -> None:
+        subprocess.run(["systemctl", "restart", "--no-block", NODE], timeout=20, check=False)
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -81,17 +86,21 @@ class Places:
 def check_in(machine: Machine, places: Places, say: Callable[[str], None], *, fetch: bool = True) -> bool:
     """Once. Whether there is such a machine at all. Without `fetch` no release is taken: training waits for the first check-in
     after a boot. Raises EdgegossipError."""
-    identity, where = Identity.load(places.kit), _where(places.kit)
+    identity, board = Identity.load(places.kit), _board(places.kit)
+    where = str(board.get("check_in", ""))
     if not where:
         return False
     running, node = running_from(places.module), machine.node()
     with Client(identity, where) as client:
         before_s = machine.now()
-        answer = client.check_in(_report(places, running, node))
+        answer = client.check_in({**_report(places, running, node), "number": board.get("number", 0)})
         _set_clock(machine, answer, (before_s + machine.now()) / 2, say)
         if answer.crl_number > identity.revocations.number:
             identity.revocations.offer(client.revocations())
-        if running and well(node):
+        if answer.order is not None:
+            _obey(Order.read(answer.order, identity), board, places, say)
+            machine.restart_node()
+        elif running and well(node):
             _write(places.home / "checked-in", running)
         if fetch and wanted(places, running, answer.sequence):
             _take(client, identity, places, running, answer.sequence, say)
@@ -168,11 +177,25 @@ def _set_clock(machine: Machine, answer: Answer, here_s: float, say: Callable[[s
         say(f"the clock is {abs(apart_s):.0f} s off and cannot be set: {error}")
 
 
-def _where(kit: Path) -> str:
+def _board(kit: Path) -> dict[str, Any]:
+    """What first boot took from the kit."""
     try:
-        return str(json.loads((kit / "board.json").read_bytes()).get("check_in", ""))
-    except (OSError, ValueError, AttributeError) as error:
+        found = json.loads((kit / "board.json").read_bytes())
+        if not isinstance(found, dict):
+            raise ValueError("board.json is damaged")
+        return found
+    except (OSError, ValueError) as error:
         raise LocalError(f"{kit}: {error}; this board has no kit yet") from error
+
+
+def _obey(order: Order, board: dict[str, Any], places: Places, say: Callable[[str], None]) -> None:
+    """Another command line for the service. Its number comes last: an order that was half taken over is given again."""
+    if order.number <= int(board.get("number", 0)):
+        raise PeerError(f"an order of number {order.number}, which is not newer than this board's")
+    lines = ["# One argument of `edgegossip node` a line; a new kit, or `edgegossip fleet set`, replaces this file."]
+    _write(places.kit / "node.args", "\n".join([*lines, *order.arguments]) + "\n")
+    _write(places.kit / "board.json", json.dumps({**board, "number": order.number}, indent=1) + "\n")
+    say(f"this board runs something else from now on: {' '.join(order.arguments)}")
 
 
 def _failed(places: Places) -> dict[str, str]:

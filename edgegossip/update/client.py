@@ -34,6 +34,7 @@ class Answer:
     time_s: float  # the coordinator's clock, Unix seconds
     crl_number: int
     sequence: int  # of the release that this board should have; 0: whichever it has
+    order: Mapping[str, Any] | None = None  # what it should run from now on (order.py)
 
 
 class Client:
@@ -57,8 +58,11 @@ class Client:
         body = self._ask("POST", CHECK_IN, MAX_ANSWER_BYTES, json.dumps(report).encode())
         try:
             found = json.loads(body)
-            return Answer(float(found["time_s"]), int(found["crl_number"]), int(found["sequence"]))
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            order = found.get("order")
+            if not isinstance(order, dict | None):
+                raise TypeError("an order that is none")
+            return Answer(float(found["time_s"]), int(found["crl_number"]), int(found["sequence"]), order)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise PeerError(f"{self._where}: an answer that makes no sense ({error})") from error
 
     def revocations(self) -> bytes:

@@ -19,7 +19,7 @@ import pytest
 
 pytest.importorskip("cryptography", reason="makes the identities")
 
-from edgegossip.fleet import releases
+from edgegossip.fleet import making, releases
 from edgegossip.fleet.serve import HANDSHAKE_S, Server, open_desk
 from edgegossip.fleet.status import status, table
 from edgegossip.fleet.store import Fleet
@@ -29,6 +29,7 @@ from edgegossip.mesh.security.identity import Identity
 from edgegossip.types import PeerError
 from edgegossip.update import agent
 from edgegossip.update.client import Client
+from edgegossip.update.order import Order
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -77,7 +78,7 @@ class Machine:
     """A board's clock and services, as the test wants them."""
 
     def __init__(self, behind_s: float = 0.0, synchronised: bool = False) -> None:
-        self.behind_s, self.ntp, self.said, self.guards = behind_s, synchronised, [], 0
+        self.behind_s, self.ntp, self.said, self.guards, self.restarts = behind_s, synchronised, [], 0, 0
         self.service = {
             "ActiveState": "active",
             "NRestarts": "0",
@@ -99,6 +100,9 @@ class Machine:
 
     def start_guard(self) -> None:
         self.guards += 1
+
+    def restart_node(self) -> None:
+        self.restarts += 1
 
 
 @pytest.fixture
@@ -136,6 +140,39 @@ def test_a_release_comes_and_is_checked_in_from(place):
     place.check_in(machine)
     assert (place.home / "checked-in").read_text() == wanted["name"] and machine.guards == 1, "it has it now"
     assert status(Fleet.open(place.fleet.folder), time.time())[0].release == 1
+
+
+def test_what_a_board_runs_is_changed_from_afar(place):
+    machine = place.check_in()
+    assert machine.restarts == 0, "nothing was said yet"
+    making.set_profiles(
+        place.fleet, ("pi-01", "pi-02"), {"coordinator": "10.0.0.9:8000", "settings": ("run.rounds=7",)}
+    )
+    place.check_in(machine)
+    arguments = (place.kit / "node.args").read_text().splitlines()[1:]
+    assert machine.restarts == 1 and arguments[:3] == ["quickstart-server", "--set", "run.rounds=7"]
+    (place.kit / "node.args").write_text("edited by hand\n")
+    place.check_in(machine)
+    assert machine.restarts == 1 and (place.kit / "node.args").read_text() == "edited by hand\n", "told once"
+    making.set_profiles(place.fleet, ("pi-01",), {"join": ("10.0.0.1:7700",)})
+    place.check_in(machine)
+    assert machine.restarts == 2 and "--join" in (place.kit / "node.args").read_text()
+
+
+def test_an_order_is_an_operators_and_for_one_board(place):
+    operator, board = Identity.load(place.fleet.folder / "operator"), place.identity()
+    good = Order("pi-01", 3, ("quickstart-server",)).signed(operator)
+    assert Order.read(good, board).number == 3
+    bad = {
+        "is for|this is pi-01": Order("pi-02", 3, ("quickstart-server",)).signed(operator),
+        "where that of operator is due": Order("pi-01", 3, ("quickstart-server",)).signed(place.identity("pi-02")),
+        "does not fit": {**good, "body": good["body"].replace("quickstart", "slowstart")},
+        "no command line": Order("pi-01", 3, ("a\n--set",)).signed(operator),
+        "no sense": {"body": "{}"},
+    }
+    for why, order in bad.items():
+        with pytest.raises(PeerError, match=why):
+            Order.read(order, board)
 
 
 @pytest.mark.parametrize("what", ["pushed to another", "given up", "tried now"])

@@ -145,9 +145,13 @@ def identity(disk: Disk, kit: dict[str, Any]) -> None:
         if name == "crl.pem" and disk.read(f"{HOME}/{name}") is not None and not changed(disk, kit):
             continue  # the board may know a newer one by now
         disk.replace(f"{HOME}/{os.path.basename(name)}", text.encode(), 0o600 if name.endswith(".key") else 0o644)
-    arguments = ["# One argument of `edgegossip node` a line; a new kit replaces this file.", *kit["node"]]
+    arguments = [
+        "# One argument of `edgegossip node` a line; a new kit, or `edgegossip fleet set`, replaces this file.",
+        *kit["node"],
+    ]
     disk.replace(f"{HOME}/node.args", ("\n".join(arguments) + "\n").encode())
     about = {key: kit[key] for key in ("name", "board", "fleet", "fleet_id", "serial", "check_in")}
+    about["number"] = kit.get("number", 0)
     disk.replace(f"{HOME}/board.json", (json.dumps(about, indent=1) + "\n").encode())
 
 
