@@ -1,0 +1,194 @@
+"""What goes into an image, before any of it is built: boards, mirrors, files of the tree, the wheel, what a machine lacks."""
+
+import base64
+import csv
+import hashlib
+import io
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from edgegossip.image import boards, build, client, rootfs, sources, tools, wheel
+from edgegossip.image.boards import BOARDS, BOOKWORM, TRIXIE
+from edgegossip.image.sources import Mirrors
+from edgegossip.types import ConfigError, DataError, HostError, LocalError
+
+ROOT = Path(__file__).parents[2]
+APT = """http://deb.example/debian/|Debian
+http://deb.example/debian/|Debian
+http://deb.example/security/|Debian-Security
+https://node.example/|nodesource
+"""
+
+
+def test_boards():
+    assert boards.board("raspberry-pi-4").debian is BOOKWORM and boards.board("raspberry-pi-5").debian is TRIXIE
+    with pytest.raises(ConfigError, match="did you mean raspberry-pi-4"):
+        boards.board("raspbery-pi-4")
+    for board in BOARDS.values():
+        assert client.lock_file(ROOT, board.debian).read_text().count("torch==2.9.1") == 1
+    with pytest.raises(DataError, match="lock_boards"):
+        client.lock_file(ROOT / "docs", BOOKWORM)
+
+
+def test_locks_have_all_that_a_board_imports_and_a_hash_for_each():
+    for debian in (BOOKWORM, TRIXIE):
+        text = client.lock_file(ROOT, debian).read_text()
+        blocks = [block for block in text.split("\n") if block and not block.startswith(("#", " "))]
+        names = {block.split("==")[0] for block in blocks}
+        assert {
+            "numpy",
+            "grpcio",
+            "protobuf",
+            "psutil",
+            "click",
+            "tomli-w",
+            "zstandard",
+            "setproctitle",
+            "flwr",
+        } <= names
+        assert all(block.endswith("\\") for block in blocks), "a package without a hash"
+        assert not [name for name in names if name.startswith("nvidia")], "a board has no CUDA"
+
+
+def test_packages_come_from_where_this_machines_apt_has_them():
+    mirrors = sources.of_index(APT.splitlines())
+    assert mirrors == Mirrors("http://deb.example/debian/", "http://deb.example/security/")
+    assert sources.deb_lines(mirrors, TRIXIE) == (
+        "deb http://deb.example/debian/ trixie main non-free-firmware",
+        "deb http://deb.example/debian/ trixie-updates main non-free-firmware",
+        "deb http://deb.example/security/ trixie-security main non-free-firmware",
+    )
+    with pytest.raises(HostError, match="--mirror"):
+        sources.of_index(["https://node.example/|nodesource"])
+
+
+def test_a_mirror_that_the_user_names():
+    assert sources.named("http://a/debian") == Mirrors("http://a/debian", "")
+    assert sources.named("file:/a,https://b") == Mirrors("file:/a", "https://b")
+    for wrong in ("deb.example", "http://a,b", ""):
+        with pytest.raises(HostError, match="write ADDRESS"):
+            sources.named(wrong)
+
+
+def test_nothing_of_this_machine_and_no_key_stays_in_the_tree(tmp_path):
+    root, boot = tmp_path / "root", tmp_path / "boot"
+    rootfs.write_files(
+        root,
+        {
+            "boot/firmware/config.txt": "x",
+            "etc/hostname": "laptop\n",
+            "etc/machine-id": "abc\n",
+            "etc/ssh/ssh_host_rsa_key": "secret",
+            "etc/ssh/sshd_config": "x",
+            "etc/resolv.conf": "nameserver 10.9.8.7",
+            "etc/apt/sources.list": "deb http://me:password@mirror.example/debian bookworm main\n",
+            "root/.ssh/authorized_keys": "x",
+            "var/log/dpkg.log": "x",
+            "etc/systemd/system/other": "x",
+        },
+    )
+    rootfs.settle(root, boot)
+    assert (boot / "config.txt").exists() and not list((root / "boot/firmware").iterdir())
+    assert (root / "etc/hostname").read_text() == "edgegossip\n" and (root / "etc/machine-id").read_text() == ""
+    assert {path.name for path in (root / "etc/ssh").iterdir()} == {"sshd_config"}
+    assert not (root / "root/.ssh").exists() and not (root / "var/log/dpkg.log").exists()
+    assert (root / "etc/apt/sources.list").read_text() == "deb http://mirror.example/debian bookworm main\n"
+    assert os.readlink(root / "etc/resolv.conf") == "../run/systemd/resolve/stub-resolv.conf"
+    assert os.readlink(root / "etc/systemd/system/apt-daily.timer") == "/dev/null"
+
+
+def test_our_own_files_go_over_it(tmp_path):
+    root = tmp_path / "root"
+    (root / "etc").mkdir(parents=True)
+    (root / "usr").mkdir()
+    units = rootfs.overlay(ROOT / "deploy/rootfs", root)
+    assert {"edgegossip-firstboot.service", "edgegossip-node.service"} <= set(units)
+    for unit in units:
+        assert (root / "etc/systemd/system" / unit).is_file(), f"{unit} is switched on and not there"
+    assert (root / "usr/lib/edgegossip/firstboot.py").stat().st_mode & 0o777 == 0o644
+    rootfs.overlay(ROOT / "deploy/rootfs", root)  # once more is the same
+
+
+def test_packages_of_a_tree(tmp_path):
+    first = "Package: a\nStatus: install ok installed\nVersion: 1-2\n"
+    status = f"{first}\nPackage: b\nStatus: deinstall ok config-files\nVersion: 3\n"
+    rootfs.write_files(tmp_path, {"var/lib/dpkg/status": status})
+    assert dict(rootfs.packages(tmp_path)) == {"a": "1-2"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Our wheel around a native module that is none, made twice."""
+    folder = tmp_path_factory.mktemp("wheel")
+    native = folder / "_native.cpython-311-aarch64-linux-gnu.so"
+    native.write_bytes(b"\x7fELF")
+    wheels = []
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+        wheels.append(wheel.make(ROOT, native, BOOKWORM, folder / name, build.EPOCH))
+    return wheels
+
+
+def test_the_wheel_is_whole(made):
+    assert made[0].name.endswith("-cp311-cp311-linux_aarch64.whl")
+    archive = zipfile.ZipFile(made[0])
+    (record,) = (name for name in archive.namelist() if name.endswith("/RECORD"))
+    rows = list(csv.reader(io.StringIO(archive.read(record).decode())))
+    assert sorted(row[0] for row in rows) == sorted(archive.namelist())
+    for name, digest, size in rows:
+        if name != record:
+            data = archive.read(name)
+            told = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            assert (digest, int(size)) == (f"sha256={told}", len(data)), name
+    names = set(archive.namelist())
+    assert {"edgegossip/cli/main.py", "edgegossip/py.typed", "edgegossip/recipes/quickstart-server.toml"} <= names
+    assert [n for n in names if n.endswith(".so")] == ["edgegossip/native/_native.cpython-311-aarch64-linux-gnu.so"]
+    assert not [n for n in names if "native/src" in n or n.endswith(".pyc")]
+    assert "Requires-Dist: numpy" in archive.read(record.replace("RECORD", "METADATA")).decode()
+
+
+def test_the_same_sources_give_the_same_wheel(made):
+    assert made[0].read_bytes() == made[1].read_bytes()
+
+
+def test_tags():
+    assert wheel.tag(BOOKWORM) == "cp311-cp311-linux_aarch64"
+    assert wheel.tag(TRIXIE) == "cp312-abi3-linux_aarch64"  # pyproject.toml, wheel.py-api
+
+
+def test_a_release_is_named_after_all_that_is_in_it(tmp_path):
+    for name in ("edgegossip/native/src", "deploy/locks"):
+        (tmp_path / name).mkdir(parents=True)
+    lock = tmp_path / "deploy/locks/lock.txt"
+    lock.write_text("a==1")
+    names = {build.release_name(tmp_path, lock)}
+    for change in ("edgegossip/a.py", "edgegossip/native/src/a.cpp", "deploy/locks/lock.txt"):
+        (tmp_path / change).write_text("x")
+        names.add(build.release_name(tmp_path, lock))
+    assert len(names) == 4
+
+
+def test_what_is_missing_is_named_with_its_package():
+    with pytest.raises(HostError, match="needs no-such-program, mkfs.none: apt install mkfs.none no-such-program"):
+        tools.need("no-such-program", "mkfs.none")
+
+
+def test_a_program_that_fails_says_why(tmp_path):
+    with pytest.raises(HostError, match="sh failed with 3: this is why"):
+        tools.run(["sh", "-c", "echo this is why >&2; exit 3"], 20)
+    with pytest.raises(HostError, match="did not end in 0 s"):
+        tools.run(["sleep", "9"], 0.05)
+    with pytest.raises(HostError, match=f"its log: {tmp_path}/log"):
+        tools.run(["sh", "-c", "echo x; exit 1"], 20, log=tmp_path / "log")
+
+
+def test_only_a_checkout_can_be_built(tmp_path, monkeypatch):
+    assert build.source_of(None) == ROOT
+    with pytest.raises(LocalError, match="has no pyproject.toml: name a checkout"):
+        build.source_of(tmp_path)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+    with pytest.raises(LocalError, match="SOURCE_DATE_EPOCH"):
+        build.epoch()
