@@ -12,6 +12,7 @@ from edgegossip.types import DataError, HostError
 
 LABEL = "RASPIFIRM"
 VOLUME_ID = "65646765"
+_FAT32_CLUSTERS = 65_525  # with fewer, drivers take it for FAT16
 _TIMEOUT_S = 300.0
 
 
@@ -19,7 +20,8 @@ def make(files: Path, image: Path, size: int, epoch: int) -> None:
     """A file system of `size` bytes with everything below `files`. Raises HostError when it does not fit."""
     with open(image, "wb") as stream:
         stream.truncate(size)
-    run(["mkfs.vfat", "--invariant", "-F", "32", "-s", "1", "-i", VOLUME_ID, "-n", LABEL, image], _TIMEOUT_S)
+    cluster = "4" if size >= 4 * _FAT32_CLUSTERS * 512 else "1"  # sectors
+    run(["mkfs.vfat", "--invariant", "-F", "32", "-s", cluster, "-i", VOLUME_ID, "-n", LABEL, image], _TIMEOUT_S)
     for folder, names, _ in os.walk(files):
         names.sort()
         here = Path(folder)

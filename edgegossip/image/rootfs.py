@@ -32,7 +32,8 @@ UNITS = ("systemd-networkd", "systemd-networkd-wait-online", "systemd-resolved",
 QUIET = ("apt-daily.timer", "apt-daily-upgrade.timer")
 _DPKG = ("path-exclude=/usr/share/man/*", "path-exclude=/usr/share/locale/*", "path-exclude=/usr/share/info/*")
 _DOCS = ("path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright")  # licences stay
-_RASPI_FIRMWARE = f"ROOTPART=LABEL={ext4.LABEL}\nKERNEL=auto\nINITRAMFS=auto\nCONSOLES=ttyS1,115200 tty0\n"
+# A shell reads it: Debian's raspi-firmware, which writes config.txt and cmdline.txt with each kernel.
+_RASPI_FIRMWARE = f'ROOTPART="LABEL={ext4.LABEL}"\nKERNEL="auto"\nINITRAMFS="auto"\nCONSOLES="ttyS1,115200 tty0"\n'
 _FSTAB = f"LABEL={ext4.LABEL} / ext4 rw,noatime 0 1\nLABEL={fat.LABEL} /boot/firmware vfat rw,umask=0077 0 2\n"
 _TIMEOUT_S = 5400.0
 

@@ -112,6 +112,14 @@ def test_our_own_files_go_over_it(tmp_path):
     rootfs.overlay(ROOT / "deploy/rootfs", root)  # once more is the same
 
 
+def test_what_a_shell_reads_while_packages_configure_themselves(tmp_path):
+    """raspi-firmware's hook sources its settings with `set -e`: a word too many, and no kernel can be installed."""
+    rootfs.write_files(tmp_path, rootfs.files_before_packages())
+    script = '. "$1"; echo "$ROOTPART|$CONSOLES|$KERNEL"'
+    said = tools.run(["sh", "-ec", script, "sh", tmp_path / "etc/default/raspi-firmware"], 20)
+    assert said == "LABEL=RASPIROOT|ttyS1,115200 tty0|auto\n"
+
+
 def test_packages_of_a_tree(tmp_path):
     first = "Package: a\nStatus: install ok installed\nVersion: 1-2\n"
     status = f"{first}\nPackage: b\nStatus: deinstall ok config-files\nVersion: 3\n"
