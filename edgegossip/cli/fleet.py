@@ -11,20 +11,12 @@ import click
 
 from edgegossip.cli import fleet_release
 from edgegossip.cli.fleet_profile import profile_options
-from edgegossip.cli.options import JSON
+from edgegossip.cli.options import FLEET, JSON
 from edgegossip.types import EdgegossipError
 
 if TYPE_CHECKING:
     from edgegossip.fleet.store import Fleet
 
-FOLDER = click.option(
-    "--fleet",
-    "folder",
-    default="fleet",
-    show_default=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="The fleet's folder.",
-)
 YEARS = click.option("--years", type=float, default=20.0, show_default=True, help="How long certificates are valid.")
 
 
@@ -48,7 +40,7 @@ def fleet() -> None:
 
 @fleet.command()
 @click.argument("name", default="home")
-@FOLDER
+@FLEET
 @click.option("--name", "also_name", hidden=True)
 @YEARS
 @JSON
@@ -71,7 +63,7 @@ def init(name: str, folder: Path, also_name: str | None, years: float, as_json: 
 
 @fleet.command()
 @click.argument("names", nargs=-1, required=True)
-@FOLDER
+@FLEET
 @click.option(
     "--role",
     type=click.Choice(["board", "coordinator", "operator"]),
@@ -124,7 +116,7 @@ def add(
 
 @fleet.command(name="set")
 @click.argument("names", nargs=-1, required=True)
-@FOLDER
+@FLEET
 @profile_options
 def set_(names: tuple[str, ...], folder: Path, given: dict[str, Any]) -> int:
     """Change what the kits of NAMES will have: network, keys, what they run. Certificates stay as they are.
@@ -143,7 +135,7 @@ def set_(names: tuple[str, ...], folder: Path, given: dict[str, Any]) -> int:
 
 @fleet.command()
 @click.argument("name")
-@FOLDER
+@FLEET
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="[default: NAME.kit]"
 )
@@ -163,7 +155,7 @@ def kit(name: str, folder: Path, output: Path | None) -> int:
 
 
 @fleet.command(name="list")
-@FOLDER
+@FLEET
 @JSON
 def list_(folder: Path, as_json: bool) -> int:
     """Show every certificate that was issued and whether it is valid."""
@@ -182,7 +174,7 @@ def list_(folder: Path, as_json: bool) -> int:
 
 @fleet.command()
 @click.argument("names", nargs=-1)
-@FOLDER
+@FLEET
 @click.option(
     "--tell",
     "boards",

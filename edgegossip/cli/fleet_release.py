@@ -8,20 +8,11 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON
-
-FOLDER = click.option(
-    "--fleet",
-    "folder",
-    default="fleet",
-    show_default=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="The fleet's folder.",
-)
+from edgegossip.cli.options import FLEET, JSON
 
 
 @click.command()
-@FOLDER
+@FLEET
 @click.option("--listen", default="0.0.0.0:7710", show_default=True, metavar="HOST:PORT", help="Where boards check in.")
 @click.option("--identity", type=click.Path(file_okay=False, path_type=Path), help="[default: the fleet's coordinator]")
 def serve(folder: Path, listen: str, identity: Path | None) -> int:
@@ -36,7 +27,7 @@ def serve(folder: Path, listen: str, identity: Path | None) -> int:
 
 
 @click.command()
-@FOLDER
+@FLEET
 @JSON
 @click.option("--watch", is_flag=True, help="Show it again every 2 s, until Ctrl-C.")
 def status(folder: Path, as_json: bool, watch: bool) -> int:
@@ -72,7 +63,7 @@ def release() -> None:
 
 @release.command()
 @click.argument("site", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@FOLDER
+@FLEET
 @click.option("--release", "version", metavar="VERSION", help="[default: that of the package in SITE]")
 @click.option("--machine", default="aarch64", show_default=True, help="As `uname -m` says on the board.")
 @click.option(
@@ -99,7 +90,7 @@ def build(site: Path, folder: Path, version: str | None, machine: str, python: s
 @release.command()
 @click.argument("bundle", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("boards", nargs=-1)
-@FOLDER
+@FLEET
 def push(bundle: Path, boards: tuple[str, ...], folder: Path) -> int:
     """Have BOARDS (none named: all) take this release when they next check in with `fleet serve`."""
     from edgegossip.fleet import releases
@@ -112,7 +103,7 @@ def push(bundle: Path, boards: tuple[str, ...], folder: Path) -> int:
 
 
 @release.command(name="status")
-@FOLDER
+@FLEET
 @JSON
 def release_status(folder: Path, as_json: bool) -> int:
     """Show which release each board has, and which it should have."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +27,14 @@ RUNS: Decorator = click.option(
     show_default=True,
     type=click.Path(file_okay=False),
     help="Folder that the run folder is made in.",
+)
+FLEET: Decorator = click.option(
+    "--fleet",
+    "folder",
+    default="fleet",
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The fleet's folder.",
 )
 JSON: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 PLOTS: Decorator = click.option(

@@ -104,6 +104,7 @@ def test_a_board_becomes_who_the_kit_says(kits, monkeypatch):
     assert json.loads(files["/etc/edgegossip/board.json"])["name"] == "pi-01"
     assert b"\n--coordinator\n10.0.0.9:8000\n" in files["/etc/edgegossip/node.args"]
     assert files["/etc/hostname"] == b"pi-01\n" and machine.now_s == NOW_S
+    assert files["/etc/hosts"].decode().splitlines() == ["127.0.0.1\tlocalhost", "::1\tlocalhost", "127.0.1.1\tpi-01"]
     assert fake.modes["/root/.ssh/authorized_keys"] == 0o600 and fake.modes["/root/.ssh"] == 0o700
     wpa = files[firstboot.WPA].decode()
     assert "country=DE" in wpa and f"ssid={'Gärten & Co'.encode().hex()}" in wpa and fake.modes[firstboot.WPA] == 0o600
@@ -177,6 +178,16 @@ def test_a_file_system_that_does_not_grow_stops_nobody(kits, monkeypatch, capsys
     assert boot(disk, monkeypatch, machine)[0] == 0 and "grow: sfdisk: it does not work here" in capsys.readouterr().out
     _, machine, _ = boot(disk, monkeypatch)
     assert any(c[0] == "resize2fs" for c in machine.commands), "tried again at the next boot"
+
+
+def test_programs_that_fail_keep_nobody_from_training(kits, monkeypatch, capsys):
+    disk = card(kits[0])
+    machine = FakeMachine(disk)
+    machine.refuse = "daemon-reload"
+    assert (
+        boot(disk, monkeypatch, machine)[0] == 0 and "daemon-reload: it does not work here" in capsys.readouterr().out
+    )
+    assert firstboot.APPLIED in content(disk)
 
 
 def operations(start: FakeDisk, monkeypatch) -> int:

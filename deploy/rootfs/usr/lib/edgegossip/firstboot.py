@@ -132,9 +132,13 @@ def apply_kit(disk: Disk, machine: Machine, data: bytes, say: Callable[[str], No
     if disk.read(APPLIED) == digest:
         return
     identity(disk, kit)
-    hostname(disk, machine, kit["name"])
+    hostname(disk, kit["name"])
     ssh_keys(disk, kit["ssh_keys"])
-    wifi(disk, machine, kit["wifi"])
+    for command in (["hostname", kit["name"]], *wifi(disk, kit["wifi"])):
+        try:
+            machine.run(command)
+        except Failed as error:  # the next boot has it from the files
+            say(str(error))
     disk.replace(APPLIED, digest)
     say(f"this board is {kit['name']} of fleet {kit['fleet']} ({kit['fleet_id']})")
 
@@ -163,10 +167,11 @@ def changed(disk: Disk, kit: dict[str, Any]) -> bool:
         return True
 
 
-def hostname(disk: Disk, machine: Machine, name: str) -> None:
+def hostname(disk: Disk, name: str) -> None:
     disk.replace("/etc/hostname", f"{name}\n".encode())
-    disk.replace("/etc/hosts", f"127.0.0.1\tlocalhost\n127.0.1.1\t{name}\n::1\tlocalhost ip6-localhost\n".encode())
-    machine.run(["hostname", name])
+    lines = (disk.read("/etc/hosts") or b"127.0.0.1\tlocalhost\n::1\tlocalhost\n").decode(errors="replace").splitlines()
+    others = [line for line in lines if not line.startswith("127.0.1.1")]
+    disk.replace("/etc/hosts", "\n".join([*others, f"127.0.1.1\t{name}", ""]).encode())
 
 
 def ssh_keys(disk: Disk, keys: Sequence[str]) -> None:
@@ -176,24 +181,23 @@ def ssh_keys(disk: Disk, keys: Sequence[str]) -> None:
         disk.replace("/root/.ssh/authorized_keys", ("\n".join(keys) + "\n").encode(), 0o600)
 
 
-def wifi(disk: Disk, machine: Machine, networks: Sequence[dict[str, str]]) -> None:
-    """For NetworkManager where the image has it (Raspberry Pi OS), else for wpa_supplicant with systemd-networkd (our images)."""
+def wifi(disk: Disk, networks: Sequence[dict[str, str]]) -> list[list[str]]:
+    """For NetworkManager where the image has it (Raspberry Pi OS), else for wpa_supplicant and systemd-networkd (our images); the
+    commands that make it count at once."""
     if not networks:
-        return
+        return []
     if disk.exists(NETWORK_MANAGER):
         for number, network in enumerate(networks):
             name = f"edgegossip-{number}"
             path = f"/etc/NetworkManager/system-connections/{name}.nmconnection"
             disk.replace(path, network_manager(name, network).encode(), 0o600)
-        machine.run(["systemctl", "try-restart", "--no-block", "NetworkManager.service"])
-        return
+        return [["systemctl", "try-restart", "--no-block", "NetworkManager.service"]]
     disk.make_folder(os.path.dirname(WPA))
     disk.replace(WPA, wpa_supplicant(networks).encode(), 0o600)
     wants = "/etc/systemd/system/multi-user.target.wants"
     disk.make_folder(wants)
     disk.point(f"{wants}/{WPA_UNIT}", "/lib/systemd/system/wpa_supplicant@.service")
-    machine.run(["systemctl", "daemon-reload"])
-    machine.run(["systemctl", "restart", "--no-block", WPA_UNIT])
+    return [["systemctl", "daemon-reload"], ["systemctl", "restart", "--no-block", WPA_UNIT]]
 
 
 def wpa_supplicant(networks: Sequence[dict[str, str]]) -> str:
