@@ -61,8 +61,12 @@ def page(views: Sequence[RunView], *, live: bool = False) -> str:
     scripts = ['"use strict";', _read("uPlot.iife.min.js"), *map(_read, SCRIPTS)]
     parts = [f"<style>{_read('uPlot.min.css')}{''.join(map(_read, STYLES))}</style>", _read("body.html")]
     parts.append(_json("page-made", made))
-    parts += [] if live else [_blob(view.packed()) for view in views]
-    parts.append(f"<script>{chr(10).join(scripts)}</script>")
+    packs = [] if live else [view.whole() for view in views]
+    parts += [_blob("run-data", first) for first, _ in packs]
+    parts.append(
+        f"<script>{chr(10).join(scripts)}</script>"
+    )  # it begins to draw while the browser still reads the rest
+    parts += [_blob("run-rest", rest) for _, rest in packs]
     policy = _POLICY.format(connect="'self'" if live else "'none'")
     return _read("head.html").format(
         title=html.escape(title), policy=policy, licence=_read("uPlot.LICENSE"), body="\n".join(parts)
@@ -78,5 +82,5 @@ def _json(name: str, document: Any) -> str:
     return f'<script type="application/json" id="{name}">{text}</script>'
 
 
-def _blob(data: bytes) -> str:
-    return f'<script type="application/octet-stream" class="run-data">{base64.b64encode(data).decode()}</script>'
+def _blob(kind: str, data: bytes) -> str:
+    return f'<script type="application/octet-stream" class="{kind}">{base64.b64encode(data).decode()}</script>'

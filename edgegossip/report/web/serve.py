@@ -22,12 +22,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from edgegossip.report.web.page import page
 from edgegossip.report.web.prometheus import CONTENT_TYPE, exposition
-from edgegossip.report.web.view import RunView
+from edgegossip.report.web.view import Known, RunView
 from edgegossip.types import DataError, HostError
 
 PORT = 8765  # where `top --web` listens when it is free
 REFRESH_S = 5.0  # the documents beside the records are read again after so long
 REQUEST_S = 30.0  # a client has so long to say what it wants, and to take it
+_NOTHING = Known(life=-1)
 _DATA = re.compile(r"/data/(\d{1,3})\Z")
 
 
@@ -45,16 +46,14 @@ class LiveRuns:
         with self._lock:
             return page(self._views, live=True).encode()
 
-    def data(self, k: int, life: int, have: Sequence[int]) -> bytes | None:
-        """What came new of run k, for a page that knows `have` rows of each of its nodes from the life of it; None: no such
-        run."""
-        if not 0 <= k < len(self._views):
-            return None
+    def data(self, k: int, known: Known) -> bytes | None:
+        """What came new of run k, for a page that knows this much; None when that is nothing. Raises IndexError when there
+        is no such run."""
         with self._lock:
             self._refresh()
             view = self._views[k]
             view.read()
-            return view.packed(have if life == view.life else ())
+            return view.new(known)
 
     def metrics(self) -> bytes:
         """All runs as Prometheus reads them."""
@@ -124,16 +123,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.FORBIDDEN, b"this server is not the host that was asked for\n")
             return
         asked, runs = urlsplit(self.path), self.server.runs
-        match = _DATA.match(asked.path)
         try:
             if asked.path == "/":
                 self._answer(HTTPStatus.OK, runs.page(), "text/html; charset=utf-8")
             elif asked.path == "/metrics":
                 self._answer(HTTPStatus.OK, runs.metrics(), CONTENT_TYPE)
-            elif match and (data := runs.data(int(match[1]), *_known(asked.query))) is not None:
-                self._answer(HTTPStatus.OK, data, "application/octet-stream")
+            elif match := _DATA.match(asked.path):
+                data = runs.data(int(match[1]), _known(asked.query))
+                self._answer(HTTPStatus.OK if data else HTTPStatus.NO_CONTENT, data or b"", "application/octet-stream")
             else:
                 self._answer(HTTPStatus.NOT_FOUND, b"not found\n")
+        except IndexError:
+            self._answer(HTTPStatus.NOT_FOUND, b"no such run\n")
         except (DataError, FileNotFoundError) as error:  # the folder is gone, say
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode())
 
@@ -160,15 +161,15 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: a page asks every two seconds."""
 
 
-def _known(query: str) -> tuple[int, list[int]]:
-    """The life of the run and the rows of each node that a page knows already; none when the query is no such list."""
+def _known(query: str) -> Known:
+    """What a page knows already. Nothing when the query does not say so in the right form."""
     try:
-        fields = parse_qs(query, max_num_fields=4)
-    except ValueError:
-        return -1, []
-    life, numbers = fields.get("life", ["0"])[0], fields.get("have", [""])[0].split(",")
-    have = [int(n) for n in numbers] if all(re.fullmatch(r"\d{1,12}", n) for n in numbers) else []
-    return int(life) if re.fullmatch(r"\d{1,9}", life) else -1, have
+        fields = {name: values[0] for name, values in parse_qs(query, max_num_fields=8).items()}
+        numbers = [int(n) for n in fields["rows"].split(",")] if "rows" in fields else []
+        known = Known(int(fields["life"]), numbers, int(fields["events"]), int(fields["span"]))
+    except (KeyError, ValueError):
+        return _NOTHING
+    return known if min([0, known.events, known.span + 1, *numbers]) == 0 else _NOTHING
 
 
 def listen(runs: LiveRuns, host: str, port: int | None) -> Server:

@@ -146,18 +146,21 @@ class Tables:
                     links[(coordinator, node)] = [sums["net/received_bytes"], sums.get("time/transmit_s", 0.0)]
         return links
 
-    def shown_spans(self) -> dict[NodeId, dict[int, str]]:
-        """Spans of at most MOST_SPANS rounds, spread evenly."""
-        steps = sorted({step for spans in self.spans.values() for step in spans})
+    def shown_spans(self, after: int = -1) -> dict[NodeId, dict[int, str]]:
+        """Spans of at most MOST_SPANS rounds later than `after`, spread evenly."""
+        steps = sorted({step for spans in self.spans.values() for step in spans if step > after})
         kept = set(steps[:: -(-len(steps) // MOST_SPANS) or 1])
-        return {
-            node: {step: text for step, text in spans.items() if step in kept} for node, spans in self.spans.items()
-        }
+        return {node: {s: text for s, text in spans.items() if s in kept} for node, spans in self.spans.items()}
 
-    def shown_events(self) -> list[dict[str, Any]]:
-        """`n` is the event's number: some in the middle of very many are left out."""
+    @property
+    def last_span(self) -> int:
+        """The last round of which there are spans; -1: there are none."""
+        return max((step for spans in self.spans.values() for step in spans), default=-1)
+
+    def shown_events(self, start: int = 0) -> list[dict[str, Any]]:
+        """From event number `start` on. `n` is its number: some in the middle of very many are left out."""
         half = MOST_EVENTS // 2
-        numbers = range(len(self.events))
+        numbers = range(start, len(self.events))
         shown = numbers if len(numbers) <= MOST_EVENTS else [*numbers[:half], *numbers[-half:]]
         return [{"n": n, **_event(self.events[n])} for n in shown]
 

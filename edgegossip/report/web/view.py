@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgegossip.profiling.records import PARTS, SPARSE
 from edgegossip.profiling.run_folder import read_run
 from edgegossip.profiling.summary import COORDINATOR, Summary, head_of, members_of, recipe_of
 from edgegossip.report.follow import Follower
@@ -28,8 +30,31 @@ _ENV = (
 )
 
 
+# What the first screens of a page draw: unpacked before all the rest.
+FIRST = (
+    "step",
+    "t_s",
+    "rounds",
+    "train/loss",
+    *SPARSE,
+    "net/sent_bytes",
+    "time/round_s",
+    *(f"time/{part}_s" for part in PARTS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a page has already, of the run's `life`."""
+
+    life: int = 0
+    rows: Sequence[int] = ()  # of each node, in the document's order
+    events: int = 0
+    span: int = -1  # the last round whose spans it has
+
+
 class RunView:
-    """A run folder, of a run that ended or one that goes on. `read` takes in what is new; `packed` gives it to a page."""
+    """A run folder, of a run that ended or one that goes on. `read` takes in what is new; `whole` and `new` give it to a page."""
 
     def __init__(self, folder: Path) -> None:
         self.data = read_run(folder)
@@ -62,8 +87,8 @@ class RunView:
         links = self.tables.shown_links(head_of(self.data)["mode"], COORDINATOR)
         return [(sender, receiver, round(b), round(s, 4)) for (sender, receiver), (b, s) in links.items()]
 
-    def document(self) -> dict[str, Any]:
-        """All but the columns."""
+    def document(self, known: Known = Known()) -> dict[str, Any]:
+        """All but the columns; of events and spans what is not known yet."""
         summary, recipe = self.summary(), recipe_of(self.data)
         mode = summary["mode"]
         return {
@@ -77,22 +102,39 @@ class RunView:
             "partition": self.data.partition,
             "topology": _topology(self.data.topology),
             "nodes": list(self.tables.nodes),
+            "names": sorted({"step", *(name for table in self.tables.nodes.values() for name in table.columns)}),
             "links": self.links(),
             "links_of": "links" if self.tables.links else "sockets",
-            "spans": self.tables.shown_spans(),
+            "spans": self.tables.shown_spans(known.span),
+            "spans_until": self.tables.last_span,
             "clocks": self.tables.clocks,
-            "events": self.tables.shown_events(),
+            "events": self.tables.shown_events(known.events),
+            "events_from": known.events,
+            "events_until": len(self.tables.events),
+            "rows": self.rows(),
+            "life": self.life,
         }
 
-    def packed(self, have: Sequence[int] = (), most: int | None = MOST_ROWS) -> bytes:
-        """The document with its columns; of the first nodes `have` rows are known already."""
-        starts = {n: h for (n, t), h in zip(self.tables.nodes.items(), have, strict=False) if h <= len(t)}
-        columns = {node: table.rows(starts.get(node, 0), most) for node, table in self.tables.nodes.items()}
-        return pack({**self.document(), "starts": starts, "rows": self.rows(), "life": self.life}, columns)
-
     def rows(self) -> list[int]:
-        """Of each node, in the order of the document's nodes: what `packed` may be told the next time."""
+        """Of each node, in the order of the document's nodes."""
         return [len(table) for table in self.tables.nodes.values()]
+
+    def whole(self) -> tuple[bytes, bytes]:
+        """All of it in two packs: the document with the columns of FIRST, and the other columns."""
+        columns = {node: table.rows(0, MOST_ROWS) for node, table in self.tables.nodes.items()}
+        first = {node: {name: c for name, c in named.items() if name in FIRST} for node, named in columns.items()}
+        rest = {node: {name: c for name, c in named.items() if name not in FIRST} for node, named in columns.items()}
+        return pack({**self.document(), "starts": {}}, first), pack({}, rest)
+
+    def new(self, known: Known) -> bytes | None:
+        """What a page does not know yet, in one pack; None when that is nothing."""
+        if known.life != self.life or any(h > n for h, n in zip(known.rows, self.rows(), strict=False)):
+            known = Known(self.life)
+        elif list(known.rows) == self.rows() and known.events == len(self.tables.events):
+            return None
+        starts = dict(zip(self.tables.nodes, known.rows, strict=False))
+        columns = {node: table.rows(starts.get(node, 0), MOST_ROWS) for node, table in self.tables.nodes.items()}
+        return pack({**self.document(known), "starts": starts}, columns)
 
 
 def scheme_of(recipe: Mapping[str, Any], mode: str | None) -> str:

@@ -13,7 +13,7 @@ from edgegossip.profiling.lines import EventRecord, MetricsRecord, to_line
 from edgegossip.report.web.pack import pack, unpack
 from edgegossip.report.web.page import page, write_page
 from edgegossip.report.web.tables import MOST_EVENTS, MOST_SPANS, Table, Tables
-from edgegossip.report.web.view import RunView
+from edgegossip.report.web.view import Known, RunView
 from edgegossip.types import DataError
 from tests.report.web.synthetic import write_run
 
@@ -26,7 +26,17 @@ def view(tmp_path_factory):
 
 
 def packed_in(text):
-    return [unpack(base64.b64decode(b)) for b in re.findall(r'class="run-data">([^<]*)<', text)]
+    """Document and columns of each run."""
+    first, rest = (
+        [unpack(base64.b64decode(b)) for b in re.findall(rf'class="run-{kind}">([^<]*)<', text)]
+        for kind in ("data", "rest")
+    )
+    whole = [
+        (document, {node: {**columns[node], **more[node]} for node in columns})
+        for (document, columns), (_, more) in zip(first, rest, strict=True)
+    ]
+    assert all(set(document["names"]) == set().union(*columns.values()) for document, columns in whole)
+    return whole
 
 
 @given(
@@ -81,10 +91,16 @@ def test_what_boards_say_stays_text(tmp_path):
 
 
 def test_only_what_is_new_is_packed_again(view):
-    document, columns = unpack(view.packed([60, 58, 0, 60, 60, 60]))
+    total = len(view.tables.events)
+    document, columns = unpack(view.new(Known(0, [60, 58, 0, 60, 60, 60], total - 1, 50)))
+    assert [event["n"] for event in document["events"]] == [total - 1]
+    assert {step for spans in document["spans"].values() for step in spans} == {str(s) for s in range(51, 60)}
     assert {node: len(c.get("step", ())) for node, c in columns.items()} == {
         "pi-00": 0, "pi-01": 2, "pi-02": 31, "pi-03": 0, "pi-04": 0, "pi-05": 0,
     }  # fmt: skip
+    assert view.new(Known(0, [60, 60, 31, 60, 60, 60], total, 59)) is None
+    for known in (Known(1, [60] * 6, total), Known(0, [99] * 6, total), Known(-1)):  # of another run
+        assert unpack(view.new(known))[0]["starts"] == {}
     assert document["starts"]["pi-01"] == 58 and columns["pi-01"]["step"].tolist() == [58, 59]
 
 

@@ -64,7 +64,7 @@ class Chart {
     const width = Math.max(160, this.box.clientWidth);
     if (!data.series.length || data.to < data.from) {
       this.clear();
-      this.box.replaceChildren(h("p", { class: "empty" }, data.empty || "nothing measured"));
+      this.box.replaceChildren(h("p", { class: "empty" }, data.empty || (edgegossip.run.pending ? "" : "nothing measured")));
       return;
     }
     this.data = data;

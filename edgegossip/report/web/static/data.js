@@ -38,14 +38,30 @@ function fromPlanes(plain, start, rows, width) {
 class Run {
   constructor() { this.tables = {}; this.version = 0; }
 
-  // What came new of a run; `doc` is whole each time.
+  // What came new of a run; of events and spans `doc` has what is new, of all else the whole.
   absorb({ doc, columns }) {
+    const before = this.doc && this.doc.life === doc.life ? this.doc : null;
+    if (before) {
+      doc.events = before.events.slice(0).concat(doc.events);
+      for (const [node, spans] of Object.entries(before.spans)) doc.spans[node] = { ...spans, ...doc.spans[node] };
+    } else this.tables = {};
     this.doc = doc;
     for (const [node, fresh] of Object.entries(columns)) {
       const table = this.tables[node], start = doc.starts[node] || 0;
       this.tables[node] = start && table ? joined(table, fresh) : fresh;
     }
-    this.have = doc.rows;
+    this.known = { life: doc.life, rows: doc.rows.join(","), events: doc.events_until, span: doc.spans_until };
+    this.changed();
+  }
+
+  // The columns that were left out at first.
+  more({ columns }) {
+    for (const [node, rest] of Object.entries(columns)) Object.assign(this.tables[node], rest);
+    this.pending = false;
+    this.changed();
+  }
+
+  changed() {
     this.version++;
     this.cache = new Map();
     this.align();
@@ -60,7 +76,7 @@ class Run {
     this.steps.forEach((step, k) => place.set(step, k));
     this.at = this.nodes.map((node) => Int32Array.from(this.tables[node].step, (step) => place.get(step)));
     this.boards = this.nodes.map((_, k) => k).filter((k) => this.nodes[k] !== this.doc.coordinator);
-    this.names = new Set(this.nodes.flatMap((node) => Object.keys(this.tables[node])));
+    this.names = new Set(this.doc.names);
     this.state = Object.fromEntries(this.doc.summary.boards.map((row) => [row.node, row.state]));
   }
 
