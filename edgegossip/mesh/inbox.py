@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
 import threading
 import time
 from contextlib import suppress
 
 from edgegossip.mesh.base import Received, TransportEvent
+from edgegossip.mesh.limits import LEAST_FRAME_BYTES
 from edgegossip.mesh.turns import TurnLoop
-
-_LEAST_BYTES = 1024  # that a frame counts for: a flood of tiny ones is bounded too
 
 
 class _Wake:
@@ -21,10 +21,14 @@ class _Wake:
 class Inbox:
     """A queue of events. Frames take room from the moment their first chunk arrives until `get` hands them out."""
 
-    def __init__(self, turns: TurnLoop, max_bytes: int) -> None:
+    def __init__(self, turns: TurnLoop, max_bytes: int, unmeasured_bytes: int) -> None:
         self._events: queue.SimpleQueue[TransportEvent | _Wake | None] = queue.SimpleQueue()
         self._turns, self._loop = turns, turns.loop
-        self._limit_bytes = self._max_bytes = max_bytes
+        self._limit_bytes = max_bytes  # the most that `bound` may allow
+        self._max_bytes = min(max_bytes, unmeasured_bytes)
+        self._most_at_once = (
+            unmeasured_bytes if unmeasured_bytes < max_bytes else math.inf
+        )  # when nothing else is there
         self._lock = threading.Lock()
         self._used_bytes = 0
         self._waiting = 0
@@ -68,9 +72,12 @@ class Inbox:
         return self._events.get_nowait()
 
     def bound(self, max_bytes: int) -> None:
-        """From now on no more than this may wait, if that is less than before. What waits stays."""
+        """From now on no more than this may wait, or one frame, whose size has a bound by now. What waits stays."""
         with self._lock:
-            self._max_bytes = min(self._limit_bytes, max_bytes)
+            self._max_bytes, self._most_at_once = min(self._limit_bytes, max_bytes), math.inf
+            wake = self._waiting > 0
+        if wake:
+            self._wake_senders()
 
     def wait_no_more(self) -> None:
         """From now on, and for whoever waits, `reserve` takes what has room and refuses the rest. On the loop."""
@@ -80,18 +87,14 @@ class Inbox:
     def try_reserve(self, size_bytes: int) -> bool:
         """Whether a frame of this size may come in now; if so, its room is taken."""
         with self._lock:
-            if self._used_bytes and self._used_bytes + max(size_bytes, _LEAST_BYTES) > self._max_bytes:
-                return False
-            self._used_bytes += max(size_bytes, _LEAST_BYTES)
-            return True
+            return self._reserve(size_bytes)
 
     async def reserve(self, size_bytes: int) -> bool:
-        """Wait until a frame of this size may come in. A frame always may when nothing else is there. False when it may not
-        and it is no use to wait."""
+        """Wait until a frame of this size may come in. A frame may when nothing else is there, but for one that is larger than
+        what is not measured yet may be. False when it may not and it is no use to wait."""
         while True:
             with self._lock:
-                if self._used_bytes == 0 or self._used_bytes + max(size_bytes, _LEAST_BYTES) <= self._max_bytes:
-                    self._used_bytes += max(size_bytes, _LEAST_BYTES)
+                if self._reserve(size_bytes):
                     return True
                 if self._last_call:
                     return False
@@ -105,8 +108,19 @@ class Inbox:
 
     def release(self, size_bytes: int) -> None:
         with self._lock:
-            self._used_bytes -= max(size_bytes, _LEAST_BYTES)
+            self._used_bytes -= max(size_bytes, LEAST_FRAME_BYTES)
             wake = self._waiting > 0
         if wake:
-            with suppress(RuntimeError):  # the loop has ended, and with it everyone who waited
-                self._loop.call_soon_threadsafe(self._room.set)
+            self._wake_senders()
+
+    def _reserve(self, size_bytes: int) -> bool:
+        """With the lock held."""
+        size_bytes = max(size_bytes, LEAST_FRAME_BYTES)
+        if self._used_bytes + size_bytes > (self._max_bytes if self._used_bytes else self._most_at_once):
+            return False
+        self._used_bytes += size_bytes
+        return True
+
+    def _wake_senders(self) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and with it everyone who waited
+            self._loop.call_soon_threadsafe(self._room.set)

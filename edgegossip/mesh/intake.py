@@ -70,6 +70,9 @@ class Intake:
             self._check_first(source, chunk)
             if not await self._inbox.reserve(chunk.total):
                 raise Ended
+            if chunk.total > self.max_frame_bytes:  # which was told while the frame waited
+                self._inbox.release(chunk.total)
+                self._check_first(source, chunk)
             part = source.part = Part(chunk.transfer, chunk.total, stream)
         part.stream = stream
         end = part.received + len(chunk.data)

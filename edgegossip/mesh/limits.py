@@ -10,6 +10,7 @@ from edgegossip.types import ConfigError
 # Either end of a connection asks whether the other is there after a silence. With the same time for both they ask at the same
 # moment, each of the other; so the listening end lets the calling end be first, and as a rule it never asks.
 _LISTENERS_PATIENCE = 1.5
+LEAST_FRAME_BYTES = 1024  # that a frame counts for where bytes are bounded: a flood of tiny ones is bounded too
 MAX_CHUNK_BYTES = 4 << 20  # a receiver takes chunks up to this size, whatever it sends itself
 
 
@@ -26,6 +27,8 @@ class MeshLimits:
     max_inbox_bytes: int = (
         1 << 30
     )  # frames that arrived or are arriving and were not taken by `incoming`; then senders wait
+    # The same until `limit_frames` has told how large they may be, when nobody may be there to take them: a larger one waits.
+    max_unmeasured_bytes: int = 1 << 30
     # Measured: 256 KiB halves the rate of 8 MB frames, 4 MiB gains nothing. Slow links get smaller chunks, see window.py.
     chunk_bytes: int = 1 << 21
     grace_s: float = 3.0

@@ -182,7 +182,7 @@ class GrpcTransport:
     # -- on the loop -----------------------------------------------------------------------------------------
 
     async def _start(self, where: addresses.Address) -> addresses.Address:
-        self._inbox = Inbox(self._turns, self._limits.max_inbox_bytes)
+        self._inbox = Inbox(self._turns, self._limits.max_inbox_bytes, self._limits.max_unmeasured_bytes)
         self._inbound = Inbound(
             self._node, self._run_id, self._session, self._limits, self._inbox, self._on_goodbye, self._security
         )

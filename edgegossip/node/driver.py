@@ -31,6 +31,7 @@ from edgegossip.gossip.base import (
     Suspect,
 )
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Transport, TransportEvent
+from edgegossip.node.early import Early
 from edgegossip.node.traffic import Traffic
 from edgegossip.profiling.records import Sink
 from edgegossip.profiling.spans import RoundClock
@@ -72,7 +73,7 @@ class Driver:
         self._worker = ThreadPoolExecutor(1, "compute") if algorithm.asynchronous else None
         self._aside = False  # the worker computes, and spans are not ours to open
         self._learnt = False  # somebody's values have come
-        self._early: list[tuple[NodeId, bytes | memoryview]] = []  # far ahead, while a neighbour's model may come
+        self._early = Early(len(view.members) - 1)  # frames far ahead, while a neighbour's model may come
         self._newcomer_until: float | None = None  # until when those are held back; None: they are not
         self._ahead = len(view.members) * view.topology.period + 1  # rounds that nobody gets ahead who began with us
 
@@ -240,7 +241,7 @@ class Driver:
                     raise PeerError(f"its round {frame.round} is not one of the run's {self._rounds}")
                 self._learnt = self._learnt or len(frame.body) > 0
                 if self._newcomer_until is not None and self._is_early(frame):
-                    self._early.append((sender, data))
+                    self._early.keep(Received(sender, data))
                     return
                 outcome = self._algorithm.receive(self._state, Message(sender, frame))
             except PeerError as error:
@@ -256,9 +257,9 @@ class Driver:
     def _settle(self) -> None:
         """No newcomer any more: what was held back is taken in."""
         if self._newcomer_until is not None:
-            early, self._early, self._newcomer_until = self._early, [], None
-            for sender, data in early:
-                self._receive(sender, data)
+            self._newcomer_until = None
+            while (frame := self._early.pop()) is not None:
+                self._receive(frame.sender, frame.data)
 
     def _refuse(self, sender: NodeId, reason: str) -> None:
         self._sink.event(self._view.node, "refused", f"refused a message from {sender}: {reason}", peer=sender)

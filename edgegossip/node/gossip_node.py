@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from edgegossip.layout import Layout
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, Transport, TransportEvent
 from edgegossip.node.checkpoint import save_model
 from edgegossip.node.driver import ANNOUNCE_S, Driver, down_text
+from edgegossip.node.early import Early
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.presence import Presence
 from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view, neighbours_of
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from edgegossip.node.keeper import Keeper, Restored
 
 HURRY_S = 2.0  # how long the last checkpoint may take when the board is stopped
-EARLY_BYTES = 64 << 20  # frames that are kept until training begins; a neighbour sends what we lack once it does
 LEAVE_S = 10.0  # how long the last frames may take to be acknowledged
 
 
@@ -40,32 +40,23 @@ class Joined:
     """The transport as it is when training may start, and the neighbours that are gone before it began."""
 
     transport: Transport
-    early: list[TransportEvent] = field(default_factory=list)  # frames of neighbours that started before us
+    early: Early  # frames of neighbours that started before us: handed out once training begins
     down: frozenset[NodeId] = frozenset()
-    _early_bytes: int = 0
-
-    def keep(self, event: TransportEvent) -> None:
-        """Hand it out once training begins. A frame for which there is no room is as good as lost on its way."""
-        size = len(event.data) if isinstance(event, Received) else 0
-        if size and self._early_bytes and self._early_bytes + size > EARLY_BYTES:
-            return
-        self._early_bytes += size
-        self.early.append(event)
 
     def replay(self) -> Transport:
         return _Replay(self.transport, self.early) if self.early else self.transport
 
 
 class _Replay:
-    """A transport that hands out some events again before the new ones."""
+    """A transport that hands out some frames before what is new."""
 
-    def __init__(self, transport: Transport, events: list[TransportEvent]) -> None:
-        self._transport, self._events = transport, list(events)
+    def __init__(self, transport: Transport, early: Early) -> None:
+        self._transport, self._early = transport, early
         self.send, self.close_peer, self.close = transport.send, transport.close_peer, transport.close
         self.limit_frames, self.wake = transport.limit_frames, transport.wake
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
-        return self._events.pop(0) if self._events else self._transport.incoming(timeout_s)
+        return self._early.pop() or self._transport.incoming(timeout_s)
 
 
 def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
@@ -78,7 +69,7 @@ def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
     goes on after GONE_S, for the run may be over."""
     topology = make_topology(spec.recipe, spec.members)
     wanted = neighbours_of(topology, spec)
-    joined, presence, late_s = Joined(transport), Presence(wanted, spec.restarted), math.inf
+    joined, presence, late_s = Joined(transport, Early(len(wanted))), Presence(wanted, spec.restarted), math.inf
     announce_at = time.monotonic() + ANNOUNCE_S
     while not presence.may_start(others_train=bool(joined.early), late=time.monotonic() >= late_s):
         now_s = time.monotonic()
@@ -96,11 +87,9 @@ def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
                 sink.event(spec.name, "waiting", presence.who_is_missing())
             case Received(sender, data):
                 presence.heard(sender)
-                joined.keep(event)
+                joined.early.keep(event)
                 if _round_of(data) > len(spec.members) + topology.period:  # none that begins with us can be there yet
                     late_s = min(late_s, time.monotonic() + spec.recipe.network.grace_s)
-            case _ if event is not None:
-                joined.keep(event)
     joined.down = wanted - presence.up
     for peer in sorted(joined.down):
         sink.event(spec.name, "peer-down", down_text(peer, presence.down.get(peer, "not reached yet")), peer=peer)

@@ -230,13 +230,14 @@ def _open(
         from edgegossip.node.members import open_member
 
         return open_member(spec, options.entry, options, sink, meters, security)
-    from edgegossip.mesh import GrpcTransport, MeshLimits
+    from edgegossip.mesh import GrpcTransport
+    from edgegossip.node.early import mesh_limits
 
     transport = GrpcTransport(
         spec.name,
         spec.run_id,
         options.listen,
-        limits=MeshLimits(grace_s=spec.recipe.network.grace_s),
+        limits=mesh_limits(spec.recipe.network.grace_s),
         insecure=options.insecure,
         before_disconnect=meters.look,
         security=security,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, TransportEvent, Verdict
-from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.transport import GrpcTransport
+from edgegossip.node.early import mesh_limits
 from edgegossip.node.entering import Entry, advertised
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_topology, neighbours_of
@@ -186,7 +186,7 @@ def open_member(
             spec.name,
             spec.run_id,
             options.listen,
-            limits=MeshLimits(grace_s=spec.recipe.network.grace_s),
+            limits=mesh_limits(spec.recipe.network.grace_s),
             insecure=options.insecure,
             before_disconnect=meters.look,
             security=security,

@@ -101,6 +101,33 @@ def test_a_full_inbox_holds_the_sender_back_and_loses_nothing():
             assert wait_for(b, Received).data[0] == i
 
 
+def test_before_the_frames_of_the_run_are_known_little_may_come_in_and_a_large_one_waits():
+    limits = replace(QUICK, max_unmeasured_bytes=3_000_000)
+    with GrpcTransport("a", RUN, limits=QUICK) as a, GrpcTransport("b", RUN, limits=limits) as b:
+        connect_all([a, b], ["a", "b"])
+        for _ in range(4):
+            a.send("b", [bytes(1_000_000)])
+        a.send("b", [bytes(4_000_000)])
+        assert [wait_for(a, SendReceipt).frame_bytes for _ in range(3)] == [1_000_000] * 3
+        assert a.incoming(0.2) is None
+        for _ in range(4):
+            wait_for(b, Received)
+        wait_for(a, SendReceipt)
+        assert a.incoming(0.2) is None  # with nothing else there, too
+        b.limit_frames(4_000_000)
+        assert wait_for(a, SendReceipt).frame_bytes == 4_000_000
+
+
+def test_a_large_frame_that_waited_is_refused_when_the_run_has_none_of_its_size():
+    limits = replace(QUICK, max_unmeasured_bytes=3_000_000)
+    with GrpcTransport("a", RUN, limits=QUICK) as a, GrpcTransport("b", RUN, limits=limits) as b:
+        connect_all([a, b], ["a", "b"])
+        a.send("b", [bytes(4_000_000)])
+        assert a.incoming(0.2) is None
+        b.limit_frames(3_999_999)
+        assert "a frame of 4000000 bytes" in wait_for(a, SendFailed).reason
+
+
 def test_once_the_frames_of_the_run_are_known_only_a_few_of_a_peer_may_wait(monkeypatch):
     monkeypatch.setattr("edgegossip.mesh.inbound._LEAST_INBOX_BYTES", 1_000_000)
     with GrpcTransport("a", RUN, limits=QUICK) as a, GrpcTransport("b", RUN, limits=QUICK) as b:

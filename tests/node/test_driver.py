@@ -224,6 +224,18 @@ def test_a_neighbour_that_sends_without_end_does_not_keep_a_board_from_its_round
     assert driver.goes_on() and now < 5.0
 
 
+def test_what_a_newcomer_holds_back_of_a_neighbour_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Well-formed messages of a late round, in the seconds in which its model may come."""
+    monkeypatch.setattr("edgegossip.node.early.EARLY_BYTES", 90_000)
+    ends, sink = network(NAMES), ListSink()
+    driver = make_driver("a", ends["a"], sink)
+    hash = driver._view.layout.hash
+    for round in range(100, 400):
+        late = frame.Frame(frame.Kind.MODEL, 1, b"", hash, RUN_ID, round, 1, 0, bytes(24))
+        driver._handle(Received("b", b"".join(frame.build(late))))
+    assert len(driver._early) == 29 and not ends["a"].closed
+
+
 def test_whoever_waits_says_for_how_long_since_the_round_began_to_wait() -> None:
     sink, transport = ListSink(), MemoryTransport("a")
     driver = make_driver("a", transport, sink, deadline_s=1e9)

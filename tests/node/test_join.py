@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from edgegossip.mesh.base import PeerDown, PeerUp, Received, TransportEvent
-from edgegossip.node import gossip_node, presence
+from edgegossip.node import early, gossip_node, presence
 from edgegossip.node.gossip_node import join
 from edgegossip.node.spec import NodeSpec
 from edgegossip.recipe import Recipe
@@ -36,7 +36,8 @@ def test_starts(events: list[TransportEvent], down: set[str]) -> None:
         transport.events.put(event)
     joined = join(SPEC, transport, sink)
     assert joined.down == down and sink.names() == ["peer-down"] * len(down) + ["joined"]
-    assert [type(e) for e in joined.early] == [Received] * (len(joined.early))
+    frames = [event for event in events if isinstance(event, Received)]
+    assert [joined.replay().incoming(0.0) for _ in frames] == frames
 
 
 def test_a_board_that_comes_again_when_all_have_left_says_so_and_ends() -> None:
@@ -62,21 +63,13 @@ def test_waits_for_who_was_never_there(events: list[TransportEvent]) -> None:
     assert not thread.is_alive()
 
 
-def test_what_comes_before_training_begins_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gossip_node, "EARLY_BYTES", 1000)
+def test_what_comes_before_training_begins_is_bounded_however_small_the_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(early, "EARLY_BYTES", 20_000)
     transport = MemoryTransport("a")
-    for event in (PeerUp("b"), *[Received("b", bytes(400))] * 50, PeerUp("d")):
+    for event in (PeerUp("b"), *[Received("b", b"x")] * 500, Received("d", b"heard"), PeerUp("d")):
         transport.events.put(event)
     joined = join(SPEC, transport, ListSink())
-    assert len(joined.early) == 2 and joined.down == frozenset()
-
-
-def test_a_frame_larger_than_what_may_wait_is_kept_when_it_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gossip_node, "EARLY_BYTES", 1000)
-    transport = MemoryTransport("a")
-    for event in (PeerUp("b"), Received("b", bytes(4000)), Received("b", bytes(10)), PeerUp("d")):
-        transport.events.put(event)
-    assert [len(e.data) for e in join(SPEC, transport, ListSink()).early if isinstance(e, Received)] == [4000]
+    assert len(joined.early) == 9 + 1 and joined.down == frozenset()  # half of the room is d's
 
 
 def test_a_neighbour_that_sends_is_not_down_whatever_was_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
