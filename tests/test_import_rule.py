@@ -35,7 +35,7 @@ MAY = {
     "training": {*PURE_MAY, "recipe", "profiling", "int8"},
     "mesh": {*PURE_MAY, "recipe", "profiling"},
     "update": {"types", "checkpoint", "mesh"},
-    "fleet": {"types", "choices", "mesh", "update"},
+    "fleet": {"types", "choices", "profiling", "mesh", "update"},
     "flower": {*PURE_MAY, "recipe", "checkpoint", "profiling", "training"},
     "node": {*PURE_MAY, "recipe", "checkpoint", "profiling", "training", "mesh", "flower"},
     "bench": {*PURE_MAY, "recipe", "checkpoint", "profiling", "int8", "training", "mesh", "flower"},

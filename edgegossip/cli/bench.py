@@ -270,3 +270,30 @@ def server(
     if as_json:
         click.echo(json.dumps(document))
     return code
+
+
+@bench.command()
+@click.option("--recipe", default="quickstart-gossip", show_default=True, help="Whose rounds are played.")
+@SETTINGS
+@click.option(
+    "--rounds", default=60, show_default=True, type=click.IntRange(5), help="With profiling, and as many without."
+)
+@click.option("--check", is_flag=True, help="Exit with 6 when it costs more than 1 %.")
+@JSON
+def profiling(recipe: str, settings: tuple[str, ...], rounds: int, check: bool, as_json: bool) -> int:
+    """CPU time that profiling costs a board: the same rounds with it and without it, turn and turn about.
+
+    \b
+    Examples:
+      edgegossip bench profiling --set model.name=resnet20
+      edgegossip bench profiling --recipe cifar10-gossip --set model.name=resnet20 --check
+    """
+    from edgegossip import recipe as recipes
+    from edgegossip.bench.profiling import run, text_of
+    from edgegossip.node.meters import NodeMeters
+
+    meters = NodeMeters()
+    meters.begin()
+    document = run(recipes.load(recipe, settings), rounds, lambda: meters(due=False))
+    click.echo(json.dumps(document) if as_json else text_of(document))
+    return 6 if check and not document["ok"] else 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from edgegossip.cli.options import JSON, SETTINGS
-from edgegossip.types import ConfigError, HostError
+from edgegossip.types import HostError
 
 
 @click.command()
@@ -45,7 +45,7 @@ def calibrate(
 
     Name the file in a fleet (devices/fleets/*.toml are examples) for `edgegossip plan` and `edgegossip scale --on model`.
     """
-    from edgegossip.scale import link_test
+    from edgegossip.fleet import link_test
 
     if serve is not None:
         with link_test.listen(serve) as listener:
@@ -53,7 +53,7 @@ def calibrate(
             callers = link_test.serve(listener, time.monotonic() + seconds)
         click.echo(json.dumps({"callers": callers}) if as_json else f"{callers} callers")
         return 0
-    link = link_test.measure(*_address(peer)) if peer else None
+    link = link_test.measure(*link_test.parse_address(peer)) if peer else None
     from edgegossip import recipe as recipes
     from edgegossip.scale.calibrate import calibrate as measure
     from edgegossip.scale.devices import to_toml
@@ -73,14 +73,3 @@ def calibrate(
     else:
         click.echo(to_toml(profile), nl=False)
     return 0
-
-
-def _address(text: str) -> tuple[str, int]:
-    from edgegossip.scale.link_test import PORT
-
-    host, colon, port = text.rpartition(":")
-    if not colon:
-        return text, PORT
-    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise ConfigError(f"--peer {text}: write it as HOST:PORT, such as 192.168.1.20:{PORT}")
-    return host.strip("[]"), int(port)

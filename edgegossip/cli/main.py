@@ -37,6 +37,7 @@ COMMANDS = {
     "topology": "edgegossip.cli.topology",
     "plan": "edgegossip.cli.plan",
     "calibrate": "edgegossip.cli.calibrate",
+    "doctor": "edgegossip.cli.doctor",
 }
 
 

@@ -246,7 +246,7 @@ class _Reporter:
         if last:
             self._driver.drain(LEAVE_S)
         values |= self._driver.traffic.take(None if last else time.monotonic())
-        values |= self._meters()
+        values |= self._meters(due=last)
         values |= self._clock.finish_round().metrics(done.round)
         self._sink.metrics(self._spec.name, done.round, values)
 

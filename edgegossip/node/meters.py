@@ -4,12 +4,15 @@ record. One a node; call once a round."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from edgegossip.profiling.machine import MachineSampler
 from edgegossip.profiling.records import Value
 from edgegossip.profiling.sockets import SocketMeter, SocketTotals
 from edgegossip.profiling.system import ProcessSampler
+
+SOCKETS_SHARE = 0.002
 
 
 class NodeMeters:
@@ -20,6 +23,7 @@ class NodeMeters:
         self._sockets, self._system, self._machine = SocketMeter(), ProcessSampler(), MachineSampler()
         self._lock = threading.Lock()
         self._before = SocketTotals()
+        self._sockets_after_s = 0.0  # before then they are read only when it is due
         self._tasks: Callable[[], int] | None = None
 
     def watch(self, tasks: Callable[[], int]) -> None:
@@ -31,12 +35,15 @@ class NodeMeters:
         with self._lock:
             self._machine.begin()
 
-    def __call__(self) -> dict[str, Value]:
+    def __call__(self, *, due: bool = True) -> dict[str, Value]:
+        """Values of the round that ends. Reading sockets takes a tenth of a millisecond and more: where it is not `due`, they are
+        left for a later round as often as it takes to spend no more than SOCKETS_SHARE of the time on them. Nothing is lost by
+        that: the next record that has them has all since the last one."""
         with self._lock:
             values: dict[str, Value] = {**self._system.sample(), **self._machine.sample()}
             if self._tasks is not None:
                 values["sys/tasks"] = self._tasks()
-            totals = self._sockets.sample()
+            totals = self._sampled(due)
             if totals is not None:
                 new, self._before = totals - self._before, totals
                 values |= {
@@ -45,6 +52,14 @@ class NodeMeters:
                     "net/received_bytes": new.received_bytes,
                 }
         return values
+
+    def _sampled(self, due: bool) -> SocketTotals | None:
+        now_s = time.perf_counter()
+        if not due and now_s < self._sockets_after_s:
+            return None
+        totals = self._sockets.sample()
+        self._sockets_after_s = now_s + (time.perf_counter() - now_s) / SOCKETS_SHARE
+        return totals
 
     def look(self) -> None:
         """Take note of what the sockets carried so far, before one of them is closed."""

@@ -17,7 +17,7 @@ class ProcessSampler:
     """
 
     def __init__(
-        self, pid: int | None = None, min_interval_s: float = 0.25, clock: Callable[[], float] = time.monotonic
+        self, pid: int | None = None, min_interval_s: float = 1.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._process = psutil.Process(pid)
         self._min_interval_s = min_interval_s

@@ -26,13 +26,13 @@ import torch
 from edgegossip import codecs
 from edgegossip.bench.inputs import in_layout
 from edgegossip.codecs.base import Ctx
+from edgegossip.fleet.link_test import LinkRate
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.profiling.environment import board_name, cpu_name
 from edgegossip.profiling.sensors.detect import detect, powers
 from edgegossip.recipe import Recipe, with_settings
 from edgegossip.scale import cost
 from edgegossip.scale.devices import DEFAULT, DeviceProfile
-from edgegossip.scale.link_test import LinkRate
 from edgegossip.training.data import DataSet, Description, describe
 from edgegossip.training.data.base import Examples, InMemory
 from edgegossip.training.workload import TorchWorkload
@@ -54,8 +54,8 @@ CODECS = (
     "topk",
 )
 VALUES = 1 << 20
-_BUDGET_S = 6.0  # of each training rate
-_ROUNDS = 5
+_BUDGET_S = 8.0  # of each training rate
+_ROUNDS = 20
 _COPIED_BYTES = 64 << 20
 _EXAMPLES = 256
 

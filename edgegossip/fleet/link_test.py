@@ -1,24 +1,34 @@
-"""The rate of a TCP connection between two machines, both ways, and its round trip: `calibrate --serve` at one end, a caller at
-the other. For an operator's own network: nobody is asked who he is, and a call gets at most MAX_S seconds.
+"""The rate of a TCP connection between two machines, both ways, its round trip, and what the other end says of its clock and
+software: `calibrate --serve` at one end, `calibrate --peer` or `doctor --peer` at the other. For an operator's own network:
+nobody is asked who he is, and a call gets at most MAX_S seconds.
 
 A call is one letter and an 8-byte count: "S" sends that many bytes and gets a letter back, "R" gets that many bytes, "P" has none
-and gets a letter back.
+and gets a letter back, "I" has none and gets a 4-byte length and a JSON object: {"unix_s", "edgegossip", "python", "machine"}.
 """
 
 from __future__ import annotations
 
+import json
+import platform
 import socket
 import struct
+import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from edgegossip.types import HostError, PeerError
+from edgegossip.profiling.environment import package_version
+from edgegossip.types import ConfigError, HostError, PeerError
 
 PORT = 7733
 MAX_S = 20.0
 MAX_BYTES = 64 << 20
 _CALL = struct.Struct("!cQ")
 _BLOCK = bytes(1 << 16)
+_LENGTH = struct.Struct("!I")
+_MAX_INFO_BYTES = 4096
+_IP_MTU = 14  # linux/in.h
 _PINGS = 10
 _AIM_S = 1.5  # that a measured transfer takes
 
@@ -30,6 +40,19 @@ class LinkRate:
     up_bits_per_s: float
     down_bits_per_s: float
     round_trip_s: float
+    ahead_s: float  # the other end's clock of ours, to half a round trip
+    mtu: int | None  # of the path, as the kernel knows it; None where it does not tell
+    versions: Mapping[str, str]  # of the other end: edgegossip, python, machine
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """HOST or HOST:PORT. Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        return text, PORT
+    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise ConfigError(f"--peer {text}: write it as HOST:PORT, such as 192.168.1.20:{PORT}")
+    return host.strip("[]"), int(port)
 
 
 def measure(host: str, port: int) -> LinkRate:
@@ -39,8 +62,10 @@ def measure(host: str, port: int) -> LinkRate:
             link.settimeout(MAX_S)
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             round_trip = min(_timed(link, b"P", 0) for _ in range(_PINGS))
-            return LinkRate(_rate(link, b"S"), _rate(link, b"R"), round_trip)
-    except (OSError, EOFError) as error:
+            ahead_s, versions = _info(link)
+            up, down = _rate(link, b"S"), _rate(link, b"R")
+            return LinkRate(up, down, round_trip, ahead_s, _mtu(link), versions)
+    except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
         reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
         raise PeerError(
             f"cannot measure the link to {host}:{port}: {reason}; run `edgegossip calibrate --serve {port}` there first"
@@ -82,11 +107,40 @@ def _answer(link: socket.socket, until_s: float) -> None:
         size = min(size, MAX_BYTES)
         if letter == b"R":
             _send(link, size)
+        elif letter == b"I":
+            about = {"unix_s": time.time(), **own_versions()}
+            data = json.dumps(about).encode()
+            link.sendall(_LENGTH.pack(len(data)) + data)
         elif letter in (b"S", b"P"):
             _drop(link, size if letter == b"S" else 0)
             link.sendall(letter)
         else:
             return
+
+
+def own_versions() -> dict[str, str]:
+    """Of this machine, as the other end is told them."""
+    version = package_version("edgegossip", sys.path) or "unknown"
+    return {"edgegossip": version, "python": platform.python_version(), "machine": platform.machine()}
+
+
+def _info(link: socket.socket) -> tuple[float, dict[str, str]]:
+    """How far the other end's clock is ahead, and its versions."""
+    before_s = time.time()
+    link.sendall(_CALL.pack(b"I", 0))
+    (size,) = _LENGTH.unpack(_read(link, _LENGTH.size))
+    if size > _MAX_INFO_BYTES:
+        raise ValueError("it does not speak as `calibrate --serve` does")
+    about: dict[str, Any] = json.loads(_read(link, size))
+    middle_s = (before_s + time.time()) / 2
+    return float(about["unix_s"]) - middle_s, {key: str(about[key])[:64] for key in ("edgegossip", "python", "machine")}
+
+
+def _mtu(link: socket.socket) -> int | None:
+    try:
+        return link.getsockopt(socket.IPPROTO_IP, _IP_MTU) if link.family == socket.AF_INET else None
+    except OSError:
+        return None
 
 
 def _rate(link: socket.socket, letter: bytes) -> float:

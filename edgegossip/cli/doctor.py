@@ -1,0 +1,40 @@
+"""`edgegossip doctor`: what is wrong with this board, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from edgegossip.cli.options import JSON, RUNS
+from edgegossip.types import EXIT_OK, EXIT_RUN
+
+
+@click.command()
+@click.option("--peer", "peers", multiple=True, metavar="HOST[:PORT]", help="Measure the link to it; may be repeated.")
+@click.option("--identity", type=click.Path(file_okay=False), help="This board's folder: look at its certificates.")
+@click.option("--listen", "ports", multiple=True, type=click.IntRange(1, 65_535), help="A port that must be free.")
+@RUNS
+@JSON
+def doctor(peers: tuple[str, ...], identity: str | None, ports: tuple[int, ...], runs_dir: str, as_json: bool) -> int:
+    """Look at this machine before it trains: clock, certificates, ports, MTU, links, versions, wear of its card, throttling.
+
+    \b
+    Examples:
+      edgegossip doctor
+      edgegossip doctor --identity /etc/edgegossip/identity --listen 7700
+      edgegossip calibrate --serve 7733                  on the other boards, and here:
+      edgegossip doctor --peer pi-2:7733 --peer pi-3:7733
+
+    Every finding is one sentence with its cure. Ends with 6 when something must be put right.
+    """
+    from edgegossip.fleet.doctor.visit import text_of, visit
+    from edgegossip.fleet.link_test import parse_address
+
+    runs = Path(runs_dir)
+    folder = next(path for path in (runs, *runs.absolute().parents) if path.is_dir())
+    own = Path(identity) if identity else None
+    document = visit(folder, own, ports, [parse_address(peer) for peer in peers])
+    click.echo(json.dumps(document) if as_json else text_of(document))
+    return EXIT_RUN if document["bad"] else EXIT_OK

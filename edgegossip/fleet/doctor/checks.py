@@ -1,0 +1,227 @@
+"""Findings from facts: what is wrong, and what to do about it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from edgegossip.fleet.doctor.facts import Facts
+from edgegossip.fleet.link_test import LinkRate
+
+Level = Literal["bad", "warning", "good"]  # bad: a run will fail or lie; warning: it will be slower or end sooner
+
+HOT_C = 80.0
+MIN_MTU = 1280  # what IPv6 asks of every link (RFC 8200)
+WEAK_DBM = -70.0
+CLOCK_S = 1.0  # between boards; certificates and records go by the clock
+EXPIRES_S = 14 * 86_400.0
+_FIRST_S = datetime(2026, 1, 1, tzinfo=UTC).timestamp()  # before this program was written
+_LITTLE_MEMORY = 300_000_000  # a board with torch takes 230 MB before it has a model
+_LITTLE_DISK = 500_000_000
+# What a Raspberry Pi's firmware says, with the cure.
+_PI_BITS = (
+    (0, "the supply's voltage is too low", "use the official power supply and a short, thick cable"),
+    (1, "the processor's clock is capped", "find the cause among heat and a weak supply"),
+    (2, "the processor is throttled", "give it a heat sink or a fan"),
+    (3, "the processor is at its soft temperature limit", "give it a heat sink or a fan"),
+)
+_TORCH = ((2, 9), (2, 13))
+_OLD_ARM = re.compile(r"Raspberry Pi (3|4|Zero 2|Compute Module [34])|Jetson Nano|Coral|Phanbell", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence with its cure."""
+
+    level: Level
+    about: str  # a word for programs: clock, throttling, ...
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """From when to when a certificate of ours is valid, seconds since the epoch."""
+
+    what: str
+    begins_s: float
+    ends_s: float
+
+
+def examine(facts: Facts) -> list[Finding]:
+    """Findings on this machine, the worst first; what is in order is said, too."""
+    found = [finding for check in CHECKS for finding in check(facts)]
+    return ordered(found)
+
+
+def ordered(findings: Sequence[Finding]) -> list[Finding]:
+    """The worst first, else as they came."""
+    return sorted(findings, key=lambda finding: ("bad", "warning", "good").index(finding.level))
+
+
+def clock(facts: Facts) -> Iterator[Finding]:
+    if facts.unix_s < _FIRST_S:
+        said = datetime.fromtimestamp(facts.unix_s, UTC).date()
+        yield Finding(
+            "bad", "clock", f"the clock says {said}: set it, or let `systemd-timesyncd` or `chrony` do it at boot"
+        )
+    elif facts.clock_synchronised is False:
+        text = (
+            "nothing keeps the clock right: install `chrony` or enable `systemd-timesyncd` (timedatectl set-ntp true)"
+        )
+        yield Finding("warning", "clock", text)
+    elif facts.clock_synchronised:
+        yield Finding("good", "clock", "the clock is kept right")
+
+
+def throttling(facts: Facts) -> Iterator[Finding]:
+    if facts.throttled is None:
+        return
+    now = [(what, cure) for bit, what, cure in _PI_BITS if facts.throttled >> bit & 1]
+    since = [(what, cure) for bit, what, cure in _PI_BITS if facts.throttled >> (16 + bit) & 1]
+    for what, cure in now:
+        yield Finding("bad", "throttling", f"{what}: {cure}")
+    for what, cure in since:
+        if (what, cure) not in now:
+            yield Finding("warning", "throttling", f"since the board was started it has happened that {what}: {cure}")
+    if not (now or since):
+        yield Finding("good", "throttling", "the board has not been throttled since it was started")
+
+
+def heat(facts: Facts) -> Iterator[Finding]:
+    if facts.temperature_c is not None and facts.temperature_c >= HOT_C:
+        text = f"the board is at {facts.temperature_c:.0f} C and will throttle: give it a heat sink or a fan"
+        yield Finding("warning", "heat", text)
+
+
+def governor(facts: Facts) -> Iterator[Finding]:
+    if "powersave" in facts.governors:
+        text = (
+            "the governor `powersave` holds the clock at its lowest: `cpupower frequency-set -g ondemand`, or schedutil"
+        )
+        yield Finding("warning", "governor", text)
+
+
+def wear(facts: Facts) -> Iterator[Finding]:
+    """eMMC 5.0, JEDEC JESD84-B50, EXT_CSD[267..269]."""
+    for device, life in facts.wear:
+        if life >= 11:
+            text = f"{device} has outlived what it was made for: copy what is on it and replace it now"
+            yield Finding("bad", "wear", text)
+        elif life >= 9:
+            used = f"{10 * (life - 1)} to {10 * life} %"
+            text = f"{device} has used {used} of its life: replace it soon, and write less with checkpoint.every = 10"
+            yield Finding("warning", "wear", text)
+        else:
+            yield Finding("good", "wear", f"{device} has used up to {10 * life} % of its life")
+    for device, left in facts.spares:
+        if left >= 2:
+            text = f"{device} has used {80 if left == 2 else 90} % of its spare blocks: replace it soon"
+            yield Finding("warning" if left == 2 else "bad", "wear", text)
+
+
+def storage(facts: Facts) -> Iterator[Finding]:
+    if facts.root_is_read_only:
+        text = "the root file system is read-only, as that of a failing card: look at `dmesg`, or write runs elsewhere (--runs)"
+        yield Finding("bad", "storage", text)
+    if facts.disk_free_bytes is not None and facts.disk_free_bytes < _LITTLE_DISK:
+        text = f"{facts.disk_free_bytes / 1e6:.0f} MB of disk are free: delete old run folders, or write runs elsewhere (--runs)"
+        yield Finding("warning", "storage", text)
+
+
+def memory(facts: Facts) -> Iterator[Finding]:
+    if facts.available_bytes is not None and facts.available_bytes < _LITTLE_MEMORY:
+        text = (
+            f"{facts.available_bytes / 1e6:.0f} MB of memory are free, and a board takes some 230 MB before it has a model: "
+            "stop what else is running, or leave out the desktop"
+        )
+        yield Finding("warning", "memory", text)
+    if facts.swap_used_bytes and facts.memory_bytes and facts.swap_used_bytes > facts.memory_bytes / 4:
+        text = f"{facts.swap_used_bytes / 1e6:.0f} MB are swapped out, which is slow and wears a card: take a smaller batch"
+        yield Finding("warning", "memory", text)
+
+
+def network(facts: Facts) -> Iterator[Finding]:
+    for interface in facts.interfaces:
+        if interface.mtu < MIN_MTU:
+            text = f"{interface.name} has an MTU of {interface.mtu}: set it to 1500 unless a tunnel needs it"
+            yield Finding("warning", "mtu", text)
+        if interface.wireless_dbm is not None and interface.wireless_dbm < WEAK_DBM:
+            text = f"{interface.name} hears its access point at {interface.wireless_dbm:.0f} dBm: move the board or use a cable"
+            yield Finding("warning", "radio", text)
+
+
+def versions(facts: Facts) -> Iterator[Finding]:
+    if not (3, 11) <= facts.python <= (3, 13):
+        text = f"Python {facts.python[0]}.{facts.python[1]} is not one of 3.11, 3.12 and 3.13: install one of them"
+        yield Finding("bad", "versions", text)
+    torch = facts.packages.get("torch")
+    if torch is None:
+        text = "torch is not installed, so the board cannot train: pip install torch (2.9 to 2.13)"
+        yield Finding("bad", "versions", text)
+        return
+    release = tuple(int(part) for part in re.findall(r"\d+", torch)[:2])
+    if not _TORCH[0] <= release <= _TORCH[1]:
+        yield Finding("warning", "versions", f"torch {torch} is untested here: 2.9 to 2.13 are known to work")
+    if facts.machine == "aarch64" and release == (2, 10) and facts.board and _OLD_ARM.search(facts.board):
+        text = f"torch {torch} ends with an illegal instruction on a {facts.board}: pip install torch==2.9.1"
+        yield Finding("bad", "versions", text)
+
+
+CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    clock,
+    throttling,
+    heat,
+    governor,
+    wear,
+    storage,
+    memory,
+    network,
+    versions,
+)
+
+
+def certificates(valid: Sequence[Validity], now_s: float) -> Iterator[Finding]:
+    """Of this board's own, its fleet's authority, and so on."""
+    for one in valid:
+        ends = datetime.fromtimestamp(one.ends_s, UTC).date()
+        if now_s > one.ends_s:
+            text = f"{one.what} ended on {ends}: issue a new one with `edgegossip fleet add` and copy its folder here"
+            yield Finding("bad", "certificates", text)
+        elif now_s < one.begins_s:
+            text = f"{one.what} begins to be valid at {_minute(one.begins_s)} and the clock says {_minute(now_s)}: set the clock"
+            yield Finding("bad", "certificates", text)
+        elif now_s > one.ends_s - EXPIRES_S:
+            text = f"{one.what} ends on {ends}: issue a new one with `edgegossip fleet add` before"
+            yield Finding("warning", "certificates", text)
+        else:
+            yield Finding("good", "certificates", f"{one.what} is valid until {ends}")
+
+
+def peer(name: str, rate: LinkRate, own_versions: dict[str, str], interface_mtu: int | None) -> Iterator[Finding]:
+    """What a measured link to a peer says."""
+    up, down = rate.up_bits_per_s / 1e6, rate.down_bits_per_s / 1e6
+    text = f"{name}: {up:.1f} Mbit/s there, {down:.1f} back, round trip {1000 * rate.round_trip_s:.1f} ms"
+    yield Finding("good", "link", text)
+    if abs(rate.ahead_s) > CLOCK_S + rate.round_trip_s:
+        way = "ahead of" if rate.ahead_s > 0 else "behind"
+        text = f"the clock of {name} is {abs(rate.ahead_s):.1f} s {way} ours: let `chrony` or `systemd-timesyncd` keep both"
+        yield Finding("warning", "clock", text)
+    theirs, ours = rate.versions.get("edgegossip"), own_versions["edgegossip"]
+    if theirs != ours:
+        yield Finding(
+            "warning", "versions", f"{name} has edgegossip {theirs}, and this machine {ours}: install the same one"
+        )
+    if rate.mtu is not None and interface_mtu is not None and rate.mtu < interface_mtu:
+        text = f"packets to {name} may have {rate.mtu} bytes and not {interface_mtu}: set that MTU here, or mend the tunnel"
+        yield Finding("warning", "mtu", text)
+    if max(up, down) > 10 * min(up, down):
+        times = max(up, down) / min(up, down)
+        text = f"the link to {name} is {times:.0f} times as fast one way as the other: look for a bad cable or a full channel"
+        yield Finding("warning", "link", text)
+
+
+def _minute(unix_s: float) -> str:
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,166 @@
+"""What is known of a machine. Files are read under a root folder, so that a recorded tree can stand in for "/"."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgegossip.profiling.environment import board_name, package_version
+from edgegossip.profiling.sensors.base import found, number_of, text_of
+from edgegossip.profiling.sensors.processor import THROTTLED, ThermalZones, throttled_bits
+
+PACKAGES = ("edgegossip", "numpy", "torch", "grpcio", "protobuf", "psutil", "flwr")
+_TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
+_TIMEX_BYTES = 512  # more than struct timex has
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface that is up."""
+
+    name: str
+    mtu: int
+    wireless_dbm: float | None = None  # level of the signal; None: by wire, or not told
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """None for what the machine does not tell."""
+
+    board: str | None = None
+    machine: str = ""  # such as "aarch64"
+    python: tuple[int, int] = (3, 11)
+    packages: Mapping[str, str | None] = field(default_factory=dict)
+    unix_s: float = 0.0
+    clock_synchronised: bool | None = None
+    throttled: int | None = None  # the firmware's bits, see sensors/processor.py
+    temperature_c: float | None = None
+    governors: tuple[str, ...] = ()  # of cpufreq
+    wear: tuple[tuple[str, int], ...] = ()  # (block device, eMMC life time estimate: 1 is up to 10 % used, 11 is over)
+    spares: tuple[tuple[str, int], ...] = ()  # (block device, eMMC pre_eol_info: 1 normal, 2 80 % used, 3 90 %)
+    memory_bytes: int | None = None
+    available_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    disk_free_bytes: int | None = None  # where the board keeps its runs
+    root_is_read_only: bool = False
+    interfaces: tuple[Interface, ...] = ()
+
+
+def gather(root: Path = Path("/"), folder: Path = Path(".")) -> Facts:
+    """`folder`: where runs are kept. What is not a file under `root` is asked of this machine."""
+    real = root == Path("/")
+    memory = _meminfo(root)
+    zones = ThermalZones.find(root)
+    return Facts(
+        board=board_name(root / "proc/device-tree"),
+        machine=platform.machine(),
+        python=sys.version_info[:2],
+        packages={name: package_version(name, sys.path) for name in PACKAGES},
+        unix_s=time.time(),
+        clock_synchronised=_clock_synchronised() if real else None,
+        throttled=next((bits for f in found(root, *THROTTLED) if (bits := throttled_bits(f)) is not None), None),
+        temperature_c=zones.read().get("sys/temperature_c") if zones else None,
+        governors=_governors(root),
+        wear=_emmc(root, "life_time"),
+        spares=_emmc(root, "pre_eol_info"),
+        memory_bytes=memory.get("MemTotal"),
+        available_bytes=memory.get("MemAvailable"),
+        swap_used_bytes=memory["SwapTotal"] - memory["SwapFree"]
+        if {"SwapTotal", "SwapFree"} <= memory.keys()
+        else None,
+        disk_free_bytes=_free(folder),
+        root_is_read_only=_read_only(root),
+        interfaces=_interfaces(root),
+    )
+
+
+def _clock_synchronised() -> bool | None:
+    """What the kernel knows of whoever sets its clock (NTP, chrony, timesyncd); None where it cannot be asked."""
+    try:
+        state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
+    except (OSError, AttributeError):
+        return None
+    return None if state < 0 else state != _TIME_ERROR
+
+
+def _governors(root: Path) -> tuple[str, ...]:
+    files = found(root, "sys/devices/system/cpu/cpufreq/policy*/scaling_governor")
+    return tuple(dict.fromkeys(text for f in files if (text := text_of(f))))
+
+
+def _emmc(root: Path, name: str) -> tuple[tuple[str, int], ...]:
+    """The worst figure of each device that has any: an SD card seldom does, eMMC always."""
+    rows = []
+    for file in found(root, f"sys/block/mmcblk*/device/{name}"):
+        words = (text_of(file) or "").split()
+        worst = max((int(w, 16) for w in words if w.startswith("0x") and len(w) == 4 and _is_hex(w)), default=0)
+        if worst:  # 0 is "not told"
+            rows.append((file.parts[-3], worst))
+    return tuple(rows)
+
+
+def _is_hex(word: str) -> bool:
+    return all(letter in "0123456789abcdefABCDEF" for letter in word[2:])
+
+
+def _meminfo(root: Path) -> dict[str, int]:
+    """proc(5): bytes by name."""
+    values = {}
+    for line in (text_of(root / "proc/meminfo") or "").splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if words and words[0].isdigit():
+            values[name.strip()] = 1024 * int(words[0])
+    return values
+
+
+def _free(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def _read_only(root: Path) -> bool:
+    """Whether / is mounted so, as a card does that has failed."""
+    for line in (text_of(root / "proc/mounts") or "").splitlines():
+        words = line.split()
+        if len(words) > 3 and words[1] == "/" and words[0] != "rootfs":
+            return "ro" in words[3].split(",")
+    return False
+
+
+def _interfaces(root: Path) -> tuple[Interface, ...]:
+    levels = _signal(root)
+    rows = []
+    for folder in found(root, "sys/class/net/*"):
+        mtu = number_of(folder / "mtu")
+        if folder.name != "lo" and mtu is not None and text_of(folder / "operstate") == "up":
+            rows.append(Interface(folder.name, int(mtu), levels.get(folder.name)))
+    return tuple(rows)
+
+
+def _signal(root: Path) -> dict[str, float]:
+    """proc/net/wireless: dBm by interface, where the driver gives dBm."""
+    levels = {}
+    for line in (text_of(root / "proc/net/wireless") or "").splitlines():
+        name, colon, rest = line.partition(":")
+        words = rest.split()
+        try:
+            level = float(words[2].rstrip(".")) if colon and len(words) > 2 else 0.0
+        except ValueError:
+            continue
+        if -120 <= level < 0:
+            levels[name.strip()] = level
+    return levels
+
+
+def hostname() -> str:
+    return os.uname().nodename

@@ -1,0 +1,81 @@
+"""A visit: this machine, its identity, its ports, its peers."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from edgegossip.fleet import link_test
+from edgegossip.fleet.doctor import checks
+from edgegossip.fleet.doctor.checks import Finding, Validity
+from edgegossip.fleet.doctor.facts import gather, hostname
+from edgegossip.types import EdgegossipError, PeerError
+
+
+def visit(
+    folder: Path, identity: Path | None, ports: Sequence[int], peers: Sequence[tuple[str, int]], root: Path = Path("/")
+) -> dict[str, Any]:
+    """The document of `doctor --json`. `links` is this machine's row of the fleet's bandwidth matrix."""
+    facts = gather(root, folder)
+    found = checks.examine(facts)
+    if identity is not None:
+        found += _of_identity(identity, facts.unix_s)
+    for port in ports:
+        found += _of_port(port)
+    mtu = max((interface.mtu for interface in facts.interfaces), default=None)
+    links = []
+    for host, port in peers:
+        name = f"{host}:{port}"
+        try:
+            rate = link_test.measure(host, port)
+        except PeerError as error:
+            found.append(Finding("bad", "link", str(error)))
+            continue
+        found += checks.peer(name, rate, link_test.own_versions(), mtu)
+        links.append({"from": hostname(), "to": name, **asdict(rate)})
+    found = checks.ordered(found)
+    return {
+        "host": hostname(),
+        "board": facts.board,
+        "findings": [asdict(finding) for finding in found],
+        "links": links,
+        "bad": sum(f.level == "bad" for f in found),
+        "warnings": sum(f.level == "warning" for f in found),
+    }
+
+
+def _of_identity(folder: Path, now_s: float) -> list[Finding]:
+    from edgegossip.mesh.security.identity import Identity
+
+    try:
+        own = Identity.load(folder)
+    except EdgegossipError as error:
+        return [Finding("bad", "certificates", str(error))]
+    valid = [
+        Validity(f"the certificate of {own.name}", *own.certificate.valid),
+        Validity("the certificate of the fleet's authority", *own.authority.valid),
+    ]
+    return list(checks.certificates(valid, now_s))
+
+
+def _of_port(port: int) -> list[Finding]:
+    try:
+        with socket.create_server(("", port)):
+            return [Finding("good", "ports", f"port {port} is free")]
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        text = f"port {port} cannot be listened on ({reason}): `ss -ltnp` says who has it, or take another one"
+        return [Finding("bad", "ports", text)]
+
+
+def text_of(document: dict[str, Any]) -> str:
+    """For people: a line a finding, the worst first."""
+    mark = {"bad": "!!", "warning": " !", "good": "ok"}
+    lines = [f"{document['host']}{' (' + document['board'] + ')' if document['board'] else ''}"]
+    lines += [f"{mark[f['level']]}  {f['about']:<12}  {f['text']}" for f in document["findings"]]
+    bad, warnings = document["bad"], document["warnings"]
+    lines.append(f"{bad} to put right, {warnings} to know of" if bad or warnings else "nothing found wrong")
+    return "\n".join(lines)

@@ -1,0 +1,79 @@
+"""The command itself, and the link between two machines, here two threads."""
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from edgegossip.cli.main import cli
+from edgegossip.fleet import link_test
+from edgegossip.types import ConfigError, HostError, PeerError
+
+
+@pytest.fixture
+def served():
+    """Port of a machine that answers."""
+    listener = link_test.listen(0)
+    thread = threading.Thread(target=link_test.serve, args=(listener, time.monotonic() + 30), daemon=True)
+    thread.start()
+    yield listener.getsockname()[1]
+    listener.close()
+
+
+def test_a_link_is_measured_both_ways(served, monkeypatch):
+    monkeypatch.setattr(link_test, "_AIM_S", 0.05)
+    rate = link_test.measure("127.0.0.1", served)
+    assert rate.up_bits_per_s > 1e6 and rate.down_bits_per_s > 1e6 and 0 < rate.round_trip_s < 5
+    assert abs(rate.ahead_s) < 5 and rate.versions == link_test.own_versions()
+
+
+def test_a_stranger_and_garbage_do_not_stop_the_server(served, monkeypatch):
+    monkeypatch.setattr(link_test, "_AIM_S", 0.05)
+    for garbage in (b"", b"GET / HTTP/1.0\r\n\r\n", b"R" + b"\xff" * 4):
+        with socket.create_connection(("127.0.0.1", served)) as link:
+            link.sendall(garbage)
+    assert link_test.measure("127.0.0.1", served).up_bits_per_s > 0
+
+
+def test_a_peer_that_is_not_there_is_one_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(HostError, match=f"cannot listen on port {port}: address already in use"):
+            link_test.listen(port)
+    with pytest.raises(PeerError, match=f"run `edgegossip calibrate --serve {port}` there first"):
+        link_test.measure("127.0.0.1", port)
+
+
+def test_addresses():
+    assert link_test.parse_address("pi-2") == ("pi-2", link_test.PORT)
+    assert link_test.parse_address("[fe80::1]:80") == ("fe80::1", 80)
+    for text in ("pi-2:", "pi-2:x", ":80", "pi-2:99999"):
+        with pytest.raises(ConfigError, match="write it as HOST:PORT"):
+            link_test.parse_address(text)
+
+
+def test_the_command_names_a_taken_port_and_a_silent_peer_and_ends_with_6(tmp_path):
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        call = [
+            "doctor",
+            "--listen",
+            str(port),
+            "--peer",
+            "127.0.0.1:1",
+            "--identity",
+            str(tmp_path),
+            "--runs",
+            str(tmp_path),
+        ]
+        done = CliRunner().invoke(cli, [*call, "--json"], standalone_mode=False)
+        document = json.loads(done.output)
+        assert done.return_value == 6 and document["bad"] >= 3 and document["links"] == []
+        bad = {f["about"]: f["text"] for f in document["findings"] if f["level"] == "bad"}
+        assert f"port {port} cannot be listened on" in bad["ports"] and "calibrate --serve" in bad["link"]
+        assert str(tmp_path) in bad["certificates"]
+        page = CliRunner().invoke(cli, call, standalone_mode=False).output
+    assert "to put right" in page and f"port {port}" in page
