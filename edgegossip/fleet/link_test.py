@@ -76,10 +76,10 @@ def serve(listener: socket.socket, until_s: float) -> int:
     """Answer calls one after the other until `until_s` (time.monotonic); how many callers there were."""
     callers = 0
     while (left_s := until_s - time.monotonic()) > 0:
-        listener.settimeout(left_s)
         try:
+            listener.settimeout(left_s)
             link, _ = listener.accept()
-        except TimeoutError:
+        except OSError:  # the time is over, or the listener was closed
             break
         callers += 1
         with link:

@@ -1,0 +1,19 @@
+"""`bench profiling` says what it measured. How much that is depends on the machine; docs/results/profiling.md has figures."""
+
+import json
+
+from click.testing import CliRunner
+
+from edgegossip.cli.main import cli
+
+
+def test_the_document_and_the_sentence():
+    call = ["bench", "profiling", "--rounds", "5"]
+    done = CliRunner().invoke(cli, [*call, "--json"], standalone_mode=False)
+    document = json.loads(done.output)
+    assert document["rounds"] == 5 and document["profiling_ms"] > 0 and document["without_ms"] > 0
+    assert document["ok"] == (document["overhead"] < document["limit"])
+    done = CliRunner().invoke(cli, [*call, "--check"], standalone_mode=False)
+    assert (
+        done.return_value == 6 and "OVER the limit of 1%" in done.output
+    )  # a round of a small MLP takes a millisecond
