@@ -23,7 +23,6 @@ time for everything; a suspicion gets shorter with each independent confirmation
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
@@ -41,7 +40,7 @@ from edgegossip.mesh.membership.messages import (
     Stalled,
     View,
 )
-from edgegossip.mesh.membership.probes import Errand, Probe
+from edgegossip.mesh.membership.probes import Errand, Favour, Probe
 from edgegossip.mesh.membership.settings import LocalHealth, RoundTrip, SwimSettings
 from edgegossip.mesh.membership.table import Entry, Rows, Status, bounded, merge
 from edgegossip.mesh.membership.teller import Teller
@@ -70,7 +69,8 @@ class Detector(Teller):
         self._order: list[int] = []  # whom to probe next, last one first
         self._prompted: dict[int, float] = {}  # whom to probe besides, and when: others suspect them
         self._probes: dict[int, Probe] = {}  # by number of each of its pings
-        self._errands: dict[int, Errand] = {}
+        self._errands: dict[int, list[Errand]] = {}  # by the member that they are about
+        self._favours: dict[int, Favour] = {}
         self._suspected_s: dict[int, float] = {}
         self._lag_s = 0.0  # by so much we are called too late, smoothed
         self._round_trips = [RoundTrip(self.settings) for _ in range(members)]
@@ -96,7 +96,7 @@ class Detector(Teller):
         """When `tick` is due."""
         times = [self._next_probe_s, self._next_retry_s, self._spread_s]
         times += [probe.due_s for probe in self._probes.values()]
-        times += [errand.until_s for errand in self._errands.values()]
+        times += [errand.until_s for errands in self._errands.values() for errand in errands]
         times += [self._suspicion_ends_s(k) for k in self._suspected_s]
         times += self._prompted.values()
         return min(times)
@@ -105,8 +105,8 @@ class Detector(Teller):
         """Whatever is due."""
         self._notice_stall(now_s)
         self._end_probes(now_s)
-        for number in [n for n, errand in self._errands.items() if errand.until_s <= now_s]:
-            self._return(number, Nack)
+        for target in list(self._errands):
+            self._return(target, Nack, now_s)
         for k in [k for k in self._suspected_s if self._suspicion_ends_s(k) <= now_s]:
             self._set(k, replace(self.table[k], status=Status.DEAD), now_s)
         for k in [k for k, due_s in self._prompted.items() if due_s <= now_s]:
@@ -138,8 +138,7 @@ class Detector(Teller):
             case Ping(number):
                 self._send(sender, lambda view: Ack(number, view))
             case PingFor(number, target, timeout_s):
-                ours = self._ping(target, now_s)
-                self._errands[ours] = Errand(sender, number, now_s + min(timeout_s, self.settings.timeout_max_s))
+                self._go_for(target, Errand(sender, number, now_s + min(timeout_s, self.settings.timeout_max_s)), now_s)
             case Ack(number):
                 self._answered(sender, number, now_s)
             case Nack(number):
@@ -149,8 +148,10 @@ class Detector(Teller):
     def failed(self, to: int, number: int, now_s: float) -> list[Output]:
         """This ping of ours, or request for one, could not even be delivered: the rest of its time is not waited for."""
         self._notice_stall(now_s)
-        if number in self._errands:
-            self._return(number, Nack)
+        favour = self._favours.get(to)
+        if favour is not None and favour.number == number:
+            favour.outcome = Nack
+            self._return(to, Nack)
         probe = self._probes.get(number)
         if probe is not None and probe.number == number and not probe.until_s:
             probe.refused, probe.direct_until_s = True, now_s
@@ -311,7 +312,7 @@ class Detector(Teller):
             return False
         timeout_s = self._round_trips[target].timeout_s * max(self.health.factor, self._slowness())
         number = self._ping(target, now_s)
-        self._probes[number] = Probe(target, number, now_s, now_s + timeout_s, timeout_s)
+        self._probes[number] = Probe(target, number, now_s + timeout_s, timeout_s)
         return True
 
     def _end_probes(self, now_s: float) -> None:
@@ -355,8 +356,10 @@ class Detector(Teller):
         if probe is not None:
             self._drop_probes(probe.target)
             self.health.note(-1)
-        if number in self._errands and target == sender:
-            self._return(number, Ack)
+        if target == sender:
+            if sender in self._favours:
+                self._favours[sender].outcome = Ack
+            self._return(sender, Ack)
 
     def _not_reached(self, helper: int, number: int) -> None:
         probe = self._probes.get(number)
@@ -369,9 +372,24 @@ class Detector(Teller):
         if probe.refused and not probe.helpers:
             probe.until_s = probe.direct_until_s
 
-    def _return(self, number: int, kind: Callable[[int, View], Message]) -> None:
-        errand = self._errands.pop(number)
-        self._send(errand.requester, lambda view: kind(errand.number, view))
+    def _go_for(self, target: int, errand: Errand, now_s: float) -> None:
+        """Ask `target` for somebody, unless we have just done so: that answer, or the ping under way, does for this one too."""
+        favour = self._favours.get(target)
+        if favour is None or not 0 <= now_s - favour.sent_s < self.settings.errand_s:
+            favour = self._favours[target] = Favour(self._ping(target, now_s), now_s)
+        self._errands.setdefault(target, []).append(errand)
+        if favour.outcome is not None:
+            self._return(target, favour.outcome)
+
+    def _return(self, target: int, kind: type[Ack | Nack], due_s: float | None = None) -> None:
+        """Say so to those who asked about `target`; with a time only to those who waited until then."""
+        errands = self._errands.pop(target, [])
+        later = [] if due_s is None else [e for e in errands if e.until_s > due_s]
+        if later:
+            self._errands[target] = later
+        for errand in errands:
+            if errand not in later:
+                self._send(errand.requester, lambda view, e=errand: kind(e.number, view))  # type: ignore[misc]
 
     def _drop_probes(self, target: int) -> None:
         for number in [n for n, probe in self._probes.items() if probe.target == target]:
@@ -388,8 +406,8 @@ class Detector(Teller):
             return
         for probe in {id(p): p for p in self._probes.values()}.values():
             probe.shift(late_s)
-        for errand in self._errands.values():
-            errand.until_s += late_s
+        for target, errands in self._errands.items():
+            self._errands[target] = [replace(e, until_s=e.until_s + late_s) for e in errands]
         for k in self._suspected_s:
             self._suspected_s[k] += late_s
         self._pings = {n: (k, sent_s + late_s) for n, (k, sent_s) in self._pings.items()}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from edgegossip.mesh.membership.messages import Ack, Nack
+
 
 @dataclass(slots=True)
 class Probe:
@@ -11,7 +13,6 @@ class Probe:
 
     target: int
     number: int  # of the direct ping
-    began_s: float
     direct_until_s: float
     timeout_s: float  # of the direct ping
     until_s: float = 0.0  # end of the indirect part; 0 until it has begun
@@ -24,15 +25,24 @@ class Probe:
         return self.until_s or self.direct_until_s
 
     def shift(self, by_s: float) -> None:
-        self.began_s += by_s
         self.direct_until_s += by_s
         self.until_s += by_s if self.until_s else 0.0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Errand:
-    """A ping that we make for somebody else."""
+    """Somebody else wants to know whether a member answers us."""
 
     requester: int
     number: int  # the requester's
     until_s: float  # then a Nack is due
+
+
+@dataclass(slots=True)
+class Favour:
+    """The ping that we made for errands to one member: whoever asks within a moment shares it, so that nobody can make us ask
+    a third one so often that it takes us for a nuisance."""
+
+    number: int
+    sent_s: float
+    outcome: type[Ack | Nack] | None = None

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from edgegossip.mesh.membership.agent import Agent
 
 SERVICE = "edgegossip.v1.Membership"
-CALLS_PER_S, CALL_BURST = 20.0, 300.0  # of one member; news that goes on and on makes some 7 a second
+# Of one member. News that goes on and on makes some 7 a second, errands for others 5 more: what a member cannot be made to do by
+# others is a reason to refuse it, and no strike until it has gone on in spite of as many refusals as `_INSISTS`.
+CALLS_PER_S, CALL_BURST = 20.0, 300.0
+_INSISTS = 100.0
 _JOIN_TOKENS = 5.0  # a question to join counts as so many: its answer is the whole manifest
 
 
@@ -37,6 +40,7 @@ class MembershipService(grpc.GenericRpcHandler):
         self._agent = agent
         self.on_revocations = agent.on_revocations
         self._rates = Buckets(CALLS_PER_S, CALL_BURST)
+        self._refusals = Buckets(CALLS_PER_S, _INSISTS)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         methods = {f"/{SERVICE}/Probe": self._probe, f"/{SERVICE}/Join": self._join}
@@ -88,7 +92,7 @@ class MembershipService(grpc.GenericRpcHandler):
 
     def _certified(self, context: grpc.aio.ServicerContext, tokens: float) -> NodeId | None:
         """Who calls, by its certificate, before anything that it says is looked at; None without certificates, where nobody
-        can be blamed by name. Raises Misbehaviour, also for who asks too often, and CallerGone."""
+        can be blamed by name. Raises PeerError for who asks too often, Misbehaviour for who insists, and CallerGone."""
         if self._agent.security is None:
             return None
         try:
@@ -97,8 +101,10 @@ class MembershipService(grpc.GenericRpcHandler):
             raise
         except PeerError as error:
             raise Misbehaviour(str(error)) from error
-        if not self._rates.take(certified, time.monotonic(), tokens):
-            raise Misbehaviour(f"it asks more than {CALLS_PER_S:g} times a second")
+        now_s = time.monotonic()
+        if not self._rates.take(certified, now_s, tokens):
+            reason = f"it asks more than {CALLS_PER_S:g} times a second"
+            raise PeerError(reason) if self._refusals.take(certified, now_s) else Misbehaviour(reason)
         return certified
 
     def _refuse(self, who: str, error: PeerError, context: grpc.aio.ServicerContext) -> str:

@@ -268,6 +268,28 @@ def test_an_errand_is_answered_either_way() -> None:
     assert [(o.to, o.message.number) for o in late if isinstance(o, Send) and isinstance(o.message, Nack)] == [(1, 78)]
 
 
+@pytest.mark.parametrize("reaction", ["answers", "refuses", "is silent"])
+def test_errands_of_many_do_not_make_us_a_nuisance(reaction: str) -> None:
+    """Members that ask about the same one on and on, as one that was taken over may: we ask it a few times a second, and each of
+    them is told all the same."""
+    node, asked, told, now_s = detector(), 0, 0, 100.0
+    settled(node, now_s)
+    before = len(node._pings)
+    for k in range(200):
+        now_s += 0.01
+        out = node.receive(1 + 2 * (k % 2), PingFor(1000 + k, 2, 0.4, View(node.digest)), now_s)
+        for number in [o.message.number for o in out if isinstance(o, Send) and o.to == 2]:
+            asked += 1
+            if reaction == "answers":
+                out += node.receive(2, Ack(number, View(node.digest)), now_s + 0.001)
+            elif reaction == "refuses":
+                out += node.failed(2, number, now_s + 0.001)
+        told += sum(isinstance(o.message, Ack | Nack) for o in [*out, *node.tick(now_s + 0.002)] if isinstance(o, Send))
+    told += sum(isinstance(o.message, Nack) for o in node.tick(now_s + 0.45) if isinstance(o, Send) and o.to != 2)
+    assert 9 <= asked <= 11 and told == 200
+    assert not node._errands and len(node._pings) - before <= asked + 5
+
+
 def test_a_suspect_is_told_by_the_very_next_message_and_objects() -> None:
     node = detector()
     accused = Entry(Status.SUSPECT, node.table[0].incarnation, 1, "10.0.0.0:7700", accusers=2)

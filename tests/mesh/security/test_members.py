@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import grpc
 import pytest
@@ -95,10 +96,10 @@ def test_what_may_happen_to_an_honest_board_does_not(fleet, board):
 
 
 def test_a_flood_of_questions(board):
-    with pytest.raises((grpc.RpcError, AssertionError)):
-        for _ in range(100):
-            refusals = [pb.ProbeResponse.FromString(a).refusal for a in board.ask(PROBE, *[probe()] * 20)]
-            assert not any("more than 20 times a second" in text for text in refusals)
+    """Is refused, and the refusals lead to quarantine when it goes on all the same."""
+    with suppress(grpc.RpcError):  # it is cut off in the midst of it
+        answers = board.ask(PROBE, *[probe()] * 3000)
+        assert any("more than 20 times a second" in pb.ProbeResponse.FromString(a).refusal for a in answers)
     in_quarantine(board.transport)
 
 
