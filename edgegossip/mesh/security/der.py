@@ -15,6 +15,7 @@ from edgegossip.types import DecodeError
 
 BOOLEAN, INTEGER, BIT_STRING, OCTET_STRING, OID, SEQUENCE, SET = 0x01, 0x02, 0x03, 0x04, 0x06, 0x30, 0x31
 UTC_TIME, GENERALIZED_TIME = 0x17, 0x18
+FEW = 32  # values side by side, but for the entries of a revocation list: what a stranger sends must not keep us busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,9 @@ class Element:
     content: bytes
     whole: bytes
 
-    def children(self) -> list[Element]:
-        """Raises DecodeError when the content is not a list of values."""
-        return list(_elements(self.content))
+    def children(self, at_most: int = FEW) -> list[Element]:
+        """Raises DecodeError when the content is not a list of values, or one of more than `at_most`."""
+        return list(_elements(self.content, at_most))
 
     def expect(self, tag: int) -> Element:
         """Itself. Raises DecodeError for another tag."""
@@ -52,9 +53,9 @@ class Element:
 
 def parse(data: bytes) -> Element:
     """`data` as exactly one value. Raises DecodeError."""
-    found = list(_elements(data))
-    if len(found) != 1:
-        raise DecodeError(f"{len(found)} DER values where one is due")
+    found = list(_elements(data, 1))
+    if not found:
+        raise DecodeError("no DER value where one is due")
     return found[0]
 
 
@@ -65,9 +66,12 @@ def items(elements: list[Element], at_least: int) -> list[Element]:
     return elements
 
 
-def _elements(data: bytes) -> Iterator[Element]:
+def _elements(data: bytes, at_most: int) -> Iterator[Element]:
     at = 0
     while at < len(data):
+        if not at_most:
+            raise DecodeError("more DER values than there may be")
+        at_most -= 1
         start, tag = at, data[at]
         if tag & 0x1F == 0x1F or at + 2 > len(data):
             raise DecodeError("a DER value that this reader does not know, or that is cut off")

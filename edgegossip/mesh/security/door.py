@@ -54,7 +54,7 @@ class Door:
         admit: Callable[[Caller], None],
         let_in: Callable[[Caller], None],
         answer: Callable[[Caller, int], knock.Answer],
-        offered: Callable[[Caller, bytes], None],
+        offered: Callable[[Caller, bytes, int], None],
         tell: Callable[[Caller | None, str], None],
     ) -> None:
         self._upstream, self._fleet, self._limits = upstream, fleet, limits

@@ -128,15 +128,19 @@ class Guard:
             subject = subject_of(names, self.identity.fleet)  # not the holder of its ticket: it may have overheard that
         except PeerError:
             return  # cannot be: gRPC has checked the certificate
-        length_s = self._quarantine.strike(subject.name, reason, time.monotonic())
-        if length_s:
-            about = subject.name if subject.role == "board" else None
-            self._tell(about, f"{subject.name} is in quarantine for {length_s:g} s: {printable(reason, 300)}")
+        self._strike(subject, reason)
 
         def cut() -> None:
             door.cut(lambda c: c.subject == subject or door.caller(key) is c, "it is in quarantine")
 
         asyncio.get_running_loop().call_later(_LAST_WORDS_S, cut)
+
+    def _strike(self, subject: Subject, reason: str) -> None:
+        """Any thread."""
+        length_s = self._quarantine.strike(subject.name, reason, time.monotonic())
+        if length_s:
+            about = subject.name if subject.role == "board" else None
+            self._tell(about, f"{subject.name} is in quarantine for {length_s:g} s: {printable(reason, 300)}")
 
     # -- the calling side ------------------------------------------------------------------------------------
 
@@ -169,10 +173,18 @@ class Guard:
 
     # -- revocation ------------------------------------------------------------------------------------------
 
-    def _offered(self, giver: str, crl: bytes) -> None:
-        """Any thread. Raises PeerError for a list that our authority did not sign."""
-        if self.identity.revocations.offer(crl):
-            self._renew(f"{giver} brought")
+    def _offered(self, giver: Subject, crl: bytes, told: int) -> None:
+        """Any thread. A list that is not our authority's, or no newer than the number that its giver was `told`, costs us a
+        check and the giver its connections and a while outside. Raises PeerError then."""
+        try:
+            newer = self.identity.revocations.offer(crl, told)
+        except PeerError as error:
+            self._strike(giver, str(error))
+            if self._door is not None:
+                self._door.cut(lambda c: c.subject == giver, "it is in quarantine")
+            raise
+        if newer:
+            self._renew(f"{giver.name} brought")
 
     async def watch(self) -> None:
         """Notice what is copied into our folder, and a door that does not work any more. Without end."""
@@ -227,15 +239,11 @@ class Guard:
         if self._kept_out(caller):
             raise PeerError("it is in quarantine")
 
-    def _offered_at_door(self, caller: Caller, crl: bytes) -> None:
-        """On the door's thread. A list that is not our authority's costs us a check and its giver a while outside."""
+    def _offered_at_door(self, caller: Caller, crl: bytes, told: int) -> None:
+        """On the door's thread."""
         if why_not := self._kept_out(caller):
             raise PeerError(why_not)
-        try:
-            self._offered(caller.subject.name, crl)
-        except PeerError as error:
-            self._quarantine.strike(caller.subject.name, str(error), time.monotonic())
-            raise
+        self._offered(caller.subject, crl, told)
 
     def _kept_out(self, caller: Caller) -> str:
         return self._quarantine.reason(caller.subject.name, time.monotonic())
@@ -260,7 +268,7 @@ class Guard:
             writer.write(knock.hello(present.number))
             answer = await _read_answer(reader)
             if answer.crl:
-                await asyncio.to_thread(self._offered, shown.name, answer.crl)
+                await asyncio.to_thread(self._offered, shown, answer.crl, present.number)
             writer.write(knock.blob(present.der if present.number > answer.number else b""))
             with suppress(ssl.SSLError, OSError):
                 await reader.read(1)  # until it has closed: it has our list then

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from edgegossip.mesh.security import der
-from edgegossip.mesh.security.certificate import Certificate, RevocationList, parse_revocations
+from edgegossip.mesh.security.certificate import Certificate, RevocationList, outline_of, parse_revocations
 from edgegossip.types import DataError, DecodeError, PeerError
 
 LABEL = "X509 CRL"
@@ -54,19 +54,23 @@ class Revocations:
     def revoked(self, serial: int) -> bool:
         return serial in self._present.serials
 
-    def offer(self, data: bytes) -> bool:
+    def offer(self, data: bytes, told: int = -1) -> bool:
         """Take over a list in DER if it is newer; whether it was. It is kept for the next start where the folder can be
-        written. Raises PeerError for what the fleet's authority did not sign."""
-        if data == self._present.der:
+        written. `told`: the number of our list as the giver was told it. Raises PeerError for what the fleet's authority did
+        not sign, and for a list that the giver knew to be of no use to us."""
+        if data == self._present.der and told < 0:
             return False
         try:
-            offered = parse_revocations(data)
+            unread = outline_of(data)
+            if unread.number <= told:
+                raise PeerError(f"revocation list {unread.number}, after it had been told that we have {told}")
+            if unread.number <= self._present.number:  # before the signature, which takes much longer to check
+                return False
+            if not unread.is_signed_by(self._authority):
+                raise PeerError("a revocation list that our fleet's authority did not sign")
+            offered = unread.read()
         except DecodeError as error:
             raise PeerError(f"a revocation list that is damaged: {error}") from error
-        if offered.number <= self._present.number:  # before the signature, which takes much longer to check
-            return False
-        if not offered.is_signed_by(self._authority):
-            raise PeerError("a revocation list that our fleet's authority did not sign")
         with self._lock:
             if offered.number <= self._present.number:
                 return False

@@ -43,7 +43,8 @@ class Host(Protocol):
 
     context: Callable[[], ssl.SSLContext]
     answer: Callable[[Caller, int], knock.Answer]  # to a caller whose list has this number
-    offered: Callable[[Caller, bytes], None]  # a list; raises PeerError when it is damaged or not our authority's
+    # A list, from who was told the number of ours; raises PeerError when it is damaged, not newer or not our authority's.
+    offered: Callable[[Caller, bytes, int], None]
 
 
 class Left(Exception):
@@ -68,6 +69,7 @@ class Visitor:
         self.doing = "the TLS handshake"
         self._tls: ssl.SSLSocket | None = None
         self._shaken = self._answered = self._tls_writes = False
+        self._told = 0  # number of our revocation list
         self._needed = 0  # bytes of its ClientHello that we wait for
         self._read, self._written = b"", b""
 
@@ -159,10 +161,11 @@ class Visitor:
             crl = knock.parse_blob(self._read)
             if crl is not None:
                 if crl:
-                    self._host.offered(caller, crl)
+                    self._host.offered(caller, crl, self._told)
                 raise Left
         elif len(self._read) >= knock.HELLO_BYTES:
             number = knock.parse_hello(self._read[: knock.HELLO_BYTES])
             self._read = self._read[knock.HELLO_BYTES :]
-            self._written = knock.answer(self._host.answer(caller, number))
+            answer = self._host.answer(caller, number)
+            self._written, self._told = knock.answer(answer), answer.number
             self._answered = True

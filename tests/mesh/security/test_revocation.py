@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from edgegossip.fleet.telling import tell
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received
+from edgegossip.mesh.security import der
+from edgegossip.mesh.security.names import Subject
 from edgegossip.mesh.security.tls import H2
+from edgegossip.mesh.security.visitor import Caller
 from edgegossip.types import PeerError
 from tests.mesh.fleet import TestFleet
 from tests.mesh.security.support import LIMITS, is_refused, others, told
@@ -122,3 +126,54 @@ def test_who_is_told_has_to_be_a_board_of_the_fleet(fleet, own):
         told(a, "it says that our certificate is of another fleet")
     with pytest.raises(PeerError, match="connection refused"):
         tell(own.fleet, a.address)
+
+
+def wrapped(tag: int, *contents: bytes) -> bytes:
+    content = b"".join(contents)
+    size = len(content)
+    digits = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes((tag, size) if size < 128 else (tag, 0x80 | len(digits), *digits)) + content
+
+
+def forged(number: int, entries: bytes) -> bytes:
+    """A revocation list that nobody signed."""
+    kind = wrapped(der.SEQUENCE, wrapped(der.OID, bytes.fromhex("2a8648ce3d040302")))
+    name = wrapped(der.OID, bytes.fromhex("551d14"))
+    extension = wrapped(der.SEQUENCE, name, wrapped(der.OCTET_STRING, der.integer(number)))
+    content = wrapped(
+        der.SEQUENCE,
+        *(der.integer(1), kind, wrapped(der.SEQUENCE), wrapped(der.UTC_TIME, b"700101000000Z")),
+        *(wrapped(der.SEQUENCE, entries), wrapped(0xA0, wrapped(der.SEQUENCE, extension))),
+    )
+    signature = wrapped(der.SEQUENCE, der.integer(1), der.integer(1))
+    return wrapped(der.SEQUENCE, content, kind, wrapped(der.BIT_STRING, b"\0" + signature))
+
+
+def test_a_lists_entries_are_read_only_when_it_is_new_and_signed(fleet):
+    """200,000 of them take half a second, on the door's thread; these ones would be found out to be none."""
+    revocations = fleet.guard("b").identity.revocations
+    entries = b"\xff" * 1000
+    with pytest.raises(PeerError, match="did not sign"):
+        revocations.offer(forged(100, entries))
+    assert revocations.offer(forged(0, entries)) is False
+    many = der.integer(1) * 100_000
+    for elements in (many, wrapped(der.SEQUENCE, many)):
+        with pytest.raises(PeerError, match="more DER values than there may be"):
+            revocations.offer(elements)
+
+
+@pytest.mark.parametrize("what", ["forged", "the one that we have", "older"])
+def test_who_gives_a_list_for_nothing_is_cut_off_and_kept_out(fleet, what):
+    guard, lines, cuts = fleet.guard("b"), [], []
+    present = guard.identity.revocations.present
+    guard._tell = lambda peer, text: lines.append((peer, text))
+    guard._door = SimpleNamespace(cut=lambda which, why: cuts.append(which))
+    c = Caller(Subject("c", "board", guard.identity.fleet), 7, "127.0.0.1:1")
+    data = {"forged": forged(100, b""), "the one that we have": present.der, "older": forged(0, b"")}[what]
+    with pytest.raises(PeerError):
+        guard._offered_at_door(c, data, present.number)
+    [(peer, line)] = lines
+    assert peer == "c" and line.startswith("c is in quarantine for 5 s: ")
+    assert [which(c) for which in cuts] == [True]
+    with pytest.raises(PeerError, match="in quarantine"):
+        guard._offered_at_door(c, data, present.number)
