@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from edgegossip.cli.options import FLEET, JSON
+from edgegossip.types import EdgegossipError
 
 
 @click.command()
@@ -28,24 +29,49 @@ def serve(folder: Path, listen: str, identity: Path | None) -> int:
 
 @click.command()
 @FLEET
-@JSON
+@click.option(
+    "--ask", "places", multiple=True, metavar="HOST:PORT", help="Also ask a board of the mesh, or a coordinator, there."
+)
 @click.option("--watch", is_flag=True, help="Show it again every 2 s, until Ctrl-C.")
-def status(folder: Path, as_json: bool, watch: bool) -> int:
-    """Show which boards have checked in, when, with which version, and what they do."""
+@JSON
+def status(folder: Path, places: tuple[str, ...], watch: bool, as_json: bool) -> int:
+    """Show which boards have checked in, when, with which version, and what they do.
+
+    Boards check in with `fleet serve`, whether they train through a coordinator or in a mesh. With --ask also one that does not:
+    it says who it is, by its certificate, and takes over the fleet's revocation list.
+    """
+    while True:
+        code = _show_status(folder, places, as_json)
+        if not watch:
+            return code
+        time.sleep(2.0)
+
+
+def _show_status(folder: Path, places: tuple[str, ...], as_json: bool) -> int:
     from edgegossip.fleet.status import status as look
     from edgegossip.fleet.status import table
     from edgegossip.fleet.store import Fleet
     from edgegossip.report.units import seconds_text
 
-    while True:
-        rows = look(Fleet.open(folder), time.time())
-        if as_json:
-            click.echo(json.dumps([row.document() for row in rows], indent=2))
-        else:
-            click.echo("\n".join(table(rows, seconds_text)))
-        if not watch:
-            return 0
-        time.sleep(2.0)
+    fleet = Fleet.open(folder)
+    rows, told = look(fleet, time.time()), {}
+    if places:
+        from edgegossip.fleet.telling import tell_all
+        from edgegossip.flower.telling import give
+
+        told = dict(tell_all(fleet, places, give))
+    failed = {place: error for place, error in told.items() if isinstance(error, EdgegossipError)}
+    answers = {place: answer for place, answer in told.items() if not isinstance(answer, EdgegossipError)}
+    if as_json:
+        asked: dict[str, object] = {place: {"name": n, "crl_number": k} for place, (n, k) in answers.items()}
+        asked |= {place: {"error": str(error)} for place, error in failed.items()}
+        click.echo(json.dumps({"boards": [row.document() for row in rows], "asked": asked}, indent=2))
+    else:
+        lines = [f"{name} answers at {place}, and goes by revocation list {n}" for place, (name, n) in answers.items()]
+        click.echo("\n".join([*table(rows, seconds_text), *lines]))
+        for error in failed.values():
+            click.echo(f"edgegossip: {error}", err=True)
+    return max((error.exit_code for error in failed.values()), default=0)
 
 
 @click.group()
@@ -112,7 +138,7 @@ def release_status(folder: Path, as_json: bool) -> int:
 
     rows = [row for row in look(Fleet.open(folder), time.time()) if row.seen != "revoked"]
     if as_json:
-        click.echo(json.dumps([row.document() for row in rows], indent=2))
+        click.echo(json.dumps({"boards": [row.document() for row in rows]}, indent=2))
         return 0
     for row in rows:
         has = f"has release {row.release} ({row.version})" if row.ago_s is not None else "has never checked in"

@@ -69,6 +69,18 @@ def test_an_old_copy_of_the_folder_says_so_and_its_cure_works(fleet, board, tmp_
     assert {m.name for m in Fleet.open(old).members if m.state == "revoked"} == {"pi-02", "pi-03", "pi-04"}
 
 
+def test_status_asks_a_board_of_the_mesh_that_does_not_check_in(fleet, board):
+    transport, _ = board("pi-01")
+    done = call("status", "--fleet", fleet.folder, "--ask", transport.address)
+    assert (
+        done.return_value == 0 and f"pi-01 answers at {transport.address}, and goes by revocation list 1" in done.stdout
+    )
+    done = call("status", "--fleet", fleet.folder, "--ask", "127.0.0.1:9", "--json")
+    found = json.loads(done.stdout)
+    assert done.return_value == 5 and "refused" in found["asked"]["127.0.0.1:9"]["error"]
+    assert [(b["name"], b["seen"]) for b in found["boards"]] == [(f"pi-0{k}", "never") for k in range(1, 5)]
+
+
 def test_two_lists_of_the_same_number_are_not_the_same(fleet, board, tmp_path):
     old = shutil.copytree(fleet.folder, tmp_path / "old")
     transport, guard = board("pi-01")
