@@ -76,6 +76,7 @@ class Verdict:
     here: bool
     reason: str
     left: bool = False  # not here on purpose
+    restarted: bool = False  # here, as another process than before
 
 
 @dataclass(frozen=True, slots=True)

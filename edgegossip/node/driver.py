@@ -124,6 +124,16 @@ class Driver:
         while self._early:
             self._go_on(self._newcomer_until)
 
+    def wait_for_anybody(self, patience_s: float) -> None:
+        """Instead of a round: takes in what comes until somebody is back, for so long at most. Then this node is a newcomer
+        again."""
+        until, down = self._now() + patience_s, self._view.down
+        while down <= self._view.down and self._now() < until:
+            self._go_on(until)
+        if not down <= self._view.down:
+            self._newcomer_until = self._now() + CATCH_UP_S
+            self.catch_up()
+
     def goes_on(self) -> bool:
         """Takes in what has come, which may bring this node to another round; whether there is a round left to play. A node
         that has nobody to wait for ends its rounds at once, and would else never hear that somebody is back."""

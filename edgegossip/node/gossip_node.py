@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, Transport, 
 from edgegossip.node.checkpoint import save_model
 from edgegossip.node.driver import ANNOUNCE_S, Driver, down_text
 from edgegossip.node.early import Early
+from edgegossip.node.far import Far
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.presence import Presence
 from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view, neighbours_of
@@ -42,6 +43,7 @@ class Joined:
     transport: Transport
     early: Early  # frames of neighbours that started before us: handed out once training begins
     down: frozenset[NodeId] = frozenset()
+    far: Far = field(default_factory=Far)
 
     def replay(self) -> Transport:
         return _Replay(self.transport, self.early) if self.early else self.transport
@@ -59,32 +61,38 @@ class _Replay:
         return self._early.pop() or self._transport.incoming(timeout_s)
 
 
-def join(spec: NodeSpec, transport: Transport, sink: Sink) -> Joined:
+def join(spec: NodeSpec, transport: Transport, sink: Sink, far: Far | None = None) -> Joined:
     """Wait until every neighbour has been reached, or is known to be gone; every 5 s say who is missing.
 
     A neighbour that was there and went down is not waited for: it can come back later. One that was never there is waited
     for without end (a board is told to stop), unless others train already: then those would wait for us. When they are far
     on in the run we come late, and whoever is not there within the grace time is not waited for either. A board that was
     started again does not wait for a neighbour that the members have named dead, unless it is left alone by that: then it
-    goes on after GONE_S, for the run may be over."""
+    goes on after GONE_S, for the run may be over. It is over when all neighbours have left and there is nobody `far` from us
+    either, of whom `transport` keeps us informed."""
     topology = make_topology(spec.recipe, spec.members)
     wanted = neighbours_of(topology, spec)
-    joined, presence, late_s = Joined(transport, Early(len(wanted))), Presence(wanted, spec.restarted), math.inf
+    far = Far() if far is None else far
+    joined, presence, late_s = (
+        Joined(transport, Early(len(wanted)), far=far),
+        Presence(wanted, spec.restarted),
+        math.inf,
+    )
     announce_at = time.monotonic() + ANNOUNCE_S
     while not presence.may_start(others_train=bool(joined.early), late=time.monotonic() >= late_s):
+        if spec.restarted and presence.all_left and not presence.up and far.nobody:
+            raise RunError(f"{spec.name} was started again when all its neighbours had left: the run is over")
         now_s = time.monotonic()
         until_s = min(announce_at, late_s) if now_s < late_s else announce_at
         event = transport.incoming(max(0.0, until_s - now_s))
         match event:
             case PeerUp() | PeerDown():
                 presence.note(event)
-                if spec.restarted and presence.all_left:
-                    raise RunError(f"{spec.name} was started again when all its neighbours had left: the run is over")
             case Notice(_, text):
                 sink.event(spec.name, "notice", text)
             case None if time.monotonic() >= announce_at:
                 announce_at = time.monotonic() + ANNOUNCE_S
-                sink.event(spec.name, "waiting", presence.who_is_missing())
+                sink.event(spec.name, "waiting", presence.who_is_missing(far.training))
             case Received(sender, data):
                 presence.heard(sender)
                 joined.early.keep(event)
@@ -142,7 +150,7 @@ def train(
     socket of a conductor, see node/pace.py.
 
     Raises LocalError when training diverges, RunError for a board that was started again with nothing when there is nobody
-    left to learn from."""
+    left to learn from and the run does not go on elsewhere."""
     workload, keeper = loaded.workload, loaded.keeper
     transport = joined.replay()
     transport.limit_frames(frame_limit(workload.layout))
@@ -159,7 +167,8 @@ def train(
     try:
         while driver.goes_on():
             if alone and not driver.learnt and neighbours <= driver.down:
-                raise RunError(f"{spec.name} was started again when no neighbour was left to take the model from")
+                _wait_for_one(spec, driver, neighbours, joined.far, sink)
+                continue
             local, done = driver.play()
             reporter.report(local, done)
             kept = driver.take_restorable()
@@ -175,6 +184,17 @@ def train(
     text = f"{spec.name} finished: accuracy {metrics.accuracy:.4f}"
     sink.event(spec.name, "finished", text, accuracy=metrics.accuracy, loss=metrics.loss)
     return metrics
+
+
+def _wait_for_one(spec: NodeSpec, driver: Driver, neighbours: frozenset[NodeId], far: Far, sink: Sink) -> None:
+    """A board that has nothing and no neighbour waits while others train: its neighbours may come back to them. Raises RunError
+    when none does."""
+    if not far.training:
+        raise RunError(f"{spec.name} was started again when no neighbour was left to take the model from")
+    missing, others = ", ".join(sorted(neighbours)), ", ".join(sorted(far.training))
+    text = f"waiting for {missing}, to take the model from one of them: the run goes on ({others})"
+    sink.event(spec.name, "waiting", text, missing=missing)
+    driver.wait_for_anybody(ANNOUNCE_S)
 
 
 def _paced(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
 from edgegossip.mesh import address as addresses
+from edgegossip.node.far import Far
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.parent import Parent
 from edgegossip.node.spec import NodeSpec, default_members, make_topology
@@ -192,7 +193,7 @@ def _gossip(
         options = _news(options, security)
     meters = NodeMeters()
     addresses_of = parent.addresses if parent is not None else lambda: peers or {}
-    transport, begin = _open(spec, addresses_of, options, sink, meters, security)
+    transport, begin, far = _open(spec, addresses_of, options, sink, meters, security)
     meters.watch(transport.tasks)
     try:
         sink.event(spec.name, "listening", f"{spec.name} listens on {transport.address}", address=transport.address)
@@ -201,7 +202,7 @@ def _gossip(
         begin()
         if parent is not None:
             parent.listen(lambda lost: transport.close_peer(lost["lost"], lost["why"]))
-        joined = gossip_node.join(spec, transport, sink)
+        joined = gossip_node.join(spec, transport, sink, far)
         loaded = loaded or gossip_node.load(spec, sink, checkpoints)
         gossip_node.train(spec, loaded, joined, sink, meters, save_to, options.pace)
     finally:
@@ -224,12 +225,13 @@ def _open(
     sink: RecordSink,
     meters: NodeMeters,
     security: Guard | None,
-) -> tuple[GrpcTransport | MemberTransport, Callable[[], None]]:
-    """A transport that listens, and what makes it look for its peers."""
+) -> tuple[GrpcTransport | MemberTransport, Callable[[], None], Far]:
+    """A transport that listens, what makes it look for its peers, and who else is in the run as far as that is known."""
     if options.entry is not None:
         from edgegossip.node.members import open_member
 
-        return open_member(spec, options.entry, options, sink, meters, security)
+        member, begin = open_member(spec, options.entry, options, sink, meters, security)
+        return member, begin, member.far
     from edgegossip.mesh import GrpcTransport
     from edgegossip.node.early import mesh_limits
 
@@ -242,7 +244,7 @@ def _open(
         before_disconnect=meters.look,
         security=security,
     )
-    return transport, lambda: transport.connect(addresses_of())
+    return transport, lambda: transport.connect(addresses_of()), Far()
 
 
 def load_guard(options: NodeOptions) -> Guard | None:

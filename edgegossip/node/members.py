@@ -1,23 +1,27 @@
 """A transport whose peers are members: the mesh's word on a neighbour and the members' word on everybody make one sequence of
 PeerUp and PeerDown. The latest word counts: a neighbour is down when its connection is gone or when the members named it dead,
 and back when its connection is or when it told the members so. A process that is busy (it loads PyTorch) may answer no member for
-seconds while its connection lives on: then the members' word counts only when it still stands after HOLD_S.
+seconds while its connection lives on: then the members' word counts only when it still stands after HOLD_S. So it does when they
+say that it left: a board that leaves says so to its neighbours itself, and members may be wrong, or lie, about each other.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, TransportEvent, Verdict
 from edgegossip.mesh.membership.agent import Agent
+from edgegossip.mesh.membership.table import Entry as Row
+from edgegossip.mesh.membership.table import Status
 from edgegossip.mesh.transport import GrpcTransport
 from edgegossip.node.early import mesh_limits
 from edgegossip.node.entering import Entry, advertised
+from edgegossip.node.far import Far
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_topology, neighbours_of
 from edgegossip.profiling.records import Sink
@@ -41,7 +45,7 @@ class Standing:
         self._closed: set[NodeId] = set()
         self._held: dict[
             NodeId, tuple[float, PeerDown]
-        ] = {}  # named dead, but its connection lives: until when to wait
+        ] = {}  # named dead or gone, but its connection lives: until when to wait
 
     @property
     def due_s(self) -> float | None:
@@ -70,8 +74,8 @@ class Standing:
                 if peer in self._neighbours and not self._link.get(peer):
                     return []  # its connection will tell
                 return self._raise(peer)
-            case Verdict(peer, _, reason, False) if self._link.get(peer) and peer in self._up:
-                self._held[peer] = now_s + HOLD_S, PeerDown(peer, reason)
+            case Verdict(peer, _, reason, left) if self._link.get(peer) and peer in self._up:
+                self._held[peer] = now_s + HOLD_S, PeerDown(peer, reason, left)  # who leaves says so on its stream, too
                 return []
             case Verdict(peer, _, reason, left):
                 return self._lower(PeerDown(peer, reason, left))
@@ -93,11 +97,12 @@ class Standing:
 
 
 class MemberTransport:
-    """A Transport over `inner`, whose services hold `agent`'s. `neighbours` get streams as soon as their address is known."""
+    """A Transport over `inner`, whose services hold `agent`'s. `neighbours` get streams as soon as their address is known; `far`
+    is told of all other members."""
 
-    def __init__(self, inner: GrpcTransport, agent: Agent, neighbours: Collection[NodeId]) -> None:
+    def __init__(self, inner: GrpcTransport, agent: Agent, neighbours: Collection[NodeId], far: Far) -> None:
         self._inner, self._agent, self._neighbours = inner, agent, frozenset(neighbours)
-        self._standing = Standing(neighbours)
+        self._standing, self.far = Standing(neighbours), far
         self._ready: deque[TransportEvent] = deque()
         self.send, self.limit_frames, self.wake, self.tasks = inner.send, inner.limit_frames, inner.wake, inner.tasks
 
@@ -151,7 +156,8 @@ class MemberTransport:
                 return
             case Verdict(peer):
                 if peer not in self._neighbours:
-                    return  # the log knows
+                    self.far.note(event)
+                    return
         if isinstance(event, PeerUp | PeerDown | Verdict):
             self._ready.extend(self._standing.take(event, time.monotonic()))
         else:
@@ -160,6 +166,11 @@ class MemberTransport:
 
 async def _do(what: Callable[[], None]) -> None:
     what()
+
+
+def _rows_by_name(entry: Entry) -> Iterator[tuple[NodeId, Row]]:
+    """Of those that did not leave, when the member told that we joined through."""
+    return ((entry.manifest.members[k], row) for k, row in entry.known if row.status is not Status.LEFT)
 
 
 def open_member(
@@ -194,7 +205,8 @@ def open_member(
         )
     )
     neighbours = neighbours_of(make_topology(spec.recipe, spec.members), spec)
-    transport = MemberTransport(box[0], agent, neighbours)
+    others = {m: row.here for m, row in _rows_by_name(entry) if m not in neighbours and m != spec.name}
+    transport = MemberTransport(box[0], agent, neighbours, Far(others))
     address = advertised(transport.address, options.advertise, entry.seen_as)
     listening = addresses.parse(transport.address, "listen address")
     guessed = not options.advertise and listening.host in ("0.0.0.0", "::")

@@ -71,13 +71,15 @@ class Presence:
         self._gone_s = now_s if self._gone_s is None else self._gone_s
         return now_s - self._gone_s
 
-    def who_is_missing(self) -> str:
+    def who_is_missing(self, training: frozenset[NodeId] = frozenset()) -> str:
+        """`training`: members that are no neighbours, and in the run."""
         missing = ", ".join(f"{p} ({self._state(p)})" for p in sorted(self._wanted - self.up))
         text = f"waiting {len(self._wanted & self.up)}/{len(self._wanted)}: missing {missing}"
         if not self._restarted or not self._wanted <= self.down.keys():
             return text
         left_s = max(0.0, GONE_S - self._gone_for_s())
-        return f"{text}; no neighbour is left: in {left_s:.0f} s this board goes on from its checkpoint, or ends if it has none"
+        otherwise = f"waits on, for the run goes on ({', '.join(sorted(training))})," if training else "ends"
+        return f"{text}; no neighbour is left: in {left_s:.0f} s this board goes on from its checkpoint, or {otherwise} if it has none"
 
     def _state(self, peer: NodeId) -> str:
         """In few words; a reason may name the peer already."""

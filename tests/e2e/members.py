@@ -78,6 +78,16 @@ class Members:
         [finished] = self.events(machine, "finished")
         return float(finished["accuracy"])
 
+    def finished_unix_s(self, machine: int) -> float:
+        """When a board finished, by the clock of the machine."""
+        [started], [finished] = self.events(machine, "started"), self.events(machine, "finished")
+        return float(started["unix_s"] + finished["t_s"] - started["t_s"])
+
+    def ended_unix_s(self, machine: int) -> float:
+        """When the latest process of a board said its last word; 0 when it said none."""
+        folder = self.runs / f"pi-{machine}-{self.lives[machine]}"
+        return max((file.stat().st_mtime for file in folder.glob("*/events.jsonl")), default=0.0)
+
     def about(self, machine: int, kind: str, other: int) -> list[dict[str, Any]]:
         return [e for e in self.events(machine, kind) if e.get("peer") == f"pi-{other}"]
 

@@ -29,6 +29,7 @@ START_S = 600.0  # until somebody trains: boards load PyTorch at the same time, 
 DEADLINE_S = 600.0  # from then on; a run without faults takes some 20 s on an idle machine
 LEAVE_S = 120.0  # from SIGTERM to the end of the process, likewise
 ACCURACY = 0.85
+CLOCKS_S = 1.0  # between the time of a record and that of its file
 
 
 class Schedule:
@@ -108,20 +109,27 @@ class Schedule:
     def end(self) -> None:
         """Every board ends by itself, in time, and well; one that came back when the others were done says so."""
         last = sorted(self.fleet.boards, key=lambda k: self.fleet.lives[k])  # who may have come too late
+        too_late: list[int] = []
         for k, board in [(k, self.fleet.boards[k]) for k in last]:
             left_s = max(5.0, DEADLINE_S - (time.monotonic() - self.began_training))
             others_done = all(b.process.poll() is not None for m, b in self.fleet.boards.items() if m != k)
             if others_done and not self.fleet.events(k):
                 self.say(f"{k} found nobody any more")
+                too_late.append(k)
                 continue
             code, _, err = board.finish(left_s)
             if code == 6 and "was started again when" in err:
                 self.say(f"{k} came when the others were done")
+                too_late.append(k)
                 continue
             assert code in (0, 7), f"pi-{k} ended with {code}: {err[-400:]}"
             assert board.nobody_left(), f"pi-{k} left a process behind"
             accuracy = self.fleet.accuracy(k)
             assert accuracy > ACCURACY, f"pi-{k} ended with accuracy {accuracy}"
+        for k in too_late:
+            done_s = {m: self.fleet.finished_unix_s(m) for m in self.fleet.boards if m not in too_late}
+            early = [m for m, at_s in done_s.items() if at_s > self.fleet.ended_unix_s(k) + CLOCKS_S]
+            assert not early, f"pi-{k} took the run for over, but {early} were at work"
 
 
 def run(seed: int) -> dict[str, object]:

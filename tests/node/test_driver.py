@@ -194,6 +194,17 @@ def test_a_board_that_was_left_alone_hears_that_a_neighbour_is_back() -> None:
     assert ("a", "peer-up", "b is back") in sink.events
 
 
+def test_a_board_with_nothing_waits_for_a_neighbour_instead_of_training_alone() -> None:
+    ends, sink = network(NAMES), ListSink()
+    driver = make_driver("a", ends["a"], sink)
+    driver.start(np.zeros(6, np.float32), down=frozenset(NAMES[1:]))
+    driver.wait_for_anybody(0.05)
+    assert driver.down == set(NAMES[1:]) and driver.round == 0
+    ends["a"].events.put(PeerUp("b"))
+    driver.wait_for_anybody(60.0)  # at once
+    assert "b" not in driver.down and driver.round == 0
+
+
 def test_a_peer_that_was_refused_stays_down_though_news_of_it_come_later() -> None:
     ends, sink = network(NAMES), ListSink()
     driver = make_driver("a", ends["a"], sink)

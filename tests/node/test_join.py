@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from edgegossip.mesh.base import PeerDown, PeerUp, Received, TransportEvent
+from edgegossip.mesh.base import PeerDown, PeerUp, Received, TransportEvent, Verdict
 from edgegossip.node import early, gossip_node, presence
+from edgegossip.node.far import Far
 from edgegossip.node.gossip_node import join
 from edgegossip.node.spec import NodeSpec
 from edgegossip.recipe import Recipe
@@ -46,6 +47,48 @@ def test_a_board_that_comes_again_when_all_have_left_says_so_and_ends() -> None:
         transport.events.put(PeerDown(peer, f"{peer} left", left=True))
     with pytest.raises(RunError, match="the run is over"):
         join(replace(SPEC, restarted=True), transport, ListSink())
+
+
+def test_a_board_that_comes_again_waits_while_others_than_its_neighbours_are_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its neighbours are being restarted by their owner, as it was; the run goes on at c."""
+    monkeypatch.setattr(gossip_node, "ANNOUNCE_S", 0.05)
+    transport, sink, far = MemoryTransport("a"), ListSink(), Far({"c": True})
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            join(replace(SPEC, restarted=True), transport, sink, far)
+        except RunError as error:
+            failed.append(error)
+
+    for peer in "bd":
+        transport.events.put(PeerDown(peer, f"{peer} left", left=True))
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(0.3)
+    assert thread.is_alive() and "the run goes on (c)" in sink.events[-1][2]
+    far.note(Verdict("c", False, "c left", left=True))
+    thread.join(10)
+    assert "the run is over" in str(failed[0])
+
+
+def test_who_of_the_others_trains() -> None:
+    far = Far({"c": True, "e": True, "f": False})
+    assert far.training == {"c", "e"}
+    far.note(Verdict("e", True, "e was restarted", restarted=True))  # it may be waiting for us
+    far.note(Verdict("g", True, "g is here"))
+    assert far.training == {"c"} and not far.nobody
+    far.note(Verdict("c", False, "we got no answer"))
+    assert not far.training
+    far.note(Verdict("c", True, "c is back"))
+    assert far.training == {"c"}
+    for peer in "ceg":
+        far.note(Verdict(peer, False, f"{peer} left", left=True))
+    assert not far.training and not far.nobody  # f died: it may come back
+    far.note(Verdict("f", False, "f left", left=True))
+    assert far.nobody
 
 
 @pytest.mark.parametrize("events", [[PeerUp("b")], [PeerUp("b"), PeerDown("d", "never reached")], []])

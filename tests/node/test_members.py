@@ -39,6 +39,14 @@ def test_who_is_busy_keeps_its_connection_and_is_not_down() -> None:
     assert standing.due_s == HOLD_S
 
 
+def test_a_neighbour_that_is_said_to_have_left_is_not_gone_while_its_connection_lives() -> None:
+    left = Verdict("b", False, "b left", left=True)
+    assert all_of(Standing({"b"}), PeerUp("b"), left, HOLD_S - 1, HERE, LATER) == [PeerUp("b")]
+    assert all_of(Standing({"b"}), PeerUp("b"), left, LATER) == [PeerUp("b"), PeerDown("b", "b left", left=True)]
+    goodbye = PeerDown("b", "b left", left=True)  # on its stream
+    assert all_of(Standing({"b"}), PeerUp("b"), left, goodbye) == [PeerUp("b"), goodbye]
+
+
 def test_a_neighbour_is_back_with_its_connection() -> None:
     assert all_of(Standing({"b"}), PeerUp("b"), LOST, DEAD, HERE) == [PeerUp("b"), LOST]
     assert all_of(Standing({"b"}), PeerUp("b"), LOST, DEAD, HERE, PeerUp("b")) == [PeerUp("b"), LOST, PeerUp("b")]

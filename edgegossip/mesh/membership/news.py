@@ -96,10 +96,13 @@ class News:
         if after.here and not before.here:
             known = "here" if before.status is Status.ABSENT else "back"
             self._log("member-here", f"{peer} is {known}, at {after.address or 'an unknown address'}", peer)
-            self._post(Verdict(peer, True, f"{peer} is {known}"))
+            again = before.status is not Status.ABSENT and before.life != after.life
+            self._post(Verdict(peer, True, f"{peer} is {known}", restarted=again))
         elif after.here and (before.life, before.address) != (after.life, after.address):
             what = "was restarted" if before.life != after.life else "has moved"
             self._log("member-here", f"{peer} {what}, at {after.address}", peer)
+            if before.life != after.life:
+                self._post(Verdict(peer, True, f"{peer} {what}", restarted=True))
         elif after.status is Status.DEAD and before.status not in (Status.DEAD, Status.LEFT):
             here = sum(entry.here for entry in table)
             why = f"{self._names(after.accusers)} got no answer" if after.accusers else "its certificate was revoked"
