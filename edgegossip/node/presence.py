@@ -78,8 +78,8 @@ class Presence:
         if not self._restarted or not self._wanted <= self.down.keys():
             return text
         left_s = max(0.0, GONE_S - self._gone_for_s())
-        otherwise = f"waits on, for the run goes on ({', '.join(sorted(training))})," if training else "ends"
-        return f"{text}; no neighbour is left: in {left_s:.0f} s this board goes on from its checkpoint, or {otherwise} if it has none"
+        without = f"waits, for the run goes on ({', '.join(sorted(training))})," if training else "ends"
+        return f"{text}; no neighbour is left: in {left_s:.0f} s this board goes on from its checkpoint, or {without} if it has none"
 
     def _state(self, peer: NodeId) -> str:
         """In few words; a reason may name the peer already."""

@@ -126,7 +126,7 @@ class Schedule:
             assert board.nobody_left(), f"pi-{k} left a process behind"
             accuracy = self.fleet.accuracy(k)
             assert accuracy > ACCURACY, f"pi-{k} ended with accuracy {accuracy}"
-        for k in too_late:
+        for k in filter(self.fleet.events, too_late):
             done_s = {m: self.fleet.finished_unix_s(m) for m in self.fleet.boards if m not in too_late}
             early = [m for m, at_s in done_s.items() if at_s > self.fleet.ended_unix_s(k) + CLOCKS_S]
             assert not early, f"pi-{k} took the run for over, but {early} were at work"
