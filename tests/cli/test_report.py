@@ -2,6 +2,10 @@
 
 import json
 import re
+import signal
+import subprocess
+import sys
+import urllib.request
 
 import pytest
 
@@ -59,3 +63,13 @@ def test_top_shows_the_newest_run_as_it_is(command, runs):
     assert code == 0 and json.loads(out)["nodes"] == 3
     code, _, err = command("top", *map(str, runs))
     assert code == 2 and "--web shows several" in err
+
+
+def test_the_page_is_served_until_ctrl_c(runs):
+    command = [sys.executable, "-m", "edgegossip", "top", str(runs[0]), "--web", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as top:
+        url = re.search(r"http://127\.0\.0\.1:\d+/", top.stdout.readline()).group()
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            assert b"edgegossip" in answer.read()
+        top.send_signal(signal.SIGINT)
+        assert top.wait(20) == 0

@@ -179,6 +179,17 @@ def test_a_coordinator_evaluates_in_records_of_their_own(desktop, tmp_path):
     quiet(desktop, page)
 
 
+def test_a_board_that_claims_a_round_beyond_all_reason_does_no_harm(desktop, tmp_path):
+    folder = RunFolder.create(tmp_path, "odd", '[run]\nname = "odd"\nmode = "gossip"\n', {})
+    for step in (0, 1, 2, 2**52):
+        folder.write(MetricsRecord("a", step, 1.0, {"train/loss": 1.0, "time/compute_s": 0.1, "time/round_s": 0.1}))
+    folder.close()
+    page = write_page([folder.path], tmp_path / "odd.html")
+    show(desktop, page)
+    assert desktop.run("return [edgegossip.run.length, edgegossip.run.steps[3]]") == [4, 2**52]
+    quiet(desktop, page)
+
+
 def test_the_live_page_grows_with_its_run(desktop, tmp_path):
     folder = RunFolder.create(tmp_path, "live", '[run]\nname = "live"\nmode = "gossip"\nrounds = 9\n', {})
     folder.write(EventRecord("a", 0.1, "started", "a trains"))

@@ -2,6 +2,8 @@
 
 const PARTS = ["compute", "encode", "transmit", "decode", "wait", "other"];
 
+const TICKS_A_SECOND = 1e5;
+
 async function inflate(bytes) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
@@ -23,6 +25,7 @@ async function unpack(bytes) {
     columns[node] = {};
     for (const [name, [offset, rows, width]] of Object.entries(blocks))
       columns[node][name] = fromPlanes(plain, base + offset, rows, width);
+    if (columns[node].t_s) columns[node].t_s = columns[node].t_s.map((ticks) => ticks / TICKS_A_SECOND);
   }
   delete doc.blocks;
   return { doc, columns };
@@ -69,12 +72,10 @@ class Run {
 
   align() {
     this.nodes = this.doc.nodes.filter((node) => this.tables[node]?.step?.length).sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
-    const steps = new Set();
-    for (const node of this.nodes) for (const step of this.tables[node].step) steps.add(step);
-    this.steps = Float64Array.from(steps).sort();
-    const place = new Map();
-    this.steps.forEach((step, k) => place.set(step, k));
-    this.at = this.nodes.map((node) => Int32Array.from(this.tables[node].step, (step) => place.get(step)));
+    const columns = this.nodes.map((node) => this.tables[node].step);
+    this.steps = sortedSteps(columns);
+    const place = placesOf(this.steps);
+    this.at = columns.map((column) => Int32Array.from(column, place));
     this.boards = this.nodes.map((_, k) => k).filter((k) => this.nodes[k] !== this.doc.coordinator);
     this.names = new Set(this.doc.names);
     this.state = Object.fromEntries(this.doc.summary.boards.map((row) => [row.node, row.state]));
@@ -185,6 +186,31 @@ class Run {
     if (this.nodes.every((name) => name in clocks)) return clocks[node];
     return this.first(this.nodes.indexOf(node)) - this.tables[node].t_s[0];
   }
+}
+
+const DENSE = 4e6;
+
+// All rounds that any node has. They are numbered without great gaps, so that a flag for each is cheaper than a set of them; a round
+// beyond all reason, which a broken board may claim, must not cost its number in memory.
+function sortedSteps(columns) {
+  let first = Infinity, last = -Infinity;
+  for (const column of columns) for (const step of column) { if (step < first) first = step; if (step > last) last = step; }
+  if (last < first) return new Float64Array(0);
+  if (last - first > DENSE) return Float64Array.from(new Set(columns.flatMap((column) => [...column]))).sort();
+  const there = new Uint8Array(last - first + 1);
+  for (const column of columns) for (const step of column) there[step - first] = 1;
+  const steps = new Float64Array(there.reduce((a, b) => a + b, 0));
+  for (let i = 0, k = 0; i < there.length; i++) if (there[i]) steps[k++] = first + i;
+  return steps;
+}
+
+// The index of a round among the sorted ones.
+function placesOf(steps) {
+  const first = steps[0] || 0, last = steps.at(-1) ?? 0;
+  if (last - first > DENSE) { const places = new Map(); steps.forEach((step, k) => places.set(step, k)); return (step) => places.get(step); }
+  const places = new Int32Array(last - first + 1);
+  steps.forEach((step, k) => { places[step - first] = k; });
+  return (step) => places[step - first];
 }
 
 function joined(table, fresh) {
