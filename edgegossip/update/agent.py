@@ -62,16 +62,21 @@ class Board:
     def node(self) -> Mapping[str, str]:
         """Of the service that trains: ActiveState, NRestarts, StatusText, ActiveEnterTimestampMonotonic (microseconds)."""
         names = "ActiveState,NRestarts,StatusText,ActiveEnterTimestampMonotonic"
-        done = subprocess.run(
-            ["systemctl", "show", NODE, f"--property={names}"], capture_output=True, text=True, timeout=20, check=False
-        )
-        return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+        said = _systemctl("show", NODE, f"--property={names}")
+        return dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
 
     def start_guard(self) -> None:
-        subprocess.run(["systemctl", "start", "--no-block", GUARD], timeout=20, check=False)
+        _systemctl("start", "--no-block", GUARD)
 
     def restart_node(self) -> None:
-        subprocess.run(["systemctl", "restart", "--no-block", NODE], timeout=20, check=False)
+        _systemctl("restart", "--no-block", NODE)
+
+
+def _systemctl(*arguments: str) -> str:
+    """What it printed; nothing when systemd is too busy: the next check-in asks again."""
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(["systemctl", *arguments], capture_output=True, text=True, timeout=30, check=False).stdout
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

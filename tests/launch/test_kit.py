@@ -103,6 +103,23 @@ def test_a_failure_counts_and_the_command_line_is_passed_on(kit, tmp_path, monke
     assert (tmp_path / "failures").read_text() == "1"
 
 
+def test_a_stolen_kit_does_not_pass_for_another_board(kit, tmp_path, monkeypatch):
+    """Of pi-01, with the name of pi-02 written into it: this program refuses; on the network its certificate says pi-01 (tests of
+    the door and the gate)."""
+    from edgegossip.cli.node import node
+
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    (kit / "board.json").write_text(json.dumps({"name": "pi-02"}))
+    for arguments in (
+        ("--join", "127.0.0.1:9"),
+        ("quickstart-server", "--boards", "pi-01,pi-02,a,b", "--coordinator", "127.0.0.1:9"),
+    ):
+        (kit / "node.args").write_text("\n".join(arguments))
+        with pytest.raises(ConfigError, match=r"this is pi-01 \(board\), not the board pi-02"):
+            node.main(["--kit", str(kit), "--runs", str(tmp_path / "runs")], standalone_mode=False)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_run_that_is_over_is_not_gone_on_with(kit, tmp_path, monkeypatch):
     monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
