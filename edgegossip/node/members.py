@@ -60,7 +60,7 @@ class Standing:
         return [out for _, event in due for out in self._lower(event)]
 
     def take(self, event: PeerUp | PeerDown | Verdict, now_s: float) -> list[TransportEvent]:
-        self._held.pop(event.peer, None)
+        _, held = self._held.pop(event.peer, (0.0, None))
         match event:
             case PeerUp(peer):
                 self._link[peer] = True
@@ -69,6 +69,8 @@ class Standing:
                 self._link[peer] = False
                 if closed:
                     self._closed.add(peer)
+                elif held is not None and held.left:
+                    event = held  # it had been said to have left, and its connection bears that out
                 return self._lower(event, again=closed)
             case Verdict(peer, True):
                 if peer in self._neighbours and not self._link.get(peer):

@@ -9,6 +9,7 @@ from edgegossip.mesh.base import PeerDown, PeerUp, Verdict
 from edgegossip.node.members import HOLD_S, Standing
 
 DEAD, HERE = Verdict("b", False, "a and c got no answer"), Verdict("b", True, "b is here")
+LEFT = Verdict("b", False, "b left", left=True)
 LATER = HOLD_S + 1.0
 LOST = PeerDown("b", "connection refused")
 
@@ -45,6 +46,7 @@ def test_a_neighbour_that_is_said_to_have_left_is_not_gone_while_its_connection_
     assert all_of(Standing({"b"}), PeerUp("b"), left, LATER) == [PeerUp("b"), PeerDown("b", "b left", left=True)]
     goodbye = PeerDown("b", "b left", left=True)  # on its stream
     assert all_of(Standing({"b"}), PeerUp("b"), left, goodbye) == [PeerUp("b"), goodbye]
+    assert all_of(Standing({"b"}), PeerUp("b"), left, LOST) == [PeerUp("b"), goodbye]  # its connection bears it out
 
 
 def test_a_neighbour_is_back_with_its_connection() -> None:
@@ -64,7 +66,7 @@ def test_whom_we_closed_stays_closed() -> None:
     assert all_of(Standing({"b"}), PeerUp("b"), closed, HERE, PeerUp("b")) == [PeerUp("b"), closed]
 
 
-@given(st.lists(st.sampled_from([PeerUp("b"), LOST, DEAD, HERE])))
+@given(st.lists(st.sampled_from([PeerUp("b"), LOST, DEAD, LEFT, HERE])))
 def test_ups_and_downs_take_turns(events: list) -> None:
     standing = Standing({"b"})
     out = all_of(standing, *events)
@@ -73,6 +75,6 @@ def test_ups_and_downs_take_turns(events: list) -> None:
         assert isinstance(out[-1], PeerUp)
     if events and events[-1] is LOST:
         assert isinstance(out[-1], PeerDown)
-    if events and events[-1] is DEAD:
+    if events and events[-1] in (DEAD, LEFT):
         ended = [*out, *standing.tick(LATER)]
         assert isinstance(ended[-1], PeerDown)
