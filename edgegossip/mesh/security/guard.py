@@ -272,8 +272,8 @@ class Guard:
             writer.write(knock.blob(present.der if present.number > answer.number else b""))
             with suppress(ssl.SSLError, OSError):
                 await reader.read(1)  # until it has closed: it has our list then
-            if not answer.welcome:
-                raise PeerError(f"refused: {printable(answer.text)}")
+            if not answer.welcome:  # we are in quarantine there, which ends
+                raise Unreachable(f"refused: {printable(answer.text)}")
             if self.identity.revocations.revoked(serial):
                 raise PeerError("its certificate was revoked")
             return serial, answer.text

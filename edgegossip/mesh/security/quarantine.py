@@ -18,6 +18,7 @@ FIRST_S, LONGEST_S, FORGET_S = 5.0, 600.0, 600.0
 class _Record:
     times: int
     until_s: float
+    length_s: float
     reason: str
 
 
@@ -34,15 +35,16 @@ class Quarantine:
             return 0.0
         times = self._times(board, now_s) + 1
         length_s = min(FIRST_S * 2.0 ** (times - 1), LONGEST_S)
-        self._records[board] = _Record(times, now_s + length_s, reason)
+        self._records[board] = _Record(times, now_s + length_s, length_s, reason)
         return length_s
 
     def reason(self, board: NodeId, now_s: float) -> str:
-        """Why it is kept out at this moment, and how much longer; empty when it is not."""
+        """Why it is kept out at this moment, and for how long in all; empty when it is not. Without a count-down, which would
+        make each line of a log another one."""
         record = self._records.get(board)
         if record is None or record.until_s <= now_s:
             return ""
-        return f"in quarantine for {record.until_s - now_s:.1f} more seconds: {record.reason}"
+        return f"in quarantine for {record.length_s:g} s: {record.reason}"
 
     def _times(self, board: NodeId, now_s: float) -> int:
         record = self._records.get(board)

@@ -41,7 +41,10 @@ def test_quarantine_grows_and_is_forgotten():
     quarantine, now_s, lengths = Quarantine(), 0.0, []
     for _ in range(10):
         lengths.append(quarantine.strike("c", "noise", now_s))
-        assert quarantine.reason("c", now_s) == f"in quarantine for {lengths[-1]:.1f} more seconds: noise"
+        assert quarantine.reason("c", now_s) == f"in quarantine for {lengths[-1]:g} s: noise"
+        assert quarantine.reason("c", now_s + lengths[-1] / 2) == quarantine.reason(
+            "c", now_s
+        )  # the same line for a log
         assert quarantine.reason("a", now_s) == ""
         assert quarantine.strike("c", "more of it", now_s) == 0.0  # what was on its way counts no second time
         now_s += lengths[-1]
