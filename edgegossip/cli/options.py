@@ -37,6 +37,9 @@ FLEET: Decorator = click.option(
     help="The fleet's folder.",
 )
 JSON: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+TOGETHER: Decorator = click.option(
+    "--together", is_flag=True, help="The folders are of boards of one run, such as those of `node`: show them as one."
+)
 PLOTS: Decorator = click.option(
     "--plots/--no-plots", default=True, help="Draw PNG plots at the end (needs matplotlib)."
 )

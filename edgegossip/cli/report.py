@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, PLOTS
+from edgegossip.cli.options import JSON, PLOTS, TOGETHER
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
@@ -33,6 +33,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--tensorboard", type=_FOLDER, metavar="DIR", help="Write an event file a board, for `tensorboard --logdir DIR`."
 )
+@TOGETHER
 @PLOTS
 @JSON
 def report(
@@ -42,6 +43,7 @@ def report(
     csv: Path | None,
     parquet: Path | None,
     tensorboard: Path | None,
+    together: bool,
     plots: bool,
     as_json: bool,
 ) -> None:
@@ -53,18 +55,19 @@ def report(
       edgegossip report runs/20260102-030405-quickstart-gossip
       edgegossip report runs/*-table3-* --html table3.html
       edgegossip report RUN --trace trace.json --csv out
+      edgegossip report pi-*/runs/* --together --html fleet.html
 
     The page is one file that asks nobody for anything; open it in a browser (docs/report.md).
     """
     from edgegossip.launch.outcome import show
     from edgegossip.report.command import Exports, read_runs, write_exports
 
-    views = read_runs(runs)
+    views = read_runs(runs, together=together)
     summaries = [view.summary() for view in views]
     if as_json:
-        click.echo(json.dumps(summaries[0] if len(runs) == 1 else {"runs": summaries}))
+        click.echo(json.dumps(summaries[0] if len(views) == 1 else {"runs": summaries}))
     else:
-        for summary, run in zip(summaries, runs, strict=True):
-            show(summary, run, plots=plots)
+        for summary, view in zip(summaries, views, strict=True):
+            show(summary, view.folder, plots=plots and not together)  # plots are of one folder's records
     for written in write_exports(views, Exports(html, trace, csv, parquet, tensorboard), page=not as_json):
         click.echo(written, err=as_json)

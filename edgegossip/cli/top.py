@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, RUNS
+from edgegossip.cli.options import JSON, RUNS, TOGETHER
 from edgegossip.types import ConfigError
 
 
@@ -33,6 +33,7 @@ from edgegossip.types import ConfigError
     type=click.FloatRange(0.1, 3600),
     help="Seconds between two looks.",
 )
+@TOGETHER
 @JSON
 def top(
     run: tuple[Path, ...],
@@ -42,6 +43,7 @@ def top(
     host: str,
     once: bool,
     interval_s: float,
+    together: bool,
     as_json: bool,
 ) -> None:
     """Watch the run folder RUN while it is written: each board's round, loss, seconds by part, bytes, temperature, and who
@@ -69,7 +71,7 @@ def top(
         if web:
             from edgegossip.report.web.serve import LiveRuns, listen
 
-            with listen(LiveRuns(folders), host, port) as server:
+            with listen(LiveRuns(folders, together=together), host, port) as server:
                 click.echo(f"{', '.join(folder.name for folder in folders)}: {server.url}  (Ctrl-C ends)")
                 server.serve_forever()
         else:

@@ -21,9 +21,9 @@ class Exports:
     tensorboard: Path | None = None
 
 
-def read_runs(folders: Sequence[Path]) -> list[RunView]:
-    """All that is known of these runs, read once. Raises DataError."""
-    views = [RunView(folder) for folder in folders]
+def read_runs(folders: Sequence[Path], *, together: bool = False) -> list[RunView]:
+    """All that is known of these runs, read once; `together`: of the one run that they are folders of. Raises DataError."""
+    views = [RunView(*folders)] if together else [RunView(folder) for folder in folders]
     for view in views:
         view.read()
     return views

@@ -35,9 +35,10 @@ _DATA = re.compile(r"/data/(\d{1,3})\Z")
 class LiveRuns:
     """Run folders that may still be written. Thread-safe."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, folders: Sequence[Path], *, together: bool = False) -> None:
+        """`together`: the folders are of boards of one run. Raises DataError."""
         self._lock = threading.Lock()
-        self._views = [RunView(folder) for folder in folders]
+        self._views = [RunView(*folders)] if together else [RunView(folder) for folder in folders]
         self._refreshed_s = time.monotonic()
         for view in self._views:
             view.read()

@@ -14,6 +14,7 @@ from edgegossip.report.follow import Follower
 from edgegossip.report.plots import run_title
 from edgegossip.report.web.pack import pack
 from edgegossip.report.web.tables import MOST_ROWS, Tables
+from edgegossip.types import DataError
 
 _ENV = (
     "started",
@@ -54,24 +55,28 @@ class Known:
 
 
 class RunView:
-    """A run folder, of a run that ended or one that goes on. `read` takes in what is new; `whole` and `new` give it to a page."""
+    """A run folder, of a run that ended or one that goes on. `read` takes in what is new; `whole` and `new` give it to a page.
 
-    def __init__(self, folder: Path) -> None:
+    Boards that were started by hand have a folder each: `others` are those of the same run, and all are shown as one."""
+
+    def __init__(self, folder: Path, *others: Path) -> None:
         self.data = read_run(folder)
-        self.folder = self.data.path
+        self.folder, self._others = self.data.path, others
+        for other in others:
+            _same_run(self.data, read_run(other))
         self.life = 0  # grows when the run is begun anew in its folder
         self._begin()
 
     def _begin(self) -> None:
-        self._follower = Follower(self.folder)
+        self._followers = [Follower(self.folder), *(Follower(read_run(other).path) for other in self._others)]
         self.tables, self._summary = Tables(), Summary(members_of(self.data))
 
     def read(self) -> None:
         """Take in what is new. Raises OSError."""
-        if self._follower.shrunk():
+        if any(follower.shrunk() for follower in self._followers):
             self.life += 1
             self._begin()
-        for record in self._follower.new():
+        for record in (record for follower in self._followers for record in follower.new()):
             self.tables.take(record)
             self._summary.take(record)
 
@@ -135,6 +140,13 @@ class RunView:
         starts = dict(zip(self.tables.nodes, known.rows, strict=False))
         columns = {node: table.rows(starts.get(node, 0), MOST_ROWS) for node, table in self.tables.nodes.items()}
         return pack({**self.document(known), "starts": starts}, columns)
+
+
+def _same_run(one: RunData, other: RunData) -> None:
+    """Raises DataError when both say which run they are of, and it is not the same."""
+    ids = [data.run.get("run_id") if data.run else None for data in (one, other)]
+    if None not in ids and ids[0] != ids[1]:
+        raise DataError(f"{other.path} is of another run than {one.path}; leave --together out to compare runs")
 
 
 def scheme_of(recipe: Mapping[str, Any], mode: str | None) -> str:

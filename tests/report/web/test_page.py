@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.profiling.lines import EventRecord, MetricsRecord, to_line
+from edgegossip.profiling.run_folder import RunFolder, read_run
 from edgegossip.report.web.pack import pack, unpack
 from edgegossip.report.web.page import page, write_page
 from edgegossip.report.web.tables import MOST_EVENTS, MOST_SPANS, Table, Tables
@@ -79,6 +80,28 @@ def test_several_runs_are_in_one_page(view, tmp_path):
     other = write_run(tmp_path, boards=2, rounds=5)
     found = packed_in(write_page([view.folder, other], tmp_path / "both.html").read_text())
     assert [document["summary"]["nodes"] for document, _ in found] == [6, 2]
+
+
+def test_boards_with_a_folder_each_become_one_run(view, tmp_path):
+    folders = []
+    for node in ("pi-00", "pi-04"):
+        folders.append(RunFolder.create(tmp_path, node, view.data.recipe_toml, {}))
+        for record in (*read_run(view.folder).events(), *read_run(view.folder).metrics()):
+            if record.node == node:
+                folders[-1].write(record)
+        folders[-1].close()
+    for folder in folders:
+        folder.write_run(b"\1", ["pi-00", "pi-04"])
+    one = RunView(*(folder.path for folder in folders))
+    one.read()
+    both = view.summary()
+    assert one.summary()["nodes"] == 2
+    assert one.summary()["boards"] == [row for row in both["boards"] if row["node"] in ("pi-00", "pi-04")]
+    ((document, columns),) = packed_in(page([one]))
+    assert set(columns) == {"pi-00", "pi-04"} and len(document["clocks"]) == 2
+    folders[1].write_run(b"\2", ["pi-04"])
+    with pytest.raises(DataError, match="of another run"):
+        RunView(*(folder.path for folder in folders))
 
 
 def test_what_boards_say_stays_text(tmp_path):

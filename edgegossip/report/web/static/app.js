@@ -187,8 +187,8 @@ function themed(app) {
   set(system.matches);
   system.addEventListener("change", () => chosen === null && set(system.matches));
   document.getElementById("theme").addEventListener("click", () => { chosen = !isDark(); set(chosen); });
-  addEventListener("beforeprint", () => { root.dataset.theme = "light"; app.dirty(); app.draw(() => true); });
-  addEventListener("afterprint", () => set(chosen ?? system.matches));
+  addEventListener("beforeprint", () => { Object.assign(root.dataset, { theme: "light", print: "1" }); app.dirty(); app.draw(() => true); });
+  addEventListener("afterprint", () => { delete root.dataset.print; set(chosen ?? system.matches); });
 }
 
 // What the server has of run k besides what is known; null when that is nothing.
