@@ -52,10 +52,12 @@ def build(work: Path, cache: Path) -> str:
 
 def files(work: Path, cache: Path) -> str:
     """A board's files, without starting it."""
-    tree = max(cache.glob("tree-*"), key=lambda folder: folder.stat().st_mtime)
-    python = json.loads((tree / "image.json").read_text())["python"]
+    tree = max(cache.glob("tree-*/root"), key=lambda root: root.stat().st_mtime, default=None)
+    if tree is None:
+        raise Stopped(f"no built tree in {cache}")
+    python = json.loads((tree.parent / "image.json").read_text())["python"]
     try:
-        return emulated.agree(emulated.on_the_board(tree / "root", python, 900 * SLOW), emulated.here(120 * SLOW))
+        return emulated.agree(emulated.on_the_board(tree, python, 900 * SLOW), emulated.here(120 * SLOW))
     except AssertionError as error:
         raise Stopped(f"a board's files under user-mode emulation: {error}") from error
 
