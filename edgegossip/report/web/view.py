@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.profiling.records import PARTS, SPARSE
-from edgegossip.profiling.run_folder import read_run
+from edgegossip.profiling.run_folder import RunData, read_run
 from edgegossip.profiling.summary import COORDINATOR, Summary, head_of, members_of, recipe_of
 from edgegossip.report.follow import Follower
 from edgegossip.report.plots import run_title
