@@ -34,6 +34,7 @@ demo: $(NATIVE) ## train on this machine, both ways, and show where the results 
 	  folder=$$(ls -dt runs/*quickstart-$$mode* | head -n 1); \
 	  echo "$$mode run: $$folder"; \
 	  find "$$folder" -name '*.png' | sort | sed 's/^/  plot: /'; \
+	  echo "  page: $$folder/report.html"; \
 	done
 
 test: lint types ## formatting, lint, types, import rule, tests and branch coverage
