@@ -31,7 +31,13 @@ _SENT_METRICS = {
     "link": "net/link_bytes",
 }
 SENT = tuple(_SENT_METRICS)
-_SUMMED = ("net/received_bytes", *_SENT_METRICS.values(), *(f"time/{part}_s" for part in PARTS), "time/cpu_s")
+_SUMMED = (
+    "net/received_bytes",
+    *_SENT_METRICS.values(),
+    *(f"{clock}/{part}_s" for clock in ("time", "cpu") for part in PARTS),
+    "time/cpu_s",
+    "sys/energy_j",
+)
 _LAST = ("train/loss", "eval/loss", "eval/accuracy")
 # event -> state of its node from then on
 _ENDS = {"finished": "finished", "lost": "lost", "error": "lost", "restarted": "unfinished"}
@@ -60,7 +66,8 @@ class _Totals:
         for name in _LAST:
             if (value := record.number(name)) is not None:
                 self.last[name] = value
-        if (rss_bytes := record.number("sys/rss_bytes")) is not None:
+        rss_bytes = record.number("sys/peak_rss_bytes") or record.number("sys/rss_bytes")
+        if rss_bytes is not None:
             self.peak_rss_bytes = max(self.peak_rss_bytes or 0.0, rss_bytes)
         bits, payload_bytes = record.number("codec/bits_per_value"), record.number("net/payload_bytes")
         if bits and payload_bytes:
@@ -177,6 +184,8 @@ def _row(name: NodeId, totals: _Totals) -> dict[str, Any]:
         "bits_per_value": _ratio([totals]),
         "time_s": {part: totals.sums.get(f"time/{part}_s") for part in PARTS},
         "cpu_s": totals.sums.get("time/cpu_s"),
+        "cpu_time_s": {part: totals.sums.get(f"cpu/{part}_s") for part in PARTS},
+        "energy_j": totals.sums.get("sys/energy_j"),
         "peak_rss_bytes": None if totals.peak_rss_bytes is None else round(totals.peak_rss_bytes),
     }
 
