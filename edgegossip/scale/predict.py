@@ -12,12 +12,11 @@ is shown. Deviations: no retransmission, no deadline, no asynchronous algorithm 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from edgegossip.scale.devices import DeviceProfile, LinkProfile
-from edgegossip.scale.flows import Network
+from edgegossip.scale.timeline import Timeline
 from edgegossip.types import LocalError
 
 ROUNDS = 8  # simulated; the first half only fills the pipe
@@ -132,41 +131,6 @@ class _Board:
     decode_s: float = 0.0
 
 
-class _Timeline:
-    """Virtual time: things that happen at a time, and messages that take theirs."""
-
-    def __init__(self, interfaces_bits_per_s: Sequence[float], link: LinkProfile) -> None:
-        self.now_s = 0.0
-        self._network, self._latency_s = Network(interfaces_bits_per_s, link), link.latency_s
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._arrivals: dict[int, Callable[[], None]] = {}
-        self._count = 0
-
-    def at(self, time_s: float, happens: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._due, (time_s, self._count, happens))
-
-    def send(self, sender: int, receiver: int, size_bytes: int, arrives: Callable[[], None]) -> None:
-        self._count += 1
-        self._arrivals[self._count] = arrives
-        self._network.add(self._count, sender, receiver, size_bytes)
-
-    def step(self) -> bool:
-        """Go to what happens next; whether anything does."""
-        flow_s = self._network.next_s()
-        due_s = self._due[0][0] if self._due else None
-        if flow_s is None and due_s is None:
-            return False
-        until_s = min(s for s in (None if flow_s is None else self.now_s + flow_s, due_s) if s is not None)
-        for key in self._network.advance(max(until_s - self.now_s, 0.0)):
-            assert isinstance(key, int)
-            self.at(until_s + self._latency_s, self._arrivals.pop(key))
-        self.now_s = until_s
-        while self._due and self._due[0][0] <= self.now_s:
-            heapq.heappop(self._due)[2]()
-        return True
-
-
 class _Gossip:
     def __init__(self, works: Sequence[BoardWork], messages: Sequence[Sequence[Message]], link: LinkProfile) -> None:
         everybody = range(len(works))
@@ -174,7 +138,7 @@ class _Gossip:
             if message.sender not in everybody or message.receiver not in everybody:
                 raise LocalError(f"{message} is not between two of {len(works)} boards")
         self._works, self._messages = works, messages
-        self._line = _Timeline([work.link_bits_per_s for work in works], link)
+        self._line = Timeline([work.link_bits_per_s for work in works], link)
         self._boards = [_Board() for _ in works]
         self._parts: list[list[RoundParts]] = [[] for _ in works]
         self._expected = [[sum(m.receiver == board for m in of_round) for of_round in messages] for board in everybody]
@@ -277,7 +241,7 @@ class _Server:
     ) -> None:
         self._works, self._coordinator = works, coordinator
         self._down_bytes, self._up_bytes = down_bytes, up_bytes
-        self._line = _Timeline([*(work.link_bits_per_s for work in works), coordinator.link_bits_per_s], link)
+        self._line = Timeline([*(work.link_bits_per_s for work in works), coordinator.link_bits_per_s], link)
         self._got_s = [0.0] * len(works)
         self._answered_s = [0.0] * len(works)
         self._busy_until_s = 0.0
