@@ -20,6 +20,9 @@ from edgegossip.types import HostError
 @click.option("--name", default="", help="Of the profile; default: the file's, or this-machine.")
 @click.option("--peer", metavar="HOST[:PORT]", help="Also measure the link to a machine on which --serve runs.")
 @click.option("--serve", type=click.IntRange(0, 65_535), metavar="PORT", help="Only answer a --peer, at this port.")
+@click.option(
+    "--relay", is_flag=True, help="With --serve: also measure to third machines when asked (doctor --matrix)."
+)
 @click.option("--for", "seconds", default=600.0, show_default=True, help="With --serve: seconds until it ends.")
 @click.option("--recipe", default="cifar10-gossip", show_default=True, help="Whose model is trained.")
 @SETTINGS
@@ -29,6 +32,7 @@ def calibrate(
     name: str,
     peer: str | None,
     serve: int | None,
+    relay: bool,
     seconds: float,
     recipe: str,
     settings: tuple[str, ...],
@@ -50,7 +54,7 @@ def calibrate(
     if serve is not None:
         with link_test.listen(serve) as listener:
             click.echo(f"answering on port {listener.getsockname()[1]} for {seconds:.0f} s", err=as_json)
-            callers = link_test.serve(listener, time.monotonic() + seconds)
+            callers = link_test.serve(listener, time.monotonic() + seconds, relay)
         click.echo(json.dumps({"callers": callers}) if as_json else f"{callers} callers")
         return 0
     link = link_test.measure(*link_test.parse_address(peer)) if peer else None

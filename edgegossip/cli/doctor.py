@@ -13,11 +13,16 @@ from edgegossip.types import EXIT_OK, EXIT_RUN
 
 @click.command()
 @click.option("--peer", "peers", multiple=True, metavar="HOST[:PORT]", help="Measure the link to it; may be repeated.")
+@click.option(
+    "--matrix", is_flag=True, help="Also have each peer measure to each other one (calibrate --serve --relay)."
+)
 @click.option("--identity", type=click.Path(file_okay=False), help="This board's folder: look at its certificates.")
 @click.option("--listen", "ports", multiple=True, type=click.IntRange(1, 65_535), help="A port that must be free.")
 @RUNS
 @JSON
-def doctor(peers: tuple[str, ...], identity: str | None, ports: tuple[int, ...], runs_dir: str, as_json: bool) -> int:
+def doctor(
+    peers: tuple[str, ...], matrix: bool, identity: str | None, ports: tuple[int, ...], runs_dir: str, as_json: bool
+) -> int:
     """Look at this machine before it trains: clock, certificates, ports, MTU, links, versions, wear of its card, throttling.
 
     \b
@@ -25,7 +30,7 @@ def doctor(peers: tuple[str, ...], identity: str | None, ports: tuple[int, ...],
       edgegossip doctor
       edgegossip doctor --identity /etc/edgegossip/identity --listen 7700
       edgegossip calibrate --serve 7733                  on the other boards, and here:
-      edgegossip doctor --peer pi-2:7733 --peer pi-3:7733
+      edgegossip doctor --peer pi-2:7733 --peer pi-3:7733 --matrix
 
     Every finding is one sentence with its cure. Ends with 6 when something must be put right.
     """
@@ -35,6 +40,6 @@ def doctor(peers: tuple[str, ...], identity: str | None, ports: tuple[int, ...],
     runs = Path(runs_dir)
     folder = next(path for path in (runs, *runs.absolute().parents) if path.is_dir())
     own = Path(identity) if identity else None
-    document = visit(folder, own, ports, [parse_address(peer) for peer in peers])
+    document = visit(folder, own, ports, [parse_address(peer) for peer in peers], matrix)
     click.echo(json.dumps(document) if as_json else text_of(document))
     return EXIT_RUN if document["bad"] else EXIT_OK

@@ -4,6 +4,7 @@ nobody is asked who he is, and a call gets at most MAX_S seconds.
 
 A call is one letter and an 8-byte count: "S" sends that many bytes and gets a letter back, "R" gets that many bytes, "P" has none
 and gets a letter back, "I" has none and gets a 4-byte length and a JSON object: {"unix_s", "edgegossip", "python", "machine"}.
+"M" has HOST:PORT of a third machine, and gets a length and what a measurement to it found; only with `--relay`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ _MAX_INFO_BYTES = 4096
 _IP_MTU = 14  # linux/in.h
 _PINGS = 10
 _AIM_S = 1.5  # that a measured transfer takes
+
+
+_MAX_ADDRESS_BYTES = 300
+_FIGURES = ("up_bits_per_s", "down_bits_per_s", "round_trip_s", "ahead_s")
+_RELAYED_S = 60.0  # that a third machine's measurement may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +78,33 @@ def measure(host: str, port: int) -> LinkRate:
         ) from None
 
 
-def serve(listener: socket.socket, until_s: float) -> int:
-    """Answer calls one after the other until `until_s` (time.monotonic); how many callers there were."""
+def measure_from(host: str, port: int, to: tuple[str, int]) -> LinkRate:
+    """What the machine at host:port measures to a third one. It answers with `calibrate --serve --relay`. Raises PeerError."""
+    text = f"{to[0]}:{to[1]}".encode()
+    try:
+        with socket.create_connection((host, port), timeout=5.0) as link:
+            link.settimeout(_RELAYED_S)
+            link.sendall(_CALL.pack(b"M", len(text)) + text)
+            about = _document(link)
+            if "error" in about:
+                raise PeerError(f"{host}:{port} says: {printable(str(about['error']))}")
+            up, down, round_trip, ahead = (float(about[name]) for name in _FIGURES)
+            return LinkRate(up, down, round_trip, ahead, None, {})
+    except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
+        reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+        raise PeerError(
+            f"{host}:{port} does not measure to others: {reason}; run `edgegossip calibrate --serve {port} --relay` there"
+        ) from None
+
+
+def printable(text: str) -> str:
+    """What another machine said, without what could steer a terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:300]
+
+
+def serve(listener: socket.socket, until_s: float, relay: bool = False) -> int:
+    """Answer calls one after the other until `until_s` (time.monotonic); how many callers there were. `relay`: also measure to
+    third machines when asked."""
     callers = 0
     while (left_s := until_s - time.monotonic()) > 0:
         try:
@@ -85,7 +116,7 @@ def serve(listener: socket.socket, until_s: float) -> int:
         with link:
             try:
                 link.settimeout(MAX_S)
-                _answer(link, time.monotonic() + MAX_S)
+                _answer(link, time.monotonic() + MAX_S, relay)
             except (OSError, EOFError):
                 continue  # that caller is gone; another one may come
     return callers
@@ -101,21 +132,44 @@ def listen(port: int) -> socket.socket:
         ) from None
 
 
-def _answer(link: socket.socket, until_s: float) -> None:
+def _answer(link: socket.socket, until_s: float, relay: bool) -> None:
     while time.monotonic() < until_s:
         letter, size = _CALL.unpack(_read(link, _CALL.size))
         size = min(size, MAX_BYTES)
         if letter == b"R":
             _send(link, size)
         elif letter == b"I":
-            about = {"unix_s": time.time(), **own_versions()}
-            data = json.dumps(about).encode()
-            link.sendall(_LENGTH.pack(len(data)) + data)
+            _tell(link, {"unix_s": time.time(), **own_versions()})
+        elif letter == b"M" and relay and size <= _MAX_ADDRESS_BYTES:
+            _tell(link, _relayed(_read(link, size).decode("utf-8", "replace")))
         elif letter in (b"S", b"P"):
             _drop(link, size if letter == b"S" else 0)
             link.sendall(letter)
         else:
             return
+
+
+def _relayed(address: str) -> dict[str, Any]:
+    try:
+        rate = measure(*parse_address(address))
+    except (PeerError, ConfigError) as error:
+        return {"error": str(error)}
+    return {name: getattr(rate, name) for name in _FIGURES}
+
+
+def _tell(link: socket.socket, about: Mapping[str, Any]) -> None:
+    data = json.dumps(about).encode()[:_MAX_INFO_BYTES]
+    link.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def _document(link: socket.socket) -> dict[str, Any]:
+    (size,) = _LENGTH.unpack(_read(link, _LENGTH.size))
+    if size > _MAX_INFO_BYTES:
+        raise ValueError("it does not speak as `calibrate --serve` does")
+    about = json.loads(_read(link, size))
+    if not isinstance(about, dict):
+        raise ValueError("it does not speak as `calibrate --serve` does")
+    return about
 
 
 def own_versions() -> dict[str, str]:
@@ -128,10 +182,7 @@ def _info(link: socket.socket) -> tuple[float, dict[str, str]]:
     """How far the other end's clock is ahead, and its versions."""
     before_s = time.time()
     link.sendall(_CALL.pack(b"I", 0))
-    (size,) = _LENGTH.unpack(_read(link, _LENGTH.size))
-    if size > _MAX_INFO_BYTES:
-        raise ValueError("it does not speak as `calibrate --serve` does")
-    about: dict[str, Any] = json.loads(_read(link, size))
+    about = _document(link)
     middle_s = (before_s + time.time()) / 2
     return float(about["unix_s"]) - middle_s, {key: str(about[key])[:64] for key in ("edgegossip", "python", "machine")}
 

@@ -16,9 +16,15 @@ from edgegossip.types import EdgegossipError, PeerError
 
 
 def visit(
-    folder: Path, identity: Path | None, ports: Sequence[int], peers: Sequence[tuple[str, int]], root: Path = Path("/")
+    folder: Path,
+    identity: Path | None,
+    ports: Sequence[int],
+    peers: Sequence[tuple[str, int]],
+    matrix: bool = False,
+    root: Path = Path("/"),
 ) -> dict[str, Any]:
-    """The document of `doctor --json`. `links` is this machine's row of the fleet's bandwidth matrix."""
+    """The document of `doctor --json`. `links` is this machine's row of the fleet's bandwidth matrix; with `matrix` the peers'
+    rows, too, one link after the other."""
     facts = gather(root, folder)
     found = checks.examine(facts)
     if identity is not None:
@@ -36,6 +42,9 @@ def visit(
             continue
         found += checks.peer(name, rate, link_test.own_versions(), mtu)
         links.append({"from": hostname(), "to": name, **asdict(rate)})
+    if matrix:
+        rows, troubles = _between(peers)
+        links, found = links + rows, found + troubles
     found = checks.ordered(found)
     return {
         "host": hostname(),
@@ -45,6 +54,22 @@ def visit(
         "bad": sum(f.level == "bad" for f in found),
         "warnings": sum(f.level == "warning" for f in found),
     }
+
+
+def _between(peers: Sequence[tuple[str, int]]) -> tuple[list[dict[str, Any]], list[Finding]]:
+    """What each peer measures to each other one."""
+    rows, troubles = [], []
+    for near in peers:
+        for far in peers:
+            if near == far:
+                continue
+            try:
+                rate = link_test.measure_from(*near, far)
+            except PeerError as error:
+                troubles.append(Finding("bad", "link", str(error)))
+                continue
+            rows.append({"from": f"{near[0]}:{near[1]}", "to": f"{far[0]}:{far[1]}", **asdict(rate)})
+    return rows, troubles
 
 
 def _of_identity(folder: Path, now_s: float) -> list[Finding]:
@@ -76,6 +101,19 @@ def text_of(document: dict[str, Any]) -> str:
     mark = {"bad": "!!", "warning": " !", "good": "ok"}
     lines = [f"{document['host']}{' (' + document['board'] + ')' if document['board'] else ''}"]
     lines += [f"{mark[f['level']]}  {f['about']:<12}  {f['text']}" for f in document["findings"]]
+    if len({link["from"] for link in document["links"]}) > 1:
+        lines += ["", *_matrix(document["links"])]
     bad, warnings = document["bad"], document["warnings"]
     lines.append(f"{bad} to put right, {warnings} to know of" if bad or warnings else "nothing found wrong")
     return "\n".join(lines)
+
+
+def _matrix(links: Sequence[dict[str, Any]]) -> list[str]:
+    """Mbit/s from each machine to each other one."""
+    rates = {(link["from"], link["to"]): link["up_bits_per_s"] / 1e6 for link in links}
+    to = list(dict.fromkeys(link["to"] for link in links))
+    rows = [["Mbit/s from", *to]]
+    for near in dict.fromkeys(link["from"] for link in links):
+        rows.append([near, *(f"{rates[near, far]:.1f}" if (near, far) in rates else "-" for far in to)])
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
