@@ -79,7 +79,8 @@ class Presence:
             return text
         left_s = max(0.0, GONE_S - self._gone_for_s())
         without = f"waits, for the run goes on ({', '.join(sorted(training))})," if training else "ends"
-        return f"{text}; no neighbour is left: in {left_s:.0f} s this board goes on from its checkpoint, or {without} if it has none"
+        goes_on = f"in {left_s:.0f} s this board goes on from its checkpoint, or {without} if it has none"
+        return f"{text}; no neighbour is left: {goes_on}"
 
     def _state(self, peer: NodeId) -> str:
         """In few words; a reason may name the peer already."""
