@@ -24,7 +24,7 @@ from dataclasses import replace
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.security import knock
-from edgegossip.mesh.security.entrance import Crowd, listen
+from edgegossip.mesh.security.entrance import Crowd, host_of, listen
 from edgegossip.mesh.security.names import ticket_in
 from edgegossip.mesh.security.rates import Teller
 from edgegossip.mesh.security.relay import Relay
@@ -195,14 +195,25 @@ class Door:
                     self._pause(error)
                     return
                 continue  # it went away before it was accepted
-            host = str(peer[0])
-            reason = self._crowd.why_not(host, (v.address for v in self._visitors if v.caller is None))
-            if reason:
+            host, now_s = str(peer[0]), time.monotonic()
+            if reason := self._crowd.why_not(host, now_s):
                 with suppress(OSError), connection:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 self._say(None, (host, reason), f"refused {host}: {reason}", host)
                 continue
+            self._make_way(host, now_s)
             self._greet(connection, str(Address(host, int(peer[1]))))
+
+    def _make_way(self, host: str, now_s: float) -> None:
+        """Before a newcomer from there is listened to."""
+        strangers = [v for v in self._visitors if v.caller is None]
+        if dropped := self._crowd.who_makes_way(host, strangers, now_s):
+            visitor, reason = dropped
+            with suppress(OSError):
+                visitor.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self._forget(visitor)
+            theirs = host_of(visitor.address)
+            self._say(None, (theirs, reason), f"refused {theirs}: {reason}", theirs)
 
     def _pause(self, error: OSError) -> None:
         self._say(None, "", f"this board takes no connections for a moment: {(error.strerror or str(error)).lower()}")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.security.rates import Buckets
 from edgegossip.types import HostError
+
+_HESITATES_S = 0.25  # a caller has to speak first, and does so at once
+_IPV4_MAPPED = bytes(10) + b"\xff\xff"
 
 
 def listen(where: Address) -> socket.socket:
@@ -30,22 +33,63 @@ def listen(where: Address) -> socket.socket:
     return listener
 
 
+class Stranger(Protocol):
+    """Somebody that has not finished the TLS handshake."""
+
+    address: str  # host:port
+    deadline_s: float  # handshake_s after it came
+
+    @property
+    def silent(self) -> bool:
+        """Whether it has not asked for anything yet."""
+
+
+S = TypeVar("S", bound=Stranger)
+
+
 class Crowd:
-    """The limits of who may be listened to at all."""
+    """The limits of who may be listened to at all. Where it is full newcomers are not turned away: strangers that hold every
+    place would keep out those with a certificate, who need theirs for a moment only."""
 
     def __init__(self, limits: MeshLimits) -> None:
         self._limits = limits
         self._rates = Buckets(limits.connections_per_s, limits.connection_burst)
 
-    def why_not(self, host: str, strangers: Iterable[str]) -> str:
-        """Why a newcomer from this host is not even listened to, empty when it is; `strangers` are the addresses, host:port,
-        of those that have not finished the TLS handshake."""
-        if not self._rates.take(host, time.monotonic()):
+    def why_not(self, host: str, now_s: float) -> str:
+        """Why a newcomer from this host is not even listened to, empty when it is."""
+        if not self._rates.take(host, now_s):
             return f"more than {self._limits.connections_per_s:g} connections a second"
-        hosts = Counter(address.rpartition(":")[0] for address in strangers)
-        of_host = hosts[str(Address(host, 0)).rpartition(":")[0]]
-        if of_host >= self._limits.max_strangers_per_address:
-            return f"{of_host} of its connections have not finished the TLS handshake"
-        if hosts.total() >= self._limits.max_strangers:
-            return f"{hosts.total()} connections have not finished the TLS handshake"
         return ""
+
+    def who_makes_way(self, host: str, strangers: Sequence[S], now_s: float) -> tuple[S, str] | None:
+        """Who has to go before a newcomer from this host may stay, and why; None while there is room. It is one from the same
+        address, if that has too many: one that hesitates, or else one from the network that has most, the oldest first."""
+        limits, own = self._limits, [s for s in strangers if host_of(s.address) == host]
+        if len(own) >= limits.max_strangers_per_address:
+            return self._first(own, now_s), f"{len(own)} of its connections have not finished the TLS handshake"
+        if len(strangers) < limits.max_strangers:
+            return None
+        return self._first(strangers, now_s), f"{len(strangers)} connections have not finished the TLS handshake"
+
+    def _first(self, crowd: Sequence[S], now_s: float) -> S:
+        networks = Counter(network_of(host_of(s.address)) for s in crowd)
+
+        def order(s: S) -> tuple[bool, int, float]:
+            hesitates = s.silent and now_s - (s.deadline_s - self._limits.handshake_s) > _HESITATES_S
+            return not hesitates, -networks[network_of(host_of(s.address))], s.deadline_s
+
+        return min(crowd, key=order)
+
+
+def host_of(address: str) -> str:
+    """Of host:port, without brackets."""
+    return address.rpartition(":")[0].strip("[]")
+
+
+def network_of(host: str) -> bytes:
+    """What one machine may have many addresses of: the first 64 bits in IPv6 (RFC 4291, 2.5.4), nothing less than all in IPv4."""
+    host = host.partition("%")[0]
+    if ":" not in host:
+        return host.encode()
+    address = socket.inet_pton(socket.AF_INET6, host)
+    return socket.inet_ntoa(address[12:]).encode() if address.startswith(_IPV4_MAPPED) else address[:8]

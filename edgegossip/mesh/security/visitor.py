@@ -78,6 +78,11 @@ class Visitor:
         return f"{self.caller.subject.name} at {self.address}" if self.caller else self.address
 
     @property
+    def silent(self) -> bool:
+        """Whether its ClientHello has not come yet, or not as a whole."""
+        return self._tls is None
+
+    @property
     def wants(self) -> int:
         """The event of its socket that would let us go on."""
         return _WRITE if self._tls_writes or self._written else _READ

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ssl
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgegossip.mesh.address import Address
+from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.security import client_hello, knock, tickets
+from edgegossip.mesh.security.entrance import Crowd, network_of
 from edgegossip.mesh.security.names import Subject, serial_name, subject_of, ticket_in
 from edgegossip.mesh.security.quarantine import FORGET_S, LONGEST_S, Quarantine
 from edgegossip.mesh.security.rates import Buckets, Teller
@@ -29,6 +33,50 @@ def test_buckets_of_many_strangers_take_bounded_memory():
     for k in range(10_000):
         buckets.take(k, 0.0)
     assert len(buckets._state) <= 1024
+
+
+def strangers(*crowds: tuple[str, int], silent: bool = True) -> list[SimpleNamespace]:
+    """Host and number; the {} in a host is counted up. Each came 10 ms after the one before it, the first at 0.01 s."""
+    hosts = [host.format(k) for host, count in crowds for k in range(count)]
+    limit_s = MeshLimits().handshake_s
+    return [
+        SimpleNamespace(address=str(Address(host, 1000)), deadline_s=limit_s + 0.01 * k, silent=silent)
+        for k, host in enumerate(hosts, 1)
+    ]
+
+
+@pytest.mark.parametrize("silent", [True, False])
+@pytest.mark.parametrize(
+    "crowd",
+    [
+        (("10.0.0.9", 64),),
+        (("10.0.0.66", 64), ("10.0.0.67", 64), ("10.0.0.68", 64), ("10.0.0.69", 59)),
+        (("10.9.0.{}", 255),),
+    ],
+    ids=["its own address", "four addresses", "many addresses"],
+)
+def test_strangers_cannot_take_every_place(crowd, silent):
+    """The newcomer may stay, and so may a board that came in time and is in the midst of its handshake."""
+    honest = strangers(("10.0.0.1", 5), silent=False)
+    theirs = strangers(*crowd, silent=silent)
+    victim, reason = Crowd(MeshLimits()).who_makes_way("10.0.0.9", [*honest, *theirs], 3.0)
+    assert any(victim is s for s in theirs) or (crowd == (("10.9.0.{}", 255),) and not silent)
+    assert "have not finished the TLS handshake" in reason
+
+
+def test_a_network_of_many_addresses_counts_as_one():
+    crowd = [
+        *strangers(("fd00:bad::{}", 250), silent=False),
+        *strangers(("fd00:1::1", 3), ("10.0.0.7", 3), silent=False),
+    ]
+    victim, _ = Crowd(MeshLimits()).who_makes_way("fd00:1::9", crowd, 3.0)
+    assert victim is crowd[0]  # the oldest
+    crowd[7].silent = True
+    victim, _ = Crowd(MeshLimits()).who_makes_way("fd00:1::9", crowd, 3.0)
+    assert victim is crowd[7]  # one that hesitates
+    assert network_of("::ffff:10.0.0.7") == network_of("10.0.0.7") != network_of("10.0.0.8")
+    assert network_of("fe80::1%eth0") == network_of("fe80::2")
+    assert Crowd(MeshLimits()).who_makes_way("fd00:1::9", crowd[:255], 3.0) is None
 
 
 def test_the_same_line_is_told_once_a_minute_and_few_altogether():
