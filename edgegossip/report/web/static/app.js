@@ -121,7 +121,7 @@ function renderHead(app) {
   const tiles = [
     ["Accuracy", percentText(d.accuracy.mean), known(d.accuracy.min) && d.nodes > 1 ? `${percentText(d.accuracy.min)} to ${percentText(d.accuracy.max)}` : "of the test set"],
     ["Loss", numberText(d.loss), known(d.train_loss) ? `training ${numberText(d.train_loss)}` : ""],
-    ["Rounds", d.rounds_asked && d.rounds_asked !== d.rounds ? `${d.rounds} of ${d.rounds_asked}` : String(d.rounds), known(seconds) && d.rounds ? `${secondsText(seconds / d.rounds)} each` : ""],
+    ["Rounds", String(d.rounds), [d.rounds_asked && d.rounds_asked !== d.rounds ? `of ${d.rounds_asked}` : "", known(seconds) && d.rounds ? `${secondsText(seconds / d.rounds)} each` : ""].filter((s) => s).join(", ")],
     ["Time", secondsText(seconds), "of training"],
     ["Sent", bytesText(s.socket ?? s.payload), known(s.payload) ? `payload ${bytesText(s.payload)}` : "by all boards"],
     ["Bits per value", known(d.bits_per_value) ? d.bits_per_value.toFixed(2) : "–", "of what was sent"],

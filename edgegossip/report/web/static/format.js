@@ -35,7 +35,7 @@ const UNITS = [
   ["_bytes", bytesText], ["_s", secondsText], ["accuracy", percentText],
   ["_c", orDash((v, more) => `${v.toFixed(1 + more)} °C`)],
   ["_w", orDash((v, more) => `${numberText(v, more, 3)} W`)],
-  ["_j", orDash((v, more) => scaled(v, ["J", "kJ", "MJ"], v < 1000 ? more + 2 : more))],
+  ["_j", orDash((v, more) => (v < 999.5 ? `${three(v, more)} J` : scaled(v, ["J", "kJ", "MJ"], more)))],
   ["_hz", orDash((v, more) => scaled(v, ["Hz", "kHz", "MHz", "GHz"], more))],
   ["_percent", orDash((v, more) => `${numberText(v, more)} %`)],
 ];
