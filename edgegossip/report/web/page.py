@@ -26,7 +26,10 @@ SCRIPTS = (
     "links.js",
     "compare.js",
     "events.js",
+    "head.js",
+    "controls.js",
     "app.js",
+    "start.js",
 )
 STYLES = ("page.css",)
 _POLICY = (

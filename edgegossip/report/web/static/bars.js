@@ -1,6 +1,11 @@
 // Where the seconds go: a stacked bar a board, and the parts over the rounds.
 
-const partLegend = () => h("div", { class: "legend", "aria-hidden": "true" }, PARTS.map((part) => h("span", {}, h("i", { class: `${part} swatch-${part}` }), part)));
+const partLegend = () =>
+  h(
+    "div",
+    { class: "legend", "aria-hidden": "true" },
+    PARTS.map((part) => h("span", {}, h("i", { class: `${part} swatch-${part}` }), part)),
+  );
 
 const STAGES = ["forward", "backward", "optimiser"]; // of compute, where the workload tells
 
@@ -11,20 +16,83 @@ function partSums(run, k, from, to, clock = "time") {
 }
 
 function barsView(app) {
-  let mode = "round", clock = "time";
-  const body = h("div", { class: "bars", role: "list" }), more = h("div", {});
+  let mode = "round",
+    clock = "time";
+  const body = h("div", { class: "bars", role: "list" }),
+    more = h("div", {});
   const card = app.card("time", "Where each board’s seconds went", "half", partLegend(), body, more);
-  const both = app.run.has("cpu/compute_s") && segmented("clock", [["time", "wall"], ["cpu", "CPU"]], clock, (c) => { clock = c; draw(); });
-  card.head.append(h("div", { class: "field" }, both, segmented("seconds shown", [["round", "a round"], ["sum", "in all"], ["share", "share"]], mode, (m) => { mode = m; draw(); })));
+  const both =
+    app.run.has("cpu/compute_s") &&
+    segmented(
+      "clock",
+      [
+        ["time", "wall"],
+        ["cpu", "CPU"],
+      ],
+      clock,
+      (c) => {
+        clock = c;
+        draw();
+      },
+    );
+  card.head.append(
+    h(
+      "div",
+      { class: "field" },
+      both,
+      segmented(
+        "seconds shown",
+        [
+          ["round", "a round"],
+          ["sum", "in all"],
+          ["share", "share"],
+        ],
+        mode,
+        (m) => {
+          mode = m;
+          draw();
+        },
+      ),
+    ),
+  );
   const draw = () => {
-    const run = app.run, { from, to } = app.state, stages = clock === "time" ? STAGES.filter((s) => run.has(`time/${s}_s`)) : [];
-    const rows = run.nodes.map((node, k) => ({ node, sums: partSums(run, k, from, to, clock), rounds: run.rounds(k, from, to), stages: stages.map((s) => [s, run.sum(`time/${s}_s`, k, from, to)]) })).filter((r) => r.sums && r.rounds && app.picked(r.node));
-    const total = (row) => row.sums.reduce((a, b) => a + b, 0), text = mode === "share" ? percentText : secondsText;
-    const value = (row, s) => (!known(s) ? null : mode === "share" ? s / (total(row) || 1) : mode === "round" ? s / row.rounds : s);
+    const run = app.run,
+      { from, to } = app.state,
+      stages = clock === "time" ? STAGES.filter((s) => run.has(`time/${s}_s`)) : [];
+    const rows = run.nodes
+      .map((node, k) => ({
+        node,
+        sums: partSums(run, k, from, to, clock),
+        rounds: run.rounds(k, from, to),
+        stages: stages.map((s) => [s, run.sum(`time/${s}_s`, k, from, to)]),
+      }))
+      .filter((r) => r.sums && r.rounds && app.picked(r.node));
+    const total = (row) => row.sums.reduce((a, b) => a + b, 0),
+      text = mode === "share" ? percentText : secondsText;
+    const value = (row, s) =>
+      !known(s) ? null : mode === "share" ? s / (total(row) || 1) : mode === "round" ? s / row.rounds : s;
     const widest = Math.max(...rows.map((row) => value(row, total(row))), 1e-12);
-    body.replaceChildren(...rows.flatMap((row) => barRow(app, row, (s) => value(row, s), value(row, total(row)), widest, text)));
+    body.replaceChildren(
+      ...rows.flatMap((row) => barRow(app, row, (s) => value(row, s), value(row, total(row)), widest, text)),
+    );
     if (!rows.length) body.replaceChildren(h("p", { class: "empty" }, "no seconds measured in these rounds"));
-    more.replaceChildren(later("as a table", () => table(["board", ...PARTS, "sum", ...stages, "rounds"], rows.map((row) => ({ gone: app.gone(row.node), cells: [row.node, ...row.sums.map((s) => text(value(row, s))), text(value(row, total(row))), ...row.stages.map(([, s]) => text(value(row, s))), row.rounds] })))));
+    more.replaceChildren(
+      later("as a table", () =>
+        table(
+          ["board", ...PARTS, "sum", ...stages, "rounds"],
+          rows.map((row) => ({
+            gone: app.gone(row.node),
+            cells: [
+              row.node,
+              ...row.sums.map((s) => text(value(row, s))),
+              text(value(row, total(row))),
+              ...row.stages.map(([, s]) => text(value(row, s))),
+              row.rounds,
+            ],
+          })),
+        ),
+      ),
+    );
   };
   return { element: card.element, draw };
 }
@@ -32,9 +100,19 @@ function barsView(app) {
 function barRow(app, row, value, sum, widest, text) {
   const pieces = PARTS.map((part, p) => [part, value(row.sums[p])]).filter(([, v]) => v > 0);
   const words = pieces.map(([part, v]) => `${part} ${text(v)}`).join(", ");
-  const stages = (row.stages || []).filter(([, s]) => known(s)).map(([stage, s]) => [null, `of compute: ${stage}`, text(value(s))]);
-  const show = (event) => showTip(event.clientX, event.clientY, row.node, [...pieces.map(([part, v]) => [css(`--${part}`), part, `${text(v)}  ·  ${percentText(v / sum)}`]), ...stages]);
-  const bar = h("div", { class: "bar", style: { width: `${(100 * sum) / widest}%` }, onpointermove: show, onpointerleave: hideTip }, pieces.map(([part, v]) => h("span", { class: part, style: { flex: `${(1000 * v) / sum} 0 0` } })));
+  const stages = (row.stages || [])
+    .filter(([, s]) => known(s))
+    .map(([stage, s]) => [null, `of compute: ${stage}`, text(value(s))]);
+  const show = (event) =>
+    showTip(event.clientX, event.clientY, row.node, [
+      ...pieces.map(([part, v]) => [css(`--${part}`), part, `${text(v)}  ·  ${percentText(v / sum)}`]),
+      ...stages,
+    ]);
+  const bar = h(
+    "div",
+    { class: "bar", style: { width: `${(100 * sum) / widest}%` }, onpointermove: show, onpointerleave: hideTip },
+    pieces.map(([part, v]) => h("span", { class: part, style: { flex: `${(1000 * v) / sum} 0 0` } })),
+  );
   return [
     h("div", { class: `name ${app.gone(row.node) ? "gone" : ""}`, title: row.node }, row.node),
     h("div", { role: "listitem", "aria-label": `${row.node}: ${words}` }, bar),
@@ -44,24 +122,60 @@ function barRow(app, row, value, sum, widest, text) {
 
 function partsView(app) {
   const box = h("div", { class: "plot" });
-  const card = app.card("parts", "Seconds a round, by what they went to", "half", h("p", { class: "note" }, "mean of the chosen boards"), partLegend(), box);
-  const chart = new Chart(box, { label: "Seconds a round by part", xText: app.xText, yText: secondsText, zoomed: app.zoomed, sync: "x" });
+  const card = app.card(
+    "parts",
+    "Seconds a round, by what they went to",
+    "half",
+    h("p", { class: "note" }, "mean of the chosen boards"),
+    partLegend(),
+    box,
+  );
+  const chart = new Chart(box, {
+    label: "Seconds a round by part",
+    xText: app.xText,
+    yText: secondsText,
+    zoomed: app.zoomed,
+    sync: "x",
+  });
   const draw = () => {
-    const run = app.run, stacked = run.cached(`stack ${app.key()}`, () => stack(run, app.state.chosen));
-    const series = stacked ? PARTS.map((part, p) => ({ label: part, y: stacked.tops[p], kind: "mean", color: css(`--${part}`), fill: css(`--${part}`), width: 0.5, dots: false, value: (i) => stacked.means[p][i] })).reverse() : [];
-    chart.draw({ ...app.axis(), series, zero: true, top: stacked && topOf([stacked.tops.at(-1)], app.state.from, app.state.to) });
+    const run = app.run,
+      stacked = run.cached(`stack ${app.key()}`, () => stack(run, app.state.chosen));
+    const series = stacked
+      ? PARTS.map((part, p) => ({
+          label: part,
+          y: stacked.tops[p],
+          kind: "mean",
+          color: css(`--${part}`),
+          fill: css(`--${part}`),
+          width: 0.5,
+          dots: false,
+          value: (i) => stacked.means[p][i],
+        })).reverse()
+      : [];
+    chart.draw({
+      ...app.axis(),
+      series,
+      zero: true,
+      top: stacked && topOf([stacked.tops.at(-1)], app.state.from, app.state.to),
+    });
   };
   return { element: card.element, draw };
 }
 
 // Each part's mean over the boards, and those on top of one another.
 function stack(run, chosen) {
-  const means = PARTS.map((part) => { const name = `time/${part}_s`; return run.has(name) ? run.spread(name, run.shown(name, chosen)).mean : null; });
+  const means = PARTS.map((part) => {
+    const name = `time/${part}_s`;
+    return run.has(name) ? run.spread(name, run.shown(name, chosen)).mean : null;
+  });
   if (!means.some((m) => m)) return null;
-  const tops = [], sum = new Float64Array(run.length);
+  const tops = [],
+    sum = new Float64Array(run.length);
   for (const mean of means) {
     const known = mean || new Float64Array(run.length);
-    known.forEach((v, i) => { sum[i] += v === v ? v : mean === means[0] ? NaN : 0; });
+    known.forEach((v, i) => {
+      sum[i] += v === v ? v : mean === means[0] ? NaN : 0;
+    });
     tops.push(sum.slice());
   }
   return { means: means.map((m) => m || new Float64Array(run.length)), tops };

@@ -1,11 +1,17 @@
 // Several runs side by side: a table, speed-up over the number of boards, their learning, their seconds.
 
 function workOf(run) {
-  const last = run.length - 1, seconds = run.seconds()[last];
+  const last = run.length - 1,
+    seconds = run.seconds()[last];
   let examples = 0;
   for (const k of run.boards) examples += run.sum("train/examples", k, 0, last) || 0;
   const rounds = run.boards.reduce((a, k) => a + run.rounds(k, 0, last), 0);
-  return { boards: run.doc.summary.nodes, seconds, rate: seconds ? (examples || rounds) / seconds : null, unit: examples ? "examples" : "rounds" };
+  return {
+    boards: run.doc.summary.nodes,
+    seconds,
+    rate: seconds ? (examples || rounds) / seconds : null,
+    unit: examples ? "examples" : "rounds",
+  };
 }
 
 // Without the time that a run folder's name begins with.
@@ -16,43 +22,134 @@ function compareTable(app) {
   const card = app.card("runs", "The runs", "full", box);
   const draw = () => {
     const rows = app.runs.map((run, k) => {
-      const d = run.doc.summary, work = workOf(run), time = PARTS.map((part) => d.time_s[part] || 0), sum = time.reduce((a, b) => a + b, 0);
-      return { cells: [`${k + 1}. ${shortName(run)}`, run.doc.scheme, d.failed_nodes.length ? `${d.nodes - d.failed_nodes.length} of ${d.nodes}` : d.nodes, d.rounds, percentText(d.accuracy.mean), numberText(d.loss), secondsText(work.seconds), secondsText(work.seconds / d.rounds), known(work.rate) ? `${numberText(work.rate)}/s` : "–", bytesText(d.sent_bytes.socket), known(d.bits_per_value) ? d.bits_per_value.toFixed(2) : "–", ...[0, 2, 4].map((p) => percentText(sum ? time[p] / sum : null))] };
+      const d = run.doc.summary,
+        work = workOf(run),
+        time = PARTS.map((part) => d.time_s[part] || 0),
+        sum = time.reduce((a, b) => a + b, 0);
+      return {
+        cells: [
+          `${k + 1}. ${shortName(run)}`,
+          run.doc.scheme,
+          d.failed_nodes.length ? `${d.nodes - d.failed_nodes.length} of ${d.nodes}` : d.nodes,
+          d.rounds,
+          percentText(d.accuracy.mean),
+          numberText(d.loss),
+          secondsText(work.seconds),
+          secondsText(work.seconds / d.rounds),
+          known(work.rate) ? `${numberText(work.rate)}/s` : "–",
+          bytesText(d.sent_bytes.socket),
+          known(d.bits_per_value) ? d.bits_per_value.toFixed(2) : "–",
+          ...[0, 2, 4].map((p) => percentText(sum ? time[p] / sum : null)),
+        ],
+      };
     });
-    box.replaceChildren(table(["run", "scheme", "boards", "rounds", "accuracy", "loss", "seconds", "a round", workOf(app.runs[0]).unit, "sent", "bits/value", "compute", "transmit", "wait"], rows));
+    box.replaceChildren(
+      table(
+        [
+          "run",
+          "scheme",
+          "boards",
+          "rounds",
+          "accuracy",
+          "loss",
+          "seconds",
+          "a round",
+          workOf(app.runs[0]).unit,
+          "sent",
+          "bits/value",
+          "compute",
+          "transmit",
+          "wait",
+        ],
+        rows,
+      ),
+    );
   };
   return { element: card.element, draw };
 }
 
 function speedView(app) {
-  const box = h("div", { class: "plot" }), legend = h("div", { class: "legend" });
-  const card = app.card("speed", "Speed-up with more boards", "half", h("p", { class: "note" }, "training examples a second of the whole fleet, against the run of the same scheme with the fewest boards"), legend, box);
-  const chart = new Chart(box, { label: "Speed-up over boards", xText: (v, tick) => (tick ? String(v) : `${v} boards`), yText: (v, more) => `${numberText(v, more, 3)}×` });
+  const box = h("div", { class: "plot" }),
+    legend = h("div", { class: "legend" });
+  const card = app.card(
+    "speed",
+    "Speed-up with more boards",
+    "half",
+    h(
+      "p",
+      { class: "note" },
+      "training examples a second of the whole fleet, against the run of the same scheme with the fewest boards",
+    ),
+    legend,
+    box,
+  );
+  const chart = new Chart(box, {
+    label: "Speed-up over boards",
+    xText: (v, tick) => (tick ? String(v) : `${v} boards`),
+    yText: (v, more) => `${numberText(v, more, 3)}×`,
+  });
   const draw = () => {
     const schemes = new Map();
-    for (const run of app.runs) { const work = workOf(run); if (known(work.rate)) schemes.set(run.doc.scheme, [...(schemes.get(run.doc.scheme) || []), work]); }
-    const counts = [...new Set([...schemes.values()].flat().map((w) => w.boards))].sort((a, b) => a - b), x = Float64Array.from(counts);
+    for (const run of app.runs) {
+      const work = workOf(run);
+      if (known(work.rate)) schemes.set(run.doc.scheme, [...(schemes.get(run.doc.scheme) || []), work]);
+    }
+    const counts = [...new Set([...schemes.values()].flat().map((w) => w.boards))].sort((a, b) => a - b),
+      x = Float64Array.from(counts);
     const series = [...schemes].map(([name, works], k) => {
       const base = works.reduce((a, b) => (b.boards < a.boards ? b : a));
-      const y = counts.map((n) => { const same = works.filter((w) => w.boards === n); return same.length ? same.reduce((a, w) => a + w.rate, 0) / same.length / base.rate : NaN; });
+      const y = counts.map((n) => {
+        const same = works.filter((w) => w.boards === n);
+        return same.length ? same.reduce((a, w) => a + w.rate, 0) / same.length / base.rate : NaN;
+      });
       return { label: name, y, color: boardColor(k), dash: boardDash(k), width: 2, dots: true, spanGaps: true };
     });
-    if (counts.length > 1) series.push({ label: "ideal", y: counts.map((n) => n / counts[0]), color: css("--muted"), dash: [3, 4], width: 1.2, dots: false });
+    if (counts.length > 1)
+      series.push({
+        label: "ideal",
+        y: counts.map((n) => n / counts[0]),
+        color: css("--muted"),
+        dash: [3, 4],
+        width: 1.2,
+        dots: false,
+      });
     legend.replaceChildren(...legendOf(series));
-    chart.draw({ x, from: 0, to: counts.length - 1, whole: true, xLabel: "boards", series: counts.length > 1 ? series : [], zero: true, empty: "the runs all have equally many boards" });
+    chart.draw({
+      x,
+      from: 0,
+      to: counts.length - 1,
+      whole: true,
+      xLabel: "boards",
+      series: counts.length > 1 ? series : [],
+      zero: true,
+      empty: "the runs all have equally many boards",
+    });
   };
   return { element: card.element, draw };
 }
 
 function runsBars(app) {
   const body = h("div", { class: "bars wide", role: "list" });
-  const card = app.card("runs-time", "Seconds of a round, run by run", "half", h("p", { class: "note" }, "mean of the boards"), partLegend(), body);
+  const card = app.card(
+    "runs-time",
+    "Seconds of a round, run by run",
+    "half",
+    h("p", { class: "note" }, "mean of the boards"),
+    partLegend(),
+    body,
+  );
   const draw = () => {
     const rows = app.runs.map((run, k) => {
-      const per = run.boards.map((b) => [partSums(run, b, 0, run.length - 1), run.rounds(b, 0, run.length - 1)]).filter(([sums, n]) => sums && n);
-      return { node: `${k + 1}. ${run.doc.summary.nodes} × ${run.doc.scheme}`, sums: PARTS.map((_, p) => per.reduce((a, [sums, n]) => a + sums[p] / n, 0) / (per.length || 1)) };
+      const per = run.boards
+        .map((b) => [partSums(run, b, 0, run.length - 1), run.rounds(b, 0, run.length - 1)])
+        .filter(([sums, n]) => sums && n);
+      return {
+        node: `${k + 1}. ${run.doc.summary.nodes} × ${run.doc.scheme}`,
+        sums: PARTS.map((_, p) => per.reduce((a, [sums, n]) => a + sums[p] / n, 0) / (per.length || 1)),
+      };
     });
-    const total = (row) => row.sums.reduce((a, b) => a + b, 0), widest = Math.max(...rows.map(total), 1e-12);
+    const total = (row) => row.sums.reduce((a, b) => a + b, 0),
+      widest = Math.max(...rows.map(total), 1e-12);
     body.replaceChildren(...rows.flatMap((row) => barRow(app, row, (v) => v, total(row), widest, secondsText)));
   };
   return { element: card.element, draw };
@@ -60,28 +157,57 @@ function runsBars(app) {
 
 // A metric of all runs on one axis. Runs have rounds of their own, so each is drawn at its own places of a common axis.
 function runsMetric(app, name, title) {
-  const box = h("div", { class: "plot" }), legend = h("div", { class: "legend" });
+  const box = h("div", { class: "plot" }),
+    legend = h("div", { class: "legend" });
   const card = app.card(`all-${name.replace("/", "-")}`, title, "half", legend, box);
   const chart = new Chart(box, { label: title, xText: app.xText, yText: unitOf(name), zoomed: null, height: 240 });
   const draw = () => {
-    const kind = app.state.x, curves = app.runs.map((run) => thinCurve(run, name, kind)), places = [...new Set(curves.flatMap((c) => c.map(([x]) => x)))].sort((a, b) => a - b);
+    const kind = app.state.x,
+      curves = app.runs.map((run) => thinCurve(run, name, kind)),
+      places = [...new Set(curves.flatMap((c) => c.map(([x]) => x)))].sort((a, b) => a - b);
     const at = new Map(places.map((x, i) => [x, i]));
-    const series = curves.map((curve, k) => {
-      const y = new Float64Array(places.length).fill(NaN);
-      for (const [x, v] of curve) y[at.get(x)] = v;
-      return { label: `${k + 1}. ${app.runs[k].doc.summary.nodes} × ${app.runs[k].doc.scheme}`, y, color: boardColor(k), dash: boardDash(k), width: 1.8, spanGaps: true, dots: false, kind: "last", empty: !curve.length };
-    }).filter((one) => !one.empty);
+    const series = curves
+      .map((curve, k) => {
+        const y = new Float64Array(places.length).fill(NaN);
+        for (const [x, v] of curve) y[at.get(x)] = v;
+        return {
+          label: `${k + 1}. ${app.runs[k].doc.summary.nodes} × ${app.runs[k].doc.scheme}`,
+          y,
+          color: boardColor(k),
+          dash: boardDash(k),
+          width: 1.8,
+          spanGaps: true,
+          dots: false,
+          kind: "last",
+          empty: !curve.length,
+        };
+      })
+      .filter((one) => !one.empty);
     legend.replaceChildren(...legendOf(series));
-    chart.draw({ x: Float64Array.from(places), from: 0, to: places.length - 1, series, whole: kind === "round", xLabel: X_LABELS[kind] });
+    chart.draw({
+      x: Float64Array.from(places),
+      from: 0,
+      to: places.length - 1,
+      series,
+      whole: kind === "round",
+      xLabel: X_LABELS[kind],
+    });
   };
   return { element: card.element, draw };
 }
 
 function thinCurve(run, name, kind, most = 400) {
-  const rows = run.shown(name, new Set(run.nodes)), x = run.x(kind);
+  const rows = run.shown(name, new Set(run.nodes)),
+    x = run.x(kind);
   if (!rows.length) return [];
-  const { mean } = run.spread(name, rows), sparse = name.startsWith("eval/"), out = [];
-  for (let b = 0, a = 0, ends = stretches(0, run.length - 1, sparse ? run.length : most); b < ends.length; a = ends[b] + 1, b++) {
+  const { mean } = run.spread(name, rows),
+    sparse = name.startsWith("eval/"),
+    out = [];
+  for (
+    let b = 0, a = 0, ends = stretches(0, run.length - 1, sparse ? run.length : most);
+    b < ends.length;
+    a = ends[b] + 1, b++
+  ) {
     const [v] = REDUCE[sparse ? "last" : "mean"](mean, a, ends[b]);
     if (v !== null) out.push([x[ends[b]], v]);
   }

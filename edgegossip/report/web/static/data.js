@@ -11,14 +11,16 @@ async function inflate(bytes) {
 
 function fromBase64(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
-  const chars = atob(text), bytes = new Uint8Array(chars.length);
+  const chars = atob(text),
+    bytes = new Uint8Array(chars.length);
   for (let i = 0; i < chars.length; i++) bytes[i] = chars.charCodeAt(i);
   return bytes;
 }
 
 async function unpack(bytes) {
   const plain = await inflate(bytes);
-  const size = new DataView(plain.buffer).getUint32(0, true), base = 4 + size;
+  const size = new DataView(plain.buffer).getUint32(0, true),
+    base = 4 + size;
   const doc = JSON.parse(new TextDecoder().decode(plain.subarray(4, base)));
   const columns = {};
   for (const [node, blocks] of Object.entries(doc.blocks)) {
@@ -34,12 +36,16 @@ async function unpack(bytes) {
 function fromPlanes(plain, start, rows, width) {
   const bytes = new Uint8Array(rows * width);
   for (let plane = 0; plane < width; plane++)
-    for (let row = 0, from = start + plane * rows, to = plane; row < rows; row++, to += width) bytes[to] = plain[from + row];
+    for (let row = 0, from = start + plane * rows, to = plane; row < rows; row++, to += width)
+      bytes[to] = plain[from + row];
   return width === 8 ? new Float64Array(bytes.buffer) : new Float32Array(bytes.buffer);
 }
 
 class Run {
-  constructor() { this.tables = {}; this.version = 0; }
+  constructor() {
+    this.tables = {};
+    this.version = 0;
+  }
 
   // What came new of a run; of events and spans `doc` has what is new, of all else the whole.
   absorb({ doc, columns }) {
@@ -50,7 +56,8 @@ class Run {
     } else this.tables = {};
     this.doc = doc;
     for (const [node, fresh] of Object.entries(columns)) {
-      const table = this.tables[node], start = doc.starts[node] || 0;
+      const table = this.tables[node],
+        start = doc.starts[node] || 0;
       this.tables[node] = start && table ? joined(table, fresh) : fresh;
     }
     this.known = { life: doc.life, rows: doc.rows.join(","), events: doc.events_until, span: doc.spans_until };
@@ -71,7 +78,9 @@ class Run {
   }
 
   align() {
-    this.nodes = this.doc.nodes.filter((node) => this.tables[node]?.step?.length).sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+    this.nodes = this.doc.nodes
+      .filter((node) => this.tables[node]?.step?.length)
+      .sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
     const columns = this.nodes.map((node) => this.tables[node].step);
     this.steps = sortedSteps(columns);
     const place = placesOf(this.steps);
@@ -81,9 +90,13 @@ class Run {
     this.state = Object.fromEntries(this.doc.summary.boards.map((row) => [row.node, row.state]));
   }
 
-  get length() { return this.steps.length; }
+  get length() {
+    return this.steps.length;
+  }
 
-  has(name) { return this.names.has(name); }
+  has(name) {
+    return this.names.has(name);
+  }
 
   cached(key, make) {
     if (!this.cache.has(key)) this.cache.set(key, make());
@@ -92,16 +105,22 @@ class Run {
 
   // One array a node, an entry a round, nan where nothing is. Of a round done twice the last counts; sums count both.
   matrix(name) {
-    return this.cached("m " + name, () => this.nodes.map((node, k) => {
-      const out = new Float32Array(this.length).fill(NaN), column = this.tables[node][name], at = this.at[k];
-      if (column) for (let row = 0; row < column.length; row++) if (column[row] === column[row]) out[at[row]] = column[row];
-      return out;
-    }));
+    return this.cached("m " + name, () =>
+      this.nodes.map((node, k) => {
+        const out = new Float32Array(this.length).fill(NaN),
+          column = this.tables[node][name],
+          at = this.at[k];
+        if (column)
+          for (let row = 0; row < column.length; row++) if (column[row] === column[row]) out[at[row]] = column[row];
+        return out;
+      }),
+    );
   }
 
   // Boards' figures; the coordinator's where no board has any.
   shown(name, chosen) {
-    const m = this.matrix(name), some = (k) => m[k].some((v) => v === v);
+    const m = this.matrix(name),
+      some = (k) => m[k].some((v) => v === v);
     const boards = this.boards.filter((k) => chosen.has(this.nodes[k]) && some(k));
     if (boards.length) return boards;
     return this.boards.some(some) ? [] : this.nodes.map((_, k) => k).filter(some);
@@ -109,12 +128,30 @@ class Run {
 
   spread(name, rows) {
     return this.cached(`s ${name} ${rows}`, () => {
-      const m = this.matrix(name), n = this.length;
-      const mean = new Float64Array(n).fill(NaN), low = mean.slice(), high = mean.slice();
+      const m = this.matrix(name),
+        n = this.length;
+      const mean = new Float64Array(n).fill(NaN),
+        low = mean.slice(),
+        high = mean.slice();
       for (let i = 0; i < n; i++) {
-        let sum = 0, count = 0, lo = Infinity, hi = -Infinity;
-        for (const k of rows) { const v = m[k][i]; if (v === v) { sum += v; count++; if (v < lo) lo = v; if (v > hi) hi = v; } }
-        if (count) { mean[i] = sum / count; low[i] = lo; high[i] = hi; }
+        let sum = 0,
+          count = 0,
+          lo = Infinity,
+          hi = -Infinity;
+        for (const k of rows) {
+          const v = m[k][i];
+          if (v === v) {
+            sum += v;
+            count++;
+            if (v < lo) lo = v;
+            if (v > hi) hi = v;
+          }
+        }
+        if (count) {
+          mean[i] = sum / count;
+          low[i] = lo;
+          high[i] = hi;
+        }
       }
       return { mean, low, high };
     });
@@ -122,33 +159,50 @@ class Run {
 
   // Sum of a column of one node over rounds from..to, both with; null where it was not measured. Rows may stand for several rounds.
   sum(name, k, from, to) {
-    const column = this.tables[this.nodes[k]][name], weight = this.tables[this.nodes[k]].rounds, at = this.at[k];
+    const column = this.tables[this.nodes[k]][name],
+      weight = this.tables[this.nodes[k]].rounds,
+      at = this.at[k];
     if (!column) return null;
-    let sum = 0, count = 0;
+    let sum = 0,
+      count = 0;
     for (let row = 0; row < column.length; row++) {
-      const i = at[row], v = column[row];
-      if (i >= from && i <= to && v === v) { sum += v * (weight ? weight[row] : 1); count++; }
+      const i = at[row],
+        v = column[row];
+      if (i >= from && i <= to && v === v) {
+        sum += v * (weight ? weight[row] : 1);
+        count++;
+      }
     }
     return count ? sum : null;
   }
 
   // A coordinator writes a record of its evaluation beside that of the round; only those with seconds are rounds, where any has.
   rounds(k, from, to) {
-    const table = this.tables[this.nodes[k]], seconds = table["time/round_s"];
+    const table = this.tables[this.nodes[k]],
+      seconds = table["time/round_s"];
     let n = 0;
-    this.at[k].forEach((i, row) => { if (i >= from && i <= to && (!seconds || known(seconds[row]))) n += table.rounds ? table.rounds[row] : 1; });
+    this.at[k].forEach((i, row) => {
+      if (i >= from && i <= to && (!seconds || known(seconds[row]))) n += table.rounds ? table.rounds[row] : 1;
+    });
     return n;
   }
 
   // The axis that plots are drawn against: rounds, seconds of training, or bytes sent by all boards.
-  x(kind) { return kind === "seconds" ? this.seconds() : kind === "bytes" ? this.bytes() : this.steps; }
+  x(kind) {
+    return kind === "seconds" ? this.seconds() : kind === "bytes" ? this.bytes() : this.steps;
+  }
 
   bytes() {
     return this.cached("bytes", () => {
-      const out = new Float64Array(this.length), name = this.has("net/sent_bytes") ? "net/sent_bytes" : "net/payload_bytes";
+      const out = new Float64Array(this.length),
+        name = this.has("net/sent_bytes") ? "net/sent_bytes" : "net/payload_bytes";
       this.nodes.forEach((node, k) => {
-        const column = this.tables[node][name], weight = this.tables[node].rounds;
-        if (column) column.forEach((v, row) => { if (v === v) out[this.at[k][row]] += v * (weight ? weight[row] : 1); });
+        const column = this.tables[node][name],
+          weight = this.tables[node].rounds;
+        if (column)
+          column.forEach((v, row) => {
+            if (v === v) out[this.at[k][row]] += v * (weight ? weight[row] : 1);
+          });
       });
       for (let i = 1; i < out.length; i++) out[i] += out[i - 1];
       return out;
@@ -158,15 +212,26 @@ class Run {
   // As series.py has it: each node counts from where its first round began, since its clock is its own; the mean of the nodes there.
   seconds() {
     return this.cached("seconds", () => {
-      const n = this.length, sum = new Float64Array(n), count = new Float64Array(n);
+      const n = this.length,
+        sum = new Float64Array(n),
+        count = new Float64Array(n);
       const add = (k, joined) => {
-        const table = this.tables[this.nodes[k]], at = this.at[k], own = new Float64Array(n).fill(NaN);
-        table.t_s.forEach((t, row) => { own[at[row]] = t - table.t_s[0] + joined; });
-        for (let i = 0; i < n; i++) if (own[i] === own[i]) { sum[i] += own[i]; count[i]++; }
+        const table = this.tables[this.nodes[k]],
+          at = this.at[k],
+          own = new Float64Array(n).fill(NaN);
+        table.t_s.forEach((t, row) => {
+          own[at[row]] = t - table.t_s[0] + joined;
+        });
+        for (let i = 0; i < n; i++)
+          if (own[i] === own[i]) {
+            sum[i] += own[i];
+            count[i]++;
+          }
       };
       const late = [];
       this.nodes.forEach((node, k) => {
-        if (this.at[k][0] > 0) late.push(k); else add(k, this.first(k));
+        if (this.at[k][0] > 0) late.push(k);
+        else add(k, this.first(k));
       });
       const mean = () => rising(sum.map((s, i) => (count[i] ? s / count[i] : NaN)));
       const others = mean();
@@ -193,8 +258,13 @@ const DENSE = 4e6;
 // All rounds that any node has. They are numbered without great gaps, so that a flag for each is cheaper than a set of them; a round
 // beyond all reason, which a broken board may claim, must not cost its number in memory.
 function sortedSteps(columns) {
-  let first = Infinity, last = -Infinity;
-  for (const column of columns) for (const step of column) { if (step < first) first = step; if (step > last) last = step; }
+  let first = Infinity,
+    last = -Infinity;
+  for (const column of columns)
+    for (const step of column) {
+      if (step < first) first = step;
+      if (step > last) last = step;
+    }
   if (last < first) return new Float64Array(0);
   if (last - first > DENSE) return Float64Array.from(new Set(columns.flatMap((column) => [...column]))).sort();
   const there = new Uint8Array(last - first + 1);
@@ -206,15 +276,24 @@ function sortedSteps(columns) {
 
 // The index of a round among the sorted ones.
 function placesOf(steps) {
-  const first = steps[0] || 0, last = steps.at(-1) ?? 0;
-  if (last - first > DENSE) { const places = new Map(); steps.forEach((step, k) => places.set(step, k)); return (step) => places.get(step); }
+  const first = steps[0] || 0,
+    last = steps.at(-1) ?? 0;
+  if (last - first > DENSE) {
+    const places = new Map();
+    steps.forEach((step, k) => places.set(step, k));
+    return (step) => places.get(step);
+  }
   const places = new Int32Array(last - first + 1);
-  steps.forEach((step, k) => { places[step - first] = k; });
+  steps.forEach((step, k) => {
+    places[step - first] = k;
+  });
   return (step) => places[step - first];
 }
 
 function joined(table, fresh) {
-  const rows = table.step.length, more = fresh.step ? fresh.step.length : 0, out = {};
+  const rows = table.step.length,
+    more = fresh.step ? fresh.step.length : 0,
+    out = {};
   for (const name of new Set([...Object.keys(table), ...Object.keys(fresh)])) {
     const Kind = name === "step" || name === "t_s" ? Float64Array : Float32Array;
     const column = (out[name] = new Kind(rows + more).fill(name === "rounds" ? 1 : NaN));

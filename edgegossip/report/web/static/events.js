@@ -1,17 +1,67 @@
 // What happened, what was run, on what.
 
-const ALARMS = new Set(["lost", "error", "restarted", "peer-down", "member-dead", "refused", "silent", "checkpoint-failed", "checkpoint-skipped", "records-lost"]);
+const ALARMS = new Set([
+  "lost",
+  "error",
+  "restarted",
+  "peer-down",
+  "member-dead",
+  "refused",
+  "silent",
+  "checkpoint-failed",
+  "checkpoint-skipped",
+  "records-lost",
+]);
 const SHOWN_EVENTS = 400;
 
 function eventsView(app) {
   let which = "all";
-  const box = h("div", { class: "events", tabindex: 0, role: "region", "aria-label": "events" }), note = h("p", { class: "note" });
+  const box = h("div", { class: "events", tabindex: 0, role: "region", "aria-label": "events" }),
+    note = h("p", { class: "note" });
   const card = app.card("events", "Events", "half", note, box);
-  card.head.append(segmented("events shown", [["all", "all"], ["alarms", "alarms"]], which, (w) => { which = w; draw(); }));
+  card.head.append(
+    segmented(
+      "events shown",
+      [
+        ["all", "all"],
+        ["alarms", "alarms"],
+      ],
+      which,
+      (w) => {
+        which = w;
+        draw();
+      },
+    ),
+  );
   const draw = () => {
-    const all = app.run.doc.events.filter((e) => app.picked(e.node)), found = which === "alarms" ? all.filter((e) => ALARMS.has(e.event)) : all, shown = found.slice(-SHOWN_EVENTS);
-    note.textContent = `${found.length} of ${app.run.doc.events.length}` + (shown.length < found.length ? `, the last ${shown.length} are shown` : "");
-    box.replaceChildren(shown.length ? h("table", {}, h("tbody", {}, shown.map((e) => h("tr", { class: ALARMS.has(e.event) ? "alarm" : null }, h("td", {}, secondsText(e.t_s)), h("td", {}, e.node), h("td", {}, e.event), h("td", {}, e.text))))) : h("p", { class: "empty" }, which === "alarms" ? "nothing alarming happened" : "no events"));
+    const all = app.run.doc.events.filter((e) => app.picked(e.node)),
+      found = which === "alarms" ? all.filter((e) => ALARMS.has(e.event)) : all,
+      shown = found.slice(-SHOWN_EVENTS);
+    note.textContent =
+      `${found.length} of ${app.run.doc.events.length}` +
+      (shown.length < found.length ? `, the last ${shown.length} are shown` : "");
+    box.replaceChildren(
+      shown.length
+        ? h(
+            "table",
+            {},
+            h(
+              "tbody",
+              {},
+              shown.map((e) =>
+                h(
+                  "tr",
+                  { class: ALARMS.has(e.event) ? "alarm" : null },
+                  h("td", {}, secondsText(e.t_s)),
+                  h("td", {}, e.node),
+                  h("td", {}, e.event),
+                  h("td", {}, e.text),
+                ),
+              ),
+            ),
+          )
+        : h("p", { class: "empty" }, which === "alarms" ? "nothing alarming happened" : "no events"),
+    );
     box.style.minHeight = `${Math.min(320, box.firstChild.offsetHeight + 2)}px`;
   };
   return { element: card.element, draw };
@@ -21,27 +71,98 @@ function boardsView(app) {
   const box = h("div", {});
   const card = app.card("boards", "Boards", "full", box);
   const draw = () => {
-    const run = app.run, peak = (node, name) => { const column = run.tables[node]?.[name]; return column ? column.reduce((a, v) => (v > a ? v : a), -Infinity) : null; };
-    const sensors = [["sys/temperature_c", "hottest"], ["sys/energy_j", "energy"]].filter(([name]) => run.has(name));
-    const value = (node, name) => (name === "sys/energy_j" ? run.sum(name, run.nodes.indexOf(node), 0, run.length) : peak(node, name));
-    box.replaceChildren(table(["board", "state", "rounds", "accuracy", "sent", "CPU", "peak memory", ...sensors.map(([, word]) => word)], run.doc.summary.boards.map((b) => ({
-      gone: app.gone(b.node),
-      cells: [b.node, b.state + (b.restarts ? `, ${b.restarts} × restarted` : ""), b.rounds, percentText(b.accuracy), bytesText(b.sent_bytes.socket ?? b.sent_bytes.payload), secondsText(b.cpu_s), bytesText(b.peak_rss_bytes), ...sensors.map(([name]) => (run.nodes.includes(b.node) ? unitOf(name)(value(b.node, name)) : "–"))],
-    }))));
+    const run = app.run,
+      peak = (node, name) => {
+        const column = run.tables[node]?.[name];
+        return column ? column.reduce((a, v) => (v > a ? v : a), -Infinity) : null;
+      };
+    const sensors = [
+      ["sys/temperature_c", "hottest"],
+      ["sys/energy_j", "energy"],
+    ].filter(([name]) => run.has(name));
+    const value = (node, name) =>
+      name === "sys/energy_j" ? run.sum(name, run.nodes.indexOf(node), 0, run.length) : peak(node, name);
+    box.replaceChildren(
+      table(
+        ["board", "state", "rounds", "accuracy", "sent", "CPU", "peak memory", ...sensors.map(([, word]) => word)],
+        run.doc.summary.boards.map((b) => ({
+          gone: app.gone(b.node),
+          cells: [
+            b.node,
+            b.state + (b.restarts ? `, ${b.restarts} × restarted` : ""),
+            b.rounds,
+            percentText(b.accuracy),
+            bytesText(b.sent_bytes.socket ?? b.sent_bytes.payload),
+            secondsText(b.cpu_s),
+            bytesText(b.peak_rss_bytes),
+            ...sensors.map(([name]) => (run.nodes.includes(b.node) ? unitOf(name)(value(b.node, name)) : "–")),
+          ],
+        })),
+      ),
+    );
   };
   return { element: card.element, draw };
 }
 
 // Which board has which classes: shares of its examples.
 function partitionView(app) {
-  const body = h("div", { class: "bars", role: "list" }), legend = h("div", { class: "legend" });
+  const body = h("div", { class: "bars", role: "list" }),
+    legend = h("div", { class: "legend" });
   const card = app.card("partition", "Who has which training examples", "half", legend, body);
   const draw = () => {
     const p = app.run.doc.partition;
-    if (!p) { body.replaceChildren(h("p", { class: "empty" }, "not recorded")); legend.replaceChildren(); return; }
-    const sums = p.counts.map((row) => row.reduce((a, b) => a + b, 0)), widest = Math.max(...sums, 1), ink = (c) => (isDark() ? DARK : LIGHT)[c % LIGHT.length];
-    legend.replaceChildren(...(p.classes.length <= 12 ? p.classes.map((name, c) => h("span", {}, h("i", { style: { background: ink(c), opacity: c < LIGHT.length ? 1 : 0.55 } }), name)) : [h("span", {}, `${p.classes.length} classes`)]));
-    body.replaceChildren(...p.nodes.flatMap((node, k) => (app.picked(node) ? [h("div", { class: "name" }, node), h("div", { role: "listitem", "aria-label": `${node}: ${p.counts[k].map((n, c) => `${n} of ${p.classes[c]}`).join(", ")}` }, h("div", { class: "bar", style: { width: `${(100 * sums[k]) / widest}%` }, onpointermove: (e) => showTip(e.clientX, e.clientY, node, p.counts[k].map((n, c) => [ink(c), p.classes[c], n])), onpointerleave: hideTip }, p.counts[k].map((n, c) => h("span", { style: { flex: `${n} 0 0`, background: ink(c), opacity: c < LIGHT.length ? 1 : 0.55 } })))), h("div", { class: "total" }, sums[k])] : [])));
+    if (!p) {
+      body.replaceChildren(h("p", { class: "empty" }, "not recorded"));
+      legend.replaceChildren();
+      return;
+    }
+    const sums = p.counts.map((row) => row.reduce((a, b) => a + b, 0)),
+      widest = Math.max(...sums, 1),
+      ink = (c) => (isDark() ? DARK : LIGHT)[c % LIGHT.length];
+    legend.replaceChildren(
+      ...(p.classes.length <= 12
+        ? p.classes.map((name, c) =>
+            h("span", {}, h("i", { style: { background: ink(c), opacity: c < LIGHT.length ? 1 : 0.55 } }), name),
+          )
+        : [h("span", {}, `${p.classes.length} classes`)]),
+    );
+    body.replaceChildren(
+      ...p.nodes.flatMap((node, k) =>
+        app.picked(node)
+          ? [
+              h("div", { class: "name" }, node),
+              h(
+                "div",
+                {
+                  role: "listitem",
+                  "aria-label": `${node}: ${p.counts[k].map((n, c) => `${n} of ${p.classes[c]}`).join(", ")}`,
+                },
+                h(
+                  "div",
+                  {
+                    class: "bar",
+                    style: { width: `${(100 * sums[k]) / widest}%` },
+                    onpointermove: (e) =>
+                      showTip(
+                        e.clientX,
+                        e.clientY,
+                        node,
+                        p.counts[k].map((n, c) => [ink(c), p.classes[c], n]),
+                      ),
+                    onpointerleave: hideTip,
+                  },
+                  p.counts[k].map((n, c) =>
+                    h("span", {
+                      style: { flex: `${n} 0 0`, background: ink(c), opacity: c < LIGHT.length ? 1 : 0.55 },
+                    }),
+                  ),
+                ),
+              ),
+              h("div", { class: "total" }, sums[k]),
+            ]
+          : [],
+      ),
+    );
   };
   return { element: card.element, draw };
 }
@@ -50,9 +171,31 @@ function recipeView(app) {
   const box = h("div", {});
   const card = app.card("recipe", "Recipe and machine", "half", box);
   const draw = () => {
-    const { env, recipe, topology } = app.run.doc, lines = Object.entries(env || {}).map(([name, value]) => `${name}: ${typeof value === "object" ? Object.entries(value).map(([k, v]) => `${k} ${v ?? "–"}`).join(", ") : name.endsWith("_bytes") ? bytesText(value) : value}`);
-    if (topology) lines.push(`topology: ${topology.name}, ${topology.edges.length} directed edges, spectral gap ${numberText(topology.spectral_gap)}`);
-    box.replaceChildren(h("p", { class: "note" }, lines.map((line) => [line, h("br")])), h("details", {}, h("summary", {}, "the recipe, resolved"), h("pre", {}, recipe || "not recorded")));
+    const { env, recipe, topology } = app.run.doc,
+      lines = Object.entries(env || {}).map(
+        ([name, value]) =>
+          `${name}: ${
+            typeof value === "object"
+              ? Object.entries(value)
+                  .map(([k, v]) => `${k} ${v ?? "–"}`)
+                  .join(", ")
+              : name.endsWith("_bytes")
+                ? bytesText(value)
+                : value
+          }`,
+      );
+    if (topology)
+      lines.push(
+        `topology: ${topology.name}, ${topology.edges.length} directed edges, spectral gap ${numberText(topology.spectral_gap)}`,
+      );
+    box.replaceChildren(
+      h(
+        "p",
+        { class: "note" },
+        lines.map((line) => [line, h("br")]),
+      ),
+      h("details", {}, h("summary", {}, "the recipe, resolved"), h("pre", {}, recipe || "not recorded")),
+    );
   };
   return { element: card.element, draw };
 }

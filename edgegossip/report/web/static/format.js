@@ -6,12 +6,18 @@ const three = (v, more = 0) => v.toFixed((v >= 99.95 ? 0 : v >= 9.995 ? 1 : 2) +
 
 function scaled(v, units, more = 0) {
   let k = 0;
-  while (Math.abs(v) >= 999.5 && k < units.length - 1) { v /= 1000; k++; }
+  while (Math.abs(v) >= 999.5 && k < units.length - 1) {
+    v /= 1000;
+    k++;
+  }
   return `${k === 0 ? v.toFixed(more) : three(v, more)} ${units[k]}`;
 }
 
 const known = (v) => v !== null && v !== undefined && v === v;
-const orDash = (text) => (v, more = 0) => (known(v) ? text(v, more) : "–");
+const orDash =
+  (text) =>
+  (v, more = 0) =>
+    known(v) ? text(v, more) : "–";
 const bytesText = orDash((v, more) => scaled(v, ["B", "kB", "MB", "GB", "TB"], more));
 const percentText = orDash((v, more) => `${(100 * v).toFixed(1 + more)} %`);
 
@@ -20,8 +26,12 @@ const secondsText = orDash((s, more) => {
   if (Math.abs(s) < 0.0009995) return `${three(s * 1e6, more)} µs`;
   if (Math.abs(s) < 0.9995) return `${three(s * 1e3, more)} ms`;
   if (s < 119.5) return `${three(s, more)} s`;
-  const whole = Math.round(s), hours = Math.floor(whole / 3600), minutes = Math.floor((whole % 3600) / 60);
-  return hours >= 2 ? `${hours} h ${String(minutes).padStart(2, "0")} min` : `${Math.floor(whole / 60)} min ${String(whole % 60).padStart(2, "0")} s`;
+  const whole = Math.round(s),
+    hours = Math.floor(whole / 3600),
+    minutes = Math.floor((whole % 3600) / 60);
+  return hours >= 2
+    ? `${hours} h ${String(minutes).padStart(2, "0")} min`
+    : `${Math.floor(whole / 60)} min ${String(whole % 60).padStart(2, "0")} s`;
 });
 
 const numberText = (v, more = 0, digits = 4) => {
@@ -32,7 +42,9 @@ const numberText = (v, more = 0, digits = 4) => {
 
 // How values of a metric read, by the unit at the end of its name.
 const UNITS = [
-  ["_bytes", bytesText], ["_s", secondsText], ["accuracy", percentText],
+  ["_bytes", bytesText],
+  ["_s", secondsText],
+  ["accuracy", percentText],
   ["_c", orDash((v, more) => `${v.toFixed(1 + more)} °C`)],
   ["_w", orDash((v, more) => `${numberText(v, more, 3)} W`)],
   ["_j", orDash((v, more) => (v < 999.5 ? `${three(v, more)} J` : scaled(v, ["J", "kJ", "MJ"], more)))],
@@ -53,18 +65,40 @@ function tickTexts(values, text) {
 }
 
 const TITLES = {
-  "train/loss": "Loss", "eval/accuracy": "Test accuracy", "train/lr": "Learning rate", "codec/bits_per_value": "Bits per value",
-  "codec/relative_error": "Relative error of the codec", "gossip/consensus_distance": "Distance to neighbours’ models",
-  "net/sent_bytes": "Bytes sent a round", "sys/temperature_c": "Temperature", "sys/throttled": "Throttled (share of boards)", "sys/rss_bytes": "Resident memory",
-  "sys/peak_rss_bytes": "Peak memory", "sys/cpu_percent": "CPU load of the process", "sys/machine_percent": "CPU load of the machine", "sys/power_w": "Power", "sys/energy_j": "Energy a round",
-  "sys/frequency_hz": "CPU frequency", "sys/threads": "Threads", "sys/descriptors": "Open descriptors", "sys/tasks": "Coroutines",
-  "time/cpu_s": "CPU seconds a round", "train/examples": "Examples a round", "net/received_bytes": "Bytes received a round",
-  "net/link_bytes": "Bytes on the link a round", "net/payload_bytes": "Payload a round", "net/overhead_bytes": "Overhead a round",
+  "train/loss": "Loss",
+  "eval/accuracy": "Test accuracy",
+  "train/lr": "Learning rate",
+  "codec/bits_per_value": "Bits per value",
+  "codec/relative_error": "Relative error of the codec",
+  "gossip/consensus_distance": "Distance to neighbours’ models",
+  "net/sent_bytes": "Bytes sent a round",
+  "sys/temperature_c": "Temperature",
+  "sys/throttled": "Throttled (share of boards)",
+  "sys/rss_bytes": "Resident memory",
+  "sys/peak_rss_bytes": "Peak memory",
+  "sys/cpu_percent": "CPU load of the process",
+  "sys/machine_percent": "CPU load of the machine",
+  "sys/power_w": "Power",
+  "sys/energy_j": "Energy a round",
+  "sys/frequency_hz": "CPU frequency",
+  "sys/threads": "Threads",
+  "sys/descriptors": "Open descriptors",
+  "sys/tasks": "Coroutines",
+  "time/cpu_s": "CPU seconds a round",
+  "train/examples": "Examples a round",
+  "net/received_bytes": "Bytes received a round",
+  "net/link_bytes": "Bytes on the link a round",
+  "net/payload_bytes": "Payload a round",
+  "net/overhead_bytes": "Overhead a round",
   "time/round_s": "Seconds a round",
 };
 
 function titleOf(name) {
-  const words = name.split("/").pop().replace(/_(s|c|w|j|hz|bytes|percent)$/, "").replaceAll("_", " ");
+  const words = name
+    .split("/")
+    .pop()
+    .replace(/_(s|c|w|j|hz|bytes|percent)$/, "")
+    .replaceAll("_", " ");
   const area = name.startsWith("cpu/") ? "CPU seconds: " : "";
   return TITLES[name] || (area ? area + words : words.charAt(0).toUpperCase() + words.slice(1));
 }
@@ -84,22 +118,68 @@ function h(tag, attributes = {}, ...children) {
 
 // Buttons of which one is pressed.
 function segmented(label, choices, chosen, pick) {
-  const buttons = choices.map(([value, text]) => h("button", { type: "button", "aria-pressed": String(value === chosen), "data-value": value, onclick: () => {
-    buttons.forEach((b) => b.setAttribute("aria-pressed", String(b.dataset.value === String(value))));
-    pick(value);
-  } }, text));
+  const buttons = choices.map(([value, text]) =>
+    h(
+      "button",
+      {
+        type: "button",
+        "aria-pressed": String(value === chosen),
+        "data-value": value,
+        onclick: () => {
+          buttons.forEach((b) => b.setAttribute("aria-pressed", String(b.dataset.value === String(value))));
+          pick(value);
+        },
+      },
+      text,
+    ),
+  );
   return h("div", { class: "seg", role: "group", "aria-label": label }, buttons);
 }
 
 function table(header, rows, caption) {
-  return h("div", { class: "scroll" }, h("table", {}, caption && h("caption", { class: "muted" }, caption),
-    h("thead", {}, h("tr", {}, header.map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", {}, rows.map(({ cells, gone }) => h("tr", { class: gone ? "gone" : null }, cells.map((cell) => h("td", {}, cell)))))));
+  return h(
+    "div",
+    { class: "scroll" },
+    h(
+      "table",
+      {},
+      caption && h("caption", { class: "muted" }, caption),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          header.map((name) => h("th", { scope: "col" }, name)),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map(({ cells, gone }) =>
+          h(
+            "tr",
+            { class: gone ? "gone" : null },
+            cells.map((cell) => h("td", {}, cell)),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 // Made when it is opened: a table of many boards costs time that few need.
 function later(summary, make) {
-  const box = h("details", { class: "no-print", ontoggle: () => { if (box.open && box.children.length === 1) box.append(make()); } }, h("summary", {}, summary));
+  const box = h(
+    "details",
+    {
+      class: "no-print",
+      ontoggle: () => {
+        if (box.open && box.children.length === 1) box.append(make());
+      },
+    },
+    h("summary", {}, summary),
+  );
   return box;
 }
 

@@ -13,63 +13,160 @@ function s(tag, attributes, text) {
 
 // A board's round: when it began on the common clock, and its stretches [letter, seconds]. Null when it is not known.
 function roundOf(run, node, step) {
-  const table = run.tables[node], seconds = table["time/round_s"];
+  const table = run.tables[node],
+    seconds = table["time/round_s"];
   let row = seconds ? table.step.lastIndexOf(step) : -1;
   while (row >= 0 && !(table.step[row] === step && known(seconds[row]))) row--; // a record of that round without seconds is an evaluation's
   if (row < 0) return null;
-  const length = seconds[row], text = (run.doc.spans[node] || {})[step];
+  const length = seconds[row],
+    text = (run.doc.spans[node] || {})[step];
   const start = run.zero(node) + table.t_s[row] - length;
-  if (text) return { node, start, exact: true, spans: [...text.matchAll(/([a-z])(\d+)/g)].map(([, part, us]) => [part, us / 1e6]) };
-  return { node, start, exact: false, spans: GUESSED.map((part) => [part[0], table[`time/${part}_s`]?.[row] || 0]).filter(([, v]) => v > 0) };
+  if (text)
+    return {
+      node,
+      start,
+      exact: true,
+      spans: [...text.matchAll(/([a-z])(\d+)/g)].map(([, part, us]) => [part, us / 1e6]),
+    };
+  return {
+    node,
+    start,
+    exact: false,
+    spans: GUESSED.map((part) => [part[0], table[`time/${part}_s`]?.[row] || 0]).filter(([, v]) => v > 0),
+  };
 }
 
 function ganttView(app) {
   let step = null;
-  const box = h("div", { class: "plot gantt" }), note = h("p", { class: "note" }), more = h("div", {});
+  const box = h("div", { class: "plot gantt" }),
+    note = h("p", { class: "note" }),
+    more = h("div", {});
   const card = app.card("gantt", "One round, board by board", "full", note, partLegend(), box, more);
-  const number = h("input", { type: "number", min: 0, "aria-label": "round", onchange: () => go(Number(number.value)) });
-  const move = (way) => { const all = recorded(app.run); const at = all.findIndex((v) => v >= step); go(way > 0 ? all.find((v) => v > step) ?? step : all[(at < 0 ? all.length : at) - 1] ?? step); };
-  const go = (to) => { step = to; draw(); };
-  card.head.append(h("div", { class: "field" }, "round", h("button", { type: "button", "aria-label": "earlier recorded round", onclick: () => move(-1) }, "‹"), number, h("button", { type: "button", "aria-label": "later recorded round", onclick: () => move(1) }, "›")));
+  const number = h("input", {
+    type: "number",
+    min: 0,
+    "aria-label": "round",
+    onchange: () => go(Number(number.value)),
+  });
+  const move = (way) => {
+    const all = recorded(app.run);
+    const at = all.findIndex((v) => v >= step);
+    go(way > 0 ? (all.find((v) => v > step) ?? step) : (all[(at < 0 ? all.length : at) - 1] ?? step));
+  };
+  const go = (to) => {
+    step = to;
+    draw();
+  };
+  card.head.append(
+    h(
+      "div",
+      { class: "field" },
+      "round",
+      h("button", { type: "button", "aria-label": "earlier recorded round", onclick: () => move(-1) }, "‹"),
+      number,
+      h("button", { type: "button", "aria-label": "later recorded round", onclick: () => move(1) }, "›"),
+    ),
+  );
   const draw = () => {
-    const run = app.run, steps = run.steps;
+    const run = app.run,
+      steps = run.steps;
     if (step === null || step < steps[0] || step > steps.at(-1)) step = middle(run);
-    if (!steps.includes(step)) step = steps.reduce((a, b) => (Math.abs(b - step) < Math.abs(a - step) ? b : a), steps[0]);
+    if (!steps.includes(step))
+      step = steps.reduce((a, b) => (Math.abs(b - step) < Math.abs(a - step) ? b : a), steps[0]);
     number.value = step;
     number.max = steps.at(-1);
-    const rows = run.nodes.filter((node) => app.picked(node)).map((node) => roundOf(run, node, step)).filter((r) => r);
+    const rows = run.nodes
+      .filter((node) => app.picked(node))
+      .map((node) => roundOf(run, node, step))
+      .filter((r) => r);
     const exact = rows.length && rows.every((r) => r.exact);
-    note.textContent = !rows.length ? "" : (exact ? "Stretches as they were." : "Of this round only the sums of the parts were recorded; they are drawn in their usual order (‹ › go to rounds with all stretches).")
-      + (run.nodes.every((node) => node in run.doc.clocks) ? "" : " Boards’ clocks are set by the beginning of their first round.");
-    box.replaceChildren(rows.length ? ganttSvg(app, rows, Math.max(280, box.clientWidth)) : h("p", { class: "empty" }, "no seconds measured in this round"));
-    more.replaceChildren(later("as a table", () => table(["board", "began", ...PARTS], rows.map((r) => ({ cells: [r.node, secondsText(r.start - Math.min(...rows.map((q) => q.start))), ...PARTS.map((part) => secondsText(r.spans.reduce((a, [p, v]) => a + (p === part[0] ? v : 0), 0)))] })))));
+    note.textContent = !rows.length
+      ? ""
+      : (exact
+          ? "Stretches as they were."
+          : "Of this round only the sums of the parts were recorded; they are drawn in their usual order (‹ › go to rounds with all stretches).") +
+        (run.nodes.every((node) => node in run.doc.clocks)
+          ? ""
+          : " Boards’ clocks are set by the beginning of their first round.");
+    box.replaceChildren(
+      rows.length
+        ? ganttSvg(app, rows, Math.max(280, box.clientWidth))
+        : h("p", { class: "empty" }, "no seconds measured in this round"),
+    );
+    more.replaceChildren(
+      later("as a table", () =>
+        table(
+          ["board", "began", ...PARTS],
+          rows.map((r) => ({
+            cells: [
+              r.node,
+              secondsText(r.start - Math.min(...rows.map((q) => q.start))),
+              ...PARTS.map((part) => secondsText(r.spans.reduce((a, [p, v]) => a + (p === part[0] ? v : 0), 0))),
+            ],
+          })),
+        ),
+      ),
+    );
   };
   return { element: card.element, draw };
 }
 
 // Rounds of which the stretches of the most boards are known.
-const recorded = (run) => run.cached("recorded", () => {
-  const count = new Map();
-  for (const of of Object.values(run.doc.spans)) for (const step of Object.keys(of)) count.set(Number(step), (count.get(Number(step)) || 0) + 1);
-  const most = Math.max(0, ...count.values()), all = [...count.keys()].filter((step) => count.get(step) === most).sort((a, b) => a - b);
-  return all.length ? all : [...run.steps];
-});
-const middle = (run) => { const all = recorded(run); return all[Math.floor(all.length / 2)] ?? run.steps[0]; };
+const recorded = (run) =>
+  run.cached("recorded", () => {
+    const count = new Map();
+    for (const of of Object.values(run.doc.spans))
+      for (const step of Object.keys(of)) count.set(Number(step), (count.get(Number(step)) || 0) + 1);
+    const most = Math.max(0, ...count.values()),
+      all = [...count.keys()].filter((step) => count.get(step) === most).sort((a, b) => a - b);
+    return all.length ? all : [...run.steps];
+  });
+const middle = (run) => {
+  const all = recorded(run);
+  return all[Math.floor(all.length / 2)] ?? run.steps[0];
+};
 
 function ganttSvg(app, rows, width) {
-  const names = width < 520 ? 64 : 108, row = rows.length > 10 ? 19 : 25, top = 4, bottom = 22, height = top + bottom + row * rows.length;
-  const first = Math.min(...rows.map((r) => r.start)), last = Math.max(...rows.map((r) => r.start + r.spans.reduce((a, [, v]) => a + v, 0)));
+  const names = width < 520 ? 64 : 108,
+    row = rows.length > 10 ? 19 : 25,
+    top = 4,
+    bottom = 22,
+    height = top + bottom + row * rows.length;
+  const first = Math.min(...rows.map((r) => r.start)),
+    last = Math.max(...rows.map((r) => r.start + r.spans.reduce((a, [, v]) => a + v, 0)));
   const x = (t) => names + ((t - first) / (last - first || 1)) * (width - names - 14);
-  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Each board’s round from left to right" });
+  const svg = s("svg", {
+    width,
+    height,
+    viewBox: `0 0 ${width} ${height}`,
+    role: "img",
+    "aria-label": "Each board’s round from left to right",
+  });
   for (const t of ticks(last - first, width < 520 ? 4 : 9)) {
-    svg.append(s("line", { x1: x(first + t), x2: x(first + t), y1: top, y2: height - bottom }), s("text", { x: x(first + t), y: height - 7, "text-anchor": t ? "middle" : "start", class: "axis" }, t ? secondsText(t) : "0"));
+    svg.append(
+      s("line", { x1: x(first + t), x2: x(first + t), y1: top, y2: height - bottom }),
+      s(
+        "text",
+        { x: x(first + t), y: height - 7, "text-anchor": t ? "middle" : "start", class: "axis" },
+        t ? secondsText(t) : "0",
+      ),
+    );
   }
   rows.forEach((r, k) => {
-    const y = top + k * row, name = r.node.length > names / 7 ? r.node.slice(0, Math.floor(names / 7) - 1) + "…" : r.node;
+    const y = top + k * row,
+      name = r.node.length > names / 7 ? r.node.slice(0, Math.floor(names / 7) - 1) + "…" : r.node;
     svg.append(s("text", { x: 0, y: y + row / 2 + 4 }, name));
     let t = r.start;
     for (const [part, length] of r.spans) {
-      const a = x(t), b = x(t + length), rect = s("rect", { x: a.toFixed(2), y: y + 2, width: Math.max(0.3, b - a).toFixed(2), height: row - 5, class: part });
+      const a = x(t),
+        b = x(t + length),
+        rect = s("rect", {
+          x: a.toFixed(2),
+          y: y + 2,
+          width: Math.max(0.3, b - a).toFixed(2),
+          height: row - 5,
+          class: part,
+        });
       rect.info = [r.node, LETTER[part], length, t - first];
       svg.append(rect);
       t += length;
@@ -78,14 +175,19 @@ function ganttSvg(app, rows, width) {
   svg.addEventListener("pointermove", (event) => {
     const info = event.target.info;
     if (!info) return hideTip();
-    showTip(event.clientX, event.clientY, info[0], [[css(`--${info[1]}`), info[1], secondsText(info[2])], [null, "from", secondsText(info[3])]]);
+    showTip(event.clientX, event.clientY, info[0], [
+      [css(`--${info[1]}`), info[1], secondsText(info[2])],
+      [null, "from", secondsText(info[3])],
+    ]);
   });
   svg.addEventListener("pointerleave", hideTip);
   return svg;
 }
 
 function ticks(length, most) {
-  const rough = length / most || 1, power = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].map((m) => m * power).find((v) => v >= rough);
+  const rough = length / most || 1,
+    power = 10 ** Math.floor(Math.log10(rough)),
+    step = [1, 2, 5, 10].map((m) => m * power).find((v) => v >= rough);
   const out = [];
   for (let t = 0; t <= length * 0.97; t += step) out.push(t);
   return out;

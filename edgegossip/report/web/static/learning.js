@@ -5,19 +5,38 @@ const LINES = 6; // up to so many boards are lines without asking
 function metricSeries(app, run, name, { color, label = "", dots = false } = {}) {
   const rows = run.shown(name, app.state.chosen);
   if (!rows.length) return { series: [], bands: [] };
-  const sparse = name.startsWith("eval/"), lead = label ? `${label}: ` : "";
+  const sparse = name.startsWith("eval/"),
+    lead = label ? `${label}: ` : "";
   if (rows.length === 1 || ((app.state.every || rows.length <= LINES) && !label)) {
     const m = run.matrix(name);
-    const series = rows.map((k) => ({ label: run.nodes[k], y: m[k], kind: sparse ? "last" : "both", color: boardColor(run.boards.indexOf(k) < 0 ? 0 : run.boards.indexOf(k)), dash: boardDash(Math.max(0, run.boards.indexOf(k))), spanGaps: sparse, dots: dots || undefined, width: rows.length > 3 ? 1.1 : 1.5 }));
+    const series = rows.map((k) => ({
+      label: run.nodes[k],
+      y: m[k],
+      kind: sparse ? "last" : "both",
+      color: boardColor(run.boards.indexOf(k) < 0 ? 0 : run.boards.indexOf(k)),
+      dash: boardDash(Math.max(0, run.boards.indexOf(k))),
+      spanGaps: sparse,
+      dots: dots || undefined,
+      width: rows.length > 3 ? 1.1 : 1.5,
+    }));
     return { series, bands: [], arrays: rows.map((k) => m[k]), sorted: true };
   }
-  const { mean, low, high } = run.spread(name, rows), ink = color || css("--accent");
+  const { mean, low, high } = run.spread(name, rows),
+    ink = color || css("--accent");
   const edge = { width: 0, color: "transparent", dots: false, spanGaps: sparse };
   return {
     series: [
       { ...edge, label: `${lead}greatest`, y: high, kind: sparse ? "last" : "max" },
       { ...edge, label: `${lead}least`, y: low, kind: sparse ? "last" : "min" },
-      { label: `${lead}mean of ${rows.length} boards`, y: mean, kind: sparse ? "last" : "mean", color: ink, width: 1.8, spanGaps: sparse, dots: dots || undefined },
+      {
+        label: `${lead}mean of ${rows.length} boards`,
+        y: mean,
+        kind: sparse ? "last" : "mean",
+        color: ink,
+        width: 1.8,
+        spanGaps: sparse,
+        dots: dots || undefined,
+      },
     ],
     bands: [{ series: [1, 2], fill: `${ink}33` }],
     arrays: [high],
@@ -25,12 +44,33 @@ function metricSeries(app, run, name, { color, label = "", dots = false } = {}) 
 }
 
 function metricView(app, name, size, extra = {}) {
-  const box = h("div", { class: "plot" }), legend = h("div", { class: "legend" });
-  const card = app.card(`m-${name.replace(/[^a-z0-9]+/gi, "-")}`, extra.title || titleOf(name), size, extra.note && h("p", { class: "note" }, extra.note), legend, box);
-  const chart = new Chart(box, { label: titleOf(name), xText: app.xText, yText: unitOf(name), zoomed: app.zoomed, sync: "x", height: extra.height || 210 });
+  const box = h("div", { class: "plot" }),
+    legend = h("div", { class: "legend" });
+  const card = app.card(
+    `m-${name.replace(/[^a-z0-9]+/gi, "-")}`,
+    extra.title || titleOf(name),
+    size,
+    extra.note && h("p", { class: "note" }, extra.note),
+    legend,
+    box,
+  );
+  const chart = new Chart(box, {
+    label: titleOf(name),
+    xText: app.xText,
+    yText: unitOf(name),
+    zoomed: app.zoomed,
+    sync: "x",
+    height: extra.height || 210,
+  });
   const draw = () => {
-    const { from, to } = app.state, drawn = metricSeries(app, app.run, name, extra);
-    const data = { ...app.axis(), ...drawn, zero: extra.zero, top: drawn.arrays && !name.startsWith("eval/") ? topOf(drawn.arrays, from, to) : undefined };
+    const { from, to } = app.state,
+      drawn = metricSeries(app, app.run, name, extra);
+    const data = {
+      ...app.axis(),
+      ...drawn,
+      zero: extra.zero,
+      top: drawn.arrays && !name.startsWith("eval/") ? topOf(drawn.arrays, from, to) : undefined,
+    };
     if (extra.also && app.run.has(extra.also)) addTest(app, data, extra.also);
     legend.replaceChildren(...legendOf(data.series));
     chart.draw(data);
@@ -42,20 +82,62 @@ function metricView(app, name, size, extra = {}) {
 function addTest(app, data, name) {
   const rows = app.run.shown(name, app.state.chosen);
   if (!rows.length) return;
-  data.series = [...data.series, { label: `test, ${rows.length > 1 ? "mean of boards" : app.run.nodes[rows[0]]}`, y: app.run.spread(name, rows).mean, kind: "last", color: css("--ink"), dash: [4, 3], spanGaps: true, width: 1.5, dots: true }];
+  data.series = [
+    ...data.series,
+    {
+      label: `test, ${rows.length > 1 ? "mean of boards" : app.run.nodes[rows[0]]}`,
+      y: app.run.spread(name, rows).mean,
+      kind: "last",
+      color: css("--ink"),
+      dash: [4, 3],
+      spanGaps: true,
+      width: 1.5,
+      dots: true,
+    },
+  ];
 }
 
 function legendOf(series) {
   const shown = series.filter((s) => s.width !== 0);
   if (shown.length > 10) return [];
-  const entries = shown.map((s) => h("span", {}, h("i", { class: `line ${s.dash && s.dash.length ? "dashed" : ""}`, style: { borderTopColor: s.color } }), s.label));
-  if (shown.length < series.length) entries.push(h("span", {}, h("i", { style: { background: `${shown[0].color}33` } }), "least to greatest board"));
+  const entries = shown.map((s) =>
+    h(
+      "span",
+      {},
+      h("i", { class: `line ${s.dash && s.dash.length ? "dashed" : ""}`, style: { borderTopColor: s.color } }),
+      s.label,
+    ),
+  );
+  if (shown.length < series.length)
+    entries.push(h("span", {}, h("i", { style: { background: `${shown[0].color}33` } }), "least to greatest board"));
   return entries;
 }
 
 const FIRST = ["codec/bits_per_value", "codec/relative_error", "gossip/consensus_distance", "net/sent_bytes"];
-const SENSORS = ["sys/temperature_c", "sys/throttled", "sys/frequency_hz", "sys/power_w", "sys/energy_j", "sys/rss_bytes", "sys/cpu_percent", "sys/machine_percent"];
-const DULL = new Set(["train/lr", "train/examples", "sys/threads", "sys/descriptors", "sys/tasks", "sys/peak_rss_bytes", "net/link_bytes", "net/payload_bytes", "net/overhead_bytes", "net/received_bytes", "time/cpu_s", "server/answers"]);
+const SENSORS = [
+  "sys/temperature_c",
+  "sys/throttled",
+  "sys/frequency_hz",
+  "sys/power_w",
+  "sys/energy_j",
+  "sys/rss_bytes",
+  "sys/cpu_percent",
+  "sys/machine_percent",
+];
+const DULL = new Set([
+  "train/lr",
+  "train/examples",
+  "sys/threads",
+  "sys/descriptors",
+  "sys/tasks",
+  "sys/peak_rss_bytes",
+  "net/link_bytes",
+  "net/payload_bytes",
+  "net/overhead_bytes",
+  "net/received_bytes",
+  "time/cpu_s",
+  "server/answers",
+]);
 
 // Metrics that the run has and that nobody named yet: whatever sensors write is drawn.
 function sensorNames(run) {
@@ -66,15 +148,26 @@ function sensorNames(run) {
 
 // One plot of whatever is chosen.
 function anyView(app) {
-  const box = h("div", { class: "plot" }), legend = h("div", { class: "legend" });
+  const box = h("div", { class: "plot" }),
+    legend = h("div", { class: "legend" });
   const choose = h("select", { "aria-label": "metric", onchange: () => draw() });
   const card = app.card("any", "Any metric", "full", legend, box);
   card.head.append(choose);
   let chart = null;
   const draw = () => {
-    const names = [...app.run.names].filter((n) => !["step", "t_s", "rounds"].includes(n)).sort(), now = names.includes(choose.value) ? choose.value : names.includes("time/round_s") ? "time/round_s" : names[0];
+    const names = [...app.run.names].filter((n) => !["step", "t_s", "rounds"].includes(n)).sort(),
+      now = names.includes(choose.value) ? choose.value : names.includes("time/round_s") ? "time/round_s" : names[0];
     choose.replaceChildren(...names.map((name) => h("option", { value: name, selected: name === now }, name)));
-    chart = chart || new Chart(box, { label: "Any metric", xText: app.xText, yText: (v, more) => unitOf(choose.value)(v, more), zoomed: app.zoomed, sync: "x", height: 250 });
+    chart =
+      chart ||
+      new Chart(box, {
+        label: "Any metric",
+        xText: app.xText,
+        yText: (v, more) => unitOf(choose.value)(v, more),
+        zoomed: app.zoomed,
+        sync: "x",
+        height: 250,
+      });
     const drawn = metricSeries(app, app.run, now);
     legend.replaceChildren(...legendOf(drawn.series));
     chart.draw({ ...app.axis(), ...drawn, top: drawn.arrays && topOf(drawn.arrays, app.state.from, app.state.to) });
