@@ -19,7 +19,8 @@ from edgegossip.node.notify import ServiceSink, service
 from edgegossip.node.spec import NodeSpec, check_names, default_members, make_algorithm
 from edgegossip.profiling.environment import environment
 from edgegossip.profiling.run_folder import RunFolder
-from edgegossip.profiling.sinks import RecordSink, Tee
+from edgegossip.profiling.sinks import RecordSink
+from edgegossip.profiling.tee import Tee
 from edgegossip.recipe import Recipe
 from edgegossip.report.live import Live, LiveSink
 from edgegossip.types import ConfigError

@@ -21,8 +21,8 @@ from edgegossip.launch.server import coordinator_keeper, own_evaluation, save_fi
 from edgegossip.launch.unfinished import unfinished
 from edgegossip.node.spec import check_names, default_members
 from edgegossip.profiling.run_folder import RunFolder
-from edgegossip.profiling.sinks import Tee
 from edgegossip.profiling.summary import COORDINATOR
+from edgegossip.profiling.tee import Tee
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.report.live import Live, LiveSink
 from edgegossip.types import ConfigError, NodeId, Vec
@@ -162,7 +162,7 @@ def _serve(
                 sink.event(name, "finished", f"{name} finished")
     finally:
         coordinator.stop()
-        live.close()
+        sink.close()  # what was written is in the folder then
 
 
 def _join_command(recipe: Recipe, options: CoordinatorOptions, address: str, secure: bool) -> str:

@@ -19,8 +19,8 @@ from edgegossip.launch.preflight import notices, preflight
 from edgegossip.node.spec import default_members
 from edgegossip.profiling.environment import environment
 from edgegossip.profiling.run_folder import RunFolder, read_run
-from edgegossip.profiling.sinks import Tee
 from edgegossip.profiling.summary import summarise
+from edgegossip.profiling.tee import Tee
 from edgegossip.recipe import Recipe
 from edgegossip.report.live import Live, LiveSink
 from edgegossip.types import ConfigError, DataError, NodeId
@@ -103,7 +103,7 @@ def _train(
         try:
             _mode(recipe.run.mode)(LocalRun(recipe, members, run_id, folder, sink, resumed, folders))
         finally:
-            live.close()
+            sink.close()  # what was written is in the folder then
 
 
 def _mode(name: str) -> Callable[[LocalRun], Mapping[NodeId, str]]:

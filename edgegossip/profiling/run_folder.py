@@ -59,7 +59,9 @@ class RunFolder(RecordSink):
     """The sink that keeps. Each record is one write to the kernel before `write` returns: kill -9 loses none of them,
     power loss those that the kernel had not put on the disk yet. A disk that takes no more, once the folder is there, costs
     records and not the run: `warn` is told, at most every WARN_S, and an event says how many are missing when it takes them
-    again."""
+    again. A disk that hangs holds whoever writes: in a Tee that is a thread of its own."""
+
+    what = "the disk of the run folder"
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Sinks other than the run folder: a pipe to the parent process, and several sinks at once.
+"""Sinks other than the run folder: a pipe to the parent process. Several at once: tee.py.
 
 Each sink takes measurements of its own process (`metrics`, `event`; it puts the time on them) and whole records of
 another process (`write`; relayed as they are).
@@ -21,6 +21,8 @@ HEARTBEAT = b".\n"
 
 class RecordSink(ABC):
     """A records.Sink that also relays. Time 0 of `t_s` is when the sink was made, or `start_s` of the same clock."""
+
+    what = ""  # of a sink that may hang: what it is, for sentences. Such a one belongs into a Tee
 
     def __init__(self, start_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -84,21 +86,3 @@ class PipeSink(RecordSink):
 
     def close(self) -> None:
         """Nothing is buffered, so there is nothing to do."""
-
-
-class Tee(RecordSink):
-    """Several sinks at once, with one time stamp for all of them."""
-
-    def __init__(
-        self, *sinks: RecordSink, start_s: float | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__(start_s, clock)
-        self._sinks = sinks
-
-    def write(self, record: Record) -> None:
-        for sink in self._sinks:
-            sink.write(record)
-
-    def close(self) -> None:
-        for sink in self._sinks:
-            sink.close()

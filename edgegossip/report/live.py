@@ -86,6 +86,8 @@ class Live:
 class LiveSink(RecordSink):
     """The live display as a sink, for a Tee."""
 
+    what = "the display"
+
     def __init__(self, live: Live, start_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(start_s, clock)
         self._live = live

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 
 import pytest
 
+from edgegossip.profiling import tee as tees
 from edgegossip.profiling.lines import EventRecord, MetricsRecord, parse_record
-from edgegossip.profiling.sinks import PipeSink, RecordSink, Tee
-from edgegossip.types import HostError
+from edgegossip.profiling.sinks import PipeSink, RecordSink
+from edgegossip.profiling.tee import Tee
+from edgegossip.types import HostError, LocalError
 
 
 class Kept(RecordSink):
@@ -59,3 +63,78 @@ def test_tee_gives_every_sink_the_same_record_and_relays_others_as_they_are():
     tee.close()
     assert a.records == b.records == [MetricsRecord("x", 0, 2.0, {"k": 1}), relayed]
     assert a.closed and b.closed
+
+
+class Hanging(Kept):
+    """A disk that answers while `answers` is set."""
+
+    what = "the disk"
+
+    def __init__(self):
+        super().__init__()
+        self.answers, self.held = threading.Event(), threading.Event()
+        self.answers.set()
+
+    def write(self, record):
+        if not self.answers.is_set():
+            self.held.set()
+            assert self.answers.wait(30)
+        super().write(record)
+
+
+def test_a_sink_that_hangs_holds_nobody_and_gets_what_waited_when_it_is_back(monkeypatch):
+    monkeypatch.setattr(tees, "MOST_RECORDS", 20)
+    monkeypatch.setattr(tees, "HANGS_S", 0.2)
+    disk, other = Hanging(), Kept()
+    tee = Tee(disk, other)
+    disk.answers.clear()
+    tee.metrics("a", 0, {})
+    assert disk.held.wait(30)
+    began = time.monotonic()
+    for step in range(1, 50):
+        tee.metrics("a", step, {})
+    assert time.monotonic() - began < 10  # PATIENCE_S once
+    time.sleep(max(0.0, began + 0.3 - time.monotonic()))
+    tee.event("a", "waiting", "for b")
+    said = [r.text for r in other.records if isinstance(r, EventRecord)]
+    assert said == ["for b", "the disk has not answered for 0 s; the run goes on, and the records for it wait"]
+    disk.answers.set()
+    tee.close()
+    kept = [r.step for r in disk.records if isinstance(r, MetricsRecord)]
+    assert kept == [*range(21)] and disk.closed and len(other.records) == 52
+    [lost] = [r for r in disk.records if isinstance(r, EventRecord)]
+    assert (lost.name, lost.fields) == ("records-lost", {"records": 30})
+
+
+def test_a_sink_that_hangs_for_good_does_not_hold_the_end(monkeypatch, capsys):
+    monkeypatch.setattr(tees, "CLOSE_S", 0.1)
+    disk, other = Hanging(), Kept()
+    tee = Tee(disk, other)
+    disk.answers.clear()
+    tee.metrics("a", 0, {})
+    assert disk.held.wait(30)
+    tee.close()
+    assert other.closed and not disk.closed and "1 records or more are missing" in capsys.readouterr().err
+    disk.answers.set()
+
+
+def test_a_record_is_with_the_disk_before_the_next_one_is_taken():
+    disk = Hanging()
+    tee = Tee(disk)
+    for step in range(300):
+        tee.metrics("a", step, {})
+        assert len(disk.records) >= step
+    tee.close()
+
+
+def test_a_mistake_in_a_record_is_its_callers():
+    class Picky(Kept):
+        what = "the disk"
+
+        def write(self, record):
+            raise LocalError("a record holds numbers")
+
+    tee = Tee(Picky())
+    tee.metrics("a", 0, {})
+    with pytest.raises(LocalError, match="holds numbers"):
+        tee.metrics("a", 1, {})

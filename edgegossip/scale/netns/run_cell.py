@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from edgegossip.launch.preflight import preflight
 from edgegossip.launch.run import make_folder
 from edgegossip.node.spec import default_members, make_algorithm
 from edgegossip.profiling.run_folder import RunFolder, read_run
-from edgegossip.profiling.sinks import Tee
 from edgegossip.profiling.summary import summarise
+from edgegossip.profiling.tee import Tee
 from edgegossip.scale import measure
 from edgegossip.scale.cells import WARM_UP, Cell
 from edgegossip.scale.netns.access_point import AccessPoint
@@ -56,6 +57,7 @@ def run_cell(cell: Cell, runs_dir: Path, nursery: Nursery | None = None) -> dict
             AccessPoint(cell.devices, cell.how["rate_bps"], cell.how["link"]) as network,
             tempfile.TemporaryDirectory(prefix="edgegossip-") as temporary,
             Conductor(Path(temporary) / "pace", cell.devices, cores, network, cell.how["slower"]) as conductor,
+            closing(Tee(folder)) as sink,
         ):
             places = {name: k for k, name in enumerate(members, 1)}
             machines = Machines(
@@ -64,7 +66,7 @@ def run_cell(cell: Cell, runs_dir: Path, nursery: Nursery | None = None) -> dict
                 conductor.path,
                 nursery,
             )
-            run = LocalRun(cell.recipe, members, run_id, folder, Tee(folder), machines=machines)
+            run = LocalRun(cell.recipe, members, run_id, folder, sink, machines=machines)
             lost = run_gossip(run)
             if conductor.hung:
                 raise RunError("no board said a word for a quarter of an hour")
