@@ -29,6 +29,7 @@ from edgegossip.types import ConfigError, DataError, HostError
 _NAME = re.compile(r"(\d{10})\.ckpt")
 _PART = re.compile(r"\.\d{10}\.part")
 _SMALL_BYTES = 2**16
+_LOST = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # bad sectors, as file systems tell of them: other files may be whole
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -64,13 +65,15 @@ class Store:
 
     def load(self, outside: Any = None) -> Found | None:
         """The newest checkpoint; None when there is none that is whole. Raises ConfigError when the newest one is of something
-        else, DataError when it is whole and cannot be understood or read, HostError when another process is at work here."""
+        else, DataError when it is whole and cannot be understood, or when none can be read because of the disk, HostError when
+        another process is at work here."""
         self._take()
         skipped: list[str] = []
         try:
             numbers = self._numbers()
         except OSError as error:
             raise DataError(f"checkpoints in {self.folder} cannot be read: {error.strerror or error}") from None
+        unread = ""
         for number in numbers:
             path = self._path(number)
             try:
@@ -82,9 +85,16 @@ class Store:
             except Unusable as error:
                 raise DataError(f"checkpoint {path} cannot be used: {error}") from None
             except OSError as error:
-                raise DataError(f"checkpoint {path} cannot be read: {error.strerror or error}") from None
+                unread = f"checkpoint {path} cannot be read: {error.strerror or error}"
+                if error.errno not in _LOST:
+                    raise DataError(unread) from None
+                self._bad.add(number)
+                skipped.append(f"{unread}; it is passed over")
+                continue
             self._good = [number]
             return Found(value, meta, path, tuple(skipped))
+        if unread:
+            raise DataError(unread)
         return None
 
     def save(self, value: Any, **meta: Any) -> None:

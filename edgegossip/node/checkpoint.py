@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +11,23 @@ from edgegossip.layout import Layout
 from edgegossip.profiling.files import replacing
 from edgegossip.types import DataError, HostError, LocalError, Vec
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class DiskFull(HostError):
+    """There is no room for the file."""
+
 
 def save_model(path: Path, layout: Layout, x: Vec) -> None:
-    """Write x, float32[n], by tensor name. Temporary file, fsync, rename, fsync of the folder. Raises HostError."""
+    """Write x, float32[n], by tensor name. Temporary file, fsync, rename, fsync of the folder. Raises HostError, DiskFull when
+    that is why."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             np.savez(file, **layout.views(x))  # type: ignore[arg-type]
     except OSError as error:
-        raise HostError(f"cannot save the model to {path}: {error.strerror}") from None
+        kind = DiskFull if error.errno in _FULL else HostError
+        raise kind(f"cannot save the model to {path}: {error.strerror}") from None
 
 
 def load_model(path: Path, layout: Layout) -> Vec:

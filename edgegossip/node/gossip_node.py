@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 from edgegossip import recipe as recipes
 from edgegossip.frame import Limits, parse_header
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, RoundDone
-from edgegossip.layout import Layout
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, Transport, TransportEvent
-from edgegossip.node.checkpoint import save_model
 from edgegossip.node.driver import ANNOUNCE_S, Driver, down_text
 from edgegossip.node.early import Early
 from edgegossip.node.far import Far
+from edgegossip.node.final import save_final
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.presence import Presence
 from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view, neighbours_of
@@ -27,7 +26,7 @@ from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.training import build_workload
 from edgegossip.training.base import Workload, stages_of
-from edgegossip.types import DecodeError, HostError, LocalUpdate, Metrics, NodeId, Round, RunError, Vec
+from edgegossip.types import DecodeError, LocalUpdate, Metrics, NodeId, Round, RunError
 
 if TYPE_CHECKING:
     from edgegossip.node.keeper import Keeper, Restored
@@ -180,7 +179,7 @@ def train(
         if keeper is not None:
             keeper.close(patience_s)
     if save_to is not None:
-        _save(save_to, workload.layout, driver.model, keeper)
+        save_final(save_to, workload.layout, driver.model, driver.round, keeper, spec.name, sink)
     text = f"{spec.name} finished: accuracy {metrics.accuracy:.4f}"
     sink.event(spec.name, "finished", text, accuracy=metrics.accuracy, loss=metrics.loss)
     return metrics
@@ -219,17 +218,6 @@ def _begin(spec: NodeSpec, driver: Driver, loaded: Loaded, down: frozenset[NodeI
     driver.resume(loaded.restored.state, down)
     text = f"{spec.name} trains {values} values, from its checkpoint of round {loaded.restored.round}"
     sink.event(spec.name, "started", text, values=values, round=loaded.restored.round, unix_s=time.time())
-
-
-def _save(path: Path, layout: Layout, model: Vec, keeper: Keeper | None) -> None:
-    """The model. Older checkpoints give way to it; the newest stays, so that the board can be resumed once there is room.
-    Raises HostError."""
-    try:
-        save_model(path, layout, model)
-    except HostError:
-        if keeper is None or not keeper.make_room():
-            raise
-        save_model(path, layout, model)
 
 
 class _Reporter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from random import Random
@@ -191,6 +192,32 @@ def test_on_a_full_disk_older_ones_make_room_and_what_was_there_stays() -> None:
     disk.capacity_bytes = None
     store.save(value_of(5), round=5)
     assert newest(disk.after_kill()) == 5
+
+
+@pytest.mark.parametrize("bad", [1, 2])
+def test_a_checkpoint_on_a_bad_sector_is_passed_over(bad: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest, or both: then the disk is to be mended, for a board that begins anew has forgotten all."""
+    disk = FakeDisk()
+    play(disk, 2)
+    disk, reads = disk.after_kill(), 0
+    real = disk.open
+
+    def open(path: str) -> object:
+        nonlocal reads
+        reads += 1
+        if reads <= bad:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path)
+
+    monkeypatch.setattr(disk, "open", open)
+    store = store_on(disk)
+    if bad == 2:
+        with pytest.raises(DataError, match="cannot be read: Input/output error"):
+            store.load()
+        return
+    found = store.load()
+    assert found is not None and found.meta["round"] == 1
+    assert "0000000002.ckpt cannot be read: Input/output error; it is passed over" in found.skipped[0]
 
 
 def test_a_read_only_disk_can_be_read() -> None:
