@@ -34,7 +34,9 @@ _DPKG = ("path-exclude=/usr/share/man/*", "path-exclude=/usr/share/locale/*", "p
 _DOCS = ("path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright")  # licences stay
 # A shell reads it: Debian's raspi-firmware, which writes config.txt and cmdline.txt with each kernel.
 _RASPI_FIRMWARE = f'ROOTPART="LABEL={ext4.LABEL}"\nKERNEL="auto"\nINITRAMFS="auto"\nCONSOLES="ttyS1,115200 tty0"\n'
-_FSTAB = f"LABEL={ext4.LABEL} / ext4 rw,noatime 0 1\nLABEL={fat.LABEL} /boot/firmware vfat rw,umask=0077 0 2\n"
+# A board whose boot partition is late or damaged still trains: without `nofail` it would wait at an emergency shell.
+_BOOT_OPTIONS = "rw,umask=0077,nofail,x-systemd.device-timeout=10min"
+_FSTAB = f"LABEL={ext4.LABEL} / ext4 rw,noatime 0 1\nLABEL={fat.LABEL} /boot/firmware vfat {_BOOT_OPTIONS} 0 2\n"
 _TIMEOUT_S = 5400.0
 
 

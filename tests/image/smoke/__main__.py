@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ def main() -> int:
     if os.geteuid():
         print("this needs root: for the root file system's owners, and a network namespace of its own", file=sys.stderr)
         return 4
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through every `finally`: no emulator is left behind
     options.work.mkdir(parents=True, exist_ok=True)
     again = [options.only] if options.only else names[names.index(options.start) :] if options.start else []
     if not os.environ.get(_INSIDE):

@@ -131,7 +131,11 @@ class Board:
         ]
 
 
-_LOUD = "systemd.journald.forward_to_console=1 systemd.journald.max_level_console=info systemd.show_status=0"
+# What happens goes to the console; and an emulated machine on a busy one is slower than systemd's patience with a board.
+_LOUD = (
+    "systemd.journald.forward_to_console=1 systemd.journald.max_level_console=info systemd.show_status=0 "
+    "systemd.default_timeout_start_sec=1800 systemd.default_device_timeout_sec=1800"
+)
 
 
 def new_card(image: Path, card: Path) -> None:
