@@ -19,7 +19,7 @@ _STATES = {
     "restarted": "starting",
 }
 _QUIET = frozenset({*_STATES, "waiting"} - {"lost", "restarted"})  # change a board's line and say nothing
-_ALARMS = frozenset(
+ALARMS = frozenset(
     {
         "lost",
         "restarted",
@@ -117,7 +117,7 @@ class Fleet:
             return None
         own = record.text.startswith(record.node) or record.name == "lost"
         text = record.text if own else f"{record.node}: {record.text}"
-        return Notice(text, record.name in _ALARMS)
+        return Notice(text, record.name in ALARMS)
 
     def _told(self, record: EventRecord) -> bool:
         """Several neighbours notice that a board is gone, and so do the members; one sentence is enough. One that finished is

@@ -14,6 +14,7 @@ from typing import Any
 
 from edgegossip import __version__
 from edgegossip.profiling.files import write_atomic
+from edgegossip.report.progress import ALARMS
 from edgegossip.report.web.view import RunView
 
 SCRIPTS = (
@@ -59,6 +60,7 @@ def page(views: Sequence[RunView], *, live: bool = False) -> str:
         "made": datetime.now().isoformat(sep=" ", timespec="minutes"),
         "version": __version__,
         "live": live,
+        "alarms": sorted({*ALARMS, "error"}),
         "runs": [v.data.name for v in views],
     }
     scripts = ['"use strict";', _read("uPlot.iife.min.js"), *map(_read, SCRIPTS)]

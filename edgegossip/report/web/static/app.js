@@ -5,6 +5,7 @@ const X_LABELS = { round: "round", seconds: "seconds of training", bytes: "bytes
 class App {
   constructor(made) {
     this.made = made;
+    this.alarms = new Set(made.alarms);
     this.runs = [];
     this.views = [];
     this.state = { run: 0, x: "round", from: 0, to: 0, whole: true, chosen: new Set(), every: false };

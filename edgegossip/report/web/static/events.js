@@ -1,17 +1,5 @@
 // What happened, what was run, on what.
 
-const ALARMS = new Set([
-  "lost",
-  "error",
-  "restarted",
-  "peer-down",
-  "member-dead",
-  "refused",
-  "silent",
-  "checkpoint-failed",
-  "checkpoint-skipped",
-  "records-lost",
-]);
 const SHOWN_EVENTS = 400;
 
 function eventsView(app) {
@@ -35,7 +23,7 @@ function eventsView(app) {
   );
   const draw = () => {
     const all = app.run.doc.events.filter((e) => app.picked(e.node)),
-      found = which === "alarms" ? all.filter((e) => ALARMS.has(e.event)) : all,
+      found = which === "alarms" ? all.filter((e) => app.alarms.has(e.event)) : all,
       shown = found.slice(-SHOWN_EVENTS);
     note.textContent =
       `${found.length} of ${app.run.doc.events.length}` +
@@ -51,7 +39,7 @@ function eventsView(app) {
               shown.map((e) =>
                 h(
                   "tr",
-                  { class: ALARMS.has(e.event) ? "alarm" : null },
+                  { class: app.alarms.has(e.event) ? "alarm" : null },
                   h("td", {}, secondsText(e.t_s)),
                   h("td", {}, e.node),
                   h("td", {}, e.event),
