@@ -12,6 +12,7 @@ time for everything; a suspicion gets shorter with each independent confirmation
   enough: who was heard of is not asked, and nobody is forgotten for longer than `quiet_s` and a little.
 - Whatever comes from a member shows that it is there, not only the answer to a probe.
 - A suspicion makes everybody who hears of it probe that member next: it is confirmed, or the suspect told, without delay.
+- Being suspected counts as a sign of one's own slowness only when one's own probes go unanswered, too: it is hearsay.
 - Timeouts follow measured round trips, and where a whole fleet is slow (long round trips, processes that are called late) a
   suspicion lasts longer, too. A refused connection does not wait for them.
 - A process that did not run for a while (stopped, swapped out) does not blame the others: its waiting times begin anew.
@@ -75,6 +76,7 @@ class Detector(Teller):
         self._lag_s = 0.0  # by so much we are called too late, smoothed
         self._round_trips = [RoundTrip(self.settings) for _ in range(members)]
         self._rivalries = 0
+        self._unanswered = False  # the last probe of ours that ended
         self._heard_s = [now_s] * members  # when each was last heard of, or asked
         self._left: dict[int, tuple[float, float]] = {}  # who left, and is tried again: when, and after what pause
         self._expelled: dict[int, int] = {}  # members that are not to be believed any more, and their lives
@@ -133,7 +135,7 @@ class Detector(Teller):
         self._learn(sender, message.view, now_s)
         if any(probe.target == sender for probe in self._probes.values()):
             self._drop_probes(sender)
-            self.health.note(-1)
+            self._reached()
         match message:
             case Ping(number):
                 self._send(sender, lambda view: Ack(number, view))
@@ -219,7 +221,7 @@ class Detector(Teller):
         if own.status is Status.LEFT or entry.incarnation < own.incarnation or entry == own:
             return
         if entry.status in (Status.SUSPECT, Status.DEAD) and entry.life == own.life:
-            self.health.note(1)
+            self.health.note(self._unanswered)  # or one that says so again and again could make us slow
             self._out.append(Objected(sender, entry))
         elif entry.status is Status.ALIVE and entry.life != own.life:
             self._rivalries += 1
@@ -342,6 +344,7 @@ class Detector(Teller):
         """Nobody got an answer. Helpers that did not even say so, and are not suspect themselves, are a sign that it is our own
         fault. Counted once a probe and not once a helper: in a split that would slow down everybody."""
         self._drop_probes(probe.target)
+        self._unanswered = True
         silent = any(self.table[k].status is Status.ALIVE for k in probe.helpers)
         self.health.note(silent if probe.asked else not probe.refused)
         entry = self.table[probe.target]
@@ -355,11 +358,16 @@ class Detector(Teller):
         probe = self._probes.get(number)
         if probe is not None:
             self._drop_probes(probe.target)
-            self.health.note(-1)
+            self._reached()
         if target == sender:
             if sender in self._favours:
                 self._favours[sender].outcome = Ack
             self._return(sender, Ack)
+
+    def _reached(self) -> None:
+        """Somebody whom we probed is there, so we are not too slow to hear of it."""
+        self._unanswered = False
+        self.health.note(-1)
 
     def _not_reached(self, helper: int, number: int) -> None:
         probe = self._probes.get(number)

@@ -213,6 +213,22 @@ def test_a_newcomer_that_is_told_a_lie_comes_in_all_the_same() -> None:
     assert all_alive(world) and world.agree() and not world.refused
 
 
+def test_a_member_that_tells_everybody_that_they_are_suspected_delays_no_verdict() -> None:
+    """As the word of others, too: it does not have to name itself as the accuser."""
+    world = World(7, 1)
+    for second in range(14):
+        for k in list(world.nodes)[1:]:
+            accused = replace(world.nodes[k].table[k], status=Status.SUSPECT, accusers=1 << second % 7)
+            world._deliver(0, k, Ping(10**6, View(1, ((k, accused),))))
+        if second == 4:
+            assert {node.health.score for node in world.nodes.values()} == {0}
+            world.kill(5)
+        world.run(1.0)
+    assert all(world.status(5, at=k) is Status.DEAD for k in world.nodes)
+    assert max(when for when, _, _ in world.named_dead) <= world.clock.now - 10 + NAMED_S
+    assert not world.false_deaths([5])
+
+
 # -- single steps ------------------------------------------------------------------------------------------------
 
 
