@@ -235,11 +235,16 @@ def _open(
     from edgegossip.mesh import GrpcTransport
     from edgegossip.node.early import mesh_limits
 
+    limits = mesh_limits(spec.recipe.network.grace_s)
+    if options.pace is not None:
+        # Slower than the wall (node/pace.py), an acknowledgement behind a full queue takes as much longer. A connection that
+        # were given up for that would send all of it again.
+        limits = replace(limits, keepalive_s=60.0, keepalive_timeout_s=120.0, stall_s=60.0, hung_s=600.0, hello_s=30.0)
     transport = GrpcTransport(
         spec.name,
         spec.run_id,
         options.listen,
-        limits=mesh_limits(spec.recipe.network.grace_s),
+        limits=limits,
         insecure=options.insecure,
         before_disconnect=meters.look,
         security=security,

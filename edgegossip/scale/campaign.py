@@ -229,7 +229,7 @@ def _show(
 
         try:
             done = [results[cell.key] for cell in cells if results.get(cell.key, {}).get("state") == "done"]
-            for path in write_plots(folder, document["rows"], done):
+            for path in write_plots(folder, document["recipe"], document["rows"], done):
                 say(f"plot {path}")
         except HostError as error:
             warn(f"no plots: {error}")

@@ -11,9 +11,9 @@ from edgegossip.types import HostError
 Result = Mapping[str, Any]
 
 
-def write_plots(folder: Path, rows: Sequence[Mapping[str, Any]], results: Sequence[Result]) -> list[Path]:
-    """time.png, speedup.png, loss.png, round.png and links.png in `folder`; those without data are left out. Raises HostError
-    without matplotlib."""
+def write_plots(folder: Path, name: str, rows: Sequence[Mapping[str, Any]], results: Sequence[Result]) -> list[Path]:
+    """time.png, speedup.png, loss.png, round.png and links.png in `folder`; those without data are left out. `name`: of the
+    recipe. Raises HostError without matplotlib."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -21,7 +21,7 @@ def write_plots(folder: Path, rows: Sequence[Mapping[str, Any]], results: Sequen
     from edgegossip.scale import draw
 
     done = [row for row in rows if row["t_s"] is not None]
-    what = f"{folder.resolve().name}" + (" (modelled)" if done[0]["on"] == "model" else "")
+    what = f"{name}, {'modelled' if done[0]['on'] == 'model' else done[0]['on']}"
     written = [draw.times(done, what, folder / "time.png"), draw.speedups(done, what, folder / "speedup.png")]
     largest = max(row["devices"] for row in done)
     shown = [result for result in results if result["devices"] == largest]
