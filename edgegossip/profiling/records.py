@@ -5,7 +5,8 @@ metrics.jsonl, one JSON object a line:
 events.jsonl:
     {"node": "board-0", "t_s": 1.02, "event": "peer-down", "text": "lost board-2: connection refused", ...}
 `t_s` is seconds since the run started on that node's monotonic clock; `step` is the round, counted from 0. Every
-`time/` and `net/` value is of that round alone, not a running sum.
+`time/` and `net/` value is of that round alone, not a running sum; but what the kernel counted on sockets is in some
+records only where rounds are short, and is then of the time since the record before that has it.
 """
 
 from __future__ import annotations

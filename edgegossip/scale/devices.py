@@ -75,7 +75,8 @@ class DeviceProfile:
 class LinkProfile:
     """What all boards of a fleet share, beside each board's own interface."""
 
-    shared_bits_per_s: float | None = None  # capacity of the access point, all directions together; None: a switch
+    # Capacity of the access point as TCP sees it (without headers), all directions together; None: a switch.
+    shared_bits_per_s: float | None = None
     crossings: int = 1  # how often a message from board to board takes that capacity; 2: by radio, up and down again
     latency_s: float = 0.001  # one way
 

@@ -1,0 +1,33 @@
+"""What a board's meters say of a round."""
+
+from __future__ import annotations
+
+import socket
+
+from edgegossip.node import meters as module
+from edgegossip.node.meters import NodeMeters
+
+
+def test_sockets_are_read_when_it_is_due_and_nothing_is_lost_in_between(monkeypatch):
+    monkeypatch.setattr(module, "SOCKETS_SHARE", 1e-9)  # a reading is then too much for years
+    meters = NodeMeters()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(listener.getsockname()) as one, listener.accept()[0] as other:
+            before = meters(due=False)  # the first one always
+            sent = 0
+            for _ in range(3):
+                one.sendall(bytes(1000))
+                sent += len(other.recv(1000, socket.MSG_WAITALL))
+                assert "net/sent_bytes" not in meters(due=False)
+            after = meters()
+    assert {"net/sent_bytes", "net/link_bytes", "net/received_bytes"} <= before.keys()
+    assert after["net/sent_bytes"] == after["net/received_bytes"] == sent == 3000
+
+
+def test_sensors_are_looked_for_once_rounds_begin(monkeypatch):
+    meters = NodeMeters()
+    assert meters._machine._slow is None
+    meters.begin()
+    assert meters._machine._slow is not None
+    values = meters()
+    assert values["sys/peak_rss_bytes"] >= values["sys/rss_bytes"] > 0
