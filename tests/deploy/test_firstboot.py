@@ -62,7 +62,11 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
     found = []
     for name in ("pi-01", "pi-02"):
         fleet = Fleet.create(tmp_path_factory.mktemp("fleets") / name, name, 20).add(name, "board", 20)
-        given = {"coordinator": "10.0.0.9:8000", "wifi": (kitfile.Wifi.of("Gärten & Co", "correct horse", "DE"),)}
+        given = {
+            "coordinator": "10.0.0.9:8000",
+            "check_in": "10.0.0.9:7710" if name == "pi-01" else None,
+            "wifi": (kitfile.Wifi.of("Gärten & Co", "correct horse", "DE"),),
+        }
         making.set_profiles(fleet, (name,), {**given, "ssh_keys": ("ssh-ed25519 AAAA me",)})
         found.append(making.make(fleet, name, NOW_S))
     return found[0], found[1]
@@ -102,6 +106,7 @@ def test_a_board_becomes_who_the_kit_says(kits, monkeypatch):
     assert files["/etc/edgegossip/kit"] == kits[0] and fake.modes["/etc/edgegossip/kit"] == 0o600
     assert fake.modes["/etc/edgegossip/identity.key"] == 0o600 and fake.modes["/etc/edgegossip/ca.pem"] == 0o644
     assert json.loads(files["/etc/edgegossip/board.json"])["name"] == "pi-01"
+    assert files["/etc/edgegossip/check-in"] == b"10.0.0.9:7710\n"
     assert b"\n--coordinator\n10.0.0.9:8000\n" in files["/etc/edgegossip/node.args"]
     assert files["/etc/hostname"] == b"pi-01\n" and machine.now_s == NOW_S
     assert files["/etc/hosts"].decode().splitlines() == ["127.0.0.1\tlocalhost", "::1\tlocalhost", "127.0.1.1\tpi-01"]
@@ -143,6 +148,7 @@ def test_a_new_kit_makes_it_another_board(kits, monkeypatch):
     put(disk, firstboot.CARD_KIT, kits[1])
     code, _, _ = boot(disk, monkeypatch)
     assert code == 0 and content(disk)["/etc/hostname"] == b"pi-02\n" and firstboot.CARD_KIT not in content(disk)
+    assert "/etc/edgegossip/check-in" not in content(disk), "this one's kit names no machine to check in with"
     assert b"PRIVATE KEY" not in b"".join(v for k, v in content(disk).items() if k.startswith("/boot"))
 
 

@@ -2,7 +2,7 @@
 
     /boot/firmware/edgegossip.kit    put there by `edgegossip image configure` or by hand; gone after the first boot
     /etc/edgegossip/kit              the same, for root only: what everything else is made of
-    /etc/edgegossip/                 identity (ca.pem identity.pem identity.key crl.pem), node.args, board.json
+    /etc/edgegossip/                 identity (ca.pem identity.pem identity.key crl.pem), node.args, check-in, board.json
     /etc/edgegossip/applied          digest of the kit whose parts are all in their places
     /etc/edgegossip/grown            there when the root file system fills the card
 
@@ -154,6 +154,12 @@ def identity(disk: Disk, kit: dict[str, Any]) -> None:
         *kit["node"],
     ]
     disk.replace(f"{HOME}/node.args", ("\n".join(arguments) + "\n").encode())
+    if kit["check_in"]:
+        disk.replace(
+            f"{HOME}/check-in", f"{kit['check_in']}\n".encode()
+        )  # its service is started only if this is there
+    else:
+        disk.remove(f"{HOME}/check-in")
     about = {key: kit[key] for key in ("name", "board", "fleet", "fleet_id", "serial", "check_in")}
     about["number"] = kit.get("number", 0)
     disk.replace(f"{HOME}/board.json", (json.dumps(about, indent=1) + "\n").encode())

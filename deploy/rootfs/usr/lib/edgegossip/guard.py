@@ -15,7 +15,6 @@ Standard library only."""
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -103,6 +102,8 @@ def main() -> int:
     with open("/proc/uptime") as file:
         uptime_s = float(file.read().split()[0])
     if guard(Disk(), boot, uptime_s, lambda text: print(text, flush=True)):
+        import subprocess  # seldom
+
         subprocess.run(["systemctl", "try-restart", "--no-block", SERVICE], timeout=60, check=False)
     return 0
 

@@ -1,0 +1,97 @@
+"""What an update costs a board: bytes fetched, beside the whole bundle, when the first release comes and when one file changes.
+
+    python scripts/update_cost.py
+
+A release of this environment's own packages (all that a gossip board needs but torch), a real check-in over TLS on loopback."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import edgegossip
+from edgegossip.fleet import releases
+from edgegossip.fleet.serve import Server, open_desk
+from edgegossip.fleet.store import Fleet
+from edgegossip.launch.admission import coordinator_of
+from edgegossip.update import agent
+from edgegossip.update.client import Client
+
+PACKAGES = ("numpy", "numpy.libs", "grpc", "google", "psutil", "click", "tomli_w", "zstandard")
+
+
+class Counting(Client):
+    """A client that knows what it was sent."""
+
+    fetched = 0
+
+    def _ask(self, *arguments, **options):
+        found = super()._ask(*arguments, **options)
+        Counting.fetched += len(found)
+        return found
+
+
+class Machine(agent.Board):
+    """Services and the clock of this machine are left alone."""
+
+    def synchronised(self):
+        return True
+
+    def node(self):
+        return {}
+
+    def start_guard(self):
+        pass
+
+
+def main() -> None:
+    agent.Client = Counting
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        site, home, kit = root / "site", root / "board", root / "kit"
+        for name in PACKAGES:
+            source = Path(sysconfig.get_path("platlib")) / name
+            if source.exists():
+                shutil.copytree(source, site / name, ignore=shutil.ignore_patterns("__pycache__"))
+        own = Path(edgegossip.__file__).parent
+        shutil.copytree(own, site / "edgegossip", ignore=shutil.ignore_patterns("__pycache__", "src"))
+        fleet = Fleet.create(root / "fleet", "home", 1).add("pi-01", "board", 1)
+        server = Server(open_desk(fleet.folder, coordinator_of(fleet.folder), lambda text: None), "127.0.0.1:0")
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        shutil.copytree(fleet.folder / "boards/pi-01", kit)
+        (kit / "board.json").write_text(json.dumps({"check_in": server.address}))
+        current = home / "releases/factory/site/edgegossip/__init__.py"
+        current.parent.mkdir(parents=True)
+        current.touch()
+        print("| release | files | MB | bundle MB | fetched MB | of the bundle | wall s | CPU s, both ends |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+        for version in ("first", "one-file-changed"):
+            if version != "first":
+                with open(site / "edgegossip/frame.py", "a") as file:
+                    file.write("\n# changed\n")
+            bundle = root / version
+            made = releases.build(fleet, site, version, platform.machine(), "{}.{}".format(*sys.version_info), bundle)
+            releases.push(fleet, bundle, [])
+            Counting.fetched, began, cpu = 0, time.monotonic(), time.process_time()
+            agent.check_in(Machine(), agent.Places(kit, home, str(current)), lambda text: None)
+            wall, cpu = time.monotonic() - began, time.process_time() - cpu
+            current = (
+                home / "releases" / json.loads((home / "wanted").read_text())["name"] / "site/edgegossip/__init__.py"
+            )
+            size, total = bundle.stat().st_size, sum(e.size_bytes for e in made.entries)
+            numbers = (
+                f"{total / 1e6:.1f} | {size / 1e6:.2f} | {Counting.fetched / 1e6:.3f} | {Counting.fetched / size:.2%}"
+            )
+            print(f"| {version} | {len(made.entries)} | {numbers} | {wall:.1f} | {cpu:.1f} |", flush=True)
+        server.shutdown()
+
+
+if __name__ == "__main__":
+    main()
