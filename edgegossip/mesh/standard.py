@@ -9,13 +9,18 @@ Sources: grpc/grpc-proto, grpc/health/v1/health.proto and grpc/reflection/v1/ref
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from google.protobuf.descriptor import FileDescriptor
 
+from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
+from edgegossip.mesh.channels import Security, Tell
 from edgegossip.mesh.patient import Patient
+from edgegossip.mesh.security.rates import Manner, Questions, Teller
+from edgegossip.mesh.text import printable
 from edgegossip.types import DecodeError
 
 HEALTH = "grpc.health.v1.Health"
@@ -24,6 +29,7 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3  # HealthCheckResponse.ServingSt
 _NOT_FOUND, _UNIMPLEMENTED, _INVALID = 5, 12, 3  # google.rpc codes in a reflection error
 _MAX_REQUEST_BYTES = 4096
 _MAX_STREAMS = 16  # Watch and reflection together
+_CALLS_PER_S, _CALL_BURST = 10.0, 100.0  # of one caller: a tool that looks around asks some dozens of questions at once
 _SILENCE_S = 10.0  # a reflection stream that asks nothing ends
 
 # Field numbers of ServerReflectionRequest and of ServerReflectionResponse.
@@ -32,14 +38,23 @@ _ORIGINAL, _FILES, _SERVICES, _ERROR = 2, 4, 6, 7
 
 
 class StandardServices(grpc.GenericRpcHandler):
-    """Of a server with these services (full names) that are defined in these files, dependencies first."""
+    """Of a server with these services (full names) that are defined in these files, dependencies first. `tell` takes lines for
+    the log."""
 
-    def __init__(self, services: Iterable[str], files: Sequence[FileDescriptor]) -> None:
+    def __init__(
+        self,
+        services: Iterable[str],
+        files: Sequence[FileDescriptor],
+        security: Security | None = None,
+        tell: Tell = lambda _peer, _text: None,
+    ) -> None:
         self._services = (*services, HEALTH, *REFLECTION)
         self._files = tuple(files)
         self._serving = True
         self._ended = asyncio.Event()
         self._streams = 0
+        self._security, self._tell = security, tell
+        self._questions, self._teller = Questions(_CALLS_PER_S, _CALL_BURST), Teller()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         method = handler_call_details.method
@@ -56,9 +71,27 @@ class StandardServices(grpc.GenericRpcHandler):
         self._serving = False
         self._ended.set()
 
+    async def _admit(self, context: grpc.aio.ServicerContext) -> None:
+        """One question more. Ends the call when its caller asks too often, and with certificates keeps out who insists."""
+        who = tuple(context.auth_context().get("x509_subject_alternative_name", ())) or addresses.without_port(
+            addresses.of_caller(context.peer())
+        )
+        now_s = time.monotonic()
+        manner = self._questions.take(who, now_s)
+        if manner is Manner.FINE:
+            return
+        reason = f"it asks for health and reflection more than {_CALLS_PER_S:g} times a second"
+        place = self._security.place(context) if self._security else addresses.of_caller(context.peer())
+        if self._teller.worth(who, now_s, who):
+            self._tell(None, f"refused {printable(place, 64)}: {reason}")
+        if manner is Manner.INSISTS and self._security is not None:
+            self._security.misbehaved(context, reason)
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+
     # -- health ----------------------------------------------------------------------------------------------
 
     async def _check(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        await self._admit(context)
         status = await self._status(request, context)
         if status == SERVICE_UNKNOWN:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
@@ -90,6 +123,7 @@ class StandardServices(grpc.GenericRpcHandler):
                     request = await Patient(context.read())
                 if request is grpc.aio.EOF or not self._serving:
                     return
+                await self._admit(context)
                 await context.write(_bytes(_ORIGINAL, request) + self.answer(request))
 
     def answer(self, request: bytes) -> bytes:
@@ -109,6 +143,7 @@ class StandardServices(grpc.GenericRpcHandler):
         return _failure(_NOT_FOUND, "not found")
 
     async def _stream(self, context: grpc.aio.ServicerContext) -> _Counted:
+        await self._admit(context)
         if self._streams >= _MAX_STREAMS:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams of this kind")
         return _Counted(self)

@@ -187,7 +187,9 @@ class GrpcTransport:
             self._node, self._run_id, self._session, self._limits, self._inbox, self._on_goodbye, self._security
         )
         files = [mesh_pb2.DESCRIPTOR, *(f for s in self._services if (f := getattr(s, "descriptor", None)))]
-        self._standard = StandardServices([name for file in files for name in _services_of(file)], files)
+        self._standard = StandardServices(
+            [name for file in files for name in _services_of(file)], files, self._security, self._tell
+        )
         handlers, inside = (self._inbound, self._standard, *self._services), ""
         if self._security is not None:
             inside = self._security.start(self._limits, self._tell, self._on_revocations)

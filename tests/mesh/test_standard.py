@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
@@ -127,6 +130,40 @@ def test_reflection_over_a_stream(channel, service):
 def test_reflection_of_what_is_not_there(request_, code):
     services = StandardServices([MESH], [mesh_pb2.DESCRIPTOR])
     assert messages()["Response"].FromString(services.answer(request_)).error.code == code
+
+
+def test_who_asks_too_often_is_refused_then_kept_out():
+    """With a certificate; the log hears of it once."""
+    lines, struck = [], []
+    guard: Any = SimpleNamespace(
+        place=lambda context: "10.0.0.3:5", misbehaved=lambda context, reason: struck.append(reason)
+    )
+    services = StandardServices([MESH], [mesh_pb2.DESCRIPTOR], guard, lambda peer, text: lines.append(text))
+
+    class Context:
+        def auth_context(self) -> dict:
+            return {"x509_subject_alternative_name": [b"c"]}
+
+        def peer(self) -> str:
+            return "unix-abstract:x"
+
+        async def abort(self, code: grpc.StatusCode, text: str) -> None:
+            raise PermissionError(code)
+
+    async def check(times: int) -> int:
+        refused = 0
+        for _ in range(times):
+            try:
+                assert await services._check(b"", Context()) == SERVING
+            except PermissionError as error:
+                assert error.args == (grpc.StatusCode.RESOURCE_EXHAUSTED,)
+                refused += 1
+        return refused
+
+    assert asyncio.run(check(100)) == 0
+    assert asyncio.run(check(60)) >= 50 and not struck
+    asyncio.run(check(500))
+    assert struck and lines == ["refused 10.0.0.3:5: it asks for health and reflection more than 10 times a second"]
 
 
 def test_too_many_watchers_are_sent_away(channel):

@@ -13,12 +13,15 @@ from edgegossip.mesh.address import without_port
 from edgegossip.mesh.base import Moved, TransportEvent, Verdict
 from edgegossip.mesh.membership.messages import Changed, Healed, Objected, Output, Rival, Stalled
 from edgegossip.mesh.membership.table import Entry, Status, bits
-from edgegossip.mesh.security.rates import Teller
+from edgegossip.mesh.security.rates import Buckets, Teller
 from edgegossip.mesh.text import printable
 from edgegossip.types import NodeId
 
 _TROUBLE_S = 600.0  # between two lines about the same trouble with a member
 _TELL_STALL_S = 5.0
+# Lines about one member, whatever it does or others say of it. One that really comes and goes takes longer over it.
+_COMES_S, _COMES_BURST = 4.0, 32.0
+_MOVES_S, _MOVES_BURST = 60.0, 8.0
 
 
 class Log(Protocol):
@@ -41,7 +44,8 @@ class News:
     ) -> None:
         self._members, self._me, self._post, self._log = members, me, post, log
         self._clock = clock
-        self._refusals, self._troubles = Teller(), Teller(_TROUBLE_S)
+        self._refusals, self._troubles, self._words = Teller(), Teller(_TROUBLE_S), Teller()
+        self._comings, self._moves = Buckets(1 / _COMES_S, _COMES_BURST), Buckets(1 / _MOVES_S, _MOVES_BURST)
         self._split = False  # was said
 
     def begin(self, table: Sequence[Entry]) -> None:
@@ -59,7 +63,8 @@ class News:
     def found(self, member: int, address: str) -> None:
         """A member does not answer where it says that it is, but here."""
         peer = self._members[member]
-        self._log("notice", f"{peer} is reached at {address}, where we joined through it", peer)
+        if self._words.worth(("found", member), self._clock(), member):
+            self._log("notice", f"{peer} is reached at {address}, where we joined through it", peer)
         self._post(Moved(peer, address))
 
     def refused(self, who: str, why: str) -> None:
@@ -72,16 +77,13 @@ class News:
         match output:
             case Changed():
                 self._changed(output, table)
-            case Healed(member):
+            case Healed(member) if self._words.worth(("healed", member), self._clock(), member):
                 peer = self._members[member]
                 text = f"the run had been split: {peer} had named us dead, and we it; it is reached again"
                 self._log("notice", text, peer)
             case Objected(by, was) if was.status is Status.DEAD:
-                who = self._names(was.accusers)
-                text = (
-                    f"{self._members[by]} says that we had been named dead ({who} got no answer from us): we are back"
-                )
-                self._log("notice", text)
+                if self._words.worth(("objected", by), self._clock(), by):
+                    self._log("notice", self._what_was_said_of_us(by, was))
             case Stalled(seconds) if seconds >= _TELL_STALL_S:
                 text = f"this board did not run for {seconds:.0f} s: nobody is blamed for keeping silent meanwhile"
                 self._log("notice", text)
@@ -95,24 +97,39 @@ class News:
             self._post(Moved(peer, after.address))
         if after.here and not before.here:
             known = "here" if before.status is Status.ABSENT else "back"
-            self._log("member-here", f"{peer} is {known}, at {after.address or 'an unknown address'}", peer)
+            self._say(change.member, "here", f"{peer} is {known}, at {after.address or 'an unknown address'}")
             again = before.status is not Status.ABSENT and before.life != after.life
             self._post(Verdict(peer, True, f"{peer} is {known}", restarted=again))
         elif after.here and (before.life, before.address) != (after.life, after.address):
             what = "was restarted" if before.life != after.life else "has moved"
-            self._log("member-here", f"{peer} {what}, at {after.address}", peer)
+            self._say(change.member, "here", f"{peer} {what}, at {after.address}", self._moves)
             if before.life != after.life:
                 self._post(Verdict(peer, True, f"{peer} {what}", restarted=True))
         elif after.status is Status.DEAD and before.status not in (Status.DEAD, Status.LEFT):
             here = sum(entry.here for entry in table)
             why = f"{self._names(after.accusers)} got no answer" if after.accusers else "its certificate was revoked"
             reason = f"{why}; {here} of {len(table)} members are here"
-            self._log("member-dead", f"{peer} is dead: {reason}", peer)
+            self._say(change.member, "dead", f"{peer} is dead: {reason}")
             self._post(Verdict(peer, False, reason))
         elif after.status is Status.LEFT and before.status is not Status.LEFT:
-            self._log("member-left", f"{peer} left", peer)
+            self._say(change.member, "left", f"{peer} left")
             self._post(Verdict(peer, False, f"{peer} left", left=True))
         self._look_for_split(table)
+
+    def _say(self, member: int, kind: str, text: str, limit: Buckets | None = None) -> None:
+        """A line about a member, unless there were too many. That the rest is left out is told once in ten minutes."""
+        peer, now_s = self._members[member], self._clock()
+        if (limit or self._comings).take(member, now_s):
+            self._log(f"member-{kind}", text, peer)
+        elif self._troubles.worth(("too much", member), now_s, member):
+            what = "moves or is restarted" if limit else "comes and goes"
+            self._log("notice", f"{peer} {what}, by its own or others' word, too often: not every time is told", peer)
+
+    def _what_was_said_of_us(self, by: int, was: Entry) -> str:
+        if not was.accusers:
+            return f"{self._members[by]} says that our certificate was revoked"
+        who = self._names(was.accusers)
+        return f"{self._members[by]} says that we had been named dead ({who} got no answer from us): we are back"
 
     def _look_for_split(self, table: Sequence[Entry]) -> None:
         dead = [name for name, entry in zip(self._members, table, strict=True) if entry.status is Status.DEAD]

@@ -12,7 +12,7 @@ from edgegossip.mesh.channels import CallerGone
 from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.messages import Ack, Nack
 from edgegossip.mesh.membership.table import rows_of
-from edgegossip.mesh.security.rates import Buckets
+from edgegossip.mesh.security.rates import Manner, Questions
 from edgegossip.mesh.text import printable
 from edgegossip.types import ConfigError, DecodeError, NodeId, PeerError
 
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 SERVICE = "edgegossip.v1.Membership"
 # Of one member. News that goes on and on makes some 7 a second, errands for others 5 more: what a member cannot be made to do by
-# others is a reason to refuse it, and no strike until it has gone on in spite of as many refusals as `_INSISTS`.
+# others is a reason to refuse it, and no strike until it has gone on in spite of many refusals.
 CALLS_PER_S, CALL_BURST = 20.0, 300.0
-_INSISTS = 100.0
 _JOIN_TOKENS = 5.0  # a question to join counts as so many: its answer is the whole manifest
 
 
@@ -39,8 +38,7 @@ class MembershipService(grpc.GenericRpcHandler):
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.on_revocations = agent.on_revocations
-        self._rates = Buckets(CALLS_PER_S, CALL_BURST)
-        self._refusals = Buckets(CALLS_PER_S, _INSISTS)
+        self._questions = Questions(CALLS_PER_S, CALL_BURST)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         methods = {f"/{SERVICE}/Probe": self._probe, f"/{SERVICE}/Join": self._join}
@@ -101,10 +99,10 @@ class MembershipService(grpc.GenericRpcHandler):
             raise
         except PeerError as error:
             raise Misbehaviour(str(error)) from error
-        now_s = time.monotonic()
-        if not self._rates.take(certified, now_s, tokens):
+        manner = self._questions.take(certified, time.monotonic(), tokens)
+        if manner is not Manner.FINE:
             reason = f"it asks more than {CALLS_PER_S:g} times a second"
-            raise PeerError(reason) if self._refusals.take(certified, now_s) else Misbehaviour(reason)
+            raise PeerError(reason) if manner is Manner.TOO_OFTEN else Misbehaviour(reason)
         return certified
 
     def _refuse(self, who: str, error: PeerError, context: grpc.aio.ServicerContext) -> str:

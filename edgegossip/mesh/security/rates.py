@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from enum import Enum
 
 _MAX_KEYS = 1024  # memory that strangers with many addresses may take; the ones unseen for longest are forgotten
 
@@ -24,6 +25,27 @@ class Buckets:
         if len(self._state) > _MAX_KEYS:
             self._state.popitem(last=False)
         return allowed
+
+
+class Manner(Enum):
+    """How somebody asks."""
+
+    FINE = 0
+    TOO_OFTEN = 1  # to be refused
+    INSISTS = 2  # and went on in spite of many refusals: nobody who works as it should does
+
+
+class Questions:
+    """How often each may ask. Being refused is no misbehaviour yet: others may make an honest board ask too often."""
+
+    def __init__(self, rate: float, burst: float, insists: float = 100.0) -> None:
+        self._asked, self._refused = Buckets(rate, burst), Buckets(rate, insists)
+
+    def take(self, key: Hashable, now_s: float, tokens: float = 1.0) -> Manner:
+        """What to think of one question more of `key`."""
+        if self._asked.take(key, now_s, tokens):
+            return Manner.FINE
+        return Manner.TOO_OFTEN if self._refused.take(key, now_s) else Manner.INSISTS
 
 
 class Teller:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.membership.lines import Lines
+from edgegossip.mesh.membership.messages import Changed, Objected
 from edgegossip.mesh.membership.news import News
+from edgegossip.mesh.membership.table import Entry, Status
 
 
 class Channel:
@@ -83,3 +86,32 @@ def test_the_same_trouble_with_a_member_is_told_every_ten_minutes() -> None:
         "cannot ask pi-02 at 10.0.0.2:7700: it refuses us",
         "cannot ask pi-02 at 10.0.0.2:8301: it refuses us",
     ]
+
+
+def test_a_member_cannot_fill_the_log_whatever_is_said_of_it() -> None:
+    """By itself (it moves with every message) or by one that lies (it dies and comes back)."""
+    now_s = [0.0]
+    told, log = news(now_s)
+    here = Entry(Status.ALIVE, 1, 7, "10.0.0.2:1")
+    told.tell(Changed(1, Entry(), here), [here, here])
+    for k in range(1000):
+        now_s[0] += 0.05
+        there = replace(here, address=f"10.0.0.2:{k + 2}")
+        told.tell(Changed(1, here, there), [here, there])
+        here = there
+    assert len(log) <= 12 and sum("too often" in line for line in log) == 1
+    dead = replace(here, status=Status.DEAD, accusers=1)
+    for before, after in [(here, dead), (dead, here)] * 500:
+        now_s[0] += 0.05
+        told.tell(Changed(1, before, after), [here, after])
+        told.tell(Objected(1, dead), [here, after])
+    assert len(log) <= 70
+    now_s[0] += 60.0
+    told.tell(Changed(1, here, dead), [here, dead])
+    assert log[-1].startswith("pi-02 is dead: we got no answer")  # a true one is told all the same
+
+
+def test_a_board_that_was_revoked_hears_that_and_nothing_else() -> None:
+    told, log = news([0.0])
+    told.tell(Objected(1, Entry(Status.DEAD, 3, 7, "10.0.0.2:1")), [Entry(), Entry()])
+    assert log == ["pi-02 says that our certificate was revoked"]
