@@ -32,6 +32,8 @@ RIVALS = (
     "e-elastiquant",
     "co3",
 )
+# These send whole models, which a coarse codec makes coarse; what travels in their place is made for it.
+_FOR_COARSE = {"dpsgd": "choco-sgd", "sgp": "quant-sgp"}
 _FASTER = 0.98  # a codec that saves less than 2 % is not named
 _SOME = 2**21  # values; of a larger model a rival's size is taken from so many
 
@@ -164,11 +166,11 @@ class Rival:
     bits_per_value: float
     seconds: float  # of a round
 
-    @property
-    def settings(self) -> tuple[str, ...]:
+    def settings(self, recipe: Recipe) -> tuple[str, ...]:
         """As `--set` takes them."""
         down = () if self.downlink is None else (f"server.downlink={self.downlink}",)
-        return (f"codec.name={self.codec}", *down)
+        other = _FOR_COARSE.get(recipe.gossip.algorithm) if recipe.run.mode == "gossip" else None
+        return (f"codec.name={self.codec}", *down, *([f"gossip.algorithm={other}"] if other else ()))
 
 
 def rivals_of(case: Case, names: Sequence[str] = RIVALS) -> tuple[Rival, ...]:
@@ -241,7 +243,7 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
         "run_s": seconds * recipe.run.rounds,
         "run_bytes": round(messages * (up.message_bytes + (down.message_bytes if down else 0)) * recipe.run.rounds),
         "limit": asdict(limit_of(case, up, down, seconds)),
-        "faster_codec": {**asdict(faster[0]), "settings": list(faster[0].settings)} if faster else None,
+        "faster_codec": {**asdict(faster[0]), "settings": list(faster[0].settings(recipe))} if faster else None,
         "codecs": [asdict(rival) for rival in rivals],
         "kinds": _kinds(case, parts, memory),
         "fits": all(memory <= board.memory_bytes for board in case.boards),

@@ -42,6 +42,16 @@ def test_bytes_are_those_of_a_frame_and_seconds_go_with_the_shared_link(gossip):
     assert "shared link" in plan_text(slow) and slow["faster_codec"]["codec"] in plan_text(slow)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "instead"), [("dpsgd", ["choco-sgd"]), ("sgp", ["quant-sgp"]), ("choco-sgd", [])]
+)
+def test_an_algorithm_that_sends_whole_models_is_not_told_to_make_them_coarse(gossip, algorithm, instead):
+    recipe = recipes.with_settings(gossip, {"gossip.algorithm": algorithm})
+    settings = plan(recipe, fleet(shared_bits_per_s=1e5))["faster_codec"]["settings"]
+    assert [s.removeprefix("gossip.algorithm=") for s in settings if s.startswith("gossip.")] == instead
+    recipes.with_settings(recipe, dict(s.split("=", 1) for s in settings))  # they can be taken
+
+
 def test_parts_of_every_kind_of_board_add_up(gossip):
     for recipe in (gossip, recipes.load("quickstart-server", SMALL)):
         document = plan(recipe, load_fleet("mixed-home"))
