@@ -171,3 +171,14 @@ def test_what_is_in_a_file_may_stand_in_its_place() -> None:
     assert topologies.from_file(text, members).to_json(members)["rounds"] == json.loads(text)["rounds"]
     with pytest.raises(DataError, match="topology file in the recipe"):
         topologies.from_file('{"edges": 7}', members)
+
+
+def test_a_short_file_does_not_make_a_huge_topology(read: Any) -> None:
+    """It comes with the manifest of a run, from who may mean no good."""
+    members = tuple(f"b{k}" for k in range(64))
+    ring = [[k, (k + 1) % 64] for k in range(64)]
+    assert read([{"edges": ring}] * 64, members).period == 64
+    with pytest.raises(DataError, match="3001 rounds of 64 nodes; at most 64"):
+        read([{"edges": ring}] + [{"edges": []}] * 3000, members)
+    with pytest.raises(DataError, match="at most 1000"):
+        read([{"edges": PATH}] * 1001)

@@ -23,6 +23,7 @@ from edgegossip.gossip.weights import Links, Matrix
 from edgegossip.types import DataError, LocalError, NodeId
 
 MAX_FILE_BYTES = 16 * 2**20
+MAX_ROUNDS, MAX_CELLS = 1000, 2**18  # of a period; of its matrices together: a short file can name very many rounds
 _ROUND_KEYS = ("directed", "edges", "weights")
 _FILE_KEYS = ("directed", "weights", "rounds", "name", "members", "period", "spectral_gap")
 
@@ -50,6 +51,9 @@ def from_file(path: str | Path, members: Sequence[NodeId], weights: str | None =
         rounds = _parse_json(text, str(path))
     else:
         rounds = [_parse_lines(text, str(path), members)]
+    most = max(1, min(MAX_ROUNDS, MAX_CELLS // len(members) ** 2))
+    if len(rounds) > most:
+        raise DataError(f"topology file {path}: {len(rounds)} rounds of {len(members)} nodes; at most {most}")
     read = []
     for k, entry in enumerate(rounds):
         where = str(path) if len(rounds) == 1 else f"{path}, round {k}"
