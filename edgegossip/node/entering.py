@@ -53,7 +53,7 @@ class Entry:
     def describe(self) -> str:
         """One sentence for the log."""
         m = self.manifest
-        signed = f"signed by {self.signer}" if self.signer else "not signed, on a network that is trusted (--insecure)"
+        signed = f"signed by {self.signer}" if self.signer else "not signed, as boards without --identity take it"
         return (
             f"run {m.run_id.hex()} of {len(m.members)} members, manifest version {m.version} by {m.founder}, {signed}"
         )
@@ -181,9 +181,9 @@ def _verified(manifest: Manifest, guard: Guard | None) -> NodeId:
 def _recipe_of(manifest: Manifest) -> Recipe:
     try:
         recipe = recipes.from_dict(tomllib.loads(manifest.recipe))
-    except (ConfigError, tomllib.TOMLDecodeError) as error:
+    except (ConfigError, ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
         raise PeerError(
-            f"the run's recipe cannot be used: {error}; install the same edgegossip on all boards"
+            f"the run's recipe cannot be used: {printable(str(error), 300)}; install the same edgegossip on all boards"
         ) from error
     if recipe.run.mode != "gossip" or recipe.run.nodes != len(manifest.members):
         raise PeerError("the run's manifest and its recipe do not fit each other")

@@ -187,6 +187,12 @@ def test_a_board_that_has_loaded_asks_for_the_news(monkeypatch: pytest.MonkeyPat
     assert entering.look_again(entry, "pi-02", None).known == before  # of another run, or nobody
 
 
+@pytest.mark.parametrize("text", ["a = " + "[" * 20_000, "a = " + "9" * 20_000], ids=["nested", "huge"])
+def test_a_recipe_that_nobody_can_read_is_the_peers_fault(text: str) -> None:
+    with pytest.raises(PeerError, match="the run's recipe cannot be used"):
+        entering._recipe_of(changed(recipe=text))
+
+
 def test_a_seed_that_refuses_is_not_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from edgegossip.mesh.membership import joining
 
