@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from edgegossip.fleet.store import Fleet
@@ -10,6 +11,8 @@ from edgegossip.mesh.security.announce import Give, Told, announce
 from edgegossip.mesh.security.identity import CRL, Identity
 from edgegossip.mesh.security.revocations import Revocations
 from edgegossip.types import EdgegossipError, LocalError, PeerError
+
+_AT_A_TIME = 16
 
 
 def tell(fleet: Fleet, where: str, to_coordinator: Give | None = None) -> tuple[str, int]:
@@ -39,14 +42,19 @@ def tell(fleet: Fleet, where: str, to_coordinator: Give | None = None) -> tuple[
 def tell_all(
     fleet: Fleet, places: Sequence[str], to_coordinator: Give | None = None
 ) -> Mapping[str, tuple[str, int] | EdgegossipError]:
-    """`tell` for each of the places, whatever the others came to: by place, what it returned or raised."""
-    told: dict[str, tuple[str, int] | EdgegossipError] = {}
-    for where in places:
+    """`tell` for each of the places at the same time, whatever the others come to: by place, what it returned or raised."""
+
+    def one(where: str) -> tuple[str, int] | EdgegossipError:
         try:
-            told[where] = tell(fleet, where, to_coordinator)
+            return tell(fleet, where, to_coordinator)
         except EdgegossipError as error:
-            told[where] = error
-    return told
+            return error
+
+    places = tuple(dict.fromkeys(places))
+    if not places:
+        return {}
+    with ThreadPoolExecutor(min(len(places), _AT_A_TIME)) as pool:
+        return dict(zip(places, pool.map(one, places), strict=True))
 
 
 def operator_of(fleet: Fleet) -> Identity:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from edgegossip.cli.fleet import fleet as command
 from edgegossip.fleet.store import Fleet
 from edgegossip.fleet.telling import tell
 from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh.security.announce import until
 from edgegossip.mesh.security.guard import Guard
 from edgegossip.types import LocalError, PeerError
 from tests.mesh.support import QUICK, RUN
@@ -146,7 +150,7 @@ def test_without_an_operator_it_says_how_to_make_one(fleet, board):
 
 def test_a_board_that_takes_no_list_over_is_a_failure(fleet, board, monkeypatch):
     transport, guard = board("pi-01")
-    monkeypatch.setattr(guard.identity.revocations.__class__, "offer", lambda self, data: False)
+    monkeypatch.setattr(guard.identity.revocations.__class__, "offer", lambda self, data, told=-1: False)
     with pytest.raises(PeerError, match="pi-01 did not take over revocation list 2, it goes by list 1; its log"):
         tell(fleet.revoke("pi-02"), transport.address)
 
@@ -206,3 +210,24 @@ def test_a_name_that_is_as_near_to_several_gets_them_all(fleet):
     assert hint("pi-9") == "pi-9 is not in the fleet; did you mean pi-01, pi-02, pi-03 or pi-04?"
     assert hint("pi-1").endswith("did you mean pi-01?")
     assert hint("xyz").endswith("; there are the-operator, pi-01, pi-02, pi-03, pi-04")
+
+
+def test_who_sends_a_byte_now_and_then_does_not_hold_us_up():
+    ours, theirs = socket.socketpair()
+    ended = threading.Event()
+
+    def drip() -> None:
+        with suppress(OSError):
+            while not ended.wait(0.02):
+                theirs.send(b"x")
+
+    dripping = threading.Thread(target=drip)
+    with ours, theirs:
+        ours.settimeout(5.0)
+        dripping.start()
+        with pytest.raises(TimeoutError), until(ours, 0.2):
+            while ours.recv(1):
+                pass
+            raise PeerError("it ended the connection without a word")
+        ended.set()
+        dripping.join()

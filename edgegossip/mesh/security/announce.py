@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,7 +33,8 @@ class Told:
 
 def announce(identity: Identity, where: str, timeout_s: float = 10.0, *, to_coordinator: Give | None = None) -> Told:
     """Give the identity's revocation list to whatever board of the fleet listens at `where` (host:port), which tells the others,
-    or with `to_coordinator` to a coordinator. A board that was given it is asked again: a knock has no answer to a list.
+    or with `to_coordinator` to a coordinator. A board that was given it is asked again: a knock has no answer to a list. Each of
+    the two visits takes `timeout_s` at most, however slowly the other side speaks.
 
     Raises ConfigError for a bad address, PeerError when nobody of the fleet answers there."""
     address = addresses.parse(where, "address")
@@ -56,6 +58,7 @@ def _visit(
     """What it goes by when we come, and whether we gave it ours."""
     with (
         socket.create_connection((where.host, where.port), timeout_s) as plain,
+        until(plain, timeout_s),
         context.wrap_socket(plain) as s,
     ):
         subject, _ = tls.peer_of(s.getpeercert(), identity.fleet)
@@ -74,6 +77,32 @@ def _visit(
             s.recv(1)  # until it has closed: it has looked at the list then
         refusal = "" if answer.welcome else printable(answer.text)
         return Told(subject.name, answer.number, answer.crl == present.der, refusal), newer
+
+
+@contextmanager
+def until(connection: socket.socket, timeout_s: float) -> Iterator[None]:
+    """Ends a connection that takes longer: the limit of a socket is one of each read and write, and who sends a byte every few
+    seconds never meets it. Through a second descriptor, since TLS takes the first one over. Raises TimeoutError."""
+    ended = threading.Event()
+    with connection.dup() as same:
+
+        def end() -> None:
+            ended.set()
+            with suppress(OSError):
+                same.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(timeout_s, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except (OSError, PeerError) as error:
+            if ended.is_set():
+                raise TimeoutError from error
+            raise
+        finally:
+            timer.cancel()
+            timer.join()
 
 
 def _answer(s: ssl.SSLSocket) -> knock.Answer:
