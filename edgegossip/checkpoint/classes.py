@@ -49,9 +49,6 @@ class Classes:
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries.values())
 
-    def extended(self, entries: Iterable[Entry]) -> Classes:
-        return Classes((*self._entries.values(), *entries))
-
     def take_apart(self, value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
         """Name and fields. Raises LocalError on a class that is not in the table, a field that is not of its type."""
         cls = type(value)

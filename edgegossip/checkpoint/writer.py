@@ -35,7 +35,6 @@ class _Offer:
     round: int
     value: Any
     meta: dict[str, Any]
-    at_s: float
 
 
 class Writer:
@@ -78,7 +77,7 @@ class Writer:
             now = self._clock()
             if self._broken or now < self._retry_at_s:
                 return
-            idle, self._waiting = self._waiting is None, _Offer(round, value, meta, now)
+            idle, self._waiting = self._waiting is None, _Offer(round, value, meta)
             if self._hangs and len(self._owed) > 1:  # however long it hangs
                 self._owed.pop()
             self._owed.append((round, now))

@@ -164,11 +164,6 @@ class GrpcTransport:
         """Let another service's event come out of `incoming`. From any thread."""
         self._inbox.post(event)
 
-    def open_channel(self, peer: NodeId, where: addresses.Address) -> grpc.aio.Channel:
-        """A connection of its own to `peer` at a numeric address, with our credentials, for another service than the mesh's.
-        On the loop; the caller closes it."""
-        return self._channels.open(peer, where)
-
     def tasks(self) -> int:
         """How many coroutines are under way on the loop, for whoever looks for leaks. From any thread."""
         return len(asyncio.all_tasks(self._loop))

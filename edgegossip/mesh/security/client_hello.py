@@ -1,5 +1,4 @@
-"""What a TLS ClientHello asks for in the clear (RFC 8446, 4.1.2): the server's name, the application
-protocols and the versions of TLS. Pure.
+"""What a TLS ClientHello asks for in the clear (RFC 8446, 4.1.2): the server's name and the versions of TLS. Pure.
 
 Only to decide who goes on with the connection. Nothing is believed here: the TLS library that gets it reads it again.
 """
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 _RECORD_HEAD_BYTES = 5
 MAX_BYTES = _RECORD_HEAD_BYTES + (1 << 14)
 _HANDSHAKE, _CLIENT_HELLO = 22, 1
-_SERVER_NAME, _ALPN, _SUPPORTED_VERSIONS = 0, 16, 43
+_SERVER_NAME, _SUPPORTED_VERSIONS = 0, 43
 TLS_1_3 = 0x0304
 _HOST_NAME = 0
 
@@ -21,7 +20,6 @@ class ClientHello:
     """Empty for what was not said."""
 
     server_name: str = ""
-    protocols: tuple[str, ...] = ()
     versions: tuple[int, ...] = ()  # RFC 8446, 4.2.1; none before TLS 1.3
 
 
@@ -51,7 +49,6 @@ def _hello(record: _Reader) -> ClientHello | None:
     body.vector(2)  # cipher_suites
     body.vector(1)  # legacy_compression_methods
     extensions, name = body.vector(2), ""
-    protocols: tuple[str, ...] = ()
     versions: tuple[int, ...] = ()
     while extensions.left:
         kind, value = extensions.number(2), extensions.vector(2)
@@ -59,24 +56,15 @@ def _hello(record: _Reader) -> ClientHello | None:
             names = value.vector(2)
             if names.number(1) == _HOST_NAME:
                 name = names.vector(2).rest().decode("ascii").lower()
-        elif kind == _ALPN:
-            protocols = _protocols(value.vector(2))
         elif kind == _SUPPORTED_VERSIONS:
             versions = _versions(value.vector(1))
-    return ClientHello(name, protocols, versions)
+    return ClientHello(name, versions)
 
 
 def _versions(value: _Reader) -> tuple[int, ...]:
     found: list[int] = []
     while value.left:
         found.append(value.number(2))
-    return tuple(found)
-
-
-def _protocols(value: _Reader) -> tuple[str, ...]:
-    found: list[str] = []
-    while value.left:
-        found.append(value.vector(1).rest().decode("ascii"))
     return tuple(found)
 
 

@@ -84,10 +84,6 @@ class Door:
         """Who is at the other end of the connection that our gRPC server knows by this name. From any thread."""
         return self._callers.get(local)
 
-    def callers(self) -> list[Caller]:
-        """Everybody who is connected now. From any thread."""
-        return list(self._callers.values())
-
     @property
     def alive(self) -> bool:
         """Whether it still does its work, or was told to end. From any thread."""

@@ -95,7 +95,7 @@ def test_a_list_counts_when_the_folders_certificate_cannot_be_used_at_the_moment
         wait_for(b, Notice, lambda n: n.text.startswith("a brought revocation list 2"))
         if not any(isinstance(e, PeerDown) for e in seen):
             assert wait_for(a, PeerDown).peer == "c"
-        assert [caller.subject.name for caller in a._security._door.callers()] == ["b"]
+        assert [caller.subject.name for caller in a._security._door._callers.values()] == ["b"]
         others(a, b)
         assert a._security._files.stale
         file.write_bytes(good)
