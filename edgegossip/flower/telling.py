@@ -23,5 +23,5 @@ def give(s: ssl.SSLSocket, revocations: bytes) -> int:
         if answer.status != 200:
             raise PeerError(str(document["detail"]))
         return int(document["has"])
-    except (http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+    except (http.client.HTTPException, ValueError, KeyError, TypeError, RecursionError) as error:
         raise PeerError(f"its answer makes no sense: {error}") from error

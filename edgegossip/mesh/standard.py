@@ -29,7 +29,7 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3  # HealthCheckResponse.ServingSt
 _NOT_FOUND, _UNIMPLEMENTED, _INVALID = 5, 12, 3  # google.rpc codes in a reflection error
 _MAX_REQUEST_BYTES = 4096
 _MAX_STREAMS = 16  # Watch and reflection together
-_CALLS_PER_S, _CALL_BURST = 10.0, 100.0  # of one caller: a tool that looks around asks some dozens of questions at once
+CALLS_PER_S, CALL_BURST = 10.0, 100.0  # of one caller: a tool that looks around asks some dozens of questions at once
 _SILENCE_S = 10.0  # a reflection stream that asks nothing ends
 
 # Field numbers of ServerReflectionRequest and of ServerReflectionResponse.
@@ -54,7 +54,7 @@ class StandardServices(grpc.GenericRpcHandler):
         self._ended = asyncio.Event()
         self._streams = 0
         self._security, self._tell = security, tell
-        self._questions, self._teller = Questions(_CALLS_PER_S, _CALL_BURST), Teller()
+        self._questions, self._teller = Questions(CALLS_PER_S, CALL_BURST), Teller()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         method = handler_call_details.method
@@ -80,7 +80,7 @@ class StandardServices(grpc.GenericRpcHandler):
         manner = self._questions.take(who, now_s)
         if manner is Manner.FINE:
             return
-        reason = f"it asks for health and reflection more than {_CALLS_PER_S:g} times a second"
+        reason = f"it asks for health and reflection more than {CALLS_PER_S:g} times a second"
         place = self._security.place(context) if self._security else addresses.of_caller(context.peer())
         if self._teller.worth(who, now_s, who):
             self._tell(None, f"refused {printable(place, 64)}: {reason}")

@@ -53,7 +53,9 @@ class Entry:
     def describe(self) -> str:
         """One sentence for the log."""
         m = self.manifest
-        signed = f"signed by {self.signer}" if self.signer else "not signed, as boards without --identity take it"
+        signed = (
+            f"signed by {self.signer}" if self.signer else "not signed, since this board was started without --identity"
+        )
         return (
             f"run {m.run_id.hex()} of {len(m.members)} members, manifest version {m.version} by {m.founder}, {signed}"
         )

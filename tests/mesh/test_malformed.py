@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.mesh import GrpcTransport, MeshLimits
+from edgegossip.mesh import GrpcTransport, MeshLimits, standard
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Received
 from edgegossip.mesh.edge import METHOD
@@ -50,7 +50,8 @@ def test_what_is_made_follows_from_the_seed_and_is_refused() -> None:
     assert len(reasons) >= 6, reasons  # the others have a wrong envelope
 
 
-def test_a_board_stands_them_and_its_peers_go_on() -> None:
+def test_a_board_stands_them_and_its_peers_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standard, "CALL_BURST", 1e6)  # more questions about its health than anybody may ask
     notes: list[str] = []
     manifest = make(RUN, "b", MEMBERS, "0" * 64, "")
     box: list[GrpcTransport] = []
