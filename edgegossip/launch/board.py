@@ -12,7 +12,7 @@ import click
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
 from edgegossip.launch.preflight import FLEET, TORCH_HINT, require
-from edgegossip.launch.unfinished import unfinished
+from edgegossip.launch.unfinished import kept_unix_s, unfinished
 from edgegossip.mesh import address as addresses
 from edgegossip.node.main import NodeOptions, load_guard, parse_peers, peer_members, run_node
 from edgegossip.node.notify import ServiceSink, service
@@ -25,9 +25,10 @@ from edgegossip.recipe import Recipe
 from edgegossip.report.live import Live, LiveSink
 from edgegossip.types import ConfigError
 
-# Nobody tells a gossip board whether its run went on without it and is over. After so long it is more likely to be wanted in a
-# new run of the same recipe, whose members would take over the old model from it.
-STALE_S = 3600.0
+# Nobody tells a gossip board whether its run went on without it and is over; then it would bring the old model into a new run of
+# the same recipe. Of a checkpoint this old it says so. It goes on all the same: a whole fleet that had no power for a night must
+# not forget its run, and many boards do not even know how long that was.
+OLD_S = 3600.0
 
 
 def run_member(
@@ -106,7 +107,7 @@ def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False) -> i
 
     def open_output(spec: NodeSpec) -> tuple[RecordSink, Path]:
         if before is not None and not named:
-            click.echo(f"going on with {before}; --fresh begins anew", err=True)
+            click.echo(f"going on with {before}; --fresh begins anew{_if_old(before, recipe, options)}", err=True)
         folders.append(_folder(recipe, replace(options, resume=before), f"{recipe.run.name}-{spec.name}"))
         folders[0].write_run(spec.run_id, spec.members)
         live = LiveSink(Live((spec.name,), recipe.run.rounds))
@@ -134,17 +135,19 @@ def _before(recipe: Recipe, options: NodeOptions, fresh: bool) -> Path | None:
         run_id, members = options.entry.manifest.run_id, options.entry.manifest.members
     elif recipe.run.mode == "gossip":
         members = peer_members(options)
-    found = unfinished(options.runs_dir, run_id, members, options.name)
-    if found is None or recipe.run.mode == "server" or (age_s := _kept_s(found, options)) < STALE_S:
-        return found
-    click.echo(f"{found} was left unfinished {age_s / 3600:.0f} h ago; --resume {found} goes on with it", err=True)
-    return None
+    return unfinished(options.runs_dir, run_id, members, options.name)
 
 
-def _kept_s(folder: Path, options: NodeOptions) -> float:
-    """How long ago this board's newest checkpoint in a run folder was written, by this machine's clock."""
-    kept = (folder / "checkpoint" / options.name).glob("*.ckpt")
-    return time.time() - max((file.stat().st_mtime for file in kept), default=0.0)
+def _if_old(folder: Path, recipe: Recipe, options: NodeOptions) -> str:
+    """What to think of when this board's newest checkpoint in a run folder is old, by this machine's clock. Of a server run the
+    coordinator knows whether it is over."""
+    kept_s = kept_unix_s(folder, options.name)
+    if recipe.run.mode == "server" or kept_s is None or (age_s := time.time() - kept_s) < OLD_S:
+        return ""
+    return (
+        f" (its last checkpoint is {age_s / 3600:.0f} h old, if this machine's clock is right: when that run is over, and this "
+        "is to be a new one, say --fresh on this board)"
+    )
 
 
 def _with_identity(options: NodeOptions) -> NodeOptions:

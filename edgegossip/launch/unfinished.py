@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from edgegossip.types import NodeId
@@ -28,6 +29,15 @@ def unfinished(runs_dir: Path, run_id: bytes, members: Sequence[NodeId], name: N
 
 def has_checkpoints(folder: Path, name: NodeId) -> bool:
     return any((folder / "checkpoint" / name).glob("*.ckpt"))
+
+
+def kept_unix_s(folder: Path, name: NodeId) -> float | None:
+    """When the newest checkpoint was written, by this machine's clock then. One that an ending process removes counts no more."""
+    written = []
+    for file in (folder / "checkpoint" / name).glob("*.ckpt"):
+        with suppress(FileNotFoundError):
+            written.append(file.stat().st_mtime)
+    return max(written, default=None)
 
 
 def _is_of(folder: Path, name: NodeId) -> bool:

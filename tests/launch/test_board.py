@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
 from edgegossip.launch import board as boards
+from edgegossip.launch.unfinished import kept_unix_s
 from edgegossip.mesh.membership.joining import Told
 from edgegossip.node import entering
 from edgegossip.node.main import NodeOptions, _place
@@ -78,17 +79,26 @@ def test_the_same_command_goes_on_and_says_so(how: str, found: Found, tmp_path: 
 
 
 @pytest.mark.parametrize("how", COMMANDS)
-def test_a_gossip_run_of_long_ago_is_named_and_not_taken(how: str, found: Found, tmp_path: Path) -> None:
+def test_a_run_of_long_ago_is_gone_on_with_and_a_gossip_board_says_how_old_it_is(
+    how: str, found: Found, tmp_path: Path
+) -> None:
     start(tmp_path, *COMMANDS[how])
     keep(first := found[0][0])
-    long_ago = time.time() - boards.STALE_S - 2 * 3600
+    long_ago = time.time() - boards.OLD_S - 2 * 3600
     for file in (first / "checkpoint" / "pi-01").iterdir():
         os.utime(file, (long_ago, long_ago))
     said = start(tmp_path, *COMMANDS[how])
-    if how == "server":  # its coordinator knows whether the run is over
-        assert found[1][0] == first
-    else:
-        assert found[1][0] != first and f"{first} was left unfinished 3 h ago; --resume {first} goes on" in said
+    assert found[1][0] == first and f"going on with {first}" in said
+    assert ("checkpoint is 3 h old" in said) == (how != "server")  # its coordinator knows whether the run is over
+
+
+def test_a_checkpoint_that_is_removed_as_it_is_looked_at_counts_no_more(tmp_path: Path) -> None:
+    kept = tmp_path / "checkpoint" / "pi-01"
+    kept.mkdir(parents=True)
+    (kept / "0000000001.ckpt").symlink_to(kept / "gone")
+    assert kept_unix_s(tmp_path, "pi-01") is None
+    (kept / "0000000002.ckpt").touch()
+    assert kept_unix_s(tmp_path, "pi-01") is not None
 
 
 def test_a_run_that_is_over_or_another_is_not_taken(found: Found, tmp_path: Path) -> None:
