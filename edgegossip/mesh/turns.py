@@ -15,8 +15,14 @@ import threading
 import time
 from collections.abc import Callable
 
+from edgegossip.mesh import interrupts
+
 HANDOVER_S = 0.004  # longest time that nobody runs the loop
 _LOOKS = 5  # of the thread at a caller that goes on waiting, before it sleeps until it is told
+
+
+def _nothing() -> None:
+    """What to stop where nothing runs."""
 
 
 class TurnLoop:
@@ -35,6 +41,7 @@ class TurnLoop:
         self._ended = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        interrupts.install()
 
     def wait(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
         """Run the loop until `ready`, at most `timeout_s`; `ready` is looked at after each `stop_wait`. False, at once, when the
@@ -48,7 +55,7 @@ class TurnLoop:
                     return False
                 end_s = None if timeout_s is None else self.loop.time() + timeout_s
                 while not ready() and not self._ended and (end_s is None or self._wake_by(end_s)):
-                    self.loop.run_forever()
+                    interrupts.held(self.loop.run_forever, self._interrupt)
             finally:
                 self._surely_leave(us)
         finally:  # where a Ctrl-C came just before the line above
@@ -59,7 +66,7 @@ class TurnLoop:
         """Call `action` as the loop would: here and now when nobody runs the loop, else soon. It must not wait."""
         with self._lock:
             if not (self._thread_runs or self._caller):
-                action()
+                interrupts.held(action, _nothing)
             elif not self.loop.is_closed():
                 self.loop.call_soon_threadsafe(action)
 
@@ -80,6 +87,7 @@ class TurnLoop:
             if self._ended:
                 return
             self._ended = True
+            interrupts.uninstall()
             self._turn.notify_all()
             self.loop.call_soon_threadsafe(self.loop.stop)
             left = self._turn.wait_for(lambda: not (self._thread_runs or self._caller), timeout_s)
@@ -87,6 +95,9 @@ class TurnLoop:
         if left and not self._thread.is_alive():
             with self._lock:
                 self.loop.close()
+
+    def _interrupt(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
 
     def _wake_by(self, end_s: float) -> bool:
         """See to it that the loop stops by then; False when it is over. The alarm stays for the next caller: most waits are short

@@ -14,6 +14,7 @@ from types import FrameType
 
 import pytest
 
+from edgegossip.mesh import interrupts
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.answers import ACK_INTERVAL_S, Answers
 from edgegossip.mesh.eager import Begun
@@ -50,6 +51,55 @@ def test_the_one_who_waits_runs_the_loop(turns):
     assert turns.wait(lambda: bool(ran), PATIENCE_S)
     assert ran == [threading.current_thread().name]
     assert where(turns) == "mesh turns"  # and the thread behind when nobody does
+
+
+def test_a_signal_ends_the_wait_and_no_coroutine(turns):
+    """gRPC prints a traceback of every coroutine of its own that a KeyboardInterrupt ends."""
+    went_on: list[str] = []
+
+    async def interrupted() -> None:
+        await asyncio.sleep(0.1)  # until we wait
+        try:
+            signal.raise_signal(signal.SIGINT)
+            went_on.append("on")
+        except KeyboardInterrupt:
+            went_on.append("ended")
+
+    asyncio.run_coroutine_threadsafe(interrupted(), turns.loop)
+    with pytest.raises(KeyboardInterrupt):
+        turns.wait(lambda: False, PATIENCE_S)
+    assert went_on == ["on"] and where(turns) == "mesh turns"
+
+
+def test_a_second_signal_is_not_put_off(turns):
+    """The loop may be stuck."""
+
+    async def stuck() -> None:
+        await asyncio.sleep(0.1)
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it was not ended")
+
+    stuck_one = asyncio.run_coroutine_threadsafe(stuck(), turns.loop)
+    with pytest.raises(KeyboardInterrupt):
+        turns.wait(lambda: False, PATIENCE_S)
+    with pytest.raises(KeyboardInterrupt):
+        stuck_one.result(PATIENCE_S)
+
+
+def test_handlers_are_as_they_were_when_the_last_loop_has_ended(monkeypatch):
+    monkeypatch.setattr(interrupts, "_users", 0)  # whatever other tests have left
+    monkeypatch.setattr(interrupts, "_before", {})
+    before = signal.default_int_handler
+    now = {signal.SIGINT: before}
+    monkeypatch.setattr(signal, "getsignal", lambda number: now.get(number))
+    monkeypatch.setattr(signal, "signal", now.__setitem__)
+    a, b = TurnLoop("a"), TurnLoop("b")
+    assert signal.getsignal(signal.SIGINT) is not before
+    a.end(PATIENCE_S)
+    assert signal.getsignal(signal.SIGINT) is not before
+    b.end(PATIENCE_S)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_wait_ends_in_time_and_early_alarms_do_no_harm(turns):
