@@ -10,10 +10,16 @@ import asyncio
 import errno
 import ipaddress
 import socket
+import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
 from edgegossip.types import ConfigError, HostError, LocalError, PeerError
+
+_lock = threading.Lock()
+_looking_up: dict[tuple[str, int], Future[list[Any]]] = {}  # names and ports that are being resolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +139,36 @@ async def resolve(address: Address, attempt: int) -> Address:
     if address.is_numeric:
         return address
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        found = await asyncio.wrap_future(_look_up(address.host, address.port))
     except (OSError, UnicodeError) as error:
         raise PeerError(f"the name {address.host!r} does not resolve ({_words(error)})") from error
     hosts = list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
     return Address(hosts[attempt % len(hosts)], address.port)
+
+
+def _look_up(host: str, port: int) -> Future[list[Any]]:
+    """`getaddrinfo` in a thread of its own, one for a name at a time. A name server that is out of reach takes half a minute: it
+    must not fill an executor that others use, and nobody is to wait for it at the end, as for an executor's threads."""
+    with _lock:
+        if (under_way := _looking_up.get((host, port))) is not None:
+            return under_way
+        future = _looking_up[host, port] = Future[list[Any]]()
+        future.set_running_or_notify_cancel()  # whoever asks may give up, and the next one still hears of it
+    threading.Thread(target=_work, args=(future, host, port), daemon=True, name="name lookup").start()
+    return future
+
+
+def _work(future: Future[list[Any]], host: str, port: int) -> None:
+    try:
+        found: list[Any] | Exception = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except Exception as error:
+        found = error
+    with _lock:
+        del _looking_up[host, port]
+    if isinstance(found, Exception):
+        future.set_exception(found)
+    else:
+        future.set_result(found)
 
 
 def grpc_target(address: Address) -> str:

@@ -70,7 +70,8 @@ def found(recipe: Recipe, name: NodeId, members: Sequence[NodeId], guard: Guard 
     if len(set(members)) != len(members):
         raise ConfigError("--members: a name is there twice; every board has a name of its own")
     if not 2 <= len(members) <= manifests.MAX_MEMBERS:
-        raise ConfigError(f"--members: {len(members)} boards; a run has 2 to {manifests.MAX_MEMBERS}")
+        count = f"{len(members)} board{'s' if len(members) != 1 else ''}"
+        raise ConfigError(f"--members: {count}; a run has 2 to {manifests.MAX_MEMBERS}")
     check_names("--members", members)
     if name not in members:
         raise ConfigError(f"--name {name}: not one of the members {', '.join(members)}{did_you_mean(name, members)}")
@@ -251,5 +252,11 @@ def advertised(listening: str, advertise: str | None, seen_as: str) -> str:
 def read_members(text: str) -> tuple[NodeId, ...]:
     """A,B,C, or the path of a file with one name a line. Raises ConfigError."""
     if "," not in text and Path(text).is_file():
-        return tuple(filter(None, (line.partition("#")[0].strip() for line in Path(text).read_text().splitlines())))
+        try:
+            lines = Path(text).read_text("utf-8").splitlines()
+        except UnicodeDecodeError:
+            raise ConfigError(f"--members {text}: not a text file in UTF-8; write one name a line") from None
+        except OSError as error:
+            raise ConfigError(f"--members {text}: the file cannot be read: {error.strerror or error}") from None
+        return tuple(filter(None, (line.partition("#")[0].strip() for line in lines)))
     return tuple(filter(None, (name.strip() for name in text.split(","))))

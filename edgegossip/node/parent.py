@@ -51,7 +51,9 @@ class Parent:
 
 
 def _tell(on_lost: OnLost, line: bytes) -> None:
-    with suppress(EdgegossipError):  # a peer that is no neighbour of ours, or a transport that is closed
+    """What goes wrong must not end the thread that watches for the parent's end: a peer that is no neighbour of ours, a transport
+    that is closed, a loop that is too busy to answer in time."""
+    with suppress(EdgegossipError, TimeoutError, RuntimeError):
         on_lost(json.loads(line))
 
 

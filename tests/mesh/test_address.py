@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 
 import pytest
 
@@ -124,3 +125,27 @@ def test_ipv6_and_names_end_to_end():
         b.connect({"a": a.address})
         assert wait_for(a, PeerUp).peer == "b"
         assert wait_for(b, PeerUp).peer == "a"
+
+
+def test_a_name_server_that_does_not_answer_holds_nobody_at_the_end(monkeypatch):
+    asked, answers = [], threading.Event()
+
+    def getaddrinfo(host, port, **_):
+        asked.append(host)
+        assert answers.wait(20)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.9", port))]
+
+    async def look() -> None:
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.02):
+                    await address.resolve(address.Address("slow.example", 7700), 0)
+
+    async def look_again() -> address.Address:
+        asyncio.get_running_loop().call_later(0.02, answers.set)
+        return await address.resolve(address.Address("slow.example", 7700), 0)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    asyncio.run(look())  # it waits for the threads of its executor
+    assert asked == ["slow.example"] and not answers.is_set()
+    assert asyncio.run(look_again()) == address.Address("10.0.0.9", 7700) and len(asked) == 1

@@ -6,6 +6,7 @@ import json
 import tempfile
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -235,3 +236,13 @@ def test_signed_runs_need_a_signature() -> None:
     with pytest.raises(PeerError, match="not signed"):
         entering._verified(founded().manifest, Guard())
     assert entering._verified(replace(founded().manifest, signature=b"x"), None) == ""
+
+
+def test_a_list_of_members_that_is_no_text_or_too_short_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "members").write_bytes("pi-01\npi-ü\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match="not a text file in UTF-8"):
+        entering.read_members(str(tmp_path / "members"))
+    (tmp_path / "members").write_text("pi-01  # the first\n\npi-02\n")
+    assert entering.read_members(str(tmp_path / "members")) == ("pi-01", "pi-02")
+    with pytest.raises(ConfigError, match="--members: 1 board; a run has 2 to"):
+        entering.found(recipes.load("quickstart-gossip"), "a", ("a",), None)

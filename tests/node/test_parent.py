@@ -33,6 +33,20 @@ def test_a_board_that_is_still_loading_ends_with_its_parent() -> None:
     assert process.wait(20) == EXIT_INTERRUPTED
 
 
+def test_a_transport_that_does_not_answer_does_not_end_the_watch() -> None:
+    late = "def late(lost): print(lost['lost'], flush=True); raise TimeoutError"
+    process = start(
+        f"from edgegossip.node.parent import Parent\n{late}\nParent().listen(late)\nimport time; time.sleep(60)"
+    )
+    assert process.stdin is not None and process.stdout is not None
+    for name in "bc":
+        process.stdin.write(json.dumps({"lost": name, "why": "x"}) + "\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == f"{name}\n"
+    process.stdin.close()
+    assert process.wait(20) == EXIT_INTERRUPTED
+
+
 def test_lines_come_in_order_and_none_is_lost() -> None:
     process = start(TOLD)
     assert process.stdin is not None and process.stdout is not None
