@@ -38,9 +38,9 @@ class Board:
 
 
 _ALL = (
-    Board("raspberry-pi-3", "Raspberry Pi 3, 3+, CM3", BOOKWORM, "nothing of its own; the files are those of raspberry-pi-4"),
-    Board("raspberry-pi-4", "Raspberry Pi 4, 400, CM4", BOOKWORM, "first boot and a round of training, qemu -M virt -cpu cortex-a72"),
-    Board("raspberry-pi-zero-2-w", "Raspberry Pi Zero 2 W", BOOKWORM, "nothing of its own; the files are those of raspberry-pi-4"),
+    Board("raspberry-pi-3", "Raspberry Pi 3, 3+, CM3", BOOKWORM, "no more than raspberry-pi-4: the same files"),
+    Board("raspberry-pi-4", "Raspberry Pi 4, 400, CM4", BOOKWORM, "first boot and a round, qemu -M virt -cpu cortex-a72"),
+    Board("raspberry-pi-zero-2-w", "Raspberry Pi Zero 2 W", BOOKWORM, "no more than raspberry-pi-4: the same files"),
     Board("raspberry-pi-5", "Raspberry Pi 5, 500, CM5", TRIXIE, "nothing"),
 )  # fmt: skip
 BOARDS = MappingProxyType({board.name: board for board in _ALL})
