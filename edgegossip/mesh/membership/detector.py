@@ -82,6 +82,8 @@ class Detector(Teller):
         self._expelled: dict[int, int] = {}  # members that are not to be believed any more, and their lives
         for k, entry in known:
             self.table[k] = merge(self.table[k], bounded(entry, self.table[k]))
+            if k == me:  # our earlier process: its suspicion ends with it
+                continue
             if self.table[k].status is Status.LEFT and entry.address:
                 self._left[k] = now_s, self.settings.retry_s
             if self.table[k].status is Status.SUSPECT:

@@ -139,6 +139,22 @@ def test_a_member_that_restarts_before_it_was_missed_is_told_apart_by_its_life()
     assert all_alive(world) and world.agree() and world.nodes[0].table[2].life != life
 
 
+@pytest.mark.parametrize("status", [Status.SUSPECT, Status.DEAD, Status.LEFT])
+def test_a_process_does_not_share_the_fate_of_the_one_before_it(status: Status) -> None:
+    """Killed, suspected, and started again before that suspicion was over."""
+    known = (
+        (0, Entry(status, 3, 77, "10.0.0.0:7700", accusers=2)),
+        *((k, Entry(Status.ALIVE, 1, k + 1, f"10.0.0.{k}:7700")) for k in (1, 2)),
+    )
+    node, now_s, asked = Detector(3, 0, "10.0.0.0:7700", 1, Random(1), 100.0, known=known), 100.0, set[int]()
+    while now_s < 130.0:
+        now_s = max(now_s + 0.001, node.wake_s)
+        asked |= pings(node.tick(now_s)).keys()
+        for k in (1, 2):
+            node.receive(k, Ack(10**6, View(node.digest)), now_s)
+    assert node.table[0].status is Status.ALIVE and 0 not in asked
+
+
 def test_who_leaves_is_not_dead() -> None:
     world = World(8, 6)
     world.leave(3, 0.5)
