@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip import __version__
-from edgegossip.image import boards, client, disk, ext4, fat, rootfs, sources, steps, tools, wheel
+from edgegossip.image import boards, client, disk, ext4, fat, private_keys, rootfs, sources, steps, tools, wheel
 from edgegossip.image.boards import Board
 from edgegossip.image.sources import Mirrors
 from edgegossip.image.steps import Done, Step, Tell, tree_hash
@@ -247,6 +247,7 @@ def _tree(request: Request, made: Mapping[str, Path], folder: Path, about: Mappi
     tools.run(["chmod", "--recursive", "a+rX", root / "opt"], 600)  # whatever this machine's umask
     (root / "opt/edgegossip/current").symlink_to(f"releases/{about['release']}")
     whole = {**about, "units": units, "packages": dict(sorted(rootfs.packages(root)))}
+    whole["library_keys"] = private_keys.of_libraries(root)
     rootfs.say_what_it_is(root, whole)
     (folder / "image.json").write_text(json.dumps(whole))
 

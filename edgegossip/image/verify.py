@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from edgegossip.image import configure, disk, ext4, fat
 from edgegossip.image.partitions import Partition
+from edgegossip.image.private_keys import find_keys
 from edgegossip.types import DataError, EdgegossipError
 
-# A PEM key with its content, also inside a kit, where JSON writes the ends of lines in its own way. Programs have its first line
-# in them as a word, without what follows.
-_END = rb"(?:\r?\n|\\+n)"
-_KEY = re.compile(
-    rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----"
-    + _END
-    + rb"(?:[A-Za-z-]+: [^\r\n]*\r?\n)*(?:\r?\n)?[A-Za-z0-9+/=]{40,}"
-    + _END
-)
-_WINDOW, _OVERLAP = 8 << 20, 4096
 _BOOT_FILES = (r"^/config\.txt$", r"^/cmdline\.txt$", r"^/vmlinuz-", r"^/initrd\.img-", r"\.dtb$")
 _ROOT_FILES = ("/etc/fstab", "/opt/edgegossip/current", "/etc/systemd/system/edgegossip-node.service",
                "/etc/systemd/system/edgegossip-firstboot.service", "/usr/lib/edgegossip/firstboot.py")  # fmt: skip
@@ -45,7 +36,7 @@ def verify(image: Path, tell: Callable[[str], None] = lambda text: None) -> tupl
         ("hash", lambda: _hash(image, about)),
         ("boot partition", lambda: _boot(image, boot, named)),
         ("root file system", lambda: _root(image, root)),
-        ("secrets", lambda: _secrets(image, boot, named)),
+        ("secrets", lambda: _secrets(image, boot, named, about)),
     )
     return tuple(_checked(name, look, tell) for name, look in steps)
 
@@ -92,22 +83,14 @@ def _root(image: Path, root: Partition) -> str:
     return f"release {', '.join(releases)}"
 
 
-def _secrets(image: Path, boot: Partition, named: str) -> str:
-    """All of its bytes, free space too; of a card with a kit, all but the boot partition, where the kit is."""
+def _secrets(image: Path, boot: Partition, named: str, about: Mapping[str, Any]) -> str:
+    """All of its bytes, free space too; of a card with a kit, all but the boot partition, where the kit is. Libraries of
+    cryptography have public keys to test themselves with: the build has noted which."""
     with open(image, "rb") as stream:
-        found = [at for at in secrets(stream) if not (named and boot.start <= at < boot.end)]
+        known = set(about.get("library_keys", ()))
+        found = [
+            k.at for k in find_keys(stream) if k.digest not in known and not (named and boot.start <= k.at < boot.end)
+        ]
     if found:
         raise DataError(f"there is a private key at byte {found[0]}: build it again, and look at deploy/rootfs")
     return "no private key but the kit's" if named else "no private key and no kit"
-
-
-def secrets(stream: BinaryIO) -> Iterator[int]:
-    """Where private keys begin. A file of up to a block is in one piece, and longer ones nearly always are."""
-    at, before = 0, b""
-    while data := stream.read(_WINDOW):
-        window = before + data
-        for match in _KEY.finditer(window):
-            if match.end() > len(before):  # else it was found already
-                yield at - len(before) + match.start()
-        before = window[-_OVERLAP:]
-        at += len(data)

@@ -12,6 +12,7 @@ from edgegossip.fleet import kitfile
 from edgegossip.image import configure, disk, ext4, fat, verify
 from edgegossip.image.build import description, place
 from edgegossip.image.partitions import FAT32_LBA, LINUX
+from edgegossip.image.private_keys import find_keys, of_libraries
 from edgegossip.image.tools import find
 from edgegossip.types import ConfigError, DataError
 from tests.image.kits import kit_of
@@ -148,7 +149,7 @@ def test_words_of_a_program_are_no_key(tmp_path):
     text = tmp_path / "text"
     text.write_bytes(b'HEADER = "-----BEGIN PRIVATE KEY-----"\n-----BEGIN PRIVATE KEY-----\nshort\n' * 9)
     with open(text, "rb") as stream:
-        assert list(verify.secrets(stream)) == []
+        assert list(find_keys(stream)) == []
 
 
 def test_damage_is_named(base, tmp_path):
@@ -174,3 +175,19 @@ def test_a_card_without_what_a_board_needs(tmp_path):
     disk.assemble(boot, root, image, 40 * MIB, EPOCH)
     found = faults(image)
     assert "no board starts from it" in found["boot partition"] and "has no /" in found["root file system"]
+
+
+def test_keys_that_a_library_tests_itself_with_are_known(base, tmp_path):
+    """GnuTLS has some. Anywhere else, and any other key, is a fault."""
+    key = b"-----BEGIN PRIVATE KEY-----\n" + b"A" * 64 + b"\n-----END PRIVATE KEY-----\n"
+    other = key.replace(b"A" * 64, b"B" * 64)
+    tree(tmp_path / "root", {"usr/lib/arm/lib.so.1": "", "usr/lib/arm/notes.so": other.decode()})
+    (tmp_path / "root/usr/lib/arm/lib.so.1").write_bytes(b"\x7fELF" + bytes(5000) + key)
+    known = of_libraries(tmp_path / "root")
+    assert len(known) == 1
+    for text, found in ((key, False), (other, True)):
+        with open(base, "r+b") as stream:
+            stream.seek(3 * MIB)
+            stream.write(text)
+        description(base).write_text(json.dumps({"sha256": disk.sha256(base), "library_keys": known}))
+        assert ("secrets" in faults(base)) == found
