@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from edgegossip.profiling.lines import EventRecord, Record
 from edgegossip.profiling.sinks import RecordSink
@@ -42,8 +43,9 @@ class Tee(RecordSink):
                 self._tell_others(sink, EventRecord(record.node, record.t_s, "notice", text))
 
     def close(self) -> None:
-        for sink in self._sinks:
-            sink.close()
+        with ExitStack() as stack:  # each of them, whatever another one raises
+            for sink in reversed(self._sinks):
+                stack.callback(sink.close)
 
     def _tell_others(self, about: RecordSink, record: EventRecord) -> None:
         for sink in self._sinks:

@@ -125,6 +125,7 @@ class Schedule:
             assert code in (0, 7), f"pi-{k} ended with {code}: {err[-400:]}"
             assert board.nobody_left(), f"pi-{k} left a process behind"
             accuracy = self.fleet.accuracy(k)
+            self.say(f"{k} ended with accuracy {accuracy:.4f}")
             assert accuracy > ACCURACY, f"pi-{k} ended with accuracy {accuracy}"
         for k in filter(self.fleet.events, too_late):
             done_s = {m: self.fleet.finished_unix_s(m) for m in self.fleet.boards if m not in too_late}
