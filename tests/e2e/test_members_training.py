@@ -12,6 +12,12 @@ from tests.e2e.members import Members, members
 from tests.e2e.network import needs_namespaces, network
 
 pytestmark = [needs_namespaces, pytest.mark.slow, pytest.mark.timeout(900)]
+# Final accuracy of so many boards after so many rounds without faults: the same on every run, for in a ring nobody has more than
+# two neighbours. Virtual nodes give the same.
+WITHOUT_FAULTS = {(5, 150): 0.9831, (4, 150): 0.9803, (4, 600): 0.9746}
+# Half a point is what faults may cost on average (docs/results/membership.md has 0.32 over seeds); of a single run on 355 test
+# images, each 0.28 points, that spreads by 0.32 points (s.d.) and was 0.78 at worst.
+ONE_RUN = 0.01
 SETTINGS = ("run.rounds=150", "training.local_steps=30", "evaluation.every=1000", "gossip.deadline_s=30")
 
 
@@ -56,7 +62,7 @@ def test_kill_and_restart(tmp_path: Path) -> None:
         fleet.wait_until(lambda: bool(fleet.metrics(3)), "its first round", 120)
         assert fleet.metrics(3)[0]["step"] >= there - 2
         accuracy = run_to_the_end(fleet, everybody)
-    assert min(accuracy.values()) > 0.9 and max(accuracy.values()) - min(accuracy.values()) < 0.03, accuracy
+    assert min(accuracy.values()) >= WITHOUT_FAULTS[5, 150] - ONE_RUN, accuracy
 
 
 def test_partition_and_heal_while_training(tmp_path: Path) -> None:
@@ -73,7 +79,7 @@ def test_partition_and_heal_while_training(tmp_path: Path) -> None:
         net.heal()
         accuracy = run_to_the_end(fleet, everybody)
         assert any("had been split" in e["text"] for k in everybody for e in fleet.events(k, "notice"))
-    assert min(accuracy.values()) > 0.9, accuracy
+    assert min(accuracy.values()) >= WITHOUT_FAULTS[4, 150] - ONE_RUN, accuracy
 
 
 def test_asleep_for_half_a_minute(tmp_path: Path) -> None:
@@ -88,7 +94,7 @@ def test_asleep_for_half_a_minute(tmp_path: Path) -> None:
         fleet.signal(signal.SIGCONT, 2)
         fleet.wait_until(lambda: all(len(fleet.about(k, "member-here", 2)) >= 2 for k in everybody - {2}), "back", 20)
         accuracy = run_to_the_end(fleet, everybody)
-    assert min(accuracy.values()) > 0.9, accuracy
+    assert min(accuracy.values()) >= WITHOUT_FAULTS[4, 600] - ONE_RUN, accuracy
 
 
 def test_three_of_eighteen_die_at_once_and_come_back(tmp_path: Path) -> None:
