@@ -43,8 +43,8 @@ class Coordinator:
 
     `boards` are the names that may join. Boards reach it at the address that `start` returns. Records of the server itself go
     to `sink` under the node name "coordinator"; Flower's own log is `folder`/logs/superlink.log. With `record_boards` there
-    is also a record a board and round of what its update says (loss, examples, payload): for boards that keep their own
-    records elsewhere. `strategy` stands in for the recipe's; with `evaluate`
+    is also a record a board and round, of what its update says (loss, examples, payload) and of the profile that the board sends
+    of it: for boards that keep their own records elsewhere. `strategy` stands in for the recipe's; with `evaluate`
     the coordinator evaluates, not the boards. With `keeper` it goes on from the last round that an earlier process kept; boards
     that do not come back within REJOIN_S are then gone on without. With `credentials` it speaks TLS, and boards take part under
     the names in their certificates. `return_s`: how long it waits for boards to come back when fewer than server.min_nodes are
@@ -207,6 +207,7 @@ class Coordinator:
             rounds=plan.recipe.run.rounds,
             down_id=plan.downlink.wire_id,
             down_params=plan.downlink.wire_params(),
+            profiles=plan.record_boards,
         )
         least = min(plan.recipe.server.min_nodes, len(self._boards))
         names = doorkeeper.name_of if self._credentials is not None else None
@@ -231,10 +232,13 @@ class Coordinator:
             names = ", ".join(m.name for m in exchange.roster.up())
             begins = "training starts" if start is None else f"training goes on in round {start.round}"
             self._sink.event(COORDINATOR, "started", f"{begins} with {names}", unix_s=time.time())
-            model = self._rounds(exchange).run(self._initial, start)
+            rounds = self._rounds(exchange)
+            model = rounds.run(self._initial, start)
             self._on_model(model)
             self._model = model
             self._end(link, exchange, "the run is complete", None)
+            if rounds.records is not None:
+                rounds.records.end(exchange.farewells)
             self._sink.event(COORDINATOR, "finished", "coordinator finished")
         except LinkError as error:
             self._error = RunError(

@@ -74,6 +74,7 @@ class Exchange:
         self._quorum = Quorum(roster, min_nodes, return_s)
         self._sink, self._stop, self._check, self._proved = sink, stop, check, proved
         self._outstanding: dict[str, _Sent] = {}
+        self.farewells: dict[NodeId, Message] = {}  # what boards answered to goodbye
         self._inbox: dict[str, Message] = {}  # answers nobody has taken yet, by the id of the question
         self._told_lost: queue.SimpleQueue[tuple[NodeId, str]] = queue.SimpleQueue()  # from other threads
         self._watched = self._beaten = 0.0
@@ -257,6 +258,8 @@ class Exchange:
             self._greeted(sent.node_id, reply)
         elif sent.what != "bye":
             self._inbox[message_id] = reply
+        elif sent.name:
+            self.farewells[sent.name] = reply
 
     def _take(self, ids: set[str], answers: dict[NodeId, Message]) -> None:
         """Answers of this exchange; those of an earlier one came too late."""

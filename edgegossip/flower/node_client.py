@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message, MetricRecord, RecordDict
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Codec
@@ -71,6 +71,8 @@ class NodeClient:
         self._clock = RoundClock()
         self._pace = Pace()
         self._board: Board | None = None
+        self._profiles = False  # does the coordinator want them
+        self._profile: MetricRecord | None = None  # of the last round
         self._stop = threading.Event()
         self._rejoin = threading.Event()
 
@@ -194,15 +196,16 @@ class NodeClient:
             reply = board.train(message, self._clock)
             if self._keeper is not None:
                 self._keeper.save(board)
-            return reply, lambda: self._report(board)
+            return self._with_profile(reply), lambda: self._report(board)
         return board.evaluate(message, self._clock), lambda: None
 
     def _query(self, message: Message) -> tuple[RecordDict, Callable[[], str | None]]:
         fields = protocol.ask_of(message.content)
         if fields.get("ask") == "bye":
             words, failed = protocol.read_bye(fields)
-            return RecordDict(), lambda: _leave(words, failed)
+            return self._with_profile(RecordDict()), lambda: _leave(words, failed)
         hello = protocol.Hello.read(fields)
+        self._profiles = hello.profiles
         workload = self._board.workload if self._board is not None else self._make_workload()
         try:
             hello.check(workload.layout.hash, self._codec, self._downlink, self._run_id)
@@ -246,6 +249,11 @@ class NodeClient:
             values |= meter()
         values |= self._clock.finish_round().metrics(board.round)
         self._sink.metrics(self._name, board.round, values)
+        self._profile = protocol.profile(board.round, values) if self._profiles else None
+
+    def _with_profile(self, answer: RecordDict) -> RecordDict:
+        """With that of the round before, which ended when its answer was sent."""
+        return answer if self._profile is None else RecordDict({**answer, protocol.PROFILE: self._profile})
 
 
 def _anew(board: Board, hello: protocol.Hello) -> bool:

@@ -1,8 +1,9 @@
 """What coordinator and boards say to each other besides frames, as small Flower records.
 
 QUERY "hello": the coordinator describes the run, the board answers with its name or why it cannot take part.
-TRAIN: a frame down, a frame up; some boards are also asked to evaluate the model they got. EVALUATE: that alone.
-QUERY "bye": the run is over for this board, with the reason.
+TRAIN: a frame down, a frame up; with it, where the coordinator wants profiles, that of the board's round before. Some boards are
+also asked to evaluate the model they got. EVALUATE: that alone.
+QUERY "bye": the run is over for this board, with the reason; the answer has the profile of its last round.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from typing import Any
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from edgegossip.codecs.base import Codec
-from edgegossip.types import DecodeError, Metrics, PeerError
+from edgegossip.profiling.records import METRICS, Value
+from edgegossip.types import DecodeError, Metrics, PeerError, Round
 
 ASK = "ask"  # ConfigRecord with everything that is not a frame
 EVALUATION = "evaluation"  # MetricRecord with what a board found
+PROFILE = "profile"  # MetricRecord with where the seconds and bytes of a board's round went
 MAX_TEXT = 500  # characters of a name or reason from the wire that are shown
 
 
@@ -35,6 +38,7 @@ class Hello:
     down_id: int
     down_params: bytes
     round: int = 0  # that comes next
+    profiles: bool = False  # are wanted of boards: nobody else keeps their records
 
     def content(self) -> RecordDict:
         fields: dict[str, str | int | bytes] = {
@@ -48,6 +52,7 @@ class Hello:
             "down-id": self.down_id,
             "down-params": self.down_params,
             "round": self.round,
+            "profiles": self.profiles,
         }
         return RecordDict({ASK: ConfigRecord(dict(fields))})
 
@@ -64,6 +69,7 @@ class Hello:
             down_id=_field(fields, "down-id", int),
             down_params=_field(fields, "down-params", bytes),
             round=_field(fields, "round", int),
+            profiles=bool(fields.get("profiles")),
         )
 
     def check(self, layout_hash: int, codec: Codec[Any], down: Codec[Any], run_id: bytes | None = None) -> None:
@@ -140,6 +146,30 @@ def read_evaluation(content: RecordDict) -> Metrics | None:
     if not math.isfinite(loss) or not 0.0 <= accuracy <= 1.0 or examples < 1:
         raise DecodeError(f"the evaluation makes no sense: loss {loss}, accuracy {accuracy}, {examples} examples")
     return Metrics(loss, accuracy, examples)
+
+
+def profile(round: Round, values: Mapping[str, Value]) -> MetricRecord:
+    """The metrics of a round that are numbers."""
+    found = {key: values.get(key) for key in METRICS}
+    numbers = {key: v for key, v in found.items() if isinstance(v, (int, float)) and math.isfinite(v)}
+    return MetricRecord({"round": round, **numbers})
+
+
+def read_profile(content: RecordDict) -> tuple[Round, dict[str, Value]] | None:
+    """Round and metrics, those that this build knows. Raises DecodeError when it is there and makes no sense."""
+    record = content.metric_records.get(PROFILE)
+    if record is None:
+        return None
+    round = record.get("round")
+    if not isinstance(round, int):
+        raise DecodeError("the profile does not say of which round it is")
+    values: dict[str, Value] = {}
+    for key in (k for k in METRICS if k in record):
+        value = record[key]
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise DecodeError(f"the profile makes no sense: {key} is no finite number")
+        values[key] = value
+    return round, values
 
 
 def ask_of(content: RecordDict) -> Mapping[str, Any]:

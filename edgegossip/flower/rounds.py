@@ -15,13 +15,14 @@ from edgegossip.codecs.base import Codec
 from edgegossip.flower import protocol
 from edgegossip.flower._private import is_away
 from edgegossip.flower.averaging import Share
+from edgegossip.flower.board_records import BoardRecords
 from edgegossip.flower.combine import combiner, make_strategy
 from edgegossip.flower.downlink import Downlink
 from edgegossip.flower.evaluations import Evaluations
 from edgegossip.flower.exchange import COORDINATOR, Exchange
 from edgegossip.flower.payload import Channel, frame_array, frame_bytes, frame_content
 from edgegossip.flower.progress import Progress
-from edgegossip.flower.round_record import Sent, board_values, used_values
+from edgegossip.flower.round_record import Sent, used_values
 from edgegossip.flower.sampling import sample
 from edgegossip.flower.server_levels import ServerLevels
 from edgegossip.frame import Aux, Frame, Kind
@@ -85,6 +86,7 @@ class Rounds:
         self._empty_rounds = 0
         self._why_empty = "nobody answered"
         self._sent = Sent()
+        self.records = BoardRecords(plan.layout, sink) if plan.record_boards else None
 
     def run(self, initial: Vec, start: Progress | None = None) -> Vec:
         """All rounds, from `start` where a run is continued; the final model, float32[n]. Raises RunError when too few boards
@@ -257,9 +259,12 @@ class Rounds:
 
     def _report(self, round: Round, answers: Mapping[NodeId, Message], shares: Mapping[int, Share]) -> None:
         frames = {share.name: share.frame for share in shares.values()}
-        if self._plan.record_boards:
+        if self.records is not None:
+            for name, answer in answers.items():
+                if problem := self.records.answered(name, answer):
+                    self._sink.event(COORDINATOR, "refused", f"refused the profile of {name}: {problem}", peer=name)
             for name, frame in frames.items():
-                self._sink.metrics(name, round, board_values(frame, self._plan.layout))
+                self.records.used(name, round, frame)
         values = {"server/answers": len(answers), **used_values(list(frames.values()))}
         values |= self._sent.metrics(self._plan.layout)
         values |= self._meter()
