@@ -52,6 +52,7 @@ def test_gossip_on_one_machine(namespaces: tuple[str, str], codec: str, tmp_path
     assert json.loads(out)["sent_bytes"]["link"] == pytest.approx(counted(name, "lo") - before, rel=0.03)
 
 
+@pytest.mark.slow
 def test_coordinator_and_boards_on_two_machines(namespaces: tuple[str, str], tmp_path: Path) -> None:
     """The commands that a fleet uses: a coordinator in one namespace, boards in the other, all their bytes on one link."""
     server, client = namespaces

@@ -89,7 +89,7 @@ def _check_folder(folder: Path) -> None:
     assert recipes.load(str(folder / "recipe.toml")).run.rounds == 12
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["gossip", pytest.param("server", marks=pytest.mark.slow)])
 def test_killed_board_is_named_within_10_s_and_the_others_finish(mode: str, tmp_path: Path) -> None:
     """With an exit code of its own."""
     settings = ("--set", {"gossip": "run.rounds=150", "server": "run.rounds=40"}[mode], "--set", "run.nodes=3")
