@@ -13,7 +13,6 @@ from contextlib import suppress
 
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
-from edgegossip.mesh.patient import Patient
 
 ACK_INTERVAL_S = 0.01
 _FLUSH_S = 1.0  # to a connection that hangs
@@ -38,7 +37,7 @@ class Answers:
 
     async def write(self, answer: mesh_pb2.ExchangeResponse) -> None:
         async with self._writing:
-            await Patient(self._context.write(answer.SerializeToString()))
+            await self._context.write(answer.SerializeToString())
 
     def acknowledge(self, transfer: int, received: int, *, at_once: bool) -> None:
         """`received` bytes of this frame, and all frames before it, are here."""

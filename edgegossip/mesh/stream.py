@@ -18,7 +18,6 @@ from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.eager import Begun
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.outgoing import FrameQueue, Outgoing
-from edgegossip.mesh.patient import Patient
 from edgegossip.mesh.silence import Silence
 from edgegossip.mesh.text import printable
 from edgegossip.mesh.window import Window
@@ -101,7 +100,7 @@ class Stream:
 
     async def _read(self) -> mesh_pb2.ExchangeResponse:
         """The next Welcome or Ack. Raises PeerError when the stream ends or the peer refuses."""
-        data = await Patient(self._call.read())
+        data = await self._call.read()  # not Patient: our own streams end seldom, and small frames feel it
         if data is grpc.aio.EOF:
             raise PeerError("the stream was closed")
         response = wire.parse_response(data)
