@@ -31,6 +31,7 @@ from edgegossip.types import ConfigError, EdgegossipError, HostError, NodeId
 from edgegossip.update.client import CHECK_IN, MAX_ANSWER_BYTES, RELEASE, REVOCATIONS
 
 HANDSHAKE_S, SILENT_S = 10.0, 30.0
+LINGER_S = 1.0  # for a refused caller to hear the alert
 MAX_CONNECTIONS = 64
 MAX_PART_BYTES = 8 << 20
 _TEXTS = ("version", "release", "state", "status")
@@ -128,8 +129,7 @@ class Server(ThreadingHTTPServer):
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             request.settimeout(HANDSHAKE_S)
-            context = self.desk.context()
-            with context.wrap_socket(request, server_side=True) as connection:
+            with _greeted(self.desk.context(), request) as connection:
                 connection.settimeout(SILENT_S)
                 subject, serial = tls.peer_of(connection.getpeercert(), self.desk.identity.fleet)
                 if subject.role == "board":
@@ -142,6 +142,24 @@ class Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that broke."""
+
+
+def _greeted(context: ssl.SSLContext, request: socket.socket) -> ssl.SSLSocket:
+    """The connection after the handshake. Raises OSError; then the caller has been told why."""
+    connection = context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+    try:
+        connection.do_handshake()
+    except OSError:
+        # With TLS 1.3 the caller's request may be here by now. Closing with bytes unread would reset the connection, and the
+        # alert that says why would be lost on the way.
+        with connection, suppress(OSError):
+            connection.settimeout(LINGER_S)
+            socket.socket.shutdown(connection, socket.SHUT_WR)
+            until = time.monotonic() + LINGER_S
+            while time.monotonic() < until and socket.socket.recv(connection, 4096):
+                pass
+        raise
+    return connection
 
 
 class _Handler(BaseHTTPRequestHandler):
