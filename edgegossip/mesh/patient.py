@@ -1,7 +1,7 @@
 """Awaiting an operation of gRPC so that the awaiter can be cancelled, and the operation still ends in its own time.
 
 grpc.aio frees what it allocated for a batch of operations when the coroutine that awaits it goes on after it, and never if that
-coroutine was cancelled: some 100 bytes a time (grpc issue 43360; grpcio 1.85 has it). A peer decides how often that happens, by
+coroutine was cancelled: some 100 bytes a time (grpc/grpc#43360; grpcio 1.85 has it). A peer decides how often that happens, by
 opening streams that supersede one another. `asyncio.shield` would do, for a task and two turns of the loop each time; this costs
 neither.
 """

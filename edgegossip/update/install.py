@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from edgegossip.checkpoint.files import Files, OsFiles
 from edgegossip.types import HostError
@@ -27,33 +27,27 @@ SPARE_BYTES = 64 << 20  # that stay free
 Fetch = Callable[[Blob], bytes]  # its stored bytes
 
 
-class Tree(Files[H]):
+class Tree(Files[H], Protocol[H]):
     """Files, and what a tree of them needs besides. Raises OSError."""
 
     def read(self, path: str) -> bytes | None:
         """All of a file; None when there is none, or it is a link."""
-        raise NotImplementedError
 
     def digest(self, path: str) -> str:
         """SHA-256 of a file; empty when there is none, or it is a link."""
-        raise NotImplementedError
 
     def link(self, old: str, new: str) -> None:
         """Another name for a file."""
-        raise NotImplementedError
 
-    def make_executable(self, path: str) -> None:
-        raise NotImplementedError
+    def make_executable(self, path: str) -> None: ...
 
     def remove_tree(self, path: str) -> None:
         """A folder and all below it, if it is there."""
-        raise NotImplementedError
 
-    def free_bytes(self, path: str) -> int:
-        raise NotImplementedError
+    def free_bytes(self, path: str) -> int: ...
 
 
-class OsTree(OsFiles, Tree[int]):
+class OsTree(OsFiles):
     """The real one: what it makes, everybody may read, and nobody but its owner write."""
 
     def create(self, path: str) -> int:
