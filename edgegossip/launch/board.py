@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
 from edgegossip.launch.preflight import FLEET, TORCH_HINT, require
-from edgegossip.launch.unfinished import kept_unix_s, unfinished
+from edgegossip.launch.unfinished import instance_of, kept_unix_s, unfinished
 from edgegossip.mesh import address as addresses
 from edgegossip.node.main import NodeOptions, load_guard, parse_peers, peer_members, run_node
 from edgegossip.node.notify import ServiceSink, service
@@ -23,11 +26,15 @@ from edgegossip.profiling.sinks import RecordSink
 from edgegossip.profiling.tee import Tee
 from edgegossip.recipe import Recipe
 from edgegossip.report.live import Live, LiveSink
-from edgegossip.types import ConfigError
+from edgegossip.types import ConfigError, NodeId
 
-# Nobody tells a gossip board whether its run went on without it and is over; then it would bring the old model into a new run of
-# the same recipe. Of a checkpoint this old it says so. It goes on all the same: a whole fleet that had no power for a night must
-# not forget its run, and many boards do not even know how long that was.
+if TYPE_CHECKING:
+    from edgegossip.mesh.membership.manifest import Manifest
+
+# Nobody tells a board with --peer, or one that founds its run, whether that went on without it and is over; then it would bring
+# the old model into a new run of the same recipe. (Who joins knows from the manifest which run it is.) Of a checkpoint this old
+# it says so. It goes on all the same: a whole fleet that had no power for a night must not forget its run, and many boards do not
+# even know how long that was.
 OLD_S = 3600.0
 
 
@@ -51,8 +58,17 @@ def run_member(
         entry = entering.join(seeds, options.name, guard, settings, _waits)
     else:
         names = entering.read_members(members or "")
-        entry = entering.found(recipes.load(recipe, settings), options.name, names, guard)
+        instance = partial(_instance, names, options, fresh)
+        entry = entering.found(recipes.load(recipe, settings), options.name, names, guard, instance)
     return run_board(entry.recipe, replace(options, entry=entry), fresh=fresh)
+
+
+def _instance(members: Sequence[NodeId], options: NodeOptions, fresh: bool, run_id: bytes) -> str:
+    """Which run it is that this board founds: the one that it did not finish, else a new one."""
+    before = options.resume
+    if before is None and not fresh:
+        before = unfinished(options.runs_dir, run_id, members, options.name)
+    return os.urandom(8).hex() if before is None else instance_of(before)
 
 
 def _waits(text: str) -> None:
@@ -109,7 +125,9 @@ def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False) -> i
         if before is not None and not named:
             click.echo(f"going on with {before}; --fresh begins anew{_if_old(before, recipe, options)}", err=True)
         folders.append(_folder(recipe, replace(options, resume=before), f"{recipe.run.name}-{spec.name}"))
-        folders[0].write_run(spec.run_id, spec.members)
+        folders[0].write_run(
+            spec.run_id, spec.members, "" if options.entry is None else options.entry.manifest.instance
+        )
         live = LiveSink(Live((spec.name,), recipe.run.rounds))
         start_s = None if before is None else folders[0].start_s
         heard = (ServiceSink(service()),) if service().listens else ()
@@ -130,17 +148,32 @@ def _before(recipe: Recipe, options: NodeOptions, fresh: bool) -> Path | None:
         return options.resume
     if fresh or (recipe.run.mode == "gossip" and not recipe.checkpoint.every):
         return None
-    run_id, members = recipes.run_id(recipe), options.members or default_members(recipe.run.nodes)
     if options.entry is not None:
-        run_id, members = options.entry.manifest.run_id, options.entry.manifest.members
-    elif recipe.run.mode == "gossip":
-        members = peer_members(options)
-    return unfinished(options.runs_dir, run_id, members, options.name)
+        return _of_this_run(options.entry.manifest, options)
+    members = peer_members(options) if recipe.run.mode == "gossip" else options.members
+    return unfinished(
+        options.runs_dir, recipes.run_id(recipe), members or default_members(recipe.run.nodes), options.name
+    )
+
+
+def _of_this_run(run: Manifest, options: NodeOptions) -> Path | None:
+    """The folder that this board did not finish, if it is not of an earlier run of the same recipe and members."""
+    before = unfinished(options.runs_dir, run.run_id, run.members, options.name, run.instance)
+    earlier = None if before else unfinished(options.runs_dir, run.run_id, run.members, options.name)
+    if earlier is not None:
+        click.echo(
+            f"this run is not the one that this board left unfinished in {earlier}, but another of the same recipe: it begins "
+            f"anew (--resume {earlier} would take that one's model over)",
+            err=True,
+        )
+    return before
 
 
 def _if_old(folder: Path, recipe: Recipe, options: NodeOptions) -> str:
     """What to think of when this board's newest checkpoint in a run folder is old, by this machine's clock. Of a server run the
-    coordinator knows whether it is over."""
+    coordinator knows whether it is over, and who joins is told which run it is."""
+    if options.entry is not None and options.entry.seeds and options.entry.manifest.instance:
+        return ""
     kept_s = kept_unix_s(folder, options.name)
     if recipe.run.mode == "server" or kept_s is None or (age_s := time.time() - kept_s) < OLD_S:
         return ""

@@ -10,21 +10,32 @@ from pathlib import Path
 from edgegossip.types import NodeId
 
 
-def unfinished(runs_dir: Path, run_id: bytes, members: Sequence[NodeId], name: NodeId) -> Path | None:
+def unfinished(
+    runs_dir: Path, run_id: bytes, members: Sequence[NodeId], name: NodeId, instance: str = ""
+) -> Path | None:
     """`name`: whose checkpoints, and nobody else's: a folder of `edgegossip run` is for `run --resume`. None when the newest
     folder is one of a run that ended: then checkpoints were removed, or the model is there. Folders that cannot be read are
-    passed over."""
+    passed over, and those of another `instance` of the run (empty: of any)."""
     found = []
     for document in runs_dir.glob("*/run.json"):
         try:
             run = json.loads(document.read_bytes())
             same = run["run_id"] == run_id.hex() and list(run["members"]) == list(members)
-            if same and _is_of(document.parent, name):
+            other = instance and run.get("instance", "") not in ("", instance)
+            if same and not other and _is_of(document.parent, name):
                 found.append((document.stat().st_mtime_ns, document.parent))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     newest = max(found)[1] if found else None
     return newest if newest is not None and has_checkpoints(newest, name) and not _model(newest, name) else None
+
+
+def instance_of(folder: Path) -> str:
+    """Which of several runs of the same recipe and members it is of; empty: not known."""
+    try:
+        return str(json.loads((folder / "run.json").read_bytes()).get("instance", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 def has_checkpoints(folder: Path, name: NodeId) -> bool:

@@ -61,9 +61,15 @@ class Entry:
         )
 
 
-def found(recipe: Recipe, name: NodeId, members: Sequence[NodeId], guard: Guard | None) -> Entry:
+def found(
+    recipe: Recipe,
+    name: NodeId,
+    members: Sequence[NodeId],
+    guard: Guard | None,
+    instance: Callable[[bytes], str] = lambda _: "",
+) -> Entry:
     """Make a run of these members. The same recipe and members make the same run, so that a founder that was started again
-    comes back to it. Raises ConfigError."""
+    comes back to it. `instance`: that of the run with this id, see `Manifest`. Raises ConfigError."""
     members = tuple(members)
     if recipe.run.mode != "gossip":
         raise ConfigError(f"--members: {recipe.run.name} is a server recipe; its boards are named with --boards")
@@ -83,7 +89,9 @@ def found(recipe: Recipe, name: NodeId, members: Sequence[NodeId], guard: Guard 
     passed_on = recipes.with_settings(
         recipe, {"data.dir": "", "gossip.topology_file": "" if not file else "topology.json"}
     )
-    manifest = manifests.make(run_id, name, members, topology_hash(topology), recipes.to_toml(passed_on), file)
+    manifest = manifests.make(
+        run_id, name, members, topology_hash(topology), recipes.to_toml(passed_on), file, instance(run_id)
+    )
     if guard is None:
         return Entry(recipe, manifest)
     return Entry(recipe, manifest.signed_by(guard.identity), signer=name)

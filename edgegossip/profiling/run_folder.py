@@ -143,9 +143,11 @@ class RunFolder(RecordSink):
         write_all(self._events_fd, to_line(event))
         self._lost = 0
 
-    def write_run(self, run_id: bytes, members: Sequence[NodeId]) -> None:
-        """run.json: what boards that are started again must be told to be let in."""
-        write_json(self.path / "run.json", {"run_id": run_id.hex(), "members": list(members)})
+    def write_run(self, run_id: bytes, members: Sequence[NodeId], instance: str = "") -> None:
+        """run.json: what boards that are started again must be told to be let in; `instance` tells runs of the same recipe and
+        members apart."""
+        document = {"run_id": run_id.hex(), "members": list(members), **({"instance": instance} if instance else {})}
+        write_json(self.path / "run.json", document)
 
     def write_topology(self, document: Mapping[str, Any]) -> None:
         """topology.json, see gossip.base.Topology.to_json."""

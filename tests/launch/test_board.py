@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
 from edgegossip.launch import board as boards
-from edgegossip.launch.unfinished import kept_unix_s
+from edgegossip.launch.unfinished import instance_of, kept_unix_s
 from edgegossip.mesh.membership.joining import Told
 from edgegossip.node import entering
 from edgegossip.node.main import NodeOptions, _place
@@ -116,6 +116,51 @@ def test_a_run_that_is_over_or_another_is_not_taken(found: Found, tmp_path: Path
     (last / "checkpoint" / "pi-01.npz").touch()  # it has finished, and what came before it is no more to go on with
     start(tmp_path, *command)
     assert found[-1][0] != last and not found[-1][1]
+
+
+def test_who_joins_another_run_of_the_same_recipe_leaves_the_earlier_one_alone(
+    found: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipes.with_settings(recipes.load("quickstart-gossip"), {"run.nodes": 3})
+    members = ("pi-01", "pi-02", "pi-03")
+    now = {"instance": "aa"}
+
+    def ask(*_: object, **__: object) -> Told:
+        manifest = entering.found(recipe, "pi-02", members, None, lambda _: now["instance"]).manifest
+        return Told(manifest, (), "pi-02", "10.0.0.9")
+
+    monkeypatch.setattr("edgegossip.mesh.membership.joining.ask", ask)
+    start(tmp_path, *COMMANDS["joiner"])
+    keep(first := found[0][0])
+    long_ago = time.time() - boards.OLD_S - 2 * 3600
+    os.utime(first / "checkpoint" / "pi-01" / "0000000001.ckpt", (long_ago, long_ago))
+    said = start(tmp_path, *COMMANDS["joiner"])
+    assert f"going on with {first}" in said and "h old" not in said  # it knows that it is the same run
+    now["instance"] = "bb"
+    said = start(tmp_path, *COMMANDS["joiner"])
+    assert f"not the one that this board left unfinished in {first}" in said and "going on" not in said
+    assert found[-1][0] != first and not found[-1][1]
+    now["instance"] = "aa"
+    start(tmp_path, *COMMANDS["joiner"])
+    assert found[-1] == (first, True)
+    now["instance"] = ""  # of an earlier version
+    keep(found[2][0])
+    start(tmp_path, *COMMANDS["joiner"])
+    assert found[-1] == (first, True)  # the one that it was last at work in
+
+
+def test_a_founder_draws_a_number_for_each_run_that_it_begins(found: Found, tmp_path: Path) -> None:
+    numbers = []
+    for more in ((), (), ("--fresh",), ("--resume", str(tmp_path / "first"))):
+        start(tmp_path, *COMMANDS["founder"], *more)
+        folder = found[-1][0]
+        numbers.append(instance_of(folder))
+        if not numbers[1:]:
+            keep(folder.rename(tmp_path / "first"))
+    first, second, fresh, named = numbers
+    assert first and first == second == named != fresh
+    (tmp_path / "first" / "run.json").write_text("[]")
+    assert instance_of(tmp_path / "first") == ""
 
 
 def test_a_board_that_keeps_nothing_begins_anew(found: Found, tmp_path: Path) -> None:

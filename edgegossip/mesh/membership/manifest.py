@@ -10,14 +10,17 @@ JSON with these keys; the bytes themselves are what is signed, so nobody writes 
     topology     SHA-256 of everybody's neighbours and weights as the founder computed them, hexadecimal
     topology_file  the text of the file for gossip.topology = file, else empty
     recipe       the resolved recipe as TOML
+    instance     hexadecimal digits that the founder drew: which of several runs of the same recipe and members this is; may lack
 
-Members compare a hash of all but the recipe, for which the run id stands: what in it is each board's own matter (evaluations,
-checkpoints, ...) is the founder's suggestion and may change when the founder is started again.
+Members compare a hash of all but the last two. For the recipe the run id stands: what in it is each board's own matter
+(evaluations, checkpoints, ...) is the founder's suggestion and may change when the founder is started again. The instance only
+tells a board whether its checkpoints are of this run; a founder that has lost its disk draws a new one and is let in as well.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -29,6 +32,7 @@ FORMAT = 1
 MAX_BYTES = 512 << 10
 MAX_MEMBERS = 64
 _DOMAIN = b"edgegossip manifest 1\0"
+_INSTANCE = re.compile("[0-9a-f]{0,32}")
 
 
 class Signer(Protocol):
@@ -54,6 +58,7 @@ class Manifest:
     topology: str
     topology_file: str
     recipe: str
+    instance: str  # empty: not known
     hash: int  # 64 bits that members compare in every message
 
     def signed_by(self, signer: Signer) -> Manifest:
@@ -76,7 +81,13 @@ class Manifest:
 
 
 def make(
-    run_id: bytes, founder: NodeId, members: Sequence[NodeId], topology: str, recipe: str, topology_file: str = ""
+    run_id: bytes,
+    founder: NodeId,
+    members: Sequence[NodeId],
+    topology: str,
+    recipe: str,
+    topology_file: str = "",
+    instance: str = "",
 ) -> Manifest:
     """A new run's manifest, not signed yet. Two boards that make it from the same make the same bytes."""
     document = {
@@ -88,6 +99,7 @@ def make(
         "topology": topology,
         "topology_file": topology_file,
         "recipe": recipe,
+        **({"instance": instance} if instance else {}),
     }
     return parse(json.dumps(document, separators=(",", ":"), sort_keys=True).encode(), b"")
 
@@ -117,12 +129,15 @@ def parse(content: bytes, signature: bytes) -> Manifest:
     if len(run_id) != 16 or not _is_name(document.get("founder")):
         raise DecodeError("a manifest without a run id or a founder")
     topology, topology_file, recipe = (_text(document, key) for key in ("topology", "topology_file", "recipe"))
-    shared = {key: value for key, value in document.items() if key != "recipe"}
+    instance = document.get("instance", "")
+    if not isinstance(instance, str) or not _INSTANCE.fullmatch(instance):
+        raise DecodeError("a manifest whose instance is not hexadecimal")
+    shared = {key: value for key, value in document.items() if key not in ("recipe", "instance")}
     digest = sha256(json.dumps(shared, separators=(",", ":"), sort_keys=True).encode()).digest()
     hash64 = int.from_bytes(digest[:8], "little")
     founder = document["founder"]
     return Manifest(
-        content, signature, version, run_id, founder, tuple(members), topology, topology_file, recipe, hash64
+        content, signature, version, run_id, founder, tuple(members), topology, topology_file, recipe, instance, hash64
     )
 
 

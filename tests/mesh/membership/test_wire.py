@@ -119,6 +119,11 @@ def test_two_founders_make_the_same_bytes_of_the_same_run() -> None:
     assert manifest().members == ("pi-01", "pi-02") and manifest().run_id == bytes(range(16))
 
 
+def test_a_founder_that_draws_another_number_is_of_the_same_run() -> None:
+    assert manifest().instance == "" and manifest(instance="ab12").instance == "ab12"
+    assert manifest(instance="ab12").hash == manifest(instance="cd34").hash == manifest().hash
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -135,6 +140,9 @@ def test_two_founders_make_the_same_bytes_of_the_same_run() -> None:
         {"members": [f"m{k}" for k in range(65)]},
         {"recipe": None},
         {"topology": 3},
+        {"instance": "Z"},
+        {"instance": "0" * 33},
+        {"instance": None},
     ],
     ids=str,
 )
