@@ -5,7 +5,8 @@
 A schedule is four to six boards on digits and two to four faults at random times: a board killed and started again, a split that
 heals, a link cut in one direction that is mended, a board asleep for up to 12 s, a board that leaves and comes back.
 It holds when every board ends by itself in time with exit code 0 or 7, no process is left, and nobody's accuracy is far below
-the usual.
+that of a run without faults, of which there is one for each number of boards. At the end all of them together must have lost no
+more than half a point in the mean.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from statistics import fmean
+from typing import Any
 
 from tests.e2e.members import Members, members
 from tests.e2e.network import network
@@ -28,7 +31,9 @@ SETTINGS = ("run.rounds=120", "training.local_steps=30", "evaluation.every=1000"
 START_S = 600.0  # until somebody trains: boards load PyTorch at the same time, on a machine that may be busy
 DEADLINE_S = 600.0  # from then on; a run without faults takes some 20 s on an idle machine
 LEAVE_S = 120.0  # from SIGTERM to the end of the process, likewise
-ACCURACY = 0.85
+BOARD = 0.03  # what one board may lose: a hundredth is 3.5 of the 355 test images, and who was away missed a share of the data
+MEAN = 0.005  # what all boards of all schedules may lose on average
+SIZES = (4, 6)
 CLOCKS_S = 1.0  # between the time of a record and that of its file
 
 
@@ -38,6 +43,7 @@ class Schedule:
     def __init__(self, seed: int, fleet: Members, size: int) -> None:
         self.random, self.fleet, self.size = Random(seed), fleet, size
         self.log: list[str] = []
+        self.accuracy: dict[int, float] = {}
         self.began = self.began_training = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -46,12 +52,12 @@ class Schedule:
     def alive(self) -> list[int]:
         return [k for k, board in self.fleet.boards.items() if board.process.poll() is None]
 
-    def play(self) -> None:
+    def play(self, faulty: bool) -> None:
         self.fleet.start_all(self.size)
         self.fleet.wait_until(lambda: any(self.fleet.metrics(k) for k in self.fleet.boards), "somebody trains", START_S)
         self.began_training = time.monotonic()
         faults: list[Callable[[], None]] = [self.kill, self.split, self.cut, self.sleep, self.leave]
-        for fault in self.random.choices(faults, k=self.random.randint(2, 4)):
+        for fault in self.random.choices(faults, k=self.random.randint(2, 4)) if faulty else ():
             time.sleep(self.random.uniform(0.2, 2.0))
             if len(self.alive()) >= 3:
                 fault()
@@ -124,17 +130,15 @@ class Schedule:
                 continue
             assert code in (0, 7), f"pi-{k} ended with {code}: {err[-400:]}"
             assert board.nobody_left(), f"pi-{k} left a process behind"
-            accuracy = self.fleet.accuracy(k)
-            self.say(f"{k} ended with accuracy {accuracy:.4f}")
-            assert accuracy > ACCURACY, f"pi-{k} ended with accuracy {accuracy}"
+            self.accuracy[k] = self.fleet.accuracy(k)
+            self.say(f"{k} ended with accuracy {self.accuracy[k]:.4f}")
         for k in filter(self.fleet.events, too_late):
             done_s = {m: self.fleet.finished_unix_s(m) for m in self.fleet.boards if m not in too_late}
             early = [m for m, at_s in done_s.items() if at_s > self.fleet.ended_unix_s(k) + CLOCKS_S]
             assert not early, f"pi-{k} took the run for over, but {early} were at work"
 
 
-def run(seed: int) -> dict[str, object]:
-    size = Random(-seed).randint(4, 6)
+def run(seed: int, size: int, *, faulty: bool = True) -> dict[str, Any]:
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -143,14 +147,41 @@ def run(seed: int) -> dict[str, object]:
     ):
         schedule, failure = Schedule(seed, fleet, size), ""
         try:
-            schedule.play()
+            schedule.play(faulty)
         except Exception:
             failure = traceback.format_exc()[-1500:]
             for k in fleet.boards:
                 tail = [f"{e['t_s']:.1f} {e['event']}: {e['text']}" for e in fleet.events(k)][-25:]
                 failure += f"\npi-{k}:\n  " + "\n  ".join(tail)
-    took = round(time.monotonic() - began, 1)
-    return {"seed": seed, "boards": size, "seconds": took, "log": schedule.log, "failure": failure}
+    row = {"boards": size, "seconds": round(time.monotonic() - began, 1), "accuracy": schedule.accuracy}
+    return {"seed": seed, "faults": faulty, **row, "log": schedule.log, "failure": failure}
+
+
+def judge(row: dict[str, Any], without: float) -> dict[str, Any]:
+    """A schedule in which a board ended too far below the accuracy `without` faults failed."""
+    low = {k: accuracy for k, accuracy in row["accuracy"].items() if accuracy < without - BOARD}
+    if low and not row["failure"]:
+        row["failure"] = f"accuracies {low}, without faults {without}"
+    return row
+
+
+def sum_up(rows: list[dict[str, Any]]) -> bool:
+    """Print the verdict. Whether it is good."""
+    without = references(rows)
+    faulty = [row for row in rows if row["faults"]]
+    failed = [row["seed"] for row in faulty if row["failure"]]
+    lost = [without[row["boards"]] - accuracy for row in faulty for accuracy in row["accuracy"].values()]
+    mean = fmean(lost) if lost else 0.0
+    print(f"{len(faulty)} schedules, {len(failed)} failed {failed or ''}")
+    print(
+        f"accuracy without faults: {without}; lost: {100 * mean:.2f} points in the mean, {100 * max(lost, default=0):.2f} at most"
+    )
+    return not failed and mean <= MEAN
+
+
+def references(rows: list[dict[str, Any]]) -> dict[int, float]:
+    """Mean accuracy of the runs without faults, by number of boards."""
+    return {row["boards"]: fmean(row["accuracy"].values()) for row in rows if not row["faults"] and row["accuracy"]}
 
 
 def main() -> None:
@@ -161,17 +192,23 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no board and no namespace is left
     text = options.out.read_text() if options.out.exists() else ""
-    done = {json.loads(line)["seed"] for line in text.splitlines() if line.endswith("}")}
-    for seed in range(options.first, options.first + options.count):
-        if seed in done:
-            continue
-        result = run(seed)
+    rows = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+    def keep(row: dict[str, Any], what: str) -> None:
+        rows.append(row)
         with options.out.open("a") as file:
-            file.write(json.dumps(result) + "\n")
-        print(f"{seed}: {'FAILED' if result['failure'] else 'held'} in {result['seconds']} s", flush=True)
-    rows = [json.loads(line) for line in options.out.read_text().splitlines()]
-    failed = [row["seed"] for row in rows if row["failure"]]
-    print(f"{len(rows)} schedules, {len(failed)} failed {failed or ''}")
+            file.write(json.dumps(row) + "\n")
+        print(f"{what}: {'FAILED' if row['failure'] else 'held'} in {row['seconds']} s", flush=True)
+
+    for size in range(SIZES[0], SIZES[1] + 1):
+        if size not in references(rows):
+            keep(run(size, size, faulty=False), f"{size} boards without faults")
+    without, done = references(rows), {row["seed"] for row in rows if row["faults"]}
+    for seed in range(options.first, options.first + options.count):
+        if seed not in done:
+            size = Random(-seed).randint(*SIZES)
+            keep(judge(run(seed, size), without[size]), str(seed))
+    sys.exit(not sum_up(rows))
 
 
 if __name__ == "__main__":
