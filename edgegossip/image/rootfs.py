@@ -29,7 +29,15 @@ MODULES = (
     "reset_raspberrypi xhci_pci dwc2 phy_generic usb_storage uas virtio_pci virtio_mmio virtio_blk"
 ).split()
 UNITS = ("systemd-networkd", "systemd-networkd-wait-online", "systemd-resolved", "systemd-timesyncd", "ssh")
-QUIET = ("apt-daily.timer", "apt-daily-upgrade.timer")
+# A board talks to its peers and to nobody else; and it has no LVM, nobody at its keyboard, and a radio that another unit
+# (wpa_supplicant@wlan0) looks after.
+QUIET = (
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "e2scrub_all.timer",
+    "e2scrub_reap.service",
+    "wpa_supplicant.service",
+)
 _DPKG = ("path-exclude=/usr/share/man/*", "path-exclude=/usr/share/locale/*", "path-exclude=/usr/share/info/*")
 _DOCS = ("path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright")  # licences stay
 # A shell reads it: Debian's raspi-firmware, which writes config.txt and cmdline.txt with each kernel.
@@ -38,6 +46,7 @@ _RASPI_FIRMWARE = f'ROOTPART="LABEL={ext4.LABEL}"\nKERNEL="auto"\nINITRAMFS="aut
 _BOOT_OPTIONS = "rw,umask=0077,nofail,x-systemd.device-timeout=10min"
 _FSTAB = f"LABEL={ext4.LABEL} / ext4 rw,noatime 0 1\nLABEL={fat.LABEL} /boot/firmware vfat {_BOOT_OPTIONS} 0 2\n"
 _TIMEOUT_S = 5400.0
+_HASH_BASED, _CHECK_SOURCE = 1, 2  # flags of a compiled file
 
 
 def files_before_packages() -> dict[str, str]:
@@ -104,8 +113,9 @@ def settle(root: Path, boot: Path) -> None:
                     "var/lib/systemd/random-seed", "root/.ssh", "var/cache/debconf/*-old", "var/lib/dpkg/*-old"):  # fmt: skip
         for path in root.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for timer in QUIET:  # a board talks to its peers and to nobody else
-        link = root / "etc/systemd/system" / timer
+    trust_compiled(root / "usr/lib")
+    for unit in QUIET:
+        link = root / "etc/systemd/system" / unit
         link.unlink(missing_ok=True)
         link.symlink_to("/dev/null")
     resolver = root / "etc/resolv.conf"
@@ -114,6 +124,17 @@ def settle(root: Path, boot: Path) -> None:
     sources = root / "etc/apt/sources.list"
     if sources.exists():  # a private mirror's password stays here
         sources.write_text(re.sub(r"://[^/@\s]+@", "://", sources.read_text()))
+
+
+def trust_compiled(folder: Path) -> None:
+    """Python's own modules were compiled with SOURCE_DATE_EPOCH set, and so they say: hash the source at each import (PEP 552).
+    A card is slow, and only apt changes them, which compiles them anew: let them be believed."""
+    for path in folder.glob("python3*/**/*.pyc"):
+        with open(path, "r+b") as file:
+            head = file.read(8)
+            if int.from_bytes(head[4:], "little") == _HASH_BASED | _CHECK_SOURCE:
+                file.seek(4)
+                file.write(_HASH_BASED.to_bytes(4, "little"))
 
 
 def overlay(files: Path, root: Path) -> list[str]:

@@ -5,6 +5,7 @@ import csv
 import hashlib
 import io
 import os
+import py_compile
 import zipfile
 from pathlib import Path
 
@@ -98,6 +99,20 @@ def test_nothing_of_this_machine_and_no_key_stays_in_the_tree(tmp_path):
     assert (root / "etc/apt/sources.list").read_text() == "deb http://mirror.example/debian bookworm main\n"
     assert os.readlink(root / "etc/resolv.conf") == "../run/systemd/resolve/stub-resolv.conf"
     assert os.readlink(root / "etc/systemd/system/apt-daily.timer") == "/dev/null"
+
+
+def test_a_board_hashes_no_source_of_pythons_own_modules(tmp_path):
+    module = tmp_path / "python3.11/json/tool.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("here = 1\n")
+    compiled = Path(py_compile.compile(str(module), invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH))
+    whole = compiled.read_bytes()
+    rootfs.trust_compiled(tmp_path)
+    assert compiled.read_bytes() == whole[:4] + b"\1\0\0\0" + whole[8:]
+    by_time = Path(py_compile.compile(str(module), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP))
+    whole = by_time.read_bytes()
+    rootfs.trust_compiled(tmp_path)
+    assert by_time.read_bytes() == whole
 
 
 def test_our_own_files_go_over_it(tmp_path):

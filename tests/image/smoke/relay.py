@@ -1,5 +1,5 @@
 """Standard input and output to a TCP port and back: qemu starts one for each connection of the board (guestfwd=...-cmd:), so it
-imports little."""
+imports little. Nothing else may be written: standard error, too, is the board's connection."""
 
 import os
 import socket
@@ -23,4 +23,7 @@ def main(host: str, port: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except OSError:  # nobody listens, or somebody is gone: the board sees its connection end
+        os._exit(1)
