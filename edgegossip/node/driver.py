@@ -1,7 +1,8 @@
 """Drives one gossip algorithm over one transport: the loop that turns actions into I/O and I/O into inputs.
 
 One round: train [compute], `step` [encode], send, then take in events until the algorithm says RoundDone. Blocked time
-is [transmit] while a frame of ours is not acknowledged yet, [wait] after that; parsing and `receive` are [decode].
+is [transmit] while a frame of ours is not acknowledged yet, [wait] after that; parsing and `receive` are [decode]. What is
+done between them belongs to what it follows from, so that nothing of this loop is [other].
 
 An asynchronous algorithm takes in messages while the update is computed, too: the computing moves to a thread of its own
 and this loop goes on. All of that time is [compute]. What the messages take meanwhile costs the round no wall time of
@@ -148,16 +149,21 @@ class Driver:
         local, round = self._train(), self.round
         with self._span("encode"):
             self._state, actions = self._algorithm.step(self._state, local)
-        self._perform(actions)
+            self._perform(actions)
+        return local, self._done or self._exchange(round)
+
+    def _exchange(self, round: Round) -> RoundDone:
+        """Take in events until the round is done."""
         began = self._now()
         announce_at = began + ANNOUNCE_S
-        while self._done is None:
-            now = self._now()
-            if now >= announce_at:
-                self._announce(round, now - began)
-                announce_at = now + ANNOUNCE_S
-            self._go_on(announce_at)
-        return local, self._done
+        with self._span("wait"):
+            while self._done is None:
+                now = self._now()
+                if now >= announce_at:
+                    self._announce(round, now - began)
+                    announce_at = now + ANNOUNCE_S
+                self._go_on(announce_at)
+        return self._done
 
     def aside(self, part: str, work: Callable[[], T]) -> T:
         """What `work` gives; the time is `part`'s. An asynchronous algorithm is served meanwhile."""
@@ -178,7 +184,8 @@ class Driver:
         """The local update at the present model; anew when another's model was taken over meanwhile, for which it is none."""
         while True:
             self._adopted = False
-            local = self.aside("compute", partial(self._workload.local_update, self.model, self.round))
+            with self._clock.span("compute"):  # some algorithms compute their model when it is asked for
+                local = self.aside("compute", partial(self._workload.local_update, self.model, self.round))
             if not self._adopted:
                 return local
 
@@ -208,16 +215,17 @@ class Driver:
         """Block for one event until then at most, and handle it."""
         with self._span("transmit" if self._traffic.in_flight else "wait"):
             event = self._transport.incoming(None if until is None else max(0.0, until - self._now()))
-        if event is not None:
-            self._handle(event)
+            if event is not None:
+                self._handle(event)
 
     def _take_waiting(self) -> None:
         """What is there already, as far as it can be taken in soon."""
         until = self._now() + TAKE_S
-        while (event := self._transport.incoming(0.0)) is not None:
-            self._handle(event)
-            if self._now() >= until:
-                return
+        with self._span("decode"):
+            while (event := self._transport.incoming(0.0)) is not None:
+                self._handle(event)
+                if self._now() >= until:
+                    return
 
     def _handle(self, event: TransportEvent) -> None:
         match event:
@@ -257,7 +265,7 @@ class Driver:
             except PeerError as error:
                 self._refuse(sender, str(error))
                 return
-        self._advance(*outcome)
+            self._advance(*outcome)
 
     def _is_early(self, frame: wire.Frame) -> bool:
         """Whether a newcomer should rather have the sender's model first, which the answer to its greeting brings: with this

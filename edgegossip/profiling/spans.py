@@ -164,7 +164,8 @@ class RoundClock:
         cpu_ns = self._cpu_last_ns
         for span in self._stack:
             self._bank(span)
-        spans_ns = tuple((span.part, ns) for span, ns in self._log)
+        whole = len(self._log) <= _LOGGED  # of a round that was cut off nothing is told, rather than its beginning
+        spans_ns = tuple((span.part, ns) for span, ns in self._log) if whole else ()
         times = RoundTimes(
             self._parts_ns, sum(self._parts_ns.values()), cpu_ns - self._cpu_start_ns, self._cpu_parts_ns, spans_ns
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,6 +165,34 @@ def test_blocked_time_is_transmit_until_the_acknowledgement_and_wait_after_it(sl
     expected, other = ("transmit", "wait") if slow == "acknowledgement" else ("wait", "transmit")
     assert parts[expected] > parts[other]
     assert drivers[0].traffic.frames == 2  # drained: both frames are counted
+
+
+class Watched:
+    """Notes which part of the round a thing's methods are called in."""
+
+    def __init__(self, inner: object, clock: RoundClock, noted: set[str]) -> None:
+        self._inner, self._clock, self._noted = inner, clock, noted
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if callable(found):
+            self._noted.add(f"{name} in {self._clock.part}")
+        return found
+
+
+def test_nothing_that_a_round_needs_is_left_to_other() -> None:
+    ends, sink = network(NAMES), ListSink()
+    clock, noted = RoundClock(), set[str]()
+    drivers = [make_driver(name, ends[name], sink) for name in NAMES]
+    watched = drivers[0]
+    watched._clock = clock
+    for name in ("_algorithm", "_transport", "_traffic", "_workload"):
+        setattr(watched, name, Watched(getattr(watched, name), clock, noted))
+    play_all(drivers, 3)
+    watched.drain(5.0)
+    assert {"local_update in compute", "model in compute", "step in encode", "receive in decode"} <= noted
+    assert {"send in transmit", "acknowledged in transmit"} <= noted
+    assert not {text for text in noted if text.endswith("other") and not text.startswith("round ")}, noted
 
 
 def test_a_round_beyond_the_run_is_refused_and_what_its_sender_sent_before_is_dropped() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.profiling.records import METRICS, PARTS
-from edgegossip.profiling.spans import MOST_SPANS, RoundClock
+from edgegossip.profiling.spans import _LOGGED, MOST_SPANS, RoundClock
 from edgegossip.types import LocalError
 
 
@@ -223,3 +223,15 @@ def test_a_round_of_too_many_spans_has_none_written_down():
     with clock.span("wait"):
         wall.ns += 1_000
     assert clock.finish_round().spans() == "w1"
+
+
+def test_a_round_of_more_stretches_than_are_kept_has_none_written_down():
+    """Merged they would be few, but of the round's beginning only."""
+    wall, _, clock = _pair()
+    for _ in range(_LOGGED):
+        with clock.span("wait"):
+            wall.ns += 1_000
+    with clock.span("compute"):
+        wall.ns += 5_000_000
+    times = clock.finish_round()
+    assert times.spans() == "" and "time/spans" not in times.metrics(step=0)
