@@ -18,7 +18,7 @@ from edgegossip.int8 import layers, norms
 from edgegossip.types import ConfigError
 
 _LARGEST_SUM = 65536  # values of a group that a sum of int8 products can span in an int32
-_HARMLESS = (nn.Identity, nn.Flatten, nn.Dropout, nn.Dropout2d, nn.Unflatten, nn.Embedding)
+_HARMLESS = (nn.Identity, nn.Flatten, nn.Dropout, nn.Dropout2d, nn.Unflatten)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _shortened(names: list[str]) -> str:
 def _converted(module: nn.Module, name: str, dw: int, found: _Findings) -> nn.Module:
     shown = name or type(module).__name__
     if _is_int8(module):
-        if isinstance(module, (layers.Conv2d, layers.Linear)):
+        if isinstance(module, (layers.Conv2d, layers.Linear, layers.Embedding)):
             module.dw = dw
         found.int8.append(shown)
         return module
@@ -150,6 +150,13 @@ def _linear_problem(m: nn.Linear) -> str | None:
     return f"sums over {widest} values" if widest > _LARGEST_SUM else None
 
 
+def _embedding_problem(m: nn.Embedding) -> str | None:
+    for asked in ("sparse", "scale_grad_by_freq"):
+        if getattr(m, asked):
+            return asked
+    return None if m.max_norm is None else "max_norm"
+
+
 def _max_pool_problem(m: nn.MaxPool2d) -> str | None:
     if m.return_indices or layers._pair(m.dilation) != (1, 1):
         return "return_indices" if m.return_indices else "dilation"
@@ -172,6 +179,7 @@ def _none(m: nn.Module) -> None:
 _TARGETS: tuple[tuple[type[nn.Module], type[nn.Module], Callable[..., str | None]], ...] = (
     (nn.Conv2d, layers.Conv2d, _conv_problem),
     (nn.Linear, layers.Linear, _linear_problem),
+    (nn.Embedding, layers.Embedding, _embedding_problem),
     (norms.RangeEvoNorm, layers.RangeEvoNorm, _none),
     (norms.EvoNormS0, layers.RangeEvoNorm, _none),
     (nn.ReLU, layers.ReLU, _none),

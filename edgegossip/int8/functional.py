@@ -22,8 +22,16 @@ _KEY_BITS = 63
 
 
 def quantise(x: Tensor) -> QuantisedTensor:
-    """x float[batch, channels, height, width] or [batch, features] in int8, with a scale and zero point a sample."""
+    """x float[batch, channels, height, width], [batch, length, features] or [batch, features] in int8, with a scale and zero
+    point a sample."""
     return x if isinstance(x, QuantisedTensor) else _Quantise.apply(x)
+
+
+def quantise_maps(x: Tensor) -> QuantisedTensor:
+    """x [batch, channels, height, width]. Raises LocalError for another number of dimensions."""
+    if x.dim() != 4:
+        raise LocalError(f"this int8 layer takes [batch, channels, height, width], not {list(x.shape)}")
+    return quantise(x)
 
 
 def dequantise(x: Tensor) -> Tensor:
@@ -62,9 +70,9 @@ def draw_key() -> int:
 class _Quantise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor) -> QuantisedTensor:
-        if x.device.type != "cpu" or not x.is_floating_point() or x.dim() not in (2, 4):
+        if x.device.type != "cpu" or not x.is_floating_point() or x.dim() not in (2, 3, 4):
             raise LocalError(
-                "int8 layers take floating-point tensors of 2 or 4 dimensions on a CPU, "
+                "int8 layers take floating-point tensors of 2 to 4 dimensions on a CPU, "
                 f"not {x.dtype}{list(x.shape)} on {x.device}"
             )
         values = nhwc(x.to(torch.float32))
@@ -140,7 +148,7 @@ def conv2d(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, groups: int, dw: int = 16
 ) -> Tensor:
     """Convolution of x [batch, in, height, width] by weight [out, in / groups, kernel_h, kernel_w]. See `native.int8.conv`."""
-    x = quantise(x)
+    x = quantise_maps(x)
     batch, inputs, height, width = x.shape
     outputs, _, kernel_h, kernel_w = weight.shape
     shape = native.ConvShape(batch, height, width, inputs, outputs, kernel_h, kernel_w, *stride, *padding, groups)
@@ -149,11 +157,21 @@ def conv2d(
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, dw: int = 16) -> Tensor:
     """x [..., in] by weight [out, in]; the result is a plain float32 tensor [..., out]."""
-    rows = x if x.dim() == 2 else dequantise(x).reshape(-1, x.shape[-1])
-    rows = quantise(rows)
+    rows = quantise(_rows(x))
     shape = native.ConvShape(rows.shape[0], 1, 1, rows.shape[1], weight.shape[0], 1, 1, 1, 1, 0, 0, 1)
     y: Tensor = _Conv.apply(rows, weight, bias, shape, dw == 16, True, draw_key() if torch.is_grad_enabled() else 0)
     return y if x.dim() == 2 else y.reshape(*x.shape[:-1], weight.shape[0])
+
+
+def _rows(x: Tensor) -> Tensor:
+    """[..., in] -> [rows, in]."""
+    if x.dim() == 2:
+        return x
+    if isinstance(x, QuantisedTensor) and x.dim() == 3:
+        from edgegossip.int8 import shaping  # which is made of this module's functions
+
+        return shaping.rows(x)
+    return dequantise(x).reshape(-1, x.shape[-1])
 
 
 class _RangeEvoNorm(torch.autograd.Function):
@@ -186,7 +204,7 @@ class _RangeEvoNorm(torch.autograd.Function):
 
 def range_evonorm(y: Tensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int) -> Tensor:
     """See `norms.RangeEvoNorm`; y [batch, channels, height, width]."""
-    return _RangeEvoNorm.apply(quantise(y), v, gamma, beta, groups)
+    return _RangeEvoNorm.apply(quantise_maps(y), v, gamma, beta, groups)
 
 
 class _Add(torch.autograd.Function):

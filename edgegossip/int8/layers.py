@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from edgegossip.int8 import functional, norms, pooling
+from edgegossip.int8 import embedding, functional, norms, pooling
 
 Pair = tuple[int, int]
 
@@ -35,6 +35,15 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.linear(x, self.weight, self.bias, self.dw)
+
+
+class Embedding(nn.Embedding):
+    """Takes ids, gives int8: [batch, features] or [batch, length, features]."""
+
+    dw: int = 16
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return embedding.embedding(ids, self.weight, self.padding_idx, self.dw)
 
 
 class RangeEvoNorm(norms.RangeEvoNorm):

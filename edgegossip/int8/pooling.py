@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from edgegossip.int8.functional import flat, maps_of, nchw, nhwc, quantise, room
+from edgegossip.int8.functional import flat, maps_of, nchw, nhwc, quantise_maps, room
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
 
@@ -49,7 +49,8 @@ class _MaxPool(torch.autograd.Function):
 
 def max_pool2d(x: Tensor, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool = False) -> Tensor:
     """Largest value of every window; kernels of at most 256 places. The first of several equal ones takes the gradient."""
-    return _MaxPool.apply(quantise(x), _shape(x, kernel, stride, padding, ceil_mode))
+    x = quantise_maps(x)
+    return _MaxPool.apply(x, _shape(x, kernel, stride, padding, ceil_mode))
 
 
 class _AveragePool(torch.autograd.Function):
@@ -74,4 +75,5 @@ def avg_pool2d(
     x: Tensor, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool = False, count_include_pad: bool = True
 ) -> Tensor:
     """Means over windows, from integer sums, as a plain float32 tensor."""
-    return _AveragePool.apply(quantise(x), _shape(x, kernel, stride, padding, ceil_mode), count_include_pad)
+    x = quantise_maps(x)
+    return _AveragePool.apply(x, _shape(x, kernel, stride, padding, ceil_mode), count_include_pad)

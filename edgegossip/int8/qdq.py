@@ -75,7 +75,9 @@ def _ranges(model: nn.Module, examples: Iterable[Tensor]) -> dict[str, _Seen]:
     def watch(name: str) -> None:
         def look(_layer: nn.Module, taken: tuple[Tensor, ...], given: Tensor) -> None:
             of_layer = found.setdefault(name, _Seen(Range(), Range() if isinstance(given, QuantisedTensor) else None))
-            of_layer.taken.see(taken[0].reshape(-1, taken[0].shape[-1]) if taken[0].dim() not in (2, 4) else taken[0])
+            if not isinstance(_layer, layers.Embedding):  # which takes ids
+                x = taken[0]
+                of_layer.taken.see(x.reshape(-1, x.shape[-1]) if x.dim() not in (2, 4) else x)
             if of_layer.given is not None:
                 of_layer.given.see(given)
 
@@ -144,6 +146,11 @@ class _QdqLayer(nn.Module):
             self.register_buffer("weight_zero", torch.zeros(len(largest), dtype=torch.int32))
 
     def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.layer, layers.Embedding):
+            assert self.given is not None
+            y = F.embedding(x, self.given(self.layer.weight))
+            y._is_qdq = True  # type: ignore[attr-defined]
+            return y
         y = self._compute(self.taken(x))
         return y if self.given is None else self.given(y)
 

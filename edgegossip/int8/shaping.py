@@ -25,10 +25,28 @@ class _Flatten(torch.autograd.Function):
 
 
 def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """[batch, channels, height, width] -> [batch, channels * height * width]."""
-    if not isinstance(x, QuantisedTensor) or x.dim() != 4 or start_dim not in (1, -3) or end_dim not in (-1, 3):
+    """[batch, channels, height, width] or [batch, length, features] -> [batch, everything else]."""
+    if not isinstance(x, QuantisedTensor) or x.dim() not in (3, 4):
         return NotImplemented
-    return _Flatten.apply(x)
+    return _Flatten.apply(x) if start_dim in (1, 1 - x.dim()) and end_dim in (-1, x.dim() - 1) else NotImplemented
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: QuantisedTensor) -> QuantisedTensor:
+        ctx.shape = tuple(x.shape)
+        length = ctx.shape[1]
+        scale, zero = (t.repeat_interleave(length) for t in (x.scale, x.zero))
+        return QuantisedTensor(x.q.reshape(-1, ctx.shape[2]), scale, zero)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0].reshape(ctx.shape)
+
+
+def rows(x: QuantisedTensor) -> QuantisedTensor:
+    """[batch, length, features] -> [batch * length, features], in int8."""
+    return _Rows.apply(x)
 
 
 class _Slice(torch.autograd.Function):

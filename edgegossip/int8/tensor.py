@@ -1,8 +1,9 @@
 """What flows between int8 layers: a tensor that says float32 and holds int8 values with a scale and zero point a sample.
 
-To autograd it is a float32 tensor [batch, channels, height, width] or [batch, features], whose gradient is a plain float32
-tensor. Additions, ReLU, slices, zero padding and flattening stay in int8 (`edgegossip.int8.functional`); any other torch
-function gets the float32 values, so that whatever a model does between layers still works.
+To autograd it is a float32 tensor [batch, channels, height, width], [batch, length, features] or [batch, features], whose
+gradient is a plain float32 tensor. Additions, ReLU, slices, zero padding and flattening stay in int8
+(`edgegossip.int8.functional`); any other torch function gets the float32 values, so that whatever a model does between layers
+still works.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _AS_THEY_ARE = frozenset(
 class QuantisedTensor(torch.Tensor):
     """value = scale (q - zero).
 
-    q: int8[batch, height, width, channels] or [batch, features], contiguous; scale: float32[batch]; zero: int32[batch]."""
+    q: int8[batch, height, width, channels], [batch, length, features] or [batch, features], contiguous; scale:
+    float32[batch]; zero: int32[batch]."""
 
     q: Tensor
     scale: Tensor

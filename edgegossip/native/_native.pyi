@@ -278,6 +278,27 @@ def int8_average_pool(
 def int8_average_pool_backward(
     shape: Sequence[int], g: ReadBuffer, count_padding: bool, out: WriteBuffer, threads: int | None = None
 ) -> None: ...
+def int8_embedding(
+    shape: Sequence[int],
+    ids: ReadBuffer,
+    table: ReadBuffer,
+    q: WriteBuffer,
+    scale: WriteBuffer,
+    zero: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None: ...
+def int8_embedding_backward(
+    shape: Sequence[int],
+    ids: ReadBuffer,
+    g: ReadBuffer,
+    key: int,
+    wide: bool,
+    padding: int,
+    dw: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None: ...
 def changed(record: T, **changes: Any) -> T: ...
 
 class Relay:

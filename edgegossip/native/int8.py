@@ -92,6 +92,15 @@ class NormParameters(NamedTuple):
     beta: Floats
 
 
+class EmbeddingShape(NamedTuple):
+    """Samples of `length` ids each of a table of `rows` rows."""
+
+    batch: int
+    length: int
+    rows: int
+    width: int
+
+
 def quantise(x: Floats, batch: int, out: Maps, isa: str | None = None, threads: int | None = None) -> None:
     """Per sample: scale = (max - min) / 255 at least 1e-30, the extremes taken of x and 0; zero = -128 - min / scale rounded;
     q = clamp(trunc(x (1 / scale) + (zero + 128.5)), 0, 255) - 128."""
@@ -194,3 +203,31 @@ def average_pool_backward(
 ) -> None:
     """The gradient of every output, divided as its sum was, goes to all of its window."""
     _native.int8_average_pool_backward(shape, g, count_padding, dx, threads)
+
+
+def embedding(
+    shape: EmbeddingShape,
+    ids: NDArray[np.int64],
+    table: Floats,
+    out: Maps,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """The rows of `table` that `ids` name, quantised as `quantise` does. ValueError for an id that is no row."""
+    _native.int8_embedding(shape, ids, table, *out, isa, threads)
+
+
+def embedding_backward(
+    shape: EmbeddingShape,
+    ids: NDArray[np.int64],
+    g: Floats,
+    key: int,
+    wide: bool,
+    padding: int | None,
+    dw: Floats,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """Gradient of the table: sums of g over the places that name a row, integers inside a sample, float32 over samples. g in 8
+    bits, or if `wide` in 16, as in `conv_backward`. The row `padding` gets none."""
+    _native.int8_embedding_backward(shape, ids, g, key, wide, -1 if padding is None else padding, dw, isa, threads)

@@ -1,3 +1,4 @@
+#include "../core/int8_embedding.hpp"
 #include "../core/int8_norm.hpp"
 #include "../core/int8_pool.hpp"
 
@@ -239,6 +240,51 @@ void average_back(const Numbers& numbers, nb::handle g_object, bool count_paddin
     average_pool_backward(s, g.data(), count_padding, out.data(), threads);
 }
 
+EmbeddingShape embedding_shape(const Numbers& n) {
+    check_sizes(n, 4, 0, 0);
+    const EmbeddingShape s{n[0], n[1], n[2], n[3]};
+    bounded({s.batch, s.length, s.width});
+    bounded({s.rows, s.width});
+    return s;
+}
+
+// The ids of a batch are rows of the table.
+void check_ids(const Buffer<int64_t>& ids, const EmbeddingShape& s) {
+    ids.expect_size(s.batch * s.length);
+    for (int64_t k = 0; k < s.batch * s.length; k++)
+        if (ids.data()[k] < 0 || ids.data()[k] >= s.rows) throw nb::value_error("ids must lie in 0 .. rows - 1");
+}
+
+void embed(const Numbers& numbers, nb::handle ids_object, nb::handle table_object, nb::handle q_object, nb::handle scale_object,
+           nb::handle zero_object, const Name& isa_name, std::optional<int> threads_argument) {
+    const Int8& kernels = kernels_of(isa_name);
+    const int threads = choose_threads(threads_argument);
+    const EmbeddingShape s = embedding_shape(numbers);
+    const Buffer<int64_t> ids(ids_object, "ids", false);
+    check_ids(ids, s);
+    const Buffer<float> table(table_object, "table", false);
+    table.expect_size(s.rows * s.width);
+    const MapBuffers out(q_object, scale_object, zero_object, true, s.batch, s.size());
+    nb::gil_scoped_release unlocked;
+    DefaultFloatEnv env;
+    embedding_forward(kernels, s, ids.data(), table.data(), out.q.data(), out.scale.data(), out.zero.data(), threads);
+}
+
+void embed_back(const Numbers& numbers, nb::handle ids_object, nb::handle g_object, uint64_t key, bool wide, int64_t padding,
+                nb::handle dw_object, const Name& isa_name, std::optional<int> threads_argument) {
+    const Int8& kernels = kernels_of(isa_name);
+    const int threads = choose_threads(threads_argument);
+    const EmbeddingShape s = embedding_shape(numbers);
+    const Buffer<int64_t> ids(ids_object, "ids", false);
+    check_ids(ids, s);
+    const Buffer<float> g(g_object, "g", false), dw(dw_object, "dw", true);
+    g.expect_size(s.batch * s.size());
+    dw.expect_size(s.rows * s.width);
+    nb::gil_scoped_release unlocked;
+    DefaultFloatEnv env;
+    embedding_backward(kernels, s, ids.data(), g.data(), key, wide, padding, dw.data(), threads);
+}
+
 }  // namespace
 
 void bind_int8(nb::module_& m) {
@@ -260,6 +306,9 @@ void bind_int8(nb::module_& m) {
     m.def("int8_max_pool_backward", &max_pool_back, "shape"_a, "tap"_a.none(), "g"_a.none(), "out"_a.none(), threads);
     m.def("int8_average_pool", &average, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "count_padding"_a,
           "out"_a.none(), threads);
+    m.def("int8_embedding", &embed, "shape"_a, "ids"_a.none(), "table"_a.none(), "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
+    m.def("int8_embedding_backward", &embed_back, "shape"_a, "ids"_a.none(), "g"_a.none(), "key"_a, "wide"_a, "padding"_a, "dw"_a.none(), isa,
+          threads);
     m.def("int8_average_pool_backward", &average_back, "shape"_a, "g"_a.none(), "count_padding"_a, "out"_a.none(), threads);
 }
 

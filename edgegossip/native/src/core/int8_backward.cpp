@@ -9,7 +9,6 @@ namespace edgegossip {
 
 namespace {
 
-constexpr float SCALE_FLOOR = 1e-30f;
 constexpr int64_t CHUNKS = 8;                              // parts of a batch that sum up weight gradients by themselves
 constexpr int64_t CHUNK_FLOATS = int64_t(1) << 20;         // and the memory for that, unless one part needs more
 constexpr int64_t PAIRS_8 = 32768, PAIRS_16 = 128;         // pairs of pixels: 127 * 255 and 32512 * 255 a pixel stay below 2^31
@@ -47,21 +46,14 @@ struct Backward {
     const float* input_scale;
     float* bias_rows;  // [batch][out]
 
-    // Scales of the 8-bit and of the wide gradient of a sample.
-    struct Scales {
-        float narrow, wide;
-    };
-
-    Scales quantise(int64_t n, int8_t* g8, int16_t* g16) const {
+    GradientScales quantise(int64_t n, int8_t* g8, int16_t* g16) const {
         const float* const from = g + n * shape.out_size();
-        const float most = kernels.magnitude(from, shape.out_size());
-        if (!std::isfinite(most)) {
+        const GradientScales scales = gradient_scales(kernels.magnitude(from, shape.out_size()));
+        if (!scales.finite()) {
             std::fill_n(g8, shape.out_size(), int8_t(0));
             if (wide) std::fill_n(g16, shape.out_size(), int16_t(0));
-            const float nan = std::numeric_limits<float>::quiet_NaN();
-            return {nan, nan};
+            return scales;
         }
-        const Scales scales{std::max(most * (1.0f / 127.0f), SCALE_FLOOR), std::max(most * (1.0f / 32512.0f), SCALE_FLOOR)};
         if (out.x != nullptr || !wide)
             kernels.round8(from, shape.out_size(), 1.0f / scales.narrow, key, n * ((shape.out_size() + 1) & ~int64_t(1)), g8);
         if (wide) kernels.round16(from, shape.out_size(), 1.0f / scales.wide, g16);
@@ -69,7 +61,7 @@ struct Backward {
     }
 
     // Gradients of the inputs of samples first ... of one group.
-    void data(int64_t first, int64_t samples, int64_t group, const std::vector<Scales>& scales, ConvWork& work) const {
+    void data(int64_t first, int64_t samples, int64_t group, const std::vector<GradientScales>& scales, ConvWork& work) const {
         const int64_t count = shape.group_out();
         const Placement at{shape.out_height(), shape.out_width(), shape.out, group * count, count,
                            down.before, down.after, across.before, across.after};
@@ -133,7 +125,7 @@ struct Backward {
                 work.scaled_g.data()[n * count + c] = by * float(wide ? work.g16.data()[from + c] : work.g8.data()[from + c]);
         }
         const float most = kernels.magnitude(work.scaled_g.data(), samples * count);
-        const float scale = std::isfinite(most) ? std::max(most * (1.0f / 32512.0f), SCALE_FLOOR) : most;
+        const float scale = std::isfinite(most) ? std::max(most * (1.0f / 32512.0f), GRADIENT_SCALE_FLOOR) : most;
         work.together.need(2 * pairs * count);
         std::fill_n(work.together.data(), 2 * pairs * count, int16_t(0));
         if (std::isfinite(most)) kernels.round16(work.scaled_g.data(), samples * count, 1.0f / scale, work.together.data());
@@ -148,7 +140,7 @@ struct Backward {
     }
 
     // sums[out][kernel_h][kernel_w * in / groups] += those of samples first ... of one group.
-    void weights(int64_t first, int64_t samples, int64_t group, const std::vector<Scales>& scales, ConvWork& work, float* sums) const {
+    void weights(int64_t first, int64_t samples, int64_t group, const std::vector<GradientScales>& scales, ConvWork& work, float* sums) const {
         const int64_t inputs = shape.group_in(), count = shape.group_out(), run = shape.kernel_w * inputs;
         const Placement at{shape.height, shape.width, shape.in, group * inputs, inputs, shape.pad_h, shape.pad_h, shape.pad_w, shape.pad_w};
         const int64_t row = (shape.width + 2 * shape.pad_w) * inputs, slack = INT8_SLACK + shape.stride_w * inputs;
@@ -185,7 +177,7 @@ struct Backward {
         ConvWork& work = conv_work();
         work.g8.need(samples * shape.out_size());
         if (wide) work.g16.need(samples * shape.out_size());
-        std::vector<Scales> scales(static_cast<size_t>(samples));
+        std::vector<GradientScales> scales(static_cast<size_t>(samples));
         for (int64_t n = 0; n < samples; n++) {
             scales[size_t(n)] = quantise(first + n, work.g8.data() + n * shape.out_size(), work.g16.data() + n * shape.out_size());
             if (out.bias != nullptr)

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "int8_conv.hpp"
@@ -14,6 +16,20 @@ constexpr int64_t BLOCK_PIXELS = 64;  // samples with smaller maps are computed 
 
 inline int64_t samples_together(int64_t pixels, int64_t most) {
     return std::clamp<int64_t>((BLOCK_PIXELS + pixels - 1) / pixels, 1, std::max<int64_t>(most, 1));
+}
+
+constexpr float GRADIENT_SCALE_FLOOR = 1e-30f;
+
+// Scales of a gradient's 8-bit and 16-bit copies; NaN where it is not finite.
+struct GradientScales {
+    float narrow, wide;
+    bool finite() const { return std::isfinite(narrow); }
+};
+
+inline GradientScales gradient_scales(float most) {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    if (!std::isfinite(most)) return {nan, nan};
+    return {std::max(most * (1.0f / 127.0f), GRADIENT_SCALE_FLOOR), std::max(most * (1.0f / 32512.0f), GRADIENT_SCALE_FLOOR)};
 }
 
 // Pixels that loops over channels run over at once; depends on the channels alone.
