@@ -6,7 +6,7 @@ peer is who its Hello says. More services than the mesh's own are added to the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
 from edgegossip.mesh import address as addresses
@@ -72,11 +72,8 @@ class Channels:
         limits: MeshLimits,
         security: Security | None = None,
         before_disconnect: Callable[[], object] = lambda: None,
-        options: Sequence[tuple[str, int | str]] = (),
     ) -> None:
-        """`options` are gRPC's, beside those of the limits and the security."""
         self._limits, self._security, self._before_disconnect = limits, security, before_disconnect
-        self._options = options
 
     async def check(self, peer: NodeId, where: addresses.Address) -> None:
         """To be called before `open`: see that it is `peer` who listens there, and exchange revocations. Raises PeerError with
@@ -92,7 +89,7 @@ class Channels:
 
     def open(self, peer: NodeId, where: addresses.Address) -> grpc.aio.Channel:
         """A fresh connection to `peer` at a numeric address; nothing is sent before the first call. On the loop."""
-        target, options = addresses.grpc_target(where), [*self._limits.channel_options(), *self._options]
+        target, options = addresses.grpc_target(where), self._limits.channel_options()
         if self._security is None:
             return grpc.aio.insecure_channel(target, options=options)
         credentials = self._security.channel_credentials(peer)

@@ -12,6 +12,9 @@ from edgegossip.types import ConfigError
 _LISTENERS_PATIENCE = 1.5
 LEAST_FRAME_BYTES = 1024  # that a frame counts for where bytes are bounded: a flood of tiny ones is bounded too
 MAX_CHUNK_BYTES = 4 << 20  # a receiver takes chunks up to this size, whatever it sends itself
+# HTTP/2's own windows must not be what holds a stream back: window.py does, and the inbox. gRPC would measure the link with pings
+# among the frames and answer nearly every small frame with a new window; it announces one of fixed size instead.
+_HTTP2_WINDOW_BYTES = MAX_CHUNK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ class MeshLimits:
             ),  # else a ping of another kind waits 60 s
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", _HTTP2_WINDOW_BYTES),
             ("grpc.max_receive_message_length", MAX_CHUNK_BYTES + 4096),
             ("grpc.max_send_message_length", -1),
         ]

@@ -13,10 +13,9 @@ from edgegossip.mesh.channels import Channels, Security
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.types import NodeId, PeerError
 
-_IDLE_S = 30.0  # a connection that was not used for so long is closed
-_OPTIONS = (
-    ("grpc.http2.bdp_probe", 0),
-)  # messages are small: asking after each how wide the link is doubles their number
+# A connection that was not used for so long is closed: the listening end would go on asking whether we are there. Longer than two
+# that watch each other are ever silent, however slow they are.
+_IDLE_S = 14.0
 PROBE = "/edgegossip.v1.Membership/Probe"
 
 
@@ -34,7 +33,7 @@ class Lines:
     """Calls members; opens and closes connections for that. On the loop."""
 
     def __init__(self, limits: MeshLimits, security: Security | None) -> None:
-        self._channels, self._security = Channels(limits, security, options=_OPTIONS), security
+        self._channels, self._security = Channels(limits, security), security
         self._lines: dict[NodeId, _Line] = {}
 
     async def call(self, peer: NodeId, address: str, request: bytes) -> bytes:
