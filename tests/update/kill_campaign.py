@@ -23,6 +23,7 @@ from tests.deploy.board import program
 from tests.update.support import release
 
 disk_module, guard_module = program("disk"), program("guard")
+UPDATE_S = 60.0
 LARGE = Random(7).randbytes(300_000)  # the same in every release, as torch is
 
 
@@ -59,6 +60,21 @@ def life(root: Path, rng: Random) -> None:
         guard_module.guard(disk, str(os.getpid()), uptime_s, lambda text: None)
 
 
+def seconds_to_update(root: Path, rng: Random) -> float:
+    """Of a life from its start to the first switch to another release, here and now: a busy machine takes ten times as long."""
+    current = root / "opt/edgegossip/current"
+    before, start = os.readlink(current), time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        life(root, rng)
+    while os.readlink(current) == before and time.monotonic() < start + UPDATE_S:
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert os.readlink(current) != before, f"no update within {UPDATE_S:.0f} s"
+    return time.monotonic() - start
+
+
 def sequence_of(root: Path) -> int:
     """The release that would boot now. Raises AssertionError unless it is whole."""
     home = root / "opt/edgegossip"
@@ -84,12 +100,13 @@ def main(arguments: list[str]) -> int:
     manifest, blobs = release(files_of(1), "1", 1)
     name = install(OsTree(), str(home), "none", "0" * 64, manifest, lambda p: blobs[p.at : p.at + p.stored_bytes])
     (home / "current").symlink_to(f"releases/{name}")
-    seen = set[int]()
+    longest_s = 2 * seconds_to_update(root, Random(asked.seed))
+    seen = {sequence_of(root)}
     for kill in range(asked.kills):
         pid = os.fork()
         if pid == 0:
             life(root, Random(f"{asked.seed} {kill}"))
-        time.sleep(rng.uniform(0.001, 0.12))
+        time.sleep(rng.uniform(0.001, longest_s))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         seen.add(sequence_of(root))
