@@ -2,14 +2,19 @@
 
 The `__init__` of a frozen dataclass calls `object.__setattr__` once a field, because its own refuses: two to four times as
 long as plain assignment. Here the fields are assigned while the new object is of a class with the same slots that does not
-refuse; then it becomes what it was asked for. Everything else is the dataclass's own."""
+refuse; then it becomes what it was asked for. Everything else is the dataclass's own. Where the kernels can, calls of those
+with slots do not even get to `__init__` (`called_by`)."""
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
-from typing import Any, TypeVar
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
+
+# (class, a row a field: name, 0 (needed), 1 (has a default) or 2 (has a default factory), default or factory)
+Take: TypeAlias = Callable[[type[Any], tuple[tuple[str, int, Any], ...]], None]
 
 
 def quick(cls: type[T]) -> type[T]:
@@ -42,7 +47,29 @@ def quick(cls: type[T]) -> type[T]:
     scope["__init__"].__annotations__ = cls.__init__.__annotations__
     type.__setattr__(cls, "__init__", scope["__init__"])
     type.__setattr__(cls, "__init_subclass__", classmethod(_refuse))
+    if slots is not None:
+        _slotted.append((cls, tuple(_row(f) for f in own)))
+        if _take:
+            _take[0](*_slotted[-1])
     return cls
+
+
+def called_by(take: Take) -> None:
+    """From now on `take` is told of every quick class with slots, and at once of those that are there: it has their calls made
+    by native code, where that does the same. This module comes before the kernels, and so does not ask for them."""
+    _take[:] = [take]
+    for known in _slotted:
+        take(*known)
+
+
+_slotted: list[tuple[type[Any], tuple[tuple[str, int, Any], ...]]] = []
+_take: list[Take] = []
+
+
+def _row(f: Field[Any]) -> tuple[str, int, Any]:
+    if f.default is not MISSING:
+        return f.name, 1, f.default
+    return (f.name, 0, None) if f.default_factory is MISSING else (f.name, 2, f.default_factory)
 
 
 def _refuse(cls: type[Any], **_: Any) -> None:

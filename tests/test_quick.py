@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
 from typing import Any
@@ -99,3 +100,50 @@ def test_refuses_what_it_cannot_do() -> None:
 def test_values_that_overflow_are_refused_without_a_word_of_numpy(values: list[float]) -> None:
     with np.errstate(all="raise"), pytest.raises(PeerError, match="too large to average"):
         squared_norm("board-1", np.array(values, np.float32), np.ones(2, np.float32))
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Wide:
+    a: int
+    b: int
+    c: int = 3
+    d: int = 4
+    e: list[int] = field(default_factory=list)
+
+
+@pytest.mark.parametrize("names", [(), ("a",), ("b", "a"), ("e", "c", "b"), ("a", "b", "c", "d", "e"), ("d", "a")])
+@pytest.mark.parametrize("positional", range(7))
+def test_is_called_as_python_would(positional: int, names: tuple[str, ...]) -> None:
+    """Whatever the order of the names, and with Python's own words on what is wrong."""
+    values, named = [k + 10 for k in range(positional)], dict(zip(names, range(20, 30), strict=False))
+
+    def outcome(call: Any) -> Any:
+        try:
+            made = call(*values, **named)
+        except TypeError as error:
+            return str(error)
+        return made.a, made.b, made.c, made.d, made.e
+
+    def in_python(*args: Any, **kwargs: Any) -> Any:
+        made = Wide.__new__(Wide)
+        type(made).__init__(made, *args, **kwargs)
+        return made
+
+    assert outcome(Wide) == outcome(in_python)
+
+
+def test_a_default_factory_that_fails_leaves_nothing_behind() -> None:
+    @quick
+    @dataclass(frozen=True, slots=True)
+    class Failing:
+        a: Any
+        b: int = field(default_factory=lambda: 1 // 0)
+
+    held = object()
+    before = sys.getrefcount(held)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            Failing(held)
+    after = sys.getrefcount(held)
+    assert after == before

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -200,7 +200,7 @@ class AdPsgd:
         begun = {**s.begun, j: Begun(frame, public)}
         sequences = _put(s.sequences, j, sequence)
         s = changed(after, codec=codec, begun=begun, sequences=sequences, waiting=j, repeats=0)
-        return s, [Checkpoint(), *self._ask(s, j), replace(done, relative_error=relative_error(public - s.x, s.x))]
+        return s, [Checkpoint(), *self._ask(s, j), RoundDone(done.round, distance, relative_error(public - s.x, s.x))]
 
     def _ask(self, s: State, j: int) -> list[Action]:
         return [Send(s.view.members[j], s.begun[j].frame), SetTimer(s.view.deadline_s / (self.repeats + 1))]

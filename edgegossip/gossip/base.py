@@ -7,7 +7,7 @@ actions; whoever drives it (a board's node program, the simulator, a one-process
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -78,7 +78,10 @@ class NodeView:
         return self.members.index(self.node)
 
     def with_down(self, down: frozenset[NodeId]) -> NodeView:
-        return replace(self, down=down)
+        a = self  # as `dataclasses.replace` would, in a tenth of the time: membership changes often under faults
+        return NodeView(
+            a.node, a.members, a.topology, a.layout, a.codec, a.run_id, a.seed, a.deadline_s, frozenset(down), a.boot
+        )
 
 
 @quick

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -43,8 +42,13 @@ def check_vector(view: NodeView, vec: Vec) -> None:
 
 def check_same_run(old: NodeView, new: NodeView) -> None:
     """Raises LocalError when more than `down` and `boot` differ: that is another run, not a change of membership."""
-    if replace(new, down=old.down, boot=old.boot) != old:
+    if _run_of(new) != _run_of(old):
         raise LocalError("a change of membership may only change which members are down")
+
+
+def _run_of(v: NodeView) -> tuple[object, ...]:
+    """Everything else."""
+    return v.node, v.members, v.topology, v.layout, v.codec, v.run_id, v.seed, v.deadline_s
 
 
 def up(view: NodeView, nodes: Iterable[int]) -> tuple[int, ...]:

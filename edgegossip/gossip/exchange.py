@@ -13,7 +13,9 @@ peer of which the initiator has done its half, or the peer none: what the peer a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +74,12 @@ def close(taken: Iterable[Taken], session: int, sequence: int) -> tuple[Taken, .
 
 def around(view: NodeView, index: int) -> frozenset[int]:
     """Everybody with whom this node exchanges in some round."""
-    return frozenset(j for r in range(view.topology.period) for j in view.topology.neighbours(index, r).out)
+    return _around(view.topology, index)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=64)
+def _around(topology: Any, index: int) -> frozenset[int]:
+    return frozenset(j for r in range(topology.period) for j in topology.neighbours(index, r).out)
 
 
 def admit(view: NodeView, index: int, m: Message) -> int:
@@ -104,12 +111,12 @@ def request(view: NodeView, round: Round, key: int, body: Body, sequence: int, s
     aux: dict[int, float] = {Aux.SESSION: view.boot, Aux.SETTLED: settled}
     if fresh:
         aux[Aux.FRESH] = 1
-    return replace(edges.make_frame(view, Kind.MODEL, round, key, body), sequence=sequence, aux=aux)
+    return edges.make_frame(view, Kind.MODEL, round, key, body).numbered(sequence, aux)
 
 
 def answer(view: NodeView, asked: Frame, round: Round, key: int, body: Body) -> Frame:
     """To a request: this node's model, as the codec makes it."""
-    return replace(edges.make_frame(view, Kind.MODEL, round, key, body), sequence=asked.sequence, aux=_to(asked))
+    return edges.make_frame(view, Kind.MODEL, round, key, body).numbered(asked.sequence, _to(asked))
 
 
 def decline(view: NodeView, asked: Frame, round: Round, aux: Mapping[int, float]) -> Frame:

@@ -211,7 +211,7 @@ class Node:
 
     def _membership(self, down: frozenset[str]) -> None:
         if down != self.view.down:
-            self.view = replace(self.view, down=down)
+            self.view = self.view.with_down(down)
             self._advance(self.algorithm.membership(self.state, self.view))
 
     # -- timer -----------------------------------------------------------------------------------------------

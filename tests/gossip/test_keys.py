@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from edgegossip.codecs import keys as codec_keys
 from edgegossip.codecs.keys import splitmix64
+from edgegossip.gossip import keys
 from edgegossip.gossip.keys import derive_key
 
 
@@ -27,3 +31,11 @@ def test_keys_of_a_run_are_distinct_and_fixed() -> None:
     assert derive_key(1, 2, 3) == derive_key(1 + 2**64, 2, 3) != derive_key(1, 3, 2)
     assert derive_key(1) != derive_key(1, 0)
     assert derive_key(1, 2, 3) == splitmix64(splitmix64(splitmix64(1) ^ 2) ^ 3)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2**63, 2**64 - 1, 2**64, 2**70 + 12345, -1, -(2**40)])
+def test_the_kernels_give_the_same_as_python(number: int) -> None:
+    assert splitmix64(number) == codec_keys.in_python(number)
+    assert derive_key(number, number, 7) == keys.in_python(number, number, 7)
+    with pytest.raises(TypeError):
+        derive_key(1, 2.0)  # type: ignore[arg-type]

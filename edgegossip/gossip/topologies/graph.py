@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -28,10 +28,10 @@ class GraphTopology:
     weights: str  # "metropolis", "column", "uniform" or "given"
     matrices: tuple[Matrix, ...]  # one a round of the period; read-only
     table: tuple[tuple[Neighbours, ...], ...]  # [round of the period][node]
+    period: int = field(init=False)  # asked for several times a message
 
-    @property
-    def period(self) -> int:
-        return len(self.matrices)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "period", len(self.matrices))
 
     def neighbours(self, node: int, round: Round) -> Neighbours:
         return self.table[round % len(self.table)][node]
