@@ -204,7 +204,7 @@ class RunData:
 
 def read_run(path: Path) -> RunData:
     """Read a run folder. A torn line is passed over; a missing file is None. Raises DataError when `path` is no run
-    folder or one of its documents is not JSON."""
+    folder or one of its documents is not what it should be."""
     path = Path(path)
     if not (path / "metrics.jsonl").is_file() and not (path / "recipe.toml").is_file():
         raise DataError(f"{path} is not a run folder: it has neither metrics.jsonl nor recipe.toml{_nearest(path)}")
@@ -213,8 +213,8 @@ def read_run(path: Path) -> RunData:
         path=path.resolve(),
         recipe_toml=recipe.read_text(errors="replace") if recipe.is_file() else None,
         env=_document(path / "env.json"),
-        topology=_document(path / "topology.json"),
-        partition=_document(path / "partition.json"),
+        topology=_document(path / "topology.json", _is_topology),
+        partition=_document(path / "partition.json", _is_partition),
         summary=_document(path / "summary.json"),
         run=_document(path / "run.json"),
     )
@@ -229,16 +229,38 @@ def _records(path: Path) -> Iterator[Record | LogText]:
                 yield parse_record(line)
 
 
-def _document(path: Path) -> Mapping[str, Any] | None:
+def _document(path: Path, fits: Callable[[Mapping[str, Any]], bool] = lambda _: True) -> Mapping[str, Any] | None:
     if not path.is_file():
         return None
     try:
         document = json.loads(path.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
         raise DataError(f"{path} does not hold a JSON object; delete it to read the rest of the run")
+    if not fits(document):
+        raise DataError(f"{path} does not hold what a run writes there; delete it to read the rest of the run")
     return document
+
+
+def _are_words(value: Any, length: int | None = None) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value) and length in (None, len(value))
+
+
+def _is_topology(document: Mapping[str, Any]) -> bool:
+    rounds = document.get("rounds", [])
+    if not _are_words(document.get("members", [])) or not isinstance(rounds, list):
+        return False
+    edges = [one.get("edges", []) if isinstance(one, dict) else None for one in rounds]
+    return all(isinstance(of_round, list) and all(_are_words(edge, 2) for edge in of_round) for of_round in edges)
+
+
+def _is_partition(document: Mapping[str, Any]) -> bool:
+    nodes, classes, counts = (document.get(key) for key in ("nodes", "classes", "counts"))
+    if not (_are_words(nodes) and _are_words(classes) and isinstance(counts, list) and len(counts) == len(nodes or ())):
+        return False
+    size = len(classes or ())
+    return all(isinstance(row, list) and len(row) == size and all(type(n) is int for n in row) for row in counts)
 
 
 def _nearest(path: Path) -> str:

@@ -153,6 +153,27 @@ def test_reading_something_else_names_the_nearest_run(tmp_path):
         read_run(folder.path)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("partition.json", '{"nodes": ["a"]}'),
+        ("partition.json", '{"nodes": ["a"], "classes": ["0", "1"], "counts": [[1]]}'),
+        ("partition.json", '{"nodes": ["a"], "classes": ["0"], "counts": [["many"]]}'),
+        ("topology.json", '{"members": ["a"], "rounds": 5}'),
+        ("topology.json", '{"members": ["a"], "rounds": [{"edges": [["a"]]}]}'),
+        ("topology.json", '{"members": null}'),
+        ("env.json", "[" * 100_000),
+        ("run.json", '{"run_id": "ab'),
+    ],
+)
+def test_a_document_that_is_damaged_is_named(tmp_path, name, text):
+    folder = _create(tmp_path)
+    folder.close()
+    (folder.path / name).write_text(text)
+    with pytest.raises(DataError, match=f"{name} does not hold .*delete it"):
+        read_run(folder.path)
+
+
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(HostError, match="cannot create the run folder"):

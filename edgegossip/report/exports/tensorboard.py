@@ -45,10 +45,16 @@ def _events(table: Table, zero_s: float) -> Iterator[bytes]:
     """Event messages: the version first, then one a round."""
     t_s = table.columns.get("t_s", ())
     yield _double(1, zero_s) + _bytes(3, b"brain.Event:2")
-    columns = [(_bytes(1, name.encode()), np.asarray(c)) for name, c in table.columns.items() if name != "t_s"]
+    columns = [(_bytes(1, name.encode()), _single(c)) for name, c in table.columns.items() if name != "t_s"]
     for row, step in enumerate(table.step):
         values = [_bytes(1, tag + _float(2, c[row])) for tag, c in columns if np.isfinite(c[row])]
         yield _double(1, zero_s + t_s[row]) + _varint(2 << 3) + _varint(step) + _bytes(5, b"".join(values))
+
+
+def _single(column: Sequence[float]) -> NDArray[np.float32]:
+    """What no float32 holds is infinite, and not told."""
+    with np.errstate(over="ignore"):
+        return np.asarray(column, np.float64).astype(np.float32)
 
 
 def _records(messages: Iterator[bytes]) -> Iterator[bytes]:

@@ -96,6 +96,22 @@ def test_stretches_of_a_round_stand_as_they_were():
     ]  # fmt: skip
 
 
+def test_numbers_that_no_one_should_have_written_stop_no_export(tmp_path):
+    """A loss that ran away, and an infinite one."""
+    folder = write_run(tmp_path, boards=2, rounds=2)
+    with (folder / "metrics.jsonl").open("a") as file:
+        for number in ("1e999", "9e99", "1e39"):
+            file.write(
+                f'{{"node": "pi-00", "step": 2, "t_s": 9.5, "train/loss": {number}, "time/round_s": {number}}}\n'
+            )
+    view = RunView(folder)
+    view.read()
+    write_csv([view], tmp_path / "csv")
+    write_tensorboard([view], tmp_path / "board")
+    trace = json.loads(write_trace([view], tmp_path / "trace.json").read_text())
+    assert len(trace["traceEvents"]) > 10 and len(view.whole()) == 2
+
+
 def test_checksums_are_those_of_the_standard():
     mask = lambda crc: ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF  # noqa: E731
     known = {b"": 0, b"123456789": 0xE3069283, bytes(32): 0x8A9136AA, b"\xff" * 32: 0x62A8AB43}  # RFC 3720, B.4

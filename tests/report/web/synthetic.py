@@ -40,7 +40,8 @@ def write_run(parent: Path, boards: int = 18, rounds: int = 10_000, seed: int = 
     rng = np.random.default_rng(seed)
     counts = rng.integers(50, 500, (boards, 10))
     folder.write_partition(names, [str(c) for c in range(10)], counts)
-    edges = [[a, (a + d) % boards] for a in range(boards) for d in ((1, -1) if boards > 2 else (1,))]
+    ways = (1, -1) if boards > 2 else (1,)
+    edges = [[names[a], names[(a + d) % boards]] for a in range(boards) for d in ways]
     members = {"name": "ring", "members": names, "period": 1, "spectral_gap": 0.04, "rounds": [{"edges": edges}]}
     folder.write_topology(members)
     for k, node in enumerate(names):
