@@ -4,6 +4,7 @@ was asked for are made. A cell that fails is named in all of them, and tried aga
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from edgegossip.recipe import Recipe
 from edgegossip.report.units import printable, seconds_text
 from edgegossip.scale import measure, schemes, table
 from edgegossip.scale.cells import Cell, make_cells, parse_devices
-from edgegossip.scale.devices import load_fleet
+from edgegossip.scale.devices import load_device, load_fleet
 from edgegossip.scale.netns.rates import parse_rate, rate_text
 from edgegossip.study import store
 from edgegossip.types import EXIT_DEGRADED, EXIT_OK, ConfigError, DataError, EdgegossipError, HostError
@@ -96,18 +97,40 @@ def plan(asked: Asked) -> tuple[Recipe, list[Cell]]:
     if asked.on not in ON:
         raise ConfigError(f"--on {asked.on}: one of {', '.join(ON)}")
     base = recipes.load(asked.recipe, asked.settings)
-    how: dict[str, Any] = {}
-    if asked.on != "boards":
-        how = {"rate_bps": _rate_bps(asked), "link": asked.link}
-    if asked.on != "boards":
-        how["slower"] = asked.slower
-    if asked.on == "model":
-        how |= {
-            "device": asked.device,
-            "fleet": asked.fleet,
-        }
+    _check_options(asked)
+    how = _how(asked)
     named = schemes.parse(asked.schemes or ",".join(schemes.DEFAULT))
     return base, make_cells(base, named, parse_devices(asked.devices), asked.on, how, examples_of(base), asked.rounds)
+
+
+def _check_options(asked: Asked) -> None:
+    """Raises ConfigError for an option that would change nothing there."""
+    given: Mapping[str, tuple[bool, tuple[str, ...]]] = {
+        "--device": (bool(asked.device), ("model",)),
+        "--fleet": (bool(asked.fleet), ("model",)),
+        "--rate": (bool(asked.rate), ("netns", "model")),
+        "--slower": (asked.slower != 1.0, ("netns", "model")),
+        "--boards": (bool(asked.boards), ("boards",)),
+    }
+    for option, (said, where) in given.items():
+        if said and asked.on not in where:
+            raise ConfigError(f"{option} says nothing --on {asked.on}: leave it out, or say --on {' or '.join(where)}")
+
+
+def _how(asked: Asked) -> dict[str, Any]:
+    """What decides a cell's result besides its recipe. A profile counts by what is in it: it may be calibrated anew."""
+    if asked.on == "boards":
+        return {"boards": asked.boards} if asked.boards else {}
+    how: dict[str, Any] = {"rate_bps": _rate_bps(asked), "link": asked.link, "slower": asked.slower}
+    if asked.on == "model":
+        how |= {"device": asked.device, "fleet": asked.fleet}
+        profiles: list[Any] = [load_device(asked.device)] if asked.device else []
+        if asked.fleet:
+            fleet = load_fleet(asked.fleet)
+            profiles += [fleet, *(load_device(name) for name, _ in fleet.boards)]
+        if profiles:
+            how["profiles"] = hashlib.sha256(repr(profiles).encode()).hexdigest()[:16]
+    return how
 
 
 def _rate_bps(asked: Asked) -> float:

@@ -84,9 +84,8 @@ def losses(results: Sequence[Row], what: str, path: Path) -> Path:
         grid = figure.subplots(1, 2, sharey=True)
         for column, axes in enumerate(grid):
             for k, (result, color) in enumerate(zip(results, class_colors(len(results)), strict=True)):
-                points = np.array(
-                    [p for p in result["curve"] if column == 0 or p[1] > 0]
-                )  # no zero on a logarithmic axis
+                shown = [p for p in result["curve"] if column == 0 or p[1] > 0]  # no zero on a logarithmic axis
+                points = np.array(shown, np.float64)  # a loss that nobody told is nan
                 if not len(points):
                     continue
                 style: dict[str, Any] = {"marker": _MARKERS[k % len(_MARKERS)], "markersize": 3.5, "linewidth": 1.4}

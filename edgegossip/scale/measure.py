@@ -3,7 +3,8 @@
 Seconds are those of an epoch: the mean over the counted rounds and over the boards, times the rounds that an epoch has.
 T is the sum of compute (Cp), encode (En), transmit (Tx), decode and wait; evaluations and what boards write down
 ("other") are none of it. Tx is the time in which a board has frames on the way that are not acknowledged; wait is what
-comes after that, and before it the time until the slowest board has computed.
+comes after that, and before it the time until the slowest board has computed. Beside the means stand the parts of the
+board that waits least: what holds it up is what holds up the run, and the others wait for it.
 """
 
 from __future__ import annotations
@@ -18,21 +19,26 @@ PARTS = {"cp_s": "compute", "en_s": "encode", "tx_s": "transmit", "de_s": "decod
 Row = dict[str, Any]
 
 
-def of_records(cell: Cell, records: Iterable[MetricsRecord], boards: Sequence[str]) -> tuple[Row, list[list[float]]]:
-    """The row without what compares it with others, and the curve: [seconds, bytes sent by all, training loss] a round.
-    Raises ValueError when a board has told nothing of a counted round."""
+def of_records(
+    cell: Cell, records: Iterable[MetricsRecord], boards: Sequence[str]
+) -> tuple[Row, list[list[float | None]]]:
+    """The row without what compares it with others, and the curve: [seconds, bytes sent by all, training loss] a round; null
+    for a loss or bits that nobody has told. Raises ValueError when a board has told nothing of a counted round, or not all
+    of its parts."""
     rounds = cell.recipe.run.rounds
     by_round: dict[int, dict[str, MetricsRecord]] = {}
     for record in records:
-        if record.node in boards and record.number("time/compute_s") is not None:
+        if record.node in boards and all(record.number(f"time/{part}_s") is not None for part in PARTS.values()):
             by_round.setdefault(record.step, {})[record.node] = record
     for step in range(WARM_UP, rounds):
         if missing := [name for name in boards if name not in by_round.get(step, {})]:
             raise ValueError(f"round {step} was not finished by {', '.join(missing)}")
     counted = [record for step in range(WARM_UP, rounds) for record in by_round[step].values()]
-    row: Row = {key: cell.epoch_rounds * _mean(counted, f"time/{part}_s") for key, part in PARTS.items()}
+    own = {name: _parts(cell, [r for r in counted if r.node == name]) for name in boards}
+    row: Row = {key: sum(parts[key] for parts in own.values()) / len(own) for key in PARTS}
     row["t_s"] = sum(row.values())
-    row["cpu_s"] = cell.epoch_rounds * _mean(counted, "time/cpu_s")
+    row["slowest"] = slowest(own)
+    row["cpu_s"] = _times(cell.epoch_rounds, _mean(counted, "time/cpu_s"))
     every = [record for of_round in by_round.values() for record in of_round.values()]  # receipts may come a round late
     sums = {name: sum(r.number(f"net/{name}_bytes") or 0.0 for r in every) for name in ("payload", "overhead", "link")}
     row["round_bytes"] = {name: total / rounds for name, total in sums.items()}  # of all boards
@@ -42,21 +48,37 @@ def of_records(cell: Cell, records: Iterable[MetricsRecord], boards: Sequence[st
     return row, _curve(by_round, rounds)
 
 
-def _curve(by_round: Mapping[int, Mapping[str, MetricsRecord]], rounds: int) -> list[list[float]]:
+def _parts(cell: Cell, records: Sequence[MetricsRecord]) -> dict[str, float]:
+    """One board's, seconds of an epoch."""
+    return {key: cell.epoch_rounds * (_mean(records, f"time/{part}_s") or 0.0) for key, part in PARTS.items()}
+
+
+def slowest(parts: Mapping[str, Mapping[str, float]]) -> Row:
+    """The parts of the board that waits least, and its name as `node`. `parts`: of each board, by the keys of PARTS."""
+    node = min(parts, key=lambda name: parts[name]["wait_s"])
+    return {"node": node, **parts[node]}
+
+
+def _times(factor: float, value: float | None) -> float | None:
+    return None if value is None else factor * value
+
+
+def _curve(by_round: Mapping[int, Mapping[str, MetricsRecord]], rounds: int) -> list[list[float | None]]:
     """A round's loss is that of the model with which it begins."""
-    points, seconds, sent = [], 0.0, 0.0
+    points: list[list[float | None]] = []
+    seconds, sent = 0.0, 0.0
     for step in range(WARM_UP, rounds):
         records = list(by_round[step].values())
         points.append([seconds, sent, _mean(records, "train/loss")])
-        seconds += sum(_mean(records, f"time/{part}_s") for part in PARTS.values())
+        seconds += sum(_mean(records, f"time/{part}_s") or 0.0 for part in PARTS.values())
         sent += sum(r.number("net/payload_bytes") or 0.0 for r in records)
         sent += sum(r.number("net/overhead_bytes") or 0.0 for r in records)
     return points
 
 
-def _mean(records: Sequence[MetricsRecord], name: str) -> float:
+def _mean(records: Sequence[MetricsRecord], name: str) -> float | None:
     values = [value for r in records if (value := r.number(name)) is not None]
-    return sum(values) / len(values) if values else 0.0
+    return sum(values) / len(values) if values else None
 
 
 def compare(rows: Sequence[Row]) -> list[Row]:

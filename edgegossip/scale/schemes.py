@@ -59,7 +59,12 @@ class Scheme:
 
 def parse(names: str) -> tuple[Scheme, ...]:
     """`sgd,co3,...`, each once, in that order. Raises ConfigError."""
-    return tuple(parse_one(name) for name in dict.fromkeys(part.strip() for part in names.split(",")) if name)
+    found = tuple(parse_one(name) for name in dict.fromkeys(part.strip() for part in names.split(",")) if name)
+    if not found:
+        raise ConfigError(
+            f"--schemes {names}: names none; say them with commas between, such as {','.join(DEFAULT[:2])}"
+        )
+    return found
 
 
 def parse_one(name: str) -> Scheme:

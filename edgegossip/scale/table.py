@@ -15,6 +15,7 @@ KEYS = (
 )  # fmt: skip
 _HEAD = ("scheme", "boards", "Cp", "En", "Tx", "De", "wait", "T", "Sp", "speed-up", "efficiency", "bits", "sent/round")
 _MORE = 0.5  # of T: that part is what holds a run up
+_UNEVEN = 0.2  # of T: boards that wait so much longer than one of them wait for that one
 _WORTH = 0.95  # another scheme is named when it needs less of the time than this
 
 
@@ -61,7 +62,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         UNKNOWN if sp is None else f"{sp:+.2f}{arrow}",
         f"{row['speedup']:.2f}",
         f"{row['efficiency']:.2f}",
-        f"{row['bits_per_value']:.2f}",
+        UNKNOWN if row["bits_per_value"] is None else f"{row['bits_per_value']:.2f}",
         bytes_text(row["round_bytes"]["payload"] + row["round_bytes"]["overhead"]),
     )
 
@@ -90,14 +91,18 @@ def _verdict(scheme: str, rows: Sequence[Row]) -> str:
 
 
 def _bound(row: Row) -> str:
+    """What the board is busy with that the others wait for."""
+    last = row.get("slowest") or row
     shares = {
-        "link": (row["tx_s"] + row["wait_s"]) / row["t_s"],
-        "compute": row["cp_s"] / row["t_s"],
-        "codec": (row["en_s"] + row["de_s"]) / row["t_s"],
+        "link": (last["tx_s"] + last["wait_s"]) / row["t_s"],
+        "compute": last["cp_s"] / row["t_s"],
+        "codec": (last["en_s"] + last["de_s"]) / row["t_s"],
     }
     most = max(shares, key=lambda name: shares[name])
     word = f"{most}-bound" if shares[most] >= _MORE else f"mostly {most}-bound"
-    return f"{word} ({100 * shares[most]:.0f} % of T)"
+    uneven = "node" in last and row["wait_s"] - last["wait_s"] > _UNEVEN * row["t_s"]
+    waited = f" on {printable(last['node'], 40)}, for which the others wait," if uneven else ""
+    return f"{word} ({100 * shares[most]:.0f} % of T){waited}"
 
 
 def _cure(row: Row, rows: Sequence[Row]) -> str:

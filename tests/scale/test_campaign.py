@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgegossip.scale import campaign, table
+from edgegossip.scale import campaign, devices, table
 from edgegossip.scale.campaign import Asked
 from edgegossip.scale.cells import Cell
 from edgegossip.types import ConfigError, RunError
@@ -102,7 +102,41 @@ def test_plots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert all(path.stat().st_size > 5000 for path in tmp_path.glob("*.png"))
 
 
-@pytest.mark.parametrize("wrong", [{"on": "moon"}, {"rate": "fast"}, {"devices": "1"}, {"schemes": "sgdd"}])
+def test_a_profile_that_was_calibrated_anew_is_another_cell(tmp_path: Path) -> None:
+    def keys() -> list[str]:
+        return [cell.key for cell in campaign.plan(_asked(tmp_path, on="model", device=str(mine)))[1]]
+
+    mine = tmp_path / "mine.toml"
+    mine.write_text((Path(devices.__file__).parents[2] / "devices" / "raspberry-pi-4.toml").read_text())
+    before = keys()
+    assert keys() == before
+    mine.write_text(mine.read_text().replace("cores = 4", "cores = 3"))
+    assert not set(keys()) & set(before)
+
+
+def test_other_boards_are_other_cells(tmp_path: Path) -> None:
+    keys = [
+        {cell.key for cell in campaign.plan(_asked(tmp_path, on="boards", rate="", boards=boards))[1]}
+        for boards in ("a,b,c", "d,e,f")
+    ]
+    assert not keys[0] & keys[1]
+
+
+WRONG = (
+    {"on": "moon"},
+    {"rate": "fast"},
+    {"devices": "1"},
+    {"schemes": "sgdd"},
+    {"schemes": ","},
+    {"device": "raspberry-pi-4"},  # of the model only
+    {"fleet": "paper-18"},
+    {"boards": "a,b"},
+    {"on": "boards"},  # whose links have the rate that they have
+    {"on": "boards", "rate": "", "slower": 2.0},
+)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_what_cannot_be_run_is_refused(tmp_path: Path, wrong: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         campaign.plan(_asked(tmp_path, **wrong))

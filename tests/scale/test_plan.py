@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edgegossip import recipe as recipes
 from edgegossip.profiling.lines import MetricsRecord
-from edgegossip.scale import cells, measure, schemes
+from edgegossip.scale import cells, measure, schemes, table
 from edgegossip.scale.netns.rates import parse_rate, rate_text
 from edgegossip.types import ConfigError
 
@@ -96,6 +98,38 @@ def test_a_row_is_of_an_epoch_without_the_first_round_and_what_is_no_part() -> N
     assert curve[0] == [0.0, 0.0, pytest.approx(1.8)] and curve[-1] == pytest.approx([6.6, 2 * 4 * 1010, 1.6])
     with pytest.raises(ValueError, match="board-9"):
         measure.of_records(cell, _records(cell, 2.0, 1.0), ["board-9"])
+
+
+def test_a_record_without_all_parts_is_none_and_an_untold_loss_is_not_zero() -> None:
+    (cell,) = cells.make_cells(BASE, schemes.parse("sgd"), (4,), "netns", HOW, 18432, 3)
+    boards = [f"board-{k}" for k in range(4)]
+    records = _records(cell, 2.0, 1.0)
+    broken = [replace(r, values={**r.values, "time/wait_s": None}) if r.step == 3 else r for r in records]
+    with pytest.raises(ValueError, match="round 3 was not finished by board-0"):
+        measure.of_records(cell, broken, boards)
+    untold = [replace(r, values={k: v for k, v in r.values.items() if k != "train/loss"}) for r in records]
+    row, curve = measure.of_records(cell, untold, boards)
+    assert row["loss"] is None and row["bits_per_value"] is None and curve[0][2] is None
+    assert row["t_s"] == pytest.approx(9 * 3.3)
+
+
+def test_what_holds_a_run_up_is_what_the_board_does_that_the_others_wait_for() -> None:
+    """One board computes 20 s, three compute 2 s and wait for it: faster links would help nobody."""
+    (cell,) = cells.make_cells(BASE, schemes.parse("sgd"), (4,), "boards", {}, 18432, 3)
+    records = [
+        replace(r, values={**r.values, "time/compute_s": 20.0, "time/wait_s": 0.1})
+        if r.node == "board-2"
+        else replace(r, values={**r.values, "time/wait_s": 18.1})
+        for r in _records(cell, 2.0, 1.0)
+    ]
+    row, _ = measure.of_records(cell, records, [f"board-{k}" for k in range(4)])
+    assert row["slowest"]["node"] == "board-2" and row["slowest"]["cp_s"] == pytest.approx(180.0)
+    row |= {"scheme": "sgd", "devices": 4}
+    (said,) = table.verdicts([row])
+    assert "compute-bound (94 % of T) on board-2, for which the others wait, at 4 boards" in said
+    even, _ = measure.of_records(cell, _records(cell, 0.2, 1.0), [f"board-{k}" for k in range(4)])
+    (said,) = table.verdicts([even | {"scheme": "sgd", "devices": 4}])
+    assert "link-bound (80 % of T) at 4 boards" in said
 
 
 def test_rows_are_compared_with_those_of_the_same_scheme() -> None:

@@ -16,7 +16,7 @@ from edgegossip import codecs, training
 from edgegossip.layout import Layout
 from edgegossip.node.spec import default_members, make_algorithm
 from edgegossip.recipe import Recipe, essence
-from edgegossip.scale import predict
+from edgegossip.scale import measure, predict
 from edgegossip.scale.cells import Cell
 from edgegossip.scale.devices import DeviceProfile, LinkProfile, devices_of, load_device, load_fleet
 from edgegossip.scale.model import frames
@@ -73,6 +73,12 @@ class Model:
             parts, row = self._gossip(cell, update, link, interface_bps)
         row |= {key: cell.epoch_rounds * _mean(parts, name) for key, name in _PARTS.items()}
         row["t_s"] = sum(row[key] for key in _PARTS)
+        row["slowest"] = measure.slowest(
+            {
+                name: {key: cell.epoch_rounds * float(getattr(p, part)) for key, part in _PARTS.items()}
+                for name, p in zip(default_members(cell.devices), parts, strict=True)
+            }
+        )
         row |= {"accuracy": None, "loss": update.local.loss, "counted_rounds": 0, "modelled": True}
         marks = [_marks(name, p) for name, p in zip(default_members(cell.devices), parts, strict=False)]
         return {"row": row, "curve": [], "marks": marks, "links": {}}

@@ -34,7 +34,7 @@ def check(cell: Cell) -> None:
     """Raises ConfigError, DataError or HostError when the cell cannot run here."""
     if cell.scheme.server:
         raise ConfigError(
-            f"{cell.scheme.name}: --on netns plays schemes without a coordinator; say --on boards or model"
+            f"{cell.scheme.name}: only --on model plays schemes with a coordinator; on boards: `edgegossip coordinator`"
         )
     if make_algorithm(cell.recipe).asynchronous:
         raise ConfigError(
