@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import numbers
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -62,7 +61,6 @@ Record: TypeAlias = MetricsRecord | EventRecord
 
 _MAX_INT = 2**63
 _MAX_FLOAT = 1e100
-_LARGE = re.compile(r"[eE]\+?[0-9]{3}|[0-9]{100}")  # what numbers beyond that look like; hardly any line has it
 _METRICS_KEYS = frozenset({"node", "step", "t_s"})
 _EVENT_KEYS = frozenset({"node", "t_s", "event", "text"})
 _OWN_KEYS = _METRICS_KEYS | _EVENT_KEYS
@@ -110,16 +108,10 @@ def parse_record(line: bytes | str, node: NodeId | None = None) -> Record | LogT
         body = json.loads(text, parse_constant=lambda _word: None)
     except (ValueError, RecursionError):
         return LogText(text)
-    if isinstance(body, dict) and _LARGE.search(text):
-        body = {key: None if _is_too_large(value) else value for key, value in body.items()}
     record = _record(body) if isinstance(body, dict) else None
     if record is None or (node is not None and record.node != node):
         return LogText(text)
     return record
-
-
-def _is_too_large(value: Any) -> bool:
-    return isinstance(value, float) and not abs(value) <= _MAX_FLOAT
 
 
 def _scalar(value: Any) -> bool:
@@ -128,6 +120,8 @@ def _scalar(value: Any) -> bool:
 
 
 def _record(body: dict[str, Any]) -> Record | None:
+    for key in [k for k, v in body.items() if type(v) is float and not -_MAX_FLOAT <= v <= _MAX_FLOAT]:
+        body[key] = None
     node, t_s = body.get("node"), body.get("t_s")
     if not isinstance(node, str) or not node or isinstance(t_s, bool) or not isinstance(t_s, (int, float)):
         return None

@@ -14,6 +14,8 @@ from edgegossip.profiling.summary import COORDINATOR, recipe_of, summarise
 from edgegossip.report.series import Curves, Series, SeriesReader, align
 from edgegossip.types import DataError, HostError, NodeId
 
+_COUNTED = (("nodes", "board"), ("rounds", "round"))
+
 
 def write_plots(run_dir: Path, *, log_bytes: bool = False) -> list[Path]:
     """Draw learning.png, time.png and partition.png into `<run_dir>/plots`; those without data are left out.
@@ -51,7 +53,7 @@ def run_title(run: RunData, summary: Mapping[str, Any]) -> str:
     details = [str(section[mode][key]) for key in how if key in section.get(mode, {})]
     parts = [f"{mode} ({', '.join(details)})" if details else mode]
     parts += [section[name].get("name") for name in ("data", "model", "codec")]
-    parts += [f"{summary['nodes']} boards", f"{summary['rounds']} rounds"]
+    parts += [f"{summary[key]} {word}{'' if summary[key] == 1 else 's'}" for key, word in _COUNTED]
     return f"{section['run'].get('name', run.name)}: " + ", ".join(str(p) for p in parts if p)
 
 

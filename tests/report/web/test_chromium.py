@@ -156,6 +156,21 @@ def test_a_page_of_a_run_without_rounds_says_so(desktop, tmp_path):
     quiet(desktop, page)
 
 
+def test_what_became_of_a_board_without_rounds_is_told(desktop, tmp_path):
+    """One that was lost before its first round has no button to choose it by."""
+    folder = RunFolder.create(tmp_path, "lost", '[run]\nname = "lost"\nmode = "gossip"\n', {})
+    folder.write_partition(["a", "b"], ["0"], [[3], [4]])
+    for step in range(3):
+        folder.write(MetricsRecord("a", step, 1.0, {"train/loss": 1.0, "time/compute_s": 0.1, "time/round_s": 0.1}))
+    folder.write(EventRecord("b", 0.5, "lost", "lost b: killed by SIGKILL"))
+    folder.write(EventRecord("a", 0.6, "peer-down", "lost b"))
+    folder.close()
+    show(desktop, write_page([folder.path], tmp_path / "lost.html"))
+    assert "killed by SIGKILL" in desktop.run("return document.getElementById('events').textContent")
+    assert desktop.run("return document.querySelectorAll('#partition .bar').length") == 2
+    assert "2 boards, 3 rounds" in desktop.run("return document.getElementById('subtitle').textContent")
+
+
 def test_a_coordinator_evaluates_in_records_of_their_own(desktop, tmp_path):
     folder = RunFolder.create(tmp_path, "server", '[run]\nname = "server"\nmode = "server"\n', {})
     for step in range(4):

@@ -34,8 +34,9 @@ class App {
   get run() {
     return this.runs[this.state.run];
   }
+  // A board without rounds cannot be chosen, and is not left out: what became of it is what people look for.
   picked(node) {
-    return this.state.chosen.has(node) || node === this.run.doc.coordinator;
+    return this.state.chosen.has(node) || node === this.run.doc.coordinator || !this.run.nodes.includes(node);
   }
   gone(node) {
     return this.run?.state[node] === "lost";
