@@ -6,13 +6,12 @@ are int8 tensors, a scale and zero point a sample, and references to the weights
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from edgegossip.int8.norms import chunks_of
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
 from edgegossip.types import LocalError
@@ -95,6 +94,17 @@ class _Dequantise(torch.autograd.Function):
         return grads[0]
 
 
+class Origin(NamedTuple):
+    """The convolution that gave an int8 tensor: what the layer after it needs to take the backward pass over (`fused`)."""
+
+    x: QuantisedTensor
+    weight: Tensor
+    bias: Tensor | None
+    shape: native.ConvShape
+    wide: bool
+    key: int
+
+
 class _Conv(torch.autograd.Function):
     """`as_values`: the result is a plain float32 tensor (linear layers), else an int8 tensor."""
 
@@ -152,7 +162,12 @@ def conv2d(
     batch, inputs, height, width = x.shape
     outputs, _, kernel_h, kernel_w = weight.shape
     shape = native.ConvShape(batch, height, width, inputs, outputs, kernel_h, kernel_w, *stride, *padding, groups)
-    return _Conv.apply(x, weight, bias, shape, dw == 16, False, draw_key() if torch.is_grad_enabled() else 0)
+    if not torch.is_grad_enabled():
+        return _Conv.apply(x, weight, bias, shape, dw == 16, False, 0)
+    key = draw_key()
+    y: QuantisedTensor = _Conv.apply(x, weight, bias, shape, dw == 16, False, key)
+    y.origin = Origin(x, weight, bias, shape, dw == 16, key)
+    return y
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, dw: int = 16) -> Tensor:
@@ -172,39 +187,6 @@ def _rows(x: Tensor) -> Tensor:
 
         return shaping.rows(x)
     return dequantise(x).reshape(-1, x.shape[-1])
-
-
-class _RangeEvoNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, y: QuantisedTensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int) -> QuantisedTensor:
-        batch, channels, height, width = y.shape
-        ctx.shape = native.NormShape(batch, height * width, channels, groups, chunks_of(height * width))
-        ctx.save_for_backward(y.q, y.scale, y.zero, v, gamma, beta)
-        made = room(*y.q.shape)
-        by = native.NormParameters(flat(v), flat(gamma), flat(beta))
-        native.evonorm(ctx.shape, maps_of(y.q, y.scale, y.zero), by, maps_of(*made), threads=torch.get_num_threads())
-        return QuantisedTensor(*made)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        q, scale, zero, *parameters = ctx.saved_tensors
-        dy, grads = torch.empty(q.shape), [torch.empty(p.shape) for p in parameters]
-        native.evonorm_backward(
-            ctx.shape,
-            maps_of(q, scale, zero),
-            native.NormParameters(*map(flat, parameters)),
-            flat(nhwc(g)),
-            flat(dy),
-            native.NormParameters(*map(flat, grads)),
-            threads=torch.get_num_threads(),
-        )
-        return nchw(dy), *grads, None
-
-
-def range_evonorm(y: Tensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int) -> Tensor:
-    """See `norms.RangeEvoNorm`; y [batch, channels, height, width]."""
-    return _RangeEvoNorm.apply(quantise_maps(y), v, gamma, beta, groups)
 
 
 class _Add(torch.autograd.Function):

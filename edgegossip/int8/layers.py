@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from edgegossip.int8 import embedding, functional, norms, pooling
+from edgegossip.int8 import embedding, functional, norm, norms, pooling
 
 Pair = tuple[int, int]
 
@@ -50,7 +50,7 @@ class RangeEvoNorm(norms.RangeEvoNorm):
     """Takes int8 or float32, gives int8."""
 
     def forward(self, y: Tensor) -> Tensor:
-        return functional.range_evonorm(y, self.v, self.gamma, self.beta, self.groups)
+        return norm.range_evonorm(y, self.v, self.gamma, self.beta, self.groups)
 
 
 class ReLU(nn.ReLU):

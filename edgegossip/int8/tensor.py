@@ -32,6 +32,7 @@ class QuantisedTensor(torch.Tensor):
     q: Tensor
     scale: Tensor
     zero: Tensor
+    origin: Any = None  # functional.Origin, where a convolution gave this and gradients may be asked for
 
     @staticmethod
     def __new__(cls, q: Tensor, scale: Tensor, zero: Tensor) -> QuantisedTensor:

@@ -174,6 +174,36 @@ def evonorm_backward(
     _native.int8_evonorm_backward(shape, *y, *by, g, dy, *out, isa, threads)
 
 
+class ConvPass(NamedTuple):
+    """A convolution whose gradients are asked for, as `conv_backward` takes it."""
+
+    shape: ConvShape
+    x: Maps
+    weight: Floats
+    key: int
+    wide: bool
+
+
+def conv_evonorm_backward(
+    conv: ConvPass,
+    norm: NormShape,
+    y: Maps,
+    by: NormParameters,
+    g: Floats,
+    dx: Floats | None,
+    dw: Floats | None,
+    db: Floats | None,
+    out: NormParameters,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """`evonorm_backward`, then `conv_backward` of the convolution that gave y, a sample at a time: the gradient between them
+    is never in memory as a whole. The same bits as one after the other."""
+    _native.int8_conv_evonorm_backward(
+        conv.shape, *conv.x, conv.weight, norm, *y, *by, g, conv.key, conv.wide, dx, dw, db, *out, isa, threads
+    )
+
+
 def max_pool(
     shape: PoolShape,
     q: NDArray[np.int8],

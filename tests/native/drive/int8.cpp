@@ -69,7 +69,8 @@ void run_conv(const Isa& isa) {
             const std::vector<float> g = floats(random, s.batch * s.out_size(), 1e-3f);
             for (const bool wide : {false, true}) {
                 std::vector<float> dx(size_t(s.batch * s.in_size())), dw(size_t(s.weights())), db(size_t(s.out));
-                conv_backward(*isa.int8, s, x.view(), weight.data(), g.data(), random.next(), wide, {dx.data(), dw.data(), db.data()}, 2);
+                conv_backward(*isa.int8, s, x.view(), weight.data(), ArrayGradient(g.data(), s.out_size()), random.next(), wide,
+                              {dx.data(), dw.data(), db.data()}, 2);
                 for (std::vector<float>* values_of : {&dx, &dw, &db}) add(backward_hash, *values_of);
             }
         }

@@ -149,7 +149,8 @@ void conv_back(const Numbers& numbers, nb::handle x_q, nb::handle x_scale, nb::h
     const MaybeFloats dx(dx_object, "dx", true, s.batch * s.in_size()), dw(dw_object, "dw", true, s.weights()), db(db_object, "db", true, s.out);
     nb::gil_scoped_release unlocked;
     DefaultFloatEnv env;
-    conv_backward(kernels, s, x.view(), weight.data(), g.data(), key, wide, {dx.data(), dw.data(), db.data()}, threads);
+    conv_backward(kernels, s, x.view(), weight.data(), ArrayGradient(g.data(), s.out_size()), key, wide, {dx.data(), dw.data(), db.data()},
+                  threads);
 }
 
 struct NormBuffers {
@@ -187,6 +188,30 @@ void norm_back(const Numbers& numbers, nb::handle y_q, nb::handle y_scale, nb::h
     DefaultFloatEnv env;
     evonorm_backward(kernels, s, y.view(), {with.v.data(), with.gamma.data(), with.beta.data()}, g.data(),
                      {dy.data(), out.v.data(), out.gamma.data(), out.beta.data()}, threads);
+}
+
+void conv_norm_back(const Numbers& conv_numbers, nb::handle x_q, nb::handle x_scale, nb::handle x_zero, nb::handle weight_object,
+                    const Numbers& norm_numbers, nb::handle y_q, nb::handle y_scale, nb::handle y_zero, nb::handle v, nb::handle gamma,
+                    nb::handle beta, nb::handle g_object, uint64_t key, bool wide, nb::handle dx_object, nb::handle dw_object,
+                    nb::handle db_object, nb::handle dv, nb::handle dgamma, nb::handle dbeta, const Name& isa_name,
+                    std::optional<int> threads_argument) {
+    const Int8& kernels = kernels_of(isa_name);
+    const int threads = choose_threads(threads_argument);
+    const ConvShape s = conv_shape(conv_numbers);
+    const NormShape n = norm_shape(norm_numbers);
+    if (n.batch != s.batch || n.pixels != s.pixels() || n.channels != s.out)
+        throw nb::value_error("the norm's shape is not that of the convolution's output");
+    const MapBuffers x(x_q, x_scale, x_zero, false, s.batch, s.in_size()), y(y_q, y_scale, y_zero, false, s.batch, s.out_size());
+    const Buffer<float> weight(weight_object, "weight", false), g(g_object, "g", false);
+    weight.expect_size(s.weights());
+    g.expect_size(s.batch * s.out_size());
+    const NormBuffers with(v, gamma, beta, false, n.channels), out(dv, dgamma, dbeta, true, n.channels);
+    const MaybeFloats dx(dx_object, "dx", true, s.batch * s.in_size()), dw(dw_object, "dw", true, s.weights()), db(db_object, "db", true, s.out);
+    nb::gil_scoped_release unlocked;
+    DefaultFloatEnv env;
+    const EvoNormGradient gradient(kernels, n, y.view(), {with.v.data(), with.gamma.data(), with.beta.data()}, g.data());
+    conv_backward(kernels, s, x.view(), weight.data(), gradient, key, wide, {dx.data(), dw.data(), db.data()}, threads);
+    gradient.parameters(out.v.data(), out.gamma.data(), out.beta.data());
 }
 
 void max_pool_forward(const Numbers& numbers, nb::handle x_q, nb::handle q_object, nb::handle tap_object, const Name& isa_name,
@@ -302,6 +327,9 @@ void bind_int8(nb::module_& m) {
           "beta"_a.none(), "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
     m.def("int8_evonorm_backward", &norm_back, "shape"_a, "y_q"_a.none(), "y_scale"_a.none(), "y_zero"_a.none(), "v"_a.none(),
           "gamma"_a.none(), "beta"_a.none(), "g"_a.none(), "dy"_a.none(), "dv"_a.none(), "dgamma"_a.none(), "dbeta"_a.none(), isa, threads);
+    m.def("int8_conv_evonorm_backward", &conv_norm_back, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "weight"_a.none(),
+          "norm"_a, "y_q"_a.none(), "y_scale"_a.none(), "y_zero"_a.none(), "v"_a.none(), "gamma"_a.none(), "beta"_a.none(), "g"_a.none(),
+          "key"_a, "wide"_a, "dx"_a.none(), "dw"_a.none(), "db"_a.none(), "dv"_a.none(), "dgamma"_a.none(), "dbeta"_a.none(), isa, threads);
     m.def("int8_max_pool", &max_pool_forward, "shape"_a, "x_q"_a.none(), "q"_a.none(), "tap"_a.none(), isa, threads);
     m.def("int8_max_pool_backward", &max_pool_back, "shape"_a, "tap"_a.none(), "g"_a.none(), "out"_a.none(), threads);
     m.def("int8_average_pool", &average, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "count_padding"_a,

@@ -37,7 +37,7 @@ struct Backward {
     const Int8& kernels;
     const ConvShape& shape;
     const Maps& x;
-    const float* g;
+    const Gradient& g;
     uint64_t key;
     bool wide;
     const ConvGradients& out;
@@ -46,8 +46,7 @@ struct Backward {
     const float* input_scale;
     float* bias_rows;  // [batch][out]
 
-    GradientScales quantise(int64_t n, int8_t* g8, int16_t* g16) const {
-        const float* const from = g + n * shape.out_size();
+    GradientScales quantise(int64_t n, const float* from, int8_t* g8, int16_t* g16) const {
         const GradientScales scales = gradient_scales(kernels.magnitude(from, shape.out_size()));
         if (!scales.finite()) {
             std::fill_n(g8, shape.out_size(), int8_t(0));
@@ -179,9 +178,9 @@ struct Backward {
         if (wide) work.g16.need(samples * shape.out_size());
         std::vector<GradientScales> scales(static_cast<size_t>(samples));
         for (int64_t n = 0; n < samples; n++) {
-            scales[size_t(n)] = quantise(first + n, work.g8.data() + n * shape.out_size(), work.g16.data() + n * shape.out_size());
-            if (out.bias != nullptr)
-                kernels.channel_sums(g + (first + n) * shape.out_size(), shape.pixels(), shape.out, bias_rows + (first + n) * shape.out);
+            const float* const from = g.sample(first + n);
+            scales[size_t(n)] = quantise(first + n, from, work.g8.data() + n * shape.out_size(), work.g16.data() + n * shape.out_size());
+            if (out.bias != nullptr) kernels.channel_sums(from, shape.pixels(), shape.out, bias_rows + (first + n) * shape.out);
         }
         for (int64_t group = 0; group < shape.groups; group++) {
             if (out.x != nullptr) data(first, samples, group, scales, work);
@@ -221,7 +220,7 @@ bool some_without_taps(const Reach& reach) {
 
 }  // namespace
 
-void conv_backward(const Int8& kernels, const ConvShape& s, const Maps& x, const float* weight, const float* g, uint64_t key,
+void conv_backward(const Int8& kernels, const ConvShape& s, const Maps& x, const float* weight, const Gradient& g, uint64_t key,
                    bool wide, const ConvGradients& out, int threads) {
     const Reach down(s.height, s.kernel_h, s.stride_h, s.pad_h, s.out_height());
     const Reach across(s.width, s.kernel_w, s.stride_w, s.pad_w, s.out_width());

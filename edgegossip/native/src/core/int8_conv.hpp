@@ -33,15 +33,32 @@ struct Maps {
 void conv_forward(const Int8& kernels, const ConvShape& shape, const Maps& x, const float* weight, const float* bias, int8_t* q,
                   float* scale, int32_t* zero, float* values, int threads);
 
+// The gradient of a layer's output, a sample at a time: an array, or what the layer after it computes (int8_norm.hpp).
+struct Gradient {
+    virtual ~Gradient() = default;
+    // float[size of a sample], until this thread's next call. Called once for every sample, from any thread.
+    virtual const float* sample(int64_t n) const = 0;
+};
+
 struct ConvGradients {
     float* x;       // [batch][height][width][in], or null
     float* weight;  // as the weights, or null
     float* bias;    // [out], or null
 };
 
-// From g, float[batch][out_height][out_width][out]. Backward-data rounds g to 8 bits stochastically by `key`; the weight
+class ArrayGradient final : public Gradient {
+public:
+    ArrayGradient(const float* g, int64_t size) : g_(g), size_(size) {}
+    const float* sample(int64_t n) const override { return g_ + n * size_; }
+
+private:
+    const float* g_;
+    int64_t size_;
+};
+
+// From g, a sample being float[out_height][out_width][out]. Backward-data rounds g to 8 bits stochastically by `key`; the weight
 // gradient takes the same 8 bits, or 16 when `wide`.
-void conv_backward(const Int8& kernels, const ConvShape& shape, const Maps& x, const float* weight, const float* g, uint64_t key,
+void conv_backward(const Int8& kernels, const ConvShape& shape, const Maps& x, const float* weight, const Gradient& g, uint64_t key,
                    bool wide, const ConvGradients& out, int threads);
 
 }  // namespace edgegossip

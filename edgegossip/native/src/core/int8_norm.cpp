@@ -19,7 +19,7 @@ double range_factor(const NormShape& s) {
 }
 
 struct NormWork {
-    coding::Scratch<float> values, sums;
+    coding::Scratch<float> values, sums, gradient;
     std::vector<int8_t> high, low, wide_high, wide_low;
     coding::Scratch<int32_t> found;
     std::vector<int32_t> counts;
@@ -147,6 +147,17 @@ struct EvoNorm {
     }
 };
 
+// Sums over samples, in order, of float[batch][3][channels].
+void add_rows(const NormShape& s, const std::vector<float>& rows, float* v, float* gamma, float* beta) {
+    float* const to[] = {v, gamma, beta};
+    for (int64_t which = 0; which < 3; which++)
+        for (int64_t c = 0; c < s.channels; c++) {
+            float total = 0.0f;
+            for (int64_t n = 0; n < s.batch; n++) total += rows[size_t((n * 3 + which) * s.channels + c)];
+            to[which][c] = total;
+        }
+}
+
 }  // namespace
 
 void evonorm_forward(const Int8& kernels, const NormShape& s, const Maps& y, const NormParameters& with, int8_t* q, float* scale,
@@ -162,14 +173,36 @@ void evonorm_backward(const Int8& kernels, const NormShape& s, const Maps& y, co
     parallel_for(s.batch, threads, [&](int64_t n) {
         norm.backward(n, g + n * s.size(), out.y + n * s.size(), rows.data() + n * 3 * s.channels);
     });
-    float* const to[] = {out.v, out.gamma, out.beta};
-    for (int64_t which = 0; which < 3; which++)
-        for (int64_t c = 0; c < s.channels; c++) {
-            float total = 0.0f;
-            for (int64_t n = 0; n < s.batch; n++) total += rows[size_t((n * 3 + which) * s.channels + c)];
-            to[which][c] = total;
-        }
+    add_rows(s, rows, out.v, out.gamma, out.beta);
 }
+
+struct EvoNormGradient::Parts {
+    NormShape shape;
+    Maps y;
+    NormParameters with;
+    const float* g;
+    EvoNorm norm;
+    std::vector<float> rows;
+
+    Parts(const Int8& kernels, const NormShape& s, const Maps& maps, const NormParameters& parameters, const float* gradient)
+        : shape(s), y(maps), with(parameters), g(gradient), norm{kernels, shape, y, with, float(range_factor(s))},
+          rows(size_t(s.batch * 3 * s.channels)) {}
+};
+
+EvoNormGradient::EvoNormGradient(const Int8& kernels, const NormShape& s, const Maps& y, const NormParameters& with, const float* g)
+    : parts_(new Parts(kernels, s, y, with, g)) {}
+
+EvoNormGradient::~EvoNormGradient() = default;
+
+const float* EvoNormGradient::sample(int64_t n) const {
+    const NormShape& s = parts_->shape;
+    coding::Scratch<float>& to = norm_work().gradient;
+    to.need(s.size());
+    parts_->norm.backward(n, parts_->g + n * s.size(), to.data(), parts_->rows.data() + n * 3 * s.channels);
+    return to.data();
+}
+
+void EvoNormGradient::parameters(float* v, float* gamma, float* beta) const { add_rows(parts_->shape, parts_->rows, v, gamma, beta); }
 
 void quantise_maps(const Int8& kernels, const float* x, int64_t batch, int64_t size, int8_t* q, float* scale, int32_t* zero, int threads) {
     parallel_for(batch, threads, [&](int64_t n) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "int8_conv.hpp"
 
@@ -28,6 +29,19 @@ struct NormGradients {
 
 void evonorm_backward(const Int8& kernels, const NormShape& shape, const Maps& y, const NormParameters& with, const float* g,
                       const NormGradients& out, int threads);
+
+// The gradient of y from g, that of z, in memory of the thread that asks: a convolution before the norm takes it from there.
+class EvoNormGradient final : public Gradient {
+public:
+    EvoNormGradient(const Int8& kernels, const NormShape& shape, const Maps& y, const NormParameters& with, const float* g);
+    ~EvoNormGradient() override;
+    const float* sample(int64_t n) const override;
+    void parameters(float* v, float* gamma, float* beta) const;  // once all samples were asked for
+
+private:
+    struct Parts;
+    std::unique_ptr<Parts> parts_;
+};
 
 void quantise_maps(const Int8& kernels, const float* x, int64_t batch, int64_t size, int8_t* q, float* scale, int32_t* zero, int threads);
 

@@ -1,0 +1,103 @@
+"""Range EvoNorm of int8 tensors. Behind a convolution, both make one step of the backward pass: the gradient between them is
+computed, rounded and used up sample by sample, and never lies in memory as a whole. The bits are the same as one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from edgegossip.int8.functional import Origin, flat, maps_of, nchw, nhwc, quantise_maps, room
+from edgegossip.int8.norms import chunks_of
+from edgegossip.int8.tensor import QuantisedTensor
+from edgegossip.native import int8 as native
+
+
+def _forward(ctx: Any, y: QuantisedTensor, parameters: tuple[Tensor, ...], groups: int) -> QuantisedTensor:
+    batch, height, width, channels = y.q.shape
+    ctx.norm = native.NormShape(batch, height * width, channels, groups, chunks_of(height * width))
+    made = room(*y.q.shape)
+    by = native.NormParameters(*map(flat, parameters))
+    native.evonorm(ctx.norm, maps_of(y.q, y.scale, y.zero), by, maps_of(*made), threads=torch.get_num_threads())
+    return QuantisedTensor(*made)
+
+
+class _RangeEvoNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: QuantisedTensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int) -> QuantisedTensor:
+        ctx.save_for_backward(y.q, y.scale, y.zero, v, gamma, beta)
+        return _forward(ctx, y, (v, gamma, beta), groups)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        q, scale, zero, *parameters = ctx.saved_tensors
+        dy, grads = torch.empty(q.shape), [torch.empty(p.shape) for p in parameters]
+        native.evonorm_backward(
+            ctx.norm,
+            maps_of(q, scale, zero),
+            native.NormParameters(*map(flat, parameters)),
+            flat(nhwc(g)),
+            flat(dy),
+            native.NormParameters(*map(flat, grads)),
+            threads=torch.get_num_threads(),
+        )
+        return nchw(dy), *grads, None
+
+
+class _ConvRangeEvoNorm(torch.autograd.Function):
+    """The norm of `made[0]`, which the convolution `made[1]` gave. In a tuple, autograd does not see it: this step's gradient
+    goes to the inputs of the convolution."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: QuantisedTensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        v: Tensor,
+        gamma: Tensor,
+        beta: Tensor,
+        made: tuple[QuantisedTensor, Origin],
+        groups: int,
+    ) -> QuantisedTensor:
+        y, ctx.origin = made[0], made[1][3:]
+        ctx.has_bias = bias is not None
+        ctx.save_for_backward(x.q, x.scale, x.zero, weight, y.q, y.scale, y.zero, v, gamma, beta)
+        return _forward(ctx, y, (v, gamma, beta), groups)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        q, scale, zero, weight, y_q, y_scale, y_zero, *parameters = ctx.saved_tensors
+        shape, wide, key = ctx.origin
+        of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
+        dx = torch.empty(q.shape) if of_x else None
+        dw = torch.empty(weight.shape) if of_weight else None
+        db = torch.empty(shape.outputs) if of_bias and ctx.has_bias else None
+        grads = [torch.empty(p.shape) for p in parameters]
+        native.conv_evonorm_backward(
+            native.ConvPass(shape, maps_of(q, scale, zero), flat(weight), key, wide),
+            ctx.norm,
+            maps_of(y_q, y_scale, y_zero),
+            native.NormParameters(*map(flat, parameters)),
+            flat(nhwc(g)),
+            flat(dx),
+            flat(dw),
+            flat(db),
+            native.NormParameters(*map(flat, grads)),
+            threads=torch.get_num_threads(),
+        )
+        return (None if dx is None else nchw(dx)), dw, db, *grads, None, None
+
+
+def range_evonorm(y: Tensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int) -> Tensor:
+    """See `norms.RangeEvoNorm`; y [batch, channels, height, width]."""
+    y = quantise_maps(y)
+    origin: Origin | None = y.origin
+    # Whoever watches the gradient of y gets it: then the two steps stay apart.
+    if origin is None or not torch.is_grad_enabled() or y._backward_hooks or y.retains_grad:
+        return _RangeEvoNorm.apply(y, v, gamma, beta, groups)
+    return _ConvRangeEvoNorm.apply(*origin[:3], v, gamma, beta, (y, origin), groups)
