@@ -28,7 +28,7 @@ def quantise(x: Tensor) -> QuantisedTensor:
 
 def quantise_maps(x: Tensor) -> QuantisedTensor:
     """x [batch, channels, height, width]. Raises LocalError for another number of dimensions."""
-    if x.dim() != 4:
+    if (x.q if isinstance(x, QuantisedTensor) else x).dim() != 4:
         raise LocalError(f"this int8 layer takes [batch, channels, height, width], not {list(x.shape)}")
     return quantise(x)
 
@@ -40,11 +40,11 @@ def dequantise(x: Tensor) -> Tensor:
 
 def flat(t: Tensor | None) -> Any:
     """A one-dimensional numpy view (a copy where the memory has gaps)."""
-    return None if t is None else t.detach().reshape(-1).numpy()
+    return None if t is None else (t.detach() if t.requires_grad else t).numpy().reshape(-1)
 
 
 def maps_of(q: Tensor, scale: Tensor, zero: Tensor) -> native.Maps:
-    return native.Maps(q.view(-1).numpy(), scale.numpy(), zero.numpy())
+    return native.Maps(q.numpy().reshape(-1), scale.numpy(), zero.numpy())
 
 
 def room(batch: int, *sizes: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -121,7 +121,7 @@ class _Conv(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x.q, x.scale, x.zero, weight)
         ctx.shape, ctx.wide, ctx.key, ctx.has_bias = shape, wide, key, bias is not None
-        size = (shape.out_height, shape.out_width, shape.outputs) if x.dim() == 4 else (shape.outputs,)
+        size = (shape.out_height, shape.out_width, shape.outputs) if x.q.dim() == 4 else (shape.outputs,)
         threads, at = torch.get_num_threads(), maps_of(x.q, x.scale, x.zero)
         if as_values:
             values = torch.empty((shape.batch, *size))
@@ -159,7 +159,7 @@ def conv2d(
 ) -> Tensor:
     """Convolution of x [batch, in, height, width] by weight [out, in / groups, kernel_h, kernel_w]. See `native.int8.conv`."""
     x = quantise_maps(x)
-    batch, inputs, height, width = x.shape
+    batch, height, width, inputs = x.q.shape
     outputs, _, kernel_h, kernel_w = weight.shape
     shape = native.ConvShape(batch, height, width, inputs, outputs, kernel_h, kernel_w, *stride, *padding, groups)
     if not torch.is_grad_enabled():
@@ -205,7 +205,7 @@ class _Add(torch.autograd.Function):
 def add(a: Any, b: Any, *, alpha: float = 1) -> Any:
     """a + b of two int8 tensors of one shape; anything else is not for int8."""
     both = isinstance(a, QuantisedTensor) and isinstance(b, QuantisedTensor)
-    return _Add.apply(a, b) if both and alpha == 1 and a.shape == b.shape else NotImplemented
+    return _Add.apply(a, b) if both and alpha == 1 and a.q.shape == b.q.shape else NotImplemented
 
 
 class _ReLU(torch.autograd.Function):

@@ -93,11 +93,16 @@ class _ConvRangeEvoNorm(torch.autograd.Function):
         return (None if dx is None else nchw(dx)), dw, db, *grads, None, None
 
 
+def _is_watched(y: Tensor) -> bool:
+    """Whether somebody wants the gradient of y itself; then the two steps stay apart."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return bool(y._backward_hooks) or y.retains_grad
+
+
 def range_evonorm(y: Tensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int) -> Tensor:
     """See `norms.RangeEvoNorm`; y [batch, channels, height, width]."""
     y = quantise_maps(y)
     origin: Origin | None = y.origin
-    # Whoever watches the gradient of y gets it: then the two steps stay apart.
-    if origin is None or not torch.is_grad_enabled() or y._backward_hooks or y.retains_grad:
+    if origin is None or not torch.is_grad_enabled() or _is_watched(y):
         return _RangeEvoNorm.apply(y, v, gamma, beta, groups)
     return _ConvRangeEvoNorm.apply(*origin[:3], v, gamma, beta, (y, origin), groups)

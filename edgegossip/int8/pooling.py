@@ -21,8 +21,8 @@ def pooled_size(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) 
     return out - 1 if ceil_mode and (out - 1) * stride >= size + pad else out
 
 
-def _shape(x: Tensor, kernel: Pair, stride: Pair, pad: Pair, ceil_mode: bool) -> native.PoolShape:
-    batch, channels, *size = x.shape
+def _shape(x: QuantisedTensor, kernel: Pair, stride: Pair, pad: Pair, ceil_mode: bool) -> native.PoolShape:
+    batch, *size, channels = x.q.shape
     out = [pooled_size(size[k], kernel[k], stride[k], pad[k], ceil_mode) for k in (0, 1)]
     return native.PoolShape(batch, size[0], size[1], channels, *kernel, *stride, *pad, out[0], out[1])
 

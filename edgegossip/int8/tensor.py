@@ -56,12 +56,12 @@ class QuantisedTensor(torch.Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        from edgegossip.int8.dispatch import NATIVE
-
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         if name in _AS_THEY_ARE:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
+        from edgegossip.int8.dispatch import NATIVE
+
         native = NATIVE.get(name)
         if native is not None:
             found = native(*args, **kwargs)

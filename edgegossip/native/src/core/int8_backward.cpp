@@ -33,6 +33,27 @@ struct Phases {
     Panels panels;
 };
 
+// Gradients of a block, widened, with the zeros around them.
+struct Widened {
+    int64_t row, size;  // of a sample
+
+    Widened(const ConvShape& s, const Reach& down, const Reach& across)
+        : row((across.before + s.out_width() + across.after) * s.group_out()),
+          size((down.before + s.out_height() + down.after) * row + INT8_SLACK) {}
+};
+
+// Where the inputs of one phase find their first gradients.
+std::vector<int64_t> places_of(const ConvShape& s, const Reach& down, const Reach& across, const Phase& d, const Phase& a, int64_t samples) {
+    const Widened map(s, down, across);
+    std::vector<int64_t> made;
+    made.reserve(size_t(samples * d.count * a.count));
+    for (int64_t n = 0; n < samples; n++)
+        for (int64_t y = 0; y < d.count; y++)
+            for (int64_t k = 0; k < a.count; k++)
+                made.push_back(n * map.size + (down.before + d.base + y) * map.row + (across.before + a.base + k) * s.group_out());
+    return made;
+}
+
 struct Backward {
     const Int8& kernels;
     const ConvShape& shape;
@@ -43,6 +64,7 @@ struct Backward {
     const ConvGradients& out;
     const Reach &down, &across;
     const std::vector<std::vector<Phases>>& phases;  // by group
+    const std::vector<std::vector<int64_t>>& places;  // by phase
     const float* input_scale;
     float* bias_rows;  // [batch][out]
 
@@ -64,23 +86,19 @@ struct Backward {
         const int64_t count = shape.group_out();
         const Placement at{shape.out_height(), shape.out_width(), shape.out, group * count, count,
                            down.before, down.after, across.before, across.after};
-        const int64_t row = (across.before + at.width + across.after) * count;
-        const int64_t size = (down.before + at.height + down.after) * row + INT8_SLACK;
+        const auto [row, size] = Widened(shape, down, across);
         work.wide_g.need(samples * size);
         for (int64_t n = 0; n < samples; n++)
             kernels.widen(work.g8.data() + n * shape.out_size(), at, 0, work.wide_g.data() + n * size);
         Repeated per(shape.group_in());
-        for (const Phases& phase : phases[size_t(group)]) {
+        for (size_t which = 0; which < phases[size_t(group)].size(); which++) {
+            const Phases& phase = phases[size_t(group)][which];
             const Phase &d = *phase.down, &a = *phase.across;
             const Panels& p = phase.panels;
             const int64_t padded = p.panels * INT8_PANEL, pixels = d.count * a.count;
             work.acc.need(samples * pixels * padded);
-            work.at.clear();
-            for (int64_t n = 0; n < samples; n++)
-                for (int64_t y = 0; y < d.count; y++)
-                    for (int64_t k = 0; k < a.count; k++)
-                        work.at.push_back(work.wide_g.data() + n * size + (down.before + d.base + y) * row + (across.before + a.base + k) * count);
-            kernels.gemm(work.at.data(), samples * pixels, p.rows, row, p.pairs, p.values.data(), p.panels, work.acc.data(), padded);
+            kernels.gemm(work.wide_g.data(), places[which].data(), samples * pixels, p.rows, row, p.pairs, p.values.data(), p.panels,
+                         work.acc.data(), padded);
             for (int64_t n = 0; n < samples; n++) {
                 per.set_scale(input_scale + group * shape.group_in(), scales[size_t(n)].narrow);
                 const int32_t* const acc = work.acc.data() + n * pixels * padded;
@@ -189,17 +207,14 @@ struct Backward {
     }
 };
 
-// From [chunks][out][kernel_h][kernel_w][in] to [out][in][kernel_h][kernel_w], chunks in order.
-void gather(const ConvShape& s, const float* sums, int64_t chunks, float* out) {
-    const int64_t inputs = s.group_in(), taps = s.kernel_h * s.kernel_w;
-    for (int64_t o = 0; o < s.out; o++)
-        for (int64_t i = 0; i < inputs; i++)
-            for (int64_t t = 0; t < taps; t++) {
-                const float* const from = sums + (o * taps + t) * inputs + i;
-                float total = from[0];
-                for (int64_t k = 1; k < chunks; k++) total += from[k * s.weights()];
-                out[(o * inputs + i) * taps + t] = total;
-            }
+// From [chunks][out][kernel_h][kernel_w][in] to [out][in][kernel_h][kernel_w], chunks in order; into the first of them.
+void gather(const ConvShape& s, float* sums, int64_t chunks, float* out) {
+    const int64_t inputs = s.group_in(), taps = s.kernel_h * s.kernel_w, size = s.weights();
+    for (int64_t k = 1; k < chunks; k++)
+        for (int64_t j = 0; j < size; j++) sums[j] += sums[k * size + j];
+    for (int64_t o = 0; o < s.out; o++, out += inputs * taps)
+        for (int64_t t = 0; t < taps; t++, sums += inputs)
+            for (int64_t i = 0; i < inputs; i++) out[i * taps + t] = sums[i];
 }
 
 std::vector<std::vector<Phases>> packed(const ConvShape& s, const float* weight, const float* scale, const Reach& down, const Reach& across) {
@@ -236,8 +251,10 @@ void conv_backward(const Int8& kernels, const ConvShape& s, const Maps& x, const
     const int64_t chunk = (s.batch + most - 1) / most, chunks = (s.batch + chunk - 1) / chunk;
     std::vector<float> sums(size_t(out.weight == nullptr ? 0 : chunks * s.weights()), 0.0f);
     std::vector<float> bias_rows(size_t(out.bias == nullptr ? 0 : s.batch * s.out));
-    const Backward backward{kernels, s, x, g, key, wide, out, down, across, phases, input_scale.data(), bias_rows.data()};
     const int64_t together = samples_together(s.pixels(), chunk);
+    std::vector<std::vector<int64_t>> places;
+    for (const Phases& phase : phases[0]) places.push_back(places_of(s, down, across, *phase.down, *phase.across, together));
+    const Backward backward{kernels, s, x, g, key, wide, out, down, across, phases, places, input_scale.data(), bias_rows.data()};
     parallel_for(chunks, threads, [&](int64_t k) {
         const int64_t last = std::min((k + 1) * chunk, s.batch);
         for (int64_t first = k * chunk; first < last; first += together)

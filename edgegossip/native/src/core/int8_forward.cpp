@@ -13,32 +13,39 @@ struct Forward {
     const float* weight_scale;
     const float* bias;
     const std::vector<Panels>& panels;  // by group
+    const std::vector<int64_t>& places;  // of the outputs' first inputs in the maps of a block
 
     Placement placement(int64_t group) const {
         return {shape.height, shape.width, shape.in, group * shape.group_in(), shape.group_in(),
                 shape.pad_h, shape.pad_h, shape.pad_w, shape.pad_w};
     }
 
+    static int64_t row_of(const ConvShape& s) { return (s.width + 2 * s.pad_w) * s.group_in(); }
+    static int64_t map_of(const ConvShape& s) { return (s.height + 2 * s.pad_h) * row_of(s) + INT8_SLACK; }
+
+    static std::vector<int64_t> places_of(const ConvShape& s, int64_t samples) {
+        std::vector<int64_t> made;
+        made.reserve(size_t(samples * s.pixels()));
+        for (int64_t n = 0; n < samples; n++)
+            for (int64_t y = 0; y < s.out_height(); y++)
+                for (int64_t k = 0; k < s.out_width(); k++)
+                    made.push_back(n * map_of(s) + y * s.stride_h * row_of(s) + k * s.stride_w * s.group_in());
+        return made;
+    }
+
     // acc[samples * pixels][padded] of one group, from sample `first` on.
     void sums(int64_t first, int64_t samples, int64_t group, ConvWork& work, int64_t padded) const {
         const Placement at = placement(group);
-        const int64_t row = (shape.width + 2 * shape.pad_w) * at.count;
-        const int64_t size = (shape.height + 2 * shape.pad_h) * row + INT8_SLACK;
+        const int64_t row = row_of(shape), size = map_of(shape), pixels = samples * shape.pixels();
         work.wide.need(samples * size);
-        work.at.clear();
-        for (int64_t n = 0; n < samples; n++) {
-            int16_t* const map = work.wide.data() + n * size;
-            kernels.widen(x.q + (first + n) * shape.in_size(), at, x.zero[first + n], map);
-            for (int64_t y = 0; y < shape.out_height(); y++)
-                for (int64_t k = 0; k < shape.out_width(); k++)
-                    work.at.push_back(map + y * shape.stride_h * row + k * shape.stride_w * at.count);
-        }
+        for (int64_t n = 0; n < samples; n++)
+            kernels.widen(x.q + (first + n) * shape.in_size(), at, x.zero[first + n], work.wide.data() + n * size);
         const Panels& p = panels[size_t(group)];
         const int64_t per_group = p.panels * INT8_PANEL;
-        kernels.gemm(work.at.data(), int64_t(work.at.size()), p.rows, row, p.pairs, p.values.data(), p.panels,
+        kernels.gemm(work.wide.data(), places.data(), pixels, p.rows, row, p.pairs, p.values.data(), p.panels,
                      shape.groups == 1 ? work.acc.data() : work.group_acc.data(), shape.groups == 1 ? padded : per_group);
         if (shape.groups == 1) return;
-        for (int64_t k = 0; k < int64_t(work.at.size()); k++)
+        for (int64_t k = 0; k < pixels; k++)
             std::copy_n(work.group_acc.data() + k * per_group, shape.group_out(), work.acc.data() + k * padded + group * shape.group_out());
     }
 
@@ -73,8 +80,9 @@ void conv_forward(const Int8& kernels, const ConvShape& s, const Maps& x, const 
     scales_by_output(kernels, s, weight, weight_scale.data());
     std::vector<Panels> panels(static_cast<size_t>(s.groups));
     for (int64_t group = 0; group < s.groups; group++) pack_forward(kernels, s, weight, weight_scale.data(), group, panels[size_t(group)]);
-    const Forward forward{kernels, s, x, weight_scale.data(), bias, panels};
     const int64_t together = samples_together(s.pixels(), s.batch);
+    const std::vector<int64_t> places = Forward::places_of(s, together);
+    const Forward forward{kernels, s, x, weight_scale.data(), bias, panels, places};
     parallel_for((s.batch + together - 1) / together, threads, [&](int64_t k) {
         const int64_t first = k * together;
         forward.block(first, std::min(together, s.batch - first), q, scale, zero, values);

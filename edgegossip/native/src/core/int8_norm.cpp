@@ -22,7 +22,7 @@ struct NormWork {
     coding::Scratch<float> values, sums, gradient;
     std::vector<int8_t> high, low, wide_high, wide_low;
     coding::Scratch<int32_t> found;
-    std::vector<int32_t> counts;
+    std::vector<int32_t> counts, group_of;  // the group of each place in a row of ties
     std::vector<float> slope, up, down, inverse;
     Repeated per;
 };
@@ -67,12 +67,15 @@ struct EvoNorm {
     void constants(NormWork& w) const {
         std::vector<float>& gain = w.up;
         gain.resize(size_t(s.channels));
-        for (int64_t c = 0; c < s.channels; c++) gain[size_t(c)] = with.gamma[c] * w.inverse[size_t(c / each())];
+        for (int64_t group = 0, c = 0; group < s.groups; group++)
+            for (const int64_t last = c + each(); c < last; c++) gain[size_t(c)] = with.gamma[c] * w.inverse[size_t(group)];
         w.per.resize(s.channels);
         w.per.set_scale(gain.data(), 1.0f);
         w.per.set_shift(with.beta);
-        w.slope.resize(size_t(s.channels * w.per.view().times));
-        for (size_t j = 0; j < w.slope.size(); j++) w.slope[j] = with.v[j % size_t(s.channels)] * (1.0f / 6.0f);
+        const int64_t times = w.per.view().times;
+        w.slope.resize(size_t(s.channels * times));
+        for (int64_t t = 0; t < times; t++)
+            for (int64_t c = 0; c < s.channels; c++) w.slope[size_t(t * s.channels + c)] = with.v[c] * (1.0f / 6.0f);
     }
 
     void forward(int64_t n, int8_t* q, float* scale, int32_t* zero) const {
@@ -108,6 +111,9 @@ struct EvoNorm {
             rows[2 * s.channels + c] = folded(0, c);
             of_inverse[size_t(c / each())] += value * with.gamma[c];
         }
+        w.group_of.clear();
+        for (int64_t t = 0; t < per.times; t++)
+            for (int64_t group = 0; group < s.groups; group++) w.group_of.insert(w.group_of.end(), size_t(each()), int32_t(group));
         for (int64_t k = 0; k < s.chunks; k++) ties(n, k, of_inverse, d, w);
     }
 
@@ -121,15 +127,15 @@ struct EvoNorm {
             std::copy_n(high, s.channels, w.wide_high.data() + t * s.channels);
             std::copy_n(low, s.channels, w.wide_low.data() + t * s.channels);
         }
-        w.found.need(chunk() * s.channels);
+        w.found.need(2 * chunk() * s.channels);
         const int64_t count = kernels.ties(sample(n) + k * chunk() * s.channels, chunk() / times, width, w.wide_high.data(),
                                            w.wide_low.data(), w.found.data());
         w.counts.assign(size_t(2 * s.groups), 0);
-        const auto group_of = [&](int32_t found) { return size_t((found >> 2) % s.channels / each()); };
         for (int64_t i = 0; i < count; i++) {
-            const int32_t found = w.found.data()[i];
-            w.counts[2 * group_of(found)] += found & 1;
-            w.counts[2 * group_of(found) + 1] += found >> 1 & 1;
+            const int32_t* const found = w.found.data() + 2 * i;
+            int32_t* const of_group = w.counts.data() + 2 * w.group_of[size_t(found[1])];
+            of_group[0] += found[0] & 1;
+            of_group[1] += found[0] >> 1 & 1;
         }
         w.up.resize(size_t(s.groups));
         w.down.resize(size_t(s.groups));
@@ -140,9 +146,9 @@ struct EvoNorm {
         }
         d += k * chunk() * s.channels;
         for (int64_t i = 0; i < count; i++) {
-            const int32_t found = w.found.data()[i];
-            const size_t group = group_of(found);
-            d[found >> 2] += (found & 1 ? w.up[group] : 0.0f) - (found & 2 ? w.down[group] : 0.0f);
+            const int32_t* const found = w.found.data() + 2 * i;
+            const size_t group = size_t(w.group_of[size_t(found[1])]);
+            d[found[0] >> 2] += (found[0] & 1 ? w.up[group] : 0.0f) - (found[0] & 2 ? w.down[group] : 0.0f);
         }
     }
 };

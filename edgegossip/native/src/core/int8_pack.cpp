@@ -95,9 +95,11 @@ void pack_backward(const ConvShape& s, const float* weight, const float* scale, 
     const int64_t inputs = s.group_in(), outputs = s.group_out(), taps = s.kernel_h * s.kernel_w;
     clear(out, down.taps, across.taps * outputs, inputs);
     std::vector<float> inverse;
+    std::vector<int16_t*> lanes;
     for (int64_t i = 0; i < inputs; i++) {
         const float of_input = scale[group * inputs + i];
         inverse.push_back(std::isfinite(of_input) ? 1.0f / of_input : 0.0f);
+        lanes.push_back(out.channel(i));
     }
     for (int64_t o = 0; o < outputs; o++)
         for (int64_t a = 0; a < down.taps; a++)
@@ -106,7 +108,7 @@ void pack_backward(const ConvShape& s, const float* weight, const float* scale, 
                 const float* const w = weight + (group * outputs + o) * inputs * taps + kh * s.kernel_w + kw;
                 const int64_t place = out.place(a, b * outputs + o);
                 for (int64_t i = 0; i < inputs; i++)
-                    if (inverse[size_t(i)] != 0.0f) out.channel(i)[place] = weight_code(w[i * taps], inverse[size_t(i)]);
+                    if (inverse[size_t(i)] != 0.0f) lanes[size_t(i)][place] = weight_code(w[i * taps], inverse[size_t(i)]);
             }
 }
 

@@ -50,10 +50,16 @@ public:
     }
     // scale[c] = factor * scales[c]
     void set_scale(const float* scales, float factor) {
-        for (size_t j = 0; j < scale_.size(); j++) scale_[j] = factor * scales[j % size_t(channels_)];
+        float* to = scale_.data();
+        for (int64_t t = 0; t < times_; t++, to += channels_)
+            for (int64_t c = 0; c < channels_; c++) to[c] = factor * scales[c];
     }
     void set_shift(const float* shifts) {
-        for (size_t j = 0; j < shift_.size(); j++) shift_[j] = shifts == nullptr ? 0.0f : shifts[j % size_t(channels_)];
+        if (shifts == nullptr) {
+            std::fill(shift_.begin(), shift_.end(), 0.0f);
+            return;
+        }
+        for (int64_t t = 0; t < times_; t++) std::copy_n(shifts, channels_, shift_.data() + t * channels_);
     }
     PerChannel view() const { return {channels_, times_, offset_.data(), scale_.data(), shift_.data()}; }
 
@@ -70,7 +76,6 @@ struct ConvWork {
     coding::Scratch<float> values, scaled_g;
     coding::Scratch<int8_t> g8;
     coding::Scratch<int16_t> g16;
-    std::vector<const int16_t*> at;
 };
 
 inline ConvWork& conv_work() {

@@ -52,9 +52,9 @@ struct Int8 {
     // out[above + y][before + x][c] = map[y][x][first + c] - zero; 0 around it, and in INT8_SLACK values behind.
     void (*widen)(const int8_t* map, const Placement& at, int32_t zero, int16_t* out);
 
-    // acc[p][16 k + l] = sum over rows r and i < 2 pairs of at[p][r * row_step + i] * weight, for `panels` panels of
+    // acc[p][16 k + l] = sum over rows r and i < 2 pairs of x[at[p] + r * row_step + i] * weight, for `panels` panels of
     // int16[rows][pairs][16][2].
-    void (*gemm)(const int16_t* const* at, int64_t pixels, int64_t rows, int64_t row_step, int64_t pairs, const int16_t* weights,
+    void (*gemm)(const int16_t* x, const int64_t* at, int64_t pixels, int64_t rows, int64_t row_step, int64_t pairs, const int16_t* weights,
                  int64_t panels, int32_t* acc, int64_t stride);
 
     // out[o][i] += scale * sum over pixels p of g[p][o] x[p][i], i < run. Pixel (y, 2 k + b) of x starts at y * row_step +
@@ -79,7 +79,7 @@ struct Int8 {
     void (*evonorm_backward)(const int8_t* q, Affine in, const float* g, int64_t pixels, const PerChannel& per, const float* slope,
                              float* d, float* sums);
 
-    // 4 i + 1 (equal to high) + 2 (equal to low) for every q[i] that equals high[i % width] or low[i % width], in order; how many.
+    // For every q[i] that equals high[i % width] or low[i % width], in order: 4 i + 1 (if high) + 2 (if low), and i % width. How many.
     int64_t (*ties)(const int8_t* q, int64_t rows, int64_t width, const int8_t* high, const int8_t* low, int32_t* found);
 
     // q[c] = the largest of from[k][c], k < count, and tap[c] = places[k] of the first such k. With count 0: -128 and 0.
