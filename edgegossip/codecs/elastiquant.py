@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -82,7 +83,13 @@ class ElastiQuant:
             return Quantiser(Kind.LEVELS, self.bits, 0, self.bucket, self.levels)
         if inner == 0 or (self.p == 0.5 and inner <= 30):
             return Quantiser(Kind.LOG2, self.bits, inner, self.bucket)
-        return Quantiser(Kind.LEVELS, self.bits, 0, self.bucket, tuple(geometric_levels(inner, self.p).tolist()))
+        return Quantiser(Kind.LEVELS, self.bits, 0, self.bucket, _geometric(inner, self.p))
+
+
+@lru_cache(maxsize=16)
+def _geometric(s: int, p: float) -> tuple[float, ...]:
+    """`geometric_levels`, which every message asks for; few, because peers choose p."""
+    return tuple(geometric_levels(s, p).tolist())
 
 
 def _levels_error(levels: tuple[float, ...], bits: int) -> str:
