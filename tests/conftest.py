@@ -6,6 +6,7 @@ Of their own tests the long ones, which reach no branch that others do not, are 
 either; no branch of those packages stands outside a function.
 """
 
+import faulthandler
 import os
 import signal
 from collections.abc import Iterator
@@ -17,6 +18,11 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+ROOT = Path(__file__).parent
+# The rest are files of some seconds.
+FIRST = ("codecs/test_laws.py", "e2e", "flower", "study", "node", "launch", "mesh")
+FATAL = ROOT.parent / "build" / "fatal"  # last words of a process that a signal ended, such as SIGSEGV
 
 TRACED = {"codecs", "conformance", "gossip", "test_frame.py", "test_layout.py"}
 
@@ -31,10 +37,39 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         coverage.pause()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, so that two workers end together; `make test` hands files out in this order."""
+    items.sort(key=lambda item: _place(item.path.relative_to(ROOT).as_posix()))
+
+
+def _place(path: str) -> int:
+    return next((k for k, start in enumerate(FIRST) if path.startswith(start)), len(FIRST))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """A worker's fatal error leaves every thread's stack in a file, at its exit, too: pytest's own handler is off by then,
+    and what it writes is lost among the output of others."""
+    if not (worker := os.environ.get("PYTEST_XDIST_WORKER")):
+        return
+    FATAL.mkdir(parents=True, exist_ok=True)
+    file = (FATAL / f"{worker}.txt").open("w")
+    faulthandler.enable(file)
+    config.add_cleanup(lambda: faulthandler.enable(file))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error: object) -> None:
+    """Of xdist, in the process that the workers belong to."""
+    file = FATAL / f"{node.gateway.id}.txt"
+    if error and file.exists():
+        print(f"\n{node.gateway.id} ended by itself; {file}:\n{file.read_text()}", flush=True)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     coverage = _coverage(item.config)
-    if not coverage or item.path.relative_to(Path(__file__).parent).parts[0] not in TRACED:
+    if not coverage or item.path.relative_to(ROOT).parts[0] not in TRACED:
         return (yield)
     coverage.resume()
     try:
