@@ -20,20 +20,20 @@ Row = dict[str, Any]
 
 
 def of_records(
-    cell: Cell, records: Iterable[MetricsRecord], boards: Sequence[str]
+    cell: Cell, records: Iterable[MetricsRecord], boards: Sequence[str], first: int = WARM_UP
 ) -> tuple[Row, list[list[float | None]]]:
     """The row without what compares it with others, and the curve: [seconds, bytes sent by all, training loss] a round; null
     for a loss or bits that nobody has told. Raises ValueError when a board has told nothing of a counted round, or not all
-    of its parts."""
+    of its parts. `first`: round from which on they count."""
     rounds = cell.recipe.run.rounds
     by_round: dict[int, dict[str, MetricsRecord]] = {}
     for record in records:
         if record.node in boards and all(record.number(f"time/{part}_s") is not None for part in PARTS.values()):
             by_round.setdefault(record.step, {})[record.node] = record
-    for step in range(WARM_UP, rounds):
+    for step in range(first, rounds):
         if missing := [name for name in boards if name not in by_round.get(step, {})]:
             raise ValueError(f"round {step} was not finished by {', '.join(missing)}")
-    counted = [record for step in range(WARM_UP, rounds) for record in by_round[step].values()]
+    counted = [record for step in range(first, rounds) for record in by_round[step].values()]
     own = {name: _parts(cell, [r for r in counted if r.node == name]) for name in boards}
     row: Row = {key: sum(parts[key] for parts in own.values()) / len(own) for key in PARTS}
     row["t_s"] = sum(row.values())
@@ -44,8 +44,8 @@ def of_records(
     row["round_bytes"] = {name: total / rounds for name, total in sums.items()}  # of all boards
     row["bits_per_value"] = _mean(counted, "codec/bits_per_value")
     row["loss"] = _mean(list(by_round[rounds - 1].values()), "train/loss")
-    row["counted_rounds"] = rounds - WARM_UP
-    return row, _curve(by_round, rounds)
+    row["counted_rounds"] = rounds - first
+    return row, _curve(by_round, first, rounds)
 
 
 def _parts(cell: Cell, records: Sequence[MetricsRecord]) -> dict[str, float]:
@@ -63,11 +63,11 @@ def _times(factor: float, value: float | None) -> float | None:
     return None if value is None else factor * value
 
 
-def _curve(by_round: Mapping[int, Mapping[str, MetricsRecord]], rounds: int) -> list[list[float | None]]:
+def _curve(by_round: Mapping[int, Mapping[str, MetricsRecord]], first: int, rounds: int) -> list[list[float | None]]:
     """A round's loss is that of the model with which it begins."""
     points: list[list[float | None]] = []
     seconds, sent = 0.0, 0.0
-    for step in range(WARM_UP, rounds):
+    for step in range(first, rounds):
         records = list(by_round[step].values())
         points.append([seconds, sent, _mean(records, "train/loss")])
         seconds += sum(_mean(records, f"time/{part}_s") or 0.0 for part in PARTS.values())

@@ -27,11 +27,13 @@ RECIPE = (
     "--set", "training.batch_size=32", "--set", "data.test_examples=200", "--no-plots", "--json", "--rounds", "5",
 )  # fmt: skip
 SEND = """
-import socket, sys
+import socket, sys, time
 if sys.argv[1] == "take":
     line, _ = socket.create_server((sys.argv[2], 9000)).accept()
+    began_s = time.monotonic()
     while line.recv(1 << 20):
         pass
+    print(time.monotonic() - began_s)
 else:
     socket.create_connection((sys.argv[2], 9000), timeout=20).sendall(bytes(1_000_000))
 """
@@ -63,6 +65,20 @@ def test_who_shares_an_access_point(link: str, least_s: float) -> None:
         assert 3_000_000 < network.carried_bytes() < 3_600_000
         names = [network.namespace(k) for k in (1, 2, 3)]
     assert not any((NAMES / name).exists() for name in names)
+
+
+def test_little_passes_at_once_when_time_is_dilated() -> None:
+    """A megabyte at a twentieth of 200 Mbit/s takes 0.8 s. What passes in 5 ms at the full rate would be an eighth of it."""
+    with Namespaces() as probe:
+        first_namespace(probe, "probe")
+    with AccessPoint(2, parse_rate("200mbit")) as network:
+        network.slow_down(20.0)
+        command = (sys.executable, "-c", SEND)
+        take = [*network.inside(1), *command, "take", network.address(1)]
+        with subprocess.Popen(take, stdout=subprocess.PIPE, text=True) as taker:
+            time.sleep(1.0)
+            subprocess.run([*network.inside(2), *command, "send", network.address(1)], timeout=60, check=True)
+            assert float(taker.communicate(timeout=60)[0]) > 0.76
 
 
 def test_what_a_dead_owner_left_is_removed() -> None:

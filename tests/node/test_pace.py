@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 
 from edgegossip.node.pace import Charged, Pace  # noqa: E402
 from edgegossip.scale.netns.conductor import Conductor, Exchange, dilation_after  # noqa: E402
+from edgegossip.scale.netns.run_cell import first_settled  # noqa: E402
 from edgegossip.types import RunError  # noqa: E402
 
 
@@ -127,3 +128,15 @@ def test_a_board_that_dies_is_not_waited_for(tmp_path: Path) -> None:
 def test_without_a_conductor(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="conductor"):
         Pace(tmp_path / "nobody", "b0")
+
+
+def test_rounds_count_once_time_is_dilated_enough() -> None:
+    def exchanges(*dilations: float) -> list[Exchange]:
+        return [Exchange(1.0, 1, 1.0, dilation) for dilation in dilations]
+
+    assert first_settled(exchanges(1, 1, 1, 1)) == 2  # the warm-up never counts
+    assert first_settled(exchanges(1, 4, 6, 6, 6)) == 2
+    assert first_settled(exchanges(1, 4, 6, 9, 9)) == 3
+    assert first_settled(exchanges(1, 1, 1, 9)) == 3
+    with pytest.raises(RunError):
+        first_settled(exchanges(1, 1))

@@ -132,6 +132,17 @@ def test_what_holds_a_run_up_is_what_the_board_does_that_the_others_wait_for() -
     assert "link-bound (80 % of T) at 4 boards" in said
 
 
+def test_a_cell_in_which_the_machine_was_busy_makes_no_scheme_better() -> None:
+    """What boards compute is the same in all schemes."""
+    parts = {"en_s": 1.0, "tx_s": 1.0, "de_s": 0.0, "wait_s": 0.0, "devices": 4}
+    busy = {"scheme": "co3", "cp_s": 100.0, "t_s": 102.0, **parts}
+    calm = {"scheme": "sgd", "cp_s": 60.0, "t_s": 64.0, **parts, "tx_s": 3.0}
+    said = table.verdicts([busy, calm])
+    assert not any("would give" in sentence for sentence in said), said
+    slow = {"scheme": "fp32", "cp_s": 60.0, "t_s": 161.0, **parts, "tx_s": 100.0}
+    assert table.verdicts([busy, slow])[1].endswith("co3 would give 2.60 times the speed")
+
+
 def test_rows_are_compared_with_those_of_the_same_scheme() -> None:
     rows = [
         {"scheme": s, "devices": k, "t_s": t}

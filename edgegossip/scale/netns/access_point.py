@@ -20,6 +20,7 @@ from edgegossip.types import ConfigError
 
 LINKS = ("shared", "each")
 QUEUE_S = 1.0  # a full queue is so long at most, as it is in access points with too much memory: nothing is lost before
+BURST_S = 0.005
 _MOST = 4096  # boards; addresses are 10.79.0.0/16 in fours
 _CELL = "10.79.255.252"
 
@@ -128,13 +129,16 @@ def _batch(namespace: str, lines: Sequence[str]) -> None:
 
 
 def _shape(namespace: str, interface: str, rate_bps: float, full_bps: float) -> None:
-    """The queue is that of the full rate: it is bytes, and as many of them in dilated time."""
-    burst_bytes = max(
-        16_000, round(max(rate_bps, full_bps) / 8 / 200)
-    )  # what passes in 5 ms: the kernel looks often enough for it
+    """The queue is that of the full rate: it is bytes, and as many of them in dilated time. What passes at once is of the rate
+    there is: in dilated time that of the full one would be a good part of a small exchange."""
     limit_bytes = max(256_000, round(full_bps / 8 * QUEUE_S))
-    shape = f"handle 1: tbf rate {rate_bps:.0f}bit burst {burst_bytes} limit {limit_bytes}"
+    shape = f"handle 1: tbf rate {rate_bps:.0f}bit burst {burst_bytes(rate_bps)} limit {limit_bytes}"
     command("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", *shape.split())
+
+
+def burst_bytes(rate_bps: float) -> int:
+    """What passes in BURST_S of the wall, by which the kernel has looked again; ten packets at least."""
+    return max(16_000, round(rate_bps / 8 * BURST_S))
 
 
 def _passed(namespace: str, interfaces: Sequence[str]) -> int:

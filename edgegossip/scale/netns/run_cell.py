@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +23,7 @@ from edgegossip.profiling.tee import Tee
 from edgegossip.scale import measure
 from edgegossip.scale.cells import WARM_UP, Cell
 from edgegossip.scale.netns.access_point import AccessPoint
-from edgegossip.scale.netns.conductor import Conductor, Score
+from edgegossip.scale.netns.conductor import Conductor, Exchange, Score
 from edgegossip.scale.netns.namespaces import check_host
 from edgegossip.types import ConfigError, RunError
 
@@ -83,12 +84,13 @@ def _result(cell: Cell, folder: RunFolder, score: Score, cores: int) -> dict[str
     summary = summarise(data)
     folder.write_summary(summary)
     members = default_members(cell.devices)
+    first = first_settled(score.exchanges[: cell.recipe.run.rounds])
     try:
-        row, curve = measure.of_records(cell, data.metrics(), members)
+        row, curve = measure.of_records(cell, data.metrics(), members, first)
     except ValueError as error:
         raise RunError(str(error)) from None
     row["accuracy"] = summary["accuracy"]["mean"]
-    exchanges = score.exchanges[WARM_UP:]
+    exchanges = score.exchanges[first:]
     seconds, carried = sum(e.charged_s for e in exchanges), sum(e.carried_bytes for e in exchanges)
     wall_s = sum(e.seconds for e in exchanges)
     row["exchange"] = {
@@ -107,6 +109,15 @@ def _result(cell: Cell, folder: RunFolder, score: Score, cores: int) -> dict[str
         "links": _links(score),
         "exchanges": [asdict(e) for e in exchanges],
     }
+
+
+def first_settled(exchanges: Sequence[Exchange]) -> int:
+    """The first round that counts: after those of the warm-up, and after the last one in which the cores were found to be in
+    the way. So all that count are of one dilation; one there is at least. Raises RunError."""
+    if len(exchanges) <= WARM_UP:
+        raise RunError("the boards did not exchange anything in a round that counts")
+    last = exchanges[-1].dilation
+    return next(k for k, e in enumerate(exchanges) if k >= WARM_UP and e.dilation == last)
 
 
 def _links(score: Score) -> dict[str, dict[str, int]]:
