@@ -16,7 +16,8 @@ Row = dict[str, Any]
 BIG_BYTES, SMALL_BYTES, RING_BYTES = 8_000_000, 65_536, 1_000_000
 IDLE_NODES, MEMORY_NODES = 18, 4
 _BARE_KINDS = ("grpc-1", "grpc-2", "grpc-4")  # the fastest counts
-_PAIR_KINDS = ("mesh", *_BARE_KINDS, "tcp")
+_TUNED_KINDS = ("tuned-1", "tuned-4")  # the same with the poller that the mesh has
+_PAIR_KINDS = ("mesh", *_BARE_KINDS, *_TUNED_KINDS, "tcp")
 _FRAMES = 12  # of a repetition of throughput
 _PINGS = 200
 _RINGS = 24  # rounds of a repetition
@@ -61,9 +62,18 @@ def measure(settings: Settings, got: Callable[[Row], None]) -> list[Row]:
 
 def row(case: str, nodes: int, frame_bytes: int, **figures: float) -> Row:
     """A row with every field; None where there is no figure. `ratio_to_grpc` is the mesh's figure divided by bare gRPC's: of
-    rates for throughput, where more is better, of times elsewhere, where less is."""
+    rates for throughput, where more is better, of times elsewhere, where less is; `ratio_to_tuned_grpc` the same with bare gRPC
+    that has the mesh's poller."""
     fields = ("mesh_mb_s", "grpc_mb_s", "tcp_mb_s", "ratio_to_grpc", "latency_ms", "grpc_latency_ms", "tcp_latency_ms")
-    more = ("round_ms", "grpc_round_ms", "cpu_percent", "rounds", "rss_bytes", "rss_growth_bytes")
+    more = (
+        "ratio_to_tuned_grpc",
+        "round_ms",
+        "grpc_round_ms",
+        "cpu_percent",
+        "rounds",
+        "rss_bytes",
+        "rss_growth_bytes",
+    )
     empty: Row = {"case": case, "nodes": nodes, "frame_bytes": frame_bytes, **dict.fromkeys((*fields, *more))}
     unknown = set(figures) - set(empty)
     assert not unknown, unknown
@@ -85,6 +95,7 @@ def _pair(repeat: int) -> list[Row]:
     rate = {kind: BIG_BYTES / median(values) / _MB for kind, values in seconds.items()}
     one_way_ms = {kind: median(values) / 2 * 1e3 for kind, values in trips.items()}
     bare_rate, bare_ms = max(rate[kind] for kind in _BARE_KINDS), min(one_way_ms[kind] for kind in _BARE_KINDS)
+    tuned_rate, tuned_ms = max(rate[kind] for kind in _TUNED_KINDS), min(one_way_ms[kind] for kind in _TUNED_KINDS)
     return [
         row(
             "throughput",
@@ -94,6 +105,7 @@ def _pair(repeat: int) -> list[Row]:
             grpc_mb_s=bare_rate,
             tcp_mb_s=rate["tcp"],
             ratio_to_grpc=rate["mesh"] / bare_rate,
+            ratio_to_tuned_grpc=rate["mesh"] / tuned_rate,
         ),
         row(
             "latency",
@@ -103,16 +115,18 @@ def _pair(repeat: int) -> list[Row]:
             grpc_latency_ms=bare_ms,
             tcp_latency_ms=one_way_ms["tcp"],
             ratio_to_grpc=one_way_ms["mesh"] / bare_ms,
+            ratio_to_tuned_grpc=one_way_ms["mesh"] / tuned_ms,
         ),
     ]
 
 
 def _ring(nodes: int, repeat: int) -> Row:
     """A round moves two frames a process, one with two processes."""
-    with Fleet("mesh", nodes) as mesh, Fleet("grpc", nodes) as bare:
-        times: dict[str, list[float]] = {"mesh": [], "grpc": []}
+    with Fleet("mesh", nodes) as mesh, Fleet("grpc", nodes) as bare, Fleet("tuned-1", nodes) as tuned:
+        fleets = (mesh, bare, tuned)
+        times: dict[str, list[float]] = {fleet.kind: [] for fleet in fleets}
         for _ in range(repeat):
-            for fleet in (mesh, bare):
+            for fleet in fleets:
                 ends_s = fleet.ring(_WARM_UP + _RINGS, RING_BYTES)
                 times[fleet.kind].append(median((ends[-1] - ends[_WARM_UP - 1]) / _RINGS for ends in ends_s))
     round_s = {kind: median(values) for kind, values in times.items()}
@@ -126,6 +140,7 @@ def _ring(nodes: int, repeat: int) -> Row:
         round_ms=round_s["mesh"] * 1e3,
         grpc_round_ms=round_s["grpc"] * 1e3,
         ratio_to_grpc=round_s["mesh"] / round_s["grpc"],
+        ratio_to_tuned_grpc=round_s["mesh"] / round_s[tuned.kind],
         rounds=_RINGS,
     )
 

@@ -30,7 +30,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            env=_environment(kind),
         )
         self._unread = b""
 
@@ -82,6 +82,12 @@ class Worker:
             self._unread += data
         line, _, self._unread = self._unread.partition(b"\n")
         return line
+
+
+def _environment(kind: str) -> dict[str, str]:
+    """Bare gRPC is as it comes, without the poller that the mesh chooses; `tuned` has that, too."""
+    mine = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    return {"GRPC_EXPERIMENTS": "", **mine} if kind.startswith("grpc") else mine
 
 
 class Fleet:

@@ -22,6 +22,7 @@ _COLUMNS: tuple[tuple[str, str, int, int], ...] = (
     ("round ms", "round_ms", 8, 1),
     ("gRPC round", "grpc_round_ms", 10, 1),
     ("to gRPC", "ratio_to_grpc", 7, 2),
+    ("to tuned", "ratio_to_tuned_grpc", 8, 2),
     ("CPU %", "cpu_percent", 6, 2),
     ("MiB", "rss_bytes", 6, 1),
     ("grown MiB", "rss_growth_bytes", 9, 2),
@@ -29,6 +30,7 @@ _COLUMNS: tuple[tuple[str, str, int, int], ...] = (
 _IN_MIB = ("rss_bytes", "rss_growth_bytes")
 NOTES = (
     "gRPC: a raw stream of bytes over the same grpcio, without framing, acknowledgements or assembly; TCP: a plain socket",
+    "tuned: the same gRPC with the poller that the mesh chooses (mesh/_grpc.py), which few who use gRPC know of",
     "throughput: frames one after the other between two processes; latency: a frame there and one back, halved",
     "ring: a frame to and from each neighbour a round, no computing; MB/s of all processes together",
     "idle: CPU of all processes (members of one run) while they wait, percent of one core; memory: growth of a process, average",

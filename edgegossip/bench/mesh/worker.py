@@ -12,15 +12,15 @@ from edgegossip.bench.mesh.peers import MeshPeer, Peer, RingPeer
 
 
 def make_peer(kind: str, name: str) -> Peer:
-    """`kind`: mesh, member-N (of N), grpc (grpc-N: messages of N MiB) or tcp. Imported here so that a process loads only what it
-    measures."""
+    """`kind`: mesh, member-N (of N), grpc (grpc-N: messages of N MiB), tuned-N (gRPC with the mesh's poller) or tcp. Imported
+    here so that a process loads only what it measures."""
     if kind == "mesh":
         return MeshPeer(name)
     if kind.startswith("member"):
         from edgegossip.bench.mesh.member import MemberPeer
 
         return MemberPeer(name, int(kind.partition("-")[2]))
-    if kind.startswith("grpc"):
+    if kind.startswith(("grpc", "tuned")):
         from edgegossip.bench.mesh.grpc_peer import BareGrpcPeer
 
         _, _, message_mib = kind.partition("-")
