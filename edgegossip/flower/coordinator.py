@@ -118,7 +118,7 @@ class Coordinator:
         except BaseException:
             self.stop()
             raise
-        self._doorkeeper = self._make_doorkeeper(self._superlink)
+        self._doorkeeper = self._make_doorkeeper(self._superlink, link.news.set)
         self._exchange = self._make_exchange(link, self._superlink, self._doorkeeper)
         self._doorkeeper.start()
         self._thread = threading.Thread(target=self._serve, args=(link, self._exchange), daemon=True, name="rounds")
@@ -186,7 +186,7 @@ class Coordinator:
             raise RunError("the SuperLink handed out another run than the one that was started")
         return link
 
-    def _make_doorkeeper(self, link_to: SuperLink) -> Doorkeeper:
+    def _make_doorkeeper(self, link_to: SuperLink, news: Callable[[], None]) -> Doorkeeper:
         return Doorkeeper(
             link_to.line,
             None if self._credentials is None else self._credentials.policy,
@@ -194,6 +194,7 @@ class Coordinator:
             partial(register_key, link_to.address, link_to.context, link_to.token),
             lambda text: self._sink.event(COORDINATOR, "refused", text),
             self.lose,
+            news,
         )
 
     def _make_exchange(self, link: RunLink, link_to: SuperLink, doorkeeper: Doorkeeper) -> Exchange:

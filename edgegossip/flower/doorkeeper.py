@@ -38,7 +38,8 @@ class _Admitted:
 
 class Doorkeeper:
     """`policy` None: without TLS, where nobody asks. `register` gives a key (PEM) to Flower, by name; the board's id there.
-    `refused` hears every refusal in a sentence; `lose` of a board that was revoked, and why. Both on the keeper's thread."""
+    `refused` hears every refusal in a sentence; `lose` of a board that was revoked, and why; `news` that a board
+    has sent something. All on the keeper's thread."""
 
     def __init__(
         self,
@@ -48,9 +49,11 @@ class Doorkeeper:
         register: Callable[[bytes, NodeId], int],
         refused: Callable[[str], None],
         lose: Callable[[NodeId, str], None],
+        news: Callable[[], None] = lambda: None,
     ) -> None:
         self._socket, self._policy, self._boards = line, policy, tuple(boards)
         self._register, self._refused, self._lose = register, refused, lose
+        self._on_news = news
         self._admitted: dict[str, _Admitted] = {}  # by key
         self._said: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -122,7 +125,9 @@ class Doorkeeper:
             logging.getLogger(__name__).exception("the coordinator's doorkeeper failed")
 
     def _hear(self, news: dict[str, Any]) -> None:
-        if "sockets" in news:
+        if "news" in news:
+            self._on_news()
+        elif "sockets" in news:
             with self._news:
                 self._totals[news["sockets"]] = news["totals"]
                 self._news.notify_all()

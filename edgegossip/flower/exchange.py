@@ -14,13 +14,13 @@ from flwr.app import Message, RecordDict
 from edgegossip.flower import protocol
 from edgegossip.flower._private import NodeSeen, is_away
 from edgegossip.flower.downlink import COORDINATOR
-from edgegossip.flower.pace import Pace
 from edgegossip.flower.quorum import Quorum
 from edgegossip.flower.roster import Change, Member, Roster
 from edgegossip.profiling.records import Sink
 from edgegossip.types import NodeId, PeerError, RunError
 
 WATCH_S = 0.5  # between two looks at who is alive
+LOOK_S = 0.25  # between two looks for answers, should nobody say that there are any
 ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
 REGATHER_S = 60.0  # for boards that all went away at once
 BEAT_S = 8.0  # between our own signs of life
@@ -36,6 +36,7 @@ class Link(Protocol):
     def nodes(self) -> list[NodeSeen]: ...
     def push(self, messages: list[Message]) -> list[str]: ...
     def pull(self, message_ids: list[str]) -> list[Message]: ...
+    def wait(self, timeout_s: float) -> None: ...
     def forget(self, message_id: str) -> None: ...
     def beat(self) -> bool: ...
 
@@ -51,6 +52,17 @@ class _Sent:
     node_id: int
     name: NodeId  # "" for a board that has not said its name
     what: str  # "hello", "train", "evaluate" or "bye"
+
+
+class _Watch:
+    """How long ago it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    @property
+    def s(self) -> float:
+        return time.monotonic() - self._start
 
 
 class Exchange:
@@ -78,7 +90,6 @@ class Exchange:
         self._inbox: dict[str, Message] = {}  # answers nobody has taken yet, by the id of the question
         self._told_lost: queue.SimpleQueue[tuple[NodeId, str]] = queue.SimpleQueue()  # from other threads
         self._watched = self._beaten = 0.0
-        self._pace = Pace(most_s=0.25)
         self._gathering = True
         self.round = 0  # that comes next, for boards that join
 
@@ -94,47 +105,47 @@ class Exchange:
     def gather(self, patience_s: float) -> None:
         """Wait until every expected board is there; after `patience_s` go on without those never seen. Raises RunError when
         the others are too few."""
-        pace, announced = Pace(), 0.0
+        watch, announced = _Watch(), 0.0
         while missing := [n for n in self.roster.missing() if n not in self.lost]:
             self.tick()
-            if pace.waited_s() > patience_s:
+            if watch.s > patience_s:
                 for name in missing:
                     self._down(Change(name, up=False, reason=f"it did not join within {patience_s:g} s"))
                 break
-            if pace.waited_s() - announced >= ANNOUNCE_S:
-                announced = pace.waited_s()
+            if watch.s - announced >= ANNOUNCE_S:
+                announced = watch.s
                 wanted = len(self.roster.expected)
                 there = wanted - len(missing)
                 self._say(
                     "waiting", f"waiting {there}/{wanted}: missing {', '.join(missing)}", missing=",".join(missing)
                 )
-            time.sleep(min(pace.next_s(), 0.2))
+            self._link.wait(LOOK_S)
         self._gathering = False
         self._quorum.check()
 
     def regather(self) -> None:
         """All boards went away at once, as in a power cut: wait for all of them, for a while, and not only for the first."""
-        pace = Pace(most_s=0.5)
-        while self._quorum.absent and pace.waited_s() < min(REGATHER_S, self._quorum.return_s):
-            time.sleep(pace.next_s())
+        watch = _Watch()
+        while self._quorum.absent and watch.s < min(REGATHER_S, self._quorum.return_s):
+            self._link.wait(LOOK_S)
             self.tick()
 
     def idle(self, patience_s: float) -> list[Member]:
         """Boards that can take work: at least `min_nodes`, for which stragglers are waited for. Raises RunError."""
         self.tick()
-        pace, announced, short = Pace(), 0.0, False
+        watch, announced, short = _Watch(), 0.0, False
         while len(members := self.roster.idle()) < self._quorum.least:
             if self._quorum.short != short:
                 short = not short
-                pace, announced = Pace(), 0.0
-            if not short and pace.waited_s() > patience_s:
+                watch, announced = _Watch(), 0.0
+            if not short and watch.s > patience_s:
                 busy = ", ".join(m.name for m in self.roster.up() if m.busy)
                 raise RunError(f"too few boards answer: {busy} have been busy for more than {patience_s:.0f} s")
-            if short and pace.waited_s() - announced >= ANNOUNCE_S:
-                announced = pace.waited_s()
+            if short and watch.s - announced >= ANNOUNCE_S:
+                announced = watch.s
                 names = ", ".join(self._quorum.absent)
                 self._say("waiting", f"waiting for {names} to come back for {announced:.0f} s", missing=names)
-            time.sleep(min(pace.next_s(), 0.5))
+            self._link.wait(LOOK_S)
             self.tick()
         return members
 
@@ -151,29 +162,26 @@ class Exchange:
 
         Neither holds for boards in `patient`: they are waited for as long as they are alive. Raises RunError."""
         ids = self._send({self.roster_id(n): m for n, m in messages.items()}, what)
-        pace, announced = self._pace, 0.0
-        pace.start()
+        watch, announced = _Watch(), 0.0
         answers: dict[NodeId, Message] = {}
         while True:
             self._take(ids, answers)
             waiting = {sent.name for i, sent in self._outstanding.items() if i in ids}
             if not waiting:
-                pace.arrived()
                 return answers
             if enough and len(answers) >= enough and not waiting & patient:
-                pace.arrived()
                 names = ", ".join(sorted(waiting))
                 self._say("stragglers", f"{what}: went on with {len(answers)} answers, without {names}", missing=names)
                 return answers
-            if pace.waited_s() > deadline_s and not waiting & patient:
+            if watch.s > deadline_s and not waiting & patient:
                 for name in sorted(waiting):
                     self._say("suspect", f"{what}: went on without {name}: no answer for {deadline_s:g} s", peer=name)
                 return answers
-            if pace.waited_s() - announced >= ANNOUNCE_S:
-                announced = pace.waited_s()
+            if watch.s - announced >= ANNOUNCE_S:
+                announced = watch.s
                 names = ", ".join(sorted(waiting))
                 self._say("waiting", f"{what}: waiting for {names} for {announced:.0f} s", missing=names)
-            time.sleep(pace.next_s())
+            self._link.wait(LOOK_S)
             self.tick()
 
     def dismiss(self, words: str, failed: bool) -> None:
@@ -182,7 +190,7 @@ class Exchange:
         ids = self._send(farewell, "bye")
         until = time.monotonic() + BYE_S
         while ids & self._outstanding.keys() and time.monotonic() < until:
-            time.sleep(0.02)
+            self._link.wait(0.05)
             self._collect()  # and do not look who is alive: whoever heard the goodbye leaves
 
     def roster_id(self, name: NodeId) -> int:

@@ -8,6 +8,7 @@ the coordinator has admitted: it is asked once for every key, over the socket th
                            {"revoked": number, "list", "from"}                a revocation list (base64 of DER)
                            {"handshake": reason, "from"}                      somebody did not manage TLS
                            {"sockets": number, "totals": [...] or null}
+                           {"news": true}                                     a board has sent something
     coordinator -> here    {"answer": number, "why": "" or the reason}        to a "revoked" with "has": its list's number
                            {"out": key}                                       not any more
                            {"sockets": number}                                what have boards' connections carried?
@@ -27,10 +28,11 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 JOIN_PATH = "/edgegossip/join"
 REVOKED_PATH = "/edgegossip/revoked"
+RUN_PREFIX = "/edgegossip/run/"
 GATE_VARIABLE = "EDGEGOSSIP_GATE"  # descriptor,0 or 1 with TLS,file of the secret
 TOKEN_HEADER = "x-edgegossip-token"
 MAX_JOIN_BYTES = 16_384
@@ -44,6 +46,14 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Express(Protocol):
+    """What answers requests that are not Flower's own; see `_private/express.py`."""
+
+    def serves(self, path: str) -> bool: ...
+    def heard(self, path: str) -> None: ...
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
 def token_of(secret: bytes) -> str:
@@ -89,6 +99,10 @@ class Line:
         self.tell({what: number, **question})
         return answer
 
+    def news(self) -> None:
+        """A board has sent something."""
+        self.tell({"news": True})
+
     def complain(self, reason: str, address: str) -> None:
         """Somebody did not manage TLS."""
         if self._complaints.allows():
@@ -120,10 +134,11 @@ class Line:
 
 class Gate:
     """`secure`: with TLS and keys; otherwise everybody on this network may come in, and only the coordinator's own connections
-    are told from others'."""
+    are told from others'. `express` answers requests to its own paths; the coordinator's begin with RUN_PREFIX."""
 
-    def __init__(self, app: App, line: Line, token: str, secure: bool, key_header: str) -> None:
+    def __init__(self, app: App, line: Line, token: str, secure: bool, key_header: str, express: Express) -> None:
         self._app, self._line, self._token, self._secure = app, line, token.encode(), secure
+        self._express = express
         self._key_header = key_header.lower().encode()
         self._admitted: set[bytes] = set()
         self._joins = Rate(JOINS_A_SECOND, JOINS_AT_ONCE)
@@ -146,11 +161,15 @@ class Gate:
                 self._check(scope["path"], headers)
             except _Refused as refused:
                 return await _answer(send, refused.status, refused.detail)
+        if self._express.serves(scope["path"]):
+            return await self._express(scope, receive, send)
         await self._app(scope, receive, send)
+        self._express.heard(scope["path"])
 
     def _check(self, path: str, headers: dict[bytes, bytes]) -> None:
         """Raises _Refused, before anything of the body is read."""
-        if not path.startswith("/v1/fleet/"):
+        ours = self._express.serves(path) and not path.startswith(RUN_PREFIX)
+        if not ours and not path.startswith("/v1/fleet/"):
             if path != "/health":
                 raise _Refused(403, "only the coordinator may ask for this")
             return
@@ -215,12 +234,12 @@ def _check_length(headers: dict[bytes, bytes], limit: int) -> None:
 
 async def _read(receive: Receive) -> bytes:
     """The server takes no more than content-length says."""
-    body = b""
+    body = bytearray()
     while True:
         message = await receive()
         body += message.get("body", b"")
         if message["type"] != "http.request" or not message.get("more_body"):
-            return body
+            return bytes(body)
 
 
 async def _answer(send: Send, status: int, detail: str, **more: int) -> None:

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from flwr.app import Error, Message, MetricRecord, RecordDict
@@ -22,7 +23,6 @@ from edgegossip.flower.board import Board
 from edgegossip.flower.credentials import BoardCredentials
 from edgegossip.flower.downlink import FULL
 from edgegossip.flower.keeper import BoardKeeper
-from edgegossip.flower.pace import Pace
 from edgegossip.flower.payload import Channel
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink, Value
@@ -31,6 +31,8 @@ from edgegossip.training.base import Workload
 from edgegossip.types import EdgegossipError, LocalError, NodeId, PeerError
 
 BEAT_S = 1.5  # between signs of life
+HOLD_S = 2.0  # for how long the coordinator keeps the question for work open when it has none
+PART_S = 0.03  # between two looks at a message whose content is still on its way to the coordinator's SuperLink
 ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
 _ERROR_CODE = 3  # Flower's code for an app that raised
 Meter = Callable[[], Mapping[str, Value]]  # values for the metrics record of the round that just ended
@@ -69,7 +71,6 @@ class NodeClient:
         self._run_id, self._on_turn = run_id, on_turn
         self._link = FleetLink(address, credentials)
         self._clock = RoundClock()
-        self._pace = Pace()
         self._board: Board | None = None
         self._profiles = False  # does the coordinator want them
         self._profile: MetricRecord | None = None  # of the last round
@@ -111,14 +112,8 @@ class NodeClient:
             time.sleep(0.5)
             self._reach(self._link.join)
         with self._clock.span("wait"):
-            time.sleep(self._pace.next_s())
-            incoming = self._reach(self._link.receive)
-        if incoming is None:
-            return None
-        self._pace.arrived()
-        words = self._handle(incoming)
-        self._pace.start()
-        return words
+            incoming = self._reach(partial(self._link.receive, HOLD_S))
+        return None if incoming is None else self._handle(incoming)
 
     def _reach(self, request: Callable[[], Any]) -> Any:
         """The answer to a request, asked again while the coordinator is away; every 5 s says so."""
@@ -179,7 +174,7 @@ class NodeClient:
                 return None
             if message is not None or self._rejoin.is_set():
                 return message
-            time.sleep(0.01)
+            time.sleep(PART_S)
         return None
 
     def _push(self, message: Message) -> None:

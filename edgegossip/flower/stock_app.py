@@ -5,6 +5,7 @@ It travels to them as the app.py of a Flower app bundle, so it stands alone: not
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,8 @@ server = ServerApp()
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
-    """The least training there is: what remains is the round itself."""
+    """The least training there is: what remains is the round itself. Flower reads PyTorch models only where PyTorch is loaded."""
+    importlib.import_module("torch")  # as every PyTorch app does, in the process that Flower starts for each message
     state = message.content["arrays"].to_torch_state_dict()  # type: ignore[union-attr]
     for tensor in state.values():
         tensor.add_(STEP)
@@ -43,7 +45,9 @@ def main(grid: Grid, context: Context) -> None:
     times = Path(str(config["times"]))
 
     def note(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        del arrays
+        moved = float(arrays["layer0"].numpy()[0] - parts[0][0])
+        if abs(moved - server_round * STEP) > STEP / 2:
+            raise RuntimeError(f"after round {server_round} the model has moved by {moved:g}: clients did not train")
         with times.open("a") as file:
             file.write(f"{server_round} {time.time()}\n")
         return MetricRecord({"round": server_round})

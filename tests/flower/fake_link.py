@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -125,6 +126,9 @@ class FakeLink:
 
     def pull(self, message_ids: list[str]) -> list[Message]:
         return [self._ready.pop(i) for i in message_ids if i in self._ready]
+
+    def wait(self, timeout_s: float) -> None:
+        time.sleep(min(timeout_s, 0.02))
 
     def forget(self, message_id: str) -> None:
         self._ready.pop(message_id, None)

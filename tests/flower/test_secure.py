@@ -198,6 +198,12 @@ def test_a_coordinator_elsewhere_is_told_of_a_revocation(tmp_path: Path) -> None
         address = coordinator.start()
         board = FleetLink(address, _credentials(fleet.folder / "boards" / "a"))
         board.join()
+        greeting = board.receive(10.0)
+        board._received = ""  # as if the answer had been lost on its way
+        again = board.receive(0.0)
+        assert greeting is not None and again is not None
+        assert again.message.metadata.message_id == greeting.message.metadata.message_id
+        assert again.contents == greeting.contents and board.receive(0.0) is None
         assert tell(fleet, address, give)[1] == 1
         fleet = fleet.revoke("a")
         name, number = tell(fleet, address, give)

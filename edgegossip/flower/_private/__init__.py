@@ -8,12 +8,16 @@ as a board (`FleetLink`), the Runtime API as a server app (`RunLink`) and the Co
 
 from __future__ import annotations
 
-from edgegossip.flower._private.control import register_key, start_run
-from edgegossip.flower._private.fleet import FleetLink
-from edgegossip.flower._private.link import LinkError
-from edgegossip.flower._private.objects import Incoming
-from edgegossip.flower._private.runtime import NodeSeen, RunLink, is_away
-from edgegossip.flower._private.superlink import flower_superlink
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgegossip.flower._private.control import register_key, start_run
+    from edgegossip.flower._private.fleet import FleetLink
+    from edgegossip.flower._private.link import LinkError
+    from edgegossip.flower._private.objects import Incoming
+    from edgegossip.flower._private.runtime import NodeSeen, RunLink, is_away
+    from edgegossip.flower._private.superlink import flower_superlink
 
 __all__ = [
     "FleetLink",
@@ -26,3 +30,22 @@ __all__ = [
     "register_key",
     "start_run",
 ]
+
+_HOMES = {
+    "FleetLink": "fleet",
+    "Incoming": "objects",
+    "LinkError": "link",
+    "NodeSeen": "runtime",
+    "RunLink": "runtime",
+    "flower_superlink": "superlink",
+    "is_away": "runtime",
+    "register_key": "control",
+    "start_run": "control",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A board must not pay for the coordinator's part, which comes with a web server."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

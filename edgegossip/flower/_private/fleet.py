@@ -14,6 +14,7 @@ from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
     PullMessagesRequest,
+    PullMessagesResponse,
     PushMessagesRequest,
     RegisterNodeFleetRequest,
     UnregisterNodeFleetRequest,
@@ -26,13 +27,13 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from google.protobuf.message import DecodeError
 
-from edgegossip.flower._private.link import ByteMeter, LinkError, answered, connect, speaks_tls
-from edgegossip.flower._private.objects import Incoming, Objects
+from edgegossip.flower._private.bundle import GIVE_PATH, TAKE_PATH, pack, unpack
+from edgegossip.flower._private.link import ByteMeter, LinkError, answered, connect, post, speaks_tls
+from edgegossip.flower._private.objects import Incoming, Objects, bundled
+from edgegossip.flower._private.signing import Signature
 from edgegossip.flower.credentials import KEY_DOMAIN, BoardCredentials
 from edgegossip.flower.gate import JOIN_PATH
 
@@ -44,17 +45,13 @@ class FleetLink:
 
     def __init__(self, address: str, credentials: BoardCredentials | None = None) -> None:
         self._address, self._credentials = address, credentials
-        private, public = generate_key_pairs()
-        self._public = public_key_to_bytes(public)
+        signature = Signature()
+        self._public = signature.public
         self.meter = ByteMeter()
-        interceptors = [
-            RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-            NodeAuthHttpInterceptor(private, public),
-            self.meter,
-        ]
         context = None if credentials is None else credentials.context
-        self._client = connect(FleetHttpClient, address, context, interceptors)
+        self._client = connect(FleetHttpClient, address, context, [signature, self.meter])
         self._node = Node()
+        self._received = ""  # id of the last message
         self._objects = Objects(self._client, self._node)
 
     def join(self) -> int:
@@ -108,13 +105,22 @@ class FleetLink:
             request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_MIN_INTERVAL)
             return bool(self._client.SendNodeHeartbeat(request).success)
 
-    def receive(self) -> Incoming | None:
-        """The next message for this board, if there is one."""
+    def receive(self, hold_s: float) -> Incoming | None:
+        """The next message for this board, if one comes within `hold_s` seconds (MAX_HOLD_S at most). The one before counts as
+        received."""
+        request = PullMessagesRequest(node=self._node, message_ids=[self._received] if self._received else [])
         with answered(self._address):
-            answer = self._client.PullMessages(PullMessagesRequest(node=self._node))
-        if not answer.messages_list:
-            return None
-        return Incoming(message_from_proto(answer.messages_list[0]), answer.message_object_trees[0])
+            body = post(self._client, TAKE_PATH, request, request.SerializeToString(), hold_s)
+            if not body:
+                return None
+            try:
+                head, contents = unpack(body)
+                answer = PullMessagesResponse.FromString(head)
+                message, tree = message_from_proto(answer.messages_list[0]), answer.message_object_trees[0]
+            except (DecodeError, ValueError, IndexError) as error:
+                raise LinkError(f"{self._address} does not answer as a coordinator does: {error}", gone=False) from None
+        self._received = message.metadata.message_id
+        return Incoming(message, tree, contents, confirm=False)
 
     def fetch(self, incoming: Incoming) -> Message | None:
         with answered(self._address):
@@ -122,18 +128,21 @@ class FleetLink:
 
     def reply(self, message: Message, runtime_s: float) -> None:
         """Push a reply and its content."""
-        run_id = message.metadata.run_id
         with answered(self._address), no_object_id_recompute():
             message.metadata.__dict__["_message_id"] = message.object_id
-            answer = self._client.PushMessages(
-                PushMessagesRequest(
-                    node=self._node,
-                    messages_list=[message_to_proto(remove_content_from_message(message))],
-                    message_object_trees=[get_object_tree(message)],
-                    clientapp_runtime_list=[runtime_s],
-                )
+            request = PushMessagesRequest(
+                node=self._node,
+                messages_list=[message_to_proto(remove_content_from_message(message))],
+                message_object_trees=[get_object_tree(message)],
+                clientapp_runtime_list=[runtime_s],
             )
-            self._objects.store(run_id, answer.session_id, get_all_nested_objects(message), answer.objects_to_push)
+            objects = get_all_nested_objects(message)
+            contents = bundled(objects)
+            if contents is not None:
+                post(self._client, GIVE_PATH, request, pack(request.SerializeToString(), contents))
+                return
+            answer = self._client.PushMessages(request)
+            self._objects.store(message.metadata.run_id, answer.session_id, objects, answer.objects_to_push)
 
     def close(self) -> None:
         """Leave, so that nobody waits for this board, and close the connection. Never raises."""

@@ -12,9 +12,10 @@ from typing import Any, NoReturn, TypeVar
 
 import httpx
 from flwr.common.constant import TIMESTAMP_TOLERANCE
-from flwr.supercore.interceptors.http.utils import add_headers
-from flwr.supercore.protobuf.client import ProtobufClient
+from flwr.supercore.protobuf.client import ProtobufClient, ProtobufRequestContext
+from google.protobuf.message import Message as ProtobufMessage
 
+from edgegossip.flower._private.bundle import HOLD_HEADER
 from edgegossip.flower.gate import NOT_ADMITTED, TOKEN_HEADER
 from edgegossip.types import PeerError
 
@@ -43,6 +44,16 @@ def connect(kind: type[_Client], address: str, context: ssl.SSLContext | None, i
     return client
 
 
+def post(client: ProtobufClient, path: str, message: ProtobufMessage, body: bytes, hold_s: float = 0.0) -> bytes:
+    """A request to a path of ours (express.py) with what Flower's own requests of that client carry; the answer's body.
+    `message`: what the body is about."""
+    headers = {"content-type": "application/octet-stream", HOLD_HEADER: f"{hold_s:g}"}
+    request = client._client.build_request("POST", f"{client._base_url}{path}", content=body, headers=headers)
+    response = client._send(ProtobufRequestContext(rpc_method=path, message=message, request=request))
+    response.raise_for_status()
+    return response.content
+
+
 class TokenInterceptor:
     """Shows that a request is the coordinator's own."""
 
@@ -50,7 +61,7 @@ class TokenInterceptor:
         self._token = token
 
     def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
-        add_headers(context.request, {TOKEN_HEADER: self._token})
+        context.request.headers[TOKEN_HEADER] = self._token
         return call_next(context)
 
 

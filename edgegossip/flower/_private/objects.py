@@ -14,6 +14,8 @@ from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
+from edgegossip.flower._private.bundle import BUNDLE_BYTES
+
 # Message -> RecordDict -> ArrayRecord -> Array -> ArrayChunk, when a message holds one array and nothing else
 _CHAIN = 5
 
@@ -25,6 +27,7 @@ class Incoming:
     message: Message
     tree: ObjectTree
     contents: dict[str, bytes] = field(default_factory=dict)  # by object id; grows until all are there
+    confirm: bool = True  # whether the SuperLink waits to be told that all of it has come through
 
 
 def _is_chain(tree: ObjectTree) -> bool:
@@ -69,9 +72,10 @@ class Objects:
             if chain and answer.object_content.startswith(b"ArrayChunk "):
                 break
         message_id = incoming.message.metadata.message_id
-        self._client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(node=self._node, run_id=run_id, message_object_id=message_id)
-        )
+        if incoming.confirm:
+            self._client.ConfirmMessageReceived(
+                ConfirmMessageReceivedRequest(node=self._node, run_id=run_id, message_object_id=message_id)
+            )
         if message_id not in contents:
             return _one_array(incoming.message, next(iter(contents.values())))
         message = inflate_object_from_contents(message_id, contents)
@@ -95,3 +99,20 @@ class Objects:
                         object_content=item.deflate(),
                     )
                 )
+
+
+def bundled(objects: Mapping[str, Any]) -> dict[str, bytes] | None:
+    """Their contents by id where all of them go into one request."""
+    contents: dict[str, bytes] = {}
+    left = BUNDLE_BYTES
+    for object_id, item in objects.items():
+        contents[object_id] = item.deflate()
+        left -= len(contents[object_id])
+        if left < 0:
+            return None
+    return contents
+
+
+def is_whole(tree: ObjectTree, contents: Mapping[str, bytes]) -> bool:
+    """Whether all of a message is there."""
+    return all(item.object_id in contents for item in iterate_object_tree(tree))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
     GetNodesRequest,
     PullAppMessagesRequest,
+    PullAppMessagesResponse,
     PullTaskInputRequest,
     PushAppMessagesRequest,
+    PushAppMessagesResponse,
     PushTaskOutputRequest,
     SendTaskHeartbeatRequest,
 )
@@ -27,6 +30,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
+    iterate_object_tree,
     no_object_id_recompute,
 )
 from flwr.supercore.interceptors import (
@@ -37,8 +41,9 @@ from flwr.supercore.interceptors import (
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
-from edgegossip.flower._private.link import LinkError, TokenInterceptor, answered, connect
-from edgegossip.flower._private.objects import Incoming, Objects
+from edgegossip.flower._private.bundle import RUN_GIVE_PATH, RUN_TAKE_PATH, pack, unpack
+from edgegossip.flower._private.link import LinkError, TokenInterceptor, answered, connect, post
+from edgegossip.flower._private.objects import Incoming, Objects, bundled, is_whole
 
 SERVER_NODE_ID = 1  # the SuperLink's own address in every run
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -67,6 +72,7 @@ class RunLink:
         self._node = Node(node_id=SERVER_NODE_ID)
         self._objects = Objects(self._client, self._node)
         self._arriving: dict[str, Incoming] = {}  # by the id of the message that they answer
+        self.news = threading.Event()  # a board has sent something; others set it
         self.run_id = 0
 
     def _connect(self, credentials: Any) -> RuntimeHttpClient:
@@ -122,12 +128,15 @@ class RunLink:
             for message in messages:
                 message.metadata.__dict__["_message_id"] = message.object_id
                 objects.update(get_all_nested_objects(message))
-            answer = self._client.PushMessages(
-                PushAppMessagesRequest(
-                    messages_list=[message_to_proto(remove_content_from_message(m)) for m in messages],
-                    message_object_trees=[get_object_tree(m) for m in messages],
-                )
+            request = PushAppMessagesRequest(
+                messages_list=[message_to_proto(remove_content_from_message(m)) for m in messages],
+                message_object_trees=[get_object_tree(m) for m in messages],
             )
+            contents = bundled(objects)
+            if contents is not None:
+                body = post(self._client, RUN_GIVE_PATH, request, pack(request.SerializeToString(), contents))
+                return list(PushAppMessagesResponse.FromString(body).message_ids)
+            answer = self._client.PushMessages(request)
             self._objects.store(self.run_id, answer.session_id, objects, answer.objects_to_push)
         return list(answer.message_ids)
 
@@ -137,10 +146,16 @@ class RunLink:
         whole: list[Message] = []
         with answered(self._address):
             if wanted:
-                answer = self._client.PullMessages(PullAppMessagesRequest(message_ids=wanted))
+                request = PullAppMessagesRequest(message_ids=wanted)
+                head, contents = unpack(post(self._client, RUN_TAKE_PATH, request, request.SerializeToString()))
+                answer = PullAppMessagesResponse.FromString(head)
                 for proto, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
                     message = message_from_proto(proto)
-                    self._arriving[message.metadata.reply_to_message_id] = Incoming(message, tree)
+                    here = {
+                        i.object_id: contents[i.object_id] for i in iterate_object_tree(tree) if i.object_id in contents
+                    }
+                    arriving = Incoming(message, tree, here, confirm=not is_whole(tree, here))
+                    self._arriving[message.metadata.reply_to_message_id] = arriving
             for reply_to, incoming in list(self._arriving.items()):
                 try:
                     message_or_none = self._objects.fetch(self.run_id, incoming)
@@ -153,6 +168,11 @@ class RunLink:
                     whole.append(message_or_none)
                     del self._arriving[reply_to]
         return whole
+
+    def wait(self, timeout_s: float) -> None:
+        """Until a board has sent something, `timeout_s` at most."""
+        self.news.wait(timeout_s)
+        self.news.clear()
 
     def forget(self, message_id: str) -> None:
         """Wait no longer for a reply."""

@@ -51,7 +51,9 @@ def flower_superlink() -> None:
 
 
 def _gate(app: gate.App, line: gate.Line, token: str, secure: bool) -> gate.Gate:
-    made = gate.Gate(app, line, token, secure, FLEET_HTTP_PUBLIC_KEY_HEADER)
+    from edgegossip.flower._private.express import Express  # half of Flower; of use in the SuperLink's process only
+
+    made = gate.Gate(app, line, token, secure, FLEET_HTTP_PUBLIC_KEY_HEADER, Express(line.news))
     line.measure = BoardSockets(made.own).sample
     return made
 
