@@ -112,7 +112,7 @@ class NodeClient:
             time.sleep(0.5)
             self._reach(self._link.join)
         with self._clock.span("wait"):
-            incoming = self._reach(partial(self._link.receive, HOLD_S))
+            incoming = self._reach(partial(self._link.receive, HOLD_S, partial(self._clock.span, "transmit")))
         return None if incoming is None else self._handle(incoming)
 
     def _reach(self, request: Callable[[], Any]) -> Any:

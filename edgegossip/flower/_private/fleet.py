@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 
 import httpx
@@ -105,12 +107,14 @@ class FleetLink:
             request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_MIN_INTERVAL)
             return bool(self._client.SendNodeHeartbeat(request).success)
 
-    def receive(self, hold_s: float) -> Incoming | None:
+    def receive(
+        self, hold_s: float, arriving: Callable[[], AbstractContextManager[object]] = nullcontext
+    ) -> Incoming | None:
         """The next message for this board, if one comes within `hold_s` seconds (MAX_HOLD_S at most). The one before counts as
-        received."""
+        received. `arriving`: entered while the message comes in."""
         request = PullMessagesRequest(node=self._node, message_ids=[self._received] if self._received else [])
         with answered(self._address):
-            body = post(self._client, TAKE_PATH, request, request.SerializeToString(), hold_s)
+            body = post(self._client, TAKE_PATH, request, request.SerializeToString(), hold_s, arriving)
             if not body:
                 return None
             try:

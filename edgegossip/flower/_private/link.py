@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn, TypeVar
 
 import httpx
@@ -44,14 +44,28 @@ def connect(kind: type[_Client], address: str, context: ssl.SSLContext | None, i
     return client
 
 
-def post(client: ProtobufClient, path: str, message: ProtobufMessage, body: bytes, hold_s: float = 0.0) -> bytes:
+def post(
+    client: ProtobufClient,
+    path: str,
+    message: ProtobufMessage,
+    body: bytes,
+    hold_s: float = 0.0,
+    arriving: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> bytes:
     """A request to a path of ours (express.py) with what Flower's own requests of that client carry; the answer's body.
-    `message`: what the body is about."""
+    `message`: what the body is about. `arriving`: entered while the answer comes in, which is no time of waiting for it."""
     headers = {"content-type": "application/octet-stream", HOLD_HEADER: f"{hold_s:g}"}
     request = client._client.build_request("POST", f"{client._base_url}{path}", content=body, headers=headers)
-    response = client._send(ProtobufRequestContext(rpc_method=path, message=message, request=request))
-    response.raise_for_status()
-    return response.content
+    context = ProtobufRequestContext(rpc_method=path, message=message, request=request)
+    response = client._send(context, stream=True)
+    try:
+        response.raise_for_status()
+        request.extensions["timeout"]["read"] = REQUEST_S  # which a stream of Flower's does without
+        with arriving():
+            response.read()
+        return response.content
+    finally:
+        response.close()
 
 
 class TokenInterceptor:
