@@ -22,6 +22,7 @@ from edgegossip.flower.evaluations import Evaluations
 from edgegossip.flower.exchange import COORDINATOR, Exchange
 from edgegossip.flower.payload import Channel, frame_array, frame_bytes, frame_content
 from edgegossip.flower.progress import Progress
+from edgegossip.flower.quarantine import Quarantine
 from edgegossip.flower.round_record import Sent, used_values
 from edgegossip.flower.sampling import sample
 from edgegossip.flower.server_levels import ServerLevels
@@ -85,6 +86,8 @@ class Rounds:
         self._holds: dict[NodeId, tuple[int, Round]] = {}  # the model that a board (by its Flower id) answered last
         self._empty_rounds = 0
         self._why_empty = "nobody answered"
+        self._quarantine = Quarantine()
+        self._bad: dict[NodeId, str] = {}  # whose update of this round was refused, and why
         self._sent = Sent()
         self.records = BoardRecords(plan.layout, sink) if plan.record_boards else None
 
@@ -149,7 +152,7 @@ class Rounds:
     def _messages(self, round: Round, x: Vec) -> tuple[dict[NodeId, Message], set[NodeId]]:
         """One TRAIN message a board that is chosen; one of them may be asked to evaluate the model it gets."""
         recipe, roster = self._plan.recipe, self._exchange.roster
-        idle = {m.node_id: m.name for m in roster.idle()}
+        idle = self._trusted({m.node_id: m.name for m in roster.idle()}, round)
         some = sample(list(idle), recipe.server, len(roster.expected), recipe.run.seed, round)
         chosen = {idle[i]: i for i in self._combiner.choose(round, x, some)}
         contents = self._contents(round, x, chosen)
@@ -162,6 +165,14 @@ class Rounds:
         request = protocol.evaluate_request(recipe.evaluation.examples)
         messages[who].content = RecordDict({**messages[who].content, protocol.ASK: request})
         return messages, {who}
+
+    def _trusted(self, idle: dict[int, NodeId], round: Round) -> dict[int, NodeId]:
+        """Without the boards in quarantine, unless too few would be left."""
+        for name in sorted(idle.values()):
+            if self._quarantine.returns(name, round):
+                self._say("readmitted", f"{name} takes part again", name)
+        some = {i: name for i, name in idle.items() if not self._quarantine.reason(name, round)}
+        return some if len(some) >= max(1, self._plan.recipe.server.min_nodes) else idle
 
     def _contents(self, round: Round, x: Vec, chosen: Mapping[NodeId, int]) -> dict[NodeId, RecordDict]:
         """What each board gets: the difference if it holds the model before, else the whole. Either is encoded once, and
@@ -210,6 +221,7 @@ class Rounds:
         for name, reason in (made.refused if made is not None else {}).items():
             self._refused(name, reason)
             del shares[next(i for i, share in shares.items() if share.name == name)]
+        self._judge(round, [share.name for share in shares.values()])
         if self._levels is not None:
             self._levels = self._levels.after([share.frame for share in shares.values()])
         if made is None or made.model is None:
@@ -222,7 +234,21 @@ class Rounds:
 
     def _refused(self, name: NodeId, reason: str) -> None:
         self._why_empty = f"{name}: {reason}"
-        self._sink.event(COORDINATOR, "refused", f"refused the update of {name}: {reason}", peer=name)
+        self._bad[name] = reason
+        self._say("refused", f"refused the update of {name}: {reason}", name)
+
+    def _judge(self, round: Round, used: list[NodeId]) -> None:
+        """Who was refused again and again is left out for a while. Where nothing was of use the fault may be ours."""
+        bad, self._bad = self._bad, {}
+        for name in used:
+            self._quarantine.used(name)
+        for name, reason in bad.items() if used else ():
+            if length := self._quarantine.refused(name, round, reason):
+                words = f"{name} is left out for {length} rounds: its updates were refused again and again, the last one since "
+                self._say("quarantine", words + reason, name)
+
+    def _say(self, event: str, text: str, name: NodeId) -> None:
+        self._sink.event(COORDINATOR, event, text, peer=name)
 
     def _evaluate_here(self, x: Vec) -> None:
         """The coordinator's own evaluation, if it is its turn."""

@@ -189,6 +189,24 @@ def test_a_bad_update_is_refused_with_the_reason_and_the_round_goes_on(spoil: An
     assert np.abs(x - toy.fedavg(4, 4, run.initial)).max() < 0.5
 
 
+def test_a_board_that_is_refused_again_and_again_is_left_out_and_comes_back(sink: Memory) -> None:
+    run = Run(sink, rounds=12)
+    run.boards[2].spoil = {1: _garbage, 2: _garbage, 5: _garbage, 7: _garbage}
+    x = run.play()
+    assert run.boards[2].trained == [0, 1, 2, 5, 10, 11] and run.boards[0].trained == list(range(12))
+    (first, second), returned = sink.texts("quarantine"), sink.texts("readmitted")
+    assert first.startswith("board-2 is left out for 2 rounds: ") and "a frame starts with" in first
+    assert second.startswith("board-2 is left out for 4 rounds: ") and returned == ["board-2 takes part again"] * 2
+    assert np.isfinite(x).all()
+
+
+def test_boards_in_quarantine_are_asked_where_too_few_are_left(sink: Memory) -> None:
+    run = Run(sink, rounds=6, server={"min_nodes": 4})
+    run.boards[2].spoil = {1: _garbage, 2: _garbage}
+    run.play()
+    assert run.boards[2].trained == list(range(6)) and len(sink.texts("quarantine")) == 1
+
+
 def test_a_round_goes_on_at_its_quorum_and_names_the_stragglers(sink: Memory) -> None:
     run = Run(sink, rounds=5, server={"quorum": 3}, evaluation={"every": 5})
     run.boards[0].late = frozenset({1, 3})

@@ -1,0 +1,49 @@
+"""Boards that are refused again and again."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgegossip.flower.quarantine import FIRST, FORGET, LONGEST, PATIENCE, Quarantine
+
+
+def test_one_bad_update_is_forgiven_and_more_in_a_row_are_not() -> None:
+    kept = Quarantine()
+    assert kept.refused("a", 0, "x") == 0 and not kept.reason("a", 1)
+    kept.used("a")
+    assert kept.refused("a", 2, "x") == 0
+    assert kept.refused("a", 3, "garbage") == FIRST
+    assert [kept.reason("a", r) for r in range(4, 4 + FIRST + 1)] == ["garbage"] * FIRST + [""]
+    assert kept.returns("a", 4 + FIRST) and not kept.returns("a", 5 + FIRST) and not kept.reason("b", 4)
+
+
+def test_each_time_is_longer_and_good_rounds_shorten_the_next() -> None:
+    kept, round, lengths = Quarantine(), 0, []
+    for _ in range(8):
+        while not (length := kept.refused("a", round, "x")):
+            round += 1
+        lengths.append(length)
+        round += 1 + length
+    assert lengths == [2, 4, 8, 16, 32, 64, 64, 64] and lengths[-1] == LONGEST
+    for _ in range(7 * FORGET):
+        kept.used("a")
+    found = [kept.refused("a", round + k, "x") for k in range(PATIENCE)]
+    assert found[-1] == 2 * FIRST
+
+
+@given(st.lists(st.booleans(), max_size=200))
+def test_a_board_always_comes_back_and_an_honest_one_is_never_left_out(bad: list[bool]) -> None:
+    kept, out = Quarantine(), 0
+    for round, is_bad in enumerate(bad):
+        kept.used("honest")
+        assert not kept.reason("honest", round)
+        if kept.reason("a", round):
+            out += 1
+            assert out <= LONGEST
+            continue
+        out = 0
+        if is_bad:
+            kept.refused("a", round, "x")
+        else:
+            kept.used("a")
