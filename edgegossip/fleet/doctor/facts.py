@@ -17,6 +17,7 @@ from edgegossip.profiling.sensors.base import found, number_of, text_of
 from edgegossip.profiling.sensors.processor import THROTTLED, ThermalZones, throttled_bits
 
 PACKAGES = ("edgegossip", "numpy", "torch", "grpcio", "protobuf", "psutil", "flwr")
+_OWN_CLOCK = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")  # scaling_driver
 _TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
 _TIMEX_BYTES = 512  # more than struct timex has
 
@@ -91,8 +92,11 @@ def _clock_synchronised() -> bool | None:
 
 
 def _governors(root: Path) -> tuple[str, ...]:
-    files = found(root, "sys/devices/system/cpu/cpufreq/policy*/scaling_governor")
-    return tuple(dict.fromkeys(text for f in files if (text := text_of(f))))
+    """Of the policies whose driver goes by its governor. Processors of PCs that choose their clock themselves call that
+    `powersave`, too (Documentation/admin-guide/pm/intel_pstate.rst and amd-pstate.rst, active mode)."""
+    policies = found(root, "sys/devices/system/cpu/cpufreq/policy*")
+    names = [text_of(p / "scaling_governor") for p in policies if text_of(p / "scaling_driver") not in _OWN_CLOCK]
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _emmc(root: Path, name: str) -> tuple[tuple[str, int], ...]:

@@ -14,6 +14,8 @@ from edgegossip.fleet.doctor.checks import Finding, Validity
 from edgegossip.fleet.doctor.facts import gather, hostname
 from edgegossip.types import EdgegossipError, PeerError
 
+_MAX_MTU = 65_535  # of a path, as the kernel counts it; loopback has one byte more
+
 
 def visit(
     folder: Path,
@@ -31,7 +33,6 @@ def visit(
         found += _of_identity(identity, facts.unix_s)
     for port in ports:
         found += _of_port(port)
-    mtu = max((interface.mtu for interface in facts.interfaces), default=None)
     links = []
     for host, port in peers:
         name = f"{host}:{port}"
@@ -40,7 +41,7 @@ def visit(
         except PeerError as error:
             found.append(Finding("bad", "link", str(error)))
             continue
-        found += checks.peer(name, rate, link_test.own_versions(), mtu)
+        found += checks.peer(name, rate, link_test.own_versions(), _mtu_towards(host, port))
         links.append({"from": hostname(), "to": name, **asdict(rate)})
     if matrix:
         rows, troubles = _between(peers)
@@ -54,6 +55,21 @@ def visit(
         "bad": sum(f.level == "bad" for f in found),
         "warnings": sum(f.level == "warning" for f in found),
     }
+
+
+def _mtu_towards(host: str, port: int) -> int | None:
+    """Of this machine's interface from which packets go there; None where that cannot be told. Nothing is sent."""
+    import psutil
+
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            own = probe.getsockname()[0]
+    except OSError:
+        return None
+    names = [name for name, kinds in psutil.net_if_addrs().items() if any(kind.address == own for kind in kinds)]
+    stats = psutil.net_if_stats()
+    return next((min(stats[name].mtu, _MAX_MTU) for name in names if name in stats), None)
 
 
 def _between(peers: Sequence[tuple[str, int]]) -> tuple[list[dict[str, Any]], list[Finding]]:

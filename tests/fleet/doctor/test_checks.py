@@ -1,6 +1,7 @@
 """Findings from facts: each trouble has its sentence, and a sound board has none."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -123,3 +124,14 @@ def test_facts_come_from_the_tree(tmp_path):
 def test_a_machine_that_tells_nothing_is_no_trouble(tmp_path):
     facts = gather(tmp_path, tmp_path)
     assert facts.throttled is None and facts.wear == () and facts.interfaces == () and facts.memory_bytes is None
+
+
+@pytest.mark.parametrize("driver", ["intel_pstate", "amd-pstate-epp"])
+def test_a_processor_that_chooses_its_clock_is_not_held_by_powersave(driver: str, tmp_path: Path) -> None:
+    policy = tmp_path / "sys/devices/system/cpu/cpufreq/policy0"
+    policy.mkdir(parents=True)
+    (policy / "scaling_governor").write_text("powersave\n")
+    (policy / "scaling_driver").write_text("cpufreq-dt\n")
+    assert gather(tmp_path, tmp_path).governors == ("powersave",)
+    (policy / "scaling_driver").write_text(f"{driver}\n")
+    assert gather(tmp_path, tmp_path).governors == ()

@@ -4,12 +4,14 @@ import json
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from edgegossip.cli.main import cli
 from edgegossip.fleet import link_test
+from edgegossip.fleet.doctor.visit import _mtu_towards
 from edgegossip.types import ConfigError, HostError, PeerError
 
 
@@ -95,3 +97,9 @@ def test_the_command_names_a_taken_port_and_a_silent_peer_and_ends_with_6(tmp_pa
         assert str(tmp_path) in bad["certificates"]
         page = CliRunner().invoke(cli, call, standalone_mode=False).output
     assert "to put right" in page and f"port {port}" in page
+
+
+def test_the_mtu_towards_a_peer_is_that_of_the_interface_which_leads_there() -> None:
+    """Not the largest that there is, which may be of a bridge that has nothing to do with it."""
+    assert _mtu_towards("127.0.0.1", 9) == min(65_535, int(Path("/sys/class/net/lo/mtu").read_text()))
+    assert _mtu_towards("no such host", 9) is None
