@@ -158,6 +158,7 @@ def mesh(
     "--dw", "dws", multiple=True, default=("16", "8"), show_default=True, type=click.Choice(["16", "8"]), help="Bits."
 )
 @click.option("--repeat", default=5, show_default=True, type=click.IntRange(1), help="Rounds; figures are medians.")
+@click.option("--inference", is_flag=True, help="Time predictions, also of the exported ONNX models.")
 @click.option("--save", type=click.Path(file_okay=False), help="Also write int8.json into this folder.")
 @JSON
 def int8(
@@ -166,6 +167,7 @@ def int8(
     threads: tuple[int, ...],
     dws: tuple[str, ...],
     repeat: int,
+    inference: bool,
     save: str | None,
     as_json: bool,
 ) -> int:
@@ -175,12 +177,13 @@ def int8(
     Examples:
       edgegossip bench int8
       edgegossip bench int8 --model vgg11 --model resnet18 --batch 32 --threads 2
+      edgegossip bench int8 --inference
       EDGEGOSSIP_ISA=portable edgegossip bench int8 --batch 32 --json
     """
     from edgegossip.bench.int8.run import Asked, run
 
     folder = Path(save) if save else None
-    asked = Asked(models, batches, threads, tuple(map(int, dws)), repeat, folder)
+    asked = Asked(models, batches, threads, tuple(map(int, dws)), repeat, folder, inference)
     document = run(asked, sys.argv[1:], (lambda text: None) if as_json else click.echo)
     if as_json:
         click.echo(json.dumps(document))

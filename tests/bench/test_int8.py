@@ -1,5 +1,6 @@
 """`edgegossip bench int8`: the row that scripts read, and what its figures count."""
 
+import importlib.util
 import json
 
 import pytest
@@ -43,3 +44,15 @@ def test_saved_bytes_of_resnet20_are_two_a_value_and_a_quarter_of_fp32s():
 def test_peak_memory_is_measured_where_the_kernel_tells():
     found = memory._measure("int8", "cnn", 16, torch.get_num_threads(), 16)
     assert found is None or 0 <= found < 2**30
+
+
+def test_predictions_have_rows_of_their_own():
+    asked = ["int8", "--inference", "--model", "cnn", "--batch", "4", "--repeat", "1", "--json"]
+    done = CliRunner().invoke(bench, asked, standalone_mode=False)
+    assert done.exception is None, done.exception
+    (row,) = json.loads(done.output)["rows"]
+    assert row["predict_ms"] > 0 and row["speedup_vs_batchnorm"] == row["fp32_batchnorm_ms"] / row["predict_ms"]
+    if importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnx"):
+        assert row["onnx_int8_ms"] > 0 and row["onnx_fp32_ms"] > 0
+    else:
+        assert row["onnx_int8_ms"] is None

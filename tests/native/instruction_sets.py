@@ -12,5 +12,11 @@ ISA_FLAGS: dict[str, dict[str, list[str]]] = {
         "int8_avxvnni": [*_AVX2, "-mavxvnni"],
         "int8_avx512vnni": [*_AVX512, "-mavx512vnni"],
     },
-    "aarch64": {"portable": [], "neon": [], "int8_portable": [], "int8_neon": []},
+    "aarch64": {
+        "portable": [],
+        "neon": [],
+        "int8_portable": [],
+        "int8_neon": [],
+        "int8_dotprod": ["-march=armv8.2-a+dotprod"],
+    },
 }

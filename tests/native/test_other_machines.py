@@ -2,29 +2,10 @@
 
 import platform
 import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
-from tests.native.instruction_sets import ISA_FLAGS
-
-HERE = Path(__file__).parent
-SRC = HERE.parents[1] / "edgegossip" / "native" / "src"
-FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", f"-I{SRC}"]
-
-
-def hashes(folder, compiler, arch, emulator, link=()):
-    """{(instruction set, kernel): hash} from the driver, built as CMakeLists.txt builds the kernels."""
-    objects = []
-    for name, flags in ISA_FLAGS[arch].items():
-        objects.append(folder / f"{name}.o")
-        subprocess.run([compiler, *FLAGS, *flags, "-c", SRC / "isa" / f"{name}.cpp", "-o", objects[-1]], check=True)
-    program = folder / "driver"
-    sources = [*sorted((HERE / "drive").glob("*.cpp")), SRC / "cpu.cpp", *sorted((SRC / "core").glob("*.cpp"))]
-    subprocess.run([compiler, *FLAGS, "-pthread", *link, *sources, *objects, "-o", program], check=True)
-    done = subprocess.run([*emulator, program], check=True, capture_output=True, text=True)
-    return {tuple(line.split()[:2]): line.split()[2] for line in done.stdout.splitlines()}
+from tests.native.driver import hashes, isa_objects, linked
 
 
 def by_kernel(found):
@@ -45,10 +26,29 @@ def test_same_bytes_on_x86_64_and_aarch64(tmp_path, native_compiler):
         pytest.skip("compares with x86-64, and this machine is not one")
     (tmp_path / "here").mkdir()
     (tmp_path / "arm").mkdir()
-    here = hashes(tmp_path / "here", native_compiler, "x86_64", [])
-    arm = hashes(tmp_path / "arm", cross, "aarch64", [emulator, "-cpu", "cortex-a72"], ["-static"])
+    here = hashes(
+        linked(tmp_path / "here", native_compiler, isa_objects(tmp_path / "here", native_compiler, "x86_64").values())
+    )
+    program = linked(tmp_path / "arm", cross, isa_objects(tmp_path / "arm", cross, "aarch64").values(), ["-static"])
+    old, new = (hashes(program, [emulator, "-cpu", cpu]) for cpu in ("cortex-a72", "max"))
     assert {isa for isa, _ in here} >= {"portable"}
-    assert {isa for isa, _ in arm} == {"portable", "neon"}
-    kernels = by_kernel({**{("x86 " + i, k): v for (i, k), v in here.items()}, **arm})
+    assert {isa for isa, _ in old} == {"portable", "neon"}
+    assert {isa for isa, _ in new} == {"portable", "neon", "dotprod"}
+    found = {"x86": here, "a72": old, "max": new}
+    kernels = by_kernel({(f"{machine} {i}", k): v for machine, of in found.items() for (i, k), v in of.items()})
     assert {"minmax8_encode", "minmax8_decode"} <= set(kernels)
-    assert all(len(values) == 1 for values in kernels.values()), (here, arm)
+    assert all(len(values) == 1 for values in kernels.values()), found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("size", [32, 64])
+def test_products_of_bytes_with_another_instruction_in_the_place_of_vpdpbusd(tmp_path, size):
+    """What surrounds vpdpbusd (layouts, offsets, vectors of 32 and 64 bytes), where no processor at hand has it."""
+    if platform.machine() != "x86_64" or not shutil.which("g++"):
+        pytest.skip("needs g++ on x86-64")
+    objects = isa_objects(tmp_path, "g++", "x86_64")
+    plain = hashes(linked(tmp_path, "g++", objects.values()))
+    which = ("int8_portable", "int8_avx2")
+    objects |= isa_objects(tmp_path, "g++", "x86_64", which, [f"-DEDGEGOSSIP_EMULATED_DOT={size}"])
+    assert hashes(linked(tmp_path, "g++", objects.values())) == plain

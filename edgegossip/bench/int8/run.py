@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from edgegossip import native
-from edgegossip.bench.int8 import memory, parts, variants
+from edgegossip.bench.int8 import inference, memory, parts, variants
 from edgegossip.bench.timing import interleaved
 from edgegossip.profiling.environment import environment
 from edgegossip.training import micro_batches, models
@@ -42,6 +42,7 @@ class Asked:
     dws: tuple[int, ...]
     repeat: int
     save: Path | None
+    inference: bool = False  # predictions, not training steps
 
 
 def run(asked: Asked, arguments: Sequence[str], out: Print) -> dict[str, Any]:
@@ -55,24 +56,35 @@ def run(asked: Asked, arguments: Sequence[str], out: Print) -> dict[str, Any]:
         "repeat": asked.repeat,
         "rows": [],
     }
-    out(_HEAD)
+    out(inference.HEAD if asked.inference else _HEAD)
     before = torch.get_num_threads()
     try:
         for threads in asked.threads:
             torch.set_num_threads(threads)
             for name in asked.models:
                 for batch in asked.batches:
-                    for row in measure(name, batch, threads, asked.dws, asked.repeat):
+                    for row, text in _rows(asked, name, batch, threads):
                         document["rows"].append(row)
-                        out(line(row))
+                        out(text)
     finally:
         torch.set_num_threads(before)
-    for note in NOTES:
+    for note in inference.NOTES if asked.inference else NOTES:
         out(note)
     if asked.save is not None:
         asked.save.mkdir(parents=True, exist_ok=True)
-        (asked.save / "int8.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        (asked.save / ("int8-inference.json" if asked.inference else "int8.json")).write_text(
+            json.dumps(document, indent=1) + "\n", encoding="utf-8"
+        )
     return document
+
+
+def _rows(asked: Asked, model: str, batch: int, threads: int) -> Iterator[tuple[Row, str]]:
+    if asked.inference:
+        row = inference.measure(model, batch, threads, asked.repeat)
+        yield row, inference.line(row)
+        return
+    for row in measure(model, batch, threads, asked.dws, asked.repeat):
+        yield row, line(row)
 
 
 def measure(model: str, batch: int, threads: int, dws: Sequence[int], repeat: int) -> list[Row]:

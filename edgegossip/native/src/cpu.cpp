@@ -2,6 +2,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 namespace edgegossip {
@@ -13,7 +15,7 @@ extern const Kernels kernels_avx2, kernels_avx512;
 extern const Int8 int8_avx2, int8_avxvnni, int8_avx512vnni;
 #elif defined(__aarch64__)
 extern const Kernels kernels_neon;
-extern const Int8 int8_neon;
+extern const Int8 int8_neon, int8_dotprod;
 #endif
 
 namespace {
@@ -40,6 +42,15 @@ bool has_avxvnni() {
 }
 
 bool has_avx512vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
+#elif defined(__aarch64__)
+bool has_dotprod() {
+#if defined(__linux__)
+    constexpr unsigned long ASIMD_DOT_PRODUCT = 1ul << 20;  // HWCAP_ASIMDDP, which old headers lack
+    return (getauxval(AT_HWCAP) & ASIMD_DOT_PRODUCT) != 0;
+#else
+    return false;
+#endif
+}
 #endif
 
 }  // namespace
@@ -54,6 +65,7 @@ const std::vector<Isa>& compiled_isas() {
         {"avx512vnni", &kernels_avx512, &int8_avx512vnni, has_avx512vnni},
 #elif defined(__aarch64__)
         {"neon", &kernels_neon, &int8_neon, always},
+        {"dotprod", &kernels_neon, &int8_dotprod, has_dotprod},
 #endif
     };
     return isas;

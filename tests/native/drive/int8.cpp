@@ -1,12 +1,9 @@
-#include <cmath>
-
-#include "core/int8_conv.hpp"
-#include "core/int8_norm.hpp"
-#include "driver.hpp"
+#include "int8.hpp"
 
 namespace {
 
 using namespace edgegossip;
+using drive::Batch, drive::add, drive::floats, drive::quantised;
 
 // Kernels of 1, 3, 5 and 7, strides, groups and depthwise, odd sizes, single pixels, and maps on which 16-bit sums are spilt.
 constexpr ConvShape SHAPES[] = {
@@ -16,42 +13,6 @@ constexpr ConvShape SHAPES[] = {
 };
 constexpr NormShape NORMS[] = {{2, 64, 16, 8, 16}, {3, 15, 20, 5, 3}, {1, 1, 3, 3, 1}, {2, 16, 96, 8, 4}};
 constexpr float WIDTHS[] = {1.0f, 1e-38f, 3e37f};
-
-float uniform(drive::Random& random) { return float(uint32_t(random.next()) >> 8) / 8388608.0f - 1.0f; }
-
-std::vector<float> floats(drive::Random& random, int64_t n, float width) {
-    std::vector<float> made(static_cast<size_t>(n));
-    for (float& v : made) v = uniform(random) * width;
-    return made;
-}
-
-// NaNs have many bit patterns.
-void add(drive::Hash& hash, std::vector<float>& values) {
-    for (float& v : values)
-        if (std::isnan(v)) v = -1.0f;
-    hash.add(values.data(), 4 * values.size());
-}
-
-struct Batch {
-    std::vector<int8_t> q;
-    std::vector<float> scale;
-    std::vector<int32_t> zero;
-
-    Batch(int64_t batch, int64_t size) : q(size_t(batch * size)), scale(size_t(batch)), zero(size_t(batch)) {}
-    Maps view() const { return {q.data(), scale.data(), zero.data()}; }
-    void add_to(drive::Hash& hash) {
-        hash.add(q.data(), q.size());
-        hash.add(zero.data(), 4 * zero.size());
-        add(hash, scale);
-    }
-};
-
-Batch quantised(const Int8& kernels, drive::Random& random, int64_t batch, int64_t size, float width) {
-    Batch made(batch, size);
-    const std::vector<float> x = floats(random, batch * size, width);
-    quantise_maps(kernels, x.data(), batch, size, made.q.data(), made.scale.data(), made.zero.data(), 1);
-    return made;
-}
 
 void run_conv(const Isa& isa) {
     drive::Random random;

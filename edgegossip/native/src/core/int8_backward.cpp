@@ -84,12 +84,11 @@ struct Backward {
     // Gradients of the inputs of samples first ... of one group.
     void data(int64_t first, int64_t samples, int64_t group, const std::vector<GradientScales>& scales, ConvWork& work) const {
         const int64_t count = shape.group_out();
+        if (phases[size_t(group)].empty()) return;
         const Placement at{shape.out_height(), shape.out_width(), shape.out, group * count, count,
                            down.before, down.after, across.before, across.after};
         const auto [row, size] = Widened(shape, down, across);
-        work.wide_g.need(samples * size);
-        for (int64_t n = 0; n < samples; n++)
-            kernels.widen(work.g8.data() + n * shape.out_size(), at, 0, work.wide_g.data() + n * size);
+        lay_out(kernels, phases[size_t(group)][0].panels, work.g8.data(), samples, shape.out_size(), at, [](int64_t) { return 0; }, size, work);
         Repeated per(shape.group_in());
         for (size_t which = 0; which < phases[size_t(group)].size(); which++) {
             const Phases& phase = phases[size_t(group)][which];
@@ -97,8 +96,8 @@ struct Backward {
             const Panels& p = phase.panels;
             const int64_t padded = p.panels * INT8_PANEL, pixels = d.count * a.count;
             work.acc.need(samples * pixels * padded);
-            kernels.gemm(work.wide_g.data(), places[which].data(), samples * pixels, p.rows, row, p.pairs, p.values.data(), p.panels,
-                         work.acc.data(), padded);
+            multiply(kernels, p, work, places[which], samples * pixels, row, work.acc.data(), padded);
+            if (p.of_bytes()) per.set_offset(p.sums.data(), kernels.byte_bias);
             for (int64_t n = 0; n < samples; n++) {
                 per.set_scale(input_scale + group * shape.group_in(), scales[size_t(n)].narrow);
                 const int32_t* const acc = work.acc.data() + n * pixels * padded;
@@ -217,14 +216,14 @@ void gather(const ConvShape& s, float* sums, int64_t chunks, float* out) {
             for (int64_t i = 0; i < inputs; i++) out[i * taps + t] = sums[i];
 }
 
-std::vector<std::vector<Phases>> packed(const ConvShape& s, const float* weight, const float* scale, const Reach& down, const Reach& across) {
+std::vector<std::vector<Phases>> packed(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, const Reach& down, const Reach& across) {
     std::vector<std::vector<Phases>> all(static_cast<size_t>(s.groups));
     for (int64_t group = 0; group < s.groups; group++)
         for (const Phase& d : down.phases)
             for (const Phase& a : across.phases) {
                 if (d.taps == 0 || a.taps == 0) continue;
                 all[size_t(group)].push_back({&d, &a, {}});
-                pack_backward(s, weight, scale, group, d, a, all[size_t(group)].back().panels);
+                pack_backward(kernels, s, weight, scale, group, d, a, all[size_t(group)].back().panels);
             }
     return all;
 }
@@ -243,7 +242,7 @@ void conv_backward(const Int8& kernels, const ConvShape& s, const Maps& x, const
     std::vector<std::vector<Phases>> phases(static_cast<size_t>(s.groups));
     if (out.x != nullptr) {
         scales_by_input(s, weight, input_scale.data());
-        phases = packed(s, weight, input_scale.data(), down, across);
+        phases = packed(kernels, s, weight, input_scale.data(), down, across);
         if (some_without_taps(down) || some_without_taps(across)) std::fill_n(out.x, s.batch * s.in_size(), 0.0f);
     }
     // How the batch is cut depends on the shape alone, so that sums are the same with any number of threads.

@@ -11,6 +11,7 @@ struct Forward {
     const ConvShape& shape;
     const Maps& x;
     const float* weight_scale;
+    const int32_t* weight_sums;  // by output channel, for products of bytes
     const float* bias;
     const std::vector<Panels>& panels;  // by group
     const std::vector<int64_t>& places;  // of the outputs' first inputs in the maps of a block
@@ -36,14 +37,13 @@ struct Forward {
     // acc[samples * pixels][padded] of one group, from sample `first` on.
     void sums(int64_t first, int64_t samples, int64_t group, ConvWork& work, int64_t padded) const {
         const Placement at = placement(group);
-        const int64_t row = row_of(shape), size = map_of(shape), pixels = samples * shape.pixels();
-        work.wide.need(samples * size);
-        for (int64_t n = 0; n < samples; n++)
-            kernels.widen(x.q + (first + n) * shape.in_size(), at, x.zero[first + n], work.wide.data() + n * size);
+        const int64_t row = row_of(shape), pixels = samples * shape.pixels();
         const Panels& p = panels[size_t(group)];
+        lay_out(kernels, p, x.q + first * shape.in_size(), samples, shape.in_size(), at, [&](int64_t n) { return x.zero[first + n]; },
+                map_of(shape), work);
         const int64_t per_group = p.panels * INT8_PANEL;
-        kernels.gemm(work.wide.data(), places.data(), pixels, p.rows, row, p.pairs, p.values.data(), p.panels,
-                     shape.groups == 1 ? work.acc.data() : work.group_acc.data(), shape.groups == 1 ? padded : per_group);
+        multiply(kernels, p, work, places, pixels, row, shape.groups == 1 ? work.acc.data() : work.group_acc.data(),
+                 shape.groups == 1 ? padded : per_group);
         if (shape.groups == 1) return;
         for (int64_t k = 0; k < pixels; k++)
             std::copy_n(work.group_acc.data() + k * per_group, shape.group_out(), work.acc.data() + k * padded + group * shape.group_out());
@@ -60,6 +60,7 @@ struct Forward {
         for (int64_t n = first; n < first + samples; n++) {
             const int32_t* const acc = work.acc.data() + (n - first) * shape.pixels() * padded;
             per.set_scale(weight_scale, x.scale[n]);
+            if (panels[0].of_bytes()) per.set_offset(weight_sums, x.zero[n] + kernels.byte_bias);
             if (values != nullptr) {
                 kernels.scaled(acc, shape.pixels(), padded, per.view(), values + n * shape.out_size(), shape.out);
                 continue;
@@ -82,7 +83,10 @@ void conv_forward(const Int8& kernels, const ConvShape& s, const Maps& x, const 
     for (int64_t group = 0; group < s.groups; group++) pack_forward(kernels, s, weight, weight_scale.data(), group, panels[size_t(group)]);
     const int64_t together = samples_together(s.pixels(), s.batch);
     const std::vector<int64_t> places = Forward::places_of(s, together);
-    const Forward forward{kernels, s, x, weight_scale.data(), bias, panels, places};
+    std::vector<int32_t> sums;
+    for (const Panels& p : panels)
+        if (p.of_bytes()) sums.insert(sums.end(), p.sums.begin(), p.sums.begin() + s.group_out());
+    const Forward forward{kernels, s, x, weight_scale.data(), sums.data(), bias, panels, places};
     parallel_for((s.batch + together - 1) / together, threads, [&](int64_t k) {
         const int64_t first = k * together;
         forward.block(first, std::min(together, s.batch - first), q, scale, zero, values);

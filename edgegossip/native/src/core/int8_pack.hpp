@@ -19,16 +19,20 @@ struct Phase {
 // All phases of a dimension of `size` positions; those without taps have taps = 0.
 std::vector<Phase> phases_of(int64_t size, int64_t kernel, int64_t stride, int64_t pad);
 
-// Panels of one group, int16[panels][rows][pairs][16][2].
+// Panels of one group, as the kernels multiply them: int16[panels][rows][pairs][16][2], or of bytes int8[panels][rows][quads][16][4]
+// with the sum of every channel's weights.
 struct Panels {
-    int64_t rows = 0, pairs = 0, panels = 0;
+    int64_t rows = 0, steps = 0, panels = 0, together = 2;
     coding::Scratch<int16_t> values;
+    coding::Scratch<int8_t> bytes;
+    std::vector<int32_t> sums;
 
-    // The first value of a channel, and where that of a row and an index in the run lies from there.
-    int16_t* channel(int64_t c) const {
-        return values.data() + (c / INT8_PANEL * rows * pairs * INT8_PANEL + c % INT8_PANEL) * 2;
+    bool of_bytes() const { return together == 4; }
+    // Where the first value of a channel lies, and where that of a row and an index in the run does from there.
+    int64_t channel(int64_t c) const { return (c / INT8_PANEL * rows * steps * INT8_PANEL + c % INT8_PANEL) * together; }
+    int64_t place(int64_t row, int64_t index) const {
+        return (row * steps + index / together) * INT8_PANEL * together + index % together;
     }
-    int64_t place(int64_t row, int64_t index) const { return (row * pairs + index / 2) * INT8_PANEL * 2 + index % 2; }
 };
 
 inline int64_t panels_of(int64_t channels) { return (channels + INT8_PANEL - 1) / INT8_PANEL; }
@@ -41,7 +45,7 @@ void scales_by_input(const ConvShape& shape, const float* weight, float* scale);
 
 void pack_forward(const Int8& kernels, const ConvShape& shape, const float* weight, const float* scale, int64_t group, Panels& out);
 
-void pack_backward(const ConvShape& shape, const float* weight, const float* scale, int64_t group, const Phase& down,
+void pack_backward(const Int8& kernels, const ConvShape& shape, const float* weight, const float* scale, int64_t group, const Phase& down,
                    const Phase& across, Panels& out);
 
 }  // namespace edgegossip

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "int8_conv.hpp"
+#include "int8_pack.hpp"
 #include "scratch.hpp"
 
 namespace edgegossip {
@@ -54,6 +55,12 @@ public:
         for (int64_t t = 0; t < times_; t++, to += channels_)
             for (int64_t c = 0; c < channels_; c++) to[c] = factor * scales[c];
     }
+    // offset[c] = factor * sums[c]
+    void set_offset(const int32_t* sums, int32_t factor) {
+        int32_t* to = offset_.data();
+        for (int64_t t = 0; t < times_; t++, to += channels_)
+            for (int64_t c = 0; c < channels_; c++) to[c] = factor * sums[c];
+    }
     void set_shift(const float* shifts) {
         if (shifts == nullptr) {
             std::fill(shift_.begin(), shift_.end(), 0.0f);
@@ -71,12 +78,38 @@ private:
 
 // Scratch memory of one thread; it stays for the thread's next call.
 struct ConvWork {
-    coding::Scratch<int16_t> wide, wide_g, pairs, together;
+    coding::Scratch<int16_t> wide, pairs, together;  // wide and bytes: maps of a block, laid out for products
+    coding::Scratch<int8_t> bytes;
     coding::Scratch<int32_t> acc, group_acc;
     coding::Scratch<float> values, scaled_g;
     coding::Scratch<int8_t> g8;
     coding::Scratch<int16_t> g16;
 };
+
+// Maps of `samples` samples, `step` values apart from `first` on, laid out as `panels` takes them, `size` values each.
+template <class Zero>
+void lay_out(const Int8& kernels, const Panels& panels, const int8_t* first, int64_t samples, int64_t step, const Placement& at,
+             const Zero& zero_of, int64_t size, ConvWork& work) {
+    if (panels.of_bytes())
+        work.bytes.need(samples * size);
+    else
+        work.wide.need(samples * size);
+    for (int64_t n = 0; n < samples; n++) {
+        if (panels.of_bytes())
+            kernels.spread(first + n * step, at, zero_of(n), work.bytes.data() + n * size);
+        else
+            kernels.widen(first + n * step, at, zero_of(n), work.wide.data() + n * size);
+    }
+}
+
+// Int8::gemm or gemm_bytes of what lay_out() made.
+inline void multiply(const Int8& kernels, const Panels& p, const ConvWork& work, const std::vector<int64_t>& places, int64_t pixels, int64_t row,
+                     int32_t* acc, int64_t stride) {
+    if (p.of_bytes())
+        kernels.gemm_bytes(work.bytes.data(), places.data(), pixels, p.rows, row, p.steps, p.bytes.data(), p.panels, acc, stride);
+    else
+        kernels.gemm(work.wide.data(), places.data(), pixels, p.rows, row, p.steps, p.values.data(), p.panels, acc, stride);
+}
 
 inline ConvWork& conv_work() {
     static thread_local ConvWork work;

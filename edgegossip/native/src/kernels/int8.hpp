@@ -57,6 +57,15 @@ struct Int8 {
     void (*gemm)(const int16_t* x, const int64_t* at, int64_t pixels, int64_t rows, int64_t row_step, int64_t pairs, const int16_t* weights,
                  int64_t panels, int32_t* acc, int64_t stride);
 
+    // The same with operands of 8 bits, four at a time, where one instruction multiplies and adds those; elsewhere null. Maps are
+    // bytes q + byte_bias (x86-64 takes unsigned ones), so every weight counts byte_bias + zero times too much.
+    int32_t byte_bias;
+    // As widen: the bytes of map, and of zero around it and behind.
+    void (*spread)(const int8_t* map, const Placement& at, int32_t zero, int8_t* out);
+    // As gemm, for panels of int8[rows][quads][16][4].
+    void (*gemm_bytes)(const int8_t* x, const int64_t* at, int64_t pixels, int64_t rows, int64_t row_step, int64_t quads,
+                       const int8_t* weights, int64_t panels, int32_t* acc, int64_t stride);
+
     // out[o][i] += scale * sum over pixels p of g[p][o] x[p][i], i < run. Pixel (y, 2 k + b) of x starts at y * row_step +
     // (2 k + b) * pixel_step; g is int16[rows][pairs][outs][2]. `limit` pairs cannot overflow an int32.
     void (*products)(const int16_t* x, int64_t row_step, int64_t pixel_step, const int16_t* g, int64_t rows, int64_t pairs,

@@ -1,0 +1,89 @@
+"""`edgegossip bench int8 --inference`: prediction with our kernels, and with the exported models in onnxruntime, beside torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from edgegossip import native
+from edgegossip.bench.int8 import variants
+from edgegossip.bench.timing import interleaved
+from edgegossip.int8 import qdq
+
+Row = dict[str, Any]
+Predict = Callable[[], object]
+HEAD = (
+    "model       batch  threads  isa          int8 ms  batchnorm ms  evonorm ms  speed-up  vs evonorm"
+    "  onnx int8 ms  speed-up  onnx fp32 ms"
+)
+NOTES = (
+    "ms: one prediction of the batch, medians in turn; batchnorm, evonorm: torch fp32, channels last",
+    "speed-up: over batchnorm in torch",
+    "onnx: onnxruntime, of the int8 model as QDQ and of the batchnorm model in fp32",
+)
+_OWN = ("int8", "batchnorm", "evonorm-s0")
+
+
+def measure(model: str, batch: int, threads: int, repeat: int) -> Row:
+    """One row. The onnx figures are None where onnx or onnxruntime is not installed."""
+    trainings = {name: variants.training_of(name, model, batch, 16) for name in _OWN}
+    for training in trainings.values():
+        training.model.eval()
+    with TemporaryDirectory() as folder, torch.inference_mode():
+        work = {name: _prediction(training) for name, training in trainings.items()}
+        for name in ("int8", "batchnorm"):
+            made = _onnx(trainings[name], name, Path(folder), threads)
+            if made is not None:
+                work[f"onnx {name}"] = made
+        seconds = interleaved(work, repeat)
+    ms = {name: 1e3 * seconds[name] if name in seconds else None for name in (*_OWN, "onnx int8", "onnx batchnorm")}
+    own, batchnorm, onnx = seconds["int8"], seconds["batchnorm"], seconds.get("onnx int8")
+    return {
+        "model": model,
+        "batch": batch,
+        "threads": threads,
+        "isa": native.isa(),
+        "predict_ms": ms["int8"],
+        "fp32_batchnorm_ms": ms["batchnorm"],
+        "fp32_evonorm_ms": ms["evonorm-s0"],
+        "speedup_vs_batchnorm": batchnorm / own,
+        "speedup_vs_evonorm": seconds["evonorm-s0"] / own,
+        "onnx_int8_ms": ms["onnx int8"],
+        "onnx_speedup_vs_batchnorm": None if onnx is None else batchnorm / onnx,
+        "onnx_fp32_ms": ms["onnx batchnorm"],
+    }
+
+
+def _prediction(training: variants.Training) -> Predict:
+    return lambda: training.model(training.inputs)
+
+
+def _onnx(training: variants.Training, variant: str, folder: Path, threads: int) -> Predict | None:
+    """The model as an ONNX file in a session of onnxruntime; an int8 one as QDQ."""
+    try:
+        from edgegossip.export import onnx_file
+    except ImportError:
+        return None
+    module, inputs = training.model, training.inputs.contiguous()
+    if variant == "int8":
+        module = qdq.qdq_twin(module, [inputs])
+    onnx_file.write(module, inputs[:1], folder / f"{variant}.onnx")
+    run = onnx_file.runner(folder / f"{variant}.onnx", threads)
+    return None if run is None else lambda: run(inputs)
+
+
+def line(row: Row) -> str:
+    """One row."""
+    onnx_ms, onnx_fp32, speed = (
+        "-" if row[key] is None else f"{row[key]:.{digits}f}"
+        for key, digits in (("onnx_int8_ms", 1), ("onnx_fp32_ms", 1), ("onnx_speedup_vs_batchnorm", 2))
+    )
+    return (
+        f"{row['model']:<11} {row['batch']:>5}  {row['threads']:>7}  {row['isa']:<11}  {row['predict_ms']:>7.1f}"
+        f"  {row['fp32_batchnorm_ms']:>12.1f}  {row['fp32_evonorm_ms']:>10.1f}  {row['speedup_vs_batchnorm']:>8.2f}"
+        f"  {row['speedup_vs_evonorm']:>10.2f}  {onnx_ms:>12}  {speed:>8}  {onnx_fp32:>12}"
+    )

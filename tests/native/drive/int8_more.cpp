@@ -1,0 +1,89 @@
+#include "core/int8_embedding.hpp"
+#include "core/int8_pool.hpp"
+#include "int8.hpp"
+
+namespace {
+
+using namespace edgegossip;
+using drive::Batch, drive::add, drive::floats, drive::quantised;
+
+// Overlapping windows, padding, ceil_mode's last window, one pixel.
+constexpr PoolShape POOLS[] = {
+    {2, 7, 9, 5, 3, 3, 2, 2, 1, 1, 4, 5}, {3, 6, 4, 33, 2, 2, 2, 2, 0, 0, 3, 2}, {1, 5, 5, 16, 2, 3, 2, 3, 0, 0, 3, 2}, {2, 1, 1, 3, 1, 1, 1, 1, 0, 0, 1, 1},
+};
+constexpr EmbeddingShape TABLES[] = {{3, 9, 5, 7}, {1, 1, 1, 1}, {6, 40, 100, 33}};
+
+void run_pool(const Isa& isa) {
+    drive::Random random;
+    drive::Hash hash;
+    for (const PoolShape& s : POOLS) {
+        const Batch x = quantised(*isa.int8, random, s.batch, s.in_size(), 1.0f);
+        const std::vector<float> g = floats(random, s.batch * s.out_size(), 1.0f);
+        std::vector<int8_t> q(g.size());
+        std::vector<uint8_t> tap(g.size());
+        max_pool(*isa.int8, s, x.q.data(), q.data(), tap.data(), 2);
+        hash.add(q.data(), q.size());
+        hash.add(tap.data(), tap.size());
+        std::vector<float> dx(size_t(s.batch * s.in_size())), y(g.size());
+        if (taps_inside(s, tap.data())) max_pool_backward(s, tap.data(), g.data(), dx.data(), 2);
+        add(hash, dx);
+        for (const bool count_padding : {false, true}) {
+            average_pool(s, x.view(), count_padding, y.data(), 2);
+            average_pool_backward(s, g.data(), count_padding, dx.data(), 2);
+            add(hash, y);
+            add(hash, dx);
+        }
+    }
+    drive::report(isa, "int8_pool", hash);
+}
+
+void run_embedding(const Isa& isa) {
+    drive::Random random;
+    drive::Hash hash;
+    for (const EmbeddingShape& s : TABLES) {
+        const std::vector<float> table = floats(random, s.rows * s.width, 1.0f), g = floats(random, s.batch * s.size(), 1e-3f);
+        std::vector<int64_t> ids(size_t(s.batch * s.length));
+        for (int64_t& id : ids) id = int64_t(random.next() % uint64_t(s.rows));
+        Batch y(s.batch, s.size());
+        embedding_forward(*isa.int8, s, ids.data(), table.data(), y.q.data(), y.scale.data(), y.zero.data(), 2);
+        y.add_to(hash);
+        for (const bool wide : {false, true}) {
+            std::vector<float> dw(table.size());
+            embedding_backward(*isa.int8, s, ids.data(), g.data(), random.next(), wide, 0, dw.data(), 2);
+            add(hash, dw);
+        }
+    }
+    drive::report(isa, "int8_embedding", hash);
+}
+
+// The backward pass over a convolution and the norm behind it in one step, on one thread and on three.
+void run_conv_norm(const Isa& isa) {
+    constexpr ConvShape CONVS[] = {{9, 8, 8, 5, 16, 3, 3, 1, 1, 1, 1, 1}, {4, 6, 5, 8, 24, 1, 1, 2, 2, 0, 0, 2}};
+    drive::Random random;
+    for (const int threads : {1, 3}) {
+        drive::Hash hash;
+        random = drive::Random();
+        for (const ConvShape& s : CONVS) {
+            const NormShape norm{s.batch, s.pixels(), s.out, 8, s.pixels() % 4 == 0 ? 4 : 3};
+            const Batch x = quantised(*isa.int8, random, s.batch, s.in_size(), 1.0f), y = quantised(*isa.int8, random, s.batch, s.out_size(), 2.0f);
+            const std::vector<float> weight = floats(random, s.weights(), 0.5f), g = floats(random, s.batch * s.out_size(), 1e-3f);
+            const std::vector<float> v = floats(random, s.out, 2.0f), gamma = floats(random, s.out, 1.0f), beta = floats(random, s.out, 1.0f);
+            std::vector<float> dx(size_t(s.batch * s.in_size())), dw(weight.size()), db(v.size()), dv(v.size()), dgamma(v.size()), dbeta(v.size());
+            const EvoNormGradient gradient(*isa.int8, norm, y.view(), {v.data(), gamma.data(), beta.data()}, g.data());
+            conv_backward(*isa.int8, s, x.view(), weight.data(), gradient, random.next(), true, {dx.data(), dw.data(), db.data()}, threads);
+            gradient.parameters(dv.data(), dgamma.data(), dbeta.data());
+            for (std::vector<float>* values : {&dx, &dw, &db, &dv, &dgamma, &dbeta}) add(hash, *values);
+        }
+        drive::report(isa, "int8_conv_evonorm_backward", hash);  // the same key twice: both lines must agree
+    }
+}
+
+void run(const Isa& isa) {
+    run_pool(isa);
+    run_embedding(isa);
+    run_conv_norm(isa);
+}
+
+const drive::Part part(run);
+
+}  // namespace
