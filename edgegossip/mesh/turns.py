@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from edgegossip.mesh import interrupts
@@ -38,6 +39,7 @@ class TurnLoop:
         self._entered = 0  # callers that took the loop so far
         self._vacant_s = 0.0  # since when nobody runs the loop
         self._alarm: asyncio.TimerHandle | None = None  # lets the caller look at the clock; may come early, never late
+        self._actions: deque[Callable[[], None]] = deque()  # left to the loop by `act`, not begun yet
         self._ended = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -63,12 +65,19 @@ class TurnLoop:
         return True
 
     def act(self, action: Callable[[], None]) -> None:
-        """Call `action` as the loop would: here and now when nobody runs the loop, else soon. It must not wait."""
+        """Call `action` as the loop would, after those before it: here and now when nobody runs the loop, else soon. It must not
+        wait."""
         with self._lock:
-            if not (self._thread_runs or self._caller):
+            # One that was left to the loop may still be there when nobody runs that any more: an alarm stopped it first.
+            if not (self._thread_runs or self._caller or self._actions):
                 interrupts.held(action, _nothing)
             elif not self.loop.is_closed():
-                self.loop.call_soon_threadsafe(action)
+                self._actions.append(action)
+                self.loop.call_soon_threadsafe(self._do_actions)
+
+    def _do_actions(self) -> None:
+        while self._actions:
+            self._actions.popleft()()
 
     def stop_wait(self) -> None:
         """Let the caller in `wait` look whether it is `ready`. From any thread; cheap when nobody waits."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -130,16 +132,12 @@ def cut_connections(address: str) -> None:
 
     host, port = address.split(":")
     for name in os.listdir("/proc/self/fd"):
-        try:
-            handle = socket.socket(fileno=os.dup(int(name)))
-        except OSError:
-            continue
-        with handle:
-            try:
+        with suppress(OSError, TypeError):  # no socket, or not connected any more
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as handle:
                 if handle.getpeername()[:2] == (host, int(port)):
                     handle.shutdown(socket.SHUT_RDWR)
-            except (OSError, TypeError):
-                continue
 
 
 def test_an_idle_node_without_torch_is_small(b):

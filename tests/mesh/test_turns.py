@@ -184,6 +184,35 @@ def test_work_is_done_whoever_runs_the_loop(turns):
     assert done == list(range(200))
 
 
+def test_actions_keep_their_order_when_the_loop_stops_before_one_of_them(turns, monkeypatch):
+    """As an alarm that the last caller left behind stops it: frames of one board would change places."""
+    assert where(turns) == "mesh turns"
+    begin, stopped, go_on = turns._begin, threading.Event(), threading.Event()
+
+    def pause() -> bool:
+        stopped.set()
+        go_on.wait(PATIENCE_S)
+        return begin()
+
+    def first_and_stop() -> None:
+        turns.act(lambda: done.append("first"))
+        turns.loop.stop()
+
+    done: list[str] = []
+    monkeypatch.setattr(turns, "_begin", pause)
+    turns.loop.call_soon_threadsafe(first_and_stop)
+    assert stopped.wait(PATIENCE_S) and done == []
+    turns.act(lambda: done.append("second"))
+    assert done == []
+    go_on.set()
+    where(turns)
+    assert done == ["first", "second"]
+    turns.wait(lambda: True, PATIENCE_S)
+    turns.act(lambda: done.append("third"))
+    where(turns)
+    assert done[2:] == ["third"]
+
+
 def test_the_end_releases_the_one_who_waits():
     turns, left = TurnLoop("mesh turns"), []
     waiter = threading.Thread(target=lambda: left.append(turns.wait(lambda: False, None)))
