@@ -119,10 +119,11 @@ class Board:
             "-initrd",
             str(boot / "initrd"),
         ]
-        if self.machine == "raspi3b":
+        if self.machine == "raspi3b":  # a Pi's console is its second UART; Bluetooth has the first
             return [
                 *("qemu-system-aarch64", "-M", "raspi3b", *common, "-dtb", str(boot / "bcm2837-rpi-3-b.dtb")),
-                *("-serial", f"file:{self.console}", "-append", f"console=ttyAMA0,115200 earlycon {words}"),
+                *("-serial", f"file:{self.console.with_suffix('.uart0')}", "-serial", f"file:{self.console}"),
+                *("-append", f"console=ttyAMA0,115200 console=ttyS1,115200 earlycon=pl011,0x3f201000 {words}"),
                 *("-drive", f"if=sd,format=raw,file={self.card}", "-netdev", network, "-device", "usb-net,netdev=n0"),
             ]
         return [
