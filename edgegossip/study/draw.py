@@ -15,7 +15,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullForma
 
 from edgegossip.report.style import INK, MUTED, STYLE, class_colors, new_figure, save
 from edgegossip.report.units import printable
-from edgegossip.study.plots import Variant
+from edgegossip.study.plots import Point, Variant
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 _LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (5, 4)))
@@ -42,13 +42,27 @@ def draw_bytes(variants: Sequence[Variant], study: str, path: Path) -> Path:
     """Accuracy on the way, against the bytes that a node has sent until then."""
 
     def draw(axes: Axes, v: Variant, color: str, mark: int) -> None:
-        x, y = zip(*v.by_bytes, strict=True)
-        dots = "" if len(x) > 30 else _MARKERS[mark % len(_MARKERS)]
-        style: dict[str, Any] = {"linestyle": _LINES[mark % len(_LINES)], "marker": dots, "markersize": 3.5}
-        axes.plot(x, y, color=color, linewidth=1.4, alpha=0.9, **style)
+        _curve(axes, v.by_bytes, color, mark)
 
     shown = [v for v in variants if v.by_bytes]
     return _panels(shown, f"{study}: accuracy against bytes sent", path, draw, _bytes_axes, lines=True)
+
+
+def draw_loss(variants: Sequence[Variant], study: str, path: Path) -> Path:
+    """Training loss on the way, against the bits that a node has sent until then, as in ElastiCL's Figure 1."""
+
+    def draw(axes: Axes, v: Variant, color: str, mark: int) -> None:
+        _curve(axes, v.loss_by_bits, color, mark)
+
+    shown = [v for v in variants if v.loss_by_bits]
+    return _panels(shown, f"{study}: loss against bits sent", path, draw, _loss_axes, lines=True)
+
+
+def _curve(axes: Axes, points: Sequence[Point], color: str, mark: int) -> None:
+    x, y = zip(*points, strict=True)
+    dots = "" if len(x) > 30 else _MARKERS[mark % len(_MARKERS)]
+    style: dict[str, Any] = {"linestyle": _LINES[mark % len(_LINES)], "marker": dots, "markersize": 3.5}
+    axes.plot(x, y, color=color, linewidth=1.4, alpha=0.9, **style)
 
 
 def draw_consensus(variants: Sequence[Variant], study: str, path: Path) -> Path:
@@ -77,6 +91,14 @@ def _bytes_axes(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("bytes sent by a node")
     _percent(axes)
+
+
+def _loss_axes(axes: Axes) -> None:
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(EngFormatter(unit="bit"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("bits sent by a node")
+    axes.set_ylabel("training loss")
 
 
 def _percent(axes: Axes) -> None:

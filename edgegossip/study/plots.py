@@ -35,23 +35,26 @@ class Variant:
     accuracy: float
     accuracy_std: float  # 0 with one seed
     by_bytes: list[Point] = field(default_factory=list)  # (bytes sent by a node, accuracy of the averaged model)
+    loss_by_bits: list[Point] = field(default_factory=list)  # (bits sent by a node, loss on its own data)
     by_round: list[Point] = field(default_factory=list)  # (round, consensus distance)
 
 
 def write_plots(folder: Path, cases: Sequence[Case], results: Mapping[str, Result]) -> list[Path]:
-    """accuracy-bits.png, accuracy-bytes.png and consensus.png in `folder`; those without data are left out. Raises
+    """accuracy-bits.png, accuracy-bytes.png, loss-bits.png and consensus.png in `folder`; those without data are left out. Raises
     HostError without matplotlib."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         raise HostError("plots need matplotlib: pip install 'edgegossip[report]'") from None
-    from edgegossip.study.draw import draw_bits, draw_bytes, draw_consensus
+    from edgegossip.study.draw import draw_bits, draw_bytes, draw_consensus, draw_loss
 
     found, study, written = variants(cases, results), folder.resolve().name, []
     if any(v.bits_per_value > 0 for v in found):
         written.append(draw_bits(found, study, folder / "accuracy-bits.png"))
     if any(v.by_bytes for v in found):
         written.append(draw_bytes(found, study, folder / "accuracy-bytes.png"))
+    if any(v.loss_by_bits for v in found):
+        written.append(draw_loss(found, study, folder / "loss-bits.png"))
     if any(y > 0 for v in found for _, y in v.by_round):
         written.append(draw_consensus(found, study, folder / "consensus.png"))
     return written
@@ -77,6 +80,7 @@ def _variant(look: tuple[str, str, str], results: Sequence[Result]) -> Variant:
         accuracy=statistics.fmean(rates),
         accuracy_std=statistics.stdev(rates) if len(rates) > 1 else 0.0,
         by_bytes=_mean_curve([_learning(result) for result in results]),
+        loss_by_bits=_mean_curve([_losing(result) for result in results]),
         by_round=_mean_curve([[(r, d) for r, d in result["consensus_distance"]] for result in results]),
     )
 
@@ -86,6 +90,12 @@ def _learning(result: Result) -> list[Point]:
     nodes, sent = result["nodes"], result["sent_bytes"]
     points = [(entry["sent_bytes"] / nodes, entry["accuracy"]) for entry in result["curve"]]
     return [*points, ((sent["payload"] + sent["overhead"]) / nodes, result["accuracy"]["averaged"])]
+
+
+def _losing(result: Result) -> list[Point]:
+    """Training losses of a run, where its curve has them."""
+    nodes = result["nodes"]
+    return [(8 * e["sent_bytes"] / nodes, e["train_loss"]) for e in result["curve"] if e.get("train_loss") is not None]
 
 
 def _mean_curve(curves: Sequence[Sequence[Point]]) -> list[Point]:

@@ -12,7 +12,7 @@ from edgegossip.types import HostError
 
 
 def fake(case, accuracy=0.5, distances=((0, 1.0), (5, 0.1)), state="done"):
-    curve = [{"round": 2, "sent_bytes": 400, "accuracy": accuracy / 2}]
+    curve = [{"round": 2, "sent_bytes": 400, "accuracy": accuracy / 2, "train_loss": 2.0 - accuracy}]
     figures = {"bits_per_value": 8.0, "sent_bytes": {"payload": 700, "overhead": 100}, "nodes": 4}
     rates = {"accuracy": {"averaged": accuracy}, "curve": curve, "consensus_distance": [list(d) for d in distances]}
     return {"key": case.key, "state": state, **figures, **rates}
@@ -56,6 +56,7 @@ def test_points_are_means_over_the_seeds_that_did_not_fail():
     (found,) = variants(cases, results)
     assert found.accuracy == pytest.approx(0.7) and found.accuracy_std == pytest.approx(0.02**0.5)
     assert found.by_bytes == [(100, pytest.approx(0.35)), (200, pytest.approx(0.7))]
+    assert found.loss_by_bits == [(800, pytest.approx(1.3))]
     assert found.by_round == [(0, 1.0), (5, pytest.approx(0.1))]
 
 
@@ -66,7 +67,12 @@ def test_the_figures_are_drawn(tmp_path):
     points = product([("data.skew", [0.0, 0.5, 0.8, 0.9]), ("codec.name", ["fp32", "bf16"])])
     cases = make_cases(Recipe(), Plan(), points, (1, 2))
     written = write_plots(tmp_path, cases, faked(cases))
-    assert [path.name for path in written] == ["accuracy-bits.png", "accuracy-bytes.png", "consensus.png"]
+    assert [path.name for path in written] == [
+        "accuracy-bits.png",
+        "accuracy-bytes.png",
+        "loss-bits.png",
+        "consensus.png",
+    ]
     for path in written:
         image = imread(path)[..., :3]
         assert image.shape[0] > 500 and np.unique(np.round(255 * image).astype(int) @ [65536, 256, 1]).size > 50
@@ -75,7 +81,7 @@ def test_the_figures_are_drawn(tmp_path):
 def test_figures_without_data_are_left_out(tmp_path):
     pytest.importorskip("matplotlib")
     cases = make_cases(Recipe(), Plan(), [{}])
-    assert len(write_plots(tmp_path, cases, faked(cases, distances=()))) == 2
+    assert len(write_plots(tmp_path, cases, faked(cases, distances=()))) == 3
     assert write_plots(tmp_path, cases, faked(cases, state="failed")) == []
 
 
