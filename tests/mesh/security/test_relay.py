@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -156,3 +158,17 @@ def test_an_idle_relay_takes_no_time(relay):
     before = time.process_time()
     time.sleep(0.5)
     assert time.process_time() - before < 0.4
+
+
+def test_a_process_may_end_while_a_thread_is_in_it():
+    """Python ends a daemon thread that wants its lock back by unwinding, which C++ answers with SIGABRT."""
+    busy = "while True: relay.cut(1)"
+    lines = (
+        "import threading, time",
+        "from edgegossip.mesh.security.relay import Relay",
+        "relay = Relay()",
+        f"threading.Thread(target=exec, args=({busy!r}, dict(relay=relay)), daemon=True).start()",
+        "time.sleep(0.2)",
+    )
+    ended = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "../bind.hpp"
+#include "../gil.hpp"
 #include "../core/quantised.hpp"
 #include "../core/scales.hpp"
 #include "quantiser_spec.hpp"
@@ -85,7 +86,7 @@ int64_t coding_encode(nb::handle spec_object, nb::handle x_object, nb::handle of
     int64_t at = 0;
     const float* given = scales.data();
     {
-        nb::gil_scoped_release unlocked;
+        WithoutGil unlocked;
         DefaultFloatEnv env;
         for (int64_t k = 0; k < tensors && at >= 0; k++) {
             const int64_t start = offsets[size_t(k)], n = offsets[size_t(k) + 1] - start;
@@ -117,7 +118,7 @@ std::tuple<int64_t, int64_t> coding_decode(nb::handle spec_object, nb::handle bo
     const int64_t tensors = int64_t(offsets.size()) - 1;
     if (tensor < 0 || tensor > tensors) throw nb::value_error("there is no such tensor");
     {
-        nb::gil_scoped_release unlocked;
+        WithoutGil unlocked;
         DefaultFloatEnv env;
         const Mode mode = !out ? Mode::CHECK : weight ? Mode::ADD : Mode::STORE;
         for (; tensor < tensors && position >= 0; tensor++) {

@@ -1,4 +1,5 @@
 #include "../bind.hpp"
+#include "../gil.hpp"
 
 namespace edgegossip {
 namespace {
@@ -7,7 +8,7 @@ int64_t first_nonfinite(nb::handle x_object, nb::handle offsets_object, const Na
     const Kernels& kernels = *choose(isa_name).kernels;
     const Buffer<float> x(x_object, "x", false);
     const std::vector<int64_t> offsets = read_offsets(offsets_object, x.size());
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     return kernels.general.first_nonfinite(x.data(), offsets.data(), int64_t(offsets.size()) - 1);
 }
 

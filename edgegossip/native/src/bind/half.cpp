@@ -1,4 +1,5 @@
 #include "../bind.hpp"
+#include "../gil.hpp"
 #include "../parallel.hpp"
 
 namespace edgegossip {
@@ -33,7 +34,7 @@ int64_t floats_encode(const std::string& form_name, nb::handle x_object, nb::han
     const std::vector<int64_t> offsets = read_offsets(offsets_object, x.size());
     const Buffer<uint8_t> out(out_object, "out", true);
     out.expect_size(form.bytes * x.size());
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     const bool good = all_pieces(x.size(), threads, [&](int64_t start, int64_t count) {
         return form.encode(x.data() + start, count, out.data() + form.bytes * start);
@@ -46,7 +47,7 @@ bool floats_finite(const std::string& form_name, nb::handle body_object, const N
     const Buffer<uint8_t> body(body_object, "body", false);
     const int64_t n = body.size() / form.bytes;
     body.expect_size(form.bytes * n);
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     return form.finite(body.data(), n);
 }
 
@@ -58,7 +59,7 @@ bool floats_decode(const std::string& form_name, nb::handle body_object, nb::han
     const Buffer<uint8_t> body(body_object, "body", false);
     body.expect_size(form.bytes * out.size());
     const float narrow = weight ? checked_weight(*weight) : 1.0f;
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     const auto piece = [&](int64_t start) { return body.data() + form.bytes * start; };
     if (weight && !all_pieces(out.size(), threads, [&](int64_t start, int64_t count) { return form.finite(piece(start), count); }))

@@ -3,6 +3,7 @@
 #include "../core/int8_pool.hpp"
 
 #include "../bind.hpp"
+#include "../gil.hpp"
 
 namespace edgegossip {
 namespace {
@@ -99,7 +100,7 @@ void quantise(nb::handle x_object, int64_t batch, nb::handle q_object, nb::handl
     if (batch < 1 || x.size() % batch != 0) throw nb::value_error("the batch must divide x");
     const int64_t size = x.size() / batch;
     const MapBuffers out(q_object, scale_object, zero_object, true, batch, size);
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     quantise_maps(kernels, x.data(), batch, size, out.q.data(), out.scale.data(), out.zero.data(), threads);
 }
@@ -113,7 +114,7 @@ void add(nb::handle a_q, nb::handle a_scale, nb::handle a_zero, nb::handle b_q, 
     const int64_t size = total / batch;
     const MapBuffers a(a_q, a_scale, a_zero, false, batch, size), b(b_q, b_scale, b_zero, false, batch, size);
     const MapBuffers out(q_object, scale_object, zero_object, true, batch, size);
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     add_maps(kernels, a.view(), b.view(), batch, size, out.q.data(), out.scale.data(), out.zero.data(), threads);
 }
@@ -130,7 +131,7 @@ void conv(const Numbers& numbers, nb::handle x_q, nb::handle x_scale, nb::handle
     const MaybeFloats bias(bias_object, "bias", false, s.out), values(values_object, "values", true, s.batch * s.out_size());
     std::optional<MapBuffers> out;
     if (values.data() == nullptr) out.emplace(q_object, scale_object, zero_object, true, s.batch, s.out_size());
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     conv_forward(kernels, s, x.view(), weight.data(), bias.data(), out ? out->q.data() : nullptr, out ? out->scale.data() : nullptr,
                  out ? out->zero.data() : nullptr, values.data(), threads);
@@ -147,7 +148,7 @@ void conv_back(const Numbers& numbers, nb::handle x_q, nb::handle x_scale, nb::h
     weight.expect_size(s.weights());
     g.expect_size(s.batch * s.out_size());
     const MaybeFloats dx(dx_object, "dx", true, s.batch * s.in_size()), dw(dw_object, "dw", true, s.weights()), db(db_object, "db", true, s.out);
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     conv_backward(kernels, s, x.view(), weight.data(), ArrayGradient(g.data(), s.out_size()), key, wide, {dx.data(), dw.data(), db.data()},
                   threads);
@@ -168,7 +169,7 @@ void norm(const Numbers& numbers, nb::handle y_q, nb::handle y_scale, nb::handle
     const NormShape s = norm_shape(numbers);
     const MapBuffers y(y_q, y_scale, y_zero, false, s.batch, s.size()), out(q_object, scale_object, zero_object, true, s.batch, s.size());
     const NormBuffers with(v, gamma, beta, false, s.channels);
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     evonorm_forward(kernels, s, y.view(), {with.v.data(), with.gamma.data(), with.beta.data()}, out.q.data(), out.scale.data(),
                     out.zero.data(), threads);
@@ -184,7 +185,7 @@ void norm_back(const Numbers& numbers, nb::handle y_q, nb::handle y_scale, nb::h
     const NormBuffers with(v, gamma, beta, false, s.channels), out(dv, dgamma, dbeta, true, s.channels);
     const Buffer<float> g(g_object, "g", false), dy(dy_object, "dy", true);
     for (const Buffer<float>* b : {&g, &dy}) b->expect_size(s.batch * s.size());
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     evonorm_backward(kernels, s, y.view(), {with.v.data(), with.gamma.data(), with.beta.data()}, g.data(),
                      {dy.data(), out.v.data(), out.gamma.data(), out.beta.data()}, threads);
@@ -207,7 +208,7 @@ void conv_norm_back(const Numbers& conv_numbers, nb::handle x_q, nb::handle x_sc
     g.expect_size(s.batch * s.out_size());
     const NormBuffers with(v, gamma, beta, false, n.channels), out(dv, dgamma, dbeta, true, n.channels);
     const MaybeFloats dx(dx_object, "dx", true, s.batch * s.in_size()), dw(dw_object, "dw", true, s.weights()), db(db_object, "db", true, s.out);
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     const EvoNormGradient gradient(kernels, n, y.view(), {with.v.data(), with.gamma.data(), with.beta.data()}, g.data());
     conv_backward(kernels, s, x.view(), weight.data(), gradient, key, wide, {dx.data(), dw.data(), db.data()}, threads);
@@ -225,7 +226,7 @@ void max_pool_forward(const Numbers& numbers, nb::handle x_q, nb::handle q_objec
     x.expect_size(s.batch * s.in_size());
     q.expect_size(s.batch * s.out_size());
     tap.expect_size(s.batch * s.out_size());
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     max_pool(kernels, s, x.data(), q.data(), tap.data(), threads);
 }
 
@@ -237,7 +238,7 @@ void max_pool_back(const Numbers& numbers, nb::handle tap_object, nb::handle g_o
     tap.expect_size(s.batch * s.out_size());
     g.expect_size(s.batch * s.out_size());
     out.expect_size(s.batch * s.in_size());
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     if (!taps_inside(s, tap.data())) throw nb::value_error("a tap lies outside the map");
     max_pool_backward(s, tap.data(), g.data(), out.data(), threads);
 }
@@ -249,7 +250,7 @@ void average(const Numbers& numbers, nb::handle x_q, nb::handle x_scale, nb::han
     const MapBuffers x(x_q, x_scale, x_zero, false, s.batch, s.in_size());
     const Buffer<float> out(out_object, "out", true);
     out.expect_size(s.batch * s.out_size());
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     average_pool(s, x.view(), count_padding, out.data(), threads);
 }
@@ -260,7 +261,7 @@ void average_back(const Numbers& numbers, nb::handle g_object, bool count_paddin
     const Buffer<float> g(g_object, "g", false), out(out_object, "out", true);
     g.expect_size(s.batch * s.out_size());
     out.expect_size(s.batch * s.in_size());
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     average_pool_backward(s, g.data(), count_padding, out.data(), threads);
 }
@@ -290,7 +291,7 @@ void embed(const Numbers& numbers, nb::handle ids_object, nb::handle table_objec
     const Buffer<float> table(table_object, "table", false);
     table.expect_size(s.rows * s.width);
     const MapBuffers out(q_object, scale_object, zero_object, true, s.batch, s.size());
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     embedding_forward(kernels, s, ids.data(), table.data(), out.q.data(), out.scale.data(), out.zero.data(), threads);
 }
@@ -305,7 +306,7 @@ void embed_back(const Numbers& numbers, nb::handle ids_object, nb::handle g_obje
     const Buffer<float> g(g_object, "g", false), dw(dw_object, "dw", true);
     g.expect_size(s.batch * s.size());
     dw.expect_size(s.rows * s.width);
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     embedding_backward(kernels, s, ids.data(), g.data(), key, wide, padding, dw.data(), threads);
 }

@@ -1,4 +1,5 @@
 #include "../bind.hpp"
+#include "../gil.hpp"
 #include "../core/lowrank.hpp"
 #include "../core/spectral.hpp"
 
@@ -19,7 +20,7 @@ bool sound(nb::handle factors_object, int64_t rows, int64_t cols, int64_t rank, 
     const FactorShape shape = checked_shape(rows, cols, rank, form);
     const Buffer<uint8_t> factors(factors_object, "factors", false);
     factors.expect_size(shape.bytes());
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     return factors_sound(kernels, shape, factors.data());
 }
 
@@ -32,7 +33,7 @@ void product(nb::handle factors_object, int64_t rows, int64_t cols, int64_t rank
     const Buffer<float> out(out_object, "out", true);
     out.expect_size(rows * cols);
     const float narrow = weight ? checked_weight(*weight) : 1.0f;
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     factors_product(kernels, shape, factors.data(), out.data(), weight ? Into::ADD : Into::WRITE, narrow);
 }
@@ -49,7 +50,7 @@ void step(nb::handle x_object, nb::handle error_object, double decay, int64_t ro
     for (const Buffer<float>* buffer : {&start, &next}) buffer->expect_size(rank * cols);
     factors.expect_size(shape.bytes());
     const float narrow = checked_weight(decay);
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     power_step(kernels, shape, x.data(), error.data(), narrow, start.data(), factors.data(), next.data(), residual.data());
 }
@@ -60,7 +61,7 @@ void corrected(nb::handle x_object, nb::handle error_object, double decay, nb::h
     error.expect_size(x.size());
     out.expect_size(x.size());
     const float narrow = checked_weight(decay);
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     kernels.matrix.corrected(x.data(), error.data(), x.size(), narrow, out.data());
 }
@@ -75,7 +76,7 @@ void basis(nb::handle x_object, int64_t rows, int64_t cols, nb::handle basis_obj
     x.expect_size(rows * cols);
     made.expect_size(side * side);
     norms.expect_size(side);
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     spectral_basis(kernels, x.data(), rows, cols, made.data(), norms.data());
 }
@@ -90,7 +91,7 @@ void atom(nb::handle x_object, int64_t rows, int64_t cols, nb::handle unit_objec
     unit.expect_size(rows < cols ? rows : cols);
     out.expect_size(rows < cols ? cols : rows);
     if (!(divisor > 0.0 && divisor <= 1.0)) throw nb::value_error("divisor must be above 0 and at most 1");
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     spectral_atom(kernels, x.data(), rows, cols, unit.data(), divisor, out.data());
 }

@@ -1,4 +1,5 @@
 #include "../bind.hpp"
+#include "../gil.hpp"
 
 namespace edgegossip {
 namespace {
@@ -10,7 +11,7 @@ int64_t minmax8_encode(nb::handle x_object, nb::handle offsets_object, nb::handl
     const int64_t tensors = int64_t(offsets.size()) - 1;
     const Buffer<uint8_t> out(out_object, "out", true);
     out.expect_size(8 * tensors + x.size());
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     return kernels.minmax8.encode(x.data(), offsets.data(), tensors, out.data());
 }
@@ -24,7 +25,7 @@ int64_t minmax8_decode(nb::handle body_object, nb::handle offsets_object, nb::ha
     const Buffer<uint8_t> body(body_object, "body", false);
     body.expect_size(8 * tensors + out.size());
     const float narrow = weight ? checked_weight(*weight) : 1.0f;
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     return kernels.minmax8.decode(body.data(), offsets.data(), tensors, out.data(), weight.has_value(), narrow);
 }

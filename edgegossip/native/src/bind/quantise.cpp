@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "../bind.hpp"
+#include "../gil.hpp"
 #include "../core/quantiser.hpp"
 #include "quantiser_spec.hpp"
 
@@ -16,7 +17,7 @@ bool quantise_norms(nb::handle x_object, int64_t bucket, bool linf, nb::handle s
     if (const char* error = quantiser_error(q)) throw nb::value_error(error);
     const Buffer<float> x(x_object, "x", false), scales(scales_object, "scales", true);
     scales.expect_size(count_of_scales(bucket, x.size()));
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     return kernels.quantise.norms(x.data(), x.size(), bucket, linf, scales.data());
 }
@@ -28,7 +29,7 @@ std::vector<std::tuple<double, double, double, double>> quantise_moments(nb::han
     const std::vector<int64_t> offsets = read_offsets(offsets_object, x.size());
     std::vector<std::tuple<double, double, double, double>> found(offsets.size() - 1);
     {
-        nb::gil_scoped_release unlocked;
+        WithoutGil unlocked;
         DefaultFloatEnv env;
         for (size_t k = 0; k < found.size(); k++) {
             double m[4] = {};
@@ -57,7 +58,7 @@ bool quantise(nb::handle spec_object, nb::handle x_object, uint64_t key, int64_t
     symbols.expect_size(bytes_of_symbols(spec.q, x.size()));
     check_first(first, spec.q.bucket);
     if (linf && spec.q.bucket == 0) throw nb::value_error("norms of buckets need a bucket");
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     if (linf)
         return kernels.quantise.quantise_with_norms(x.data(), x.size(), &spec.q, *linf, key, first, scales.data(), symbols.data());
@@ -74,7 +75,7 @@ bool dequantise(nb::handle spec_object, nb::handle symbols_object, nb::handle sc
     scales.expect_size(count_of_scales(spec.q.bucket, out.size()));
     symbols.expect_size(bytes_of_symbols(spec.q, out.size()));
     const float narrow = weight ? checked_weight(*weight) : 1.0f;
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     return kernels.quantise.dequantise(symbols.data(), out.size(), &spec.q, scales.data(), out.data(), weight.has_value(), narrow);
 }

@@ -3,6 +3,7 @@
 #include <system_error>
 
 #include "../bind.hpp"
+#include "../gil.hpp"
 
 namespace edgegossip {
 
@@ -18,8 +19,8 @@ void bind_relay(nb::module_& m) {
                      throw nb::python_error();
                  }
              })
-        .def("add", &Relay::add, nb::arg("outside"), nb::arg("inside"), nb::call_guard<nb::gil_scoped_release>())
-        .def("cut", &Relay::cut, nb::arg("id"), nb::call_guard<nb::gil_scoped_release>())
+        .def("add", &Relay::add, nb::arg("outside"), nb::arg("inside"), nb::call_guard<WithoutGil>())
+        .def("cut", &Relay::cut, nb::arg("id"), nb::call_guard<WithoutGil>())
         .def("fileno", &Relay::fileno)
         .def("ended",
              [](Relay& self) {
@@ -27,7 +28,7 @@ void bind_relay(nb::module_& m) {
                  for (const RelayEnded& e : self.ended()) rows.append(nb::make_tuple(e.id, e.in_bytes, e.out_bytes));
                  return rows;
              })
-        .def("close", &Relay::close, nb::call_guard<nb::gil_scoped_release>());
+        .def("close", &Relay::close, nb::call_guard<WithoutGil>());
 }
 
 }  // namespace edgegossip

@@ -1,6 +1,7 @@
 #include "../core/sparse.hpp"
 
 #include "../bind.hpp"
+#include "../gil.hpp"
 
 namespace edgegossip {
 namespace {
@@ -62,7 +63,7 @@ int64_t bind_topk_encode(nb::handle x, nb::handle offsets, nb::handle counts, co
     std::optional<Buffer<float>> zero, rest;
     if (!zero_object.is_none()) zero.emplace(zero_object, "zero", true), zero->expect_size(in.x.size());
     if (!rest_object.is_none()) rest.emplace(rest_object, "rest", true), rest->expect_size(in.x.size());
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     return topk_encode(in.kernels, in.x.data(), in.model, in.counts.data(), in.form, in.threads, zero ? zero->data() : nullptr,
                        rest ? rest->data() : nullptr, in.out.data());
@@ -71,7 +72,7 @@ int64_t bind_topk_encode(nb::handle x, nb::handle offsets, nb::handle counts, co
 int64_t bind_randk_encode(nb::handle x, nb::handle offsets, nb::handle counts, const std::string& values, bool unbiased,
                           uint64_t seed, nb::handle out, const Name& isa_name, std::optional<int> threads) {
     const Input in(x, offsets, counts, values, out, isa_name, threads);
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     return randk_encode(in.kernels, in.x.data(), in.model, in.counts.data(), in.form, unbiased, seed, in.threads, in.out.data());
 }
@@ -85,7 +86,7 @@ nb::tuple decode(nb::handle body_object, nb::handle offsets_object, nb::handle o
     const float narrow = weight ? checked_weight(*weight) : 1.0f;
     Verdict verdict;
     {
-        nb::gil_scoped_release unlocked;
+        WithoutGil unlocked;
         DefaultFloatEnv env;
         verdict = run(body.data(), body.size(), model_of(offsets), out.data(), weight.has_value(), narrow);
     }
@@ -111,7 +112,7 @@ nb::tuple bind_randk_decode(nb::handle body, nb::handle offsets, nb::handle out,
 double sum_of_squares(nb::handle x_object, const Name& isa_name) {
     const Kernels& kernels = *choose(isa_name).kernels;
     const Buffer<float> x(x_object, "x", false);
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     return kernels.sparse.sum_of_squares(x.data(), x.size());
 }
@@ -122,7 +123,7 @@ void accumulate(nb::handle u_object, nb::handle v_object, nb::handle g_object, d
     const Buffer<float> u(u_object, "u", false), v(v_object, "v", false), g(g_object, "g", false);
     const Buffer<float> u_next(u_next_object, "u_next", true), v_next(v_next_object, "v_next", true);
     for (const Buffer<float>* other : {&v, &g, &u_next, &v_next}) other->expect_size(u.size());
-    nb::gil_scoped_release unlocked;
+    WithoutGil unlocked;
     DefaultFloatEnv env;
     kernels.sparse.accumulate(u.data(), v.data(), g.data(), u.size(), float(momentum), float(factor), u_next.data(), v_next.data());
 }
