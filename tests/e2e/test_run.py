@@ -15,7 +15,8 @@ from edgegossip.training import layout_of
 from tests.e2e.command import Running, edgegossip
 
 MODES = ("gossip", "server")
-SHORT = ("--set", "run.rounds=12", "--set", "training.local_steps=2")
+ROUNDS = 6
+SHORT = ("--set", f"run.rounds={ROUNDS}", "--set", "training.local_steps=4")
 PARTS = ("compute", "encode", "transmit", "decode", "wait")
 LONG = ("--set", "run.rounds=100000", "--set", "evaluation.every=50000", "--no-plots")
 TWO = {"gossip": ("--set", "run.nodes=2", "--set", "gossip.topology=complete"), "server": ("--set", "run.nodes=2")}
@@ -46,18 +47,18 @@ def test_run_trains_and_accounts_for_bytes_and_seconds(mode: str, codec: str, tm
 
 def _check_accounts(folder: Path, mode: str, codec: str) -> None:
     result = json.loads((folder / "summary.json").read_text())
-    assert (result["mode"], result["nodes"], result["rounds"], result["failed_nodes"]) == (mode, 4, 12, [])
+    assert (result["mode"], result["nodes"], result["rounds"], result["failed_nodes"]) == (mode, 4, ROUNDS, [])
     assert 0.3 < result["accuracy"]["min"] <= result["accuracy"]["mean"] <= result["accuracy"]["max"] <= 1
     values = layout_of(recipes.load(f"quickstart-{mode}")).size
     bits = result["bits_per_value"]
     assert bits == 32 if codec == "fp32" else 8 < bits < 8.5
     copies = 2 if mode == "gossip" else 1
     sent = result["sent_bytes"]
-    assert sent["payload"] == pytest.approx(4 * 12 * copies * values * bits / 8)
+    assert sent["payload"] == pytest.approx(4 * ROUNDS * copies * values * bits / 8)
     assert sent["overhead"] > 0
     assert sent["payload"] + sent["overhead"] <= sent["socket"] * 1.001
     rows = [r for r in read_run(folder).metrics() if r.node.startswith("board")]
-    assert len(rows) == 4 * 12
+    assert len(rows) == 4 * ROUNDS
     for row in rows:
         parts = sum(row.number(f"time/{p}_s") or 0 for p in (*PARTS, "other"))
         assert parts == pytest.approx(row.number("time/round_s"), rel=1e-6)
@@ -86,7 +87,7 @@ def _check_folder(folder: Path) -> None:
     assert {"recipe.toml", "env.json", "events.jsonl", "metrics.jsonl", "summary.json", "checkpoint"} <= names
     assert len(list(folder.rglob("*.png"))) >= 3
     assert list((folder / "checkpoint").iterdir())
-    assert recipes.load(str(folder / "recipe.toml")).run.rounds == 12
+    assert recipes.load(str(folder / "recipe.toml")).run.rounds == ROUNDS
 
 
 @pytest.mark.parametrize("mode", ["gossip", pytest.param("server", marks=pytest.mark.slow)])

@@ -171,7 +171,8 @@ def test_below_min_nodes_the_run_ends_and_says_why(fleet: Fleet, sink: Memory) -
     assert fleet.children["board-1"].wait(PATIENCE_S) != 0
 
 
-@pytest.mark.parametrize("signum", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.slow  # tests/e2e/test_run.py has the same of the whole program
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_the_coordinator(signum: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.flower.parent", str(tmp_path), "1", "100000"]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
