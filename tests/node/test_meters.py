@@ -31,3 +31,14 @@ def test_sensors_are_looked_for_once_rounds_begin(monkeypatch):
     assert meters._machine._slow is not None
     values = meters()
     assert values["sys/peak_rss_bytes"] >= values["sys/rss_bytes"] > 0
+
+
+def test_coroutines_are_counted_seldom_and_told_always(monkeypatch):
+    asked = []
+    meters = NodeMeters()
+    meters.watch(lambda: asked.append(0) or len(asked))
+    monkeypatch.setattr(module, "TASKS_EVERY_S", 1e9)
+    assert [meters()["sys/tasks"] for _ in range(3)] == [1, 1, 1] and len(asked) == 1
+    monkeypatch.setattr(module, "TASKS_EVERY_S", 0.0)
+    meters._tasks_after_s = 0.0
+    assert [meters()["sys/tasks"] for _ in range(2)] == [2, 3]
