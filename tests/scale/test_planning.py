@@ -2,13 +2,14 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
-from edgegossip.scale import frames
+from edgegossip.scale import devices, frames
 from edgegossip.scale.devices import FleetProfile, LinkProfile, load_fleet
 from edgegossip.scale.plan import plan
 from edgegossip.scale.show import plan_text
@@ -40,6 +41,17 @@ def test_bytes_are_those_of_a_frame_and_seconds_go_with_the_shared_link(gossip):
     assert fast["limit"]["what"] == "raspberry-pi-4" and fast["round_s"] < slow["round_s"]
     assert slow["faster_codec"]["seconds"] < slow["round_s"]
     assert "shared link" in plan_text(slow) and slow["faster_codec"]["codec"] in plan_text(slow)
+
+
+def test_two_kinds_of_boards_that_are_equally_slow_limit_a_round_together(gossip, tmp_path):
+    """Neither of them alone shortens it, and it is not the latency."""
+    folder = Path(devices.__file__).parents[2] / "devices"
+    for name in "ab":
+        (tmp_path / f"{name}.toml").write_text((folder / "raspberry-pi-4.toml").read_text())
+    boards = tuple((str(tmp_path / f"{name}.toml"), 2) for name in "ab")
+    document = plan(gossip, FleetProfile("f", "f", boards, LinkProfile(latency_s=0.0)))
+    assert document["limit"]["what"] == "all boards" and document["limit"]["saves"] > 0.3
+    assert "limited by computing on all boards" in plan_text(document)
 
 
 @pytest.mark.parametrize(
