@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn import functional as F
 
 from edgegossip import int8
 from edgegossip.int8 import QuantisedTensor, norms
