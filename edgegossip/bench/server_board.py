@@ -32,6 +32,7 @@ class Least:
         import torch
 
         self.layout = layout
+        torch.set_num_threads(1)  # as a board of any recipe does, unless run.threads says otherwise
         self._step = torch.from_numpy(np.random.default_rng(2).standard_normal(layout.size).astype(np.float32) * STEP)
 
     def initial(self, seed: int) -> Vec:

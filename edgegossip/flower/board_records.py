@@ -24,6 +24,15 @@ class BoardRecords:
         self._layout, self._sink = layout, sink
         self._waiting: dict[NodeId, tuple[Round, dict[str, Value]]] = {}
 
+    @property
+    def waiting(self) -> dict[NodeId, tuple[Round, dict[str, Value]]]:
+        """Records that are not written yet; a process that is killed takes them along."""
+        return dict(self._waiting)
+
+    def resume(self, waiting: Mapping[NodeId, tuple[Round, Mapping[str, Value]]]) -> None:
+        """Those of an earlier process."""
+        self._waiting = {name: (round, dict(values)) for name, (round, values) in waiting.items()}
+
     def answered(self, name: NodeId, reply: Message) -> str | None:
         """Take the profile of an earlier round that came with an answer or a goodbye. What is wrong with it, if anything."""
         if reply.has_error() or name not in self._waiting:

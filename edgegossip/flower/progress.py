@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from edgegossip.flower.server_levels import ServerLevels
 from edgegossip.layout import Layout
-from edgegossip.types import DataError, LocalError, Round, Vec
+from edgegossip.profiling.records import Value
+from edgegossip.types import DataError, LocalError, NodeId, Round, Vec
 
 FORMAT = 1
 
@@ -26,6 +27,7 @@ class Progress:
     levels: ServerLevels | None = None
     evaluations: int = 0  # asked for so far
     evaluate_next: Round | None = None  # the model after this round is to be evaluated
+    records: Mapping[NodeId, tuple[Round, Mapping[str, Value]]] = field(default_factory=dict)  # that wait for a profile
 
     def plain(self) -> dict[str, Any]:
         """Arrays, numbers and texts only."""
@@ -39,6 +41,7 @@ class Progress:
             "levels": None if levels is None else [levels.loss, list(levels.first or ()), levels.levels],
             "evaluations": self.evaluations,
             "evaluate_next": self.evaluate_next,
+            "records": {name: [round, dict(values)] for name, (round, values) in self.records.items()},
         }
 
     @classmethod
@@ -62,6 +65,7 @@ class Progress:
                 levels,
                 int(found["evaluations"]),
                 found["evaluate_next"],
+                {name: (int(round), dict(values)) for name, (round, values) in found.get("records", {}).items()},
             )
-        except (KeyError, TypeError, ValueError, IndexError, LocalError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, LocalError) as error:
             raise DataError(f"the coordinator's checkpoint cannot be used: {error}") from None

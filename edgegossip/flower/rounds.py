@@ -108,6 +108,8 @@ class Rounds:
         self._combiner.restore(start.strategy)
         self._levels = start.levels
         self._evaluations.resume(start.evaluations, start.evaluate_next)
+        if self.records is not None:
+            self.records.resume(start.records)
         if start.reference is not None:
             self._downlink.resume(start.reference, start.round - 1)
 
@@ -121,6 +123,7 @@ class Rounds:
             self._levels,
             self._evaluations.asked,
             self._evaluations.wanted,
+            {} if self.records is None else self.records.waiting,
         )
 
     def _round(self, round: Round, x: Vec) -> Vec:

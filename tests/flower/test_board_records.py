@@ -53,6 +53,15 @@ def test_without_a_profile_a_round_has_what_the_update_said(records: BoardRecord
     assert written(sink) == [("pi", 0, None, 8), ("pi", 1, None, 8)]
 
 
+def test_what_waits_outlives_the_coordinator(records: BoardRecords, sink: Any) -> None:
+    records.used("pi", 3, Frame())
+    other = BoardRecords(toy.LAYOUT, sink)
+    other.resume(records.waiting)
+    assert other.answered("pi", reply(3, **{"time/compute_s": 1.5})) is None
+    other.end({})
+    assert written(sink) == [("pi", 3, 1.5, 8)]
+
+
 def test_a_profile_that_makes_no_sense_is_told_and_costs_nothing_else(records: BoardRecords, sink: Any) -> None:
     for content, why in (
         (RecordDict({protocol.PROFILE: MetricRecord({"time/compute_s": 1.0})}), "of which round"),

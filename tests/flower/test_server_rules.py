@@ -57,9 +57,10 @@ def test_progress_survives_bytes_with_the_strategys_moments() -> None:
     strategy.m_t, strategy.v_t = {"a": np.ones((5, 2))}, {"a": np.full((5, 2), 2.0)}  # type: ignore[attr-defined]
     levels = ServerLevels(20, 0.9, 1.5, (2.0, 0.1), 17)
     x = np.arange(LAYOUT.size, dtype=np.float32)
-    progress = Progress(7, x, x + 1, made.snapshot(), levels, 3, 6)
+    progress = Progress(7, x, x + 1, made.snapshot(), levels, 3, 6, {"pi": (6, {"train/loss": 0.5})})
     again = Progress.from_plain(from_bytes(to_bytes(progress.plain())), LAYOUT, ServerLevels(20, 0.9))
     assert (again.round, again.levels, again.evaluations, again.evaluate_next) == (7, levels, 3, 6)
+    assert again.records == {"pi": (6, {"train/loss": 0.5})}
     np.testing.assert_array_equal(again.reference, x + 1)
     other = combiner(make_strategy("fedadam", {"eta": 0.01}), channel, uniform=False)
     other.restore(again.strategy)

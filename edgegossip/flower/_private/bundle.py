@@ -6,6 +6,7 @@ import struct
 from collections.abc import Mapping
 
 BUNDLE_BYTES = 8 << 20  # of content in one request; what is larger travels object by object, as Flower sends it
+RUN_BUNDLE_BYTES = 32 << 20  # of replies to the coordinator, which is on the same machine
 TAKE_PATH, GIVE_PATH = "/edgegossip/take", "/edgegossip/give"  # of boards
 RUN_TAKE_PATH, RUN_GIVE_PATH = "/edgegossip/run/take", "/edgegossip/run/give"  # of the coordinator
 HOLD_HEADER = "x-edgegossip-hold"  # for how many seconds an answer may be waited for

@@ -34,6 +34,7 @@ from edgegossip.flower._private.bundle import (
     GIVE_PATH,
     HOLD_HEADER,
     MAX_HOLD_S,
+    RUN_BUNDLE_BYTES,
     RUN_GIVE_PATH,
     RUN_TAKE_PATH,
     TAKE_PATH,
@@ -127,7 +128,7 @@ class Express:
             ask = PullObjectRequest(node=node, run_id=run_id, object_id=object_id)
             return bytes(fleet_handlers.pull_object(ask, state).object_content)
 
-        return pack(found.SerializeToString(), _contents(found.message_object_trees, pull))
+        return pack(found.SerializeToString(), _contents(found.message_object_trees, pull, BUNDLE_BYTES))
 
     async def _give(self, request: Request) -> bytes:
         """A board's answer."""
@@ -169,7 +170,7 @@ class Express:
             ask = PullObjectRequest(node=SERVER, run_id=task.run_id, object_id=object_id)
             return bytes(runtime_handlers.pull_object(ask, state, task).object_content)
 
-        contents = _contents(found.message_object_trees, pull)
+        contents = _contents(found.message_object_trees, pull, RUN_BUNDLE_BYTES)
         for tree in found.message_object_trees:
             if is_whole(tree, contents):
                 state.object_store.delete(tree.object_id)
@@ -212,10 +213,9 @@ def _state_and_task(request: Request) -> tuple[Any, Any]:
     return state, authenticate_task(request, request.headers.get(TASK_TOKEN_HEADER), state)
 
 
-def _contents(trees: Iterable[ObjectTree], pull: Callable[[str], bytes]) -> dict[str, bytes]:
-    """Objects that are there, children before parents, as many as go into one answer."""
+def _contents(trees: Iterable[ObjectTree], pull: Callable[[str], bytes], left: int) -> dict[str, bytes]:
+    """Objects that are there, children before parents, as many as go into one answer of `left` bytes."""
     found: dict[str, bytes] = {}
-    left = BUNDLE_BYTES
     for tree in trees:
         for item in iterate_object_tree(tree):
             if item.object_id in found or left <= 0:
