@@ -38,9 +38,9 @@ MAY = {
     "fleet": {"types", "choices", "profiling", "mesh", "update"},
     "flower": {*PURE_MAY, "recipe", "checkpoint", "profiling", "training"},
     "node": {*PURE_MAY, "recipe", "checkpoint", "profiling", "training", "mesh", "flower"},
-    "bench": {*PURE_MAY, "recipe", "checkpoint", "profiling", "int8", "training", "mesh", "flower"},
-    "report": {*PURE_MAY, "recipe", "profiling", "training", "node"},
     "export": {"types", "recipe", "profiling", "int8", "training", "node"},
+    "bench": {*PURE_MAY, "recipe", "checkpoint", "profiling", "int8", "training", "mesh", "flower", "export"},
+    "report": {*PURE_MAY, "recipe", "profiling", "training", "node"},
     "study": {*PURE_MAY, "recipe", "profiling", "training", "flower", "node", "report"},
     "launch": {*PURE_MAY, "fleet", "recipe", "checkpoint", "profiling", "training", "mesh", "flower", "node", "report"},
     "scale": {
@@ -72,7 +72,7 @@ OUTSIDE = {
     "training": {"torch"},
     "bench": {"torch", "grpc", "psutil"},
     "mesh": {"grpc", "google"},
-    "fleet": {"cryptography"},
+    "fleet": {"cryptography", "psutil"},
     "flower": {"flwr", "grpc", "google", "httpx", "starlette", "uvicorn"},  # the last three are dependencies of flwr
     "report": {"matplotlib", "rich", "pyarrow"},
     "study": {"matplotlib"},
