@@ -35,10 +35,14 @@ bool has_avx512() {
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("bmi2");
 }
 
-// Not every compiler's built-in knows the name "avxvnni"; it needs nothing of the system beyond AVX2.
+// Not every compiler's built-in knows the name "avxvnni"; it needs nothing of the system beyond AVX2. Asked for once: in a virtual
+// machine `cpuid` goes to the hypervisor and back, which takes longer than most calls of a kernel.
 bool has_avxvnni() {
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0;
+    static const bool found = [] {
+        unsigned a = 0, b = 0, c = 0, d = 0;
+        return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0;
+    }();
+    return found;
 }
 
 bool has_avx512vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
@@ -85,10 +89,13 @@ const Isa* find_isa(const std::string& name) {
 }
 
 const Isa* best_isa() {
-    const Isa* best = nullptr;
-    for (const Isa& isa : compiled_isas())
-        if (isa.present()) best = &isa;
-    return best;
+    static const Isa* const found = [] {
+        const Isa* best = nullptr;
+        for (const Isa& isa : compiled_isas())
+            if (isa.present()) best = &isa;
+        return best;
+    }();
+    return found;
 }
 
 }  // namespace edgegossip
