@@ -33,8 +33,8 @@ from typing import Any
 import numpy as np
 
 from edgegossip.codecs.base import Ctx
-from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.gossip import edges, exchange
+from edgegossip.frame import Frame
+from edgegossip.gossip import edges, exchange, kinds, tags
 from edgegossip.gossip.base import (
     Action,
     Adopted,
@@ -136,15 +136,15 @@ class AdPsgd:
     def receive(self, s: State, m: Message) -> tuple[State, list[Action]]:
         """Requests are answered at once, whatever else is under way."""
         sender, frame = exchange.admit(s.view, s.index, m), m.frame
-        if frame.kind == Kind.STATE and self._wants_model(s, sender, frame):
+        if frame.kind == kinds.STATE and self._wants_model(s, sender, frame):
             return self._adopt(s, sender, frame)
-        if Aux.ANSWER in frame.aux or frame.kind == Kind.STATE:
+        if tags.ANSWER in frame.aux or frame.kind == kinds.STATE:
             begun = s.begun.get(sender)
             if begun is None or not begun.is_meant(frame):
                 return changed(s, late=s.late + 1), []
             return self._answered(s, sender, begun, frame)
-        session = int(frame.aux[Aux.SESSION])
-        if frame.kind == Kind.MODEL:
+        session = int(frame.aux[tags.SESSION])
+        if frame.kind == kinds.MODEL:
             return self._asked(s, sender, frame, session)
         return _with_taken(s, sender, exchange.close(s.taken.get(sender, ()), session, frame.sequence)), []
 
@@ -209,14 +209,14 @@ class AdPsgd:
         """Does this node's half, unless the peer did none."""
         actions: list[Action] = [Checkpoint()]
         last = _last_round(s)
-        if frame.kind == Kind.MODEL:
+        if frame.kind == kinds.MODEL:
             way = exchange.vector_of(s.view, j, frame, s.x)
             way -= begun.public
             s = _saw(changed(s, fresh=False), way)
             way *= np.float32(self.eta / 2)
             s = changed(s, x=s.x + way)
             actions.append(Send(s.view.members[j], exchange.done(s.view, begun, last)))
-        elif Aux.FRESH in frame.aux and not s.fresh and self._is_far(s, frame.round, last):
+        elif tags.FRESH in frame.aux and not s.fresh and self._is_far(s, frame.round, last):
             actions.append(Send(s.view.members[j], exchange.model(s.view, frame, last, s.x)))
         left = {k: b for k, b in s.begun.items() if k != j}
         s = changed(s, begun=left, settled=_put(s.settled, j, frame.sequence))
@@ -232,7 +232,7 @@ class AdPsgd:
     # -- those of others -------------------------------------------------------------------------------------
 
     def _asked(self, s: State, j: int, frame: Frame, session: int) -> tuple[State, list[Action]]:
-        settled = number_of(frame, Aux.SETTLED, 0, frame.sequence - 1)
+        settled = number_of(frame, tags.SETTLED, 0, frame.sequence - 1)
         before = exchange.find(s.taken.get(j, ()), session)
         if before is not None and frame.sequence < before.sequence:
             return changed(s, late=s.late + 1), []
@@ -247,9 +247,9 @@ class AdPsgd:
 
     def _take(self, s: State, j: int, frame: Frame, public: Vec) -> tuple[State, Vec | None, Frame]:
         """This node's half of another's exchange, the change that it is, and the answer."""
-        last, theirs_fresh = _last_round(s), Aux.FRESH in frame.aux
+        last, theirs_fresh = _last_round(s), tags.FRESH in frame.aux
         if s.fresh and not theirs_fresh and self._is_far(s, last, frame.round):
-            return s, None, exchange.decline(s.view, frame, last, {Aux.FRESH: 1})
+            return s, None, exchange.decline(s.view, frame, last, {tags.FRESH: 1})
         if theirs_fresh and not s.fresh and self._is_far(s, frame.round, last):
             return s, None, exchange.model(s.view, frame, last, s.x)
         if s.waiting == j and s.index < j:
@@ -273,9 +273,9 @@ class AdPsgd:
         """Whether a model answers this node's request, or its wish for the model instead of the peer's exchange."""
         if not s.fresh or not self._is_far(s, _last_round(s), frame.round):
             return False
-        begun, taken = s.begun.get(j), exchange.find(s.taken.get(j, ()), int(frame.aux[Aux.SESSION]))
+        begun, taken = s.begun.get(j), exchange.find(s.taken.get(j, ()), int(frame.aux[tags.SESSION]))
         if taken is not None and taken.sequence == frame.sequence and taken.answer is not None:
-            return Aux.FRESH in taken.answer.aux
+            return tags.FRESH in taken.answer.aux
         return begun is not None and begun.is_meant(frame)
 
     def _is_far(self, s: State, behind: Round, ahead: Round) -> bool:
@@ -301,7 +301,7 @@ def _with_taken(s: State, j: int, taken: tuple[Taken, ...]) -> State:
 
 def _saw(s: State, way: Vec) -> State:
     """Counts the distance between a neighbour's model and this node's."""
-    return changed(s, count=s.count + 1, squares=s.squares + float(np.dot(way, way)))
+    return changed(s, count=s.count + 1, squares=s.squares + float(way.dot(way)))
 
 
 def _put(numbers: tuple[int, ...], k: int, value: int) -> tuple[int, ...]:

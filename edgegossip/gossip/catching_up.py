@@ -12,8 +12,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from edgegossip.frame import Aux, Frame
-from edgegossip.gossip import edges, receiving
+from edgegossip.frame import Frame
+from edgegossip.gossip import edges, receiving, tags
 from edgegossip.gossip.base import Action, Adopted, Checkpoint, RoundDone, SetTimer
 from edgegossip.gossip.changed import changed
 from edgegossip.gossip.handshake import in_keys, out_keys
@@ -30,20 +30,22 @@ def state(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcom
     """A part of a full state. Of a session that was not asked for, or is established already, or older than what is known:
     dropped. What it holds would otherwise come twice to one who waits for its round: early messages hold it, too."""
     name = s.view.members[sender]
-    key = (sender, number_of(frame, Aux.PHASE, 0, s.view.topology.period - 1))
+    key = (sender, number_of(frame, tags.PHASE, 0, s.view.topology.period - 1))
     if key not in in_keys(algorithm, s):
         raise PeerError(f"{name} sent a state of a stream that {s.view.node} does not get")
-    session, position, edge = number_of(frame, Aux.SESSION, 1, MAX_ID), frame.sequence - 1, s.in_edge(key)
-    stale = session == edge.parts_of[0] and position < edge.parts_of[1] and frame.aux.get(Aux.EPOCH) == edge.parts_of[2]
+    session, position, edge = number_of(frame, tags.SESSION, 1, MAX_ID), frame.sequence - 1, s.in_edge(key)
+    stale = (
+        session == edge.parts_of[0] and position < edge.parts_of[1] and frame.aux.get(tags.EPOCH) == edge.parts_of[2]
+    )
     if session != edge.opening or stale:
         return changed(s, late=s.late + 1), []
-    of = (session, position, number_of(frame, Aux.EPOCH, 1, MAX_ID))
-    number_of(frame, Aux.LIFE, 1, MAX_ID)
+    of = (session, position, number_of(frame, tags.EPOCH, 1, MAX_ID))
+    number_of(frame, tags.LIFE, 1, MAX_ID)
     parts = _with_part(algorithm, s, edge, frame, of)
-    if len(parts) < frame.aux[Aux.PARTS]:
+    if len(parts) < frame.aux[tags.PARTS]:
         return s.with_in(key, changed(edge, parts=parts, parts_of=of)), []
     vectors = [parts[k] for k in sorted(parts)]
-    model = vectors.pop() if Aux.MODEL in frame.aux else None
+    model = vectors.pop() if tags.MODEL in frame.aux else None
     s, actions = _take_full(algorithm, s, key, session, Full(vectors, frame.aux, frame.round), frame)
     if model is not None:
         s, more = _claim(algorithm, s, sender, frame.round, model)
@@ -92,9 +94,9 @@ def _with_part(
     algorithm: Synchronous, s: State, edge: InEdge, frame: Frame, of: tuple[int, int, int]
 ) -> Mapping[int, Vec]:
     """The parts so far. Raises PeerError when there are not as many as there should be."""
-    wanted = algorithm.scheme.parts + (Aux.MODEL in frame.aux)
-    parts = number_of(frame, Aux.PARTS, wanted, wanted)
-    part = number_of(frame, Aux.PART, 0, parts - 1)
+    wanted = algorithm.scheme.parts + (tags.MODEL in frame.aux)
+    parts = number_of(frame, tags.PARTS, wanted, wanted)
+    part = number_of(frame, tags.PART, 0, parts - 1)
     return {**(edge.parts if edge.parts_of == of else {}), part: vector_of(s.view, frame)}
 
 
@@ -105,7 +107,9 @@ def _take_full(algorithm: Synchronous, s: State, key: Key, session: int, full: F
     math_ = algorithm.scheme.adopt(s.math, *key, full, s.here)
     s = _break_streams(algorithm, s, math_)
     s = s.with_in(
-        key, s.in_edge(key).settled(session, frame.sequence - 1, frame.round - 1, int(frame.aux[Aux.EPOCH])), math=math_
+        key,
+        s.in_edge(key).settled(session, frame.sequence - 1, frame.round - 1, int(frame.aux[tags.EPOCH])),
+        math=math_,
     )
     return receiving.drain(algorithm, s, key[0])
 

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from edgegossip.codecs.base import Body
-from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.gossip import edges
+from edgegossip.frame import Frame
+from edgegossip.gossip import edges, kinds, tags
 from edgegossip.gossip.base import Message, NodeView
 from edgegossip.gossip.streams import FP32, MAX_ID, control, number_of
 from edgegossip.types import PeerError, Round, Vec
@@ -39,7 +39,7 @@ class Begun:
 
     def is_meant(self, frame: Frame) -> bool:
         """Whether an answer belongs to this exchange."""
-        same_process = frame.aux.get(Aux.SESSION) == self.frame.aux[Aux.SESSION]
+        same_process = frame.aux.get(tags.SESSION) == self.frame.aux[tags.SESSION]
         return same_process and frame.sequence == self.frame.sequence
 
 
@@ -86,14 +86,14 @@ def admit(view: NodeView, index: int, m: Message) -> int:
     """Index of the sender. Raises PeerError, with what is wrong, unless the message belongs to this run, model and
     codec, and comes from a neighbour."""
     frame, sender = m.frame, edges.belongs(view, m)
-    if frame.kind not in (Kind.MODEL, Kind.HELLO, Kind.STATE):
+    if frame.kind not in (kinds.MODEL, kinds.HELLO, kinds.STATE):
         raise PeerError(f"{m.sender} sent a message of kind {int(frame.kind)}, where model (1) is expected")
     if sender not in around(view, index):
         raise PeerError(f"{m.sender} is not a neighbour of {view.node}")
-    codec = FP32 if frame.kind == Kind.STATE else view.codec
-    if frame.kind != Kind.HELLO and (frame.codec_id, frame.codec_params) != (codec.wire_id, codec.wire_params()):
+    codec = FP32 if frame.kind == kinds.STATE else view.codec
+    if frame.kind != kinds.HELLO and (frame.codec_id, frame.codec_params) != (codec.wire_id, codec.wire_params()):
         raise PeerError(f"{m.sender} sent a body of another codec than {codec.name} with this run's parameters")
-    number_of(frame, Aux.SESSION, 0, MAX_ID)
+    number_of(frame, tags.SESSION, 0, MAX_ID)
     if frame.sequence > MAX_SEQUENCE:
         raise PeerError(f"{m.sender} sent sequence {frame.sequence}, which is out of range")
     return sender
@@ -101,38 +101,38 @@ def admit(view: NodeView, index: int, m: Message) -> int:
 
 def vector_of(view: NodeView, sender: int, frame: Frame, own: Vec) -> Vec:
     """The body's float32[n]. Raises DecodeError, or PeerError when it is too large to average with the own model."""
-    codec = FP32 if frame.kind == Kind.STATE else view.codec
+    codec = FP32 if frame.kind == kinds.STATE else view.codec
     vec: Vec = codec.decode(frame.body, view.layout, out=np.empty(view.layout.size, np.float32))
     edges.squared_norm(view.members[sender], vec, own)
     return vec
 
 
 def request(view: NodeView, round: Round, key: int, body: Body, sequence: int, settled: int, fresh: bool) -> Frame:
-    aux: dict[int, float] = {Aux.SESSION: view.boot, Aux.SETTLED: settled}
+    aux: dict[int, float] = {tags.SESSION: view.boot, tags.SETTLED: settled}
     if fresh:
-        aux[Aux.FRESH] = 1
-    return edges.make_frame(view, Kind.MODEL, round, key, body).numbered(sequence, aux)
+        aux[tags.FRESH] = 1
+    return edges.make_frame(view, kinds.MODEL, round, key, body).numbered(sequence, aux)
 
 
 def answer(view: NodeView, asked: Frame, round: Round, key: int, body: Body) -> Frame:
     """To a request: this node's model, as the codec makes it."""
-    return edges.make_frame(view, Kind.MODEL, round, key, body).numbered(asked.sequence, _to(asked))
+    return edges.make_frame(view, kinds.MODEL, round, key, body).numbered(asked.sequence, _to(asked))
 
 
 def decline(view: NodeView, asked: Frame, round: Round, aux: Mapping[int, float]) -> Frame:
     """To a request: this node takes no part."""
-    return control(view, Kind.HELLO, round, asked.sequence, {**_to(asked), **aux}, None)
+    return control(view, kinds.HELLO, round, asked.sequence, {**_to(asked), **aux}, None)
 
 
 def model(view: NodeView, asked: Frame, round: Round, x: Vec) -> Frame:
     """To a request of one that is fresh and far behind, or asks for the model: the model itself."""
-    return control(view, Kind.STATE, round, asked.sequence, _to(asked), x)
+    return control(view, kinds.STATE, round, asked.sequence, _to(asked), x)
 
 
 def done(view: NodeView, begun: Begun, round: Round) -> Frame:
     """To the peer of an exchange of which this node has done its half."""
-    return control(view, Kind.HELLO, round, begun.frame.sequence, {Aux.SESSION: begun.frame.aux[Aux.SESSION]}, None)
+    return control(view, kinds.HELLO, round, begun.frame.sequence, {tags.SESSION: begun.frame.aux[tags.SESSION]}, None)
 
 
 def _to(asked: Frame) -> dict[int, float]:
-    return {Aux.SESSION: asked.aux[Aux.SESSION], Aux.ANSWER: 1}
+    return {tags.SESSION: asked.aux[tags.SESSION], tags.ANSWER: 1}

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.gossip import sending
+from edgegossip.frame import Frame
+from edgegossip.gossip import kinds, sending, tags
 from edgegossip.gossip.base import Action, Send
 from edgegossip.gossip.changed import changed
 from edgegossip.gossip.state import NO_OUT_EDGE
@@ -88,17 +88,17 @@ def welcome(algorithm: Synchronous, s: State, back: set[int]) -> Outcome:
 
 def hello(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
     """The other end wants to open a stream of ours, or wants us to open one of its."""
-    phase = number_of(frame, Aux.PHASE, 0, s.view.topology.period - 1, default=0)
+    phase = number_of(frame, tags.PHASE, 0, s.view.topology.period - 1, default=0)
     key = (sender, phase)
-    if Aux.SESSION not in frame.aux:
+    if tags.SESSION not in frame.aux:
         if key not in in_keys(algorithm, s):
             raise PeerError(f"{s.view.members[sender]} sends nothing to {s.view.node}, and asked for a session")
-        challenge = frame.aux.get(Aux.CHALLENGE)
+        challenge = frame.aux.get(tags.CHALLENGE)
         return greet(algorithm, s, [key], challenge) if _must_open(s, key) else (s, _ask(algorithm, s, key, challenge))
     if key not in out_keys(algorithm, s):
         raise PeerError(f"{s.view.members[sender]} opened a stream that {s.view.node} does not send")
     behind = frame.round + algorithm.ahead(s) < s.round
-    session = number_of(frame, Aux.SESSION, 1, MAX_ID)
+    session = number_of(frame, tags.SESSION, 1, MAX_ID)
     if algorithm.scheme.streams:
         return _opened(algorithm, s, key, frame, session, behind)
     return _answer(algorithm, s, key, session, behind) if behind else (s, [])
@@ -108,14 +108,14 @@ def _must_open(s: State, key: Key) -> bool:
     """Whether a sender that knows of no session needs a new one, or only to hear again of the one that is being opened. Of
     that there must be nothing yet: it would be of a process that is gone, which may have said something else."""
     edge = s.in_edge(key)
-    kept = any(f.aux.get(Aux.SESSION) == edge.opening for f in s.inbox.of(key[0]))
+    kept = any(f.aux.get(tags.SESSION) == edge.opening for f in s.inbox.of(key[0]))
     return not edge.opening or kept or edge.parts_of[0] == edge.opening
 
 
 def _opened(algorithm: Synchronous, s: State, key: Key, frame: Frame, session: int, behind: bool) -> Outcome:
     edge = s.out_edge(key)
-    life = number_of(frame, Aux.LIFE, 1, MAX_ID)
-    process = number_of(frame, Aux.EPOCH, 1, MAX_ID)
+    life = number_of(frame, tags.LIFE, 1, MAX_ID)
+    process = number_of(frame, tags.EPOCH, 1, MAX_ID)
     totals = algorithm.scheme.totals
     if edge.is_late(process, frame.sequence) or totals and edge.is_retired(life):
         return s, []
@@ -123,17 +123,17 @@ def _opened(algorithm: Synchronous, s: State, key: Key, frame: Frame, session: i
         if s.view.members[key[0]] in s.view.down:
             return s.with_out(key, changed(edge, session=0)), []
         challenge = challenge_of(s.view, *key, life)
-        if frame.aux.get(Aux.CHALLENGE) != challenge:
+        if frame.aux.get(tags.CHALLENGE) != challenge:
             # Noted as an answer: if it is lost with a connection, `part` has it asked for again.
             s = s.with_out(key, changed(edge, answers=max(1, edge.answers)))
-            return s, _send(s, key, {Aux.CHALLENGE: challenge})
+            return s, _send(s, key, {tags.CHALLENGE: challenge})
         s = changed(s, math=algorithm.scheme.forget(s.math, *key))
     known = edge.session == session
     edge = edge.opened(session, life, process, frame.sequence)
     if s.view.members[key[0]] in s.view.down:  # heard, and not to be answered: it is told to ask again once it is up
         return s.with_out(key, changed(edge, session=0)), []
     s = s.with_out(key, edge)
-    alike = frame.aux.get(Aux.FRESH) == algorithm.scheme.fingerprint(s.math)
+    alike = frame.aux.get(tags.FRESH) == algorithm.scheme.fingerprint(s.math)
     if alike and not behind and _nothing_missed(s, key, edge):
         told = edge.position == 0 or known and s.stepped is not None and key[0] in s.stepped.sent
         if told or edge.answers >= ANSWERS_A_ROUND:
@@ -160,14 +160,14 @@ def _answer(algorithm: Synchronous, s: State, key: Key, session: int, behind: bo
     full = algorithm.scheme.full(s.math, *key)
     vectors = [*full.vectors, algorithm.scheme.model(s.math)] if behind else list(full.vectors)
     next_round = s.round if s.stepped is None else s.round + 1
-    aux = {**full.numbers, Aux.SESSION: session, Aux.LIFE: s.life, Aux.PARTS: len(vectors), Aux.PHASE: key[1]}
-    aux[Aux.EPOCH] = s.epoch
+    aux = {**full.numbers, tags.SESSION: session, tags.LIFE: s.life, tags.PARTS: len(vectors), tags.PHASE: key[1]}
+    aux[tags.EPOCH] = s.epoch
     if behind:
-        aux[Aux.MODEL] = 1
+        aux[tags.MODEL] = 1
     sends: list[Action] = [
         Send(
             s.view.members[key[0]],
-            control(s.view, Kind.STATE, next_round, edge.position + 1, {**aux, Aux.PART: part}, vector),
+            control(s.view, kinds.STATE, next_round, edge.position + 1, {**aux, tags.PART: part}, vector),
         )
         for part, vector in enumerate(vectors)
     ]
@@ -176,11 +176,11 @@ def _answer(algorithm: Synchronous, s: State, key: Key, session: int, behind: bo
 
 def _ask(algorithm: Synchronous, s: State, key: Key, challenge: float | None = None) -> list[Action]:
     edge = s.in_edge(key)
-    aux: dict[int, float] = {Aux.SESSION: edge.opening, Aux.LIFE: s.life, Aux.EPOCH: s.epoch}
+    aux: dict[int, float] = {tags.SESSION: edge.opening, tags.LIFE: s.life, tags.EPOCH: s.epoch}
     if not edge.established:
-        aux[Aux.FRESH] = algorithm.scheme.fingerprint(s.math)
+        aux[tags.FRESH] = algorithm.scheme.fingerprint(s.math)
     if challenge is not None:
-        aux[Aux.CHALLENGE] = challenge
+        aux[tags.CHALLENGE] = challenge
     return _send(s, key, aux, edge.number)
 
 
@@ -189,5 +189,5 @@ def _send(s: State, key: Key, aux: dict[int, float], number: int = 1) -> list[Ac
     if to in s.view.down:
         return []
     if key[1]:
-        aux = {**aux, Aux.PHASE: key[1]}
-    return [Send(to, control(s.view, Kind.HELLO, s.round, number, aux, None))]
+        aux = {**aux, tags.PHASE: key[1]}
+    return [Send(to, control(s.view, kinds.HELLO, s.round, number, aux, None))]

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edgegossip.frame import Aux, Frame
+from edgegossip.frame import Frame
+from edgegossip.gossip import tags
 from edgegossip.quick import quick
 from edgegossip.types import PeerError, Round
 
@@ -34,8 +35,8 @@ class Inbox:
         """With this frame; None if there is one of the same sender, round and session already. Of a sender's frames the
         newest `max_frames` stay. Raises PeerError when the bodies of all senders would take more than `max_bytes`."""
         kept = self.frames.get(sender, ())
-        session = frame.aux.get(Aux.SESSION)
-        if any(f.round == frame.round and f.aux.get(Aux.SESSION) == session for f in kept):
+        session = frame.aux.get(tags.SESSION)
+        if any(f.round == frame.round and f.aux.get(tags.SESSION) == session for f in kept):
             return None
         kept = tuple(sorted((*kept, frame), key=lambda f: f.round))[-max_frames:]
         inbox = Inbox({**self.frames, sender: kept})

@@ -143,7 +143,7 @@ class WithMomentum:
 
     def _with_momentum(self, s: State, local: LocalUpdate) -> LocalUpdate:
         """The update with the step in place of its delta; itself where that is the same."""
-        if not local.lr and not _FORMS[self.kind].nesterov:
+        if not local.lr and not (_FORMS[self.kind].nesterov and local.delta.any()):
             return local
         with np.errstate(over="ignore", invalid="ignore"):  # the inner `step` says what is not finite
             delta = self._delta(s, local)
@@ -163,9 +163,15 @@ class WithMomentum:
         """The state after the inner algorithm went from s.inner to `inner`."""
         if not actions:  # a round never ends in silence
             return changed(s, inner=inner), []
-        kinds = [type(a) for a in actions]
-        done, round = RoundDone in kinds, self.algorithm.round
-        if round(inner) - round(s.inner) != int(done) or Adopted in kinds:
+        done = adopted = False
+        for action in actions:
+            kind = type(action)
+            if kind is RoundDone:
+                done = True
+            elif kind is Adopted:
+                adopted = True
+        round = self.algorithm.round
+        if adopted or round(inner) - round(s.inner) != done:
             s = self._restart(inner, s.layout)
         elif done:
             x, momentum = self.algorithm.model(inner), s.local

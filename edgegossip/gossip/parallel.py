@@ -23,11 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.gossip import edges, suitable
+from edgegossip.frame import Aux, Frame
+from edgegossip.gossip import edges, kinds, suitable, tags
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.changed import changed
 from edgegossip.gossip.here import Here
+from edgegossip.gossip.later import Later
 from edgegossip.gossip.params import check_flag, check_number
 from edgegossip.gossip.publish import relative_error
 from edgegossip.gossip.scheme import Full, Published
@@ -70,7 +71,7 @@ class Parallel:
     nesterov: bool
 
     name = "parallel-sgd"
-    kind = Kind.GRADIENT
+    kind = kinds.GRADIENT
     streams = True
     replicates = True
     totals = False
@@ -110,7 +111,7 @@ class Parallel:
         """The own stream, and the receiver's as it is known here: one that lost it gets it back so."""
         own, theirs = _of(m, m.index), _of(m, to)
         vectors = [*self._vectors(own), *self._vectors(theirs)]
-        return Full(vectors, {Aux.EXAMPLES: own.count, Aux.STEPS: theirs.count})
+        return Full(vectors, {tags.EXAMPLES: own.count, tags.STEPS: theirs.count})
 
     def adopt(self, m: Streams, sender: int, phase: int, full: Full, here: Here) -> Streams:
         """One that knows more of this node's own stream than the node itself gives it back: after a restart, until the first
@@ -118,8 +119,8 @@ class Parallel:
         name, own, theirs = here.name(sender), full.vectors[: self.parts // 2], full.vectors[self.parts // 2 :]
         for vec in full.vectors:
             edges.squared_norm(name, vec, m.x)
-        m = self._with(m, sender, self._stream(own, _count(name, full, Aux.EXAMPLES)))
-        known = _count(name, full, Aux.STEPS)
+        m = self._with(m, sender, self._stream(own, _count(name, full, tags.EXAMPLES)))
+        known = _count(name, full, tags.STEPS)
         if known > MOST_ROUNDS:  # of a liar: nobody could count on from there
             raise PeerError(f"{name} holds {known} messages of {here.view.node}")
         if m.process == here.view.boot or known <= _of(m, m.index).count:
@@ -136,7 +137,8 @@ class Parallel:
         return _of(m, m.index).total
 
     def audit(self, m: Streams, here: Here) -> Audit:
-        replicas = {(j, 0): (stream.count, stream.total) for j, stream in m.by_node.items() if j != m.index}
+        streams = m.by_node
+        replicas = Later(lambda: {(j, 0): (s.count, s.total) for j, s in streams.items() if j != m.index})
         row = dict.fromkeys(range(here.view.topology.n), 1.0 / here.view.topology.n)
         return Audit(public={0: (0, self.public(m, 0))}, replicas=replicas, row=row)
 

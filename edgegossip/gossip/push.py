@@ -25,12 +25,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.gossip import edges
+from edgegossip.frame import Frame, Kind
+from edgegossip.gossip import edges, kinds, tags
 from edgegossip.gossip.averaging import default_eta
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.changed import changed
 from edgegossip.gossip.here import Here
+from edgegossip.gossip.later import Later
 from edgegossip.gossip.publish import Publisher, moved
 from edgegossip.gossip.scheme import Full, Numbers, Published
 from edgegossip.gossip.streams import MAX_ID, life_of, number_of
@@ -94,7 +95,7 @@ class Push:
 
     def __post_init__(self) -> None:
         replicates = self.publisher.replicates
-        kind = Kind.DIFFERENCE if replicates else Kind.MODEL
+        kind = kinds.DIFFERENCE if replicates else kinds.MODEL
         for name, value in (("kind", kind), ("replicates", replicates), ("parts", 3 if replicates else 2)):
             object.__setattr__(self, name, value)
 
@@ -128,7 +129,7 @@ class Push:
                 u -= share * m.u
                 total = Total(total.mass + parts[share], total.weight + share * m.u)
             sent[key] = total
-            numbers[k] = {Aux.SHARE: share, Aux.PUSH_SUM_WEIGHT: total.weight, Aux.LIFE: m.life}
+            numbers[k] = {tags.SHARE: share, tags.PUSH_SUM_WEIGHT: total.weight, tags.LIFE: m.life}
         m = changed(m, x=x, u=u, memory=memory, sent=sent)
         return m, Published(said.body, numbers, said.relative_error)
 
@@ -173,12 +174,12 @@ class Push:
         low = (total.mass - high).astype(np.float32)
         public = self.public(m, phase)
         vectors = [high, low] if public is None else [high, low, public]
-        return Full(vectors, {Aux.PUSH_SUM_WEIGHT: total.weight, Aux.LIFE: m.life})
+        return Full(vectors, {tags.PUSH_SUM_WEIGHT: total.weight, tags.LIFE: m.life})
 
     def adopt(self, m: Mass, sender: int, phase: int, full: Full, here: Here) -> Mass:
         """Takes in what is new in the total. A sender that has lost its disk begins with a total of zero."""
         key, name = (sender, phase), here.name(sender)
-        weight, life = full.numbers.get(Aux.PUSH_SUM_WEIGHT, -1.0), int(full.numbers[Aux.LIFE])
+        weight, life = full.numbers.get(tags.PUSH_SUM_WEIGHT, -1.0), int(full.numbers[tags.LIFE])
         total = full.vectors[0].astype(np.float64) + full.vectors[1]
         most = float(HEAVY * here.view.topology.n * (full.round + 1))
         if not 0.0 <= weight <= most or weight == 0.0 and total.any():
@@ -203,7 +204,7 @@ class Push:
     def audit(self, m: Mass, here: Here) -> Audit:
         mass = m.x if m.incoming is None else m.x + m.incoming
         phases = range(here.view.topology.period)
-        public = {r: (0, vec) for r in phases if (vec := self.public(m, r)) is not None}
+        public = Later(lambda: {r: (0, vec) for r in phases if (vec := self.public(m, r)) is not None})
         return Audit(
             mass=mass,
             weight=m.u + m.incoming_weight,
@@ -211,7 +212,7 @@ class Push:
             sent={k: (t.mass, t.weight) for k, t in m.sent.items()},
             seen={k: (t.mass, t.weight) for k, t in m.seen.items()},
             public=public,
-            replicas={key: (0, vec) for key, vec in m.copies.items()},
+            replicas=Later(lambda: {key: (0, vec) for key, vec in m.copies.items()}),
         )
 
     def _shares(self, m: Mass, here: Here, to: Sequence[int]) -> Mapping[int, float]:
@@ -230,9 +231,9 @@ def _numbers(name: str, frame: Frame, seen: Total, nodes: int) -> tuple[float, f
     total that shrinks, mass without weight, or more weight than HEAVY times what the whole fleet began with. A node has more
     than all others only while others are below zero: what a restart from an older checkpoint counts twice, at most
     everything, is taken back later. So many restarts would have to pile up at one node before any is."""
-    share = frame.aux.get(Aux.SHARE, -1.0)
-    weight = frame.aux.get(Aux.PUSH_SUM_WEIGHT, -1.0)
-    life = number_of(frame, Aux.LIFE, 1, MAX_ID)
+    share = frame.aux.get(tags.SHARE, -1.0)
+    weight = frame.aux.get(tags.PUSH_SUM_WEIGHT, -1.0)
+    life = number_of(frame, tags.LIFE, 1, MAX_ID)
     if not 0.0 <= share <= 1.0:
         raise PeerError(f"{name} sent a push-sum share of {share:g}; 0 to 1 is expected")
     gained = weight - seen.weight
@@ -255,7 +256,7 @@ def _further(m: Mass, public: Vec, gained: float, share: float) -> tuple[int, fl
         return m.squares
     away = public * np.float32(share / gained)
     away -= m.z
-    return m.squares[0] + 1, m.squares[1] + float(np.dot(away, away))
+    return m.squares[0] + 1, m.squares[1] + float(away.dot(away))
 
 
 def _debiased(m: Mass) -> Mass:

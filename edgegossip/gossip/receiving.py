@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgegossip.frame import Aux, Frame
-from edgegossip.gossip import catching_up, handshake
+from edgegossip.frame import Frame
+from edgegossip.gossip import catching_up, handshake, tags
 from edgegossip.gossip.base import Action, Suspect
 from edgegossip.gossip.changed import changed
 from edgegossip.gossip.streams import MAX_ID, InEdge, number_of
@@ -31,10 +31,10 @@ def single(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outco
 
 def next_of_stream(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
     """A message of a stream: the next one, an early one, one after a gap, or one of a session that is over."""
-    session = number_of(frame, Aux.SESSION, 1, MAX_ID)
+    session = number_of(frame, tags.SESSION, 1, MAX_ID)
     key = algorithm.key(sender, frame.round % s.view.topology.period)
     edge = s.in_edge(key)
-    epoch = number_of(frame, Aux.EPOCH, 1, MAX_ID)
+    epoch = number_of(frame, tags.EPOCH, 1, MAX_ID)
     if session == edge.opening and _starts_alike(algorithm, s, edge, frame):
         edge = InEdge(session, round=edge.round, epoch=epoch)
         s = s.with_in(key, edge)
@@ -61,13 +61,13 @@ def _gap_before(algorithm: Synchronous, s: State, sender: int, key: Key, frame: 
     """Whether a message between the last one taken in and this one is not among the early ones either."""
     edge, period = s.in_edge(key), s.view.topology.period
     kept = s.inbox.of(sender)
-    ours = {f.sequence for f in kept if f.aux[Aux.SESSION] == edge.session and f.round % period == key[1]}
+    ours = {f.sequence for f in kept if f.aux[tags.SESSION] == edge.session and f.round % period == key[1]}
     return any(number not in ours for number in range(edge.position + 1, frame.sequence))
 
 
 def _starts_alike(algorithm: Synchronous, s: State, edge: InEdge, frame: Frame) -> bool:
     fresh = not edge.established and frame.sequence == 1
-    return fresh and frame.aux.get(Aux.FRESH) == algorithm.scheme.fingerprint(s.math)
+    return fresh and frame.aux.get(tags.FRESH) == algorithm.scheme.fingerprint(s.math)
 
 
 def _keep(algorithm: Synchronous, s: State, sender: int, frame: Frame) -> Outcome:
@@ -98,8 +98,8 @@ def drain(algorithm: Synchronous, s: State, sender: int) -> Outcome:
         return s, actions
     for frame in s.inbox.of(sender):
         edge = s.in_edge(key := algorithm.key(sender, frame.round % s.view.topology.period))
-        session = frame.aux[Aux.SESSION]
-        over = session == edge.session and (frame.sequence <= edge.position or frame.aux[Aux.EPOCH] != edge.epoch)
+        session = frame.aux[tags.SESSION]
+        over = session == edge.session and (frame.sequence <= edge.position or frame.aux[tags.EPOCH] != edge.epoch)
         if over or session not in (edge.session, edge.opening):
             continue
         if session == edge.session and frame.sequence == edge.position + 1 and frame.round <= s.round:

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from edgegossip.frame import Frame, Kind
-from edgegossip.gossip import edges
+from edgegossip.gossip import edges, kinds
 from edgegossip.gossip.averaging import default_eta
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.changed import changed
 from edgegossip.gossip.here import Here
+from edgegossip.gossip.later import Later
 from edgegossip.gossip.mixing import Gathered
 from edgegossip.gossip.publish import Publisher, moved
 from edgegossip.gossip.scheme import Full, Published
@@ -81,7 +82,7 @@ class Symmetric:
 
     def __post_init__(self) -> None:
         replicates = self.publisher.replicates
-        kind = Kind.DIFFERENCE if replicates else Kind.MODEL
+        kind = kinds.DIFFERENCE if replicates else kinds.MODEL
         for name, value in (
             ("kind", kind),
             ("streams", replicates),
@@ -171,8 +172,8 @@ class Symmetric:
         if not self.publisher.replicates:
             return Audit(row=m.row)
         phases = range(here.view.topology.period)
-        public = {r: (0, vec) for r in phases if (vec := self.public(m, r)) is not None}
-        return Audit(public=public, replicas={key: (0, vec) for key, vec in m.copies.items()}, row=m.row)
+        public = Later(lambda: {r: (0, vec) for r in phases if (vec := self.public(m, r)) is not None})
+        return Audit(public=public, replicas=Later(lambda: {key: (0, vec) for key, vec in m.copies.items()}), row=m.row)
 
     def _clean(self, m: Mixing) -> Mixing:
         return changed(m, base=None, public=None, gathered=Gathered())
@@ -182,12 +183,15 @@ class Symmetric:
         return round % view.topology.period if self.publisher.replicates else 0
 
     def _over_copies(self, m: Mixing, public: Vec, here: Here, fresh: Sequence[int]) -> tuple[Vec, float]:
-        total, squares = np.zeros_like(m.x), 0.0
+        total, squares = np.zeros(len(m.x), np.float32), 0.0
+        copies, phase, weights = m.copies, self._phase(here.view, here.round), here.around.weights
         for j in fresh:
-            copy = m.copies.get((j, self._phase(here.view, here.round)), m.start)
+            copy = copies.get((j, phase), m.start)
             away = copy - m.x
-            squares += float(np.dot(away, away))
-            total += np.float32(here.around.weights[j]) * (copy - public)
+            squares += float(away.dot(away))
+            np.subtract(copy, public, out=away)
+            away *= weights[j]
+            total += away
         return total, math.sqrt(squares / len(fresh)) if fresh else math.nan
 
 

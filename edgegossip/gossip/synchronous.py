@@ -10,16 +10,16 @@ over a neighbour's model as well. Where messages are differences or carry mass, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgegossip.frame import Aux, Kind
-from edgegossip.gossip import catching_up, edges, handshake, receiving, sending
+from edgegossip.gossip import catching_up, edges, handshake, kinds, receiving, sending, tags
 from edgegossip.gossip.base import Action, Audit, Checkpoint, Message, NodeView, RoundDone, SetTimer, Suspect
 from edgegossip.gossip.changed import changed
 from edgegossip.gossip.here import Here
 from edgegossip.gossip.inbox import Inbox
+from edgegossip.gossip.later import Later
 from edgegossip.gossip.params import check_integer, check_number
 from edgegossip.gossip.scheme import Scheme
 from edgegossip.gossip.state import NO_IN_EDGE, Key, Outcome, State, Stepped
@@ -101,19 +101,20 @@ class Synchronous:
         s = changed(s, math=math_, stepped=Stepped(frame, published))
         s, sends = sending.tell(self, s, here.around.out, advance=True)
         s, greetings = handshake.remind(self, s)
-        if self.missing(s):
+        lost = self._all_lost(s)
+        if lost is None:
             s, actions = self._linger(s)
             return s, [*greetings, *sends, SetTimer(s.view.deadline_s), *actions]
-        lost = self._suspects(s, list(self._silent(s)))
+        suspects = self._suspects(s, lost)
         s, done = self._finish(s)
-        return s, [*greetings, *sends, *lost, *done]
+        return s, [*greetings, *sends, *suspects, *done]
 
     def receive(self, s: State, m: Message) -> Outcome:
         """Late messages and duplicates are counted and dropped: (round, sender) tells them, or the stream's number."""
         sender, frame = edges.belongs(s.view, m), m.frame
-        if frame.kind == Kind.HELLO:
+        if frame.kind == kinds.HELLO:
             return handshake.hello(self, s, sender, frame)
-        if frame.kind == Kind.STATE:
+        if frame.kind == kinds.STATE:
             return catching_up.state(self, s, sender, frame)
         edges.admit(s.view, s.index, sender, frame, self.scheme.kind)
         return (
@@ -164,13 +165,9 @@ class Synchronous:
         audit = self.scheme.audit(s.math, s.here)
         if not self.scheme.replicates:
             return audit
-        told = dict.fromkeys(audit.public, 0)
-        for (_, phase), edge in s.out.items():
-            if edge.position > told.get(phase, edge.position):
-                told[phase] = edge.position
-        public = {phase: (told[phase], vec) for phase, (_, vec) in audit.public.items()}
-        held = {key: (s.in_edge(key).position, vec) for key, (_, vec) in audit.replicas.items()}
         a = audit
+        public: Later[int, tuple[int, Vec]] = Later(lambda: _told(s, a.public))
+        held = Later(lambda: {key: (s.in_edge(key).position, vec) for key, (_, vec) in a.replicas.items()})
         return Audit(a.mass, a.weight, a.mixed, a.sent, a.seen, public, held, a.taken, a.finished, a.row)
 
     def key(self, j: int, phase: int) -> Key:
@@ -191,14 +188,12 @@ class Synchronous:
         """Ends the round if nothing is missing any more."""
         if s.stepped is None:
             return s, []
-        silent = []
-        for j in self._silent(s):
-            if not self._lost(s, j):
-                return self._linger(s)
-            silent.append(j)
-        lost = self._suspects(s, silent)
+        lost = self._all_lost(s)
+        if lost is None:
+            return self._linger(s)
+        suspects = self._suspects(s, lost)
         s, actions = self._finish(s)
-        return s, [SetTimer(None), *lost, *actions]
+        return s, [SetTimer(None), *suspects, *actions]
 
     def enter(self, s: State, round: Round, math_: Any) -> Outcome:
         """Start of a round: takes in what came early. A sender of a body that cannot be used is suspected, and not
@@ -233,6 +228,15 @@ class Synchronous:
     def _suspects(self, s: State, lost: Sequence[int]) -> list[Action]:
         return [Suspect(s.view.members[j], f"its message of round {s.round} was lost") for j in lost]
 
+    def _all_lost(self, s: State) -> list[int] | None:
+        """Those of whom there is no news, once that of all of them is lost; None while somebody is waited for."""
+        lost = []
+        for j in self._silent(s):
+            if not self._lost(s, j):
+                return None
+            lost.append(j)
+        return lost
+
     def _silent(self, s: State) -> Iterator[int]:
         """In-neighbours that are up, of whom there is no news and no refused message either."""
         here, oldest, in_ = s.here, s.round - self.staleness, s.in_
@@ -250,7 +254,7 @@ class Synchronous:
             return False
         edge = s.in_edge((j, s.here.phase))
         return any(
-            f.round > s.round and f.sequence == edge.position + 1 and f.aux[Aux.SESSION] == edge.session
+            f.round > s.round and f.sequence == edge.position + 1 and f.aux[tags.SESSION] == edge.session
             for f in s.inbox.of(j)
         )
 
@@ -273,3 +277,12 @@ class Synchronous:
         done = RoundDone(s.round, distance, error)
         s, actions = self.enter(s, s.round + 1, math_)
         return s, [Checkpoint(), done, *actions]
+
+
+def _told(s: State, public: Mapping[int, tuple[int, Vec]]) -> dict[int, tuple[int, Vec]]:
+    """By phase: how many messages its receivers should have by now, and what they hold then."""
+    told = dict.fromkeys(public, 0)
+    for (_, phase), edge in s.out.items():
+        if edge.position > told.get(phase, edge.position):
+            told[phase] = edge.position
+    return {phase: (told[phase], vec) for phase, (_, vec) in public.items()}

@@ -12,7 +12,7 @@ means over time of the models agree to O(1 / T)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -96,8 +96,14 @@ def _rounds_to_mix(topology: Any, first: int, live: tuple[int, ...], bounds: tup
 def connected(live: Sequence[int], talks: NDArray[np.bool_], topology: Topology) -> bool:
     """Whether every live node's model can get to every other one."""
     links = np.logical_or.reduce([topology.matrix(r) > 0 for r in range(topology.period)]) & talks
-    links = links[np.ix_(live, live)]
-    reach = np.linalg.matrix_power((links | np.eye(len(links), dtype=np.bool_)).astype(np.int64), 1) > 0
-    for _ in range(len(links)):
-        reach = (reach.astype(np.int64) @ reach.astype(np.int64)) > 0
-    return bool(reach.all())
+    onward = {j: [i for i in live if links[i, j]] for j in live}
+    return all(len(_reached(onward, start)) == len(live) for start in live)
+
+
+def _reached(onward: Mapping[int, Sequence[int]], start: int) -> set[int]:
+    found, todo = {start}, [start]
+    while todo:
+        new = [i for i in onward[todo.pop()] if i not in found]
+        found.update(new)
+        todo += new
+    return found

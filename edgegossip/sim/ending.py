@@ -49,9 +49,7 @@ class Ending:
     def consensus(self) -> str | None:
         """What is wrong; MORE: not yet close enough, but it may come."""
         world = self.world
-        live, talks = self.live, talking(world, self.live)
-        audits = [world.algorithm.audit(n.state) for n in live]
-        ids = [n.index for n in live]
+        live = self.live
         if len(live) < 2 or not self.whole:
             return None
         models = [world.algorithm.model(n.state) for n in live]
@@ -69,13 +67,14 @@ class Ending:
             near = NEAR * (before + size)
             return None if now <= near else f"the spread grew from {before:.4g} to {now:.4g}"
         assert world.last_round is not None
-        weights = None
+        weights, ids = None, [n.index for n in live]
+        audits = [world.algorithm.audit(n.state) for n in live]
         if audits[0].mass is not None:
             weights = np.zeros(world.schedule.nodes)
             weights[ids] = [a.weight for a in audits]
         eta = naming.param_of(world.algorithm, "eta", 0.0) or 1.0
         rounds = range(self.first, world.last_round - 1)
-        factor = agreement.contraction(world.topology, rounds, ids, talks, eta, weights)
+        factor = agreement.contraction(world.topology, rounds, ids, talking(world, live), eta, weights)
         bound = factor * (2.0 if weights is not None else 1.0) * before + floor
         if now <= bound:
             return None
@@ -140,7 +139,10 @@ def compensates(world: World) -> bool:
 
 
 def talking(world: World, live: Sequence[Node]) -> NDArray[np.bool_]:
-    """bool[n, n]: talks[i, j] says that j's messages get to i."""
+    """bool[n, n]: talks[i, j] says that j's messages get to i, if it sends any."""
     n, there = world.schedule.nodes, {x.index for x in live}
-    connected = world.presence.connected
-    return np.array([[i in there and j in there and connected(i, j) for j in range(n)] for i in range(n)])
+    presence, talks = world.presence, np.zeros((n, n), np.bool_)
+    for i in there:
+        talks[i, i] = True
+        talks[i, [j for j in presence.peers[i] if j in there and presence.connected(i, j)]] = True
+    return talks

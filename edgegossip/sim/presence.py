@@ -21,7 +21,7 @@ NOTICE_S = GRACE_S[1] + RETURN_S[1]  # all is known after that
 
 class Presence:
     def __init__(self, clock: Clock, rng: Random, peers: list[tuple[int, ...]], reach: Reach, tell: Tell) -> None:
-        self._clock, self._random, self._peers, self._reach, self._tell = clock, rng.random, peers, reach, tell
+        self._clock, self._random, self.peers, self._reach, self._tell = clock, rng.random, peers, reach, tell
         self._closed: set[tuple[int, int]] = set()  # (who refuses, whom)
         self._down: list[set[int]] = [set() for _ in peers]  # by node: whom it was told to be down
         self.pending = 0  # looks to come: while there are any, somebody may not know yet what has changed
@@ -33,23 +33,23 @@ class Presence:
     def changed(self, pairs: Iterable[tuple[int, int]]) -> None:
         """The link between these, or a process at one end, may have come or gone: each end looks some time later."""
         for a, b in pairs:
-            if b in self._peers[a]:
+            if b in self.peers[a]:
                 self._look_later(a, b)
                 self._look_later(b, a)
 
     def node_changed(self, node: int) -> None:
-        self.changed((node, peer) for peer in self._peers[node])
+        self.changed((node, peer) for peer in self.peers[node])
 
     def known_down(self, node: int) -> frozenset[int]:
         """Whom a node finds down that starts with the others."""
-        self._down[node] = {p for p in self._peers[node] if not self.connected(node, p)}
+        self._down[node] = {p for p in self.peers[node] if not self.connected(node, p)}
         return frozenset(self._down[node])
 
     def booted(self, node: int) -> frozenset[int]:
         """A new process: it refuses nobody yet, and its peers hear of it even if they never missed it. Whom it finds
         down."""
         self._closed = {(a, b) for a, b in self._closed if a != node}
-        for peer in self._peers[node]:
+        for peer in self.peers[node]:
             self.pending += 1
             self._clock.after(self._between(RETURN_S), self._reconnect, peer, node)
         return self.known_down(node)

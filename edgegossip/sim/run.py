@@ -73,7 +73,7 @@ def run_schedule(
     world = World(schedule, algorithm, say, make_disk, make_node)
     with np.errstate(all="ignore"):
         _Run(world).play()
-    return Outcome(
+    outcome = Outcome(
         schedule,
         tuple(world.violations),
         world.trace.digest(),
@@ -83,6 +83,8 @@ def run_schedule(
         world.clock.now,
         _spread(world),
     )
+    world.end()
+    return outcome
 
 
 def _spread(world: World) -> float | None:
@@ -187,8 +189,7 @@ class _Run:
         nobody was left out. In the first one everybody has waited for all whom it hears, in the second one for those who
         came late because of that: then nobody is more than a round behind what a neighbour waits for."""
         world = self._world
-        patient = naming.param_of(world.algorithm, "quorum", 1.0) >= 1.0 and self._whole
-        if patient and world.suspicions != self._suspicions:
+        if world.patient and self._whole and world.suspicions != self._suspicions:
             self._suspicions = world.suspicions
             self._fresh.clear()
         self._fresh[node.index] += 1
@@ -227,7 +228,7 @@ class _Run:
         world, n = self._world, self._world.schedule.nodes
         hops = (n - 1) * (1 + naming.param_of(world.algorithm, "staleness", 0))
         ahead = naming.param_of(world.algorithm, "max_ahead", 0) or hops + n
-        return min(hops, ahead) if naming.param_of(world.algorithm, "quorum", 1.0) >= 1.0 else hops + ahead
+        return min(hops, ahead) if world.patient else hops + ahead
 
     def _await_rest(self) -> None:
         """Until all rest and nothing is on its way any more."""

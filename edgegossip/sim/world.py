@@ -16,6 +16,7 @@ from edgegossip.sim.agreement import Averages
 from edgegossip.sim.byzantine import Byzantine
 from edgegossip.sim.checkers import Violation
 from edgegossip.sim.clock import Clock
+from edgegossip.sim.decoded import Decoded
 from edgegossip.sim.describe import describe
 from edgegossip.sim.disk import Disk, Saved
 from edgegossip.sim.ledger import Ledger
@@ -50,9 +51,13 @@ class World:
         self.algorithm, self.last_delta = spied(algorithm)
         self.topology = naming.topology_of(schedule.topology, n)
         view = view_of(self.topology, schedule.codec, n, schedule.values, seed, schedule.deadline_s)
+        self.by_wire = schedule.by_wire
+        if not self.by_wire:
+            view = replace(view, codec=Decoded(view.codec))
         self.limits = wire.Limits.of(view.layout)
         self.name, plus, _ = algorithm.name.partition("+")
         self.plain = not plus
+        self.patient = naming.param_of(algorithm, "quorum", 1.0) >= 1.0  # whether rounds wait for everybody
         self.workload = Workload(schedule.workload, n, schedule.values, seed, self.name in EQUAL_START)
         averages = self.name in ROW_MIXING | PUSH_SUM and schedule.codec.name == "fp32" and not self.workload.trains
         self.hull = checkers.Hull.of(self.workload.starts) if averages else None
@@ -71,7 +76,6 @@ class World:
         self.lied: set[int] = set()  # nodes that may have lied at some time
         self.byzantine = Byzantine(of(seed, "byzantine"), view.codec, view.layout, self.limits)
         self.ledger = Ledger(n, schedule.values, any(f.kind == "replay" for f in schedule.faults))
-        self.by_wire = schedule.by_wire
         self._mixed: list[float | None] = [None] * n  # `Audit.mixed` of each node; None: its state has moved on since
         self.quiet = False  # all is well and nobody trains any more
         self.settled = False  # and everybody has caught up
@@ -88,6 +92,11 @@ class World:
         self.suspicions = self.departures = self.adoptions = self.restarts = self.states = 0
         self.averages = Averages()  # of the last phase
         self.on_round: Callable[[Node], None] | None = None
+
+    def end(self) -> None:
+        """Nothing can be asked any more. Everybody knows the world and it knows everybody: let go of at once, what they held is
+        used again while it is in the caches, and no garbage collection has to find it."""
+        self.__dict__.clear()
 
     # -- what nodes ask --------------------------------------------------------------------------------------
 
@@ -197,8 +206,7 @@ class World:
         self.suspicions += 1
         if self.trace.say is not None:
             self.trace.line(self.clock.now, node.index, f"goes on without {self.index[suspect.node]}: {suspect.reason}")
-        quorum = naming.param_of(self.algorithm, "quorum", 1.0)
-        if self.settled and quorum >= 1.0 and self.index[suspect.node] not in self.lied:
+        if self.settled and self.patient and self.index[suspect.node] not in self.lied:
             self.violate("left-out", node.index, f"went on without {suspect.node}: {suspect.reason}")
 
     def adopted(self, node: Node, action: Adopted) -> None:
@@ -244,7 +252,7 @@ class World:
 
     def _left_out(self, i: int, round: Round, audit: Audit) -> str | None:
         """Whom a mixing left out, though all is well and everybody is waited for."""
-        if not self.settled or not audit.row or naming.param_of(self.algorithm, "quorum", 1.0) < 1.0:
+        if not (self.settled and self.patient and audit.row):
             return None
         row = audit.row
         senders = self.topology.neighbours(i, round).in_

@@ -9,18 +9,20 @@ import pytest
 
 from edgegossip import codecs, gossip
 from edgegossip import frame as wire
+from edgegossip.codecs.base import Ctx
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.sim import naming, trace
 from edgegossip.sim.byzantine import MOST_HUGE, Byzantine
 from edgegossip.sim.clock import Clock
+from edgegossip.sim.decoded import KEPT, Decoded
 from edgegossip.sim.disk import Disk, Saved
 from edgegossip.sim.naming import Named
 from edgegossip.sim.network import Network
 from edgegossip.sim.presence import Presence
-from edgegossip.sim.schedule import layout_of
+from edgegossip.sim.schedule import CODECS, layout_of
 from edgegossip.sim.spy import spied
 from edgegossip.sim.workload import Workload
-from edgegossip.types import ConfigError, LocalUpdate
+from edgegossip.types import ConfigError, DecodeError, LocalUpdate
 
 
 def test_events_of_one_instant_keep_their_order() -> None:
@@ -229,3 +231,26 @@ def test_a_clock_that_has_stopped_stays_so() -> None:
     clock.stop()
     clock.after(1.0, seen.append, 1)
     assert clock.run(10.0) and not seen
+
+
+@pytest.mark.parametrize("codec", sorted({str(c) for c in CODECS}))
+def test_a_codec_that_remembers_decodes_as_the_codec_does(codec: str) -> None:
+    """Bit by bit, whichever way it is asked and however often; nobody can change what it remembers."""
+    plain, layout = naming.codec_of(naming.parse("--codec", codec)), layout_of(16)
+    decoded, rng = Decoded(plain), np.random.default_rng(1)
+    assert decoded == plain and hash(decoded) == hash(plain) and decoded.wire_params() == plain.wire_params()
+    for k in range(KEPT + 3):
+        body, _ = decoded.encode(rng.normal(size=16).astype(np.float32), plain.init(layout), Ctx(k, 0, 1.0, 0.1))
+        for weight in (None, 1.0, 0.3):
+            for out in (None, rng.normal(size=16).astype(np.float32)) if weight is None else (np.ones(16, np.float32),):
+                wanted = plain.decode(body, layout, None if out is None else out.copy(), weight)
+                found = decoded.decode(body, layout, out, weight)
+                assert found.tobytes() == wanted.tobytes() and (out is None or found is out)
+                found[:] = 7.0
+
+
+def test_a_body_that_the_codec_refuses_is_refused_each_time() -> None:
+    decoded, layout = Decoded(naming.codec_of(naming.parse("--codec", "fp32"))), layout_of(16)
+    for _ in range(2):
+        with pytest.raises(DecodeError):
+            decoded.decode(b"short", layout)

@@ -106,8 +106,8 @@ MUTANTS = (
         (
             Edit(
                 SYMMETRIC + "Symmetric._over_copies",
-                "np.float32(here.around.weights[j])",
-                "np.float32(1.0 / (1 + len(fresh)))",
+                "away *= weights[j]",
+                "away *= 1.0 / (1 + len(fresh))",
             ),
         ),
         {"codec": "fp32", "topology": "star", "workload": "consensus", "faults": "delay=0.2"},
@@ -260,8 +260,8 @@ sent[key] = total""",
         (
             Edit(
                 "edgegossip.gossip.parallel:Parallel.adopt",
-                "self._stream(own, _count(name, full, Aux.EXAMPLES))",
-                "Stream(own[0], own[1], m.zero.momentum, _count(name, full, Aux.EXAMPLES))",
+                "self._stream(own, _count(name, full, tags.EXAMPLES))",
+                "Stream(own[0], own[1], m.zero.momentum, _count(name, full, tags.EXAMPLES))",
             ),
         ),
         {"faults": "all,loss=0.2"},
@@ -273,7 +273,7 @@ sent[key] = total""",
         (
             Edit(
                 MOMENTUM + "_follow",
-                "if round(inner) - round(s.inner) != int(done) or Adopted in kinds:",
+                "if adopted or round(inner) - round(s.inner) != done:",
                 "if False:",
             ),
         ),

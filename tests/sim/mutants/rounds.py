@@ -144,7 +144,7 @@ MUTANTS = (
         "loss-not-noticed",
         "a message of a later round does not tell that this round's was lost",
         ("dpsgd", "choco-sgd"),
-        (Edit(SYNCHRONOUS + "proceed", "if not self._lost(s, j):", "if True:"),),
+        (Edit(SYNCHRONOUS + "_all_lost", "if not self._lost(s, j):", "if True:"),),
         {"faults": "all,loss=0.3"},
     ),
     Mutant(

@@ -161,12 +161,12 @@ MUTANTS = (
         (
             Edit(
                 RECEIVING + "_starts_alike",
-                "return fresh and frame.aux.get(Aux.FRESH) == algorithm.scheme.fingerprint(s.math)",
+                "return fresh and frame.aux.get(tags.FRESH) == algorithm.scheme.fingerprint(s.math)",
                 "return fresh",
             ),
             Edit(
                 HANDSHAKE + "_opened",
-                "alike = frame.aux.get(Aux.FRESH) == algorithm.scheme.fingerprint(s.math)",
+                "alike = frame.aux.get(tags.FRESH) == algorithm.scheme.fingerprint(s.math)",
                 "alike = True",
             ),
         ),
