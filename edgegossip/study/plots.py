@@ -111,6 +111,7 @@ def _looks(cases: Sequence[Case]) -> list[tuple[str, str, str]]:
     keys = list(dict.fromkeys(key for case in cases for key in case.settings))
     table = [{key: _lookup(case, key) for key in keys} for case in cases]
     varying = [key for key in keys if len({repr(row[key]) for row in table}) > 1]
+    varying = _without_tables(varying, table)
     problem = _needed([key for key in varying if key.startswith(_PROBLEM)], table)
     if len({_words(problem, row) for row in table}) > MOST_PANELS:
         problem = []
@@ -119,6 +120,16 @@ def _looks(cases: Sequence[Case]) -> list[tuple[str, str, str]]:
     if not method:
         method, rest = rest[:1], rest[1:]
     return [(_words(problem, row), _words(method, row), _words(rest, row)) for row in table]
+
+
+def _without_tables(keys: list[str], table: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Without a table such as codec.params where its own keys are there and tell as much apart."""
+    kept = keys
+    for key in [key for key in keys if any(other.startswith(f"{key}.") for other in keys)]:
+        others = [other for other in kept if other != key]
+        if len({_words(others, row) for row in table}) == len({_words(kept, row) for row in table}):
+            kept = others
+    return kept
 
 
 def _needed(keys: Iterable[str], table: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -43,6 +43,12 @@ def test_what_another_key_determines_is_not_named():
     assert [mark for _, _, mark in found] == ["ratio=0.01", "ratio=0.1", "", ""]
 
 
+def test_a_table_whose_keys_are_named_is_not_named_as_well():
+    points = [{"codec.name": "qsgd", "codec.params": {}, "codec.params.bits": bits} for bits in (2, 4)]
+    found = looks(make_cases(Recipe(), Plan(), [{"codec.name": "elasticl"}, *points]))
+    assert [mark for _, _, mark in found] == ["", "bits=2", "bits=4"]
+
+
 def test_too_many_problems_go_into_one_panel():
     skews = [k / 20 for k in range(MOST_PANELS + 1)]
     found = looks(make_cases(Recipe(), Plan(), [{"data.skew": s} for s in skews]))
