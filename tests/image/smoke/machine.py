@@ -104,7 +104,9 @@ class Board:
     def _command(self) -> list[str]:
         boot = boot_files(self.card, self.folder / "boot")
         words = f"root=LABEL=RASPIROOT rw rootwait net.ifnames=0 panic=-1 {_LOUD}"
-        forwards = [f"guestfwd=tcp:{a}:{p}-cmd:{sys.executable} -S -E {_RELAY} {a} {p}" for a, p in self.reaches]
+        forwards = [
+            f"guestfwd=tcp:{a}:{p}-cmd:{sys.executable} -S -E {_RELAY} {a} {p} {GUEST}" for a, p in self.reaches
+        ]
         if self.listens:
             forwards.append(f"hostfwd=tcp:{GUEST}:{self.listens}-{GUEST}:{self.listens}")
         network = ",".join(["user,id=n0,net=10.0.2.0/24,restrict=on", *forwards])

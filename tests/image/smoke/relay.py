@@ -7,8 +7,9 @@ import sys
 import threading
 
 
-def main(host: str, port: str) -> None:
-    with socket.create_connection((host, int(port)), timeout=30) as there:
+def main(host: str, port: str, source: str) -> None:
+    """`source`: the board's own address, at which whom it reaches will look for it."""
+    with socket.create_connection((host, int(port)), timeout=30, source_address=(source, 0)) as there:
         there.settimeout(None)
 
         def out() -> None:

@@ -22,7 +22,8 @@ ADDRESSES = (GUEST, COORDINATOR[0], FOUNDER[0], THIRD[0])
 MESH_ROUNDS = 3
 _PATIENT = ("network.grace_s=1800", "run.threads=1", "training.precision=int8", "training.batch_size=32")
 SERVER = ("run.nodes=2", "run.rounds=1", "server.deadline_s=3600", *_PATIENT)
-MESH = ("run.nodes=3", f"run.rounds={MESH_ROUNDS}", "gossip.deadline_s=3600", *_PATIENT)
+# Steps enough that the power can be cut in the middle of a round
+MESH = ("run.nodes=3", f"run.rounds={MESH_ROUNDS}", "training.local_steps=400", "gossip.deadline_s=3600", *_PATIENT)
 SLOW = float(os.environ.get("EDGEGOSSIP_SMOKE_PATIENCE", "1"))  # on a busy machine: 4
 
 
