@@ -78,6 +78,7 @@ def card(kit: bytes | None, network_manager: bool = False) -> FakeDisk:
         disk.make_folder(folder)
     put(disk, "/sys/class/block/mmcblk0p2/partition", b"2\n")
     put(disk, "/usr/bin/ssh-keygen", b"")
+    put(disk, firstboot.CARD_CONFIG, b"arm_64bit=1\n")
     if network_manager:
         put(disk, "/usr/sbin/NetworkManager", b"")
     if kit is not None:
@@ -120,6 +121,26 @@ def test_a_board_becomes_who_the_kit_says(kits, monkeypatch):
         ("resize2fs", "/dev/mmcblk0p2"),
         ("ssh-keygen", "-A"),
     ]
+
+
+def test_a_boot_partition_that_systemd_did_not_mount_is_mounted(kits, monkeypatch, capsys):
+    disk = card(None)
+    hidden = {firstboot.CARD_CONFIG: disk._now.pop(firstboot.CARD_CONFIG)}
+    machine = FakeMachine(disk)
+    machine.refuse = "/boot/firmware"
+    assert boot(disk, monkeypatch, machine)[0] == 0  # it may be broken: the board does what it did before
+    assert "cannot be mounted: /boot/firmware: it does not work here" in capsys.readouterr().out
+    run, machine = FakeMachine.run, FakeMachine(disk)
+
+    def mounts(command, text=""):
+        if tuple(command) == ("mount", "/boot/firmware"):
+            disk._now.update(hidden)
+            put(disk, firstboot.CARD_KIT, kits[0])
+        return run(machine, command, text)
+
+    monkeypatch.setattr(machine, "run", mounts)
+    assert boot(disk, monkeypatch, machine)[0] == 0
+    assert "was not mounted: it is now" in capsys.readouterr().out and firstboot.APPLIED in content(disk)
 
 
 def test_the_second_boot_changes_nothing(kits, monkeypatch):

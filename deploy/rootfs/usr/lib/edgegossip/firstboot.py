@@ -26,6 +26,7 @@ from typing import Any
 from disk import Disk
 
 CARD_KIT = "/boot/firmware/edgegossip.kit"
+CARD_CONFIG = "/boot/firmware/config.txt"  # on every boot partition of a Raspberry Pi
 CARD_WORDS = "/boot/firmware/edgegossip-firstboot.txt"
 HOME = "/etc/edgegossip"
 KIT, APPLIED, GROWN = f"{HOME}/kit", f"{HOME}/applied", f"{HOME}/grown"
@@ -73,6 +74,7 @@ class Machine:
 
 def first_boot(disk: Disk, machine: Machine, say: Callable[[str], None]) -> bool:
     """Everything, in order. Whether this board knows who it is; raises Failed when its kit cannot be used."""
+    mount_card(disk, machine, say)
     take_kit(disk, machine, say)
     data = disk.read(KIT)
     if data is not None:
@@ -85,6 +87,18 @@ def first_boot(disk: Disk, machine: Machine, say: Callable[[str], None]) -> bool
     if data is None:
         say(f"this card has no kit: put one on its boot partition as {os.path.basename(CARD_KIT)} and start again")
     return data is not None
+
+
+def mount_card(disk: Disk, machine: Machine, say: Callable[[str], None]) -> None:
+    """systemd mounts the boot partition; but it gives what reads /etc/fstab 90 s, and on a machine that is slower than that it
+    boots without. A kit must not go unseen for that."""
+    if disk.exists(CARD_CONFIG):
+        return
+    try:
+        machine.run(["mount", os.path.dirname(CARD_KIT)])
+        say("the boot partition was not mounted: it is now")
+    except Failed as error:
+        say(f"the boot partition cannot be mounted: {error}")
 
 
 def take_kit(disk: Disk, machine: Machine, say: Callable[[str], None]) -> None:
