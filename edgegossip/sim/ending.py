@@ -124,11 +124,12 @@ class Ending:
     def _keeps_mean(self, replicates: bool) -> bool:
         """Where rows are weighed by the receiver and nothing is lost, the plain mean moves by local updates only; old news
         count once at one end and again at the other, what a codec loses may be lost for good, momentum within an algorithm
-        adds to updates, and of models that are trained a full state may bring a later round's news."""
+        adds to updates. A full state may bring a later round's news, which its sender has not weighed against the receiver's:
+        that of a model that nobody trains has none unless the sender was a round ahead."""
         schedule, algorithm = self.world.schedule, self.world.algorithm
         plain = not naming.param_of(algorithm, "staleness", 0) and not naming.param_of(algorithm, "momentum", 0)
-        still = schedule.workload == "consensus" or not (replicates and self.world.states)
-        return schedule.codec.name == "fp32" and plain and still
+        news = self.world.states_ahead if schedule.workload == "consensus" else self.world.states
+        return schedule.codec.name == "fp32" and plain and not (replicates and news)
 
 
 def compensates(world: World) -> bool:

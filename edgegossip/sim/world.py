@@ -90,6 +90,7 @@ class World:
             ()
         ] * n  # at the start of its last rounds, as many as may still count somewhere
         self.suspicions = self.departures = self.adoptions = self.restarts = self.states = 0
+        self.states_ahead = 0  # of them, those of a later round than the one that they ended at the receiver
         self.averages = Averages()  # of the last phase
         self.on_round: Callable[[Node], None] | None = None
 
@@ -146,6 +147,7 @@ class World:
         i, ledger = node.index, self.ledger
         if frame.kind is STATE:
             self.states += 1
+            self.states_ahead += frame.round > self.algorithm.round(node.state) + 1
         if self.trace.say is not None:
             self.trace.line(self.clock.now, i, f"<- {event.sender}: {describe(frame)}")
         if not (ledger.disks_lost or event.lie):
