@@ -90,6 +90,7 @@ class World:
             ()
         ] * n  # at the start of its last rounds, as many as may still count somewhere
         self.suspicions = self.departures = self.adoptions = self.restarts = self.states = 0
+        self.apart = False  # whether somebody began without one of its neighbours
         self.states_ahead = 0  # of them, those of a later round than the one that they ended at the receiver
         self.averages = Averages()  # of the last phase
         self.on_round: Callable[[Node], None] | None = None
@@ -118,6 +119,7 @@ class World:
             how = "from nothing" if saved is None else f"from its checkpoint of round {saved.round}"
             self.trace.line(now, i, f"starts {how}, in round {self.algorithm.round(node.state)}")
         self.ledger.booted(i, saved, self.workload.starts[i], again=node.process > 1)
+        self.apart = self.apart or bool(node.view.down)
         self.round_of[i], self.progress_s[i] = self.algorithm.round(node.state) - 1, now
         self.models[i] = (model,)
         self._check_state(node, self.algorithm.audit(node.state))
