@@ -156,13 +156,13 @@ def _idle(nodes: int, seconds: float) -> Row:
 
 
 def _memory(nodes: int, rounds: int, frame_bytes: int) -> Row:
-    """Resident memory over `rounds` rounds, after half as many that warm up. At any moment some frames are under way, and glibc
+    """Resident memory over `rounds` rounds, after as many that warm up. At any moment some frames are under way, and glibc
     keeps what was freed: with frames of 1 MB a look at one process is off by 5 MiB either way, in round 500 and in round 5,000.
     So growth is from the median of the first third of the looks to that of the last, on average over the processes, which all do
     the same."""
     count = min(_LOOKS, rounds)
     with Fleet("mesh", nodes) as fleet:
-        fleet.ring(max(1, rounds // 2), frame_bytes)
+        fleet.ring(max(1, rounds), frame_bytes)
         looks = []
         for i in range(count):
             fleet.ring(rounds * (i + 1) // count - rounds * i // count, frame_bytes)
