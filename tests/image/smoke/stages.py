@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -141,6 +142,8 @@ def mesh(work: Path, cache: Path) -> str:
     without it and are through before it has booted again; it goes on from its checkpoint to the last round."""
     card, here = work / "card-mesh.img", work / "runs-a"
     card.unlink(missing_ok=True)
+    for old in (here, work / "runs-b"):
+        shutil.rmtree(old, ignore_errors=True)
     disk.copy_sparse(work / "card.img", card)  # so that this stage can be done again
     board = Board(work, card, reaches=(FOUNDER, THIRD), listens=7700)
     board.insert_kit(work / "mesh.kit")
