@@ -6,9 +6,9 @@ the two ends of `edgegossip run` in server mode. Needs the extra `edgegossip[ser
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from edgegossip.flower import late
 from edgegossip.types import HostError
 
 if TYPE_CHECKING:
@@ -32,10 +32,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Flower takes more than a second to import, so it is imported when something of it is used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return late.attribute(__name__, _HOMES, name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "flwr":
             raise

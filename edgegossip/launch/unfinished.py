@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from edgegossip.mesh.membership.manifest import is_instance
 from edgegossip.types import NodeId
 
 
@@ -33,9 +34,10 @@ def unfinished(
 def instance_of(folder: Path) -> str:
     """Which of several runs of the same recipe and members it is of; empty: not known."""
     try:
-        return str(json.loads((folder / "run.json").read_bytes()).get("instance", ""))
-    except (OSError, ValueError, AttributeError):
+        found = json.loads((folder / "run.json").read_bytes())["instance"]
+    except (OSError, ValueError, KeyError, TypeError):
         return ""
+    return found if is_instance(found) else ""
 
 
 def has_checkpoints(folder: Path, name: NodeId) -> bool:

@@ -159,8 +159,9 @@ def test_a_founder_draws_a_number_for_each_run_that_it_begins(found: Found, tmp_
             keep(folder.rename(tmp_path / "first"))
     first, second, fresh, named = numbers
     assert first and first == second == named != fresh
-    (tmp_path / "first" / "run.json").write_text("[]")
-    assert instance_of(tmp_path / "first") == ""
+    for damaged in ("[]", "{}", '{"instance": 3}', '{"instance": "another"}'):
+        (tmp_path / "first" / "run.json").write_text(damaged)
+        assert instance_of(tmp_path / "first") == ""
 
 
 def test_a_board_that_keeps_nothing_begins_anew(found: Found, tmp_path: Path) -> None:

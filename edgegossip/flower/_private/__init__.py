@@ -8,8 +8,9 @@ as a board (`FleetLink`), the Runtime API as a server app (`RunLink`) and the Co
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from edgegossip.flower import late
 
 if TYPE_CHECKING:
     from edgegossip.flower._private.control import register_key, start_run
@@ -46,6 +47,4 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """A board must not pay for the coordinator's part, which comes with a web server."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return late.attribute(__name__, _HOMES, name)

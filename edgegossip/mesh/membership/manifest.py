@@ -130,7 +130,7 @@ def parse(content: bytes, signature: bytes) -> Manifest:
         raise DecodeError("a manifest without a run id or a founder")
     topology, topology_file, recipe = (_text(document, key) for key in ("topology", "topology_file", "recipe"))
     instance = document.get("instance", "")
-    if not isinstance(instance, str) or not _INSTANCE.fullmatch(instance):
+    if not is_instance(instance):
         raise DecodeError("a manifest whose instance is not hexadecimal")
     shared = {key: value for key, value in document.items() if key not in ("recipe", "instance")}
     digest = sha256(json.dumps(shared, separators=(",", ":"), sort_keys=True).encode()).digest()
@@ -139,6 +139,10 @@ def parse(content: bytes, signature: bytes) -> Manifest:
     return Manifest(
         content, signature, version, run_id, founder, tuple(members), topology, topology_file, recipe, instance, hash64
     )
+
+
+def is_instance(value: object) -> bool:
+    return isinstance(value, str) and _INSTANCE.fullmatch(value) is not None
 
 
 def _is_name(value: object) -> bool:
