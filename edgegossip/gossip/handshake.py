@@ -135,9 +135,10 @@ def _opened(algorithm: Synchronous, s: State, key: Key, frame: Frame, session: i
     s = s.with_out(key, edge)
     alike = frame.aux.get(tags.FRESH) == algorithm.scheme.fingerprint(s.math)
     if alike and not behind and _nothing_missed(s, key, edge):
-        told = edge.position == 0 or known and s.stepped is not None and key[0] in s.stepped.sent
-        if told or edge.answers >= ANSWERS_A_ROUND:
+        if edge.position == 0 or known and s.stepped is not None and key[0] in s.stepped.sent:
             return s, []
+        if edge.answers >= ANSWERS_A_ROUND:
+            return s.with_out(key, edge.owing()), []
         s = s.with_out(key, changed(edge, answers=edge.answers + 1))
         return sending.tell(algorithm, s, [key[0]], advance=False)
     return _answer(algorithm, s, key, session, behind)
@@ -155,8 +156,10 @@ def _nothing_missed(s: State, key: Key, edge: OutEdge) -> bool:
 def _answer(algorithm: Synchronous, s: State, key: Key, session: int, behind: bool) -> Outcome:
     """The full state, in parts; for one that is far behind the model as the last."""
     edge = s.out_edge(key)
-    if edge.answers >= ANSWERS_A_ROUND or s.view.members[key[0]] in s.view.down:
+    if s.view.members[key[0]] in s.view.down:
         return s, []
+    if edge.answers >= ANSWERS_A_ROUND:  # who is far behind asks for itself again, and gets the model then
+        return (s, []) if behind else (s.with_out(key, edge.owing()), [])
     full = algorithm.scheme.full(s.math, *key)
     vectors = [*full.vectors, algorithm.scheme.model(s.math)] if behind else list(full.vectors)
     next_round = s.round if s.stepped is None else s.round + 1
@@ -172,6 +175,17 @@ def _answer(algorithm: Synchronous, s: State, key: Key, session: int, behind: bo
         for part, vector in enumerate(vectors)
     ]
     return s.with_out(key, changed(edge, answers=edge.answers + 1)), sends
+
+
+def pay(algorithm: Synchronous, s: State, owed: Iterable[Key]) -> Outcome:
+    """At the start of a round: full states for those who opened a session in the last one after they had got as many as a
+    round allows. Without its full state nothing that is said in that session can be used, and who opened it would wait for
+    its deadline."""
+    actions: list[Action] = []
+    for key in owed:
+        s, sends = _answer(algorithm, s, key, s.out_edge(key).session, behind=False)
+        actions += sends
+    return s, actions
 
 
 def _ask(algorithm: Synchronous, s: State, key: Key, challenge: float | None = None) -> list[Action]:

@@ -26,7 +26,9 @@ from edgegossip.types import PeerError, Round, Vec
 
 MAX_ID = 2**48 - 1
 RETIRED_LIVES = 4  # of a receiver that are remembered, so that a late HELLO of one of them is not believed
-ANSWERS_A_ROUND = 3  # full states that one receiver gets in one round
+ANSWERS_A_ROUND = (
+    3  # full states that one receiver gets in one round; what it asks for beyond that comes in the next one
+)
 
 FP32 = Fp32()
 _NOTHING: Mapping[int, Vec] = {}
@@ -41,11 +43,19 @@ class OutEdge:
     lives: tuple[int, ...] = ()  # the receiver's, the present one last
     process: int = 0  # the receiver's, that opened the session
     number: int = 0  # of the session, among those that this process has opened
-    answers: int = 0  # full states sent in the present round
+    answers: int = 0  # full states sent in the present round; above ANSWERS_A_ROUND: one more is owed
 
     def opened(self, session: int, life: int, process: int, number: int) -> OutEdge:
         lives = self.lives if self.lives[-1:] == (life,) else (*self.lives, life)[-RETIRED_LIVES - 1 :]
         return changed(self, session=session, lives=lives, process=process, number=number)
+
+    def owing(self) -> OutEdge:
+        """The receiver has opened a session that gets nothing before the next round."""
+        return changed(self, answers=ANSWERS_A_ROUND + 1)
+
+    @property
+    def owes(self) -> bool:
+        return self.session != 0 and self.answers > ANSWERS_A_ROUND
 
     def is_retired(self, life: int) -> bool:
         return life in self.lives[:-1]

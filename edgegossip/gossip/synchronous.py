@@ -196,9 +196,10 @@ class Synchronous:
         return s, [SetTimer(None), *suspects, *actions]
 
     def enter(self, s: State, round: Round, math_: Any) -> Outcome:
-        """Start of a round: takes in what came early. A sender of a body that cannot be used is suspected, and not
-        waited for."""
+        """Start of a round: takes in what came early, and answers what the last round had no answer left for. A sender of a
+        body that cannot be used is suspected, and not waited for."""
         answered = {k: changed(e, answers=0) for k, e in s.out.items() if e.answers}
+        owed = [k for k in answered if s.out[k].owes]
         out = {**s.out, **answered} if answered else s.out
         here = Here.at(s.view, s.index, round)
         s = changed(
@@ -217,7 +218,8 @@ class Synchronous:
             for sender in sorted(s.inbox.frames):
                 s, more = receiving.drain(self, s, sender)
                 actions += more
-            return s, actions
+            s, answers = handshake.pay(self, s, owed)
+            return s, [*actions, *answers]
         frames, inbox = s.inbox.take(round)
         s = changed(s, inbox=inbox)
         for sender, frame in frames.items():

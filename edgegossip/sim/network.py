@@ -31,6 +31,7 @@ class Network:
         self.delay, self.loss, self.duplication, self.reorder, self.replay = 0.0, 0.0, 0.0, 0.0, 0.0
         self._cuts: dict[int, list[str]] = {}  # by edge: the kinds of faults that cut it
         self._slow: dict[int, float] = {}
+        self.through_s = 0.0  # when everything that queued at links while they were slow has come through
 
     def send(self, sender: int, receiver: int, data: Any) -> str:
         """What faults make of it, such as `lost (loss)`; empty where they leave it alone, but for its time."""
@@ -85,9 +86,9 @@ class Network:
         return bool(cuts) and (a * n + b in cuts or b * n + a in cuts)
 
     def slow(self, a: int, b: int, seconds: float) -> None:
-        """Both directions; 0: as fast as ever."""
+        """Both directions; 0: as fast as ever, after what has queued."""
         for edge in (a * self._nodes + b, b * self._nodes + a):
             if seconds:
                 self._slow[edge] = seconds
-            else:
-                self._slow.pop(edge, None)
+            elif self._slow.pop(edge, None) is not None:
+                self.through_s = max(self.through_s, self._last[edge])

@@ -167,8 +167,13 @@ class _Run:
 
     def _look_for_sync(self) -> None:
         """Once everybody knows who is there, and is about as far as the others; at the latest when all must be known: where
-        some were far ahead, a chain of neighbours may wait for one another for longer than a deadline."""
+        some were far ahead, a chain of neighbours may wait for one another for longer than a deadline. Not before a link that
+        was slow has carried what queued at it: nothing overtakes that, so until then the link is as slow as it was, and a
+        neighbour behind it is left out with good reason."""
         world = self._world
+        if world.clock.now < world.network.through_s:
+            world.clock.after(LOOK_S, self._look_for_sync)
+            return
         rounds = [world.algorithm.round(n.state) for n in self._live()]
         uneven = len(rounds) > 1 and max(rounds) - min(rounds) > 1
         if (world.presence.pending or uneven) and world.clock.now < world.schedule.seconds + NOTICE_S + 0.5:

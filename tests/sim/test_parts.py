@@ -92,9 +92,14 @@ def test_a_slow_link_takes_one_message_after_the_other() -> None:
         net.send(0, 1, data)
     clock.run(2.5)
     assert len(got) == 2
+    assert net.through_s == 0.0
     net.slow(0, 1, 0.0)
-    clock.run(5.0)
-    assert len(got) == 3
+    assert 3.0 < net.through_s < 3.1  # of what has queued
+    net.send(0, 1, b"behind them")
+    clock.run(net.through_s)
+    assert [d for _, d in got] == [*numbered(3), b"behind them"]
+    net.slow(0, 1, 0.0)  # it is not slow, so nothing more has queued
+    assert net.through_s < 3.1
 
 
 def test_presence_notices_late_and_a_restart_always() -> None:

@@ -65,6 +65,13 @@ MUTANTS = (
         {"faults": "all,loss=0.3"},
     ),
     Mutant(
+        "owed-state-forgotten",
+        "a session that is opened after a round's last answer gets no full state in the next round either",
+        PUSH_SUM,
+        (Edit(SYNCHRONOUS + "enter", "s, answers = handshake.pay(self, s, owed)", "answers = []"),),
+        {"faults": "replay=0.3,duplication=0.6,empty-disk=2", "rounds": 4, "deadline_s": 4.0},
+    ),
+    Mutant(
         "any-weight-of-a-full-state-believed",
         "a full state of push-sum may bring any weight",
         ("sgp", "sparse-push", "quant-sgp"),
