@@ -29,7 +29,8 @@ Scope = Literal["messages", "edge", "side", "node"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of fault. `low`..`high` bound the strength, in `unit`; what is drawn lies between them."""
+    """One kind of fault. `low`..`high` bound the strength, in `unit`; what is drawn lies between them. `all` draws it `often`
+    times as often as others, and only with the algorithms of `among`, if it says any: those whose messages it can change."""
 
     name: str
     scope: Scope
@@ -37,8 +38,11 @@ class Kind:
     low: float = 1.0
     high: float = 1.0
     unit: str = ""
+    often: int = 1
+    among: frozenset[str] = frozenset()
 
 
+WEIGHED = frozenset({"sgp", "sparse-push", "quant-sgp", "parallel-sgd"})  # whose full states bring weights or counts
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         k.name: k
@@ -81,7 +85,14 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             ),
             Kind("byzantine-weight", "node", "this share of its messages has a weight below zero", 0.1, 1.0, "share"),
             Kind(
-                "byzantine-state", "node", "this share of its full states brings far too much weight", 0.1, 1.0, "share"
+                "byzantine-state",
+                "node",
+                "this share of its full states brings far too much weight",
+                0.1,
+                1.0,
+                "share",
+                often=3,  # in three of four schedules nobody asks the liar for a full state in time
+                among=WEIGHED,
             ),
             Kind("byzantine-far", "node", "one message to each neighbour is of a round far ahead", 0.1, 1.0, "share"),
             Kind(
@@ -147,9 +158,17 @@ def parse(text: str) -> Spec:
     return Spec(tuple(pool), tuple(asked), tuple(exact))
 
 
-def draw(spec: Spec, rng: Random, nodes: int, edges: Iterable[tuple[int, int]], seconds: float) -> tuple[Fault, ...]:
-    """The faults of one schedule of `nodes` nodes with these (sender, receiver) edges, all of them over after `seconds`.
-    Raises ConfigError when an exact one names a node that is not there."""
+def draw(
+    spec: Spec,
+    rng: Random,
+    nodes: int,
+    edges: Iterable[tuple[int, int]],
+    seconds: float,
+    algorithm: str | None = None,
+) -> tuple[Fault, ...]:
+    """The faults of one schedule of `nodes` nodes with these (sender, receiver) edges, all of them over after `seconds`; of
+    those of `all` only what can do something to `algorithm`, if it is said. Raises ConfigError when an exact one names a node
+    that is not there."""
     links = sorted(set(edges))
     faults: list[Fault] = []
     for name, amount in spec.asked:
@@ -159,8 +178,10 @@ def draw(spec: Spec, rng: Random, nodes: int, edges: Iterable[tuple[int, int]], 
         else:
             faults += [_one(kind, rng, nodes, links, seconds) for _ in range(int(amount or 1))]
     if spec.pool:
-        count = min(int(rng.random() * (MOST_DRAWN + 1)), len(spec.pool))
-        faults += [_one(KINDS[k], rng, nodes, links, seconds) for k in _sample(rng, spec.pool, count)]
+        pool = [k for k in spec.pool if algorithm is None or not KINDS[k].among or algorithm in KINDS[k].among]
+        count = min(int(rng.random() * (MOST_DRAWN + 1)), len(pool))
+        often = [k for k in pool for _ in range(KINDS[k].often)]
+        faults += [_one(KINDS[k], rng, nodes, links, seconds) for k in _sample(rng, often, count)]
     for fault in spec.exact:
         if any(i >= nodes for i in fault.nodes):
             raise ConfigError(f"--faults {fault}: there are {nodes} nodes, 0 to {nodes - 1}")
@@ -203,9 +224,13 @@ def _one(
 
 
 def _sample(rng: Random, things: Sequence[T], count: int) -> list[T]:
-    """Without repetition; by `random()` alone, whose sequence is the same in every version of Python."""
-    left = list(things)
-    return [left.pop(int(rng.random() * len(left))) for _ in range(count)]
+    """Without repetition, what is there several times as often; by `random()` alone, whose sequence is the same in every
+    version of Python."""
+    left, found = list(things), list[T]()
+    for _ in range(count):
+        found.append(left[int(rng.random() * len(left))])
+        left = [thing for thing in left if thing != found[-1]]
+    return found
 
 
 def _kind(name: str) -> Kind:

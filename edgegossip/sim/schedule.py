@@ -110,7 +110,7 @@ def draw(seed: int, options: Options) -> Schedule:
             raise ConfigError(fault)
     rounds = options.rounds or ROUNDS[0] + int(of(seed, "rounds").random() * (ROUNDS[1] - ROUNDS[0] + 1))
     spec = fault_words.parse(options.faults)
-    built = naming.topology_of(topology, nodes)
+    built, name = naming.topology_of(topology, nodes), algorithm.name.partition("+")[0]
     return Schedule(
         seed,
         algorithm,
@@ -121,7 +121,7 @@ def draw(seed: int, options: Options) -> Schedule:
         rounds,
         options.workload or _workload(seed, algorithm),
         options.deadline_s or pick(seed, "deadline", (2.0, 4.0)),
-        fault_words.draw(spec, of(seed, "faults"), nodes, edges(built), rounds * ROUND_S),
+        fault_words.draw(spec, of(seed, "faults"), nodes, edges(built), rounds * ROUND_S, name),
     )
 
 

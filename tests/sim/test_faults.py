@@ -2,12 +2,17 @@
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.sim import faults
+from edgegossip import gossip
+from edgegossip.frame import Aux
+from edgegossip.gossip import topologies
+from edgegossip.sim import Named, faults, schedule
 from edgegossip.sim.faults import KINDS, Fault
 from edgegossip.types import ConfigError
 
@@ -58,6 +63,32 @@ def test_the_guide_names_every_kind_with_its_range() -> None:
 def test_all_draws_every_kind_sooner_or_later() -> None:
     seen = {f.kind for seed in range(400) for f in drawn("all", seed)}
     assert seen == set(KINDS)
+
+
+def test_a_kind_is_drawn_as_often_as_it_says_and_only_where_it_does_something() -> None:
+    def share(algorithm: str, kind: str) -> float:
+        spec = faults.parse("all")
+        found = [faults.draw(spec, Random(seed), 4, EDGES, 10.0, algorithm) for seed in range(3000)]
+        return sum(kind in {f.kind for f in faults_of_one} for faults_of_one in found) / len(found)
+
+    assert share("dpsgd", "byzantine-state") == 0.0
+    assert 0.2 < share("sgp", "byzantine-state") < 0.3
+    assert all(0.07 < share(name, "byzantine-nan") < 0.12 for name in ("dpsgd", "sgp"))
+
+
+@pytest.mark.parametrize("name", [n for n in gossip.names() if n != "ad-psgd"])  # whose full state is a model
+def test_who_is_weighed_is_known(name: str) -> None:
+    view = schedule.view_of(topologies.get("complete", 3), Named("fp32"), 3, values=4)
+    algorithm: Any = gossip.get(name)
+    state = algorithm.init(np.zeros(4, np.float32), view)
+    numbers = algorithm.scheme.full(state.math, 1, 0).numbers
+    assert bool({Aux.PUSH_SUM_WEIGHT, Aux.EXAMPLES, Aux.STEPS} & set(numbers)) == (name in faults.WEIGHED)
+
+
+def test_nothing_is_drawn_twice() -> None:
+    for seed in range(300):
+        found = [f.kind for f in faults.draw(faults.parse("all"), Random(seed), 4, EDGES, 10.0, "sgp")]
+        assert len(found) == len(set(found)) <= faults.MOST_DRAWN
 
 
 def test_asked_kinds_come_as_often_as_asked_and_a_strength_is_kept() -> None:
