@@ -95,6 +95,10 @@ class Board:
             time.sleep(0.5)
         return found
 
+    def largest(self, pattern: str) -> int:
+        """Of the numbers that the console shows in the pattern's group since the last boot; 0 for none."""
+        return max(map(int, re.findall(pattern, self._said())), default=0)
+
     def _said(self) -> str:
         return self.console.read_text(errors="replace") if self.console.exists() else ""
 
