@@ -115,12 +115,14 @@ class Fleet:
 
 
 def _command(module: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", module, *arguments]
+    return [sys.executable, "-X", "faulthandler", "-m", module, *arguments]
 
 
 def _held(pid: int) -> dict[str, float]:
     """Of a process, from /proc: sizes in bytes, CPU in seconds."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    if "VmRSS" not in status:
+        raise ProcessLookupError(f"process {pid} has ended and waits for its parent")
 
     def kib(key: str) -> int:
         return int(status[key].split()[0]) << 10

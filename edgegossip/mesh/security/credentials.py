@@ -21,6 +21,7 @@ class Credentials:
         self._files = identity.folder / CERTIFICATE, identity.folder / KEY
         self._lock = threading.Lock()
         self._taken: object = None  # what told the files apart then
+        self._shown: object = None  # what gRPC has of them
         self._complaint = ""  # why the files could not be taken the last time
         self._take()
 
@@ -55,8 +56,13 @@ class Credentials:
             raise DataError(f"{self._identity.folder} is being replaced")
         self.server_context, self.client_context = server_context, client_context
         authority = der.to_pem(self._identity.authority.der, "CERTIFICATE")
-        self.channel = grpc.ssl_channel_credentials(authority, key, pem)
-        self.server = grpc.ssl_server_certificate_configuration([(key, pem)], authority)
+        if self._shown != (
+            pem,
+            key,
+        ):  # another revocation list is nothing to gRPC, which takes what is another object for new
+            self.channel = grpc.ssl_channel_credentials(authority, key, pem)
+            self.server = grpc.ssl_server_certificate_configuration([(key, pem)], authority)
+            self._shown = pem, key
         self._taken = taken
 
     def _stamps(self) -> tuple[object, ...]:

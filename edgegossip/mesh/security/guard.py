@@ -89,9 +89,16 @@ class Guard:
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Of our gRPC server behind the door, which asks for a certificate too."""
-        return grpc.dynamic_ssl_server_credentials(
-            self._files.server, lambda: self._files.server, require_client_authentication=True
-        )
+        taken = self._files.server
+
+        def newer() -> grpc.ServerCertificateConfiguration | None:
+            # None is "as before". To be given the same once more, gRPC throws away what a handshake on another thread may just be
+            # about to use (its issue 36693): whoever connects often enough could end the process.
+            nonlocal taken
+            before, taken = taken, self._files.server
+            return taken if taken is not before else None
+
+        return grpc.dynamic_ssl_server_credentials(taken, newer, require_client_authentication=True)
 
     def caller(self, context: grpc.aio.ServicerContext) -> Caller:
         """Who called one of our services, by its certificate. Raises CallerGone when the connection is gone, PeerError when

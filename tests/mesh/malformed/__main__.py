@@ -19,6 +19,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import tempfile
 import time
 from collections import Counter
@@ -194,7 +195,7 @@ def session(messages: int, seed: int, out: Path, limit_s: float = math.inf) -> N
             codes = boards.stop()
             kinds = Counter(e["event"] for e in boards.events(BOARD))
             lost = {n: [e["text"] for e in boards.events(n) if e.get("peer") in (BOARD, *HONEST)][:40] for n in HONEST}
-            logs = {n: boards.log(n) for n in (BOARD, *HONEST) if "Traceback" in boards.log(n)}
+            logs = {n: boards.log(n) for n in (BOARD, *HONEST) if re.search("Traceback|Fatal", boards.log(n))}
             accuracy = {n: verdicts.accuracy(boards.runs(n)) for n in (BOARD, *HONEST)}
             write(
                 {
