@@ -40,22 +40,27 @@ class Account:
 class Ledger:
     """Of all nodes. Methods return what is wrong, or None."""
 
-    def __init__(self, nodes: int, values: int, replays: bool = False) -> None:
-        """`replays`: greetings may come again so late that a node which has just begun opens its account with a life of its
-        peer that is gone already; the account is closed when the peer's present life is heard of."""
-        self._values, self._replays = values, replays
+    def __init__(self, nodes: int, values: int) -> None:
+        self._values = values
+        self._gone_s = [[0.0] * nodes for _ in range(nodes)]  # [peer][node]: until then messages of its gone lives come
         self._lives = [0] * nodes  # how often each has lost its disk
         self.disks_lost = False  # whether any has
         self.accounts = [Account(np.zeros(values), 0.0, [0] * nodes) for _ in range(nodes)]
 
-    def booted(self, node: int, saved: Saved | None, start: Vec, again: bool) -> None:
-        """A process started from a checkpoint, or from model `start` with weight 1."""
+    def booted(
+        self, node: int, saved: Saved | None, start: Vec, again: bool, listens_s: float, arrives_s: Sequence[float]
+    ) -> None:
+        """A process started from a checkpoint, or from model `start` with weight 1. It gets what arrives after `listens_s`, and
+        the last message of its node's earlier processes arrives at `arrives_s`, by receiver. A greeting that comes that late may
+        open an account with a life of the peer that is gone already; it is closed when the peer's present life is heard of."""
         if saved is not None and isinstance(saved.notes, Account):
             self.accounts[node] = saved.notes.copy()
             return
-        self._lives[node] += again
-        self.disks_lost |= again
-        lives = [0] * len(self._lives) if self._replays else list(self._lives)
+        if again:
+            self._lives[node] += 1
+            self.disks_lost = True
+            self._gone_s[node] = list(arrives_s)
+        lives = [0 if self._gone_s[peer][node] > listens_s else life for peer, life in enumerate(self._lives)]
         self.accounts[node] = Account(start.astype(np.float64), 1.0, lives)
 
     def updated(self, node: int, delta: Vec, mixed: float = 1.0) -> None:

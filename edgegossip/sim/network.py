@@ -28,6 +28,7 @@ class Network:
         low, high = LATENCY_S
         self._latency = [low + (high - low) * rng.random() for _ in range(nodes * nodes)]
         self._last = [0.0] * (nodes * nodes)  # when an edge's latest message arrives
+        self._out_of_order: dict[int, float] = {}  # the same of those that are overtaken or come again
         self.delay, self.loss, self.duplication, self.reorder, self.replay = 0.0, 0.0, 0.0, 0.0, 0.0
         self._cuts: dict[int, list[str]] = {}  # by edge: the kinds of faults that cut it
         self._slow: dict[int, float] = {}
@@ -53,6 +54,7 @@ class Network:
             self._seen["slow-link"] += 1
         if self.reorder and random() < self.reorder:
             when += OVERTAKE_S * random()
+            self._late(edge, when)
             self._seen["reorder"] += 1
             fate = "others overtake it (reorder)"
         else:
@@ -60,14 +62,23 @@ class Network:
         self._clock.at(when, self._deliver, receiver, data)
         if self.duplication and random() < self.duplication:
             self._seen["duplication"] += 1
-            self._clock.at(when + OVERTAKE_S * random(), self._deliver, receiver, data)
+            self._clock.at(self._late(edge, when + OVERTAKE_S * random()), self._deliver, receiver, data)
             fate = f"{fate}, twice (duplication)" if fate else "twice (duplication)"
         if self.replay and random() < self.replay:
             self._seen["replay"] += 1
             again = REPLAY_S[0] + (REPLAY_S[1] - REPLAY_S[0]) * random()
-            self._clock.at(when + again, self._deliver, receiver, data)
+            self._clock.at(self._late(edge, when + again), self._deliver, receiver, data)
             fate = f"{fate}, again later (replay)" if fate else "again later (replay)"
         return fate
+
+    def _late(self, edge: int, when: float) -> float:
+        self._out_of_order[edge] = max(when, self._out_of_order.get(edge, 0.0))
+        return when
+
+    def arrives_s(self, sender: int) -> list[float]:
+        """By receiver: when the last message that this node has sent so far arrives."""
+        edges = range(sender * self._nodes, (sender + 1) * self._nodes)
+        return [max(self._last[edge], self._out_of_order.get(edge, 0.0)) for edge in edges]
 
     def cut(self, sender: int, receiver: int, kind: str) -> None:
         self._cuts.setdefault(sender * self._nodes + receiver, []).append(kind)

@@ -75,7 +75,7 @@ class World:
         self.liars: dict[int, list[tuple[str, float]]] = {}  # by node: (kind, share of its messages) while they last
         self.lied: set[int] = set()  # nodes that may have lied at some time
         self.byzantine = Byzantine(of(seed, "byzantine"), view.codec, view.layout, self.limits)
-        self.ledger = Ledger(n, schedule.values, any(f.kind == "replay" for f in schedule.faults))
+        self.ledger = Ledger(n, schedule.values)
         self._mixed: list[float | None] = [None] * n  # `Audit.mixed` of each node; None: its state has moved on since
         self.quiet = False  # all is well and nobody trains any more
         self.settled = False  # and everybody has caught up
@@ -90,6 +90,7 @@ class World:
             ()
         ] * n  # at the start of its last rounds, as many as may still count somewhere
         self.suspicions = self.departures = self.adoptions = self.restarts = self.states = 0
+        self.listens_s = [0.0] * n  # since when messages for a node's process are not lost
         self.apart = False  # whether somebody began without one of its neighbours
         self.states_ahead = 0  # of them, those of a later round than the one that they ended at the receiver
         self.averages = Averages()  # of the last phase
@@ -118,7 +119,8 @@ class World:
         if self.trace.say is not None:
             how = "from nothing" if saved is None else f"from its checkpoint of round {saved.round}"
             self.trace.line(now, i, f"starts {how}, in round {self.algorithm.round(node.state)}")
-        self.ledger.booted(i, saved, self.workload.starts[i], again=node.process > 1)
+        arrives_s = self.network.arrives_s(i)
+        self.ledger.booted(i, saved, self.workload.starts[i], node.process > 1, self.listens_s[i], arrives_s)
         self.apart = self.apart or bool(node.view.down)
         self.round_of[i], self.progress_s[i] = self.algorithm.round(node.state) - 1, now
         self.models[i] = (model,)
@@ -311,6 +313,7 @@ class World:
         """A process of a node starts; the first one together with the others."""
         node = self.nodes[index]
         down = self.presence.known_down(index) if node.starting else None
+        self.listens_s[index] = 0.0 if node.starting else self.clock.now
         node.up, node.paused = True, False
         down = self.presence.booted(index) if down is None else down
         node.boot(saved, down, int(self.rng.random() * 2**48))

@@ -15,6 +15,7 @@ from edgegossip.sim.naming import Named
 from edgegossip.sim.schedule import view_of
 
 ONE = np.ones(3)
+AT_ONCE = 0.0, (0.0, 0.0)  # nothing is under way when a process starts
 
 
 def audit(mass: float, weight: float, sent: float = 0.0, seen: float = 0.0) -> Audit:
@@ -28,8 +29,8 @@ def audit(mass: float, weight: float, sent: float = 0.0, seen: float = 0.0) -> A
 
 def books(start: float = 2.0) -> Ledger:
     made = Ledger(2, 3)
-    made.booted(0, None, (start * ONE).astype(np.float32), again=False)
-    made.booted(1, None, (start * ONE).astype(np.float32), again=False)
+    made.booted(0, None, (start * ONE).astype(np.float32), False, *AT_ONCE)
+    made.booted(1, None, (start * ONE).astype(np.float32), False, *AT_ONCE)
     return made
 
 
@@ -50,7 +51,7 @@ def test_ledger_goes_back_with_a_checkpoint() -> None:
     made = books()
     kept = Saved(None, 0, made.accounts[0].copy())
     made.updated(0, np.ones(3, np.float32))
-    made.booted(0, kept, np.zeros(3, np.float32), again=True)
+    made.booted(0, kept, np.zeros(3, np.float32), True, *AT_ONCE)
     assert made.fault(0, audit(2.0, 1.0)) is None
 
 
@@ -63,7 +64,7 @@ def test_ledger_closes_the_account_of_an_edge_when_a_disk_was_lost(
     made = books()
     before, after = audit(mass, weight, sent, seen), audit(mass, weight)
     assert made.fault(0, before) is None and made.fault(0, after) is not None
-    made.booted(1, None, np.zeros(3, np.float32), again=True)
+    made.booted(1, None, np.zeros(3, np.float32), True, *AT_ONCE)
     assert made.owes(0, 1) and not made.owes(1, 0)
     made.closed(0, 1, before, after)
     assert made.fault(0, after) is None
@@ -76,7 +77,7 @@ def test_ledger_closes_the_account_of_an_edge_when_a_disk_was_lost(
 def test_ledger_closes_an_account_though_the_same_message_brings_a_model(weight: float, right: bool) -> None:
     made = books()
     before, after = audit(3.0, 1.5, 0.0, 1.0), audit(9.0, weight)
-    made.booted(1, None, np.zeros(3, np.float32), again=True)
+    made.booted(1, None, np.zeros(3, np.float32), True, *AT_ONCE)
     made.closed(0, 1, before, after, adopts=True)
     assert (made.fault(0, after) is None) == right
 
@@ -89,12 +90,16 @@ def test_ledger_takes_part_of_an_update_while_the_weight_is_small() -> None:
     assert made.fault(0, audit(2.5, 1.0)) is None
 
 
-@pytest.mark.parametrize("replays", [True, False])
-def test_ledger_knows_that_a_late_greeting_may_open_an_account_with_a_life_that_is_gone(replays: bool) -> None:
-    made = Ledger(2, 3, replays)
-    for node, again in ((1, False), (1, True), (0, False)):
-        made.booted(node, None, np.zeros(3, np.float32), again)
-    assert made.owes(0, 1) == replays
+@pytest.mark.parametrize(("arrives_s", "late"), [(2.5, True), (1.5, False)])
+def test_ledger_knows_that_a_late_greeting_may_open_an_account_with_a_life_that_is_gone(
+    arrives_s: float, late: bool
+) -> None:
+    """It reaches the process that listens since 2 s, or finds nobody."""
+    made, start = Ledger(2, 3), np.zeros(3, np.float32)
+    made.booted(1, None, start, False, 0.0, (0.0, 0.0))
+    made.booted(1, None, start, True, 1.0, (arrives_s, 0.0))
+    made.booted(0, None, start, False, 2.0, (0.0, 9.0))
+    assert made.owes(0, 1) == late and not made.owes(1, 0)
 
 
 def test_adoption_begins_afresh() -> None:

@@ -102,6 +102,24 @@ def test_a_slow_link_takes_one_message_after_the_other() -> None:
     assert net.through_s < 3.1
 
 
+@pytest.mark.parametrize("kind", ["delay", "duplication", "reorder", "replay", ""])
+def test_when_the_last_message_of_a_node_arrives(kind: str) -> None:
+    clock, net, got = network()
+    if kind:
+        setattr(net, kind, 1.0)
+    for k, data in enumerate(numbered(20)):
+        net.send(0, 1 + k % 2, data)
+    last = net.arrives_s(0)
+    assert last[0] == 0.0 and net.arrives_s(1) == [0.0] * 3
+    for receiver in sorted((1, 2), key=last.__getitem__):
+        clock.run(last[receiver] - 1e-9)
+        before = sum(to == receiver for to, _ in got)
+        clock.run(last[receiver])
+        assert sum(to == receiver for to, _ in got) > before
+    clock.run(100.0)
+    assert clock.now <= max(last)
+
+
 def test_presence_notices_late_and_a_restart_always() -> None:
     clock, up, told = Clock(), {0, 1}, []
     presence = Presence(
