@@ -64,7 +64,15 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             Kind("slow-link", "edge", "each message between the two takes so many seconds, one by one", 0.2, 1.5, "s"),
             Kind("flapping", "edge", "the link between the two goes down and up, so many seconds each", 0.2, 1.5, "s"),
             Kind("crash", "node", "the process dies and restarts from its newest checkpoint"),
-            Kind("old-checkpoint", "node", "the same, from a checkpoint that is so many files older", 1, 4, "files"),
+            Kind(
+                "old-checkpoint",
+                "node",
+                "the same, from a checkpoint that is so many files older",
+                1,
+                4,
+                "files",
+                often=2,  # as often as not there is only one yet
+            ),
             Kind("empty-disk", "node", "the same, with nothing on its disk"),
             Kind("torn-write", "node", "the same, and the newest checkpoint cannot be read"),
             Kind(
