@@ -7,6 +7,7 @@ ISA_FLAGS: dict[str, dict[str, list[str]]] = {
         "portable": [],
         "avx2": _AVX2,
         "avx512": _AVX512,
+        "avx512vbmi": [*_AVX512, "-mavx512vbmi", "-mavx512vbmi2"],
         "int8_portable": [],
         "int8_avx2": _AVX2,
         "int8_avxvnni": [*_AVX2, "-mavxvnni"],

@@ -11,7 +11,7 @@ namespace edgegossip {
 extern const Kernels kernels_portable;
 extern const Int8 int8_portable;
 #if defined(__x86_64__)
-extern const Kernels kernels_avx2, kernels_avx512;
+extern const Kernels kernels_avx2, kernels_avx512, kernels_avx512vbmi;
 extern const Int8 int8_avx2, int8_avxvnni, int8_avx512vnni;
 #elif defined(__aarch64__)
 extern const Kernels kernels_neon;
@@ -46,6 +46,10 @@ bool has_avxvnni() {
 }
 
 bool has_avx512vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
+
+bool has_avx512vbmi() {
+    return has_avx512vnni() && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
+}
 #elif defined(__aarch64__)
 bool has_dotprod() {
 #if defined(__linux__)
@@ -67,6 +71,7 @@ const std::vector<Isa>& compiled_isas() {
         {"avxvnni", &kernels_avx2, &int8_avxvnni, has_avxvnni},
         {"avx512", &kernels_avx512, &int8_avx2, has_avx512},
         {"avx512vnni", &kernels_avx512, &int8_avx512vnni, has_avx512vnni},
+        {"avx512vbmi", &kernels_avx512vbmi, &int8_avx512vnni, has_avx512vbmi},
 #elif defined(__aarch64__)
         {"neon", &kernels_neon, &int8_neon, always},
         {"dotprod", &kernels_neon, &int8_dotprod, has_dotprod},

@@ -1,3 +1,4 @@
+#include "core/huffman.hpp"
 #include "core/quantised.hpp"
 #include "driver.hpp"
 
@@ -46,7 +47,34 @@ std::vector<float> thinned(const std::vector<float>& x) {
     return out;
 }
 
+// Rows of bytes of several lengths and laws, with codes of 1 to 14 bits: eight of them may be longer than a word.
+void huffman_rows(const Isa& isa) {
+    drive::Hash hash;
+    for (const uint32_t slope : {0u, 3u, 20u, 120u}) {
+        uint64_t weights[256];
+        for (uint32_t s = 0; s < 256; s++) weights[s] = 1 + (uint64_t(1) << 40 >> (s * slope / 128 % 40));
+        CodeLengths lengths;
+        code_lengths(weights, &lengths);
+        EncodeEntry table[256];
+        make_encode_table(lengths, table);
+        for (const int64_t m : {0, 1, 63, 255, 256, 257, 1000, 9001}) {
+            std::vector<uint8_t> symbols(size_t(m), 0), out(size_t(2 * m + 16), 0);
+            uint32_t state = 1 + slope, counts[256] = {};
+            for (uint8_t& symbol : symbols) {
+                state = state * 1664525u + 1013904223u;
+                symbol = uint8_t((state >> 24) >> (m % 2 == 0 ? state >> 16 & 7 : 0));
+            }
+            const int64_t bytes = isa.kernels->entropy.encode(symbols.data(), m, table, out.data());
+            isa.kernels->entropy.histogram(symbols.data(), m, counts);
+            hash.add(out.data(), size_t(bytes));
+            hash.add(counts, sizeof counts);
+        }
+    }
+    drive::report(isa, "huffman_encode", hash);
+}
+
 void run(const Isa& isa) {
+    huffman_rows(isa);
     const drive::Tensors t = drive::make_tensors();
     const float list[] = {0.0f, 0.05f, 0.2f, 0.5f, 1.0f};
     const Quantiser quantisers[] = {

@@ -38,7 +38,7 @@ constexpr int64_t RUN_AFTER = int64_t(1) << (HUFFMAN_MAX_BITS + 1 - RUN_WINDOW_B
 constexpr int64_t RUN_ENTRIES = RUN_WINDOWS + 256 * RUN_AFTER;
 
 struct Runs {
-    // The items of a stream of n values, at most 65536: how many, at most 2 n + 8 (that much is touched). hist[256] += their tokens.
+    // The items of a stream of n values, at most 65536: how many, at most 2 n + 1; 2 n + 17 are touched. hist[256] += their tokens.
     int64_t (*items)(const uint8_t* symbols, int64_t n, const RunShape* shape, uint32_t* items, uint32_t* hist);
 
     // Their bits, padded with zero bits to a byte; returns the bytes. Up to 8 bytes beyond are touched.
