@@ -84,6 +84,10 @@ struct ConvWork {
     coding::Scratch<float> values, scaled_g;
     coding::Scratch<int8_t> g8;
     coding::Scratch<int16_t> g16;
+    coding::Scratch<int8_t> halves, quads, turned;  // for weight gradients of bytes: g16 split, inputs and gradients laid out
+    coding::Scratch<int32_t> columns;
+    std::vector<int32_t> all_columns, g_sums, bias;
+    std::vector<float> factor;
 };
 
 // Maps of `samples` samples, `step` values apart from `first` on, laid out as `panels` takes them, `size` values each.

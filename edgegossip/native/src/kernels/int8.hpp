@@ -28,6 +28,27 @@ struct Placement {
     int64_t above, below, before, after;
 };
 
+// Quads of a row of `width` columns, every `stride`th of them.
+constexpr int64_t quads_of(int64_t width, int64_t stride) { return ((width + stride - 1) / stride + 3) / 4; }
+
+// Weight gradients of products of bytes, for one row of taps: out[o][t][i] += factor (sum of g (x - bias)) over samples in
+// order. x is what Int8::quads lays out, g what Int8::turned does, at tap 0; tap t finds its gradients t bytes before.
+struct QuadProducts {
+    int64_t samples, rows, quads;
+    const int8_t* x;
+    int64_t x_sample, x_row, x_quad;
+    const int8_t* g;
+    int64_t g_sample, g_row, g_out;
+    int64_t low;              // from the high bytes of gradients of 16 bits to the low ones; 0: they have 8
+    const int32_t* g_sums;    // [samples][taps][outs], sums of the gradients that meet inputs
+    int64_t sums_sample, sums_tap;
+    const int32_t* bias;      // [samples], what every byte of x has too much
+    const float* factor;      // [samples]
+    int64_t outs, taps, inputs;
+    float* out;
+    int64_t out_stride, out_tap;
+};
+
 // Kernels of integer training (docs/int8.md). Maps are [height][width][channels]. Products and sums of integers are exact;
 // float arithmetic is one operation after another in a fixed order, so that all results have the same bits everywhere.
 struct Int8 {
@@ -70,6 +91,17 @@ struct Int8 {
     // (2 k + b) * pixel_step; g is int16[rows][pairs][outs][2]. `limit` pairs cannot overflow an int32.
     void (*products)(const int16_t* x, int64_t row_step, int64_t pixel_step, const int16_t* g, int64_t rows, int64_t pairs,
                      int64_t outs, int64_t run, int64_t limit, float scale, float* out, int64_t out_stride);
+
+    // The same of bytes, four pixels at a time; null where gemm_bytes is.
+    // Inputs: int8[height][stride][quads][channels taken, padded to panels][4], bytes as spread() makes them, 0 outside the map.
+    void (*quads)(const int8_t* map, const Placement& at, int64_t stride, int8_t* out);
+    // Gradients: int8[height][channels taken][pitch], column x at lead + x, zeros around; pitch >= lead + width up to a multiple of 16.
+    void (*turned)(const int8_t* g, const Placement& at, int64_t lead, int64_t pitch, int8_t* out);
+    // g = 256 high + low, |g| < 32640.
+    void (*split)(const int16_t* g, int64_t n, int8_t* high, int8_t* low);
+    // sums[i] = sum over rows of g[row][i].
+    void (*column_sums)(const int8_t* g, int64_t rows, int64_t width, int32_t* sums);
+    void (*quad_products)(const QuadProducts& of);
 
     // sums[c] = sum over pixels in order of g[p][c].
     void (*channel_sums)(const float* g, int64_t pixels, int64_t channels, float* sums);
