@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from edgegossip.int8 import memory
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
 from edgegossip.types import LocalError
@@ -49,7 +50,7 @@ def maps_of(q: Tensor, scale: Tensor, zero: Tensor) -> native.Maps:
 
 def room(batch: int, *sizes: int) -> tuple[Tensor, Tensor, Tensor]:
     """Empty q int8[batch, *sizes], scale and zero."""
-    return torch.empty((batch, *sizes), dtype=torch.int8), torch.empty(batch), torch.empty(batch, dtype=torch.int32)
+    return memory.empty((batch, *sizes), torch.int8), torch.empty(batch), torch.empty(batch, dtype=torch.int32)
 
 
 def nhwc(x: Tensor) -> Tensor:
@@ -124,9 +125,9 @@ class _Conv(torch.autograd.Function):
         size = (shape.out_height, shape.out_width, shape.outputs) if x.q.dim() == 4 else (shape.outputs,)
         threads, at = torch.get_num_threads(), maps_of(x.q, x.scale, x.zero)
         if as_values:
-            values = torch.empty((shape.batch, *size))
-            native.conv(shape, at, flat(weight), flat(bias), flat(values), threads=threads)
-            return nchw(values)
+            values = memory.empty_nchw((shape.batch, *size))
+            native.conv(shape, at, flat(weight), flat(bias), flat(nhwc(values)), threads=threads)
+            return values
         made = room(shape.batch, *size)
         native.conv(shape, at, flat(weight), flat(bias), maps_of(*made), threads=threads)
         return QuantisedTensor(*made)
@@ -136,7 +137,7 @@ class _Conv(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, scale, zero, weight = ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
-        dx = torch.empty(q.shape) if of_x else None
+        dx = memory.empty_nchw(q.shape) if of_x else None
         dw = torch.empty(weight.shape) if of_weight else None
         db = torch.empty(ctx.shape.outputs) if of_bias and ctx.has_bias else None
         native.conv_backward(
@@ -146,12 +147,12 @@ class _Conv(torch.autograd.Function):
             flat(nhwc(g)),
             ctx.key,
             ctx.wide,
-            flat(dx),
+            None if dx is None else flat(nhwc(dx)),
             flat(dw),
             flat(db),
             threads=torch.get_num_threads(),
         )
-        return (None if dx is None else nchw(dx)), dw, db, None, None, None, None
+        return dx, dw, db, None, None, None, None
 
 
 def conv2d(

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from edgegossip.int8.functional import Origin, flat, maps_of, nchw, nhwc, quantise_maps, room
+from edgegossip.int8 import memory
+from edgegossip.int8.functional import Origin, flat, maps_of, nhwc, quantise_maps, room
 from edgegossip.int8.norms import chunks_of
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
@@ -34,17 +35,17 @@ class _RangeEvoNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, scale, zero, *parameters = ctx.saved_tensors
-        dy, grads = torch.empty(q.shape), [torch.empty(p.shape) for p in parameters]
+        dy, grads = memory.empty_nchw(q.shape), [torch.empty(p.shape) for p in parameters]
         native.evonorm_backward(
             ctx.norm,
             maps_of(q, scale, zero),
             native.NormParameters(*map(flat, parameters)),
             flat(nhwc(g)),
-            flat(dy),
+            flat(nhwc(dy)),
             native.NormParameters(*map(flat, grads)),
             threads=torch.get_num_threads(),
         )
-        return nchw(dy), *grads, None
+        return dy, *grads, None
 
 
 class _ConvRangeEvoNorm(torch.autograd.Function):
@@ -74,7 +75,7 @@ class _ConvRangeEvoNorm(torch.autograd.Function):
         q, scale, zero, weight, y_q, y_scale, y_zero, *parameters = ctx.saved_tensors
         shape, wide, key = ctx.origin
         of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
-        dx = torch.empty(q.shape) if of_x else None
+        dx = memory.empty_nchw(q.shape) if of_x else None
         dw = torch.empty(weight.shape) if of_weight else None
         db = torch.empty(shape.outputs) if of_bias and ctx.has_bias else None
         grads = [torch.empty(p.shape) for p in parameters]
@@ -84,13 +85,13 @@ class _ConvRangeEvoNorm(torch.autograd.Function):
             maps_of(y_q, y_scale, y_zero),
             native.NormParameters(*map(flat, parameters)),
             flat(nhwc(g)),
-            flat(dx),
+            None if dx is None else flat(nhwc(dx)),
             flat(dw),
             flat(db),
             native.NormParameters(*map(flat, grads)),
             threads=torch.get_num_threads(),
         )
-        return (None if dx is None else nchw(dx)), dw, db, *grads, None, None
+        return dx, dw, db, *grads, None, None
 
 
 def _is_watched(y: Tensor) -> bool:

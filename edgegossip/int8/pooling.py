@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from edgegossip.int8 import memory
 from edgegossip.int8.functional import flat, maps_of, nchw, nhwc, quantise_maps, room
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
@@ -31,7 +32,7 @@ class _MaxPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: QuantisedTensor, shape: native.PoolShape) -> QuantisedTensor:
         q = room(shape.batch, shape.out_height, shape.out_width, shape.channels)[0]
-        tap = torch.empty(q.shape, dtype=torch.uint8)
+        tap = memory.empty(tuple(q.shape), torch.uint8)
         native.max_pool(shape, flat(x.q), flat(q), flat(tap), threads=torch.get_num_threads())
         ctx.shape = shape
         ctx.save_for_backward(tap)
@@ -42,9 +43,9 @@ class _MaxPool(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         (tap,) = ctx.saved_tensors
         s = ctx.shape
-        dx = torch.empty(s.batch, s.height, s.width, s.channels)
-        native.max_pool_backward(s, flat(tap), flat(nhwc(g)), flat(dx), threads=torch.get_num_threads())
-        return nchw(dx), None
+        dx = memory.empty_nchw((s.batch, s.height, s.width, s.channels))
+        native.max_pool_backward(s, flat(tap), flat(nhwc(g)), flat(nhwc(dx)), threads=torch.get_num_threads())
+        return dx, None
 
 
 def max_pool2d(x: Tensor, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool = False) -> Tensor:
@@ -66,9 +67,11 @@ class _AveragePool(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
         s = ctx.shape
-        dx = torch.empty(s.batch, s.height, s.width, s.channels)
-        native.average_pool_backward(s, flat(nhwc(g)), ctx.count_padding, flat(dx), threads=torch.get_num_threads())
-        return nchw(dx), None, None
+        dx = memory.empty_nchw((s.batch, s.height, s.width, s.channels))
+        native.average_pool_backward(
+            s, flat(nhwc(g)), ctx.count_padding, flat(nhwc(dx)), threads=torch.get_num_threads()
+        )
+        return dx, None, None
 
 
 def avg_pool2d(

@@ -11,7 +11,7 @@ ISA_FLAGS: dict[str, dict[str, list[str]]] = {
         "int8_portable": [],
         "int8_avx2": _AVX2,
         "int8_avxvnni": [*_AVX2, "-mavxvnni"],
-        "int8_avx512vnni": [*_AVX512, "-mavx512vnni"],
+        "int8_avx512vnni": [*_AVX512, "-mavx512vnni", "-mprefer-vector-width=512"],
     },
     "aarch64": {
         "portable": [],
