@@ -35,7 +35,6 @@ from edgegossip.gossip.scheme import Full, Published
 from edgegossip.quick import quick
 from edgegossip.types import LocalUpdate, PeerError, Vec
 
-_MANY = 2**52
 MOST_ROUNDS = 2**32  # what a frame can number
 
 
@@ -119,10 +118,8 @@ class Parallel:
         name, own, theirs = here.name(sender), full.vectors[: self.parts // 2], full.vectors[self.parts // 2 :]
         for vec in full.vectors:
             edges.squared_norm(name, vec, m.x)
-        m = self._with(m, sender, self._stream(own, _count(name, full, tags.EXAMPLES)))
-        known = _count(name, full, tags.STEPS)
-        if known > MOST_ROUNDS:  # of a liar: nobody could count on from there
-            raise PeerError(f"{name} holds {known} messages of {here.view.node}")
+        m = self._with(m, sender, self._stream(own, _count(name, full, tags.EXAMPLES, name, MOST_ROUNDS)))
+        known = _count(name, full, tags.STEPS, here.view.node, 2 * MOST_ROUNDS)  # it counted on from what it believed
         if m.process == here.view.boot or known <= _of(m, m.index).count:
             return m
         return self._with(m, m.index, self._stream(theirs, known))
@@ -189,8 +186,10 @@ def _added(total: Vec, low: Vec, moved: Vec) -> tuple[Vec, Vec]:
     return new, (total - (new - part)) + (moved - part)
 
 
-def _count(name: str, full: Full, tag: Aux) -> int:
+def _count(name: str, full: Full, tag: Aux, whose: str, most: int) -> int:
+    """More than `most` only a liar can name. Who believed it of its own messages would give the liar back, after a restart, what
+    nobody can believe, and be refused for that."""
     count = full.numbers.get(tag, -1.0)
-    if not 0.0 <= count <= _MANY or count != int(count):
-        raise PeerError(f"{name} sent a state that holds {count} messages")
+    if not 0.0 <= count <= most or count != int(count):
+        raise PeerError(f"{name} sent a state that holds {count:.16g} messages of {whose}")
     return int(count)

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip.gossip.base import Message
+from edgegossip.frame import Aux, Kind
+from edgegossip.gossip.base import Message, Send
+from edgegossip.gossip.streams import control
 
 N = 12
 ZERO = np.zeros(N, np.float32)
@@ -75,3 +77,19 @@ def take_mail(fleet: Any, to: int) -> list[tuple[int, Message]]:
     mine = [m for m in fleet.mail if m[0] == to]
     fleet.mail = [m for m in fleet.mail if m[0] != to]
     return mine
+
+
+def asked(fleet: Any, at: int, peer: int, round: int) -> float:
+    """The session that `at` opens when `peer` says that it knows of none."""
+    hello = control(fleet.view(peer), Kind.HELLO, round, 1, {}, None)
+    sends = [a for a in fleet.hand(at, Message(fleet.members[peer], hello)) if isinstance(a, Send)]
+    return sends[0].frame.aux[Aux.SESSION]
+
+
+def lies(fleet: Any, parts: int, **aux: float) -> list[Message]:
+    """A full state from board-1 to board-0 in a session that was asked for."""
+    numbers = {Aux.SESSION: asked(fleet, 0, 1, 2), Aux.PARTS: parts, Aux.PHASE: 0, Aux.LIFE: 7, Aux.EPOCH: 8}
+    numbers |= {Aux[k]: v for k, v in aux.items()}
+    vec = np.zeros(N, np.float32)
+    frames = [control(fleet.view(1), Kind.STATE, 2, 2, {**numbers, Aux.PART: p}, vec) for p in range(parts)]
+    return [Message("board-1", f) for f in frames]

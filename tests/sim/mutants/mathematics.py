@@ -260,8 +260,8 @@ sent[key] = total""",
         (
             Edit(
                 "edgegossip.gossip.parallel:Parallel.adopt",
-                "self._stream(own, _count(name, full, tags.EXAMPLES))",
-                "Stream(own[0], own[1], m.zero.momentum, _count(name, full, tags.EXAMPLES))",
+                "self._stream(own, _count(name, full, tags.EXAMPLES, name, MOST_ROUNDS))",
+                "Stream(own[0], own[1], m.zero.momentum, _count(name, full, tags.EXAMPLES, name, MOST_ROUNDS))",
             ),
         ),
         {"faults": "all,loss=0.2"},
