@@ -92,8 +92,14 @@ bool EliasWriter::put(const uint8_t* symbols, int64_t n, int bits, const uint8_t
     const bool fits = each_nonzero(symbols, n, bits, [&](int64_t i, uint32_t code) {
         const OmegaWord gap_word = word_of(uint64_t(i - next + 1), t), level = word_of(code & level_mask, t);
         if (w.p >= limit) return false;
-        w.put(gap_word.bits, gap_word.count);
-        w.put((code >> sign_at) | level.bits << 1, level.count + 1);
+        const uint64_t signed_level = (code >> sign_at) | level.bits << 1;
+        const uint32_t both = gap_word.count + level.count + 1;
+        if (__builtin_expect(both <= MAX_WORD, 1)) {
+            w.put(gap_word.bits | signed_level << gap_word.count, both);
+        } else {
+            w.put(gap_word.bits, gap_word.count);
+            w.put(signed_level, level.count + 1);
+        }
         next = i + 1;
         nonzeros++;
         return true;

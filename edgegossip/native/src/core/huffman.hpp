@@ -34,6 +34,9 @@ struct StaticTables {
     int preferred = -1;  // the row an encoder considers, or -1
 };
 
+// counts[v] += how often bits at .. at + width of a byte are v, of bytes that occur as `hist` says.
+void count_field(const uint32_t* hist, int at, int width, uint64_t* counts);
+
 // The table of the last section of a body that sent or named one, for each of the two alphabets.
 struct LastTable {
     uint8_t known;
@@ -52,6 +55,9 @@ void code_lengths(const uint64_t* weights, CodeLengths* lengths);
 bool is_complete(const CodeLengths& lengths, const uint8_t* valid);
 
 void make_encode_table(const CodeLengths& lengths, EncodeEntry* table);
+
+// The same, 256 entries; the thread's until its next call, and made only when the last one was of another code.
+const EncodeEntry* encode_table(const CodeLengths& lengths);
 
 inline uint32_t reversed(uint32_t v) {
     v = (v >> 1 & 0x55555555) | (v & 0x55555555) << 1;
@@ -100,12 +106,25 @@ int read_table(const uint8_t* p, const uint8_t* end, const Alphabet& a, const La
 // Canonical codes in order of (length, symbol).
 template <class Visit>
 void each_code(const CodeLengths& lengths, const Visit& visit) {
-    int start[HUFFMAN_MAX_BITS + 2] = {};
+    constexpr int PARTS = 4;  // sorted apart: equal neighbours would wait for each other
+    int place[PARTS][HUFFMAN_MAX_BITS + 1] = {};
     uint8_t order[256];
-    for (int s = 0; s < 256; s++) start[lengths.bits[s] + 1]++;
-    const int none = start[1];
-    for (int bits = 1; bits <= HUFFMAN_MAX_BITS; bits++) start[bits + 1] += start[bits];
-    for (int s = 0; s < 256; s++) order[start[lengths.bits[s]]++] = uint8_t(s);
+    for (int s = 0; s < 256 / PARTS; s++)
+        for (int part = 0; part < PARTS; part++) place[part][lengths.bits[256 / PARTS * part + s]]++;
+    int before = 0, none = 0;
+    for (int bits = 0; bits <= HUFFMAN_MAX_BITS; bits++) {
+        for (int part = 0; part < PARTS; part++) {
+            const int count = place[part][bits];
+            place[part][bits] = before;
+            before += count;
+        }
+        if (bits == 0) none = before;
+    }
+    for (int s = 0; s < 256 / PARTS; s++)
+        for (int part = 0; part < PARTS; part++) {
+            const int symbol = 256 / PARTS * part + s;
+            order[place[part][lengths.bits[symbol]]++] = uint8_t(symbol);
+        }
     uint32_t code = 0;  // its first bit is bit 31
     for (int i = none; i < 256; i++) {
         const int bits = lengths.bits[order[i]];

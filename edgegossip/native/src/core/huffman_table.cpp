@@ -61,9 +61,7 @@ void finish_marginals(Alphabet* a) {
 
 void count_marginals(const Alphabet& a, const uint32_t* hist, uint64_t* marginals) {
     std::fill_n(marginals, MAX_MARGINALS, uint64_t(0));
-    const int fields = 8 / a.width, mask = (1 << a.width) - 1;
-    for (int s = 0; s < 256; s++)
-        for (int k = 0; k < fields && hist[s] > 0; k++) marginals[a.first[k] + (s >> (k * a.width) & mask)] += hist[s];
+    for (int k = 0; k < 8 / a.width; k++) count_field(hist, k * a.width, a.width, marginals + a.first[k]);
 }
 
 double cost(const CodeLengths& lengths, const uint32_t* hist, double scale) {
@@ -131,6 +129,31 @@ TableChoice from_histogram(const Alphabet& a, const uint32_t* hist, double scale
 }
 
 }  // namespace
+
+void count_field(const uint32_t* hist, int at, int width, uint64_t* counts) {
+    const int values = 1 << width, each = 1 << at;  // bytes that differ below the field alone
+    if (at == 0) {
+        for (int rest = 0; rest < 256; rest += values)
+            for (int v = 0; v < values; v++) counts[v] += hist[rest + v];
+        return;
+    }
+    for (int rest = 0; rest < 256; rest += each << width)
+        for (int v = 0; v < values; v++)
+            counts[v] += std::accumulate(hist + rest + v * each, hist + rest + (v + 1) * each, uint64_t(0));
+}
+
+const EncodeEntry* encode_table(const CodeLengths& lengths) {
+    struct Made {
+        CodeLengths lengths;
+        EncodeEntry entries[256];
+    };
+    thread_local Made last{};  // no code has only zeros for lengths
+    if (std::memcmp(last.lengths.bits, lengths.bits, sizeof lengths.bits) != 0) {
+        make_encode_table(lengths, last.entries);
+        last.lengths = lengths;
+    }
+    return last.entries;
+}
 
 namespace {
 
@@ -218,7 +241,6 @@ TableChoice from_static(const Alphabet& a, const uint32_t* hist, double scale, c
 
 TableChoice choose_table(const Alphabet& a, const uint32_t* hist, double scale, const LastTable& last, const StaticTables& tables,
                          int64_t n) {
-    const Ideals ideal = ideals(a, hist, scale, tables);
     TableChoice same;
     same.bits = std::numeric_limits<double>::infinity();
     if (last.known && covers(last.lengths, a.valid)) {
@@ -226,10 +248,11 @@ TableChoice choose_table(const Alphabet& a, const uint32_t* hist, double scale, 
         same.transport[0] = TABLE_SAME;
         same.transport_bytes = 1;
         same.bits = cost(same.lengths, hist, scale) + 8;
-        if (same.bits <= GOOD_ENOUGH * ideal.least()) return same;
     }
+    if (n < MIN_TABLE_VALUES) return same;
+    const Ideals ideal = ideals(a, hist, scale, tables);
+    if (same.bits <= GOOD_ENOUGH * ideal.least()) return same;
     TableChoice best = same;
-    if (n < MIN_TABLE_VALUES) return best;
     // How near a code comes to its ideal differs between kinds; where a section is small the difference is worth the work.
     const bool all = std::accumulate(hist, hist + 256, int64_t(0)) <= TRY_ALL_UP_TO;
     const auto worth = [&](double kind) { return kind == ideal.least() || (all && std::isfinite(kind)); };

@@ -86,11 +86,16 @@ bool Symbols::collect(uint8_t* scales_out) {
 
 namespace {
 
+// Values that are not zero.
+struct Nonzeros {
+    int64_t count = 0;
+    int64_t in_levels = 0;  // bits of their Elias codes without the gaps' words, of which none takes less than one
+};
+
 // A tensor's byte symbols, counted.
 struct Counts {
     uint32_t bytes[256] = {};
-    int64_t all = 0, nonzeros = 0;  // bytes; values that are not zero
-    int64_t in_levels = 0;      // bits of their Elias codes without the gaps' words, of which none takes less than one
+    int64_t all = 0;
 
     // Of a piece of GLANCE_PIECE bytes in `step`.
     Counts(const Symbols& s, const Quantiser& q, int64_t step) {
@@ -101,17 +106,20 @@ struct Counts {
             s.kernels.entropy.histogram(s.data.data() + first, count, bytes);
             all += count;
         }
+    }
+
+    Nonzeros nonzeros(const Quantiser& q) const {
         const int width = symbol_width(q.bits);
-        const uint32_t mask = (1u << width) - 1, level_mask = (1u << (q.bits - 1)) - 1;
-        for (uint32_t symbol = 1; symbol < 256; symbol++) {
-            if (bytes[symbol] == 0) continue;
-            for (int at = 0; at < 8; at += width) {
-                const uint32_t code = symbol >> at & mask;
-                if (code == 0) continue;
-                nonzeros += bytes[symbol];
-                in_levels += int64_t(bytes[symbol]) * (1 + omega(code & level_mask).count);
-            }
+        uint64_t codes[256] = {};
+        for (int at = 0; at < 8; at += width) count_field(bytes, at, width, codes);
+        const uint32_t level_mask = (1u << (q.bits - 1)) - 1;
+        Nonzeros found;
+        for (uint32_t code = 1; code < 1u << width; code++) {
+            if (codes[code] == 0) continue;
+            found.count += int64_t(codes[code]);
+            found.in_levels += int64_t(codes[code]) * (1 + omega(code & level_mask).count);
         }
+        return found;
     }
 
     bool is_sparse() const { return 3 * int64_t(bytes[0]) > SPARSE_SHARE_OF_3 * all; }
@@ -154,7 +162,7 @@ Plan make_plan(const Symbols& s, const Source& source, Choice choice, const Stat
         if (choice == Choice::HUFFMAN && symbol_bytes(s.count, q.bits) >= GLANCE_FROM) {
             const Counts glance(s, q, GLANCE_STEP);
             if (glance.is_sparse()) {
-                plan.runs = plan_runs(s, source, scale, glance.nonzeros * symbol_bytes(s.count, q.bits) / glance.all, state.tokens);
+                plan.runs = plan_runs(s, source, scale, glance.nonzeros(q).count * symbol_bytes(s.count, q.bits) / glance.all, state.tokens);
                 contest.consider(STAGE_RUNS, plan.runs.table.bits);
                 return plan;
             }
@@ -162,7 +170,7 @@ Plan make_plan(const Symbols& s, const Source& source, Choice choice, const Stat
         const Counts counts(s, q, 1);
         // Runs decode more slowly, so where they gain little they are for `auto` alone.
         if (counts.has_frequent_zeros() || (choice == Choice::AUTO && 4 * int64_t(counts.bytes[0]) > counts.all)) {
-            plan.runs = plan_runs(s, source, scale, counts.nonzeros, state.tokens);
+            plan.runs = plan_runs(s, source, scale, counts.nonzeros(q).count, state.tokens);
             contest.consider(STAGE_RUNS, plan.runs.table.bits);
         }
         const double around = double((source.n + BLOCK_VALUES - 1) / BLOCK_VALUES * AROUND_BLOCK) + LENGTH_BITS;
@@ -170,9 +178,12 @@ Plan make_plan(const Symbols& s, const Source& source, Choice choice, const Stat
             plan.huffman = choose_table(symbol_alphabet(q), counts.bytes, scale, state.symbols, tables, source.n);
             contest.consider(STAGE_HUFFMAN, plan.huffman.bits + around);
         }
-        in_elias = counts.in_levels + counts.nonzeros;
-        if (choice == Choice::AUTO && scale * double(in_elias) + 32 + LENGTH_BITS < contest.best)
-            in_elias = elias_bits(s.data.data(), s.count, q.bits, &nonzeros);
+        if (choice == Choice::AUTO) {
+            const Nonzeros found = counts.nonzeros(q);
+            in_elias = found.in_levels + found.count;
+            if (scale * double(in_elias) + 32 + LENGTH_BITS < contest.best)
+                in_elias = elias_bits(s.data.data(), s.count, q.bits, &nonzeros);
+        }
     }
     if (choice == Choice::AUTO) contest.consider(STAGE_ELIAS, scale * double(in_elias) + 32 + LENGTH_BITS);
     return plan;

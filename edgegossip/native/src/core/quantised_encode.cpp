@@ -104,8 +104,7 @@ int64_t gather(const Writer& w, int64_t tasks, int threads, uint8_t* out, int64_
 }
 
 int64_t encode_huffman(const Writer& w, const TableChoice& table, uint8_t* out, int64_t room, int threads) {
-    EncodeEntry codes[256];
-    make_encode_table(table.lengths, codes);
+    const EncodeEntry* const codes = encode_table(table.lengths);
     const int bits = w.source.q.bits;
     const int64_t n = w.source.n, blocks = (n + BLOCK_VALUES - 1) / BLOCK_VALUES;
     if (room < table.transport_bytes) return 0;
