@@ -107,7 +107,8 @@ class Node:
         if self._computed_while_paused:
             self._computed_while_paused = False
             self._step(self.process)
-        self._loop()
+        if not self.starting:  # else it stood still before it began, and what came waits for that
+            self._loop()
 
     def wake(self) -> None:
         """More rounds are wanted than it was known when this node went to rest."""
