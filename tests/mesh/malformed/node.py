@@ -26,7 +26,7 @@ from edgegossip.mesh import wire as mesh_wire
 from edgegossip.mesh.membership import news, service
 from edgegossip.mesh.membership import wire as members_wire
 from edgegossip.mesh.security import door, guard, knock, quarantine
-from edgegossip.node import driver, members
+from edgegossip.node import driver, early
 
 VARIABLE = "EDGEGOSSIP_TEST_COUNTS"
 AMNESTY = 256
@@ -139,7 +139,7 @@ def let_in() -> None:
     for questions in (service, standard):
         questions.CALLS_PER_S = questions.CALL_BURST = 1e6
     rates = {"hellos_per_s": 1e6, "hello_burst": 10**6, "connections_per_s": 1e4, "connection_burst": 10**4}
-    members.MeshLimits = partial(MeshLimits, **rates)  # type: ignore[misc, assignment, arg-type]
+    early.MeshLimits = partial(MeshLimits, **rates)  # type: ignore[misc, assignment, arg-type]
 
 
 def _write_on(counts: Counts, path: Path) -> None:
