@@ -39,13 +39,21 @@ def dequantise(x: Tensor) -> Tensor:
     return _Dequantise.apply(x) if isinstance(x, QuantisedTensor) else x
 
 
+# Element types as the kernels name them.
+_FORMATS = {torch.float32: "f", torch.int8: "b", torch.uint8: "B", torch.int32: "i", torch.int64: "q"}
+
+
 def flat(t: Tensor | None) -> Any:
-    """A one-dimensional numpy view (a copy where the memory has gaps)."""
-    return None if t is None else (t.detach() if t.requires_grad else t).numpy().reshape(-1)
+    """A tensor's memory (a copy where it has gaps), as the kernels take it: address, elements, their format, and who keeps it."""
+    if t is None:
+        return None
+    if not t.is_contiguous():
+        t = t.detach().contiguous()
+    return t.data_ptr(), t.numel(), _FORMATS[t.dtype], t
 
 
 def maps_of(q: Tensor, scale: Tensor, zero: Tensor) -> native.Maps:
-    return native.Maps(q.numpy().reshape(-1), scale.numpy(), zero.numpy())
+    return native.Maps(flat(q), flat(scale), flat(zero))
 
 
 def room(batch: int, *sizes: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edgegossip.int8 import memory
 from edgegossip.int8.functional import nchw
 from edgegossip.int8.tensor import QuantisedTensor
 
@@ -57,9 +58,9 @@ class _Slice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        dx = torch.zeros(ctx.shape)
-        dx[ctx.index] = grads[0].permute(0, 2, 3, 1)
-        return nchw(dx), None
+        dx = memory.empty_nchw(ctx.shape).zero_()
+        dx.permute(0, 2, 3, 1)[ctx.index] = grads[0].permute(0, 2, 3, 1)
+        return dx, None
 
 
 def getitem(x: Any, index: Any) -> Any:

@@ -189,7 +189,6 @@ def int8_add(
     b_q: ReadBuffer,
     b_scale: ReadBuffer,
     b_zero: ReadBuffer,
-    batch: int,
     q: WriteBuffer,
     scale: WriteBuffer,
     zero: WriteBuffer,

@@ -4,11 +4,13 @@ import re
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edgegossip import native
+from edgegossip.native import int8
 from edgegossip.types import LocalError
 
 X = np.linspace(-1, 1, 6, dtype=np.float32)
@@ -182,3 +184,26 @@ def test_kernel_bodies_use_no_inline_library_function():
         for include in re.findall(r'#include [<"]([^>"]+)[>"]', text):
             assert include in allowed or include.startswith("../kernels/"), f"{file.name} includes {include}"
         assert set(re.findall(r"std::\w+", text)) <= {"std::memcpy", "std::memset"}, file.name
+
+
+def test_memory_may_be_an_address():
+    values: Any = np.arange(8, dtype=np.float32)
+    out, expected = int8.Maps.empty(2, 4), int8.Maps.empty(2, 4)
+    int8.quantise(values, 2, expected)
+    place: Any = (values.ctypes.data, 8, "f", values)
+    int8.quantise(place, 2, out)
+    np.testing.assert_array_equal(out.q, expected.q)
+    bad: Any
+    for bad in (
+        (values.ctypes.data, 8, "d", values),
+        (values.ctypes.data, 8, "f"),
+        ("x", 8, "f", values),
+        (1.5, 8, "f", values),
+    ):
+        with pytest.raises(TypeError, match="x must be an aligned"):
+            int8.quantise(bad, 2, out)
+    for bad in ((values.ctypes.data + 1, 4, "f", values), (values.ctypes.data, -4, "f", values)):
+        with pytest.raises(ValueError, match="x must be an aligned"):
+            int8.quantise(bad, 2, out)
+    with pytest.raises(ValueError, match="elements"):
+        int8.quantise(values, 2, out._replace(scale=(values.ctypes.data, 3, "f", values)))

@@ -105,11 +105,11 @@ void quantise(nb::handle x_object, int64_t batch, nb::handle q_object, nb::handl
     quantise_maps(kernels, x.data(), batch, size, out.q.data(), out.scale.data(), out.zero.data(), threads);
 }
 
-void add(nb::handle a_q, nb::handle a_scale, nb::handle a_zero, nb::handle b_q, nb::handle b_scale, nb::handle b_zero, int64_t batch,
+void add(nb::handle a_q, nb::handle a_scale, nb::handle a_zero, nb::handle b_q, nb::handle b_scale, nb::handle b_zero,
          nb::handle q_object, nb::handle scale_object, nb::handle zero_object, const Name& isa_name, std::optional<int> threads_argument) {
     const Int8& kernels = kernels_of(isa_name);
     const int threads = choose_threads(threads_argument);
-    const int64_t total = Buffer<int8_t>(a_q, "q", false).size();
+    const int64_t total = Buffer<int8_t>(a_q, "q", false).size(), batch = Buffer<float>(a_scale, "scale", false).size();
     if (batch < 1 || total % batch != 0) throw nb::value_error("the batch must divide the maps");
     const int64_t size = total / batch;
     const MapBuffers a(a_q, a_scale, a_zero, false, batch, size), b(b_q, b_scale, b_zero, false, batch, size);
@@ -319,7 +319,7 @@ void bind_int8(nb::module_& m) {
     const auto threads = "threads"_a.none() = nb::none();
     m.def("int8_quantise", &quantise, "x"_a.none(), "batch"_a, "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
     m.def("int8_add", &add, "a_q"_a.none(), "a_scale"_a.none(), "a_zero"_a.none(), "b_q"_a.none(), "b_scale"_a.none(), "b_zero"_a.none(),
-          "batch"_a, "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
+          "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
     m.def("int8_conv", &conv, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "weight"_a.none(), "bias"_a.none(),
           "q"_a.none(), "scale"_a.none(), "zero"_a.none(), "values"_a.none(), isa, threads);
     m.def("int8_conv_backward", &conv_back, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "weight"_a.none(),

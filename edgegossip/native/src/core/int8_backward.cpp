@@ -168,7 +168,9 @@ void conv_backward(const Int8& kernels, const ConvShape& s, const Maps& x, const
     // How the batch is cut depends on the shape alone, so that sums are the same with any number of threads.
     const int64_t most = out.weight == nullptr ? s.batch : std::clamp<int64_t>(CHUNK_FLOATS / s.weights(), 1, CHUNKS);
     const int64_t chunk = (s.batch + most - 1) / most, chunks = (s.batch + chunk - 1) / chunk;
-    std::vector<float> sums(size_t(out.weight == nullptr ? 0 : chunks * s.weights()), 0.0f);
+    static thread_local coding::Scratch<float> sums_memory;  // for the next call: large blocks are cleared by the system each time
+    sums_memory.need(out.weight == nullptr ? 0 : chunks * s.weights());
+    float* const sums = sums_memory.data();
     std::vector<float> bias_rows(size_t(out.bias == nullptr ? 0 : s.batch * s.out));
     const int64_t together = samples_together(s.pixels(), chunk);
     std::vector<std::vector<int64_t>> places;
@@ -176,10 +178,12 @@ void conv_backward(const Int8& kernels, const ConvShape& s, const Maps& x, const
     const Backward backward{kernels, s, x, g, key, wide, out, down, across, phases, places, input_scale.data(), bias_rows.data()};
     parallel_for(chunks, threads, [&](int64_t k) {
         const int64_t last = std::min((k + 1) * chunk, s.batch);
+        float* const of_chunk = out.weight == nullptr ? nullptr : sums + k * s.weights();
+        if (of_chunk != nullptr) std::fill_n(of_chunk, s.weights(), 0.0f);
         for (int64_t first = k * chunk; first < last; first += together)
-            backward.block(first, std::min(together, last - first), sums.data() + (out.weight == nullptr ? 0 : k * s.weights()));
+            backward.block(first, std::min(together, last - first), of_chunk);
     });
-    if (out.weight != nullptr) gather(s, sums.data(), chunks, out.weight);
+    if (out.weight != nullptr) gather(s, sums, chunks, out.weight);
     if (out.bias == nullptr) return;
     std::fill_n(out.bias, s.out, 0.0f);
     for (int64_t n = 0; n < s.batch; n++)
