@@ -73,7 +73,9 @@ void count_lengths(const Leaves& leaves, int* counts) {
     }
     depth[n - 2] = 0;
     for (int k = n - 3; k >= 0; k--) depth[k] = uint8_t(std::min(depth[parent[k]] + 1, HUFFMAN_MAX_BITS - 1));
-    for (int i = 0; i < n; i++) counts[depth[leaf_parent[i]] + 1]++;
+    int apart[4][HUFFMAN_MAX_BITS + 1] = {};  // equal neighbours would wait for each other
+    for (int i = 0; i < n; i++) apart[i & 3][depth[leaf_parent[i]] + 1]++;
+    for (int bits = 0; bits <= HUFFMAN_MAX_BITS; bits++) counts[bits] += apart[0][bits] + apart[1][bits] + apart[2][bits] + apart[3][bits];
 }
 
 // Makes the code complete again: one code of the limit's length after the other goes to the longest shorter code, which splits.
@@ -97,12 +99,9 @@ void code_lengths(const uint64_t* weights, CodeLengths* lengths) {
     int counts[HUFFMAN_MAX_BITS + 1] = {};
     count_lengths(leaves, counts);
     make_room(counts);
-    int bits = HUFFMAN_MAX_BITS;
-    for (int i = 0; i < leaves.n; i++) {  // the lightest first
-        while (counts[bits] == 0) bits--;
-        counts[bits]--;
-        lengths->bits[leaves.symbol[i]] = uint8_t(bits);
-    }
+    int i = 0;  // the lightest first
+    for (int bits = HUFFMAN_MAX_BITS; bits > 0; bits--)
+        for (const int end = i + counts[bits]; i < end; i++) lengths->bits[leaves.symbol[i]] = uint8_t(bits);
 }
 
 bool is_complete(const CodeLengths& lengths, const uint8_t* valid) {
