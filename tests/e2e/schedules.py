@@ -114,7 +114,8 @@ class Schedule:
 
     def end(self) -> None:
         """Every board ends by itself, in time, and well; one that came back when the others were done says so."""
-        last = sorted(self.fleet.boards, key=lambda k: self.fleet.lives[k])  # who may have come too late
+        # Last who may have come too late; after them who has found no member yet, and waits for one as long as it takes
+        last = sorted(self.fleet.boards, key=lambda k: (not self.fleet.events(k), self.fleet.lives[k]))
         too_late: list[int] = []
         for k, board in [(k, self.fleet.boards[k]) for k in last]:
             left_s = max(5.0, DEADLINE_S - (time.monotonic() - self.began_training))
