@@ -1,6 +1,7 @@
 """The kernels' source files of an architecture with their compiler flags, as CMakeLists.txt has them."""
 
-_AVX2, _AVX512 = ["-mavx2", "-mbmi2"], ["-mbmi2", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
+_BITS = ["-mbmi2", "-mlzcnt"]
+_AVX2, _AVX512 = ["-mavx2", *_BITS], [*_BITS, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
 
 ISA_FLAGS: dict[str, dict[str, list[str]]] = {
     "x86_64": {

@@ -23,16 +23,25 @@ namespace {
 bool always() { return true; }
 
 #if defined(__x86_64__)
+// Not every compiler's built-in knows the name "lzcnt".
+bool has_lzcnt() {
+    static const bool found = [] {
+        unsigned a = 0, b = 0, c = 0, d = 0;
+        return __get_cpuid(0x80000001, &a, &b, &c, &d) != 0 && (c >> 5 & 1) != 0;
+    }();
+    return found;
+}
+
 // The compiler's built-in asks the CPU and whether the operating system saves the wide registers.
 bool has_avx2() {
     __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && has_lzcnt();
 }
 
 bool has_avx512() {
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("bmi2");
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("bmi2") && has_lzcnt();
 }
 
 // Not every compiler's built-in knows the name "avxvnni"; it needs nothing of the system beyond AVX2. Asked for once: in a virtual

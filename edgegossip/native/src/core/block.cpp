@@ -10,14 +10,27 @@ namespace {
 
 uint16_t read16(const uint8_t* p) { return uint16_t(p[0] | p[1] << 8); }
 
-int64_t decode_raw(const uint8_t* dense, int64_t n, const Quantiser& q, uint8_t* symbols, uint8_t* scratch) {
-    if (has_padding(dense, n, q.bits)) return BAD_PADDING;
-    uint8_t* const to = symbols != nullptr ? symbols : scratch;
-    if (is_dense(q.bits))
-        std::memcpy(to, dense, size_t(dense_bytes(n, q.bits)));
+int64_t unpack_raw(const CodedBlock& b, int bits) {
+    const uint8_t* const dense = b.p + 2;
+    if (has_padding(dense, b.n, bits)) return BAD_PADDING;
+    if (is_dense(bits))
+        std::memcpy(b.symbols, dense, size_t(dense_bytes(b.n, bits)));
     else
-        unpack_dense(dense, n, q.bits, to);
-    return symbols != nullptr || are_codes(q, to, n) ? 0 : int64_t(BAD_CODE);
+        unpack_dense(dense, b.n, bits, b.symbols);
+    return 0;
+}
+
+// The streams of a block; how many.
+int find_streams(const CodedBlock& b, int bits, HuffmanStream* found) {
+    const int64_t m = symbol_bytes(b.n, bits);
+    const int streams = streams_of(m);
+    const uint8_t* in = b.p + 2 * streams;
+    for (int k = 0; k < streams; k++) {
+        const int64_t size = read16(b.p + 2 * k), first = m / 4 * k;
+        found[k] = {in, size, b.symbols + first, k + 1 < streams ? m / 4 : m - first, false};
+        in += size;
+    }
+    return streams;
 }
 
 }  // namespace
@@ -56,17 +69,22 @@ int64_t block_size(const uint8_t* p, const uint8_t* end, int64_t n, int bits) {
     return size <= end - p ? size : 0;
 }
 
-int64_t decode_block(const Entropy& kernels, const uint8_t* p, const uint8_t* end, int64_t n, const Quantiser& q,
-                     const DecodeTable& table, uint8_t* symbols, uint8_t* scratch, const void* soon) {
-    if (read16(p) == RAW_BLOCK) return decode_raw(p + 2, n, q, symbols, scratch);
-    const int64_t m = symbol_bytes(n, q.bits);
-    const int width = symbol_width(q.bits), streams = streams_of(m);
-    const bool padded = n * width % 8 != 0;
-    int64_t sizes[4] = {};
-    for (int k = 0; k < streams; k++) sizes[k] = read16(p + 2 * k);
-    uint8_t* const to = symbols == nullptr && padded ? scratch : symbols;
-    if (!kernels.decode(p + 2 * streams, sizes, streams, end, table.entries, table.window, to, m, soon)) return BAD_STREAM;
-    return padded && has_padding(to, n, width) ? int64_t(BAD_PADDING) : 0;
+void decode_blocks(const Entropy& kernels, CodedBlock* blocks, int count, const uint8_t* end, const Quantiser& q, const DecodeTable& table) {
+    HuffmanStream streams[4 * GROUP_BLOCKS];
+    int first[GROUP_BLOCKS + 1] = {};
+    for (int k = 0; k < count; k++) {
+        CodedBlock& b = blocks[k];
+        b.checked = read16(b.p) != RAW_BLOCK;
+        b.error = b.checked ? 0 : unpack_raw(b, q.bits);
+        first[k + 1] = first[k] + (b.checked ? find_streams(b, q.bits, streams + first[k]) : 0);
+    }
+    kernels.decode(streams, first[count], end, table);
+    for (int k = 0; k < count; k++) {
+        CodedBlock& b = blocks[k];
+        for (int i = first[k]; i < first[k + 1]; i++)
+            if (!streams[i].good) b.error = BAD_STREAM;
+        if (b.error == 0 && b.checked && has_padding(b.symbols, b.n, symbol_width(q.bits))) b.error = BAD_PADDING;
+    }
 }
 
 }  // namespace edgegossip::coding

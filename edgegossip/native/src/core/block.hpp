@@ -25,9 +25,18 @@ int64_t encode_block(const Entropy& kernels, const uint8_t* symbols, int64_t n, 
 // The bytes of the block of n values at p, or 0 when it reaches beyond `end`.
 int64_t block_size(const uint8_t* p, const uint8_t* end, int64_t n, int bits);
 
-// Symbols of a block whose size is known to be good; null: only checks (then `scratch` may be used, as large as the
-// symbols). `end`: of what may be read; `soon`: where the values will go, or null. 0 or a SectionError; codes are not looked at in a raw block that is stored.
-int64_t decode_block(const Entropy& kernels, const uint8_t* p, const uint8_t* end, int64_t n, const Quantiser& q,
-                     const DecodeTable& table, uint8_t* symbols, uint8_t* scratch, const void* soon);
+constexpr int GROUP_BLOCKS = HUFFMAN_MOST_STREAMS / 4;  // decoded side by side
+
+// A block whose size is known to be good, of n values, and where its symbols go.
+struct CodedBlock {
+    const uint8_t* p;
+    int64_t n;
+    uint8_t* symbols;
+    bool checked;   // found: the symbols are codes; else they are those of a raw block, and were not looked at
+    int64_t error;  // found: 0 or a SectionError
+};
+
+// Symbols of at most GROUP_BLOCKS blocks. `end`: of what may be read.
+void decode_blocks(const Entropy& kernels, CodedBlock* blocks, int count, const uint8_t* end, const Quantiser& q, const DecodeTable& table);
 
 }  // namespace edgegossip::coding

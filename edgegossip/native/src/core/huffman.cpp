@@ -128,76 +128,109 @@ int64_t& table_work() {
 namespace {
 
 constexpr int64_t LARGE_WINDOW_FROM = 8192;  // values
-constexpr int64_t PAIRS_FROM = 2048;  // values: fewer do not pay for windows of two symbols
+constexpr int64_t SEVERAL_FROM = 2048;  // values: fewer do not pay for windows of several symbols
 constexpr int SMALL_WINDOW_BITS = 10;
 // A longer code shares its first bits with another one at least.
 constexpr int64_t entries_of(int window) { return (int64_t(1) << window) + 128 * (int64_t(1) << (HUFFMAN_MAX_BITS - window)); }
 constexpr int64_t MOST_ENTRIES = std::max(entries_of(HUFFMAN_WINDOW_BITS), entries_of(SMALL_WINDOW_BITS));
 
-// Codes of up to k bits fill a table of 2^k windows; it is doubled by a copy, and the codes of k + 1 bits go where they belong.
-// Windows without a code are 0 until the first longer code that begins so gets a place after the windows.
-void make_decode_table(const CodeLengths& lengths, int window, bool pairs, DecodeEntry* table) {
-    DecodeEntry single[1 << HUFFMAN_WINDOW_BITS];
-    const uint32_t after = 1u << (HUFFMAN_MAX_BITS - window);
-    uint32_t next_place = 1u << window;
-    int filled = 0;
-    single[0] = 0;
-    const auto grow = [&](int bits) {
-        for (; filled < bits; filled++) std::memcpy(single + (1 << filled), single, sizeof *single << filled);
-    };
-    each_code(lengths, [&](int symbol, int bits, uint32_t code) {
-        const DecodeEntry entry = uint32_t(symbol) | uint32_t(bits) << 16 | uint32_t(bits) << 24 | 1u << 28;
-        if (bits <= window) {
-            grow(bits);
-            single[code] = entry;
-            return;
-        }
-        grow(window);
-        DecodeEntry& place = single[code & ((1u << window) - 1)];
-        if (place == 0) {
-            place = next_place;
-            next_place += after;
-        }
-        for (uint32_t rest = code >> window; rest < after; rest += 1u << (bits - window)) table[place + rest] = entry;
+struct Word {
+    uint8_t symbol;
+    uint16_t code;
+};
+
+// Windows that codes fill to the last bit, and their entries.
+struct Full {
+    uint16_t window[1 << HUFFMAN_WINDOW_BITS];
+    DecodeEntry entry[1 << HUFFMAN_WINDOW_BITS];
+};
+
+struct Made {
+    CodeLengths lengths;
+    int window;
+    int symbols;  // of an entry at most
+    DecodeEntry entries[MOST_ENTRIES];
+    Full full;
+    Word words[256];                          // in the order of their lengths
+    int first_word[HUFFMAN_MAX_BITS + 2];     // of each length
+};
+
+void list_words(Made* m) {
+    int count = 0;
+    std::fill_n(m->first_word, HUFFMAN_MAX_BITS + 2, 0);
+    each_code(m->lengths, [&](int symbol, int bits, uint32_t code) {
+        m->words[count++] = {uint8_t(symbol), uint16_t(code)};
+        m->first_word[bits + 1] = count;
     });
-    grow(window);
-    table_work() += next_place + (pairs ? int64_t(1) << window : 0);
-    std::memcpy(table, single, sizeof *single << window);
-    if (!pairs) return;
-    // A second symbol where its code ends within the window.
-    each_code(lengths, [&](int symbol, int bits, uint32_t code) {
-        if (bits > window) return;
-        const uint32_t left = uint32_t(window - bits);
-        const uint32_t two = uint32_t(symbol) | uint32_t(bits) << 16 | uint32_t(bits) << 24 | 2u << 28;
-        for (uint32_t rest = 0; rest < 1u << left; rest++) {
-            const uint32_t next = single[rest];
-            const bool fits = next >> 28 != 0 && (next & 0xff0000) <= left << 16;
-            if (fits) table[code + (rest << bits)] = two + ((next & 0xff) << 8) + (next & 0xff0000);
+    for (int bits = 1; bits <= HUFFMAN_MAX_BITS + 1; bits++) m->first_word[bits] = std::max(m->first_word[bits], m->first_word[bits - 1]);
+}
+
+// Entries of windows of k bits are those of k - 1 bits, twice, but where a code ends with the new bit; and such a window is a code
+// after a window that other codes fill. How many of these there were.
+int64_t fill_windows(Made* m) {
+    DecodeEntry* const table = m->entries;
+    int first_full[HUFFMAN_WINDOW_BITS + 2] = {0, 1}, full = 1;
+    m->full.window[0] = 0;
+    m->full.entry[0] = 0;
+    table[0] = HUFFMAN_LONG;
+    for (int bits = 1; bits <= m->window; bits++) {
+        std::memcpy(table + (1 << (bits - 1)), table, sizeof *table << (bits - 1));
+        for (int last = 1; last <= bits; last++)
+            for (int f = first_full[bits - last]; f < first_full[bits - last + 1]; f++) {
+                const DecodeEntry before = m->full.entry[f];
+                const int held = uint8_t(before >> 8);
+                if (held == m->symbols) continue;
+                for (int w = m->first_word[last]; w < m->first_word[last + 1]; w++) {
+                    const uint32_t window = m->full.window[f] | uint32_t(m->words[w].code) << (bits - last);
+                    const DecodeEntry entry = before + uint64_t(last) + 0x100 + (uint64_t(m->words[w].symbol) << (16 + 8 * held));
+                    table[window] = entry;
+                    if (bits < m->window) {
+                        m->full.window[full] = uint16_t(window);
+                        m->full.entry[full] = entry;
+                    }
+                    full++;
+                }
+            }
+        first_full[bits + 1] = full;
+    }
+    return full;
+}
+
+// The codes longer than a window: the first that begins so gets a place after the windows. Where the places end.
+int64_t fill_places(Made* m) {
+    const uint32_t after = 1u << (HUFFMAN_MAX_BITS - m->window);
+    uint32_t next_place = 1u << m->window;
+    for (int bits = m->window + 1; bits <= HUFFMAN_MAX_BITS; bits++)
+        for (int w = m->first_word[bits]; w < m->first_word[bits + 1]; w++) {
+            const Word word = m->words[w];
+            DecodeEntry& place = m->entries[word.code & ((1u << m->window) - 1)];
+            if (place == HUFFMAN_LONG) {
+                place |= DecodeEntry(next_place) << 16;
+                next_place += after;
+            }
+            const DecodeEntry entry = uint64_t(bits) | 0x100 | uint64_t(word.symbol) << 16;
+            for (uint32_t rest = word.code >> m->window; rest < after; rest += 1u << (bits - m->window)) m->entries[(place >> 16) + rest] = entry;
         }
-    });
+    return next_place;
 }
 
 }  // namespace
 
 DecodeTable symbol_table(const CodeLengths& lengths, int64_t n) {
-    struct Made {
-        CodeLengths lengths;
-        int window;
-        bool pairs;
-        DecodeEntry entries[MOST_ENTRIES];
-    };
     thread_local std::unique_ptr<Made> last;
     const int window = n < LARGE_WINDOW_FROM ? SMALL_WINDOW_BITS : HUFFMAN_WINDOW_BITS;
+    const int symbols = n < SEVERAL_FROM ? 1 : HUFFMAN_MOST_SYMBOLS;
     const bool known = last != nullptr && std::memcmp(last->lengths.bits, lengths.bits, sizeof lengths.bits) == 0;
-    const bool pairs = n >= PAIRS_FROM;
-    if (!known || last->window < window || last->pairs < pairs) {
+    if (!known || last->window < window || last->symbols < symbols) {
         if (last == nullptr) last.reset(new Made);
-        make_decode_table(lengths, window, pairs, last->entries);
         last->lengths = lengths;
         last->window = window;
-        last->pairs = pairs;
+        last->symbols = symbols;
+        list_words(last.get());
+        table_work() += fill_windows(last.get());
+        table_work() += fill_places(last.get());
     }
-    return {last->entries, last->window};
+    return {last->entries, last->lengths.bits, last->window};
 }
 
 }  // namespace edgegossip::coding

@@ -72,10 +72,6 @@ void each_code(const CodeLengths& lengths, const Visit& visit);
 
 // The table of this code, for n values or more. It is the thread's until its next call, and is made only when the last one was of
 // another code (or too small): a body's tensors mostly share one. What it takes is bounded by n: see table_work.
-struct DecodeTable {
-    const DecodeEntry* entries;
-    int window;
-};
 DecodeTable symbol_table(const CodeLengths& lengths, int64_t n);
 
 // A section's own code needs so many values, or those that build its tables could cost a receiver much more than the values do.

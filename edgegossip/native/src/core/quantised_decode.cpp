@@ -21,7 +21,7 @@ struct Slot {
     Scratch<float> scales;
     Scratch<uint8_t> symbols;
     Slot(const Quantiser& q, int64_t n)
-        : scales(scale_count(std::min(BLOCK_VALUES, n), q.bucket)), symbols(symbol_bytes(std::min(BLOCK_VALUES, n), q.bits)) {}
+        : scales(scale_count(std::min(BLOCK_VALUES, n), q.bucket)), symbols(symbol_bytes(std::min(GROUP_BLOCKS * BLOCK_VALUES, n), q.bits)) {}
 };
 
 struct Target {
@@ -124,13 +124,25 @@ int64_t decode_huffman(const Target& t, Range r, const Body& body, const StaticT
     std::vector<const uint8_t*> starts;
     const auto size_of = [bits](const uint8_t* p, const uint8_t* end, int64_t n) { return block_size(p, end, n, bits); };
     if (const int64_t error = find_blocks({r.p + used, r.end}, t.n, size_of, &starts)) return error;
-    return each_task(blocks_of(t.n), threads, t.q, t.n, [&](int64_t b, Slot* slot) {
-        const int64_t first = b * BLOCK_VALUES, count = std::min(BLOCK_VALUES, t.n - first);
-        uint8_t* const symbols = slot->symbols.data();
-        const int64_t error = decode_block(t.kernels.entropy, starts[size_t(b)], body.data + body.size, count, t.q, table,
-                                           t.checks() ? nullptr : symbols, symbols, t.soon(first));
-        if (error != 0 || t.checks()) return error;
-        return t.write(symbols, first, count, slot) ? int64_t(0) : int64_t(BAD_CODE);
+    const int64_t all = blocks_of(t.n), groups = (all + GROUP_BLOCKS - 1) / GROUP_BLOCKS;
+    return each_task(groups, threads, t.q, t.n, [&](int64_t g, Slot* slot) {
+        CodedBlock blocks[GROUP_BLOCKS];
+        const int64_t b = g * GROUP_BLOCKS;
+        const int count = int(std::min<int64_t>(GROUP_BLOCKS, all - b));
+        for (int k = 0; k < count; k++) {
+            const int64_t first = (b + k) * BLOCK_VALUES;
+            uint8_t* const symbols = slot->symbols.data() + symbol_bytes(k * BLOCK_VALUES, bits);
+            blocks[k] = {starts[size_t(b + k)], std::min(BLOCK_VALUES, t.n - first), symbols, false, 0};
+        }
+        decode_blocks(t.kernels.entropy, blocks, count, body.data + body.size, t.q, table);
+        for (int k = 0; k < count; k++) {
+            const CodedBlock& block = blocks[k];
+            if (block.error != 0) return block.error;
+            const bool good = t.checks() ? block.checked || are_codes(t.q, block.symbols, block.n)
+                                         : t.write(block.symbols, (b + k) * BLOCK_VALUES, block.n, slot);
+            if (!good) return int64_t(BAD_CODE);
+        }
+        return int64_t(0);
     });
 }
 
@@ -143,7 +155,7 @@ int64_t decode_runs(const Target& t, Range r, const Body& body, LastTable* last,
     if (used == 0) return BAD_TABLE;
     *last = {1, lengths};
     const RunShape shape = run_shape(t.q, k);
-    const DecodeEntry* const table = token_table(lengths, shape);
+    const TokenEntry* const table = token_table(lengths, shape);
     std::vector<const uint8_t*> starts;
     if (const int64_t error = find_blocks({r.p + 1 + used, r.end}, t.n, run_block_size, &starts)) return error;
     return each_task(blocks_of(t.n), threads, t.q, t.n, [&](int64_t b, Slot* slot) {

@@ -67,7 +67,7 @@ int64_t run_block_size(const uint8_t* p, const uint8_t* end, int64_t n) {
     return size <= end - p ? size : 0;
 }
 
-bool read_run_block(const Runs& kernels, const uint8_t* p, const uint8_t* end, int64_t n, const DecodeEntry* table, const RunShape& shape,
+bool read_run_block(const Runs& kernels, const uint8_t* p, const uint8_t* end, int64_t n, const TokenEntry* table, const RunShape& shape,
                     uint8_t* symbols, const void* soon) {
     const int streams = run_streams_of(n);
     int64_t sizes[4] = {};
@@ -91,22 +91,22 @@ void each_word(const CodeLengths& lengths, const RunShape& shape, const Visit& v
 }
 
 // As make_decode_table of huffman.cpp, but words do not come in the order of their lengths, so each is put to all its windows.
-void make_token_table(const CodeLengths& lengths, const RunShape& shape, DecodeEntry* table) {
+void make_token_table(const CodeLengths& lengths, const RunShape& shape, TokenEntry* table) {
     uint32_t next_place = uint32_t(RUN_WINDOWS);
     int64_t filled = 0;
     std::memset(table, 0, RUN_WINDOWS * sizeof *table);
-    each_word(lengths, shape, [&](int bits, uint32_t code, DecodeEntry entry) {
+    each_word(lengths, shape, [&](int bits, uint32_t code, TokenEntry entry) {
         if (bits <= RUN_WINDOW_BITS) {
             filled += int64_t(1) << (RUN_WINDOW_BITS - bits);
             for (uint32_t at = code; at < RUN_WINDOWS; at += 1u << bits) table[at] = entry;
             return;
         }
-        DecodeEntry& start = table[code & uint32_t(RUN_WINDOWS - 1)];
+        TokenEntry& start = table[code & uint32_t(RUN_WINDOWS - 1)];
         if (start == 0) {
             start = 3u << 30 | next_place;
             next_place += uint32_t(RUN_AFTER);
         }
-        DecodeEntry* const after = table + (start & 0xffff);
+        TokenEntry* const after = table + (start & 0xffff);
         for (uint32_t at = code >> RUN_WINDOW_BITS; at < RUN_AFTER; at += 1u << (bits - RUN_WINDOW_BITS)) after[at] = entry;
     });
     table_work() += filled + next_place;
@@ -114,11 +114,11 @@ void make_token_table(const CodeLengths& lengths, const RunShape& shape, DecodeE
 
 }  // namespace
 
-const DecodeEntry* token_table(const CodeLengths& lengths, const RunShape& shape) {
+const TokenEntry* token_table(const CodeLengths& lengths, const RunShape& shape) {
     struct Made {
         CodeLengths lengths;
         int32_t bits, max_level;
-        DecodeEntry entries[RUN_ENTRIES];
+        TokenEntry entries[RUN_ENTRIES];
     };
     thread_local std::unique_ptr<Made> last;
     const bool known = last != nullptr && last->bits == shape.bits && last->max_level == shape.max_level &&

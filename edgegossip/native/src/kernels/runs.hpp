@@ -32,6 +32,7 @@ using RunEntry = uint32_t;
 // What the next 11 bits of a stream decode to: bits 0 .. 5 how many of them the code word and the sign take, 8 .. 23 the code (0
 // for zeros alone), 24 .. 27 the high bits of the run. Bit 31: an escaped level; bits 31 and 30: the start of a longer
 // word, bits 0 .. 15 the place of the entries of which the next four bits choose one.
+using TokenEntry = uint32_t;
 constexpr int RUN_WINDOW_BITS = 11;
 constexpr int64_t RUN_WINDOWS = int64_t(1) << RUN_WINDOW_BITS;
 constexpr int64_t RUN_AFTER = int64_t(1) << (HUFFMAN_MAX_BITS + 1 - RUN_WINDOW_BITS);
@@ -47,7 +48,7 @@ struct Runs {
     // Symbols of a block of n values from 1 or 4 streams, which lie one after the other at `in` and have these sizes in bytes;
     // `end`: the end of what may be read. False unless each has its values exactly and is used up to its last byte and padded with
     // zeros. Nothing outside is read or written, whatever the streams hold. `soon`: float32[n], or null, that will be written next.
-    bool (*read)(const uint8_t* in, const int64_t* sizes, int streams, const uint8_t* end, const DecodeEntry* table, const RunShape* shape,
+    bool (*read)(const uint8_t* in, const int64_t* sizes, int streams, const uint8_t* end, const TokenEntry* table, const RunShape* shape,
                  uint8_t* symbols, int64_t n, const void* soon);
 };
 
