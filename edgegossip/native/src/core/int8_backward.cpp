@@ -117,7 +117,8 @@ struct Backward {
         std::vector<GradientScales> scales(static_cast<size_t>(samples));
         for (int64_t n = 0; n < samples; n++) {
             const float* const from = g.sample(first + n);
-            scales[size_t(n)] = quantise(first + n, from, work.g8.data() + n * shape.out_size(), work.g16.data() + n * shape.out_size());
+            int16_t* const g16 = wide ? work.g16.data() + n * shape.out_size() : nullptr;
+            scales[size_t(n)] = quantise(first + n, from, work.g8.data() + n * shape.out_size(), g16);
             if (out.bias != nullptr) kernels.channel_sums(from, shape.pixels(), shape.out, bias_rows + (first + n) * shape.out);
         }
         if (out.x != nullptr)
