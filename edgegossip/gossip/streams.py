@@ -26,9 +26,7 @@ from edgegossip.types import PeerError, Round, Vec
 
 MAX_ID = 2**48 - 1
 RETIRED_LIVES = 4  # of a receiver that are remembered, so that a late HELLO of one of them is not believed
-ANSWERS_A_ROUND = (
-    3  # full states that one receiver gets in one round; what it asks for beyond that comes in the next one
-)
+ANSWERS_A_ROUND = 3  # full states that one receiver gets in one round; what it asks for beyond comes in the next
 
 FP32 = Fp32()
 _NOTHING: Mapping[int, Vec] = {}
