@@ -35,6 +35,9 @@ from edgegossip.types import EdgegossipError, PeerError
 _log = logging.getLogger(__name__)
 _ACCEPTS = 64  # at a time, before others have their turn
 _PAUSE_S = 0.2  # after trouble that would come again at once
+_ON_ITS_WAY_S = (
+    0.25  # between a connection to our gRPC server and the beginning of its handshake there; it takes microseconds
+)
 _RESET = b"\x01\0\0\0\0\0\0\0"  # struct linger: close at once
 
 
@@ -92,6 +95,17 @@ class Door:
     def cut(self, which: Callable[[Caller], bool], why: str) -> None:
         """End connections, and take back tickets. From any thread."""
         self._order(lambda: self._cut(which, why))
+
+    def alone(self, what: Callable[[], None]) -> None:
+        """Do this on the door's thread, while none of its callers' connections is on its way into our gRPC server. Callers wait
+        meanwhile. From any thread."""
+
+        def quietly() -> None:
+            time.sleep(_ON_ITS_WAY_S)
+            what()
+            time.sleep(_ON_ITS_WAY_S)
+
+        self._order(quietly)
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Stop listening and end what is left. Idempotent."""

@@ -9,7 +9,9 @@ import asyncio
 import logging
 import os
 import secrets
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +36,7 @@ _log = logging.getLogger(__name__)
 _NAMES = "x509_subject_alternative_name"  # where gRPC keeps a caller's names
 _LOOK_S = 2.0  # between two looks at our folder
 _LAST_WORDS_S = 0.2  # for a refusal to reach the peer before its connection is cut
+_TAKE_OVER_S = 2.0  # for gRPC to see a connection of ours
 
 
 class Guard:
@@ -51,6 +54,8 @@ class Guard:
         self._pinned: dict[NodeId, int] = {}  # serial of the certificate that each peer showed last
         self._tickets: dict[NodeId, list[str]] = {}  # that peers gave us, the newest last
         self._files = Credentials(identity)
+        self._offered = self._in_use = self._files.server  # of our certificates, what gRPC may take, and what it has
+        self._taken_over = threading.Event()
 
     @classmethod
     def load(cls, folder: str | Path) -> Guard:
@@ -89,16 +94,27 @@ class Guard:
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Of our gRPC server behind the door, which asks for a certificate too."""
-        taken = self._files.server
+        return grpc.dynamic_ssl_server_credentials(self._offered, self._newer, require_client_authentication=True)
 
-        def newer() -> grpc.ServerCertificateConfiguration | None:
-            # None is "as before". To be given the same once more, gRPC throws away what a handshake on another thread may just be
-            # about to use (its issue 36693): whoever connects often enough could end the process.
-            nonlocal taken
-            before, taken = taken, self._files.server
-            return taken if taken is not before else None
+    def _newer(self) -> grpc.ServerCertificateConfiguration | None:
+        """Asked by gRPC at each connection, on any thread; None is "as before". What it is given it puts in place of what a
+        handshake that begins just then on another thread may be about to use, and its core faults (its issue 36693): so it gets
+        a certificate once, and while the door lets nobody else begin."""
+        if self._offered is self._in_use:
+            return None
+        self._in_use = self._offered
+        self._taken_over.set()
+        return self._in_use
 
-        return grpc.dynamic_ssl_server_credentials(taken, newer, require_client_authentication=True)
+    def _offer(self) -> None:
+        """On the door's thread, see Door.alone: gRPC takes our new certificate, for a connection of ours that says nothing."""
+        if self._offered is self._files.server:
+            return
+        self._taken_over.clear()
+        self._offered = self._files.server
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as inside:
+            inside.connect("\0" + self._upstream)
+            self._taken_over.wait(_TAKE_OVER_S)
 
     def caller(self, context: grpc.aio.ServicerContext) -> Caller:
         """Who called one of our services, by its certificate. Raises CallerGone when the connection is gone, PeerError when
@@ -233,6 +249,8 @@ class Guard:
     def _look_at_credentials(self, *, again: bool = False) -> None:
         if complaint := self._files.look(again=again):
             self._tell(None, f"{complaint}; this board goes on with the certificate that it has")
+        if self._files.server is not self._offered and self._door is not None:
+            self._door.alone(self._offer)
 
     def _admit(self, caller: Caller) -> None:
         """For who knocks. On the door's thread."""

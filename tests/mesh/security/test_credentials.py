@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from threading import current_thread
 
 import pytest
 
+from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.security import guard as guards
 from edgegossip.mesh.security.credentials import Credentials
+from edgegossip.mesh.security.door import Door
+from edgegossip.mesh.security.guard import Guard
 from edgegossip.mesh.security.identity import Identity
 from tests.mesh.fleet import TestFleet
+from tests.mesh.security.support import LIMITS, others
+from tests.mesh.support import PATIENCE_S, RUN, connect_all
 
 
 @pytest.fixture
@@ -22,19 +29,51 @@ def test_grpc_is_given_a_certificate_once(own, monkeypatch):
     given: list = []
     monkeypatch.setattr(guards.grpc, "dynamic_ssl_server_credentials", lambda *arguments, **_: given.extend(arguments))
     guard = own.guard("a")
+    guard.start(LIMITS, lambda _peer, _text: None, lambda: None)
     guard.server_credentials()
     first, newer = given
     assert [newer(), newer()] == [None, None]
     own.fleet.revoke("c")
     guard.look_at_file()
     assert guard.identity.revocations.present.number == 2
+    guard._offer()
     assert newer() is None
-    own.fleet.revoke("a")
-    own.fleet.add("a", "board", 20)
+    renew(own, "a")
     guard._look_at_credentials()
+    assert newer() is None  # there may be handshakes now
+    guard._offer()
     second = newer()
     assert second is not None and second is not first
     assert newer() is None
+
+
+def renew(own: TestFleet, name: str) -> None:
+    own.fleet.revoke(name)
+    own.fleet.add(name, "board", 20)
+
+
+def test_a_running_board_takes_a_new_certificate_over_while_nobody_is_let_in(own, monkeypatch):
+    at_work: list = []
+    offer, hand_on = Guard._offer, Door._hand_on
+    monkeypatch.setattr(Guard, "_offer", lambda self: (at_work.append((self, current_thread())), offer(self)))
+    monkeypatch.setattr(
+        Door, "_hand_on", lambda self, *of: (at_work.append((self, current_thread())), hand_on(self, *of))
+    )
+    a, b = (GrpcTransport(name, RUN, limits=LIMITS, security=own.guard(name)) for name in "ab")
+    with a:
+        guard = a._security
+        before = guard._in_use
+        renew(own, "a")  # its folder is the fleet's own here
+        until_s = time.monotonic() + PATIENCE_S
+        while guard._in_use is before and time.monotonic() < until_s:  # nobody connects
+            time.sleep(0.01)
+        assert guard._in_use is guard._files.server is not before
+        with b:
+            connect_all([a, b], ["a", "b"])
+            others(a, b)
+        door = guard._door
+        assert {thread for who, thread in at_work if who in (guard, door)} == {door._thread}
+        assert {who for who, _ in at_work} >= {guard, door}
 
 
 def test_another_revocation_list_is_another_context_for_our_own_tls_alone(own):
