@@ -13,6 +13,7 @@ from edgegossip.profiling.sockets import SocketMeter, SocketTotals
 from edgegossip.profiling.system import ProcessSampler
 
 SOCKETS_SHARE = 0.002
+SOCKETS_EVERY_S = 1.0  # at least: what was not read before `kill -9` is in no record
 TASKS_EVERY_S = 1.0
 
 
@@ -39,8 +40,8 @@ class NodeMeters:
 
     def __call__(self, *, due: bool = True) -> dict[str, Value]:
         """Values of the round that ends. Reading sockets takes a tenth of a millisecond and more: where it is not `due`, they are
-        left for a later round as often as it takes to spend no more than SOCKETS_SHARE of the time on them. Nothing is lost by
-        that: the next record that has them has all since the last one."""
+        left for a later round, for up to SOCKETS_EVERY_S, to spend no more than SOCKETS_SHARE of the CPU time on them. Nothing is
+        lost by that: the next record that has them has all since the last one."""
         with self._lock:
             values: dict[str, Value] = {**self._system.sample(), **self._machine.sample()}
             if self._tasks is not None:
@@ -66,8 +67,9 @@ class NodeMeters:
         now_s = time.perf_counter()
         if not due and now_s < self._sockets_after_s:
             return None
+        before_s = time.thread_time()  # not the clock: another program may have had the processor for long
         totals = self._sockets.sample()
-        self._sockets_after_s = now_s + (time.perf_counter() - now_s) / SOCKETS_SHARE
+        self._sockets_after_s = now_s + min((time.thread_time() - before_s) / SOCKETS_SHARE, SOCKETS_EVERY_S)
         return totals
 
     def look(self) -> None:

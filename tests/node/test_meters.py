@@ -6,10 +6,12 @@ import socket
 
 from edgegossip.node import meters as module
 from edgegossip.node.meters import NodeMeters
+from edgegossip.profiling.sockets import SocketTotals
 
 
 def test_sockets_are_read_when_it_is_due_and_nothing_is_lost_in_between(monkeypatch):
     monkeypatch.setattr(module, "SOCKETS_SHARE", 1e-9)  # a reading is then too much for years
+    monkeypatch.setattr(module, "SOCKETS_EVERY_S", 1e9)
     meters = NodeMeters()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with socket.create_connection(listener.getsockname()) as one, listener.accept()[0] as other:
@@ -22,6 +24,23 @@ def test_sockets_are_read_when_it_is_due_and_nothing_is_lost_in_between(monkeypa
             after = meters()
     assert {"net/sent_bytes", "net/link_bytes", "net/received_bytes"} <= before.keys()
     assert after["net/sent_bytes"] == after["net/received_bytes"] == sent == 3000
+
+
+def test_a_slow_reading_does_not_silence_the_next_ones(monkeypatch):
+    """A program that has the processor meanwhile, or a reading that takes long: what `kill -9` can take with it is a second's."""
+    meters = NodeMeters()
+    now_s, spent_s = [100.0], [0.0]
+
+    def slowly():
+        now_s[0] += 5.0  # on the clock
+        spent_s[0] += 1.0  # of the CPU
+        return SocketTotals()
+
+    monkeypatch.setattr(meters._sockets, "sample", slowly)
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now_s[0])
+    monkeypatch.setattr(module.time, "thread_time", lambda: spent_s[0])
+    assert meters._sampled(due=False) is not None
+    assert meters._sockets_after_s <= 100.0 + module.SOCKETS_EVERY_S
 
 
 def test_sensors_are_looked_for_once_rounds_begin(monkeypatch):
