@@ -8,7 +8,7 @@ namespace edgegossip {
 namespace {
 
 constexpr int64_t CHUNKS = 8;                              // parts of a batch that sum up weight gradients by themselves
-constexpr int64_t CHUNK_FLOATS = int64_t(1) << 20;         // and the memory for that, unless one part needs more
+constexpr int64_t CHUNK_FLOATS = int64_t(1) << 20;         // and the memory for that, unless two parts need more
 
 // A dimension's phases and the zeros around g that they reach into.
 struct Reach {
@@ -162,18 +162,18 @@ void conv_backward(const Int8& kernels, const ConvShape& s, const Maps& x, const
     std::vector<float> input_scale(static_cast<size_t>(s.in));
     std::vector<std::vector<Phases>> phases(static_cast<size_t>(s.groups));
     if (out.x != nullptr) {
-        scales_by_input(s, weight, input_scale.data());
+        scales_by_input(kernels, s, weight, input_scale.data());
         phases = packed(kernels, s, weight, input_scale.data(), down, across);
         if (some_without_taps(down) || some_without_taps(across)) std::fill_n(out.x, s.batch * s.in_size(), 0.0f);
     }
     // How the batch is cut depends on the shape alone, so that sums are the same with any number of threads.
-    const int64_t most = out.weight == nullptr ? s.batch : std::clamp<int64_t>(CHUNK_FLOATS / s.weights(), 1, CHUNKS);
+    const int64_t most = out.weight == nullptr ? s.batch : std::clamp<int64_t>(CHUNK_FLOATS / s.weights(), 2, CHUNKS);
     const int64_t chunk = (s.batch + most - 1) / most, chunks = (s.batch + chunk - 1) / chunk;
     static thread_local coding::Scratch<float> sums_memory;  // for the next call: large blocks are cleared by the system each time
     sums_memory.need(out.weight == nullptr ? 0 : chunks * s.weights());
     float* const sums = sums_memory.data();
     std::vector<float> bias_rows(size_t(out.bias == nullptr ? 0 : s.batch * s.out));
-    const int64_t together = samples_together(s.pixels(), chunk);
+    const int64_t together = samples_together(s.pixels(), chunk, s.pixels() == 1 ? BLOCK_PIXELS : 4 * BLOCK_PIXELS);
     std::vector<std::vector<int64_t>> places;
     for (const Phases& phase : phases[0]) places.push_back(places_of(s, down, across, *phase.down, *phase.across, together));
     const Backward backward{kernels, s, x, g, key, wide, out, down, across, phases, places, input_scale.data(), bias_rows.data()};

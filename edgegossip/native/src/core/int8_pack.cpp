@@ -24,11 +24,6 @@ int16_t weight_code(float w, float inverse) {
     return int16_t(int32_t((w * inverse + magic) - magic));
 }
 
-uint32_t size_bits(float v) {
-    uint32_t bits;
-    std::memcpy(&bits, &v, sizeof bits);
-    return bits & 0x7fffffffu;
-}
 
 // Room for `channels` channels, all zeros.
 void clear(const Int8& kernels, Panels& p, int64_t rows, int64_t run, int64_t channels) {
@@ -78,44 +73,99 @@ void scales_by_output(const Int8& kernels, const ConvShape& s, const float* weig
     for (int64_t o = 0; o < s.out; o++) scale[o] = scale_of(kernels.magnitude(weight + o * each, each));
 }
 
-void scales_by_input(const ConvShape& s, const float* weight, float* scale) {
-    const int64_t inputs = s.group_in(), taps = s.kernel_h * s.kernel_w;
-    std::vector<uint32_t> most(size_t(s.in), 0);
-    for (int64_t o = 0; o < s.out; o++) {
-        uint32_t* const of_group = most.data() + o / s.group_out() * inputs;
-        for (int64_t i = 0; i < inputs; i++)
-            for (int64_t t = 0; t < taps; t++, weight++) of_group[i] = std::max(of_group[i], size_bits(*weight));
-    }
-    for (int64_t i = 0; i < s.in; i++) {
-        float largest;
-        std::memcpy(&largest, &most[size_t(i)], sizeof largest);
-        scale[i] = scale_of(largest);
+void scales_by_input(const Int8& kernels, const ConvShape& s, const float* weight, float* scale) {
+    const int64_t taps = s.kernel_h * s.kernel_w, each = s.group_in() * taps;
+    std::vector<uint32_t> most(static_cast<size_t>(each));
+    for (int64_t group = 0; group < s.groups; group++, scale += s.group_in()) {
+        std::fill(most.begin(), most.end(), 0u);
+        for (int64_t o = 0; o < s.group_out(); o++, weight += each) kernels.magnitudes(weight, each, most.data());
+        for (int64_t i = 0; i < s.group_in(); i++) {
+            const uint32_t of_input = *std::max_element(most.data() + i * taps, most.data() + (i + 1) * taps);
+            float largest;
+            std::memcpy(&largest, &of_input, sizeof largest);
+            scale[i] = scale_of(largest);
+        }
     }
 }
 
-void pack_forward(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, int64_t group, Panels& out) {
-    const int64_t inputs = s.group_in(), first = group * s.group_out(), each = inputs * s.kernel_h * s.kernel_w;
-    clear(kernels, out, s.kernel_h, s.kernel_w * inputs, s.group_out());
-    std::vector<int64_t> places;  // in lane 0 of a panel, by (in, kernel_h, kernel_w)
-    for (int64_t i = 0; i < inputs; i++)
-        for (int64_t kh = 0; kh < s.kernel_h; kh++)
-            for (int64_t kw = 0; kw < s.kernel_w; kw++) places.push_back(out.place(kh, kw * inputs + i));
+namespace {
+
+// The rows of an output, value(kh, kw, i) in the order of a panel, behind one another; their zeros at the end stay.
+template <class T>
+void in_panel_order(const ConvShape& s, const int16_t* codes, int64_t row, T* to) {
+    const int64_t inputs = s.group_in(), taps = s.kernel_h * s.kernel_w;
+    for (int64_t kh = 0; kh < s.kernel_h; kh++, to += row)
+        for (int64_t kw = 0; kw < s.kernel_w; kw++) {
+            const int16_t* const from = codes + kh * s.kernel_w + kw;
+            for (int64_t i = 0; i < inputs; i++) to[kw * inputs + i] = T(from[i * taps]);
+        }
+}
+
+// What one lane of a panel has for a step, two values of 16 bits or four of 8, goes to and fro as a word.
+template <class T>
+void pack_outputs(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, Panels& out, T* to) {
+    const int64_t each = s.group_in() * s.kernel_h * s.kernel_w, row = out.steps * out.together;
     std::vector<int16_t> codes(static_cast<size_t>(each));
+    std::vector<T> ordered(size_t(out.rows * row), T(0));
     for (int64_t o = 0; o < s.group_out(); o++) {
-        if (!std::isfinite(scale[first + o])) continue;  // zeros; the scale says it
-        kernels.round16(weight + (first + o) * each, each, 1.0f / scale[first + o], codes.data());
-        with_values(out, [&](auto* to) {
-            to += out.channel(o);
-            for (size_t j = 0; j < codes.size(); j++) to[places[j]] = std::decay_t<decltype(*to)>(codes[j]);
-        });
+        if (!std::isfinite(scale[o])) continue;  // zeros; the scale says it
+        kernels.round16(weight + o * each, each, 1.0f / scale[o], codes.data());
+        in_panel_order(s, codes.data(), row, ordered.data());
+        T* const lane = to + out.channel(o);
+        for (int64_t k = 0; k < out.rows * out.steps; k++)
+            std::memcpy(lane + k * INT8_PANEL * out.together, ordered.data() + k * out.together, sizeof(uint32_t));
         if (out.of_bytes()) out.sums[size_t(o)] = std::accumulate(codes.begin(), codes.end(), int32_t(0));
     }
 }
+
+}  // namespace
+
+void pack_forward(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, int64_t group, Panels& out) {
+    const int64_t first = group * s.group_out(), each = s.group_in() * s.kernel_h * s.kernel_w;
+    clear(kernels, out, s.kernel_h, s.kernel_w * s.group_in(), s.group_out());
+    with_values(out, [&](auto* to) { pack_outputs(kernels, s, weight + first * each, scale + first, out, to); });
+}
+
+namespace {
+
+bool all_finite(const float* values, int64_t n) {
+    return std::all_of(values, values + n, [](float v) { return std::isfinite(v); });
+}
+
+// Four outputs at a time, which a word of a panel of bytes takes; their number is a multiple of four.
+void pack_words(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, const Phase& down, const Phase& across,
+                Panels& out) {
+    const int64_t inputs = s.group_in(), outputs = s.group_out(), taps = s.kernel_h * s.kernel_w, each = inputs * taps;
+    std::vector<float> inverse(static_cast<size_t>(each));
+    std::vector<uint32_t> words(static_cast<size_t>(each));
+    std::vector<int32_t> sums(size_t(each), 0);
+    for (int64_t j = 0; j < each; j++) inverse[size_t(j)] = 1.0f / scale[j / taps];
+    for (int64_t o = 0; o < outputs; o += 4) {
+        kernels.words(weight + o * each, each, inverse.data(), each, words.data(), sums.data());
+        for (int64_t a = 0; a < down.taps; a++)
+            for (int64_t b = 0; b < across.taps; b++) {
+                const uint32_t* from = words.data() + (down.tap - a * s.stride_h) * s.kernel_w + across.tap - b * s.stride_w;
+                int8_t* const to = out.bytes.data() + out.place(a, b * outputs + o);
+                for (int64_t i = 0; i < inputs; i++, from += taps) std::memcpy(to + out.channel(i), from, sizeof *from);
+            }
+    }
+    for (int64_t a = 0; a < down.taps; a++)
+        for (int64_t b = 0; b < across.taps; b++) {
+            const int64_t tap = (down.tap - a * s.stride_h) * s.kernel_w + across.tap - b * s.stride_w;
+            for (int64_t i = 0; i < inputs; i++) out.sums[size_t(i)] += sums[size_t(i * taps + tap)];
+        }
+}
+
+}  // namespace
 
 void pack_backward(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, int64_t group, const Phase& down, const Phase& across,
                    Panels& out) {
     const int64_t inputs = s.group_in(), outputs = s.group_out(), taps = s.kernel_h * s.kernel_w;
     clear(kernels, out, down.taps, across.taps * outputs, inputs);
+    if (out.of_bytes() && outputs % 4 == 0 && all_finite(scale + group * inputs, inputs)) {
+        pack_words(kernels, s, weight + group * outputs * inputs * taps, scale + group * inputs, down, across, out);
+        return;
+    }
     std::vector<float> inverse;
     std::vector<int64_t> lanes;
     for (int64_t i = 0; i < inputs; i++) {

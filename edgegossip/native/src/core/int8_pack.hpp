@@ -41,7 +41,7 @@ inline int64_t panels_of(int64_t channels) { return (channels + INT8_PANEL - 1) 
 void scales_by_output(const Int8& kernels, const ConvShape& shape, const float* weight, float* scale);
 
 // Scales by input channel, float[in].
-void scales_by_input(const ConvShape& shape, const float* weight, float* scale);
+void scales_by_input(const Int8& kernels, const ConvShape& shape, const float* weight, float* scale);
 
 void pack_forward(const Int8& kernels, const ConvShape& shape, const float* weight, const float* scale, int64_t group, Panels& out);
 

@@ -5,6 +5,7 @@ namespace edgegossip {
 namespace {
 
 constexpr int64_t MOST_PIXELS = 65536;  // 127 * 255 each stay below 2^31
+constexpr int64_t FEW_PIXELS = 256;     // 32512 * 255 each stay below 2^31
 constexpr int64_t FEWEST_INPUTS = 3;    // of 16 in a register
 
 // Quotients rounded up and down, of any sign; b > 0.
@@ -28,6 +29,7 @@ struct Quads {
     int64_t first, samples;
     ConvWork& work;
 
+    bool is_long() const { return wide && s.pixels() > FEW_PIXELS; }
     int64_t quads() const { return quads_of(s.width, s.stride_w); }
     int64_t x_quad() const { return panels_of(s.group_in()) * INT8_PANEL * 4; }
     int64_t x_phase() const { return quads() * x_quad(); }
@@ -54,13 +56,20 @@ struct Quads {
         return wide ? work.halves.data() + (part * samples + n) * s.out_size() : work.g8.data() + n * s.out_size();
     }
 
-    // work.g_sums: int32[samples][kernel_h][kernel_w][out], sums of the gradients that meet inputs.
+    // [samples][kernel_h][kernel_w][out]: sums of the gradients that meet inputs, times what every byte of these has too much.
     void sum_up() const {
-        const int64_t taps = s.kernel_h * s.kernel_w;
-        work.g_sums.assign(size_t(samples * taps * s.out), 0);
-        for (int64_t n = 0; n < samples; n++)
-            for (int64_t part = 0; part < (wide ? 2 : 1); part++)
-                sum_up(gradient(n, part), wide && part == 0 ? 256 : 1, work.g_sums.data() + n * taps * s.out);
+        const int64_t size = s.kernel_h * s.kernel_w * s.out;
+        work.offsets.assign(size_t(samples * size), 0);
+        if (is_long()) work.wide_offsets.resize(work.offsets.size());
+        for (int64_t n = 0; n < samples; n++) {
+            int32_t* const sums = work.offsets.data() + n * size;
+            for (int64_t part = 0; part < (wide ? 2 : 1); part++) sum_up(gradient(n, part), wide && part == 0 ? 256 : 1, sums);
+            const int32_t bias = x.zero[first + n] + kernels.byte_bias;
+            if (is_long())
+                for (int64_t k = 0; k < size; k++) work.wide_offsets[size_t(n * size + k)] = double(bias) * double(sums[k]);
+            else
+                for (int64_t k = 0; k < size; k++) sums[k] = int32_t(uint32_t(bias) * uint32_t(sums[k]));
+        }
     }
     void sum_up(const int8_t* g, int32_t times, int32_t* sums) const {
         const int64_t row = s.out_width() * s.out;
@@ -119,12 +128,13 @@ struct Quads {
             for (int64_t phase = 0; phase < std::min(s.stride_w, s.width); phase++) {
                 const int64_t kw = (phase + s.pad_w) % s.stride_w, start = (phase + s.pad_w - kw) / s.stride_w;
                 if (kw >= s.kernel_w) continue;
+                const int64_t offsets = (kh * s.kernel_w + kw) * s.out + group * count;
                 kernels.quad_products({samples, rows.last - rows.first, quads(),
                                        work.quads.data() + row * x_row() + phase * x_phase(), x_sample(), s.stride_h * x_row(), x_quad(),
                                        work.turned.data() + rows.first * g_row() + lead() + start, g_sample(), g_row(), pitch(),
                                        wide ? g_map() : 0,
-                                       work.g_sums.data() + (kh * s.kernel_w + kw) * s.out + group * count, taps * s.out, s.stride_w * s.out,
-                                       work.bias.data(), work.factor.data(), count, (s.kernel_w - 1 - kw) / s.stride_w + 1, inputs,
+                                       work.offsets.data() + offsets, is_long() ? work.wide_offsets.data() + offsets : nullptr, taps * s.out,
+                                       s.stride_w * s.out, work.factor.data(), count, (s.kernel_w - 1 - kw) / s.stride_w + 1, inputs,
                                        sums + group * count * s.kernel_h * run + kh * run + kw * inputs, s.kernel_h * run,
                                        s.stride_w * inputs});
             }
@@ -141,8 +151,6 @@ bool takes_quads(const Int8& kernels, const ConvShape& s) {
 void add_quads(const Int8& kernels, const ConvShape& shape, const Maps& x, bool wide, int64_t first, int64_t samples, ConvWork& work,
                float* sums) {
     const Quads quads{kernels, shape, x, wide, first, samples, work};
-    work.bias.resize(size_t(samples));
-    for (int64_t n = 0; n < samples; n++) work.bias[size_t(n)] = x.zero[first + n] + kernels.byte_bias;
     quads.split();
     quads.sum_up();
     for (int64_t group = 0; group < shape.groups; group++) {

@@ -15,8 +15,8 @@ namespace edgegossip {
 
 constexpr int64_t BLOCK_PIXELS = 64;  // samples with smaller maps are computed together
 
-inline int64_t samples_together(int64_t pixels, int64_t most) {
-    return std::clamp<int64_t>((BLOCK_PIXELS + pixels - 1) / pixels, 1, std::max<int64_t>(most, 1));
+inline int64_t samples_together(int64_t pixels, int64_t most, int64_t block = BLOCK_PIXELS) {
+    return std::clamp<int64_t>((block + pixels - 1) / pixels, 1, std::max<int64_t>(most, 1));
 }
 
 constexpr float GRADIENT_SCALE_FLOOR = 1e-30f;
@@ -86,7 +86,8 @@ struct ConvWork {
     coding::Scratch<int16_t> g16;
     coding::Scratch<int8_t> halves, quads, turned;  // for weight gradients of bytes: g16 split, inputs and gradients laid out
     coding::Scratch<int32_t> columns;
-    std::vector<int32_t> all_columns, g_sums, bias;
+    std::vector<int32_t> all_columns, offsets;
+    std::vector<double> wide_offsets;
     std::vector<float> factor;
 };
 

@@ -40,9 +40,11 @@ struct QuadProducts {
     const int8_t* g;
     int64_t g_sample, g_row, g_out;
     int64_t low;              // from the high bytes of gradients of 16 bits to the low ones; 0: they have 8
-    const int32_t* g_sums;    // [samples][taps][outs], sums of the gradients that meet inputs
-    int64_t sums_sample, sums_tap;
-    const int32_t* bias;      // [samples], what every byte of x has too much
+    // What the sums have too much, because every byte of x has: [samples][taps][outs], modulo 2^32, or as they are
+    // where sums of gradients of 16 bits may not fit into an int32 (null where they all do).
+    const int32_t* offsets;
+    const double* wide_offsets;
+    int64_t offsets_sample, offsets_tap;
     const float* factor;      // [samples]
     int64_t outs, taps, inputs;
     float* out;
@@ -69,6 +71,13 @@ struct Int8 {
 
     // q = g inverse rounded to nearest even; |g inverse| < 2^15.
     void (*round16)(const float* g, int64_t n, float inverse, int16_t* q);
+
+    // most[i] = the larger of most[i] and the bits of |w[i]|, which are ordered as the numbers are.
+    void (*magnitudes)(const float* w, int64_t n, uint32_t* most);
+
+    // Four rows of weights, `step` apart, as bytes c = w inverse[i] rounded to nearest even: words[i] = the four, the first in
+    // the lowest byte, sums[i] += all four. |w inverse| < 128.
+    void (*words)(const float* w, int64_t step, const float* inverse, int64_t n, uint32_t* words, int32_t* sums);
 
     // out[above + y][before + x][c] = map[y][x][first + c] - zero; 0 around it, and in INT8_SLACK values behind.
     void (*widen)(const int8_t* map, const Placement& at, int32_t zero, int16_t* out);
