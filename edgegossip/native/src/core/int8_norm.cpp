@@ -21,8 +21,7 @@ double range_factor(const NormShape& s) {
 struct NormWork {
     coding::Scratch<float> values, sums, gradient;
     std::vector<int8_t> high, low, wide_high, wide_low;
-    coding::Scratch<int32_t> found;
-    std::vector<int32_t> counts, group_of;  // the group of each place in a row of ties
+    std::vector<int32_t> highs, lows;  // ties by place in a row
     std::vector<float> slope, up, down, inverse;
     Repeated per;
 };
@@ -111,9 +110,6 @@ struct EvoNorm {
             rows[2 * s.channels + c] = folded(0, c);
             of_inverse[size_t(c / each())] += value * with.gamma[c];
         }
-        w.group_of.clear();
-        for (int64_t t = 0; t < per.times; t++)
-            for (int64_t group = 0; group < s.groups; group++) w.group_of.insert(w.group_of.end(), size_t(each()), int32_t(group));
         for (int64_t k = 0; k < s.chunks; k++) ties(n, k, of_inverse, d, w);
     }
 
@@ -127,29 +123,25 @@ struct EvoNorm {
             std::copy_n(high, s.channels, w.wide_high.data() + t * s.channels);
             std::copy_n(low, s.channels, w.wide_low.data() + t * s.channels);
         }
-        w.found.need(2 * chunk() * s.channels);
-        const int64_t count = kernels.ties(sample(n) + k * chunk() * s.channels, chunk() / times, width, w.wide_high.data(),
-                                           w.wide_low.data(), w.found.data());
-        w.counts.assign(size_t(2 * s.groups), 0);
-        for (int64_t i = 0; i < count; i++) {
-            const int32_t* const found = w.found.data() + 2 * i;
-            int32_t* const of_group = w.counts.data() + 2 * w.group_of[size_t(found[1])];
-            of_group[0] += found[0] & 1;
-            of_group[1] += found[0] >> 1 & 1;
+        const int8_t* const q = sample(n) + k * chunk() * s.channels;
+        w.highs.resize(size_t(width));
+        w.lows.resize(size_t(width));
+        kernels.count_ties(q, chunk() / times, width, w.wide_high.data(), w.wide_low.data(), w.highs.data(), w.lows.data());
+        w.up.resize(size_t(width));
+        w.down.resize(size_t(width));
+        for (int64_t group = 0; group < s.groups; group++) {
+            int32_t highs = 0, lows = 0;
+            const auto for_columns = [&](const auto& task) {
+                for (int64_t t = 0; t < times; t++)
+                    for (int64_t c = 0; c < each(); c++) task(size_t(t * s.channels + group * each() + c));
+            };
+            for_columns([&](size_t j) { highs += w.highs[j], lows += w.lows[j]; });
+            const float r = w.inverse[size_t(group)], of_range = -factor * r * r * of_inverse[size_t(group)];
+            const float up = of_range / float(highs), down = of_range / float(lows);
+            for_columns([&](size_t j) { w.up[j] = up, w.down[j] = down; });
         }
-        w.up.resize(size_t(s.groups));
-        w.down.resize(size_t(s.groups));
-        for (size_t group = 0; group < size_t(s.groups); group++) {
-            const float r = w.inverse[group], of_range = -factor * r * r * of_inverse[group];
-            w.up[group] = of_range / float(w.counts[2 * group]);
-            w.down[group] = of_range / float(w.counts[2 * group + 1]);
-        }
-        d += k * chunk() * s.channels;
-        for (int64_t i = 0; i < count; i++) {
-            const int32_t* const found = w.found.data() + 2 * i;
-            const size_t group = size_t(w.group_of[size_t(found[1])]);
-            d[found[0] >> 2] += (found[0] & 1 ? w.up[group] : 0.0f) - (found[0] & 2 ? w.down[group] : 0.0f);
-        }
+        kernels.add_ties(q, chunk() / times, width, w.wide_high.data(), w.wide_low.data(), w.up.data(), w.down.data(),
+                         d + k * chunk() * s.channels);
     }
 };
 

@@ -129,8 +129,12 @@ struct Int8 {
     void (*evonorm_backward)(const int8_t* q, Affine in, const float* g, int64_t pixels, const PerChannel& per, const float* slope,
                              float* d, float* sums);
 
-    // For every q[i] that equals high[i % width] or low[i % width], in order: 4 i + 1 (if high) + 2 (if low), and i % width. How many.
-    int64_t (*ties)(const int8_t* q, int64_t rows, int64_t width, const int8_t* high, const int8_t* low, int32_t* found);
+    // How many of q[r][j], r < rows, j < width, equal high[j], and how many low[j].
+    void (*count_ties)(const int8_t* q, int64_t rows, int64_t width, const int8_t* high, const int8_t* low, int32_t* highs, int32_t* lows);
+
+    // d[r][j] += (up[j] if q[r][j] equals high[j], else 0) - (down[j] if it equals low[j], else 0), where it equals one of them.
+    void (*add_ties)(const int8_t* q, int64_t rows, int64_t width, const int8_t* high, const int8_t* low, const float* up, const float* down,
+                     float* d);
 
     // q[c] = the largest of from[k][c], k < count, and tap[c] = places[k] of the first such k. With count 0: -128 and 0.
     void (*largest)(const int8_t* const* from, const uint8_t* places, int64_t count, int64_t channels, int8_t* q, uint8_t* tap);
