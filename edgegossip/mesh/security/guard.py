@@ -54,7 +54,7 @@ class Guard:
         self._pinned: dict[NodeId, int] = {}  # serial of the certificate that each peer showed last
         self._tickets: dict[NodeId, list[str]] = {}  # that peers gave us, the newest last
         self._files = Credentials(identity)
-        self._offered = self._in_use = self._files.server  # of our certificates, what gRPC may take, and what it has
+        self._certificate = self._in_use = self._files.server  # of our certificates, what gRPC may take, and what it has
         self._taken_over = threading.Event()
 
     @classmethod
@@ -94,24 +94,24 @@ class Guard:
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Of our gRPC server behind the door, which asks for a certificate too."""
-        return grpc.dynamic_ssl_server_credentials(self._offered, self._newer, require_client_authentication=True)
+        return grpc.dynamic_ssl_server_credentials(self._certificate, self._newer, require_client_authentication=True)
 
     def _newer(self) -> grpc.ServerCertificateConfiguration | None:
         """Asked by gRPC at each connection, on any thread; None is "as before". What it is given it puts in place of what a
         handshake that begins just then on another thread may be about to use, and its core faults (its issue 36693): so it gets
         a certificate once, and while the door lets nobody else begin."""
-        if self._offered is self._in_use:
+        if self._certificate is self._in_use:
             return None
-        self._in_use = self._offered
+        self._in_use = self._certificate
         self._taken_over.set()
         return self._in_use
 
     def _offer(self) -> None:
         """On the door's thread, see Door.alone: gRPC takes our new certificate, for a connection of ours that says nothing."""
-        if self._offered is self._files.server:
+        if self._certificate is self._files.server:
             return
         self._taken_over.clear()
-        self._offered = self._files.server
+        self._certificate = self._files.server
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as inside:
             inside.connect("\0" + self._upstream)
             self._taken_over.wait(_TAKE_OVER_S)
@@ -249,7 +249,7 @@ class Guard:
     def _look_at_credentials(self, *, again: bool = False) -> None:
         if complaint := self._files.look(again=again):
             self._tell(None, f"{complaint}; this board goes on with the certificate that it has")
-        if self._files.server is not self._offered and self._door is not None:
+        if self._files.server is not self._certificate and self._door is not None:
             self._door.alone(self._offer)
 
     def _admit(self, caller: Caller) -> None:
