@@ -119,8 +119,8 @@ class Schedule:
         too_late: list[int] = []
         for k, board in [(k, self.fleet.boards[k]) for k in last]:
             left_s = max(5.0, DEADLINE_S - (time.monotonic() - self.began_training))
-            others_done = all(b.process.poll() is not None for m, b in self.fleet.boards.items() if m != k)
-            if others_done and not self.fleet.events(k):
+            at_work = [m for m, b in self.fleet.boards.items() if b.process.poll() is None and self.fleet.events(m)]
+            if not at_work and not self.fleet.events(k):
                 self.say(f"{k} found nobody any more")
                 too_late.append(k)
                 continue
