@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from edgegossip.frame import Frame
-from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.base import Audit, NodeView, Topology
+from edgegossip.sim import naming
 from edgegossip.types import Vec
 
 ROW_TOLERANCE = 1e-6  # of the sum of the weights of a mixing; they may be float32
@@ -21,6 +22,7 @@ HULL_TOLERANCE = 1e-4  # of the largest value, for float32's rounding
 PLAUSIBLE = 3e4  # times the norm + 1: more no model grows in a round whatever a neighbour says
 IMPOSSIBLE = 1e5  # push-sum weight that a few nodes hand over in a few hundred rounds
 SLACK_S = 5.0  # on top of what a round may take
+REPLAY = "replay"  # the rule that only a second run can break
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ RULES: Mapping[str, str] = {
     "left-out": "once all is well, nobody is left out of a round",
     "consensus": "once all is well, the nodes agree",
     "mean": "what they agree on is the mean, where it is conserved",
+    REPLAY: "the same schedule goes the same way when it is run again",
 }
 
 
@@ -115,21 +118,40 @@ def weight_lie_fault(sender: int, before: Audit, after: Audit) -> str | None:
     return None
 
 
-def most_frames(view: NodeView, index: int) -> int:
-    """How many frames a state may reasonably keep: of every neighbour as many as its rounds may lie ahead, and a few."""
-    topology = view.topology
+@dataclass(frozen=True, slots=True)
+class Early:
+    """Messages that wait for their round: how many, and the bytes of their bodies."""
+
+    messages: int
+    bytes: int
+
+
+def most_early(topology: Topology, index: int, algorithm: Any, body_bytes: int) -> Early:
+    """What a node may keep: of everybody who sends to it in some round one message a round, of as many rounds as an honest one
+    can be ahead (one period a hop, and the staleness; one of its own may be under way) and the one beyond, which tells that
+    this node was left behind. `body_bytes`: the largest body that is accepted. `max_ahead` and `early_bytes` of the algorithm
+    say it anew."""
     sources = {j for r in range(topology.period) for j in topology.neighbours(index, r).in_}
-    return 2 * len(sources) * (topology.n + topology.period + 4) + 8
+    ahead = topology.n * (topology.period + naming.param_of(algorithm, "staleness", 0)) + 1
+    messages = len(sources) * (int(naming.param_of(algorithm, "max_ahead", 0) or ahead) + 1)
+    return Early(messages, int(naming.param_of(algorithm, "early_bytes", 0)) or messages * body_bytes)
 
 
-def held_frames(state: Any) -> int:
-    """Frames that a state holds anywhere inside."""
-    count, stack, known = 0, [state], set[int]()
+def memory_fault(held: Early, most: Early) -> str | None:
+    if held.messages > most.messages:
+        return f"holds {held.messages} messages, {most.messages} may be early"
+    return f"holds {held.bytes} bytes of messages, of at most {most.bytes}" if held.bytes > most.bytes else None
+
+
+def held(state: Any) -> Early:
+    """Messages that a state holds anywhere inside."""
+    count, size, stack, known = 0, 0, [state], set[int]()
     while stack:
         thing = stack.pop()
         holds = _holds(type(thing))  # type: ignore[arg-type]
         if holds == "frame":
             count += 1
+            size += memoryview(thing.body).nbytes
         elif holds == "values":
             stack.extend(thing.values())
         elif holds == "items":
@@ -137,7 +159,7 @@ def held_frames(state: Any) -> int:
         elif holds and id(thing) not in known:
             known.add(id(thing))
             stack.extend([getattr(thing, name) for name in holds])
-    return count
+    return Early(count, size)
 
 
 @lru_cache(maxsize=256)

@@ -30,7 +30,8 @@ Scope = Literal["messages", "edge", "side", "node"]
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of fault. `low`..`high` bound the strength, in `unit`; what is drawn lies between them. `all` draws it `often`
-    times as often as others, and only with the algorithms of `among`, if it says any: those whose messages it can change."""
+    times as often as others, and only with the algorithms of `among`, if it says any: those whose messages it can change.
+    `share`: instead, in this share of schedules, whatever else is drawn."""
 
     name: str
     scope: Scope
@@ -40,6 +41,7 @@ class Kind:
     unit: str = ""
     often: int = 1
     among: frozenset[str] = frozenset()
+    share: float = 0.0
 
 
 WEIGHED = frozenset({"sgp", "sparse-push", "quant-sgp", "parallel-sgd"})  # whose full states bring weights or counts
@@ -108,6 +110,15 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             ),
             Kind("byzantine-run", "node", "this share of its messages is of another run", 0.1, 1.0, "share"),
             Kind("byzantine-mutation", "node", "this share of its messages is changed at random", 0.1, 1.0, "share"),
+            Kind(
+                "byzantine-flood",
+                "node",
+                "with this share of its messages come dozens more, of later rounds",
+                0.1,
+                1.0,
+                "share",
+                share=0.04,
+            ),
         )
     }
 )
@@ -186,10 +197,13 @@ def draw(
         else:
             faults += [_one(kind, rng, nodes, links, seconds) for _ in range(int(amount or 1))]
     if spec.pool:
-        pool = [k for k in spec.pool if algorithm is None or not KINDS[k].among or algorithm in KINDS[k].among]
+        able = [k for k in spec.pool if algorithm is None or not KINDS[k].among or algorithm in KINDS[k].among]
+        pool = [k for k in able if not KINDS[k].share]
         count = min(int(rng.random() * (MOST_DRAWN + 1)), len(pool))
         often = [k for k in pool for _ in range(KINDS[k].often)]
         faults += [_one(KINDS[k], rng, nodes, links, seconds) for k in _sample(rng, often, count)]
+        besides = [KINDS[k] for k in able if KINDS[k].share and rng.random() < KINDS[k].share]
+        faults += [_one(kind, rng, nodes, links, seconds) for kind in besides]
     for fault in spec.exact:
         if any(i >= nodes for i in fault.nodes):
             raise ConfigError(f"--faults {fault}: there are {nodes} nodes, 0 to {nodes - 1}")

@@ -18,9 +18,9 @@ MOST_TRIES = 300
 
 
 def shrink(schedule: Schedule, fails: Fails, most_tries: int = MOST_TRIES) -> Schedule:
-    """The smallest schedule found that breaks the same rule. `schedule` must."""
+    """The smallest schedule found that breaks the same rule; `schedule` itself where it breaks none."""
     rule, tries = fails(schedule), 0
-    again = True
+    again = rule is not None
     while again:
         again = False
         for smaller in _smaller(schedule):

@@ -19,6 +19,7 @@ from edgegossip.sim.clock import Clock
 from edgegossip.sim.decoded import Decoded
 from edgegossip.sim.describe import describe
 from edgegossip.sim.disk import Disk, Saved
+from edgegossip.sim.flood import flood
 from edgegossip.sim.ledger import Ledger
 from edgegossip.sim.network import Network
 from edgegossip.sim.node import Frame, Node, Notice
@@ -30,7 +31,10 @@ from edgegossip.types import LocalUpdate, Round, Vec
 
 COMPUTE_S = 0.4, 0.8  # what training takes a node
 STATE = wire.Kind.STATE
-MEMORY_EVERY = 16  # rounds between two looks at what a state holds
+MEMORY_EVERY = (
+    16  # rounds between two looks at what a state holds where nobody lies; else it is looked at in every round
+)
+FLOOD = "byzantine-flood"
 ROW_MIXING = frozenset({"dpsgd", "deep-squeeze", "choco-sgd", "bagua-lp"})  # a model becomes an average of models
 PUSH_SUM = frozenset({"sgp", "sparse-push", "quant-sgp"})  # so it does while every weight is positive
 
@@ -93,6 +97,7 @@ class World:
         self.listens_s = [0.0] * n  # since when messages for a node's process are not lost
         self.apart = False  # whether somebody began without one of its neighbours
         self.states_ahead = 0  # of them, those of a later round than the one that they ended at the receiver
+        self._most = [checkers.most_early(self.topology, i, algorithm, self.limits.max_body_bytes) for i in range(n)]
         self.averages = Averages()  # of the last phase
         self.on_round: Callable[[Node], None] | None = None
 
@@ -145,6 +150,8 @@ class World:
         if self.trace.say is not None:
             extra = (f", tampered with: {message.lie}" if message.lie else "") + (f", {fate}" if fate else "")
             self.trace.line(self.clock.now, i, f"-> {to}: {describe(send.frame)}{extra}")
+        if i in self.liars:
+            self._flood(i, to, send.frame)
 
     def received(self, node: Node, event: Frame, frame: wire.Frame, outcome: tuple[Any, list[Action]]) -> None:
         """A frame was taken in; node.state is still what it was before."""
@@ -199,7 +206,7 @@ class World:
         self._check_state(node, audit)
         if self.lied and self.plain and (fault := checkers.implausible_fault(self.models[i])):
             self.violate("accepted", i, fault)
-        if node.rounds_done % MEMORY_EVERY == 0:
+        if self.lied or node.rounds_done % MEMORY_EVERY == 0:
             self._check_memory(node)
         if self.on_round is not None:
             self.on_round(node)
@@ -270,9 +277,8 @@ class World:
         return not self.lied and (self.name in ROW_MIXING or not self.restarts)
 
     def _check_memory(self, node: Node) -> None:
-        held, most = checkers.held_frames(node.state), checkers.most_frames(node.view, node.index)
-        if held > most:
-            self.violate("memory", node.index, f"holds {held} messages, {most} are plenty")
+        if fault := checkers.memory_fault(checkers.held(node.state), self._most[node.index]):
+            self.violate("memory", node.index, fault)
 
     # -- between network and nodes ---------------------------------------------------------------------------
 
@@ -280,13 +286,25 @@ class World:
         """As it goes over a wire, and as liars change it."""
         data = b"".join(wire.build(send.frame))
         for kind, share in self.liars.get(i, ()):
-            if self.rng.random() < share:
+            if kind != FLOOD and self.rng.random() < share:
                 changed = self.byzantine.tamper(kind, send.frame, send.to)
                 if changed is not None and changed != data:
                     if kind != "byzantine-state" or send.frame.kind is STATE:  # else it only has one asked for
                         self.seen[kind] += 1
                     return Frame(i, changed, kind, zlib.crc32(changed))
         return Frame(i, data, "", mark)
+
+    def _flood(self, i: int, to: int, frame: wire.Frame) -> None:
+        for kind, share in self.liars[i]:
+            if kind == FLOOD and self.rng.random() < share:
+                more = [
+                    Frame(i, data, kind, zlib.crc32(data)) for data in flood(frame, self.topology.period, self.limits)
+                ]
+                for message in more:
+                    self.network.send(i, to, message)
+                if more:
+                    self.seen[kind] += 1
+                    self.trace.line(self.clock.now, i, f"-> {to}: {len(more)} messages of later rounds ({kind})")
 
     def _deliver(self, receiver: int, frame: Frame) -> None:
         node = self.nodes[receiver]

@@ -2,17 +2,18 @@
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from edgegossip import gossip
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import Audit
 from edgegossip.sim import agreement, checkers, ledger, naming
 from edgegossip.sim.disk import Saved
 from edgegossip.sim.ledger import Ledger
 from edgegossip.sim.naming import Named
-from edgegossip.sim.schedule import view_of
 
 ONE = np.ones(3)
 AT_ONCE = 0.0, (0.0, 0.0)  # nothing is under way when a process starts
@@ -166,9 +167,21 @@ def test_frames_are_found_wherever_a_state_keeps_them() -> None:
         "n": 1,
         "none": None,
     }
-    assert checkers.held_frames(state) == 4
-    view = view_of(naming.topology_of(Named("ring"), 4), Named("fp32"), 4, 4)
-    assert checkers.most_frames(view, 0) == 2 * 2 * (4 + 1 + 4) + 8
+    assert checkers.held(state) == checkers.Early(4, 16)
+
+
+def test_how_many_messages_may_be_early() -> None:
+    def most(topology: str, name: str, **params: Any) -> checkers.Early:
+        algorithm = gossip.get(name, **params)
+        return checkers.most_early(naming.topology_of(Named(topology), 8), 0, algorithm, 100)
+
+    assert most("ring", "dpsgd") == checkers.Early(2 * (8 + 2), 2 * (8 + 2) * 100)
+    assert most("ring", "choco-sgd", staleness=2).messages == 2 * (8 * 3 + 2)
+    assert most("one-peer-exponential", "sgp").messages == 3 * (8 * 3 + 2)
+    assert most("ring", "dpsgd", max_ahead=4, early_bytes=300) == checkers.Early(2 * 5, 300)
+    assert checkers.memory_fault(checkers.Early(10, 300), checkers.Early(10, 300)) is None
+    assert "holds 11 messages, 10 may" in str(checkers.memory_fault(checkers.Early(11, 1), checkers.Early(10, 300)))
+    assert "holds 301 bytes" in str(checkers.memory_fault(checkers.Early(1, 301), checkers.Early(10, 300)))
 
 
 def test_contraction_is_what_the_matrix_does() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +18,18 @@ from edgegossip.cli.sim import sim
 from edgegossip.sim import (
     Named,
     Options,
+    Outcome,
     checkers,
+    command,
     draw,
     naming,
     run_schedule,
+    shrink,
     trace,
 )
 from edgegossip.sim import schedule as schedules
 from edgegossip.sim.from_recipe import fixed_by
+from edgegossip.sim.schedule import Schedule
 from edgegossip.types import ConfigError
 
 
@@ -34,6 +41,7 @@ def test_replay_prints_a_trace_and_its_hash() -> None:
     done = invoke("--seed", "4", "--nodes", "3", "--rounds", "4", "--algorithm", "choco-sgd")
     assert done.return_value == 0 and "# hash " in done.output and "steps in round" in done.output
     assert "# 0 violations; in the end the models differ by at most" in done.output
+    assert "# run twice, with the same hash" in done.output
     again = invoke("--seed", "4", "--nodes", "3", "--rounds", "4", "--algorithm", "choco-sgd", "--json")
     assert json.loads(again.output)["hash"] in done.output and json.loads(again.output)["spread"] >= 0
 
@@ -70,10 +78,46 @@ def test_running_one_again_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> 
             "none run twice (the first and every 50th are, unless they fail)"
             in invoke("--campaign", "2", "--jobs", "1", *fixed).output
         )
-    hashes = iter(range(100))
+    hashes = itertools.count()
     monkeypatch.setattr(trace.Trace, "digest", lambda _: str(next(hashes)))
     done = invoke("--campaign", "2", "--jobs", "1", *fixed)
     assert "1 run twice, 1 of them with another hash" in done.output and done.return_value == 6
+
+
+def test_what_goes_another_way_when_run_again_is_made_small_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here a run differs from the last one wherever a node pauses: the pause must stay, and what is printed must show it."""
+    hashes = itertools.count()
+
+    def run(schedule: Schedule, **more: Any) -> Outcome:
+        outcome = run_schedule(schedule, **more)
+        paused = any(f.kind == "pause" for f in schedule.faults)
+        return replace(outcome, digest=f"{outcome.digest}{next(hashes)}") if paused else outcome
+
+    campaigns = importlib.import_module("edgegossip.sim.campaign")  # the package has a function of this name
+    for module in (campaigns, command):
+        monkeypatch.setattr(module, "run_schedule", run)
+    done = invoke("--campaign", "1", "--jobs", "1", "--nodes", "4", "--faults", "loss=0.2,pause,delay,crash")
+    assert done.return_value == 6 and "made small" in done.output
+    printed = shlex.split(done.output.splitlines()[-1])[2:]
+    kinds = printed[printed.index("--faults") + 1]
+    assert kinds.startswith("pause@") and "," not in kinds
+    assert printed[printed.index("--nodes") + 1] == "2" and printed[printed.index("--rounds") + 1] == "2"
+    again = invoke(*printed)
+    assert again.return_value == 6 and "VIOLATION of replay at" in again.output
+    assert json.loads(invoke(*printed, "--json").output)["violations"][0]["rule"] == "replay"
+
+
+def test_a_failure_that_does_not_come_again_is_not_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = iter(["one", "two"])
+    monkeypatch.setattr(trace.Trace, "digest", lambda _: next(hashes, "the same"))
+    done = invoke("--campaign", "1", "--jobs", "1", "--nodes", "4", "--seed", "3")
+    assert "which did not come again when it was looked for once more:" in done.output
+    assert draw(3, Options(nodes=4)).command() in done.output
+
+
+def test_what_breaks_nothing_is_not_made_smaller() -> None:
+    schedule = draw(5, Options())
+    assert shrink(schedule, lambda _: None) is schedule
 
 
 def test_a_recipe_fixes_its_parts() -> None:

@@ -7,6 +7,7 @@ from tests.sim.mutants.mutant import Edit, Mutant
 SYNCHRONOUS = "edgegossip.gossip.synchronous:Synchronous."
 RECEIVING = "edgegossip.gossip.receiving:"
 CATCHING_UP = "edgegossip.gossip.catching_up:"
+INBOX = "edgegossip.gossip.inbox:"
 
 MUTANTS = (
     Mutant(
@@ -193,5 +194,37 @@ MUTANTS = (
         ("dpsgd", "choco-sgd", "sgp", "ad-psgd"),
         (Edit("edgegossip.gossip.edges:squared_norm", "if not squares <= limit * limit:", "if False:"),),
         {"faults": "all,byzantine-huge", "codec": "fp32"},
+    ),
+    Mutant(
+        "nan-accepted",
+        "values that are not numbers are averaged",
+        ("dpsgd", "choco-sgd", "sgp", "ad-psgd"),
+        (
+            Edit(
+                "edgegossip.codecs.floats:_Float.decode",
+                "if not half.decode(self.name, data, values, weight):",
+                "if not half.decode(self.name, data, values, weight):\n    values[:] = np.nan\nif False:",
+            ),
+            Edit(
+                "edgegossip.gossip.edges:squared_norm",
+                "if not squares <= limit * limit:",
+                "if squares > limit * limit:",
+            ),
+        ),
+        {"faults": "all,byzantine-nan=2", "codec": "fp32"},
+    ),
+    Mutant(
+        "early-messages-unbounded",
+        "all early messages of a sender are kept, not the newest few",
+        ("dpsgd", "choco-sgd", "sgp", "parallel-sgd"),
+        (Edit(INBOX + "Inbox.put", "[-max_frames:]", ""),),
+        {"faults": "all,byzantine-flood"},
+    ),
+    Mutant(
+        "early-bytes-unbounded",
+        "early messages are kept whatever bytes they take",
+        ("dpsgd:early_bytes=8000", "choco-sgd:early_bytes=8000"),
+        (Edit(INBOX + "Inbox.put", "if inbox.size_bytes > max_bytes:", "if False:"),),
+        {"faults": "byzantine-flood", "nodes": 2},
     ),
 )
