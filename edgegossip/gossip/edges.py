@@ -101,13 +101,13 @@ def with_way_back(view: NodeView, index: int, nodes: Iterable[int]) -> tuple[int
     return tuple(k for k in nodes if k in found)
 
 
-def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec) -> float:
+def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec, times: float = 1.0) -> float:
     """||vec||^2. Raises PeerError when it is out of all proportion to the own vector: more than IMPLAUSIBLE times
-    ||own|| + 1, as after training that diverged or with intent."""
+    ||own|| + 1, as after training that diverged or with intent. `times`, 1 or more: for a sum of so many such vectors."""
     squares = float(np.vdot(vec, vec))  # unlike `dot` it is silent about an overflow, which is what is looked for
     if squares <= IMPLAUSIBLE * IMPLAUSIBLE:  # whatever the own norm is
         return squares
-    limit = min(IMPLAUSIBLE * (math.sqrt(float(np.vdot(own, own))) + 1.0), LARGEST)
+    limit = min(IMPLAUSIBLE * times * (math.sqrt(float(np.vdot(own, own))) + 1.0), LARGEST)
     if not squares <= limit * limit:
         raise PeerError(f"{name} sent values that are too large to average")
     return squares

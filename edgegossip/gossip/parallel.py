@@ -35,7 +35,8 @@ from edgegossip.gossip.scheme import Full, Published
 from edgegossip.quick import quick
 from edgegossip.types import LocalUpdate, PeerError, Vec
 
-MOST_ROUNDS = 2**32  # what a frame can number
+MOST_MESSAGES = 2**32  # the rounds that a frame can number; a count stays there
+MARGIN = 100.0  # what a node believes of its own stream is so much smaller than what the others would
 
 
 @quick
@@ -46,7 +47,7 @@ class Stream:
     total: Vec  # F, float32[n]
     low: Vec  # what F's rounding has lost, float32[n]
     momentum: Vec  # V, float32[n]; stays unused without momentum
-    count: int = 0  # messages
+    count: int = 0  # messages, at most MOST_MESSAGES
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,11 +117,11 @@ class Parallel:
         """One that knows more of this node's own stream than the node itself gives it back: after a restart, until the first
         round is over. Later nobody can know more, and whoever says so lies."""
         name, own, theirs = here.name(sender), full.vectors[: self.parts // 2], full.vectors[self.parts // 2 :]
-        for vec in full.vectors:
-            edges.squared_norm(name, vec, m.x)
-        m = self._with(m, sender, self._stream(own, _count(name, full, tags.EXAMPLES, name, MOST_ROUNDS)))
-        known = _count(name, full, tags.STEPS, here.view.node, 2 * MOST_ROUNDS)  # it counted on from what it believed
-        if m.process == here.view.boot or known <= _of(m, m.index).count:
+        count, known = _count(name, full, tags.EXAMPLES, name), _count(name, full, tags.STEPS, here.view.node)
+        for vec, times in zip(own, self._times(count), strict=True):
+            edges.squared_norm(name, vec, m.x, times)
+        m = self._with(m, sender, self._stream(own, count))
+        if m.process == here.view.boot or known <= _of(m, m.index).count or not self._believes(m, theirs, known):
             return m
         return self._with(m, m.index, self._stream(theirs, known))
 
@@ -139,13 +140,33 @@ class Parallel:
         row = dict.fromkeys(range(here.view.topology.n), 1.0 / here.view.topology.n)
         return Audit(public={0: (0, self.public(m, 0))}, replicas=replicas, row=row)
 
+    def _times(self, count: int) -> list[float]:
+        """How many plausible messages `_vectors` of a stream may add up to. Not the model but the messages bound a sum:
+        local gradients that cancel in the mean let every F grow for ever, each by one message of at most `squared_norm`'s
+        limit a round, which momentum repeats 1 / (1 - mu) times in all. Whoever names a false count is believed a false
+        sum; a single one of its messages may be as large, and both are bounded."""
+        each = 1.0 / (1.0 - self.momentum)
+        sums = [each * (count + 1)] * 2  # and what rounding lost of it
+        return [*sums, each] if self.momentum else sums
+
+    def _believes(self, m: Streams, vectors: Sequence[Vec], count: int) -> bool:
+        """Whether these may be the own stream. What is believed must be MARGIN times smaller than what others take: a node
+        whose own stream is at the very limit would be refused by those whose models are a little smaller, or one message
+        later. Who brings more may be honest, and hold what this node said when it lied or diverged: it is no reason to
+        refuse its own stream."""
+        norm = math.sqrt(float(np.vdot(m.x, m.x))) + 1.0
+        most = [min(edges.IMPLAUSIBLE * times * norm, edges.LARGEST) / MARGIN for times in self._times(count)]
+        return all(float(np.vdot(vec, vec)) <= limit**2 for vec, limit in zip(vectors, most, strict=True))
+
     def _on(self, stream: Stream, delta: Vec) -> Stream:
-        """One message further: V <- mu V + delta; F <- F + V, or F + delta + mu V with Nesterov."""
+        """One message further: V <- mu V + delta; F <- F + V, or F + delta + mu V with Nesterov. The count ends at what others
+        take, so that a node which a liar has told the most of itself can go on."""
+        count = min(stream.count + 1, MOST_MESSAGES)
         if not self.momentum:
-            return Stream(*_added(stream.total, stream.low, delta), stream.momentum, stream.count + 1)
+            return Stream(*_added(stream.total, stream.low, delta), stream.momentum, count)
         momentum = np.float32(self.momentum) * stream.momentum + delta
         moved = delta + np.float32(self.momentum) * momentum if self.nesterov else momentum
-        return Stream(*_added(stream.total, stream.low, moved), momentum, stream.count + 1)
+        return Stream(*_added(stream.total, stream.low, moved), momentum, count)
 
     def _vectors(self, stream: Stream) -> tuple[Vec, ...]:
         """`parts` / 2 of them."""
@@ -186,10 +207,10 @@ def _added(total: Vec, low: Vec, moved: Vec) -> tuple[Vec, Vec]:
     return new, (total - (new - part)) + (moved - part)
 
 
-def _count(name: str, full: Full, tag: Aux, whose: str, most: int) -> int:
-    """More than `most` only a liar can name. Who believed it of its own messages would give the liar back, after a restart, what
-    nobody can believe, and be refused for that."""
+def _count(name: str, full: Full, tag: Aux, whose: str) -> int:
+    """More than MOST_MESSAGES only a liar can name, whosoever they are: no honest node believes more of another or of itself,
+    nor counts on beyond (`Parallel._on`). So none ever holds, sends or gives back what another refuses."""
     count = full.numbers.get(tag, -1.0)
-    if not 0.0 <= count <= most or count != int(count):
+    if not 0.0 <= count <= MOST_MESSAGES or count != int(count):
         raise PeerError(f"{name} sent a state that holds {count:.16g} messages of {whose}")
     return int(count)

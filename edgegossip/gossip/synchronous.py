@@ -79,7 +79,7 @@ class Synchronous:
             sessions=0,
             claims={},
         )
-        s = changed(s, out={key: changed(edge, session=0) for key, edge in s.out.items()})
+        s = changed(s, out={key: changed(edge, session=0, answers=0) for key, edge in s.out.items()})
         if s.stepped is None:
             return s
         math_, here = self.scheme.settle(s.math, None, s.here), Here.at(view, s.index, s.round + 1)

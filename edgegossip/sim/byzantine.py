@@ -12,6 +12,7 @@ import numpy as np
 from edgegossip import frame as wire
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.gossip.parallel import MOST_MESSAGES
 from edgegossip.layout import Layout
 from edgegossip.types import EdgegossipError
 
@@ -19,6 +20,7 @@ MOST_HUGE = 3  # frames a schedule: a million to the power of more than that lea
 HUGE = np.float32(1e6)
 FAR = 20, 2000  # rounds ahead
 HEAVY = 1e6
+COUNTS = Aux.EXAMPLES, Aux.STEPS  # of the messages in a full state of parallel-sgd
 GAPS = 0.5  # share of the messages that `byzantine-state` may change
 
 
@@ -76,8 +78,15 @@ class Byzantine:
             counts = frame.kind != Kind.HELLO and Aux.SESSION in frame.aux and self._random() < GAPS
             return self._built(replace(frame, sequence=frame.sequence + 1)) if counts else None
         tags = [t for t in (Aux.PUSH_SUM_WEIGHT, Aux.EXAMPLES, Aux.STEPS) if t in frame.aux]
-        aux: dict[int, float] = {t: (frame.aux[t] + 1.0) * HEAVY ** (1 + int(self._random() * 3)) for t in tags}
+        aux: dict[int, float] = {t: self._more(t, frame.aux[t]) for t in tags}
         return self._built(replace(frame, aux={**frame.aux, **aux})) if aux else None
+
+    def _more(self, tag: int, honest: float) -> float:
+        """Far too much; of a count half the time the most that is believed, or one message less or more."""
+        which, near = divmod(int(self._random() * 6), 2)
+        if near and tag in COUNTS:
+            return float(MOST_MESSAGES - 1 + which)
+        return (honest + 1.0) * HEAVY ** (1 + which)
 
     def _without_tags(self, frame: Frame) -> bytes | None:
         tags = sorted(frame.aux)

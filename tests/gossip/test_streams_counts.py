@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip.frame import Aux
-from edgegossip.gossip.scheme import Full
+from edgegossip.frame import Aux, Kind
+from edgegossip.gossip.streams import control
 from edgegossip.types import PeerError
 from tests.gossip.streams import N, lies
 
@@ -39,6 +39,43 @@ def test_nobody_claims_more_own_messages_than_there_were_rounds(make_fleet: Any,
     assert fleet.states[0] is before
 
 
+@pytest.mark.parametrize("count", [2.0**32 + 1, 2.0**33])
+def test_nobody_believes_of_itself_what_the_others_would_refuse(make_fleet: Any, count: float) -> None:
+    fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
+    fleet.greet()
+    fleet.play(2)
+    fleet.restart(0, fleet.states[0])
+    *first, last = lies(fleet, 4, EXAMPLES=2, STEPS=count)
+    for message in first:
+        fleet.hand(0, message)
+    with pytest.raises(PeerError, match="messages of board-0"):
+        fleet.hand(0, last)
+
+
+@pytest.mark.parametrize("count", [2.0**32, 2.0**32 - 1, 2.0**32 - 3])
+def test_a_board_that_a_liar_has_told_the_most_of_itself_is_not_refused(make_fleet: Any, count: float) -> None:
+    """It counts on, and everybody who comes back later takes its full state and gives it its own."""
+    fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
+    fleet.greet()
+    fleet.play(2)
+    kept = fleet.states[0]
+    fleet.restart(0, kept)
+    for message in lies(fleet, 4, EXAMPLES=2, STEPS=count):
+        fleet.hand(0, message)
+    assert fleet.states[0].math.by_node[0].count == count
+    fleet.deliver_all()
+    fleet.play(5)
+    fleet.restart(2)
+    fleet.deliver_all()
+    assert fleet.states[2].math.by_node[0].count == 2**32
+    fleet.restart(0)  # with nothing: the others give back what they hold of it
+    fleet.deliver_all()
+    fleet.play(2)
+    assert len({s.math.by_node[0].count for s in fleet.states}) == 1
+    for other in fleet.states[1:]:
+        np.testing.assert_array_equal(fleet.algorithm.model(fleet.states[0]), fleet.algorithm.model(other))
+
+
 def test_what_was_believed_of_a_liar_can_be_given_back_to_it(make_fleet: Any) -> None:
     fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
     fleet.greet()
@@ -46,8 +83,12 @@ def test_what_was_believed_of_a_liar_can_be_given_back_to_it(make_fleet: Any) ->
     for message in lies(fleet, 4, EXAMPLES=2.0**32, STEPS=2):
         fleet.hand(0, message)
     assert fleet.states[0].math.by_node[1].count == 2**32
+    m, frame = fleet.states[0].math, control(fleet.view(1), Kind.GRADIENT, 3, 3, {}, np.zeros(N, np.float32))
+    for _ in range(3):  # messages that came after it
+        m = fleet.algorithm.scheme.take(m, 1, frame, fleet.states[0].here)
+    given = fleet.algorithm.scheme.full(m, 1, 0)
     fleet.restart(1)
     fleet.mail.clear()
-    believed = {Aux.EXAMPLES: 2.0, Aux.STEPS: 2.0**32 + 1000}  # messages that came after it
-    full, s = Full([np.zeros(N, np.float32)] * 4, believed), fleet.states[1]
-    assert fleet.algorithm.scheme.adopt(s.math, 0, 0, full, s.here).by_node[1].count == 2**32 + 1000
+    s = fleet.states[1]
+    taken = fleet.algorithm.scheme.adopt(s.math, 0, 0, given, s.here)
+    assert taken.by_node[1].count == given.numbers[Aux.STEPS] == 2**32

@@ -81,3 +81,11 @@ def test_one_that_is_gone_by_then_is_told_to_ask_again(fleet: Any) -> None:
     assert [a.frame.kind for a in back if isinstance(a, Send) and a.to == fleet.members[receiver]] == [Kind.HELLO]
     settle(fleet, 8)
     assert_replicas_are_equal(fleet)
+
+
+def test_a_process_that_begins_has_answered_nobody(fleet: Any) -> None:
+    sender, receiver, key = edge_of(fleet)
+    assert open_again(fleet, ANSWERS_A_ROUND + 2) == ANSWERS_A_ROUND
+    fleet.restart(sender, fleet.states[sender])
+    assert not any(e.answers or e.owes or e.session for e in fleet.states[sender].out.values())
+    assert open_again(fleet, 1) == 1

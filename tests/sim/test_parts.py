@@ -236,6 +236,19 @@ def test_every_lie_is_a_frame_and_another_one() -> None:
     assert wire.parse(byzantine.tamper("byzantine-state", state), limits).aux[Aux.PUSH_SUM_WEIGHT] > 1e5
 
 
+def test_a_liar_claims_counts_around_the_most_that_is_believed() -> None:
+    layout, codec = layout_of(16), codecs.get("fp32")
+    limits = wire.Limits.of(layout)
+    byzantine = Byzantine(Random(0), codec, layout, limits)
+    aux = {Aux.EXAMPLES: 3.0, Aux.STEPS: 4.0}
+    state = Frame(Kind.STATE, codec.wire_id, b"", layout.hash, b"r" * 16, 3, 1, 5, bytes(64), aux)
+    told = [wire.parse(byzantine.tamper("byzantine-state", state), limits).aux for _ in range(300)]
+    for tag, honest in aux.items():
+        values = [t[tag] for t in told]
+        assert set(values) == {*(2.0**32 + k for k in (-1, 0, 1)), *((honest + 1.0) * 10.0**e for e in (6, 12, 18))}
+        assert min(values.count(v) for v in set(values)) > 20
+
+
 def test_trace_tells_runs_apart() -> None:
     lines: list[str] = []
     one, two = trace.Trace(lines.append), trace.Trace(None)

@@ -260,11 +260,24 @@ sent[key] = total""",
         (
             Edit(
                 "edgegossip.gossip.parallel:Parallel.adopt",
-                "self._stream(own, _count(name, full, tags.EXAMPLES, name, MOST_ROUNDS))",
-                "Stream(own[0], own[1], m.zero.momentum, _count(name, full, tags.EXAMPLES, name, MOST_ROUNDS))",
+                "self._stream(own, count)",
+                "Stream(own[0], own[1], m.zero.momentum, count)",
             ),
         ),
         {"faults": "all,loss=0.2"},
+    ),
+    Mutant(
+        "count-beyond-what-others-take",
+        "a node of parallel-sgd that was told the most of itself counts on",
+        ("parallel-sgd",),
+        (
+            Edit(
+                "edgegossip.gossip.parallel:Parallel._on",
+                "min(stream.count + 1, MOST_MESSAGES)",
+                "stream.count + 1",
+            ),
+        ),
+        {"faults": "byzantine-state=1.0,crash=2", "nodes": 4, "rounds": 8},
     ),
     Mutant(
         "momentum-outlives-the-model",

@@ -201,7 +201,7 @@ MUTANTS = (
         "a sender that went back to an older checkpoint goes on in the old sessions",
         (*REPLICAS, "sgp"),
         (
-            Edit(SYNCHRONOUS + "resume", "changed(edge, session=0)", "edge"),
+            Edit(SYNCHRONOUS + "resume", "changed(edge, session=0, answers=0)", "edge"),
             Edit(RECEIVING + "next_of_stream", " and epoch == edge.epoch:", ":"),
         ),
         {"faults": "all,old-checkpoint"},
