@@ -22,7 +22,8 @@ class Credentials:
         self._lock = threading.Lock()
         self._taken: object = None  # what told the files apart then
         self._shown: object = None  # what gRPC has of them
-        self._complaint = ""  # why the files could not be taken the last time
+        self._failed: object = None  # what told apart those that could not be taken the last time
+        self._complaint = ""  # and why, once that was told
         self._take()
 
     @property
@@ -32,18 +33,24 @@ class Credentials:
 
     def look(self, *, again: bool = False) -> str:
         """Take the files once more if they have changed, or `again` because the revocation list has. Files that cannot be used,
-        half copied for example, are tried again at the next look; the reason is returned once, and otherwise nothing."""
+        half copied for example, are tried again at the next look; the reason is returned once, when the same ones are there at
+        two looks (a certificate and its key are not replaced in one step), and otherwise nothing."""
         with self._lock:
             if again:
                 self._taken = None
             if not self.stale:
                 return ""
-            before, self._complaint = self._complaint, ""
+            found, failed = self._stamps(), self._failed
             try:
                 self._take()
             except DataError as error:
+                self._failed = found
+                if found != failed or str(error) == self._complaint:
+                    return ""
                 self._complaint = str(error)
-            return self._complaint if self._complaint != before else ""
+                return self._complaint
+            self._failed, self._complaint = None, ""
+            return ""
 
     def _take(self) -> None:
         taken = self._stamps()

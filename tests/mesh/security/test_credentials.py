@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 from threading import current_thread
 
 import pytest
@@ -14,7 +15,7 @@ from edgegossip.mesh.security import guard as guards
 from edgegossip.mesh.security.credentials import Credentials
 from edgegossip.mesh.security.door import Door
 from edgegossip.mesh.security.guard import Guard
-from edgegossip.mesh.security.identity import Identity
+from edgegossip.mesh.security.identity import CERTIFICATE, KEY, Identity
 from tests.mesh.fleet import TestFleet
 from tests.mesh.security.support import LIMITS, others
 from tests.mesh.support import PATIENCE_S, RUN, connect_all
@@ -82,6 +83,33 @@ def test_another_revocation_list_is_another_context_for_our_own_tls_alone(own):
     files.look(again=True)
     assert (files.server, files.channel) == before[:2]
     assert files.server_context is not before[2]
+
+
+def test_files_that_are_replaced_one_after_the_other_are_no_complaint_until_they_stay_so(own):
+    folder = own.folder("a")
+    files = Credentials(Identity.load(folder))
+    before = files.server
+    old = {name: (folder / name).read_bytes() for name in (CERTIFICATE, KEY)}
+    own.fleet.revoke("a")
+    own.fleet.add("a", "board", 20)
+    new = {name: (folder / name).read_bytes() for name in (CERTIFICATE, KEY)}
+    replaced(folder / KEY, old[KEY])
+    assert files.look() == ""  # the key is the old one still
+    replaced(folder / CERTIFICATE, old[CERTIFICATE])
+    assert files.look() == ""
+    replaced(folder / KEY, new[KEY])
+    looks = [files.look() for _ in range(4)]
+    assert "copy the board's folder again" in looks[1]
+    assert looks[0] == looks[2] == looks[3] == ""
+    assert files.server is before
+    replaced(folder / CERTIFICATE, new[CERTIFICATE])
+    assert files.look() == "" and not files.stale
+    assert files.server is not before
+
+
+def replaced(file: Path, data: bytes) -> None:
+    file.with_suffix(".new").write_bytes(data)
+    file.with_suffix(".new").replace(file)
 
 
 def test_a_crowd_at_the_tls_handshake_does_not_end_the_process(own):
