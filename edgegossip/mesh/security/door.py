@@ -26,7 +26,7 @@ from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.security import knock
 from edgegossip.mesh.security.entrance import Crowd, host_of, listen
 from edgegossip.mesh.security.names import ticket_in
-from edgegossip.mesh.security.rates import Teller
+from edgegossip.mesh.security.rates import Buckets, Teller
 from edgegossip.mesh.security.relay import Relay
 from edgegossip.mesh.security.tickets import Tickets
 from edgegossip.mesh.security.visitor import Caller, Expected, Left, Visitor
@@ -66,9 +66,10 @@ class Door:
         self._callers: dict[str, Caller] = {}  # by the local address that our gRPC server sees
         self._guests: dict[int, str] = {}  # that address, by the relay's number; the oldest first
         self._visitors: dict[Visitor, int] = {}  # and the events that are waited for
-        self._tickets: Tickets[Caller] = Tickets()
+        self._tickets = Tickets[Caller](lambda caller: caller.serial)
         self._relay = Relay()
         self._crowd = Crowd(limits)
+        self._knocks = Buckets(limits.knocks_per_s, limits.knock_burst)  # by certificate
         self._teller = Teller()
         self._selector = selectors.DefaultSelector()
         self._listener = listen(where)
@@ -298,9 +299,9 @@ class Door:
             visitor.close()
 
     def _refuse(self, visitor: Visitor, reason: str) -> None:
-        host = visitor.address.rpartition(":")[0]
+        source = visitor.caller.subject if visitor.caller else visitor.address.rpartition(":")[0]
         self._forget(visitor)
-        self._say(visitor.caller, (host, reason), f"refused {visitor.who}: {reason}", host)
+        self._say(visitor.caller, (source, reason), f"refused {visitor.who}: {reason}", source)
 
     def _say(self, caller: Caller | None, key: object, text: str, source: object = None) -> None:
         if self._teller.worth(key, time.monotonic(), source):
@@ -320,8 +321,10 @@ class Door:
     # -- for visitors ----------------------------------------------------------------------------------------
 
     def admit(self, caller: Caller) -> None:
-        """See visitor.Host."""
+        """See visitor.Host. A board may have many addresses, but one certificate."""
         self._admit(caller)
+        if not self._knocks.take(caller.serial, time.monotonic()):
+            raise PeerError(f"it knocks more than {self._limits.knocks_per_s:g} times a second")
 
     def give_ticket(self, caller: Caller) -> str:
         """For a caller that has knocked. On the door's thread."""

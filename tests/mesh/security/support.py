@@ -59,11 +59,11 @@ def others(a: GrpcTransport, b: GrpcTransport) -> None:
         assert bytes(wait_for(sink, Received).data) == b"still here"
 
 
-def told(b: GrpcTransport, words: str) -> str:
+def told(b: GrpcTransport, words: str, source: str = "127.0.0.1") -> str:
     """b says in its log that it refused somebody, and why."""
     notice = wait_for(b, Notice, lambda n: n.text.startswith("refused"))
     assert any(w in notice.text for w in words.split("|")), notice.text
-    assert "127.0.0.1" in notice.text and notice.text.isprintable()
+    assert source in notice.text and notice.text.isprintable()
     return notice.text
 
 
@@ -80,13 +80,15 @@ def is_refused(context: ssl.SSLContext, address: str, server_name: str | None = 
             assert s.recv(1), "ended"
 
 
-def knock_at(fleet: TestFleet, files: tuple[Path, Path], address: str) -> knock.Answer:
+def knock_at(fleet: TestFleet, files: tuple[Path, Path], address: str, source: str = "127.0.0.1") -> knock.Answer:
     """What the door of a board says."""
-    with dial(address) as plain, fleet.client_context(files, KNOCK).wrap_socket(plain) as s:
+    with dial(address, source) as plain, fleet.client_context(files, KNOCK).wrap_socket(plain) as s:
         s.sendall(knock.hello(1))
         data = b""
         while (answer := knock.parse_answer(data)) is None:
-            data += s.recv(4096)
+            if not (more := s.recv(4096)):
+                raise ConnectionError("it ended the connection without a word")
+            data += more
         s.sendall(knock.blob(b""))
         assert s.recv(1) == b""
         return answer

@@ -103,7 +103,7 @@ def test_quarantine_grows_and_is_forgotten():
 
 
 def test_a_ticket_is_good_once_and_not_for_long():
-    box = tickets.Tickets[str]()
+    box = tickets.Tickets[str](str)
     one, two = box.give("a", 0.0), box.give("b", 0.0)
     assert one != two
     assert box.take(one, 1.0) == "a"
@@ -111,12 +111,24 @@ def test_a_ticket_is_good_once_and_not_for_long():
     assert box.take(two, tickets.VALID_S) is None
     assert box.take("", 0.0) is None
     for k in range(1000):
-        box.give(str(k), 0.0)
-    assert len(box._given) <= 256
+        box.give(str(k), k)
+    assert len(box) == tickets.VALID_S
+    assert len(box._owned) == len(box)
+
+
+def test_who_knocks_without_end_pushes_out_its_own_tickets_alone():
+    box = tickets.Tickets[tuple[int, str]](lambda holder: holder[0])
+    honest = [box.give((1, "a"), 0.0) for _ in range(tickets.EACH)]
+    theirs = [box.give((2, f"10.0.0.{k % 16}"), 1.0) for k in range(1000)]
+    assert len(box) == 2 * tickets.EACH
+    assert [box.take(t, 2.0) for t in honest] == [(1, "a")] * tickets.EACH
+    good = [t for t in theirs if box.take(t, 2.0) is not None]
+    assert good == theirs[-tickets.EACH :]
+    assert not box._owned
 
 
 def test_tickets_of_one_holder_can_be_taken_back():
-    box = tickets.Tickets[str]()
+    box = tickets.Tickets[str](str)
     mine, more, others = box.give("a", 0.0), box.give("a", 0.0), box.give("b", 0.0)
     box.drop("a".__eq__)
     assert [box.take(t, 1.0) for t in (mine, more, others)] == [None, None, "b"]

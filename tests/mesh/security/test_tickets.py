@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -70,6 +71,23 @@ def test_tickets_kept_in_store_do_not_help_in_quarantine(fleet, pair):
     with pytest.raises(AssertionError):
         converse(fleet, "c", b.address, hello(), ticket=third)
     told(b, "it comes in without a knock")
+
+
+def test_a_board_that_only_knocks_pushes_out_nobody_elses_ticket(fleet):
+    """From many addresses, more often than the door lets it: c is named, and the ticket of a is still good."""
+    limits = replace(LIMITS, knock_burst=20, knocks_per_s=1.0)
+    with GrpcTransport("b", RUN, limits=limits, security=fleet.guard("b")) as b:
+        b.connect({"a": "127.0.0.1:1"})
+        ticket = knock_at(fleet, fleet.of("a"), b.address).text
+        let_in = 0
+        for k in range(40):
+            with suppress(OSError):
+                knock_at(fleet, fleet.of("c"), b.address, f"127.0.0.{2 + k % 16}")
+                let_in += 1
+        assert 20 <= let_in < 30
+        assert "refused c at" in told(b, "it knocks more than 1 times a second", "127.0.0.")
+        [answer] = converse(fleet, "a", b.address, hello(sender="a", run_id=b""), ticket=ticket)
+        assert "it belongs to run" in answer.refusal.reason
 
 
 @pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_1"])
