@@ -5,7 +5,8 @@ python scripts/gossip_runs.py [--seed N] [--out docs/results/gossip-runs.md] [NA
 
 Each line is one run of real processes over real sockets. Once every board has done --kill-at rounds, board-1 gets SIGKILL;
 `run` starts it again (network.restarts) with nothing but its address, and it has to catch up with the others. A line that is
-in the output's JSON already (same algorithm, seed) is not run again.
+in the output's JSON already is not run again. One table is of one setting but for the seed: where the JSON has lines of another
+one (rounds, steps, codec, when the board is killed, ...), nothing is run.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ CASES = {
 OTHERS = Case("ring", "minmax8")  # of a later algorithm
 
 
-def settings(name: str, case: Case, options: argparse.Namespace) -> list[str]:
+def settings(name: str, case: Case, options: argparse.Namespace, seed: int) -> list[str]:
     """--set arguments of one run."""
     pairs = {
         "gossip.algorithm": name,
@@ -64,7 +65,7 @@ def settings(name: str, case: Case, options: argparse.Namespace) -> list[str]:
         "codec.name": case.codec,
         "run.nodes": case.nodes,
         "run.rounds": options.rounds,
-        "run.seed": options.seed,
+        "run.seed": seed,
         "training.local_steps": options.local_steps,
         "network.restarts": 1,
         "checkpoint.every": 0,  # it comes back with nothing, which is the harder case
@@ -72,12 +73,22 @@ def settings(name: str, case: Case, options: argparse.Namespace) -> list[str]:
     return [part for key, value in pairs.items() for part in ("--set", f"{key}={value}")]
 
 
+def command_of(name: str, options: argparse.Namespace, seed: int) -> list[str]:
+    return ["edgegossip", "run", "quickstart-gossip", *settings(name, CASES.get(name, OTHERS), options, seed)]
+
+
+def is_of(line: Line, options: argparse.Namespace) -> bool:
+    """Whether a kept line is of a run with these settings, whatever its seed. One that does not say when its board was killed
+    is not."""
+    command = " ".join(command_of(line["algorithm"], options, line["seed"]))
+    return bool(line["command"] == command and line.get("kill_at") == options.kill_at)
+
+
 def run(name: str, options: argparse.Namespace) -> Line:
     """One line of the table."""
-    case = CASES.get(name, OTHERS)
-    command = ["edgegossip", "run", "quickstart-gossip", *settings(name, case, options)]
+    case, command = CASES.get(name, OTHERS), command_of(name, options, options.seed)
     line: Line = {"algorithm": name, "topology": case.topology, "codec": case.codec, "nodes": case.nodes}
-    line |= {"seed": options.seed, "command": " ".join(command)}
+    line |= {"seed": options.seed, "kill_at": options.kill_at, "command": " ".join(command)}
     with tempfile.TemporaryDirectory() as folder:
         arguments = [sys.executable, "-m", *command, "--runs", folder, "--no-plots", "--json"]
         with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -167,6 +178,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("docs/results/gossip-runs.md"))
     options = parser.parse_args()
     lines = kept_lines.kept(options.out)
+    if others := [line["algorithm"] for line in lines if not is_of(line, options)]:
+        which = f"{options.out.with_suffix('.json')} has lines of other settings ({', '.join(others)})"
+        parser.error(f"{which}: give another --out, or delete it to run them all anew")
     for name in options.names or gossip.names():
         if (name, options.seed) in {(line["algorithm"], line["seed"]) for line in lines}:
             continue

@@ -19,7 +19,8 @@ CURVE_POINTS = 200  # rounds of a run in which the consensus distance is taken
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes of real frames. Payload: what the codec made; overhead: the rest of the frames. No transport is counted."""
+    """Bytes of real frames. Payload: what the codec made; overhead: the rest of the frames. Nothing of a transport is counted:
+    a run's overhead has the mesh's envelope besides, about 40 bytes a message."""
 
     values: int  # n of the model
     payload_bytes: int = 0
