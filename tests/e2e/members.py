@@ -36,7 +36,10 @@ class Members:
             sets = [part for s in self._settings for part in ("--set", s)]
             how = ("node", "quickstart-gossip", "--members", ",".join(self.names), *sets)
         else:
-            how = ("node", "--join", f"{self.net.address(seed)}:{PORT}")
+            ours = [
+                part for s in self._settings if s.startswith("model.name=") for part in ("--set", s)
+            ]  # a function of tests
+            how = ("node", "--join", f"{self.net.address(seed)}:{PORT}", *ours)
         runs = self.runs / f"pi-{machine}-{life}"
         board = edgegossip(*how, *common, runs=runs, prefix=self.net.inside(machine))
         self.boards[machine] = self._stack.enter_context(board)

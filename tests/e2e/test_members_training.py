@@ -21,6 +21,11 @@ ONE_RUN = 0.01
 SETTINGS = ("run.rounds=150", "training.local_steps=30", "evaluation.every=1000", "gossip.deadline_s=30")
 
 
+def paced(step_s: float) -> tuple[str, ...]:
+    """However fast the machine, there is time for a fault and for what comes after it."""
+    return ("model.name=tests.e2e.paced:paced_mlp", f"model.params.pause_s={step_s}")
+
+
 def run_to_the_end(fleet: Members, machines: set[int], timeout_s: float = 600.0) -> dict[int, float]:
     """Accuracies at the end."""
     until = time.monotonic() + timeout_s
@@ -51,7 +56,7 @@ def rounds_before_start(fleet: Members, machine: int, neighbour: int) -> int:
 
 def test_kill_and_restart(tmp_path: Path) -> None:
     everybody = {1, 2, 3, 4, 5}
-    with network(5) as net, members(net, tmp_path, 5, *SETTINGS) as fleet:
+    with network(5) as net, members(net, tmp_path, 5, *SETTINGS, *paced(0.01)) as fleet:
         fleet.start_all(5)
         until_round(fleet, everybody, 15)
         fleet.kill(3)
@@ -67,7 +72,7 @@ def test_kill_and_restart(tmp_path: Path) -> None:
 
 def test_partition_and_heal_while_training(tmp_path: Path) -> None:
     everybody = {1, 2, 3, 4}
-    with network(4) as net, members(net, tmp_path, 4, *SETTINGS) as fleet:
+    with network(4) as net, members(net, tmp_path, 4, *SETTINGS, *paced(0.01)) as fleet:
         fleet.start_all(4)
         until_round(fleet, everybody, 10)
         net.split([3, 4])
@@ -84,7 +89,7 @@ def test_partition_and_heal_while_training(tmp_path: Path) -> None:
 
 def test_asleep_for_half_a_minute(tmp_path: Path) -> None:
     everybody = {1, 2, 3, 4}
-    longer = (*SETTINGS, "run.rounds=600")
+    longer = (*SETTINGS, "run.rounds=600", *paced(0.005))
     with network(4) as net, members(net, tmp_path, 4, *longer) as fleet:
         fleet.start_all(4)
         until_round(fleet, everybody, 10)
