@@ -54,7 +54,7 @@ class Guard:
         self._pinned: dict[NodeId, int] = {}  # serial of the certificate that each peer showed last
         self._tickets: dict[NodeId, list[str]] = {}  # that peers gave us, the newest last
         self._files = Credentials(identity)
-        self._certificate = self._in_use = self._files.server  # of our certificates, what gRPC may take, and what it has
+        self._certificate = self._in_use = self._files.server  # what gRPC may take, and what it has
         self._taken_over = threading.Event()
 
     @classmethod
