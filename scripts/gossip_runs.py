@@ -162,10 +162,10 @@ def text(options: argparse.Namespace) -> str:
     return (
         f"Boards as processes on one machine, real sockets, UCI digits, {options.rounds} rounds of {options.local_steps} "
         f"steps. When every board had done {options.kill_at} rounds, {VICTIM} got SIGKILL; `run` started it again with nothing "
-        "but its address (`network.restarts = 1`), the others waiting for it for `network.grace_s` = 3 s and then going on. It took "
-        "over a neighbour's model and went on in their round. Bits a value: bodies of all frames, the full states of catching up "
-        "among them. What one-sided rounds leave in the correction of `d2` comes again in every later round (docs/gossip.md, "
-        '"What they tolerate"), so it minds a death most.\n\n'
+        "but its address (`network.restarts = 1`), the others waiting for it for `network.grace_s` = 3 s and then going on. "
+        "It took over a neighbour's model and went on in their round. Bits a value: bodies of all frames, the full states of "
+        "catching up among them. What one-sided rounds leave in the correction of `d2` comes again in every later round "
+        '(docs/gossip.md, "What they tolerate"), so it minds a death most.\n\n'
     )
 
 
