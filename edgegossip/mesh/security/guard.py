@@ -98,7 +98,7 @@ class Guard:
 
     def _newer(self) -> grpc.ServerCertificateConfiguration | None:
         """Asked by gRPC at each connection, on any thread; None is "as before". What it is given it puts in place of what a
-        handshake that begins just then on another thread may be about to use, and its core faults (its issue 36693): so it gets
+        handshake that begins just then on another thread may be about to use, and its core faults (grpc/grpc#36693): so it gets
         a certificate once, and while the door lets nobody else begin."""
         if self._certificate is self._in_use:
             return None
