@@ -63,10 +63,8 @@ class Credentials:
             raise DataError(f"{self._identity.folder} is being replaced")
         self.server_context, self.client_context = server_context, client_context
         authority = der.to_pem(self._identity.authority.der, "CERTIFICATE")
-        if self._shown != (
-            pem,
-            key,
-        ):  # another revocation list is nothing to gRPC, which takes what is another object for new
+        # Another revocation list is nothing to gRPC, which takes what is another object for new.
+        if self._shown != (pem, key):
             self.channel = grpc.ssl_channel_credentials(authority, key, pem)
             self.server = grpc.ssl_server_certificate_configuration([(key, pem)], authority)
             self._shown = pem, key

@@ -35,9 +35,8 @@ from edgegossip.types import EdgegossipError, PeerError
 _log = logging.getLogger(__name__)
 _ACCEPTS = 64  # at a time, before others have their turn
 _PAUSE_S = 0.2  # after trouble that would come again at once
-_ON_ITS_WAY_S = (
-    0.25  # between a connection to our gRPC server and the beginning of its handshake there; it takes microseconds
-)
+# Between a connection to our gRPC server and the beginning of its handshake there, which takes microseconds.
+_ON_ITS_WAY_S = 0.25
 _RESET = b"\x01\0\0\0\0\0\0\0"  # struct linger: close at once
 
 
