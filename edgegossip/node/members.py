@@ -199,7 +199,7 @@ def open_member(
             spec.name,
             spec.run_id,
             options.listen,
-            limits=mesh_limits(spec.recipe.network.grace_s),
+            limits=mesh_limits(spec.recipe.network.grace_s).among_members(),
             insecure=options.insecure,
             before_disconnect=meters.look,
             security=security,

@@ -25,7 +25,10 @@ class MemberPeer(MeshPeer):
         manifest = manifests.make(RUN_ID, names[0], names, "", "")
         self._agent = Agent(manifest, name, lambda event: None, lambda kind, text, peer=None: None)
         super().__init__(
-            name, GrpcTransport(name, RUN_ID, limits=MeshLimits(grace_s=30.0), services=[self._agent.service])
+            name,
+            GrpcTransport(
+                name, RUN_ID, limits=MeshLimits(grace_s=30.0).among_members(), services=[self._agent.service]
+            ),
         )
 
     def connect(self, peers: Mapping[str, str]) -> None:

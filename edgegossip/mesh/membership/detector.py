@@ -24,6 +24,7 @@ time for everything; a suspicion gets shorter with each independent confirmation
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from random import Random
 
@@ -97,8 +98,10 @@ class Detector(Teller):
 
     @property
     def wake_s(self) -> float:
-        """When `tick` is due."""
-        times = [self._next_probe_s, self._next_retry_s, self._spread_s]
+        """When `tick` is due. Infinite while there is nobody to ask and nothing to tell."""
+        times = [self._next_probe_s if self._suspected_s else self._look_s(), self._spread_s]
+        if self._gone():
+            times.append(self._next_retry_s)
         times += [probe.due_s for probe in self._probes.values()]
         times += [errand.until_s for errands in self._errands.values() for errand in errands]
         times += [self._suspicion_ends_s(k) for k in self._suspected_s]
@@ -119,9 +122,9 @@ class Detector(Teller):
         if self._next_probe_s <= now_s and self._suspected_s:
             self._next_probe_s = now_s + self.settings.interval_s * self.health.factor / self.settings.haste
             self._probe_next(now_s)
-        elif self._next_probe_s <= now_s:
-            self._next_probe_s = self._watch(now_s)
-        if self._next_retry_s <= now_s:
+        elif not self._suspected_s:
+            self._watch(now_s)
+        if self._gone() and self._next_retry_s <= now_s:
             self._next_retry_s = now_s + self.settings.retry_s * self._random.uniform(0.75, 1.25)
             self._retry_dead(now_s)
         if self._spread_s <= now_s:
@@ -242,11 +245,14 @@ class Detector(Teller):
             self._left.pop(member, None)
         elif member not in self._left and after.address:
             self._left[member] = now_s + self.settings.retry_s, self.settings.retry_s
+        if after.status in (Status.DEAD, Status.LEFT) and self._next_retry_s <= now_s:
+            self._next_retry_s = now_s + self._random.uniform(0, self.settings.retry_s)
         if after.status is not Status.SUSPECT:
             self._suspected_s.pop(member, None)
         elif before.status is not Status.SUSPECT or before.incarnation != after.incarnation:
+            probe_s = now_s + self._random.uniform(0, self.settings.interval_s)
+            self._next_probe_s = min(self._next_probe_s, probe_s) if self._suspected_s else probe_s
             self._suspected_s[member] = now_s
-            self._next_probe_s = min(self._next_probe_s, now_s + self._random.uniform(0, self.settings.interval_s))
             if not after.accusers >> self.me & 1:
                 self._prompted[member] = now_s + self._random.uniform(0, self.settings.interval_s / 2)
         if after.status is not Status.SUSPECT:
@@ -265,6 +271,10 @@ class Detector(Teller):
         usual_s = self.settings.usual_s
         slow_s = self._lag_s + (trips[len(trips) // 2] if trips else 0.0)
         return min(self.settings.slowest, max(1.0, slow_s / usual_s))
+
+    def _gone(self) -> bool:
+        """Whether somebody is to be tried again."""
+        return bool(self._left) or any(entry.status is Status.DEAD for entry in self.table)
 
     def _retry_dead(self, now_s: float) -> None:
         """Of the dead, one each time; of those that left, whose time has come: after pauses that double."""
@@ -290,18 +300,20 @@ class Detector(Teller):
             if not self.table[target].accusers >> self.me & 1 and self._probe(target, now_s):
                 return
 
-    def _watch(self, now_s: float) -> float:
-        """In quiet times: those of our neighbours that were silent for a while. When to look again."""
-        look_s = now_s + self.settings.interval_s * self.health.factor
+    def _watch(self, now_s: float) -> None:
+        """In quiet times: probe those of our neighbours that were silent for long enough."""
         for k in self._watched():
-            pause_s = self.settings.quiet_s * self.health.factor
-            due_s = self._heard_s[k] + (pause_s if self.me < k else pause_s * _SECOND)
-            if due_s <= now_s:
+            if self._silent_until_s(k) <= now_s:
                 self._heard_s[k] = now_s
                 self._probe(k, now_s)
-            else:
-                look_s = min(look_s, due_s)
-        return look_s
+
+    def _look_s(self) -> float:
+        """In quiet times: when `_watch` has somebody to probe, unless we hear of them before. Nobody may be there."""
+        return min((self._silent_until_s(k) for k in self._watched()), default=math.inf)
+
+    def _silent_until_s(self, member: int) -> float:
+        pause_s = self.settings.quiet_s * self.health.factor
+        return self._heard_s[member] + (pause_s if self.me < member else pause_s * _SECOND)
 
     def _watched(self) -> list[int]:
         """The members next to us on both sides, as far as they are here."""
@@ -421,6 +433,7 @@ class Detector(Teller):
         for k in self._suspected_s:
             self._suspected_s[k] += late_s
         self._pings = {n: (k, sent_s + late_s) for n, (k, sent_s) in self._pings.items()}
+        self._heard_s = [min(now_s, heard_s + late_s) for heard_s in self._heard_s]
         self.health.note(1)
         self._next_probe_s = max(self._next_probe_s, now_s)
         self._next_retry_s = max(self._next_retry_s, now_s)

@@ -24,7 +24,7 @@ from dataclasses import replace
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.security import knock
-from edgegossip.mesh.security.entrance import Crowd, host_of, listen
+from edgegossip.mesh.security.entrance import Crowd, host_of, listen, ready
 from edgegossip.mesh.security.names import ticket_in
 from edgegossip.mesh.security.rates import Buckets, Teller
 from edgegossip.mesh.security.relay import Relay
@@ -232,8 +232,7 @@ class Door:
 
     def _greet(self, connection: socket.socket, address: str) -> None:
         try:
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            ready(connection, self._limits)
         except OSError:  # it is gone already
             connection.close()
             return

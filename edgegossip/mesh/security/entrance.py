@@ -14,6 +14,9 @@ from edgegossip.mesh.security.rates import Buckets
 from edgegossip.types import HostError
 
 _HESITATES_S = 0.25  # a caller has to speak first, and does so at once
+_LISTENS_LONGER = 1.5  # than keepalive_s, after which the other end asks
+_QUESTIONS = 2  # of the kernel, before it gives up a connection
+_LONGEST_S = 32767  # that the kernel takes
 _IPV4_MAPPED = bytes(10) + b"\xff\xff"
 
 
@@ -31,6 +34,19 @@ def listen(where: Address) -> socket.socket:
         reason = os.strerror(error.errno or 0).lower()
         raise HostError(f"cannot listen on {where}: {reason}; choose another port (0 takes any free one)") from error
     return listener
+
+
+def ready(connection: socket.socket, limits: MeshLimits) -> None:
+    """An accepted connection, before anything is read. The kernel asks a silent one whether its host is there, as gRPC does from
+    the other end, and gives it up when it was not answered for keepalive_timeout_s: that wakes no process. Raises OSError."""
+    connection.setblocking(False)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):  # Linux; elsewhere the system's own times count
+        pauses = (_LISTENS_LONGER * limits.keepalive_s, limits.keepalive_timeout_s / _QUESTIONS)
+        for option, seconds in zip((socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL), pauses, strict=True):
+            connection.setsockopt(socket.IPPROTO_TCP, option, min(_LONGEST_S, max(1, round(seconds))))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _QUESTIONS)
 
 
 class Stranger(Protocol):

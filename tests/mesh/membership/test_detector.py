@@ -172,6 +172,16 @@ def test_a_quiet_fleet_says_little() -> None:
     assert world.sent_rows == rows  # a hash is all they carry
 
 
+def test_a_quiet_fleet_is_woken_to_ask_and_for_nothing_else() -> None:
+    world = World(18)
+    world.run(20.0)
+    before, asked = dict(world.ticks), world.sent
+    world.run(120.0)
+    ticks, pings = sum(world.ticks.values()) - sum(before.values()), (world.sent - asked) / 2
+    assert 0.8 * 18 * 120 / 3 < pings <= 18 * 120 / 3  # each pair once in quiet_s
+    assert ticks <= 1.1 * pings
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     runs = []
     for _ in range(2):

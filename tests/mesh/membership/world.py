@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
@@ -39,6 +40,7 @@ class World:
         self.armed: dict[Detector, float] = {}
         self.slow: dict[int, float] = {}  # member: so late does it handle what comes
         self.cut: Callable[[int, int], bool] = lambda a, b: False
+        self.ticks = Counter[int]()  # how often each was woken by its own clock
         self.sent = self.sent_rows = self.refused = 0
         self.named_dead: list[tuple[float, int, int]] = []  # when, by whom, who
         self.outputs: list[tuple[float, int, Output]] = []
@@ -99,6 +101,7 @@ class World:
         if self.paused.get(k, 0.0) > self.clock.now:
             self._arm(k)
         else:
+            self.ticks[k] += 1
             self._perform(k, node.tick(self.clock.now))
 
     def _perform(self, k: int, outputs: Iterable[Output]) -> None:
