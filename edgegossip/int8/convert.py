@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from edgegossip.int8 import layers, norms
+from edgegossip.int8 import layers, memory, norms
 from edgegossip.types import ConfigError
 
 _LARGEST_SUM = 65536  # values of a group that a sum of int8 products can span in an int32
@@ -60,6 +60,7 @@ def convert(model: nn.Module, dw: int = 16) -> nn.Module:
     for notice in report.notices():
         warnings.warn(notice, ConversionNotice, stacklevel=2)
     model.__dict__["_int8_conversion"] = report
+    memory.lend_to(model)
     return model
 
 

@@ -2,87 +2,30 @@
 
 A C library gives large blocks back to the system as soon as they are free, and the system clears them for the next use: a
 fifth of a step was that. Here a block whose tensor is gone waits for the next tensor of its size. What waits is at most twice
-what was ever in use at a time; beyond that the sizes go that were not asked for the longest.
+what was ever in use at a time; beyond that the sizes go that were not asked for the longest. All of it goes when the last
+converted model is gone, or by `give_back`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+import weakref
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+
+from edgegossip.native import _native
 
 _LEAST = 1 << 16  # bytes; smaller blocks the C library keeps by itself
-_ALIGNMENT = 64
-Block = NDArray[np.uint8]
-
-
-class Pool:
-    """Blocks by size, those of the size last used at the end."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[int, list[Block]] = {}
-        self._waiting_bytes = self._used_bytes = self._most_used_bytes = 0
-
-    def take(self, size: int) -> Block:
-        """An array of so many bytes whose memory comes back when the array is gone."""
-        blocks = self._waiting.pop(size, [])
-        self._waiting[size] = blocks
-        if blocks:
-            block = blocks.pop()
-            self._waiting_bytes -= size
-        else:
-            whole = np.empty(size + _ALIGNMENT, np.uint8)
-            start = -whole.ctypes.data % _ALIGNMENT
-            block = whole[start : start + size]
-        self._used_bytes += size
-        self._most_used_bytes = max(self._most_used_bytes, self._used_bytes)
-        lent = block.view(_Lent)
-        lent.pool, lent.block = self, block
-        return lent
-
-    def put(self, block: Block) -> None:
-        self._used_bytes -= block.size
-        self._waiting_bytes += block.size
-        self._waiting.setdefault(block.size, []).append(block)
-        while self._waiting_bytes > 2 * self._most_used_bytes:
-            oldest = next(iter(self._waiting))
-            self._waiting_bytes -= oldest * len(self._waiting.pop(oldest))
-
-    def drop(self) -> None:
-        """Give all blocks that wait to the system."""
-        self._waiting.clear()
-        self._waiting_bytes = 0
-
-    @property
-    def waiting_bytes(self) -> int:
-        return self._waiting_bytes
-
-
-class _Lent(np.ndarray[Any, np.dtype[np.uint8]]):
-    pool: Pool | None = None  # views of the array have none
-    block: Block
-
-    def __del__(self) -> None:
-        if self.pool is not None:
-            self.pool.put(self.block)
-
-
-POOL = Pool()
+_FORMATS = {torch.float32: "f", torch.int8: "b", torch.uint8: "B"}
+_users: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def empty(size: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-    """As torch.empty."""
-    count = math.prod(size) * dtype.itemsize
-    if count < _LEAST:
+    """As torch.empty, of float32, int8 or uint8 and at most 4 dimensions."""
+    if math.prod(size) * dtype.itemsize < _LEAST:
         return torch.empty(size, dtype=dtype)
-    strides = [1]
-    for length in size[:0:-1]:
-        strides.append(strides[-1] * length)
-    return _tensor(count, size, tuple(strides[::-1]), dtype)
+    return torch.from_dlpack(_native.pool_empty(size, _FORMATS[dtype], False))
 
 
 def empty_nchw(size: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -90,14 +33,29 @@ def empty_nchw(size: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Ten
     sizes as they are. No view of another tensor, so that autograd may add to it in place."""
     if len(size) != 4:
         return empty(size, dtype)
-    batch, height, width, channels = size
-    count, shape = math.prod(size) * dtype.itemsize, (batch, channels, height, width)
-    if count < _LEAST:
-        return torch.empty(shape, dtype=dtype, memory_format=torch.channels_last)
-    return _tensor(count, shape, (height * width * channels, 1, width * channels, channels), dtype)
+    if math.prod(size) * dtype.itemsize < _LEAST:
+        batch, height, width, channels = size
+        return torch.empty((batch, channels, height, width), dtype=dtype, memory_format=torch.channels_last)
+    return torch.from_dlpack(_native.pool_empty(size, _FORMATS[dtype], True))
 
 
-def _tensor(count: int, size: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    storage = torch.from_numpy(POOL.take(count)).untyped_storage()
-    with torch.no_grad():
-        return torch.empty(0, dtype=dtype).set_(storage, 0, size, strides)
+def waiting_bytes() -> int:
+    return _native.pool_waiting_bytes()
+
+
+def give_back() -> None:
+    """All blocks that wait, to the system. For a program that goes on after training; the next step asks for them anew."""
+    _native.pool_drop()
+
+
+def lend_to(model: nn.Module) -> None:
+    """Blocks wait for as long as one such model is there."""
+    if model in _users:
+        return
+    _users.add(model)
+    weakref.finalize(model, _user_is_gone).atexit = False
+
+
+def _user_is_gone() -> None:
+    if not list(_users):  # its length counts the one that is going
+        give_back()

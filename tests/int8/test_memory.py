@@ -1,29 +1,66 @@
 """Memory that waits for the next tensor of its size: used again, never by two at a time, and not without bound."""
 
 import gc
+import threading
 
+import pytest
 import torch
 from torch import nn
 
 from edgegossip import int8
 from edgegossip.int8 import memory, norms
+from edgegossip.native import _native
 
 SIZE = (4, 32, 32, 16)
+BYTES = 4 * 4 * 32 * 32 * 16
+
+
+@pytest.fixture(autouse=True)
+def nothing_waits():
+    gc.collect()
+    memory.give_back()
+    yield
+    memory.give_back()
 
 
 def test_memory_of_a_tensor_that_is_gone_serves_the_next_of_its_size():
-    memory.POOL.drop()
     first = memory.empty(SIZE)
     place = first.data_ptr()
     view = first[1:]
     del first
-    assert memory.empty(SIZE).data_ptr() != place  # the view still needs it
+    second = memory.empty(SIZE)
+    assert second.data_ptr() != place  # the view still needs it
     del view
-    gc.collect()
-    assert memory.POOL.waiting_bytes == 2 * 4 * 4 * 32 * 32 * 16
-    assert {memory.empty(SIZE).data_ptr() for _ in range(5)} <= {place, memory.empty(SIZE).data_ptr()}
-    memory.POOL.drop()
-    assert memory.POOL.waiting_bytes == 0
+    assert memory.waiting_bytes() == BYTES
+    assert memory.empty(SIZE).data_ptr() == place
+    del second
+    assert memory.waiting_bytes() == 2 * BYTES
+    int8.give_back()
+    assert memory.waiting_bytes() == 0
+
+
+def test_a_capsule_that_nobody_takes_gives_its_memory_back():
+    capsule = _native.pool_empty(SIZE, "f", False)
+    assert memory.waiting_bytes() == 0
+    del capsule
+    assert memory.waiting_bytes() == BYTES
+
+
+@pytest.mark.parametrize(
+    ("size", "form", "first"),
+    [
+        ((), "f", False),
+        ((1,) * 5, "f", False),
+        ((4, 0), "f", False),
+        ((2, -1), "b", False),
+        ((1 << 40, 1 << 40), "f", False),
+    ]
+    + [((4, 4), "f", True), ((4, 4), "d", False)],
+)
+def test_impossible_tensors_are_refused(size, form, first):
+    with pytest.raises(ValueError):
+        _native.pool_empty(size, form, first)
+    assert memory.waiting_bytes() == 0
 
 
 def test_tensors_are_as_torchs():
@@ -31,38 +68,62 @@ def test_tensors_are_as_torchs():
         made, expected = memory.empty_nchw(size), torch.empty(size).permute(0, 3, 1, 2)
         assert (made.shape, made.stride(), made.dtype) == (expected.shape, expected.stride(), expected.dtype)
         assert not made._is_view() and made.storage_offset() == 0 and made.data_ptr() % 16 == 0
-    made = memory.empty((3, 70000), torch.int8)
-    assert (made.shape, made.stride(), made.dtype) == ((3, 70000), (70000, 1), torch.int8)
-    assert made.data_ptr() % 64 == 0
+    for dtype in (torch.int8, torch.uint8):
+        made = memory.empty((3, 70000), dtype)
+        assert (made.shape, made.stride(), made.dtype) == ((3, 70000), (70000, 1), dtype)
+        assert made.data_ptr() % 64 == 0 and made.untyped_storage().nbytes() == 210000
 
 
 def test_what_waits_is_bounded_and_the_sizes_used_last_stay():
-    pool = memory.Pool()
     for size in range(100_000, 200_000, 1000):
-        lent = pool.take(size)
-        del lent
-    assert 100_000 < pool.waiting_bytes <= 2 * 200_000
-    before = pool.waiting_bytes
-    lent = pool.take(199_000)
-    assert pool.waiting_bytes == before - 199_000
+        memory.empty((size,), torch.int8)
+    before = memory.waiting_bytes()
+    assert 100_000 < before <= 2 * 200_000
+    lent = memory.empty((199_000,), torch.int8)
+    assert memory.waiting_bytes() == before - 199_000
     del lent
 
 
-def test_a_step_asks_the_system_for_nothing_that_the_step_before_had(monkeypatch):
+def test_threads_do_not_get_the_same_memory():
+    wrong = []
+
+    def use(number):
+        for _ in range(300):
+            mine = memory.empty((70_000,), torch.int8).fill_(number)
+            if not bool((mine == number).all()):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=use, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def small_network():
     torch.manual_seed(0)
-    model = int8.convert(
+    return int8.convert(
         nn.Sequential(nn.Conv2d(3, 32, 3), norms.RangeEvoNorm(32), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3))
     )
-    x = torch.randn(16, 3, 34, 34)
-    memory.POOL.drop()
-    asked = []
-    monkeypatch.setattr(
-        memory, "np", type("Watched", (), {"empty": lambda *a: asked.append(a) or real(*a), "uint8": memory.np.uint8})
-    )
-    for _ in range(3):
-        before = len(asked)
+
+
+def test_a_step_asks_the_system_for_nothing_that_the_step_before_had():
+    model, x = small_network(), torch.randn(16, 3, 34, 34)
+    waiting = []
+    for _ in range(4):
         model(x).sum().backward()
-    assert before > 0 and len(asked) == before
+        gc.collect()
+        waiting.append(memory.waiting_bytes())
+    assert waiting[0] > 0 and len(set(waiting[1:])) == 1
 
 
-real = memory.np.empty
+def test_memory_goes_with_the_last_model():
+    model, other = small_network(), small_network()
+    model(torch.randn(16, 3, 34, 34)).sum().backward()
+    del other
+    gc.collect()
+    assert memory.waiting_bytes() > 0
+    del model
+    gc.collect()
+    assert memory.waiting_bytes() == 0

@@ -41,6 +41,7 @@ void bind_keys(nb::module_& m);
 void bind_matrix(nb::module_& m);
 void bind_minmax8(nb::module_& m);
 void bind_sparse(nb::module_& m);
+void bind_pool(nb::module_& m);
 void bind_quantise(nb::module_& m);
 void bind_records(nb::module_& m);
 void bind_relay(nb::module_& m);

@@ -1,0 +1,39 @@
+// Blocks of memory that wait for the next use of their size: a C library gives large ones back to the system as soon as they
+// are free, and the system clears them for the next use. Safe in any thread.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace edgegossip {
+
+class Pool {
+public:
+    // Aligned to a cache line; nullptr where the system has no memory. Comes back by put() with its size.
+    void* take(int64_t size);
+    void put(void* block, int64_t size);
+
+    // Give what waits to the system. What was most in use counts anew.
+    void drop();
+
+    int64_t waiting_bytes() const;
+
+private:
+    using Sizes = std::list<std::pair<int64_t, std::vector<void*>>>;
+
+    std::vector<void*>& blocks_of(int64_t size);
+    void free_oldest();
+
+    mutable std::mutex lock_;
+    Sizes sizes_;  // the one asked for last at the end
+    std::unordered_map<int64_t, Sizes::iterator> places_;
+    int64_t waiting_ = 0, used_ = 0, most_used_ = 0;
+};
+
+// The one that tensors come from; never destroyed, because tensors may outlive everything else.
+Pool& pool();
+
+}  // namespace edgegossip
