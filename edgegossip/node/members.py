@@ -194,12 +194,16 @@ def open_member(
         seeds=dict(entry.reached),
         security=security,
     )
+    limits = mesh_limits(spec.recipe.network.grace_s)
+    # Elsewhere without TLS there is no door, whose kernel asks in place of gRPC whether a host is lost.
+    if security is not None or addresses.listen_address(options.listen, insecure=options.insecure).is_loopback:
+        limits = limits.among_members()
     box.append(
         GrpcTransport(
             spec.name,
             spec.run_id,
             options.listen,
-            limits=mesh_limits(spec.recipe.network.grace_s).among_members(),
+            limits=limits,
             insecure=options.insecure,
             before_disconnect=meters.look,
             security=security,

@@ -93,20 +93,9 @@ class Detector(Teller):
         self.table[me] = Entry(Status.ALIVE, last + 1, life, address)
         self._next_probe_s = now_s + random.uniform(0, self.settings.interval_s)
         self._next_retry_s = now_s + random.uniform(0, self.settings.retry_s)
+        self.wake_s = max(now_s, self._due_s())  # when `tick` is due; infinite: nobody to ask and nothing to tell
 
     # -- what goes in ----------------------------------------------------------------------------------------
-
-    @property
-    def wake_s(self) -> float:
-        """When `tick` is due. Infinite while there is nobody to ask and nothing to tell."""
-        times = [self._next_probe_s if self._suspected_s else self._look_s(), self._spread_s]
-        if self._gone():
-            times.append(self._next_retry_s)
-        times += [probe.due_s for probe in self._probes.values()]
-        times += [errand.until_s for errands in self._errands.values() for errand in errands]
-        times += [self._suspicion_ends_s(k) for k in self._suspected_s]
-        times += self._prompted.values()
-        return min(times)
 
     def tick(self, now_s: float) -> list[Output]:
         """Whatever is due."""
@@ -124,13 +113,13 @@ class Detector(Teller):
             self._probe_next(now_s)
         elif not self._suspected_s:
             self._watch(now_s)
-        if self._gone() and self._next_retry_s <= now_s:
+        if self._retry_s() <= now_s:
             self._next_retry_s = now_s + self.settings.retry_s * self._random.uniform(0.75, 1.25)
             self._retry_dead(now_s)
         if self._spread_s <= now_s:
             self._spread(now_s)
         self._forget_pings(now_s)
-        return self._take()
+        return self._turn_over(now_s)
 
     def receive(self, sender: int, message: Message, now_s: float) -> list[Output]:
         """A message of another member, whose identity is certain."""
@@ -150,7 +139,7 @@ class Detector(Teller):
                 self._answered(sender, number, now_s)
             case Nack(number):
                 self._not_reached(sender, number)
-        return self._take()
+        return self._turn_over(now_s)
 
     def failed(self, to: int, number: int, now_s: float) -> list[Output]:
         """This ping of ours, or request for one, could not even be delivered: the rest of its time is not waited for."""
@@ -165,14 +154,14 @@ class Detector(Teller):
         elif probe is not None:
             probe.helpers.discard(to)
             self._hurry(probe)
-        return self._take()
+        return self._turn_over(now_s)
 
     def doubt(self, member: int, now_s: float) -> list[Output]:
         """A sign from elsewhere that a member may be gone: it is probed at once."""
         self._notice_stall(now_s)
         if member != self.me:
             self._probe(member, now_s)
-        return self._take()
+        return self._turn_over(now_s)
 
     def expel(self, member: int, now_s: float) -> list[Output]:
         """A member lost its right to take part: it is dead without an accuser, whatever others hear of this process of it,
@@ -181,14 +170,14 @@ class Detector(Teller):
         if entry.status not in (Status.ABSENT, Status.LEFT):
             self._expelled[member] = entry.life
             self._set(member, entry, now_s)
-        return self._take()
+        return self._turn_over(now_s)
 
     def greet(self, member: int, now_s: float) -> list[Output]:
         """A sign that a member is there, whatever the table says: tell it what we know, and hear what it does."""
         self._notice_stall(now_s)
         if not self.table[member].here and self.table[member].address:
             self._ping(member, now_s)
-        return self._take()
+        return self._turn_over(now_s)
 
     def leave(self, now_s: float) -> list[Output]:
         """On purpose. Tells a few members; they tell the others."""
@@ -196,14 +185,28 @@ class Detector(Teller):
         others = [k for k, entry in enumerate(self.table) if entry.here]
         for k in self._random.sample(others, min(len(others), self.settings.spread_to)):
             self._ping(k, now_s)
-        return self._take()
+        return self._turn_over(now_s)
 
     def move(self, address: str, now_s: float) -> list[Output]:
         """We can be reached at another address now."""
         own = self.table[self.me]
         if own.address != address:
             self._set(self.me, replace(own, incarnation=own.incarnation + 1, address=address), now_s)
+        return self._turn_over(now_s)
+
+    def _turn_over(self, now_s: float) -> list[Output]:
+        """The end of every call. When we are to be called next is said here and kept: what a message changes (another neighbour,
+        better health) may be overdue at once, which is not the same as having been called late."""
+        self.wake_s = max(now_s, self._due_s())
         return self._take()
+
+    def _due_s(self) -> float:
+        times = [self._next_probe_s if self._suspected_s else self._look_s(), self._spread_s, self._retry_s()]
+        times += [probe.due_s for probe in self._probes.values()]
+        times += [errand.until_s for errands in self._errands.values() for errand in errands]
+        times += [self._suspicion_ends_s(k) for k in self._suspected_s]
+        times += self._prompted.values()
+        return min(times)
 
     # -- what is known ---------------------------------------------------------------------------------------
 
@@ -272,9 +275,11 @@ class Detector(Teller):
         slow_s = self._lag_s + (trips[len(trips) // 2] if trips else 0.0)
         return min(self.settings.slowest, max(1.0, slow_s / usual_s))
 
-    def _gone(self) -> bool:
-        """Whether somebody is to be tried again."""
-        return bool(self._left) or any(entry.status is Status.DEAD for entry in self.table)
+    def _retry_s(self) -> float:
+        """When somebody who is gone is to be tried again."""
+        if any(entry.status is Status.DEAD for entry in self.table):
+            return self._next_retry_s
+        return max(self._next_retry_s, min((due_s for due_s, _ in self._left.values()), default=math.inf))
 
     def _retry_dead(self, now_s: float) -> None:
         """Of the dead, one each time; of those that left, whose time has come: after pauses that double."""
@@ -432,6 +437,7 @@ class Detector(Teller):
             self._errands[target] = [replace(e, until_s=e.until_s + late_s) for e in errands]
         for k in self._suspected_s:
             self._suspected_s[k] += late_s
+        self._prompted = {k: due_s + late_s for k, due_s in self._prompted.items()}
         self._pings = {n: (k, sent_s + late_s) for n, (k, sent_s) in self._pings.items()}
         self._heard_s = [min(now_s, heard_s + late_s) for heard_s in self._heard_s]
         self.health.note(1)

@@ -43,10 +43,17 @@ def ready(connection: socket.socket, limits: MeshLimits) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):  # Linux; elsewhere the system's own times count
-        pauses = (_LISTENS_LONGER * limits.keepalive_s, limits.keepalive_timeout_s / _QUESTIONS)
-        for option, seconds in zip((socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL), pauses, strict=True):
-            connection.setsockopt(socket.IPPROTO_TCP, option, min(_LONGEST_S, max(1, round(seconds))))
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _QUESTIONS)
+        idle_s = _seconds(_LISTENS_LONGER * limits.keepalive_s)
+        pause_s = _seconds(limits.keepalive_timeout_s / _QUESTIONS)
+        # The kernel asks nothing while something is under way, which it would repeat for a quarter of an hour.
+        lost_ms = 1000 * (idle_s + _QUESTIONS * pause_s)
+        names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+        for name, value in zip(names, (idle_s, pause_s, _QUESTIONS, lost_ms), strict=True):
+            connection.setsockopt(socket.IPPROTO_TCP, name, value)
+
+
+def _seconds(wanted_s: float) -> int:
+    return min(_LONGEST_S, max(1, round(wanted_s)))
 
 
 class Stranger(Protocol):

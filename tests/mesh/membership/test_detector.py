@@ -352,6 +352,68 @@ def test_a_process_that_did_not_run_does_not_blame_the_others() -> None:
     assert node.table[2].status is Status.ALIVE
 
 
+def test_a_pause_is_noticed_once_however_much_waits_to_be_read_after_it() -> None:
+    node = detector()
+    now_s = settled(node, 100.0) or 100.0
+    suspect = replace(node.table[2], status=Status.SUSPECT, accusers=1 << 1)
+    node.receive(1, Ping(5, View(1, ((2, suspect),))), now_s)
+    ends_s = node._suspicion_ends_s(2) - now_s
+    outs = [node.receive(1, Ping(6 + i, View(1, ())), now_s + 31.0) for i in range(5)]
+    assert sum(isinstance(o, Stalled) for out in outs for o in out) == 1
+    assert node.health.score == 1
+    assert node._suspicion_ends_s(2) - (now_s + 31.0) <= ends_s + node.settings.stall_s
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("members", [3, 18])
+def test_changes_of_the_fleet_are_not_taken_for_stalls_of_ones_own(members: int, seed: int) -> None:
+    world = World(members, seed)
+    world.run(120.0)  # members that are not next to each other have hardly heard of each other since
+    world.leave(1, 1.0)
+    world.run(20.0)
+    world.kill(2)
+    world.run(20.0)
+    world.start(2)
+    world.start(1)
+    world.run(20.0)
+    assert all_alive(world)
+    assert not any(isinstance(output, Stalled) for _, _, output in world.outputs)
+
+
+def test_with_better_health_members_are_asked_sooner_which_is_no_stall() -> None:
+    world = World(8, 2, loss=0.3)
+    world.run(120.0)
+    before = {k: node.health.score for k, node in world.nodes.items()}
+    world.loss = 0.0
+    world.run(60.0)
+    assert any(node.health.score < before[k] for k, node in world.nodes.items())
+    assert not any(isinstance(output, Stalled) for _, _, output in world.outputs)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_dies_when_its_neighbours_have_just_left_is_named_in_time(seed: int) -> None:
+    world = World(18, seed)
+    world.run(120.0)
+    world.leave(4, 0.05)
+    world.leave(6, 0.45)
+    check_named(world, 5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_dies_when_its_neighbours_have_just_come_back_is_named_in_time(seed: int) -> None:
+    world = World(18, seed)
+    world.kill(4, 6)
+    world.run(120.0)
+    world.start(4, seed_member=13)
+    world.start(6, seed_member=13)
+    world.run(0.5)
+    killed_s = world.clock.now
+    world.kill(5)
+    world.run(NAMED_S)
+    assert all(world.status(5, at=k) is Status.DEAD for k in world.nodes)
+    assert not [death for death in world.named_dead if death[0] >= killed_s and death[2] != 5]
+
+
 def test_what_others_say_of_an_earlier_process_of_ours_is_outdone_without_an_objection() -> None:
     node = detector()
     earlier = Entry(Status.ALIVE, node.table[0].incarnation + 4, 99, "10.0.0.77:1")

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.network import Network, needs_namespaces
 
 LISTEN = """
-import select, sys
+import select, sys, time
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.security.entrance import listen, ready
@@ -23,6 +23,9 @@ select.select([listener], [], [])
 connection, _ = listener.accept()
 ready(connection, MeshLimits(keepalive_s=1.0, keepalive_timeout_s=2.0))
 print("accepted", flush=True)
+if sys.argv[3]:  # something is under way when the other end is lost
+    time.sleep(1.0)
+    connection.send(b"acknowledged")
 came, _, _ = select.select([connection], [], [], float(sys.argv[2]))
 try:
     print("still there" if not came else f"got {connection.recv(1)!r}", flush=True)
@@ -44,13 +47,16 @@ def network() -> Iterator[Network]:
 
 
 @needs_namespaces
+@pytest.mark.parametrize("under_way", ["", "something"], ids=["silent", "sending"])
 @pytest.mark.parametrize("lost", [False, True])
-def test_the_kernel_gives_up_a_silent_connection_whose_host_is_lost(network: Network, lost: bool) -> None:
+def test_the_kernel_gives_up_a_connection_whose_host_is_lost(network: Network, lost: bool, under_way: str) -> None:
     python = (sys.executable, "-c")
     where = network.address(1)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": dict(os.environ)}
     with (
-        subprocess.Popen([*network.inside(1), *python, LISTEN, where, "20" if lost else "6"], **pipes) as server,  # type: ignore[call-overload]
+        subprocess.Popen(
+            [*network.inside(1), *python, LISTEN, where, "20" if lost else "6", under_way], **pipes
+        ) as server,  # type: ignore[call-overload]
     ):
         assert server.stdout.readline() == "listens\n"
         with subprocess.Popen([*network.inside(2), *python, CALL, where], **pipes) as client:  # type: ignore[call-overload]
