@@ -22,7 +22,7 @@ ENDS_EARLY, BAD_STAGE, BAD_SCALE, BAD_TABLE, BAD_STREAM, BAD_CODE, BAD_PADDING =
 @pytest.fixture(scope="module")
 def at_the_edge():
     """A function that puts bytes right before a page that must not be touched: reading on ends the process."""
-    page, pages = mmap.PAGESIZE, 8
+    page, pages = mmap.PAGESIZE, 64
     memory = mmap.mmap(-1, (pages + 1) * page)
     raw = np.frombuffer(memory, np.uint8)
     if sys.platform == "linux":

@@ -1,0 +1,60 @@
+"""Sections large enough for what is read side by side, several symbols or items at a time: damaged, they end alike everywhere."""
+
+import numpy as np
+import pytest
+
+from edgegossip import native
+from edgegossip.native.coding import FAULTS
+from tests.native import sections
+from tests.native.sections import TERNARY, decode, encode, exact, geometric, uniform
+from tests.native.test_coding_hostile import at_the_edge
+
+__all__ = ["at_the_edge"]
+STAGE_HUFFMAN, STAGE_RUNS = 1, 2
+
+
+def on_every_instruction_set(q, body, n):
+    """The verdict and, if it is good, the values: the same of all instruction sets."""
+    first = None
+    for isa in native.available_isas():
+        out = np.full(n, np.nan, np.float32)
+        verdict = decode(q, body, n, out, isa=isa, threads=1)
+        found = verdict, out.tobytes() if verdict > 0 else b""
+        first = found if first is None else first
+        assert found == first, isa
+    return first
+
+
+def damaged(body, rng):
+    """A bit, a byte or a stretch of it is another."""
+    other = bytearray(body)
+    at, size = int(rng.integers(len(body))), int(rng.choice([1, 1, 64, 4000]))
+    if size == 1:
+        other[at] ^= 1 << int(rng.integers(8))
+    else:
+        other[at : at + size] = rng.integers(0, 256, len(other[at : at + size]), np.uint8).tobytes()
+    return other
+
+
+@pytest.mark.parametrize(
+    "q, n, density, stage",
+    [
+        (uniform(4, 512), 140_000, 0.9, STAGE_HUFFMAN),
+        (geometric(4), 65_536, 0.7, STAGE_HUFFMAN),
+        (TERNARY, 290_000, 0.6, STAGE_HUFFMAN),
+        (uniform(4, 512), 290_011, 0.15, STAGE_RUNS),
+        (uniform(4), 290_001, 0.28, STAGE_RUNS),
+        (TERNARY, 290_003, 0.06, STAGE_RUNS),
+        (uniform(6, 512), 290_000, 0.15, STAGE_RUNS),
+    ],
+)
+def test_damaged_large_sections_end_alike_on_every_instruction_set(q, n, density, stage, at_the_edge):
+    levels, signs = sections.sparse_levels(q, n, density)
+    x, scales = exact(q, levels, signs)
+    body, rng = encode(q, x, "huffman", scales), np.random.default_rng(n)
+    assert body[0] == stage
+    verdict, values = on_every_instruction_set(q, at_the_edge(body), n)
+    assert verdict == len(body)
+    np.testing.assert_array_equal(np.frombuffer(values, np.float32), x)
+    verdicts = [on_every_instruction_set(q, at_the_edge(damaged(body, rng)), n)[0] for _ in range(40)]
+    assert set(verdicts) <= {*FAULTS, len(body)} and min(verdicts) < 0
