@@ -52,6 +52,11 @@ def flat(t: Tensor | None) -> Any:
     return t.data_ptr(), t.numel(), _FORMATS[t.dtype], t
 
 
+def place_of(t: Tensor) -> Any:
+    """`flat` of memory without gaps, whatever the order of its dimensions."""
+    return t.data_ptr(), t.numel(), _FORMATS[t.dtype], t
+
+
 def maps_of(q: Tensor, scale: Tensor, zero: Tensor) -> native.Maps:
     return native.Maps(flat(q), flat(scale), flat(zero))
 
@@ -134,7 +139,7 @@ class _Conv(torch.autograd.Function):
         threads, at = torch.get_num_threads(), maps_of(x.q, x.scale, x.zero)
         if as_values:
             values = memory.empty_nchw((shape.batch, *size))
-            native.conv(shape, at, flat(weight), flat(bias), flat(nhwc(values)), threads=threads)
+            native.conv(shape, at, flat(weight), flat(bias), place_of(values), threads=threads)
             return values
         made = room(shape.batch, *size)
         native.conv(shape, at, flat(weight), flat(bias), maps_of(*made), threads=threads)
@@ -146,7 +151,7 @@ class _Conv(torch.autograd.Function):
         q, scale, zero, weight = ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
         dx = memory.empty_nchw(q.shape) if of_x else None
-        dw = torch.empty(weight.shape) if of_weight else None
+        dw = memory.empty(tuple(weight.shape)) if of_weight else None
         db = torch.empty(ctx.shape.outputs) if of_bias and ctx.has_bias else None
         native.conv_backward(
             ctx.shape,
@@ -155,7 +160,7 @@ class _Conv(torch.autograd.Function):
             flat(nhwc(g)),
             ctx.key,
             ctx.wide,
-            None if dx is None else flat(nhwc(dx)),
+            None if dx is None else place_of(dx),
             flat(dw),
             flat(db),
             threads=torch.get_num_threads(),

@@ -1,4 +1,4 @@
-"""Memory of large tensors that is used again: activations and gradients have the same sizes in every step.
+"""Memory of large tensors that is used again: activations and gradients, of weights too, have the same sizes in every step.
 
 A C library gives large blocks back to the system as soon as they are free, and the system clears them for the next use: a
 fifth of a step was that. Here a block whose tensor is gone waits for the next tensor of its size. What waits is at most twice

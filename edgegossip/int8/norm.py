@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from edgegossip.int8 import memory
-from edgegossip.int8.functional import Origin, flat, maps_of, nhwc, quantise_maps, room
+from edgegossip.int8.functional import Origin, flat, maps_of, nhwc, place_of, quantise_maps, room
 from edgegossip.int8.norms import chunks_of
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
@@ -41,7 +41,7 @@ class _RangeEvoNorm(torch.autograd.Function):
             maps_of(q, scale, zero),
             native.NormParameters(*map(flat, parameters)),
             flat(nhwc(g)),
-            flat(nhwc(dy)),
+            place_of(dy),
             native.NormParameters(*map(flat, grads)),
             threads=torch.get_num_threads(),
         )
@@ -76,7 +76,7 @@ class _ConvRangeEvoNorm(torch.autograd.Function):
         shape, wide, key = ctx.origin
         of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
         dx = memory.empty_nchw(q.shape) if of_x else None
-        dw = torch.empty(weight.shape) if of_weight else None
+        dw = memory.empty(tuple(weight.shape)) if of_weight else None
         db = torch.empty(shape.outputs) if of_bias and ctx.has_bias else None
         grads = [torch.empty(p.shape) for p in parameters]
         native.conv_evonorm_backward(
@@ -85,7 +85,7 @@ class _ConvRangeEvoNorm(torch.autograd.Function):
             maps_of(y_q, y_scale, y_zero),
             native.NormParameters(*map(flat, parameters)),
             flat(nhwc(g)),
-            None if dx is None else flat(nhwc(dx)),
+            None if dx is None else place_of(dx),
             flat(dw),
             flat(db),
             native.NormParameters(*map(flat, grads)),

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from edgegossip.int8 import memory
-from edgegossip.int8.functional import flat, maps_of, nchw, nhwc, quantise_maps, room
+from edgegossip.int8.functional import flat, maps_of, nchw, nhwc, place_of, quantise_maps, room
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
 
@@ -44,7 +44,7 @@ class _MaxPool(torch.autograd.Function):
         (tap,) = ctx.saved_tensors
         s = ctx.shape
         dx = memory.empty_nchw((s.batch, s.height, s.width, s.channels))
-        native.max_pool_backward(s, flat(tap), flat(nhwc(g)), flat(nhwc(dx)), threads=torch.get_num_threads())
+        native.max_pool_backward(s, flat(tap), flat(nhwc(g)), place_of(dx), threads=torch.get_num_threads())
         return dx, None
 
 
@@ -68,9 +68,7 @@ class _AveragePool(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
         s = ctx.shape
         dx = memory.empty_nchw((s.batch, s.height, s.width, s.channels))
-        native.average_pool_backward(
-            s, flat(nhwc(g)), ctx.count_padding, flat(nhwc(dx)), threads=torch.get_num_threads()
-        )
+        native.average_pool_backward(s, flat(nhwc(g)), ctx.count_padding, place_of(dx), threads=torch.get_num_threads())
         return dx, None, None
 
 

@@ -36,9 +36,14 @@ class QuantisedTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, q: Tensor, scale: Tensor, zero: Tensor) -> QuantisedTensor:
-        shape, strides = tuple(q.shape), tuple(q.stride())
+        shape: tuple[int, ...]
+        strides: tuple[int, ...]
         if q.dim() == 4:
-            shape, strides = tuple(shape[k] for k in (0, 3, 1, 2)), tuple(strides[k] for k in (0, 3, 1, 2))
+            batch, height, width, channels = q.shape
+            row = width * channels
+            shape, strides = (batch, channels, height, width), (height * row, 1, row, channels)
+        else:
+            shape, strides = tuple(q.shape), tuple(q.stride())
         made: QuantisedTensor = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=torch.float32)
         made.q, made.scale, made.zero = q, scale, zero
         return made

@@ -127,14 +127,20 @@ struct Backward {
     }
 };
 
-// From [chunks][out][kernel_h][kernel_w][in] to [out][in][kernel_h][kernel_w], chunks in order; into the first of them.
-void gather(const ConvShape& s, float* sums, int64_t chunks, float* out) {
-    const int64_t inputs = s.group_in(), taps = s.kernel_h * s.kernel_w, size = s.weights();
-    for (int64_t k = 1; k < chunks; k++)
-        for (int64_t j = 0; j < size; j++) sums[j] += sums[k * size + j];
-    for (int64_t o = 0; o < s.out; o++, out += inputs * taps)
-        for (int64_t t = 0; t < taps; t++, sums += inputs)
-            for (int64_t i = 0; i < inputs; i++) out[i * taps + t] = sums[i];
+// From [chunks][out][kernel_h][kernel_w][in] to [out][in][kernel_h][kernel_w], chunks in order; an output at a time, which a
+// cache can hold.
+void gather(const ConvShape& s, const float* sums, int64_t chunks, float* out) {
+    const int64_t inputs = s.group_in(), taps = s.kernel_h * s.kernel_w, each = inputs * taps;
+    std::vector<float> total(static_cast<size_t>(each));
+    for (int64_t o = 0; o < s.out; o++, out += each, sums += each) {
+        std::copy_n(sums, each, total.data());
+        for (int64_t k = 1; k < chunks; k++) {
+            const float* const more = sums + k * s.weights();
+            for (int64_t j = 0; j < each; j++) total[size_t(j)] += more[j];
+        }
+        for (int64_t i = 0; i < inputs; i++)
+            for (int64_t t = 0; t < taps; t++) out[i * taps + t] = total[size_t(t * inputs + i)];
+    }
 }
 
 std::vector<std::vector<Phases>> packed(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, const Reach& down, const Reach& across) {

@@ -1,6 +1,7 @@
 #include "int8_norm.hpp"
 
 #include <cmath>
+#include <numeric>
 
 #include "../parallel.hpp"
 #include "int8_work.hpp"
@@ -129,16 +130,23 @@ struct EvoNorm {
         kernels.count_ties(q, chunk() / times, width, w.wide_high.data(), w.wide_low.data(), w.highs.data(), w.lows.data());
         w.up.resize(size_t(width));
         w.down.resize(size_t(width));
+        // By channel, so that these are loops over adjacent values.
+        for (int64_t t = 1; t < times; t++)
+            for (int64_t c = 0; c < s.channels; c++) {
+                w.highs[size_t(c)] += w.highs[size_t(t * s.channels + c)];
+                w.lows[size_t(c)] += w.lows[size_t(t * s.channels + c)];
+            }
         for (int64_t group = 0; group < s.groups; group++) {
-            int32_t highs = 0, lows = 0;
-            const auto for_columns = [&](const auto& task) {
-                for (int64_t t = 0; t < times; t++)
-                    for (int64_t c = 0; c < each(); c++) task(size_t(t * s.channels + group * each() + c));
-            };
-            for_columns([&](size_t j) { highs += w.highs[j], lows += w.lows[j]; });
+            const int64_t first = group * each();
+            const int32_t highs = std::accumulate(w.highs.data() + first, w.highs.data() + first + each(), int32_t(0));
+            const int32_t lows = std::accumulate(w.lows.data() + first, w.lows.data() + first + each(), int32_t(0));
             const float r = w.inverse[size_t(group)], of_range = -factor * r * r * of_inverse[size_t(group)];
-            const float up = of_range / float(highs), down = of_range / float(lows);
-            for_columns([&](size_t j) { w.up[j] = up, w.down[j] = down; });
+            std::fill_n(w.up.data() + first, each(), of_range / float(highs));
+            std::fill_n(w.down.data() + first, each(), of_range / float(lows));
+        }
+        for (int64_t t = 1; t < times; t++) {
+            std::copy_n(w.up.data(), s.channels, w.up.data() + t * s.channels);
+            std::copy_n(w.down.data(), s.channels, w.down.data() + t * s.channels);
         }
         kernels.add_ties(q, chunk() / times, width, w.wide_high.data(), w.wide_low.data(), w.up.data(), w.down.data(),
                          d + k * chunk() * s.channels);

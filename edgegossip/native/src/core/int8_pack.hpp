@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "int8_conv.hpp"
-#include "scratch.hpp"
+#include "pool.hpp"
 
 namespace edgegossip {
 
@@ -23,8 +23,8 @@ std::vector<Phase> phases_of(int64_t size, int64_t kernel, int64_t stride, int64
 // with the sum of every channel's weights.
 struct Panels {
     int64_t rows = 0, steps = 0, panels = 0, together = 2;
-    coding::Scratch<int16_t> values;
-    coding::Scratch<int8_t> bytes;
+    Pooled<int16_t> values;
+    Pooled<int8_t> bytes;
     std::vector<int32_t> sums;
 
     bool of_bytes() const { return together == 4; }

@@ -9,6 +9,7 @@ namespace edgegossip {
 namespace {
 
 constexpr std::align_val_t ALIGNMENT{64};
+constexpr int64_t LEAST = int64_t(1) << 16;  // smaller blocks the C library keeps by itself
 
 void free_all(const std::vector<void*>& blocks) {
     for (void* const block : blocks) ::operator delete(block, ALIGNMENT);
@@ -25,7 +26,9 @@ std::vector<void*>& Pool::blocks_of(int64_t size) {
 }
 
 void* Pool::take(int64_t size) {
+    if (size < LEAST) return ::operator new(size_t(size), ALIGNMENT, std::nothrow);
     const std::lock_guard<std::mutex> guard(lock_);
+    keeps_ = true;
     std::vector<void*>& blocks = blocks_of(size);
     sizes_.splice(sizes_.end(), sizes_, places_[size]);
     void* block = nullptr;
@@ -43,8 +46,10 @@ void* Pool::take(int64_t size) {
 }
 
 void Pool::put(void* block, int64_t size) {
+    if (size < LEAST) return ::operator delete(block, ALIGNMENT);
     const std::lock_guard<std::mutex> guard(lock_);
     used_ -= size;
+    if (!keeps_) return ::operator delete(block, ALIGNMENT);
     waiting_ += size;
     blocks_of(size).push_back(block);
     while (waiting_ > 2 * most_used_) free_oldest();
@@ -62,6 +67,7 @@ void Pool::drop() {
     const std::lock_guard<std::mutex> guard(lock_);
     while (!sizes_.empty()) free_oldest();
     most_used_ = used_;
+    keeps_ = false;
 }
 
 int64_t Pool::waiting_bytes() const {

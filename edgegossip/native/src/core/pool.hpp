@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <list>
 #include <mutex>
+#include <new>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace edgegossip {
@@ -16,7 +18,7 @@ public:
     void* take(int64_t size);
     void put(void* block, int64_t size);
 
-    // Give what waits to the system. What was most in use counts anew.
+    // Give what waits to the system, and until the next take() what comes back. What was most in use counts anew.
     void drop();
 
     int64_t waiting_bytes() const;
@@ -30,10 +32,40 @@ private:
     mutable std::mutex lock_;
     Sizes sizes_;  // the one asked for last at the end
     std::unordered_map<int64_t, Sizes::iterator> places_;
+    bool keeps_ = true;
     int64_t waiting_ = 0, used_ = 0, most_used_ = 0;
 };
 
 // The one that tensors come from; never destroyed, because tensors may outlive everything else.
 Pool& pool();
+
+// As coding::Scratch, from the pool: for memory that lives as long as a call.
+template <class T>
+class Pooled {
+public:
+    Pooled() = default;
+    Pooled(Pooled&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    Pooled& operator=(Pooled&&) = delete;
+    ~Pooled() { release(); }
+
+    // Room for this many; what was there may be lost.
+    void need(int64_t size) {
+        if (size <= size_) return;
+        release();
+        data_ = static_cast<T*>(pool().take(size * int64_t(sizeof(T))));
+        if (data_ == nullptr) throw std::bad_alloc();
+        size_ = size;
+    }
+    T* data() const { return data_; }
+
+private:
+    void release() {
+        if (data_ != nullptr) pool().put(data_, size_ * int64_t(sizeof(T)));
+        data_ = nullptr;
+        size_ = 0;
+    }
+    T* data_ = nullptr;
+    int64_t size_ = 0;
+};
 
 }  // namespace edgegossip
