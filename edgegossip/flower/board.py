@@ -56,6 +56,7 @@ class Board:
         self._answered: _Answered | None = None
         self._report: dict[str, Value] = {}
         self.round = 0
+        self.instance = ""  # of the run, see protocol.Hello
 
     @property
     def run_id(self) -> bytes:
@@ -90,6 +91,7 @@ class Board:
             "training": dict(self.workload.snapshot()),
             "codec": self._codec_state,
             "sequence": self._sequence,
+            "instance": self.instance,
             "answered": None if done is None else [done.round, done.model_crc, done.array.data, done.report],
         }
 
@@ -99,6 +101,7 @@ class Board:
         require_fit(found["codec"], self._channel.codec.init(layout), layout)
         self.workload.restore(found["training"])
         self._codec_state, self._sequence, self.round = found["codec"], int(found["sequence"]), int(found["round"])
+        self.instance = str(found.get("instance", ""))
         if found["answered"] is not None:
             round, crc, data, report = found["answered"]
             array = Array(dtype="float32", shape=(layout.size,), stype=STYPE, data=bytes(data))

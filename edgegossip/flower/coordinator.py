@@ -7,6 +7,7 @@ that records and errors need no detour and nothing can be left behind.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -77,6 +78,7 @@ class Coordinator:
         superlink: SuperLink | None = None,
     ) -> None:
         layout.check(initial)
+        self._progress = None if keeper is None else keeper.load()
         self._plan = Plan(
             recipe,
             layout,
@@ -85,6 +87,7 @@ class Coordinator:
             evaluate,
             strategy,
             record_boards,
+            os.urandom(8).hex() if self._progress is None else self._progress.instance,
         )
         self._initial, self._boards, self._sink, self._folder = initial, tuple(boards), sink, folder
         self._host = recipe.network.host if host is None else host
@@ -92,7 +95,6 @@ class Coordinator:
         self._insecure, self._keeper, self._credentials = insecure, keeper, credentials
         self._join_s = recipe.server.join_s or join_s
         self._return_s, self._on_model = return_s, on_model
-        self._progress = None if keeper is None else keeper.load()
         self._stop = threading.Event()
         self._over = threading.Event()  # not Thread.join: interrupted by Ctrl-C, that takes a live thread for dead
         self._superlink = superlink
@@ -209,6 +211,7 @@ class Coordinator:
             down_id=plan.downlink.wire_id,
             down_params=plan.downlink.wire_params(),
             profiles=plan.record_boards,
+            instance=plan.instance,
         )
         least = min(plan.recipe.server.min_nodes, len(self._boards))
         names = doorkeeper.name_of if self._credentials is not None else None

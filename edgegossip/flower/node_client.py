@@ -211,6 +211,7 @@ class NodeClient:
             self._board, workload = None, self._make_workload()
         if self._board is None or self._board.run_id != hello.run_id:
             self._board = self._begin(workload, hello)  # else a coordinator that was started again goes on
+        self._board.instance = hello.instance
         return protocol.hello_answer(self._name), lambda: self._joined(workload.layout.size)
 
     def _begin(self, workload: Workload, hello: protocol.Hello) -> Board:
@@ -224,7 +225,7 @@ class NodeClient:
         self._keeper.restore(board)
         if not _anew(board, hello):
             return board
-        text = f"{self._name} begins anew, as the coordinator does; its checkpoint was of round {board.round}"
+        text = f"{self._name} begins anew, as the coordinator did; its checkpoint was of round {board.round} of another run"
         self._sink.event(self._name, "discarded", text)
         workload.restore(before)
         return self._new_board(workload, hello)
@@ -254,6 +255,8 @@ class NodeClient:
 def _anew(board: Board, hello: protocol.Hello) -> bool:
     """Whether the run has begun again since this board took part. A coordinator that lost more than a round does not count:
     a momentum that is some rounds ahead is better than none."""
+    if board.instance and hello.instance and board.instance != hello.instance:
+        return True
     return hello.round == 0 and board.round > 0
 
 

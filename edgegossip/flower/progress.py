@@ -28,6 +28,7 @@ class Progress:
     evaluations: int = 0  # asked for so far
     evaluate_next: Round | None = None  # the model after this round is to be evaluated
     records: Mapping[NodeId, tuple[Round, Mapping[str, Value]]] = field(default_factory=dict)  # that wait for a profile
+    instance: str = ""  # see protocol.Hello
 
     def plain(self) -> dict[str, Any]:
         """Arrays, numbers and texts only."""
@@ -41,6 +42,7 @@ class Progress:
             "levels": None if levels is None else [levels.loss, list(levels.first or ()), levels.levels],
             "evaluations": self.evaluations,
             "evaluate_next": self.evaluate_next,
+            "instance": self.instance,
             "records": {name: [round, dict(values)] for name, (round, values) in self.records.items()},
         }
 
@@ -66,6 +68,7 @@ class Progress:
                 int(found["evaluations"]),
                 found["evaluate_next"],
                 {name: (int(round), dict(values)) for name, (round, values) in found.get("records", {}).items()},
+                str(found.get("instance", "")),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, LocalError) as error:
             raise DataError(f"the coordinator's checkpoint cannot be used: {error}") from None

@@ -39,6 +39,7 @@ class Hello:
     down_params: bytes
     round: int = 0  # that comes next
     profiles: bool = False  # are wanted of boards: nobody else keeps their records
+    instance: str = ""  # which of several runs of the same recipe it is, drawn when it began; empty: not known
 
     def content(self) -> RecordDict:
         fields: dict[str, str | int | bytes] = {
@@ -53,6 +54,7 @@ class Hello:
             "down-params": self.down_params,
             "round": self.round,
             "profiles": self.profiles,
+            "instance": self.instance,
         }
         return RecordDict({ASK: ConfigRecord(dict(fields))})
 
@@ -70,6 +72,7 @@ class Hello:
             down_params=_field(fields, "down-params", bytes),
             round=_field(fields, "round", int),
             profiles=bool(fields.get("profiles")),
+            instance=_text(fields, "instance") if "instance" in fields else "",
         )
 
     def check(self, layout_hash: int, codec: Codec[Any], down: Codec[Any], run_id: bytes | None = None) -> None:

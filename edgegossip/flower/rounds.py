@@ -52,6 +52,7 @@ class Plan:
     evaluate: Evaluate | None = None  # the coordinator's own; None: boards evaluate
     strategy: Strategy | None = None  # None: the recipe's
     record_boards: bool = False  # a record a board and round of what its update says
+    instance: str = ""  # see protocol.Hello
 
     @property
     def downlink(self) -> Codec[Any]:
@@ -124,6 +125,7 @@ class Rounds:
             self._evaluations.asked,
             self._evaluations.wanted,
             {} if self.records is None else self.records.waiting,
+            self._plan.instance,
         )
 
     def _round(self, round: Round, x: Vec) -> Vec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -118,3 +119,45 @@ def test_a_board_begins_anew_only_when_the_run_does(
     assert client._board.round == (2 if goes_on else 0)
     assert len(sink.texts("discarded")) == (0 if goes_on else 1)
     client._close_keeper(over=False)
+
+
+@pytest.mark.parametrize(("before", "now", "goes_on"), [("aa", "bb", False), ("aa", "aa", True), ("", "bb", True)])
+@pytest.mark.parametrize("lives", [False, True])
+def test_a_board_begins_anew_in_another_run_of_the_same_recipe_whatever_its_round(
+    before: str, now: str, goes_on: bool, lives: bool, in_run: int, sink: Memory, tmp_path: Path
+) -> None:
+    """The new one is some rounds on when the board joins it. `lives`: the board's process has seen both."""
+
+    def keeper(layout: Layout, run_id: bytes) -> BoardKeeper:
+        return BoardKeeper("board-0", tmp_path / "k", layout, run_id, ("board-0",), CheckpointSection(), sink)
+
+    codec, down = codecs.get("co3"), codecs.get("fp32")
+
+    def client() -> NodeClient:
+        return NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codec, sink, make_keeper=keeper)
+
+    def greet(board: NodeClient, instance: str, round: int) -> Board:
+        hello = Hello(
+            RUN, toy.LAYOUT.hash, "co3", codec.wire_id, codec.wire_params(), 9, down.wire_id, down.wire_params(), round
+        )
+        content = replace(hello, instance=instance).content()
+        board._query(Message(content, dst_node_id=3, message_type="query"))
+        assert board._board is not None and board._keeper is not None
+        return board._board
+
+    one = client()
+    board = greet(one, before, 0)
+    for round in range(3):
+        _answer(board, round)
+        assert one._keeper is not None
+        one._keeper.save(board)
+    two = one
+    if not lives:
+        one._close_keeper(over=False)
+        two = client()
+    again = greet(two, now, 5)
+    assert again.round == (2 if goes_on else 0) and again.instance == now
+    if not goes_on:
+        assert _answer(again, 5) == _answer(_board(), 5)  # nothing of the other run
+        assert sink.texts("discarded")
+    two._close_keeper(over=False)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from edgegossip import codecs
+from edgegossip import recipe as recipes
 from edgegossip.checkpoint.memory import from_bytes, to_bytes
 from edgegossip.codecs.levels import LevelRule, levels_for
+from edgegossip.flower import Coordinator, CoordinatorKeeper
 from edgegossip.flower.combine import Through, combiner, make_strategy
 from edgegossip.flower.payload import Channel
 from edgegossip.flower.progress import Progress
@@ -15,8 +19,9 @@ from edgegossip.flower.sampling import sample
 from edgegossip.flower.server_levels import ServerLevels
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.recipe import ServerSection
+from edgegossip.recipe import CheckpointSection, ServerSection
 from edgegossip.types import ConfigError, DataError
+from tests.flower.conftest import Memory
 
 LAYOUT = Layout.of([TensorSpec("a", (5, 2))])
 
@@ -57,9 +62,10 @@ def test_progress_survives_bytes_with_the_strategys_moments() -> None:
     strategy.m_t, strategy.v_t = {"a": np.ones((5, 2))}, {"a": np.full((5, 2), 2.0)}  # type: ignore[attr-defined]
     levels = ServerLevels(20, 0.9, 1.5, (2.0, 0.1), 17)
     x = np.arange(LAYOUT.size, dtype=np.float32)
-    progress = Progress(7, x, x + 1, made.snapshot(), levels, 3, 6, {"pi": (6, {"train/loss": 0.5})})
+    progress = Progress(7, x, x + 1, made.snapshot(), levels, 3, 6, {"pi": (6, {"train/loss": 0.5})}, "ab12")
     again = Progress.from_plain(from_bytes(to_bytes(progress.plain())), LAYOUT, ServerLevels(20, 0.9))
     assert (again.round, again.levels, again.evaluations, again.evaluate_next) == (7, levels, 3, 6)
+    assert again.instance == "ab12"
     assert again.records == {"pi": (6, {"train/loss": 0.5})}
     np.testing.assert_array_equal(again.reference, x + 1)
     other = combiner(make_strategy("fedadam", {"eta": 0.01}), channel, uniform=False)
@@ -75,6 +81,23 @@ def test_strategies_give_back_what_they_keep(name: str) -> None:
     other = combiner(make_strategy(name, {}), channel, uniform=False)
     other.restore(made.snapshot())
     assert other.snapshot().keys() == made.snapshot().keys()
+
+
+def test_a_run_has_a_number_of_its_own_that_outlives_its_coordinator(tmp_path: Path, sink: Memory) -> None:
+    recipe, codec = recipes.from_dict({"run": {"mode": "server"}}), codecs.get("fp32")
+
+    def begin(folder: str) -> Coordinator:
+        keeper = CoordinatorKeeper(tmp_path / folder, LAYOUT, b"r" * 16, ("a",), codec, CheckpointSection(), sink)
+        x = np.zeros(LAYOUT.size, np.float32)
+        return Coordinator(recipe, LAYOUT, x, ["a"], sink, tmp_path, run_id=b"r" * 16, keeper=keeper)
+
+    first = begin("one")
+    number = first._plan.instance
+    assert number and begin("two")._plan.instance != number
+    assert first._keeper is not None
+    first._keeper.save(Progress(3, np.zeros(LAYOUT.size, np.float32), instance=number))
+    first._keeper.close(over=False)
+    assert begin("one")._plan.instance == number
 
 
 def test_mistakes_are_named() -> None:
