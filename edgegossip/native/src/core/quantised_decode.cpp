@@ -155,7 +155,7 @@ int64_t decode_runs(const Target& t, Range r, const Body& body, LastTable* last,
     if (used == 0) return BAD_TABLE;
     *last = {1, lengths};
     const RunShape shape = run_shape(t.q, k);
-    const TokenEntry* const table = token_table(lengths, shape);
+    const TokenTable table = token_table(lengths, shape, t.n);
     std::vector<const uint8_t*> starts;
     if (const int64_t error = find_blocks({r.p + 1 + used, r.end}, t.n, run_block_size, &starts)) return error;
     return each_task(blocks_of(t.n), threads, t.q, t.n, [&](int64_t b, Slot* slot) {

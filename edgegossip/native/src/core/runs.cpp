@@ -67,7 +67,7 @@ int64_t run_block_size(const uint8_t* p, const uint8_t* end, int64_t n) {
     return size <= end - p ? size : 0;
 }
 
-bool read_run_block(const Runs& kernels, const uint8_t* p, const uint8_t* end, int64_t n, const TokenEntry* table, const RunShape& shape,
+bool read_run_block(const Runs& kernels, const uint8_t* p, const uint8_t* end, int64_t n, const TokenTable& table, const RunShape& shape,
                     uint8_t* symbols, const void* soon) {
     const int streams = run_streams_of(n);
     int64_t sizes[4] = {};
@@ -112,13 +112,57 @@ void make_token_table(const CodeLengths& lengths, const RunShape& shape, TokenEn
     table_work() += filled + next_place;
 }
 
+// With fewer values, since the last of its kind, a table of several items does not pay.
+constexpr int64_t SEVERAL_ITEMS_FROM = 262144;
+
+// An item as its window begins; `bits` beyond any window when it is longer.
+struct Item {
+    uint8_t bits, values, code;
+};
+constexpr uint8_t TOO_LONG = ITEMS_WINDOW_BITS + 1;
+
+Item first_item(const TokenEntry* table, uint32_t window, uint32_t run_bits) {
+    const TokenEntry e = table[window & uint32_t(RUN_WINDOWS - 1)];
+    const uint32_t bits = (e & 63) + run_bits;
+    if (e >> 31 != 0 || bits > ITEMS_WINDOW_BITS) return {TOO_LONG, 0, 0};
+    const uint32_t low = window >> (e & 63) & ((1u << run_bits) - 1);
+    return {uint8_t(bits), uint8_t(((e >> 24 & 15) << run_bits) + low + 1), uint8_t(e >> 8)};
+}
+
+// Without branches on the data, which would be missed.
+void make_items_table(const TokenEntry* tokens, uint32_t run_bits, ItemsEntry* table) {
+    Item first[ITEMS_WINDOWS];
+    for (uint32_t window = 0; window < ITEMS_WINDOWS; window++) first[window] = first_item(tokens, window, run_bits);
+    for (uint32_t window = 0; window < ITEMS_WINDOWS; window++) {
+        const Item one = first[window];
+        uint32_t bits = one.bits, values = one.values, code = one.code;
+        uint64_t places = 0, codes = 0;
+        for (int k = 0; k < 3; k++) {
+            places |= uint64_t(values - 1) << (16 + 8 * k);
+            codes |= uint64_t(code) << (40 + 8 * k);
+            if (k == 2) break;
+            const Item next = first[window >> (bits & 15)];
+            const bool fits = (bits + next.bits <= ITEMS_WINDOW_BITS) & (values + next.values <= MOST_ITEMS_VALUES);
+            const uint32_t all = 0u - uint32_t(fits);
+            bits += next.bits & all;
+            values += next.values & all;
+            code ^= (code ^ next.code) & all;
+        }
+        table[window] = one.bits == TOO_LONG ? ITEMS_LONG : bits | uint64_t(values) << 8 | places | codes;
+    }
+    table_work() += 4 * ITEMS_WINDOWS;
+}
+
 }  // namespace
 
-const TokenEntry* token_table(const CodeLengths& lengths, const RunShape& shape) {
+TokenTable token_table(const CodeLengths& lengths, const RunShape& shape, int64_t n) {
     struct Made {
         CodeLengths lengths;
         int32_t bits, max_level;
+        int32_t several_run_bits;  // or -1
+        int64_t values;            // since the last table of several items
         TokenEntry entries[RUN_ENTRIES];
+        ItemsEntry several[ITEMS_WINDOWS];
     };
     thread_local std::unique_ptr<Made> last;
     const bool known = last != nullptr && last->bits == shape.bits && last->max_level == shape.max_level &&
@@ -129,8 +173,16 @@ const TokenEntry* token_table(const CodeLengths& lengths, const RunShape& shape)
         last->lengths = lengths;
         last->bits = shape.bits;
         last->max_level = shape.max_level;
+        last->several_run_bits = -1;
+        last->values = 0;
     }
-    return last->entries;
+    last->values += n;
+    if (last->values >= SEVERAL_ITEMS_FROM && last->several_run_bits != shape.run_bits && shape.run_bits <= MOST_ITEMS_RUN_BITS && shape.bits <= 8) {
+        make_items_table(last->entries, uint32_t(shape.run_bits), last->several);
+        last->several_run_bits = shape.run_bits;
+        last->values = 0;
+    }
+    return {last->entries, last->several_run_bits == shape.run_bits ? last->several : nullptr};
 }
 
 }  // namespace edgegossip::coding

@@ -42,10 +42,10 @@ int64_t write_run_block(const Runs& kernels, const uint32_t* items, const RunIte
 int64_t run_block_size(const uint8_t* p, const uint8_t* end, int64_t n);
 
 // Symbols of a block whose size is known to be good. `end`: of what may be read.
-bool read_run_block(const Runs& kernels, const uint8_t* p, const uint8_t* end, int64_t n, const TokenEntry* table, const RunShape& shape,
+bool read_run_block(const Runs& kernels, const uint8_t* p, const uint8_t* end, int64_t n, const TokenTable& table, const RunShape& shape,
                     uint8_t* symbols, const void* soon);
 
 // As symbol_table, of the tokens of codes of this shape.
-const TokenEntry* token_table(const CodeLengths& lengths, const RunShape& shape);
+TokenTable token_table(const CodeLengths& lengths, const RunShape& shape, int64_t n);
 
 }  // namespace edgegossip::coding

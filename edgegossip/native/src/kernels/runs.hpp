@@ -38,6 +38,21 @@ constexpr int64_t RUN_WINDOWS = int64_t(1) << RUN_WINDOW_BITS;
 constexpr int64_t RUN_AFTER = int64_t(1) << (HUFFMAN_MAX_BITS + 1 - RUN_WINDOW_BITS);
 constexpr int64_t RUN_ENTRIES = RUN_WINDOWS + 256 * RUN_AFTER;
 
+// Whole items that the next ITEMS_WINDOW_BITS bits hold, three at most: byte 0 how many of the bits they take, 1 how many values they
+// stand for, 2 .. 4 places among these and 5 .. 7 their codes; of fewer than three the last one again. Where not even the
+// first ends within, ITEMS_LONG, which takes nothing and gives none.
+using ItemsEntry = uint64_t;
+constexpr int ITEMS_WINDOW_BITS = 11;
+constexpr int64_t ITEMS_WINDOWS = int64_t(1) << ITEMS_WINDOW_BITS;
+constexpr ItemsEntry ITEMS_LONG = 0x80;
+constexpr int MOST_ITEMS_VALUES = 64, MOST_ITEMS_RUN_BITS = 2;  // a run and its code are 16 << k values at most
+static_assert(16 << MOST_ITEMS_RUN_BITS <= MOST_ITEMS_VALUES);
+
+struct TokenTable {
+    const TokenEntry* entries;
+    const ItemsEntry* several;  // or null
+};
+
 struct Runs {
     // The items of a stream of n values, at most 65536: how many, at most 2 n + 1; 2 n + 17 are touched. hist[256] += their tokens.
     int64_t (*items)(const uint8_t* symbols, int64_t n, const RunShape* shape, uint32_t* items, uint32_t* hist);
@@ -48,7 +63,7 @@ struct Runs {
     // Symbols of a block of n values from 1 or 4 streams, which lie one after the other at `in` and have these sizes in bytes;
     // `end`: the end of what may be read. False unless each has its values exactly and is used up to its last byte and padded with
     // zeros. Nothing outside is read or written, whatever the streams hold. `soon`: float32[n], or null, that will be written next.
-    bool (*read)(const uint8_t* in, const int64_t* sizes, int streams, const uint8_t* end, const TokenEntry* table, const RunShape* shape,
+    bool (*read)(const uint8_t* in, const int64_t* sizes, int streams, const uint8_t* end, const TokenTable& table, const RunShape* shape,
                  uint8_t* symbols, int64_t n, const void* soon);
 };
 
