@@ -4,28 +4,24 @@ Flower, so that a study averages in the very same way.
 x' = x + sum_i n_i / n * Q(delta_i). Flower's FedAvg averages the models x + delta_i, which is the same number up to rounding
 and needs a copy of the model for every board.
 
-One board that sends finite nonsense would spoil the model for all. So an update is refused when it is more than `ratio` times as
-long (L2) as the typical one: the median of the round's, with two boards the shorter, with one the last round's. Lengths
-of single updates are only measured when the mean itself is suspiciously long, or nothing is known yet.
+An update out of all proportion is refused (`lengths.py`). Lengths of single updates are only measured when the mean itself is
+longer than usual, or nothing is known yet: what goes unnoticed so cannot move the model further than that.
 """
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from edgegossip.codecs.checks import all_finite, chunks
+from edgegossip.codecs.checks import all_finite
 from edgegossip.flower.channel import Channel
+from edgegossip.flower.lengths import RATIO, Proportion, length
 from edgegossip.frame import Frame
 from edgegossip.types import NodeId, PeerError, Vec
 
-RATIO = 100.0  # honest updates of one round differ by less than a tenth of it, lr warm-up included
-_SUSPICIOUS = 10.0  # a mean so many times as long as the recent ones makes us look at each update
-_MEMORY = 5  # recent means
+_SUSPICIOUS = 4.0  # a mean so many times as long as the shortest since we looked makes us look at each update again
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +45,20 @@ class Averager:
     """Averages round after round and remembers how long updates usually are. `uniform`: every board counts the same."""
 
     def __init__(self, channel: Channel, ratio: float = RATIO, *, uniform: bool = False) -> None:
-        self._channel, self._ratio, self._uniform = channel, ratio, uniform
-        self._recent: deque[float] = deque(maxlen=_MEMORY)  # lengths of means
-        self._typical: float | None = None  # length of one update
+        self._channel, self._uniform = channel, uniform
+        self._proportion = Proportion(ratio)
+        self._usual: float | None = None  # the shortest mean since each update was measured; None: that never was
 
     def __call__(self, base: Vec, shares: Sequence[Share]) -> Averaged:
         """One round's mean, added to float32[n] `base`, which is not changed."""
         refused: dict[NodeId, str] = {}
+        lengths: dict[NodeId, float] = {}
         mean = self._mean(shares, refused)
-        length = _length(mean)
-        if not self._recent or not length <= _SUSPICIOUS * max(self._recent):
-            self._inspect([s for s in shares if s.name not in refused], refused)
+        moved = length(mean)
+        if self._usual is None or not moved <= _SUSPICIOUS * self._usual:
+            lengths = self._inspect(base, [s for s in shares if s.name not in refused], refused)
             mean = self._mean([s for s in shares if s.name not in refused], refused)
-            length = _length(mean)
+            moved = length(mean)
         if len(refused) == len(shares):
             return Averaged(None, refused)
         with np.errstate(over="ignore"):
@@ -69,8 +66,19 @@ class Averager:
         if not all_finite(mean):
             why = "the update is so large that the model would not be finite"
             return Averaged(None, {s.name: refused.get(s.name, why) for s in shares})
-        self._recent.append(length)
+        self._usual = moved if lengths or self._usual is None else min(moved, self._usual)
+        self._proportion.used(v for name, v in lengths.items() if name not in refused)
         return Averaged(mean, refused)
+
+    @property
+    def memory(self) -> tuple[float, float]:
+        """What has to outlive this process: the longest typical length (0: none yet), the usual one of means (-1: none yet)."""
+        return self._proportion.longest, -1.0 if self._usual is None else self._usual
+
+    def restore(self, memory: Iterable[float]) -> None:
+        """What `memory` gave."""
+        longest, usual = memory
+        self._proportion.longest, self._usual = float(longest), None if usual < 0.0 else float(usual)
 
     def _mean(self, shares: Sequence[Share], refused: dict[NodeId, str]) -> Vec:
         """Of all that can be decoded. Those that cannot go to `refused`; they leave the sum as it was."""
@@ -87,33 +95,16 @@ class Averager:
             mean *= np.float32(total / used)
         return mean
 
-    def _inspect(self, shares: Sequence[Share], refused: dict[NodeId, str]) -> None:
-        """Measure every update and refuse those out of all proportion."""
+    def _inspect(self, base: Vec, shares: Sequence[Share], refused: dict[NodeId, str]) -> dict[NodeId, float]:
+        """Measure every update, and refuse those out of all proportion."""
         scratch = np.empty(self._channel.layout.size, np.float32)
         lengths = {}
         for share in shares:
             try:
-                lengths[share.name] = _length(
+                lengths[share.name] = length(
                     self._channel.codec.decode(share.frame.body, self._channel.layout, scratch)
                 )
             except PeerError as error:
                 refused[share.name] = str(error)
-        typical = self._typical_of([length for length in lengths.values() if length > 0.0])
-        for name, length in lengths.items():
-            if typical and length > self._ratio * typical:
-                refused[name] = f"the update is {length / typical:.3g} times as long as the typical one"
-        self._typical = self._typical_of([v for k, v in lengths.items() if k not in refused and v > 0.0])
-
-    def _typical_of(self, lengths: Sequence[float]) -> float | None:
-        if len(lengths) < 2:
-            return self._typical if self._typical is not None else next(iter(lengths), None)
-        return sorted(lengths)[(len(lengths) - 1) // 2]  # the lower median: of two, the shorter
-
-
-def _length(x: Vec) -> float:
-    """L2, summed in double over parts; infinite values give infinity."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = 0.0
-        for part in chunks(x.size):
-            squares += float(np.einsum("i,i->", x[part], x[part]))  # not by BLAS: its threads would spin
-    return math.sqrt(squares) if math.isfinite(squares) else math.inf
+        refused.update(self._proportion.refused(lengths, base))
+        return lengths

@@ -16,10 +16,11 @@ from edgegossip.choices import did_you_mean
 from edgegossip.flower.averaging import Averaged, Averager, Share
 from edgegossip.flower.channel import Channel, finite_sum
 from edgegossip.flower.grid import BoardGrid
+from edgegossip.flower.lengths import Proportion, length
 from edgegossip.flower.payload import ARRAYS
 from edgegossip.flower.records import conform, to_record
 from edgegossip.frame import Aux
-from edgegossip.types import ConfigError, PeerError, Round, Vec
+from edgegossip.types import ConfigError, NodeId, PeerError, Round, Vec
 
 WEIGHT = "num-examples"
 _COMMON: dict[str, Any] = {
@@ -28,6 +29,19 @@ _COMMON: dict[str, Any] = {
     "min_evaluate_nodes": 0,
     "min_available_nodes": 1,
 }
+_INSTEAD = {  # what a strategy is not told, and the recipe's key that does it
+    "fraction_train": "the coordinator chooses boards itself; see server.fraction",
+    "min_train_nodes": "the coordinator chooses boards itself; see server.fraction and server.min_nodes",
+    "min_available_nodes": "the coordinator waits for boards itself; see server.min_nodes",
+    "fraction_evaluate": "the coordinator asks boards to evaluate itself; see the section [evaluation]",
+    "min_evaluate_nodes": "the coordinator asks boards to evaluate itself; see the section [evaluation]",
+    "weighted_by_key": "the coordinator weights updates itself; see server.weighting",
+    "arrayrecord_key": "records have names of the coordinator's own",
+    "configrecord_key": "records have names of the coordinator's own",
+    "train_metrics_aggr_fn": "the coordinator keeps the records itself",
+    "evaluate_metrics_aggr_fn": "the coordinator keeps the records itself",
+}
+_LENGTHS = "edgegossip/lengths"  # in a snapshot: how long updates of the run are
 _MAKERS: dict[str, Callable[..., Strategy]] = {
     "fedavg": FedAvg,
     "fedavgm": flower.FedAvgM,
@@ -46,10 +60,8 @@ def make_strategy(name: str, params: Mapping[str, Any]) -> Strategy:
     """Flower's strategy of this name over whoever is asked; who that is, is the coordinator's business. Raises ConfigError."""
     if name not in _MAKERS:
         raise ConfigError(f"server.strategy = {name}: not one of {', '.join(_MAKERS)}{did_you_mean(name, _MAKERS)}")
-    if clash := sorted(set(params) & set(_COMMON)):
-        raise ConfigError(
-            f"server.strategy_params.{clash[0]}: the coordinator chooses boards itself; see server.fraction"
-        )
+    if clash := sorted(set(params) & set(_INSTEAD)):
+        raise ConfigError(f"server.strategy_params.{clash[0]}: {_INSTEAD[clash[0]]}")
     logging.getLogger("flwr").setLevel(logging.ERROR)  # it would warn that it does not evaluate, which we do
     try:
         return _MAKERS[name](**_COMMON, **params)
@@ -90,10 +102,11 @@ class Mean:
         return self._average(x, list(shares.values()))
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
-        return {}
+        return {_LENGTHS: np.array(self._average.memory)}
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        del snapshot
+        if _LENGTHS in snapshot:  # checkpoints of earlier versions have none
+            self._average.restore(snapshot[_LENGTHS])
 
 
 class Through:
@@ -102,6 +115,7 @@ class Through:
     def __init__(self, strategy: Strategy, channel: Channel, uniform: bool) -> None:
         self._strategy, self._channel, self._uniform = strategy, channel, uniform
         self._dtypes = {spec.name: "float32" for spec in channel.layout.tensors}
+        self._proportion = Proportion()
 
     def choose(self, round: Round, x: Vec, node_ids: Sequence[int]) -> list[int]:
         arrays = to_record(x, self._channel.layout)
@@ -109,10 +123,15 @@ class Through:
         return [m.metadata.dst_node_id for m in messages]
 
     def combine(self, round: Round, x: Vec, shares: Mapping[int, Share]) -> Averaged:
-        replies, refused = [], {}
+        deltas, refused = self._decoded(shares)
+        lengths = {name: length(delta) for name, delta in deltas.items()}
+        refused |= self._proportion.refused(lengths, x)
+        replies = []
         for node_id, share in shares.items():
+            if share.name in refused:
+                continue
             try:
-                replies.append(self._reply(node_id, share, x))
+                replies.append(self._reply(node_id, share, finite_sum(x, deltas.pop(share.name))))
             except PeerError as error:
                 refused[share.name] = str(error)
         if not replies:
@@ -129,20 +148,30 @@ class Through:
         model = self._channel.layout.flatten({k: a.numpy() for k, a in arrays.items()})
         if not np.isfinite(model).all():
             return Averaged(None, refused | {s.name: "the model would not be finite" for s in shares.values()})
+        self._proportion.used(v for name, v in lengths.items() if name not in refused)
         return Averaged(model, refused)
 
-    def _reply(self, node_id: int, share: Share, x: Vec) -> Message:
-        delta = self._channel.codec.decode(share.frame.body, self._channel.layout)
+    def _decoded(self, shares: Mapping[int, Share]) -> tuple[dict[NodeId, Vec], dict[NodeId, str]]:
+        """Every update that can be decoded, float32[n]; the others' reasons."""
+        deltas, refused = {}, {}
+        for share in shares.values():
+            try:
+                deltas[share.name] = self._channel.codec.decode(share.frame.body, self._channel.layout)
+            except PeerError as error:
+                refused[share.name] = str(error)
+        return deltas, refused
+
+    def _reply(self, node_id: int, share: Share, model: Vec) -> Message:
         aux = share.frame.aux
         metrics = MetricRecord({WEIGHT: 1.0 if self._uniform else share.weight, "train-loss": aux[Aux.LOSS]})
-        record: ArrayRecord = to_record(finite_sum(x, delta), self._channel.layout)
+        record: ArrayRecord = to_record(model, self._channel.layout)
         question = Message(RecordDict(), dst_node_id=node_id, message_type="train")
         question.metadata.__dict__["_message_id"] = f"{node_id}"
         return Message(RecordDict({ARRAYS: record, "metrics": metrics}), reply_to=question)
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """The arrays that the strategy keeps in its attributes: moments, momentum, its own copy of the model."""
-        found: dict[str, NDArray[Any]] = {}
+        found: dict[str, NDArray[Any]] = {_LENGTHS: np.array([self._proportion.longest])}
         for name, value in vars(self._strategy).items():
             for key, array in _arrays(value):
                 found[f"{name}/{key}"] = array
@@ -150,7 +179,11 @@ class Through:
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         grouped: dict[str, dict[str, NDArray[Any]]] = {}
+        if _LENGTHS in snapshot:
+            self._proportion.longest = float(snapshot[_LENGTHS][0])
         for path, array in snapshot.items():
+            if path == _LENGTHS:
+                continue
             name, _, key = path.partition("/")
             grouped.setdefault(name, {})[key] = array
         for name, arrays in grouped.items():

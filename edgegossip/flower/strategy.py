@@ -22,12 +22,13 @@ from edgegossip.codecs.base import Codec
 from edgegossip.flower.averaging import Averager, Share
 from edgegossip.flower.channel import finite_sum
 from edgegossip.flower.downlink import FULL
+from edgegossip.flower.lengths import Proportion, length
 from edgegossip.flower.outgoing import META, Outgoing, Traffic
 from edgegossip.flower.payload import Channel
 from edgegossip.flower.records import all_finite, split_frame
 from edgegossip.flower.server_levels import ServerLevels
 from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.types import PeerError, Round
+from edgegossip.types import PeerError, Round, Vec
 
 Refused = Callable[[Message, str], None]
 
@@ -69,6 +70,7 @@ class CompressedStrategy(Strategy):
         self._levels = ServerLevels.of(codec)
         self._out = Outgoing(downlink or codecs.get(FULL), run_id, self.traffic)
         self._average: Averager | None = None
+        self._proportion = Proportion()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -135,18 +137,30 @@ class CompressedStrategy(Strategy):
 
     def _plain(self, checked: Sequence[tuple[Message, Frame | None]]) -> list[Message]:
         """Replies with plain models, as `inner` aggregates them. It counts failed ones itself."""
-        good: list[Message] = []
-        for reply, frame in checked:
-            if frame is not None:
-                try:
-                    delta = self._codec.decode(frame.body, self._out.record.layout)
-                    model = finite_sum(self._out.model, delta)
-                    reply.content = self._with(reply, lambda rest, model=model: self._out.record.restore(model, rest))  # type: ignore[misc]
-                except PeerError as error:
-                    self._on_refused(reply, str(error))
-                    continue
-            good.append(reply)
-        return good
+        deltas: dict[int, Vec] = {}
+        refused: dict[int, str] = {}
+        for k, (_, frame) in enumerate(checked):
+            try:
+                if frame is not None:
+                    deltas[k] = self._codec.decode(frame.body, self._out.record.layout)
+            except PeerError as error:
+                refused[k] = str(error)
+        lengths = {k: length(delta) for k, delta in deltas.items()}
+        refused |= self._proportion.refused(lengths, self._out.model)
+        for k in sorted(deltas.keys() - refused.keys()):
+            try:
+                self._fill(checked[k][0], deltas.pop(k))
+            except PeerError as error:
+                refused[k] = str(error)
+        for k in sorted(refused):
+            self._on_refused(checked[k][0], refused[k])
+        self._proportion.used(v for k, v in lengths.items() if k not in refused)
+        return [reply for k, (reply, _) in enumerate(checked) if k not in refused]
+
+    def _fill(self, reply: Message, delta: Vec) -> None:
+        """The model in place of the frame. Raises PeerError."""
+        model = finite_sum(self._out.model, delta)
+        reply.content = self._with(reply, lambda rest: self._out.record.restore(model, rest))
 
     def _with(self, reply: Message, restore: Callable[[dict[str, Array]], ArrayRecord]) -> RecordDict:
         content = RecordDict(dict(reply.content))

@@ -86,6 +86,35 @@ def test_a_single_board_is_held_against_its_own_past() -> None:
     assert made.model is None and list(made.refused) == ["b"]
 
 
+def test_a_liar_cannot_grow_step_by_step_to_what_is_refused_at_once() -> None:
+    channel = _channel()
+    average, x, first = Averager(channel), X, 0
+    for round in range(30):
+        deltas = _deltas(4)
+        deltas[2] = (deltas[2] * 3.0**round).astype(np.float32)
+        made = average(x, [_share(channel, f"b{k}", d) for k, d in enumerate(deltas)])
+        assert made.model is not None
+        x = made.model
+        first = first or (round if made.refused else 0)
+    assert 0 < first <= 6 and made.refused.keys() == {"b2"}
+    assert float(np.abs(x - X).max()) < 100.0
+
+
+def test_two_that_start_with_very_different_updates_are_both_heard() -> None:
+    channel = _channel()
+    average = Averager(channel)
+    for _ in range(3):
+        a, b = _deltas(2)
+        made = average(X, [_share(channel, "a", (1e-5 * a).astype(np.float32)), _share(channel, "b", b)])
+        assert not made.refused
+    again = Averager(channel)
+    again.restore(average.memory)
+    for one in (average, again):
+        a, b = _deltas(2)
+        made = one(X, [_share(channel, "a", a), _share(channel, "b", (1e6 * b).astype(np.float32))])
+        assert list(made.refused) == ["b"] and "of the run so far" in made.refused["b"]
+
+
 def test_what_would_overflow_is_refused_and_zeros_are_welcome() -> None:
     channel = _channel()
     huge = np.full(LAYOUT.size, 3e38, np.float32)

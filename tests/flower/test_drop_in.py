@@ -282,3 +282,30 @@ def test_server_side_privacy_wraps_inside(in_run: int) -> None:
     )
     plain, _ = _rounds(FedAvg(**CONFIG), lambda m: _app(m, _context()), rounds=1)
     np.testing.assert_allclose(arrays["bias"].numpy(), plain["bias"].numpy(), atol=2e-3)
+
+
+@pytest.mark.parametrize("make", [FedAvg, FedAdam, FedMedian, FedTrimmedAvg, Krum])
+def test_no_strategy_sees_an_update_out_of_all_proportion(make: Any, in_run: int) -> None:
+    refused: list[tuple[int, str]] = []
+    strategy = compressed(
+        make(**CONFIG),
+        codecs.get("fp32"),
+        on_refused=lambda reply, reason: refused.append((reply.metadata.src_node_id, reason)),
+    )
+    mod, each, asked = compression_mod(codecs.get("fp32")), Contexts(), [0]
+
+    def app(message: Message, context: Context) -> Message:
+        reply = _app(message, context)
+        if message.metadata.dst_node_id == 4 and message.content["config"]["server-round"] == 2:
+            asked[0] += 1
+            record = {
+                k: a if k.startswith("bn") else Array((a.numpy() * np.float32(1e25)).astype(np.float32))
+                for k, a in reply.content["arrays"].items()
+            }
+            reply.content["arrays"] = ArrayRecord(record)
+        return reply
+
+    arrays, _ = _rounds(strategy, lambda m: mod(m, each[m.metadata.dst_node_id], app))
+    assert asked == [1] and [who for who, _ in refused] == [4]
+    assert "times as long as the typical one" in refused[0][1]
+    assert np.abs(arrays["bias"].numpy()).max() < 10.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,35 @@ def test_a_bad_update_is_refused_with_the_reason_and_the_round_goes_on(spoil: An
     used = [values["server/used"] for _, _, values in sink.records if "server/used" in values]
     assert used == [4, 4, 3, 4] and np.isfinite(x).all()
     assert np.abs(x - toy.fedavg(4, 4, run.initial)).max() < 0.5
+
+
+@pytest.mark.parametrize(
+    "strategy", ["fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedmedian", "fedtrimmedavg", "krum", "multikrum"]
+)
+@pytest.mark.parametrize("factor", [1e5, 1e25])
+def test_no_strategy_sees_an_update_out_of_all_proportion(strategy: str, factor: float, sink: Memory) -> None:
+    params = {"server_momentum": 0.5} if strategy == "fedavgm" else {}
+    run = Run(sink, boards=5, rounds=6, server={"strategy": strategy, "strategy_params": params})
+    run.boards[2].spoil = {3: _with(lambda f: _values(f, factor))}
+    x = run.play()
+    (text,) = sink.texts("refused")
+    assert text.startswith("refused the update of board-2: ") and "times as long as the typical one" in text
+    steps = [np.abs(b.model - a.model).max() for a, b in pairwise(run.saved)]
+    assert min(steps) > 0.0 and max(steps) < 2.0 and np.isfinite(x).all()
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedmedian"])
+def test_of_two_boards_one_may_be_nearly_done(strategy: str, sink: Memory) -> None:
+    run = Run(sink, boards=2, rounds=8, server={"strategy": strategy})
+    run.boards[0].spoil = dict.fromkeys(range(8), _with(lambda f: _values(f, 1e-5)))
+    run.boards[1].spoil = {5: _with(lambda f: _values(f, 1e5))}
+    run.play()
+    (text,) = sink.texts("refused")
+    assert text.startswith("refused the update of board-1: ") and "times as long as the typical one of the run" in text
+    again = Run(Memory(), boards=2, rounds=8, server={"strategy": strategy})
+    again.boards[1].spoil = run.boards[1].spoil
+    again.play(run.saved[4])  # the first round of a process that has seen no honest one
+    assert len(again.sink.texts("refused")) == 1
 
 
 def test_a_board_that_is_refused_again_and_again_is_left_out_and_comes_back(sink: Memory) -> None:

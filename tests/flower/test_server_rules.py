@@ -105,6 +105,12 @@ def test_mistakes_are_named() -> None:
         make_strategy("fedadam", {"etta": 1})
     with pytest.raises(ConfigError, match="server.fraction"):
         make_strategy("fedavg", {"min_train_nodes": 2})
+    with pytest.raises(ConfigError, match="server.strategy_params.fraction_train: .*server.fraction"):
+        make_strategy("fedmedian", {"fraction_train": 0.5})
+    with pytest.raises(ConfigError, match="server.strategy_params.fraction_evaluate: .*evaluation"):
+        make_strategy("fedavg", {"fraction_evaluate": 0.5})
+    with pytest.raises(ConfigError, match="server.strategy_params.weighted_by_key: .*server.weighting"):
+        make_strategy("fedadam", {"weighted_by_key": "loss"})
     with pytest.raises(ConfigError, match="did you mean fedadam"):
         make_strategy("fedadm", {})
     for wrong in ({}, {"format": 2}, {"format": 1, "round": 1, "model": np.zeros(3, np.float32), "reference": None}):
