@@ -19,8 +19,8 @@ from edgegossip.cli.options import JSON, PLOTS, RUNS, SETTINGS
 @click.option(
     "--boards",
     default="",
-    metavar="A,B,...",
-    help="Names of the boards; default: the fleet's, or board-0, board-1, ...",
+    metavar="N|A,B,...",
+    help="How many boards, or their names; default: the fleet's, or board-0, board-1, ... as many as run.nodes.",
 )
 @click.option(
     "--fleet",
@@ -60,14 +60,16 @@ def coordinator(
 
     \b
     Examples:
-      edgegossip coordinator quickstart-server
+      edgegossip coordinator quickstart-server --boards 4
       edgegossip coordinator quickstart-server --host 0.0.0.0 --fleet fleet --boards pi-01,pi-02,pi-03,pi-04
-    and on every board:
-      edgegossip node quickstart-server --name pi-01 --boards pi-01,pi-02,pi-03,pi-04 --coordinator HOST:8000 --identity identity
+    and on every board, which is told the recipe:
+      edgegossip node --coordinator HOST:8000 --identity identity
     """
     from edgegossip.launch.coordinator import CoordinatorOptions, run_coordinator
     from edgegossip.recipe import load
 
+    if boards.isdecimal():
+        settings, boards = (*settings, f"run.nodes={boards}"), ""
     names = tuple(filter(None, boards.split(",")))
     options = CoordinatorOptions(host, port, names, insecure, Path(runs_dir), plots, as_json, fresh, fleet, identity)
     return run_coordinator(load(recipe, settings), options)

@@ -8,11 +8,13 @@ import click
 
 from edgegossip.cli.options import RUNS, SETTINGS
 
+IDENTITY = Path("identity")
+
 
 @click.command()
 @click.argument("recipe", required=False)
 @SETTINGS
-@click.option("--name", help="This board's name, such as pi-01; unique in the run.")
+@click.option("--name", help="This board's name, such as pi-01; unique in the run. Default: that of its --identity.")
 @click.option(
     "--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT", help="Gossip: where peers reach us."
 )
@@ -26,13 +28,17 @@ from edgegossip.cli.options import RUNS, SETTINGS
 @click.option("--advertise", metavar="HOST[:PORT]", help="With --members or --join: where others reach this board.")
 @click.option("--coordinator", metavar="HOST:PORT", help="Server mode: the coordinator's address.")
 @click.option(
-    "--boards", default="", metavar="A,B,...", help="Server mode: every board's name; default board-0, board-1, ..."
+    "--boards",
+    default="",
+    metavar="A,B,...",
+    help="Server mode, with RECIPE: every board's name; default board-0, board-1, ...",
 )
 @click.option(
     "--identity",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="This board's folder of `edgegossip fleet add`; peers and coordinator must be of the same fleet.",
+    help="This board's folder of `edgegossip fleet add`; peers and coordinator must be of the same fleet. Default with "
+    "--coordinator alone: ./identity where it is there.",
 )
 @click.option(
     "--kit",
@@ -82,7 +88,7 @@ def node(
     """Be one board of a run of RECIPE: a gossip peer, or a client of a coordinator.
 
     One board founds a run of RECIPE with --members; the others --join it through any board that is in it, and need no recipe.
-    Or every board is given the same recipe and the address of every --peer.
+    Or every board is given the same recipe and the address of every --peer. A --coordinator tells its boards the recipe, too.
 
     \b
     Examples:
@@ -90,13 +96,14 @@ def node(
       edgegossip node --join 10.0.0.1:7700 --name pi-02 --listen 0.0.0.0:7700 --identity identity
       edgegossip node quickstart-gossip --name pi-01 --listen 0.0.0.0:7700 --identity identity \\
           --peer pi-02=10.0.0.2:7700 --peer pi-03=10.0.0.3:7700 --peer pi-04=10.0.0.4:7700
-      edgegossip node quickstart-server --name pi-01 --boards pi-01,pi-02,pi-03,pi-04 --identity identity \\
-          --coordinator 10.0.0.9:8000
+      edgegossip node --coordinator 10.0.0.9:8000 --identity identity
     """
     if kit is not None:
         return _of_kit(kit, Path(runs_dir))
+    if coordinator is not None and recipe is None and identity is None and not insecure and IDENTITY.is_dir():
+        identity = IDENTITY
     if name is None:
-        raise click.UsageError("say this board's --name, such as pi-01")
+        name = _name_of(identity)
     from edgegossip.node.main import NodeOptions, run_managed
     from edgegossip.recipe import load
 
@@ -120,13 +127,25 @@ def node(
     if managed and recipe is not None:
         run_managed(load(recipe, settings), options)
         return 0
-    from edgegossip.launch.board import run_board, run_member
+    from edgegossip.launch.board import run_board, run_follower, run_member
 
     if seeds or members is not None:
         return run_member(recipe, settings, members, seeds, options, fresh=fresh)
+    if recipe is None and coordinator is not None:
+        return run_follower(coordinator, settings, options, fresh=fresh)
     if recipe is None:
-        raise click.UsageError("say which RECIPE to run, or --join HOST:PORT of a board that runs one already")
+        raise click.UsageError(
+            "say which RECIPE to run, or --join HOST:PORT of a board that runs one already, or --coordinator HOST:PORT"
+        )
     return run_board(load(recipe, settings), options, fresh=fresh)
+
+
+def _name_of(identity: Path | None) -> str:
+    if identity is None:
+        raise click.UsageError("say this board's --name, such as pi-01, or its --identity")
+    from edgegossip.mesh.security.identity import Identity
+
+    return Identity.load(identity).name
 
 
 def _of_kit(kit: Path, runs: Path) -> int:

@@ -197,6 +197,7 @@ class Coordinator:
             lambda text: self._sink.event(COORDINATOR, "refused", text),
             self.lose,
             news,
+            recipes.to_toml(recipes.with_settings(self._plan.recipe, {"data.dir": ""})),
         )
 
     def _make_exchange(self, link: RunLink, link_to: SuperLink, doorkeeper: Doorkeeper) -> Exchange:

@@ -12,6 +12,7 @@ from typing import Protocol
 from edgegossip.types import NodeId
 
 KEY_DOMAIN = b"edgegossip flower key 1\0"  # what a board signs begins with it
+ASK_DOMAIN = b"edgegossip recipe 1\0"  # and with this when it asks what is run
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from edgegossip.flower.credentials import KEY_DOMAIN, Policy
+from edgegossip.flower.credentials import ASK_DOMAIN, KEY_DOMAIN, Policy
 from edgegossip.profiling.records import Value
 from edgegossip.types import EdgegossipError, NodeId, PeerError
 
@@ -37,9 +37,9 @@ class _Admitted:
 
 
 class Doorkeeper:
-    """`policy` None: without TLS, where nobody asks. `register` gives a key (PEM) to Flower, by name; the board's id there.
-    `refused` hears every refusal in a sentence; `lose` of a board that was revoked, and why; `news` that a board
-    has sent something. All on the keeper's thread."""
+    """`policy` None: without TLS, where nobody shows who it is. `recipe` (TOML) is told to boards that ask for it. `register`
+    gives a key (PEM) to Flower, by name; the board's id there. `refused` hears every refusal in a sentence; `lose` of a board
+    that was revoked, and why; `news` that a board has sent something. All on the keeper's thread."""
 
     def __init__(
         self,
@@ -50,10 +50,11 @@ class Doorkeeper:
         refused: Callable[[str], None],
         lose: Callable[[NodeId, str], None],
         news: Callable[[], None] = lambda: None,
+        recipe: str = "",
     ) -> None:
         self._socket, self._policy, self._boards = line, policy, tuple(boards)
         self._register, self._refused, self._lose = register, refused, lose
-        self._on_news = news
+        self._on_news, self._recipe = news, recipe
         self._admitted: dict[str, _Admitted] = {}  # by key
         self._said: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -134,42 +135,55 @@ class Doorkeeper:
         elif "handshake" in news and self._policy is not None:
             self._say(news["from"], self._policy.explain(news["handshake"]))
         elif "join" in news:
-            why = ""
-            try:
-                self._admit(news["key"], news["proof"], news["time"])
-            except EdgegossipError as error:
-                why = str(error)
-            self._tell({"answer": news["join"], "why": why})
-            if why:
-                self._say(news["from"], why)
+            self._answer(news["join"], news["from"], lambda: self._admit(news["key"], news["proof"], news["time"]))
+        elif "recipe" in news:
+            self._answer(news["recipe"], news["from"], lambda: self._describe(news))
         elif "revoked" in news and self._policy is not None:
-            has, why = 0, ""
-            try:
-                has = self._policy.offer(b64decode(news["list"]))
-            except EdgegossipError as error:
-                why = str(error)
-            self._look(at_once=True)
-            self._tell({"answer": news["revoked"], "why": why, "has": has})
-            if why:
-                self._say(news["from"], why)
+            self._answer(news["revoked"], news["from"], partial(self._take_list, self._policy, news["list"]), has=0)
 
-    def _admit(self, key: str, proof: str, clock: str) -> None:
+    def _answer(self, number: int, asker: str, work: Callable[[], dict[str, Any]], **otherwise: Any) -> None:
+        """With what `work` gives, or why it did not."""
+        try:
+            self._tell({"answer": number, "why": "", **work()})
+        except EdgegossipError as error:
+            self._tell({"answer": number, "why": str(error), **otherwise})
+            self._say(asker, str(error))
+
+    def _take_list(self, policy: Policy, text: str) -> dict[str, Any]:
+        try:
+            return {"has": policy.offer(b64decode(text))}
+        finally:
+            self._look(at_once=True)
+
+    def _admit(self, key: str, proof: str, clock: str) -> dict[str, Any]:
         """Raises EdgegossipError with the reason."""
         if self._policy is None:
             raise PeerError("this coordinator runs without TLS and keys")
+        name, serial = self._who(self._policy, KEY_DOMAIN + key.encode(), proof, clock)
+        if key not in self._admitted:
+            self._admitted[key] = _Admitted(name, serial, self._register(key.encode(), name))
+        return {}
+
+    def _describe(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """What is run here, for a board of this run. Raises EdgegossipError with the reason."""
+        if self._policy is not None:
+            self._who(self._policy, ASK_DOMAIN + asked["time"].encode(), asked["proof"], asked["time"])
+        return {"recipe": self._recipe, "boards": list(self._boards)}
+
+    def _who(self, policy: Policy, data: bytes, proof: str, clock: str) -> tuple[NodeId, int]:
+        """Which board of this run signed `data`, and its certificate's serial number. Raises EdgegossipError."""
         try:
             signature = b64decode(proof, validate=True)
             ahead_s = datetime.fromisoformat(clock).timestamp() - time.time()
         except ValueError:
             raise PeerError("it did not say who it is") from None
-        name, serial = self._policy.examine(KEY_DOMAIN + key.encode(), signature)
+        name, serial = policy.examine(data, signature)
         if name not in self._boards:
             raise PeerError(f"{name} is not a board of this run; the boards are {', '.join(self._boards)}")
         if not -BEHIND_S < ahead_s < AHEAD_S:
             words = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the coordinator's"
             raise PeerError(f"the clock of {name} is {words}: set it and start the board again")
-        if key not in self._admitted:
-            self._admitted[key] = _Admitted(name, serial, self._register(key.encode(), name))
+        return name, serial
 
     def _look(self, at_once: bool = False) -> None:
         """Put out whose certificate was revoked; now and then, unless `at_once`."""

@@ -6,10 +6,12 @@ the coordinator has admitted: it is asked once for every key, over the socket th
 
     here -> coordinator    {"join": number, "key", "proof", "time", "from"}   may this key come in?
                            {"revoked": number, "list", "from"}                a revocation list (base64 of DER)
+                           {"recipe": number, "proof", "time", "from"}        what is run here? (proof: with TLS)
                            {"handshake": reason, "from"}                      somebody did not manage TLS
                            {"sockets": number, "totals": [...] or null}
                            {"news": true}                                     a board has sent something
-    coordinator -> here    {"answer": number, "why": "" or the reason}        to a "revoked" with "has": its list's number
+    coordinator -> here    {"answer": number, "why": "" or the reason}        to a "revoked" with "has": its list's number;
+                                                                              to a "recipe" with "recipe" and "boards"
                            {"out": key}                                       not any more
                            {"sockets": number}                                what have boards' connections carried?
 """
@@ -32,6 +34,7 @@ from typing import Any, Protocol, TypeAlias
 
 JOIN_PATH = "/edgegossip/join"
 REVOKED_PATH = "/edgegossip/revoked"
+RECIPE_PATH = "/edgegossip/recipe"
 RUN_PREFIX = "/edgegossip/run/"
 GATE_VARIABLE = "EDGEGOSSIP_GATE"  # descriptor,0 or 1 with TLS,file of the secret
 TOKEN_HEADER = "x-edgegossip-token"
@@ -92,7 +95,7 @@ class Line:
         threading.Thread(target=self._read, daemon=True, name="gate").start()
 
     def ask(self, what: str, question: dict[str, Any]) -> concurrent.futures.Future[dict[str, Any]]:
-        """`what`: join or revoked. The answer's "why" is empty when all is well."""
+        """`what`: join, revoked or recipe. The answer's "why" is empty when all is well."""
         answer: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
         number = next(self._numbers)
         self._asked[number] = answer
@@ -142,7 +145,9 @@ class Gate:
         self._key_header = key_header.lower().encode()
         self._admitted: set[bytes] = set()
         self._joins = Rate(JOINS_A_SECOND, JOINS_AT_ONCE)
-        self._doors = {JOIN_PATH: self._join, REVOKED_PATH: self._revoked}
+        self._doors = {RECIPE_PATH: self._recipe}
+        if secure:
+            self._doors |= {JOIN_PATH: self._join, REVOKED_PATH: self._revoked}
         self.own: set[tuple[str, int]] = set()  # addresses from which the coordinator itself has come
         line.on_out = lambda key: self._admitted.discard(_header_of(key))
 
@@ -154,11 +159,12 @@ class Gate:
         headers = dict(scope["headers"])
         if hmac.compare_digest(headers.get(TOKEN_HEADER.encode(), b""), self._token):
             self.own.add(tuple(scope["client"]))
-        elif self._secure:
+        else:
             try:
                 if scope["path"] in self._doors:
                     return await _answer(send, 200, "", **await self._doors[scope["path"]](scope, headers, receive))
-                self._check(scope["path"], headers)
+                if self._secure:
+                    self._check(scope["path"], headers)
             except _Refused as refused:
                 return await _answer(send, refused.status, refused.detail)
         if self._express.serves(scope["path"]):
@@ -177,18 +183,27 @@ class Gate:
             raise _Refused(401, NOT_ADMITTED)
         _check_length(headers, MAX_BODY_BYTES)
 
-    async def _join(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, int]:
-        body = await self._body(headers, MAX_JOIN_BYTES, receive)
-        try:
-            document = json.loads(body)
-            asked = {name: str(document[name]) for name in ("key", "proof", "time")}
-        except (ValueError, KeyError, TypeError):
-            raise _Refused(400, "this is not how a board introduces itself") from None
+    async def _join(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
+        asked = await self._said(("key", "proof", "time"), headers, receive)
         await self._ask("join", asked, scope)
         self._admitted.add(_header_of(asked["key"]))
         return {}
 
-    async def _revoked(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, int]:
+    async def _recipe(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
+        """For a board that was told this address and nothing else."""
+        asked = await self._said(("proof", "time") if self._secure else (), headers, receive)
+        answer = await self._ask("recipe", asked, scope)
+        return {name: answer[name] for name in ("recipe", "boards")}
+
+    async def _said(self, names: tuple[str, ...], headers: dict[bytes, bytes], receive: Receive) -> dict[str, str]:
+        body = await self._body(headers, MAX_JOIN_BYTES, receive)
+        try:
+            document = json.loads(body)
+            return {name: str(document[name]) for name in names}
+        except (ValueError, KeyError, TypeError):
+            raise _Refused(400, "this is not how a board introduces itself") from None
+
+    async def _revoked(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
         """From anybody: the list is signed by the fleet's authority, or it changes nothing."""
         body = await self._body(headers, MAX_LIST_BYTES, receive)
         answer = await self._ask("revoked", {"list": b64encode(body).decode()}, scope)
@@ -242,7 +257,7 @@ async def _read(receive: Receive) -> bytes:
             return bytes(body)
 
 
-async def _answer(send: Send, status: int, detail: str, **more: int) -> None:
+async def _answer(send: Send, status: int, detail: str, **more: Any) -> None:
     body = json.dumps({"detail": detail, **more}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status != 200:

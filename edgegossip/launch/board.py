@@ -14,10 +14,18 @@ import click
 
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
-from edgegossip.launch.preflight import FLEET, TORCH_HINT, require
+from edgegossip.launch.preflight import FLEET, FLOWER_HINT, TORCH_HINT, require
 from edgegossip.launch.unfinished import instance_of, kept_unix_s, unfinished
 from edgegossip.mesh import address as addresses
-from edgegossip.node.main import NodeOptions, load_guard, parse_peers, peer_members, run_node
+from edgegossip.node.main import (
+    NodeOptions,
+    check_coordinator,
+    load_guard,
+    load_identity,
+    parse_peers,
+    peer_members,
+    run_node,
+)
 from edgegossip.node.notify import ServiceSink, service
 from edgegossip.node.spec import NodeSpec, check_names, default_members, make_algorithm
 from edgegossip.profiling.environment import environment
@@ -61,6 +69,22 @@ def run_member(
         instance = partial(_instance, names, options, fresh)
         entry = entering.found(recipes.load(recipe, settings), options.name, names, guard, instance)
     return run_board(entry.recipe, replace(options, entry=entry), fresh=fresh)
+
+
+def run_follower(coordinator: str, settings: Sequence[str], options: NodeOptions, *, fresh: bool = False) -> int:
+    """Be a board of whatever the coordinator at HOST:PORT runs: it tells the recipe. As `run_board`."""
+    from edgegossip.node.following import follow
+    from edgegossip.node.server_node import PATIENCE_S
+
+    require("torch", TORCH_HINT)
+    require("flwr", FLOWER_HINT)
+    _check_names(options)
+    if options.members:
+        raise ConfigError("--boards: without RECIPE the coordinator says which boards are in the run; leave it out")
+    options = _with_identity(options)
+    check_coordinator(coordinator, options)
+    recipe, members = follow(coordinator, options.name, load_identity(options), settings, _waits, PATIENCE_S)
+    return run_board(recipe, replace(options, members=members), fresh=fresh)
 
 
 def _instance(members: Sequence[NodeId], options: NodeOptions, fresh: bool, run_id: bytes) -> str:

@@ -169,9 +169,9 @@ def _join_command(recipe: Recipe, options: CoordinatorOptions, address: str, sec
     """What to type on a board; a coordinator that listens everywhere is reached by this machine's own address."""
     host, _, port = address.rpartition(":")
     where = f"ADDRESS:{port}" if options.host in ("0.0.0.0", "::") else f"{host}:{port}"
-    boards = f" --boards {','.join(options.boards)}" if options.boards else ""
-    how = "--identity IDENTITY" if secure else "--insecure" if options.insecure else ""
-    return " ".join(f"edgegossip node {recipe.run.name} --name NAME{boards} --coordinator {where} {how}".split())
+    how = "--identity IDENTITY" if secure else "--name NAME --insecure" if options.insecure else "--name NAME"
+    data = " --set data.dir=DIR" if recipe.data.dir else ""  # each board's own
+    return f"edgegossip node --coordinator {where} {how}{data}"
 
 
 def _named(recipe: Recipe, boards: tuple[NodeId, ...]) -> tuple[NodeId, ...]:

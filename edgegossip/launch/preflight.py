@@ -22,6 +22,7 @@ _WHOLE_MODELS = ("dpsgd", "sgp", "d2", "ad-psgd")
 _ETA_BY_CODEC = ("deep-squeeze", "choco-sgd", "sparse-push", "quant-sgp")
 _COARSE = 0.5  # relative error of a codec from which on whole models suffer
 FLEET = "fleet"  # where `edgegossip fleet init` puts one
+FLOWER_HINT = "pip install 'edgegossip[server]'"
 TORCH_HINT = "pip install torch (any of 2.9 to 2.13 with CPU support will do)"
 
 
@@ -44,7 +45,7 @@ def preflight_server(recipe: Recipe, members: Sequence[NodeId]) -> None:
     if recipe.network.restarts:
         raise ConfigError(f"network.restarts = {recipe.network.restarts}: only gossip boards are started again; say 0")
     require("torch", TORCH_HINT)
-    require("flwr", "pip install 'edgegossip[server]'")
+    require("flwr", FLOWER_HINT)
     codecs.get(recipe.codec.name, **recipe.codec.params)
     for key in ("min_nodes", "quorum"):
         if (asked := getattr(recipe.server, key)) > len(members):

@@ -146,7 +146,7 @@ def join(
         raise PeerError(
             f"the recipe that {told.by} passes on is not that of its run; install the same edgegossip on all boards"
         )
-    recipe = _own_settings(recipe, settings)
+    recipe = own_settings(recipe, settings)
     check_functions(recipe, settings)
     topology = make_topology(recipe, manifest.members).to_json(manifest.members)
     if topology_hash(topology) != manifest.topology:
@@ -222,7 +222,7 @@ def check_functions(recipe: Recipe, settings: Iterable[str]) -> None:
             )
 
 
-def _own_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+def own_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     """What is each board's own matter may be set where it joins. Raises ConfigError."""
     for setting in settings:
         key, equals, text = setting.partition("=")

@@ -139,7 +139,7 @@ def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[Node
         if options.coordinator is None:
             raise ConfigError(f"{recipe.run.name} is a server recipe: say --coordinator HOST:PORT")
         members = _server_members(recipe, options)
-        _check_coordinator(options.coordinator, options)
+        check_coordinator(options.coordinator, options)
         load_identity(options)
         return NodeSpec(recipe, options.name, members, run_id), {}
     if options.entry is not None:
@@ -283,7 +283,7 @@ def _check_name(identity: Identity, options: NodeOptions) -> None:
         )
 
 
-def _check_coordinator(text: str, options: NodeOptions) -> None:
+def check_coordinator(text: str, options: NodeOptions) -> None:
     """Raises ConfigError for an address that is none, and for one elsewhere that is not to be trusted."""
     where = addresses.parse(text, "--coordinator")
     if where.host == "localhost" or where.is_loopback or options.identity is not None or options.insecure:

@@ -53,7 +53,7 @@ def run_client(
         meters=[meters],
         run_id=spec.run_id,
         patience_s=patience_s,
-        credentials=None if identity is None else _credentials(identity),
+        credentials=None if identity is None else board_credentials(identity),
         on_turn=service().alive,
         make_keeper=None if checkpoints is None else partial(_keeper, spec, checkpoints, sink),
         downlink=codecs.get(spec.recipe.server.downlink, **spec.recipe.server.downlink_params),
@@ -61,7 +61,7 @@ def run_client(
     client.run()
 
 
-def _credentials(identity: Identity) -> BoardCredentials:
+def board_credentials(identity: Identity) -> BoardCredentials:
     from edgegossip.mesh.security import tls
 
     return BoardCredentials(tls.caller_context(identity, "coordinator"), identity.sign)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip.node.main import NodeOptions, _check_coordinator
+from edgegossip.node.main import NodeOptions, check_coordinator
 from edgegossip.types import ConfigError
 
 
@@ -16,17 +16,17 @@ def _options(identity: Path | None = None, *, insecure: bool = False) -> NodeOpt
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8000", "localhost:8000", "[::1]:8000"])
 def test_plaintext_to_a_coordinator_on_the_same_machine(address: str) -> None:
-    _check_coordinator(address, _options())
+    check_coordinator(address, _options())
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1:8000", "coordinator.local:8000", "[fe80::1]:8000"])
 def test_plaintext_to_one_elsewhere_has_to_be_asked_for(address: str) -> None:
     with pytest.raises(ConfigError, match=r"anybody on that network can read.*--identity DIR\), or say --insecure"):
-        _check_coordinator(address, _options())
-    _check_coordinator(address, _options(insecure=True))
-    _check_coordinator(address, _options(Path("kit")))
+        check_coordinator(address, _options())
+    check_coordinator(address, _options(insecure=True))
+    check_coordinator(address, _options(Path("kit")))
 
 
 def test_an_address_that_is_none() -> None:
     with pytest.raises(ConfigError, match="--coordinator '10.0.0.1' is not an address: write host:port"):
-        _check_coordinator("10.0.0.1", _options(insecure=True))
+        check_coordinator("10.0.0.1", _options(insecure=True))

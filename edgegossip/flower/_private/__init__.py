@@ -15,7 +15,7 @@ from edgegossip.flower import late
 if TYPE_CHECKING:
     from edgegossip.flower._private.control import register_key, start_run
     from edgegossip.flower._private.fleet import FleetLink
-    from edgegossip.flower._private.link import LinkError
+    from edgegossip.flower._private.link import LinkError, answered, speaks_tls, without_identity
     from edgegossip.flower._private.objects import Incoming
     from edgegossip.flower._private.runtime import NodeSeen, RunLink, is_away
     from edgegossip.flower._private.superlink import flower_superlink
@@ -26,10 +26,13 @@ __all__ = [
     "LinkError",
     "NodeSeen",
     "RunLink",
+    "answered",
     "flower_superlink",
     "is_away",
     "register_key",
+    "speaks_tls",
     "start_run",
+    "without_identity",
 ]
 
 _HOMES = {
@@ -38,10 +41,13 @@ _HOMES = {
     "LinkError": "link",
     "NodeSeen": "runtime",
     "RunLink": "runtime",
+    "answered": "link",
     "flower_superlink": "superlink",
     "is_away": "runtime",
     "register_key": "control",
+    "speaks_tls": "link",
     "start_run": "control",
+    "without_identity": "link",
 }
 
 

@@ -33,7 +33,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from google.protobuf.message import DecodeError
 
 from edgegossip.flower._private.bundle import GIVE_PATH, TAKE_PATH, pack, unpack
-from edgegossip.flower._private.link import ByteMeter, LinkError, answered, connect, post, speaks_tls
+from edgegossip.flower._private.link import ByteMeter, LinkError, answered, connect, post, speaks_tls, without_identity
 from edgegossip.flower._private.objects import Incoming, Objects, bundled
 from edgegossip.flower._private.signing import Signature
 from edgegossip.flower.credentials import KEY_DOMAIN, BoardCredentials
@@ -80,10 +80,7 @@ class FleetLink:
         except (httpx.RemoteProtocolError, httpx.ReadError):
             if not speaks_tls(self._address):
                 raise
-            text = (
-                f"the coordinator at {self._address} speaks TLS: start this board with --identity DIR, the folder that"
-            )
-            raise LinkError(f"{text} `edgegossip fleet add` made for it", gone=False) from None
+            raise without_identity(self._address) from None
         except httpx.HTTPStatusError as error:
             if error.response.status_code == 401:
                 raise  # anything else: it knows this key from before

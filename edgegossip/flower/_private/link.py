@@ -91,6 +91,12 @@ def speaks_tls(address: str) -> bool:
         return False
 
 
+def without_identity(address: str) -> LinkError:
+    """Why a board without TLS gets no answer from a coordinator with it."""
+    text = f"the coordinator at {address} speaks TLS: start this board with --identity DIR, the folder that"
+    return LinkError(f"{text} `edgegossip fleet add` made for it", gone=False)
+
+
 @contextmanager
 def answered(address: str) -> Iterator[None]:
     try:
