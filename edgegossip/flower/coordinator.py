@@ -31,12 +31,14 @@ from edgegossip.flower.superlink import SUPERLINK_LOG, SuperLink, launch
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink
 from edgegossip.recipe import Recipe
-from edgegossip.types import EdgegossipError, NodeId, RunError, Vec
+from edgegossip.types import EdgegossipError, HostError, NodeId, RunError, Vec
 
 JOIN_S = 120.0  # slow boards import torch and read their data in well under this
 REJOIN_S = 60.0  # boards of a run that goes on ask for their coordinator all the time
 STOP_S = 8.0  # for the thread to say goodbye to every board
 CLAIM_S = 10.0
+SAVE_S = 3600.0  # for somebody to make room for the final model
+AGAIN_S = 5.0  # between two tries, each of which is told
 
 
 class Coordinator:
@@ -49,9 +51,10 @@ class Coordinator:
     the coordinator evaluates, not the boards. With `keeper` it goes on from the last round that an earlier process kept; boards
     that do not come back within REJOIN_S are then gone on without. With `credentials` it speaks TLS, and boards take part under
     the names in their certificates. `return_s`: how long it waits for boards to come back when fewer than server.min_nodes are
-    left, unless `lose` has said that they do not. `on_model` gets the final model before boards are told that the run is over, so
-    that no moment is left in which both could be lost. `superlink`: one that has been launched with these settings already;
-    it is this coordinator's from then on.
+    left, unless `lose` has said that they do not. `on_model` gets the final model before it is evaluated, and again every
+    AGAIN_S for SAVE_S while it raises HostError, as on a full disk; `on_over` is called before boards are told that the run is
+    over, so that no moment is left in which both model and checkpoints could be lost. `superlink`: one that has been launched
+    with these settings already; it is this coordinator's from then on.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Coordinator:
         credentials: ServerCredentials | None = None,
         return_s: float = 0.0,
         on_model: Callable[[Vec], None] = lambda model: None,
+        on_over: Callable[[], None] = lambda: None,
         superlink: SuperLink | None = None,
     ) -> None:
         layout.check(initial)
@@ -94,7 +98,7 @@ class Coordinator:
         self._port = recipe.network.port if port is None else port
         self._insecure, self._keeper, self._credentials = insecure, keeper, credentials
         self._join_s = recipe.server.join_s or join_s
-        self._return_s, self._on_model = return_s, on_model
+        self._return_s, self._on_model, self._on_over = return_s, on_model, on_over
         self._stop = threading.Event()
         self._over = threading.Event()  # not Thread.join: interrupted by Ctrl-C, that takes a live thread for dead
         self._superlink = superlink
@@ -217,7 +221,18 @@ class Coordinator:
         least = min(plan.recipe.server.min_nodes, len(self._boards))
         names = doorkeeper.name_of if self._credentials is not None else None
         roster = Roster(self._boards)
-        return Exchange(link, roster, hello, least, self._sink, self._stop, link_to.check, names, self._return_s)
+        return Exchange(
+            link,
+            roster,
+            hello,
+            least,
+            self._sink,
+            self._stop,
+            link_to.check,
+            names,
+            self._return_s,
+            plan.recipe.server.deadline_s,
+        )
 
     def _serve(self, link: RunLink, exchange: Exchange) -> None:
         """The thread."""
@@ -238,9 +253,8 @@ class Coordinator:
             begins = "training starts" if start is None else f"training goes on in round {start.round}"
             self._sink.event(COORDINATOR, "started", f"{begins} with {names}", unix_s=time.time())
             rounds = self._rounds(exchange)
-            model = rounds.run(self._initial, start)
-            self._on_model(model)
-            self._model = model
+            rounds.run(self._initial, start)
+            self._on_over()
             self._end(link, exchange, "the run is complete", None)
             if rounds.records is not None:
                 rounds.records.end(exchange.farewells)
@@ -262,9 +276,25 @@ class Coordinator:
     def _rounds(self, exchange: Exchange) -> Rounds:
         assert self._doorkeeper is not None
         meter = self._doorkeeper.sockets
+        trained = partial(self._trained, exchange)
         if self._keeper is None:
-            return Rounds(self._plan, exchange, self._sink, meter=meter)
-        return Rounds(self._plan, exchange, self._sink, self._keeper.save, self._keeper.settle, meter)
+            return Rounds(self._plan, exchange, self._sink, meter=meter, trained=trained)
+        return Rounds(self._plan, exchange, self._sink, self._keeper.save, self._keeper.settle, meter, trained)
+
+    def _trained(self, exchange: Exchange, model: Vec) -> None:
+        """Hand over the final model, however long the disk has no room for it; boards wait meanwhile. Raises HostError."""
+        until_s = time.monotonic() + SAVE_S
+        while True:
+            try:
+                self._on_model(model)
+                break
+            except HostError as error:
+                if time.monotonic() >= until_s:
+                    raise
+                text = f"{error}: free some space there or mend it; the coordinator holds the trained model and tries again"
+                self._sink.event(COORDINATOR, "waiting", f"{text} every {AGAIN_S:g} s")
+                exchange.rest(AGAIN_S)
+        self._model = model
 
     def _end(self, link: RunLink, exchange: Exchange, words: str, error: str | None) -> None:
         try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from edgegossip.flower.downlink import COORDINATOR
 from edgegossip.flower.quorum import Quorum
 from edgegossip.flower.roster import Change, Member, Roster
 from edgegossip.profiling.records import Sink
-from edgegossip.types import NodeId, PeerError, RunError
+from edgegossip.types import EdgegossipError, NodeId, PeerError, RunError
 
 WATCH_S = 0.5  # between two looks at who is alive
 LOOK_S = 0.25  # between two looks for answers, should nobody say that there are any
@@ -25,6 +26,11 @@ ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
 REGATHER_S = 60.0  # for boards that all went away at once
 BEAT_S = 8.0  # between our own signs of life
 BYE_S = 3.0  # how long boards may take to say goodbye
+DEADLINES, LONGEST = (
+    10,
+    4,
+)  # an answer whose round is over is waited for so many deadlines, or times the longest one so far
+MOST_OVERDUE = 6  # from where on that is not doubled again
 
 
 __all__ = ["COORDINATOR", "Exchange", "Link", "Stopped"]
@@ -51,7 +57,8 @@ class _Sent:
 
     node_id: int
     name: NodeId  # "" for a board that has not said its name
-    what: str  # "hello", "train", "evaluate" or "bye"
+    what: str  # "hello", "bye", or which round it is for
+    at_s: float  # by the monotonic clock
 
 
 class _Watch:
@@ -68,7 +75,7 @@ class _Watch:
 class Exchange:
     """The boards of one run, through one link. Not thread-safe, except for `lose`. `proved`: whose certificate a board (by its
     Flower id) has shown; without it boards are whoever they say. `return_s`: how long boards that fell silent are waited for
-    when too few are left without them."""
+    when too few are left without them. `deadline_s`: that of a round. `on_late` gets answers whose round is over."""
 
     def __init__(
         self,
@@ -81,6 +88,7 @@ class Exchange:
         check: Callable[[], None] = lambda: None,
         proved: Callable[[int], NodeId | None] | None = None,
         return_s: float = 0.0,
+        deadline_s: float = math.inf,
     ) -> None:
         self._link, self.roster, self._hello = link, roster, hello
         self._quorum = Quorum(roster, min_nodes, return_s)
@@ -91,12 +99,20 @@ class Exchange:
         self._told_lost: queue.SimpleQueue[tuple[NodeId, str]] = queue.SimpleQueue()  # from other threads
         self._watched = self._beaten = 0.0
         self._gathering = True
+        self._deadline_s, self._longest_s = deadline_s, 0.0  # the longest that an answer took
+        self._current: set[str] = set()  # questions whose round goes on
+        self.on_late: Callable[[NodeId, Message], None] = lambda name, reply: None
         self.round = 0  # that comes next, for boards that join
 
     @property
     def lost(self) -> dict[NodeId, str]:
         """Boards that are down, and why."""
         return self._quorum.lost
+
+    @property
+    def patience_s(self) -> float:
+        """For an answer that no round waits for."""
+        return max(DEADLINES * self._deadline_s, LONGEST * self._longest_s)
 
     def lose(self, name: NodeId, reason: str) -> None:
         """A board's process is known to be gone. May be called from any thread."""
@@ -133,6 +149,7 @@ class Exchange:
     def idle(self, patience_s: float) -> list[Member]:
         """Boards that can take work: at least `min_nodes`, for which stragglers are waited for. Raises RunError."""
         self.tick()
+        self._take(set(), {})
         watch, announced, short = _Watch(), 0.0, False
         while len(members := self.roster.idle()) < self._quorum.least:
             if self._quorum.short != short:
@@ -149,19 +166,49 @@ class Exchange:
             self.tick()
         return members
 
+    def free(self, but: Container[NodeId]) -> list[NodeId]:
+        """Boards that can take work, without those in `but`. Where there is none now: busy ones are waited for as any answer is,
+        absent ones for `return_s`. Raises RunError when too few boards are left."""
+        watch, announced = _Watch(), 0.0
+        while True:
+            self.tick()
+            self._take(set(), {})
+            up = [m for m in self.roster.up() if m.name not in but]
+            if ready := [m.name for m in up if not m.busy]:
+                return ready
+            names = [m.name for m in up] or [n for n in self._quorum.absent if n not in but]
+            if not names or watch.s > (self.patience_s if up else self._quorum.return_s):
+                return []
+            if watch.s - announced >= ANNOUNCE_S:
+                announced = watch.s
+                missing = ", ".join(names)
+                self._say("waiting", f"waiting for {missing} for {announced:.0f} s", missing=missing)
+            self._link.wait(LOOK_S)
+
+    def rest(self, seconds: float) -> None:
+        """Wait, and be there for boards meanwhile, whoever of them is left. Raises Stopped."""
+        watch = _Watch()
+        while watch.s < seconds:
+            self._link.wait(LOOK_S)
+            try:
+                self.tick()
+            except Stopped:
+                raise
+            except EdgegossipError:
+                time.sleep(LOOK_S)  # what is wrong with the boards or with Flower's server can wait
+
     def ask(
-        self,
-        messages: Mapping[NodeId, Message],
-        what: str,
-        deadline_s: float,
-        patient: frozenset[NodeId] = frozenset(),
-        enough: int = 0,
+        self, messages: Mapping[NodeId, Message], what: str, deadline_s: float, enough: int = 0
     ) -> dict[NodeId, Message]:
         """Send one message a board, and the answers that came before the deadline from boards that are still alive, or the
-        first `enough` of them (0: all).
+        first `enough` of them (0: all). Raises RunError."""
+        self._current = self._send({self.roster_id(n): m for n, m in messages.items()}, what)
+        try:
+            return self._answers(self._current, what, deadline_s, enough)
+        finally:
+            self._current = set()
 
-        Neither holds for boards in `patient`: they are waited for as long as they are alive. Raises RunError."""
-        ids = self._send({self.roster_id(n): m for n, m in messages.items()}, what)
+    def _answers(self, ids: set[str], what: str, deadline_s: float, enough: int) -> dict[NodeId, Message]:
         watch, announced = _Watch(), 0.0
         answers: dict[NodeId, Message] = {}
         while True:
@@ -169,11 +216,11 @@ class Exchange:
             waiting = {sent.name for i, sent in self._outstanding.items() if i in ids}
             if not waiting:
                 return answers
-            if enough and len(answers) >= enough and not waiting & patient:
+            if enough and len(answers) >= enough:
                 names = ", ".join(sorted(waiting))
                 self._say("stragglers", f"{what}: went on with {len(answers)} answers, without {names}", missing=names)
                 return answers
-            if watch.s > deadline_s and not waiting & patient:
+            if watch.s > deadline_s:
                 for name in sorted(waiting):
                     self._say("suspect", f"{what}: went on without {name}: no answer for {deadline_s:g} s", peer=name)
                 return answers
@@ -210,6 +257,7 @@ class Exchange:
         if now - self._watched >= WATCH_S:
             self._watched = now
             self._watch()
+            self._give_up(now)
         self._collect()
         self._quorum.check(len([n for n in self.roster.missing() if n not in self.lost]) if self._gathering else 0)
 
@@ -233,6 +281,20 @@ class Exchange:
         hello = replace(self._hello, round=self.round)
         self._send({i: _message(hello.content(), i) for i in fresh}, "hello")
 
+    def _give_up(self, now_s: float) -> None:
+        """On answers that do not come although their boards are alive: lost on their way, or never made. Those boards are asked
+        again; where that happens again and again, after twice the time each time."""
+        for message_id, sent in list(self._outstanding.items()):
+            member = self.roster.by_id(sent.node_id)
+            if member is None or member.busy != message_id or message_id in self._current:
+                continue
+            patience_s = self.patience_s * 2 ** min(member.overdue, MOST_OVERDUE)
+            if now_s - sent.at_s > patience_s:
+                self._drop(message_id)
+                member.busy, member.overdue = "", member.overdue + 1
+                reason = f"it is alive, and its answer has not come for {patience_s:g} s; it is asked again"
+                self._say("refused", f"{sent.what}: gave up on {sent.name}: {reason}", peer=sent.name)
+
     def _down(self, change: Change) -> None:
         self._quorum.down(change.name, change.reason)
         for message_id in [i for i, sent in self._outstanding.items() if sent.name == change.name]:
@@ -249,7 +311,7 @@ class Exchange:
         for message_id, node_id in zip(ids, messages, strict=True):
             if message_id:
                 member = self.roster.by_id(node_id)
-                self._outstanding[message_id] = _Sent(node_id, member.name if member else "", what)
+                self._outstanding[message_id] = _Sent(node_id, member.name if member else "", what, time.monotonic())
                 if member is not None:
                     member.busy = message_id
         return set(filter(None, ids))
@@ -261,7 +323,9 @@ class Exchange:
             return
         member = self.roster.by_id(sent.node_id)
         if member is not None and member.busy == message_id:
-            member.busy = ""
+            member.busy, member.overdue = "", 0
+        if not reply.has_error() and sent.what not in ("hello", "bye"):
+            self._longest_s = max(self._longest_s, time.monotonic() - sent.at_s)
         if sent.what == "hello":
             self._greeted(sent.node_id, reply)
         elif sent.what != "bye":
@@ -280,6 +344,7 @@ class Exchange:
                 answers[member.name] = reply
             else:
                 self._say("late", f"the answer of {member.name} came after its round was over", peer=member.name)
+                self.on_late(member.name, reply)
 
     def _greeted(self, node_id: int, reply: Message) -> None:
         if is_away(reply):

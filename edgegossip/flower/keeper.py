@@ -85,6 +85,11 @@ class CoordinatorKeeper(_Keeper):
         if self._every and progress.round % self._every == 0:
             self._writer.offer(progress.round, progress.plain())
 
+    def make_room(self) -> bool:
+        """For the final model, on a full disk: only the newest checkpoint stays. Whether others went."""
+        self.settle()
+        return self._store.make_room()
+
     def settle(self) -> None:
         """Wait until what was saved is durable, or cannot be."""
         self._writer.settle(SETTLE_S)

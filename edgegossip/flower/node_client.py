@@ -33,6 +33,7 @@ from edgegossip.types import EdgegossipError, LocalError, NodeId, PeerError
 BEAT_S = 1.5  # between signs of life
 HOLD_S = 2.0  # for how long the coordinator keeps the question for work open when it has none
 PART_S = 0.03  # between two looks at a message whose content is still on its way to the coordinator's SuperLink
+AGAIN_S = 0.5  # before an answer that was refused is sent once more
 ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
 _ERROR_CODE = 3  # Flower's code for an app that raised
 Meter = Callable[[], Mapping[str, Value]]  # values for the metrics record of the round that just ended
@@ -76,6 +77,7 @@ class NodeClient:
         self._profile: MetricRecord | None = None  # of the last round
         self._stop = threading.Event()
         self._rejoin = threading.Event()
+        self._id = 0  # in Flower
 
     def run(self) -> str:
         """Take part until the coordinator says goodbye; its last words.
@@ -85,7 +87,7 @@ class NodeClient:
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what matters is in our own events
         beats = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
         try:
-            self._reach(self._link.join)
+            self._id = self._reach(self._link.join)
             beats.start()
             while (words := self._turn()) is None:
                 pass
@@ -110,23 +112,31 @@ class NodeClient:
         if self._rejoin.is_set():
             self._rejoin.clear()
             time.sleep(0.5)
-            self._reach(self._link.join)
+            self._id = self._reach(self._link.join)
         with self._clock.span("wait"):
             incoming = self._reach(partial(self._link.receive, HOLD_S, partial(self._clock.span, "transmit")))
         return None if incoming is None else self._handle(incoming)
 
     def _reach(self, request: Callable[[], Any]) -> Any:
-        """The answer to a request, asked again while the coordinator is away; every 5 s says so."""
+        """The answer to a request; None when it was refused."""
+        try:
+            return self._patiently(request)
+        except LinkError:
+            if request == self._link.join:
+                raise
+            self._rejoin.set()  # a SuperLink that was restarted does not know us any more
+            return None
+
+    def _patiently(self, request: Callable[[], Any]) -> Any:
+        """The answer to a request, asked again while the coordinator is away; every 5 s says so. Raises LinkError when it is
+        refused."""
         start = announced = time.monotonic()
         while True:
             try:
                 return request()
             except LinkError as error:
-                if not error.gone and request == self._link.join:
-                    raise
                 if not error.gone:
-                    self._rejoin.set()  # a SuperLink that was restarted does not know us any more
-                    return None
+                    raise
                 now = time.monotonic()
                 if now - start > self._patience_s:
                     raise PeerError(
@@ -155,13 +165,13 @@ class NodeClient:
         try:
             answer, after = self._answer(message)
         except EdgegossipError as error:
-            self._push(Message(Error(_ERROR_CODE, str(error)), reply_to=message))
+            self._refusal(Message(Error(_ERROR_CODE, str(error)), reply_to=message))
             if isinstance(error, LocalError):
                 raise  # this board cannot train; a bad message only costs its round
             self._sink.event(self._name, "refused", f"refused a message from the coordinator: {error}")
             return None
         with self._clock.span("transmit"):
-            self._push(Message(answer, reply_to=message))
+            self._give(message, answer)
         return after()
 
     def _fetch(self, incoming: Incoming) -> Message | None:
@@ -177,8 +187,42 @@ class NodeClient:
             time.sleep(PART_S)
         return None
 
-    def _push(self, message: Message) -> None:
-        self._reach(lambda: self._link.reply(message, 0.0))
+    def _give(self, message: Message, answer: RecordDict) -> None:
+        """An answer. Where it is not taken, not even the second time, the coordinator is told that instead: it would wait for it,
+        and not ask again."""
+        reply = Message(answer, reply_to=message)
+        refusal = self._refusal(reply)
+        if refusal is not None and refusal.unknown:
+            return  # as by a SuperLink that was restarted: it does not know the question either
+        if refusal is not None:
+            time.sleep(AGAIN_S)
+            refusal = self._refusal(reply)
+        if refusal is None:
+            return
+        text = f"the coordinator did not take an answer of {self._name}: {refusal}"
+        self._sink.event(self._name, "refused", text)
+        if (
+            self._refusal(Message(Error(_ERROR_CODE, f"its answer was not taken: {refusal}"), reply_to=message))
+            is not None
+        ):
+            self._rejoin.set()
+
+    def _refusal(self, reply: Message) -> LinkError | None:
+        """Push a reply; why it was refused. A SuperLink that does not know this board gets it once more when it does."""
+        for known in (False, True):
+            try:
+                self._patiently(lambda: self._link.reply(reply, 0.0))
+                return None
+            except LinkError as error:
+                if not error.unknown or known or not self._known_again():
+                    return error
+        raise AssertionError
+
+    def _known_again(self) -> bool:
+        """Join once more; whether as the same board in Flower, whose questions are still open."""
+        before = self._id
+        self._id = self._reach(self._link.join)
+        return self._id == before
 
     def _answer(self, message: Message) -> tuple[RecordDict, Callable[[], str | None]]:
         """The reply's content, and what to do once it has been sent."""

@@ -20,6 +20,7 @@ class Member:
     node_id: int
     up: bool = True
     busy: str = ""  # id of the message that it has not answered yet
+    overdue: int = 0  # answers in a row that were given up
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from edgegossip.flower.combine import combiner, make_strategy
 from edgegossip.flower.downlink import Downlink
 from edgegossip.flower.evaluations import Evaluations
 from edgegossip.flower.exchange import COORDINATOR, Exchange
+from edgegossip.flower.final_evaluation import evaluate_final
 from edgegossip.flower.payload import Channel, frame_array, frame_bytes, frame_content
 from edgegossip.flower.progress import Progress
 from edgegossip.flower.quarantine import Quarantine
@@ -62,7 +62,8 @@ class Plan:
 class Rounds:
     """One run from the first model to the last. Round numbers are 0-based here and 1-based in Flower.
 
-    `save` hears how far the run is after every round; `settle` returns when that is safe.
+    `save` hears how far the run is after every round; `settle` returns when that is safe. `trained` gets the final model before
+    anybody evaluates it.
     """
 
     def __init__(
@@ -73,9 +74,11 @@ class Rounds:
         save: Callable[[Progress], None] = lambda progress: None,
         settle: Callable[[], None] = lambda: None,
         meter: Meter = dict,
+        trained: Callable[[Vec], None] = lambda model: None,
     ) -> None:
         self._plan, self._exchange, self._sink, self._save, self._meter = plan, exchange, sink, save, meter
-        self._settle = settle
+        self._settle, self._trained = settle, trained
+        exchange.on_late = self._late
         server = plan.recipe.server
         self._channel = Channel.of(plan.layout, plan.run_id, plan.codec)
         strategy = plan.strategy or make_strategy(server.strategy, server.strategy_params)
@@ -102,6 +105,7 @@ class Rounds:
         for round in range(first, self._plan.recipe.run.rounds):
             x = self._round(round, x)
             self._save(self._progress(round + 1, x))
+        self._trained(x)
         self._final_evaluation(x)
         return x
 
@@ -123,7 +127,7 @@ class Rounds:
             self._combiner.snapshot(),
             self._levels,
             self._evaluations.asked,
-            self._evaluations.wanted,
+            self._evaluations.open,
             {} if self.records is None else self.records.waiting,
             self._plan.instance,
         )
@@ -135,14 +139,13 @@ class Rounds:
         for _ in range(MAX_REPEATS):
             with self._clock.span("wait"):
                 self._exchange.idle(server.deadline_s)
+            self._evaluations.look(self._exchange.roster)
             self._evaluate_here(x)
             with self._clock.span("encode"):
-                messages, evaluating = self._messages(round, x)
+                messages = self._messages(round, x)
             with self._clock.span("wait"):
                 self._settle()  # what is asked twice after kill -9 is this round and no earlier one
-                answers = self._exchange.ask(
-                    messages, f"round {round}", server.deadline_s, frozenset(evaluating), server.quorum
-                )
+                answers = self._exchange.ask(messages, f"round {round}", server.deadline_s, server.quorum)
             if answers or any(m.busy for m in self._exchange.roster.up()):
                 break  # else all went away before they had answered: they are asked again when they are back
             with self._clock.span("wait"):
@@ -154,7 +157,7 @@ class Rounds:
         self._evaluations.after(round)
         return x
 
-    def _messages(self, round: Round, x: Vec) -> tuple[dict[NodeId, Message], set[NodeId]]:
+    def _messages(self, round: Round, x: Vec) -> dict[NodeId, Message]:
         """One TRAIN message a board that is chosen; one of them may be asked to evaluate the model it gets."""
         recipe, roster = self._plan.recipe, self._exchange.roster
         idle = self._trusted({m.node_id: m.name for m in roster.idle()}, round)
@@ -165,11 +168,11 @@ class Rounds:
             name: Message(contents[name], dst_node_id=node_id, message_type="train") for name, node_id in chosen.items()
         }
         if not self._evaluations.pending or self._plan.evaluate is not None or not messages:
-            return messages, set()
-        who = self._evaluations.next_board(sorted(messages))
+            return messages
+        who = self._evaluations.ask(sorted(messages), round - 1)
         request = protocol.evaluate_request(recipe.evaluation.examples)
         messages[who].content = RecordDict({**messages[who].content, protocol.ASK: request})
-        return messages, {who}
+        return messages
 
     def _trusted(self, idle: dict[int, NodeId], round: Round) -> dict[int, NodeId]:
         """Without the boards in quarantine, unless too few would be left."""
@@ -208,17 +211,33 @@ class Rounds:
             reply = answers[name]
             try:
                 if is_away(reply):
+                    self._evaluations.failed(name, "it went away")
                     continue  # which is told elsewhere
                 if reply.has_error():
-                    raise PeerError(protocol.printable(reply.error.reason or "no reason given"))
+                    raise PeerError(self._no_work(name, reply))
                 self._holds[name] = (reply.metadata.src_node_id, round)
-                self._evaluations.note(reply, round - 1)
+                self._evaluations.answered(name, reply)
                 frame = self._channel.check(frame_bytes(reply.content), Kind.UPDATE, round)
                 _check_aux(frame)
                 good[reply.metadata.src_node_id] = Share(name, frame, frame.aux[Aux.EXAMPLES])
             except PeerError as error:
                 self._refused(name, str(error))
         return good
+
+    def _no_work(self, name: NodeId, reply: Message) -> str:
+        """Why a board answered with an error."""
+        reason = protocol.printable(reply.error.reason or "no reason given")
+        self._evaluations.failed(name, reason)
+        return reason
+
+    def _late(self, name: NodeId, reply: Message) -> None:
+        """An answer whose round is over: its update is of no use any more, what it found of the model is."""
+        try:
+            if reply.has_error():
+                raise PeerError(self._no_work(name, reply))
+            self._evaluations.answered(name, reply)
+        except PeerError as error:
+            self._say("refused", f"refused a late answer of {name}: {error}", name)
 
     def _combine(self, x: Vec, shares: dict[int, Share], round: Round) -> Vec:
         """The next model; boards whose update was of no use leave `shares`."""
@@ -264,29 +283,15 @@ class Rounds:
     def _final_evaluation(self, x: Vec) -> None:
         """The final model, here or on the first board that manages."""
         round = self._plan.recipe.run.rounds
-        self._evaluations.want(round - 1)
+        self._evaluations.end()
         if self._plan.evaluate is not None:
-            self._evaluations.found(self._plan.evaluate(x, None))
+            self._evaluations.record(round - 1, self._plan.evaluate(x, None))
             return
         final = Downlink(self._plan.layout, self._plan.run_id, codecs.get("fp32"))
         final.publish(x, round)
         content = _content(final.whole(round), self._plan.layout)
         request = RecordDict({**content, protocol.ASK: protocol.evaluate_request(0)})
-        tries = len(self._exchange.roster.expected)
-        while tries:
-            idle = self._exchange.idle(self._plan.recipe.server.deadline_s)
-            name = self._evaluations.next_board([m.name for m in idle])
-            message = Message(request, dst_node_id=self._exchange.roster_id(name), message_type="evaluate")
-            answers = self._exchange.ask({name: message}, "final evaluation", math.inf)
-            tries -= name in answers  # one that went away meanwhile does not count: others may come back
-            try:
-                if name in answers and not answers[name].has_error():
-                    self._evaluations.note(answers[name], round - 1)
-            except PeerError as error:
-                self._refused(name, str(error))
-            if not self._evaluations.pending:
-                return
-        raise RunError("the model is trained, but no board could evaluate it")
+        evaluate_final(self._exchange, self._evaluations, request, round - 1)
 
     def _report(self, round: Round, answers: Mapping[NodeId, Message], shares: Mapping[int, Share]) -> None:
         frames = {share.name: share.frame for share in shares.values()}

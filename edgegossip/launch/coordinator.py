@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from edgegossip.profiling.summary import COORDINATOR
 from edgegossip.profiling.tee import Tee
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.report.live import Live, LiveSink
-from edgegossip.types import ConfigError, NodeId, Vec
+from edgegossip.types import ConfigError, NodeId
 
 if TYPE_CHECKING:
     from edgegossip.flower.credentials import ServerCredentials
@@ -129,10 +130,6 @@ def _serve(
     sink = Tee(folder, LiveSink(live), start_s=folder.start_s if resumed else None)
     keeper = coordinator_keeper(recipe, layout, members, run_id(recipe), folder, sink)
 
-    def finished(model: Vec) -> None:
-        save_final(folder.checkpoint_dir, layout, model)
-        keeper.close(over=True)
-
     coordinator = Coordinator(
         recipe,
         layout,
@@ -147,7 +144,8 @@ def _serve(
         keeper=keeper,
         credentials=secure,
         return_s=RETURN_S,
-        on_model=finished,
+        on_model=partial(save_final, folder.checkpoint_dir, layout, keeper),
+        on_over=partial(keeper.close, over=True),
         superlink=superlink,
     )
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from edgegossip import codecs, training
@@ -16,7 +17,7 @@ from edgegossip.launch.gossip import LocalRun, boards_nursery
 from edgegossip.launch.nursery import Nursery
 from edgegossip.launch.watch import Watch
 from edgegossip.layout import Layout
-from edgegossip.node.checkpoint import save_model
+from edgegossip.node.checkpoint import DiskFull, save_model
 from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import RecordSink
 from edgegossip.profiling.summary import COORDINATOR
@@ -47,13 +48,14 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
             evaluate=own_evaluation(run.recipe),
             keeper=keeper,
             credentials=secure,
+            on_model=partial(save_final, run.folder.checkpoint_dir, layout, keeper),
             superlink=superlink,
         )
-        return _train(run, coordinator, keeper, layout, nursery)
+        return _train(run, coordinator, keeper, nursery)
 
 
 def _train(
-    run: LocalRun, coordinator: Coordinator, keeper: CoordinatorKeeper, layout: Layout, nursery: Nursery
+    run: LocalRun, coordinator: Coordinator, keeper: CoordinatorKeeper, nursery: Nursery
 ) -> Mapping[NodeId, str]:
     """Start the boards, and wait for the end."""
     children: list[Child] = []
@@ -64,7 +66,6 @@ def _train(
         nursery.close()  # it has nothing more to do
         watch = Watch(children, news, run.sink)
         _follow(coordinator, watch, run)
-        save_final(run.folder.checkpoint_dir, layout, coordinator.model)
         keeper.close(over=True)
         return watch.lost
     finally:
@@ -86,11 +87,15 @@ def own_evaluation(recipe: Recipe) -> Callable[[Vec, int | None], Metrics] | Non
     return training.build_evaluator(recipe) if recipe.evaluation.where == "coordinator" else None
 
 
-def save_final(folder: Path, layout: Layout, x: Vec) -> Path:
-    """The model of a finished server run, by tensor name."""
+def save_final(folder: Path, layout: Layout, keeper: CoordinatorKeeper, x: Vec) -> None:
+    """The model of a finished server run, by tensor name. On a full disk older checkpoints give way. Raises HostError."""
     path = folder / FINAL_MODEL
-    save_model(path, layout, x)
-    return path
+    try:
+        save_model(path, layout, x)
+    except DiskFull:
+        if not keeper.make_room():
+            raise
+        save_model(path, layout, x)
 
 
 def _follow(coordinator: Coordinator, watch: Watch, run: LocalRun) -> None:

@@ -41,6 +41,8 @@ class FakeBoard:
     absent: int = 0  # looks of the coordinator at its boards before this one is there
     late: frozenset[Round] = frozenset()
     away: frozenset[Round] = frozenset()
+    lost: frozenset[Round] = frozenset()  # rounds whose answer never comes although it lives on
+    deaf: bool = False  # never answers who wants an evaluation, although it lives on
     ghost: frozenset[Round] = frozenset()  # the same, but the SuperLink takes the old process for alive
     spoil: dict[Round, Spoil] = field(default_factory=dict)
     board: Board | None = None
@@ -109,8 +111,11 @@ class FakeLink:
             reply = Message(Error(ErrorCode.NODE_UNAVAILABLE, str(error)), reply_to=copied)
         except EdgegossipError as error:
             reply = Message(Error(3, str(error)), reply_to=copied)
+        evaluates = message.metadata.message_type != "query" and protocol.ASK in message.content.config_records
         trained = message.metadata.message_type == "train" and board.board is not None
         round = board.board.round if board.board is not None else -1
+        if (trained and round in board.lost) or (board.deaf and evaluates):
+            return message_id
         if trained and round in board.away:
             board.away -= {round}
             del self._ids[node_id]

@@ -17,7 +17,8 @@ import pytest
 
 from edgegossip import recipe as recipes
 from edgegossip.flower import Coordinator
-from edgegossip.types import HostError
+from edgegossip.flower import coordinator as coordinators
+from edgegossip.types import HostError, Vec
 from tests.flower import toy
 from tests.flower.conftest import Memory
 
@@ -32,6 +33,7 @@ class Fleet:
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         self.coordinator: Coordinator | None = None
         self.initial = toy.Toy(0).initial(1)
+        self.on_model: Callable[[Vec], None] = lambda model: None
 
     def start(
         self, boards: int, rounds: int, delay_s: float = 0.0, faults: tuple[str, ...] = (), **sections: Any
@@ -39,7 +41,9 @@ class Fleet:
         names = [f"board-{k}" for k in range(boards)]
         run = {"mode": "server", "rounds": rounds, "nodes": boards}
         recipe = recipes.from_dict({"run": run, **sections})
-        self.coordinator = Coordinator(recipe, toy.LAYOUT, self.initial, names, self.sink, self.folder)
+        self.coordinator = Coordinator(
+            recipe, toy.LAYOUT, self.initial, names, self.sink, self.folder, on_model=self.on_model
+        )
         address = self.coordinator.start()
         for k, name in enumerate(names):
             fault = faults[k] if k < len(faults) else ""
@@ -143,6 +147,39 @@ def test_bad_updates_are_refused_by_name_and_the_others_train_on(fleet: Fleet, s
     for name, reason in (("board-1", "not an edgegossip frame"), ("board-2", "finite"), ("board-3", "another run")):
         assert sum(name in text and reason in text for text in refused) == 2, (name, refused)
         assert sum(text.startswith(name) and reason in text for text in left_out) == 1, (name, left_out)
+
+
+def test_a_board_whose_answer_cannot_be_read_says_so_and_is_asked_again(fleet: Fleet, sink: Memory) -> None:
+    fleet.start(boards=3, rounds=4, faults=("", "", "malformed"))
+    fleet.finish()
+    (refused,) = sink.texts("refused")
+    assert refused.startswith("refused the update of board-2: its answer was not taken: ") and "500" in refused
+    used = [values["server/used"] for _, _, values in sink.records if "server/used" in values]
+    assert used == [3, 2, 3, 3]
+    assert fleet.children["board-2"].wait(PATIENCE_S) == 0
+    told = [r["text"] for r in fleet.records("board-2") if r.get("event") == "refused"]
+    assert len(told) == 1 and told[0].startswith("the coordinator did not take an answer of board-2: ")
+
+
+def test_a_model_that_finds_no_room_is_held_and_tried_again(
+    fleet: Fleet, sink: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinators, "AGAIN_S", 0.3)
+    tries: list[Vec] = []
+
+    def save(model: Vec) -> None:
+        tries.append(model)
+        if len(tries) < 4:
+            raise HostError("cannot save the model to model.npz: No space left on device")
+
+    fleet.on_model = save
+    fleet.start(boards=2, rounds=2)
+    x = fleet.finish()
+    assert len(tries) == 4 and all(model is x for model in tries)
+    waits = [text for text in sink.texts("waiting") if "No space left" in text]
+    assert len(waits) == 3 and "the coordinator holds the trained model and tries again" in waits[0]
+    assert [child.wait(PATIENCE_S) for child in fleet.children.values()] == [0, 0]
+    assert max(sink.evaluations()) == 1  # after it was saved
 
 
 @pytest.mark.slow  # tests/e2e/test_run.py has the same of the whole program

@@ -63,10 +63,21 @@ class Run:
         names = [b.name for b in self.boards]
         least = self.recipe.server.min_nodes
         exchange = Exchange(
-            FakeLink(self.boards), Roster(names), hello, least, self.sink, threading.Event(), return_s=self.return_s
+            FakeLink(self.boards),
+            Roster(names),
+            hello,
+            least,
+            self.sink,
+            threading.Event(),
+            return_s=self.return_s,
+            deadline_s=self.recipe.server.deadline_s,
         )
         exchange.gather(self.recipe.server.join_s or 1.0)
-        return Rounds(made, exchange, self.sink, self.saved.append).run(self.initial, start)
+        rounds = Rounds(made, exchange, self.sink, self.saved.append, trained=self._trained)
+        return rounds.run(self.initial, start)
+
+    def _trained(self, x: Vec) -> None:
+        self.model, self.evaluated_before = x, set(self.sink.evaluations())
 
 
 @pytest.fixture(autouse=True)
@@ -257,6 +268,85 @@ def test_a_board_that_comes_late_takes_part_from_then_on(sink: Memory) -> None:
     assert "board-3 joined" in sink.texts("joined")
     assert 0 < len(run.boards[3].trained) < 60 and run.boards[3].trained[-1] == 59
     assert run.boards[3].received_bytes[0] > run.boards[0].received_bytes[-1]  # the whole model first
+
+
+def test_a_round_with_an_evaluation_ends_at_its_quorum_and_takes_what_a_late_answer_found(sink: Memory) -> None:
+    run = Run(sink, rounds=6, server={"quorum": 3}, evaluation={"every": 1})
+    run.boards[0].late = frozenset({1})  # the first evaluation is its
+    run.play()
+    assert sink.texts("stragglers") == ["round 1: went on with 3 answers, without board-0"]
+    assert sink.evaluations().keys() == set(range(6)) and not sink.texts("not-evaluated")
+
+
+def test_a_round_with_an_evaluation_ends_at_its_deadline_and_another_board_evaluates(
+    sink: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchanges, "DEADLINES", 2)
+    run = Run(sink, rounds=24, server={"deadline_s": 0.1}, evaluation={"every": 12})
+    for board in run.boards:
+        board.workload = toy.Toy(0, delay_s=0.01)
+    run.boards[0].lost = frozenset({12})
+    run.play()
+    assert sink.texts("suspect") == ["round 12: went on without board-0: no answer for 0.1 s"]
+    (refused,) = sink.texts("refused")
+    assert refused.startswith("round 12: gave up on board-0: it is alive")
+    assert not sink.texts("not-evaluated") and len(sink.evaluations()) == 2
+    assert 11 < min(sink.evaluations()) < 23 == max(sink.evaluations())
+    assert run.boards[0].trained[-1] == 23 and len(run.boards[0].trained) < 24  # it is asked again
+
+
+def test_an_evaluation_that_nobody_does_is_named_and_the_run_goes_on(
+    sink: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchanges, "DEADLINES", 1)
+    run = Run(sink, rounds=30, server={"deadline_s": 0.1}, evaluation={"every": 15})
+    for board in run.boards:
+        board.workload, board.deaf = toy.Toy(0, delay_s=0.01), True
+    run.play()
+    first, last = sink.texts("not-evaluated")
+    assert first.startswith("the model after round") and first.count("board-") == 2 and last.count("board-") == 4
+    assert len(run.saved) == 30 and not sink.evaluations()
+
+
+def test_the_final_model_is_handed_over_before_it_is_evaluated_by_whoever_answers(
+    sink: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchanges, "DEADLINES", 2)
+    run = Run(sink, rounds=3, server={"deadline_s": 0.1}, evaluation={"every": 3})
+    for board in run.boards[:3]:
+        board.deaf = True
+    x = run.play()
+    np.testing.assert_array_equal(run.model, x)
+    assert not run.evaluated_before and sink.evaluations().keys() == {2}
+    assert len(sink.texts("suspect")) == 3
+
+
+def test_a_final_evaluation_that_nobody_can_do_loses_no_run(sink: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchanges, "DEADLINES", 2)
+    run = Run(sink, rounds=3, server={"deadline_s": 0.1}, evaluation={"every": 3})
+    for board in run.boards:
+        board.deaf = True
+    x = run.play()
+    np.testing.assert_array_equal(run.model, x)
+    assert x is not run.initial and not sink.evaluations()
+    (text,) = sink.texts("not-evaluated")
+    assert text.startswith("the model after round 2 is not evaluated (")
+    assert all(f"{b.name}: no answer for 0.2 s" in text for b in run.boards)
+
+
+def test_a_board_whose_answer_was_lost_is_asked_again_after_a_while(
+    sink: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchanges, "DEADLINES", 2)
+    run = Run(sink, rounds=40, server={"quorum": 3}, evaluation={"every": 40})
+    run.recipe = replace(run.recipe, server=replace(run.recipe.server, deadline_s=0.1))
+    for board in run.boards:
+        board.workload = toy.Toy(0, delay_s=0.005)
+    run.boards[2].lost = frozenset({5})
+    run.play()
+    (refused,) = sink.texts("refused")
+    assert refused.startswith("round 5: gave up on board-2: ")
+    assert run.boards[2].trained[:6] == list(range(6)) and run.boards[2].trained[-1] == 39
 
 
 def test_a_share_of_the_boards_takes_part(sink: Memory) -> None:

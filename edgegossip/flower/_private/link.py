@@ -21,11 +21,12 @@ from edgegossip.types import PeerError
 
 
 class LinkError(PeerError):
-    """A request to the SuperLink failed. `gone`: nobody answered; otherwise it answered with a refusal."""
+    """A request to the SuperLink failed. `gone`: nobody answered; otherwise it answered with a refusal. `unknown`: it does not
+    know whose request it was."""
 
-    def __init__(self, text: str, gone: bool) -> None:
+    def __init__(self, text: str, gone: bool, unknown: bool = False) -> None:
         super().__init__(text)
-        self.gone = gone
+        self.gone, self.unknown = gone, unknown
 
 
 _Client = TypeVar("_Client", bound=ProtobufClient)
@@ -118,7 +119,7 @@ def _refused(address: str, response: httpx.Response) -> NoReturn:
             f"{address} does not accept this board's signature: its key is unknown there, or the two clocks differ by "
             f"more than 5 s (behind: {TIMESTAMP_TOLERANCE} s); set the clock and try again"
         )
-        raise LinkError(text, gone=False)
+        raise LinkError(text, gone=False, unknown=True)
     if status == 403:
         raise LinkError(f"the coordinator at {address} refuses this board: {detail}", gone=False)
     raise LinkError(f"{address} refused the request ({status}): {detail}", gone=status in (429, 502, 503, 504))
