@@ -1,14 +1,17 @@
 """A Flower ArrayRecord as one flat vector and back, for apps that know nothing of layouts.
 
-float32 arrays make up the vector, in the record's order; arrays of any other dtype (counters such as batch norm's
-`num_batches_tracked`) travel beside it as they are.
+Arrays of float16, float32 and float64 make up the vector, as float32 and in the record's order, and get their own type back at
+the other end. Arrays of any other dtype (counters such as batch norm's `num_batches_tracked`) travel beside it as they are, and
+the server reads what came back byte by byte before Flower does.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -22,45 +25,97 @@ from edgegossip.types import DecodeError, LocalError, Vec
 MAX_TENSORS = 100_000
 
 
+FLOATS = ("float16", "float32", "float64")  # travel in the frame
+NUMPY = "numpy.ndarray"  # Flower's stype of an array as numpy writes it
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One array of a record."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def inside(self) -> bool:
+        """Whether it is part of the vector."""
+        return self.dtype in FLOATS
+
+    @classmethod
+    def of(cls, array: Array) -> Spec:
+        return cls(tuple(array.shape), array.dtype)
+
+    def takes(self, array: Array) -> bool:
+        """Whether such an array may stand here: floats may change their width, a counter may not."""
+        dtype = array.dtype in FLOATS if self.inside else array.dtype == self.dtype
+        return tuple(array.shape) == self.shape and dtype
+
+
 @dataclass(frozen=True, slots=True)
 class RecordLayout:
-    """The arrays of a record, in order: a shape for each that is in the vector, None for the others."""
+    """The arrays of a record, in order."""
 
-    shapes: Mapping[str, tuple[int, ...] | None]
-    layout: Layout  # of those with a shape
-
-    @classmethod
-    def make(cls, shapes: Mapping[str, tuple[int, ...] | None]) -> RecordLayout:
-        return cls(shapes, Layout.of(TensorSpec(name, shape) for name, shape in shapes.items() if shape is not None))
+    specs: Mapping[str, Spec]
+    layout: Layout  # of those that are inside
 
     @classmethod
-    def of(cls, record: ArrayRecord, layout: Layout | None = None) -> RecordLayout:
-        """`layout` given: the one to use, of these very tensors (it also knows which of them are trained).
+    def make(cls, specs: Mapping[str, Spec]) -> RecordLayout:
+        return cls(specs, Layout.of(TensorSpec(name, spec.shape) for name, spec in specs.items() if spec.inside))
 
-        Raises LocalError when nothing in the record is float32, or an array has the name that frames use.
-        """
+    @classmethod
+    def of(cls, record: ArrayRecord) -> RecordLayout:
+        """Raises LocalError when nothing in the record is a float, or an array has the name that frames use."""
         if FRAME in record:
             raise LocalError(f"an array must not be named {FRAME!r}: that name is taken by the compressed frame")
-        shapes = {k: tuple(a.shape) if a.dtype == "float32" else None for k, a in record.items()}
-        return cls.make(shapes) if layout is None else cls(shapes, layout)
+        specs = {k: Spec.of(a) for k, a in record.items()}
+        if not any(spec.inside for spec in specs.values()):
+            raise LocalError(
+                "nothing in the model can be compressed: it has no array of float16, float32 or float64 (a strategy such as "
+                "FedXgbBagging, whose model is a string of bytes, goes without edgegossip)"
+            )
+        return cls.make(specs)
 
     def flatten(self, record: ArrayRecord) -> tuple[Vec, dict[str, Array]]:
         """The vector, and the arrays that are not in it. Raises LocalError when the record has other arrays."""
-        if {k: tuple(a.shape) if a.dtype == "float32" else None for k, a in record.items()} != dict(self.shapes):
+        if set(record) != set(self.specs) or not all(self.specs[k].takes(a) for k, a in record.items()):
             raise LocalError("the arrays are not those that the server sent: names, shapes or dtypes differ")
-        inside = {k: a.numpy() for k, a in record.items() if self.shapes[k] is not None}
-        return self.layout.flatten(inside), {k: a for k, a in record.items() if self.shapes[k] is None}
+        inside = {k: _cast(record[k].numpy(), np.dtype(np.float32)) for k, spec in self.specs.items() if spec.inside}
+        return self.layout.flatten(inside), {k: record[k] for k, spec in self.specs.items() if not spec.inside}
 
     def restore(self, x: Vec, rest: Mapping[str, Array]) -> ArrayRecord:
         """The record again. Raises DecodeError when `rest` is not what belongs beside the vector."""
-        outside = {k for k, shape in self.shapes.items() if shape is None}
+        self._check_names(rest)
+        views = self.layout.views(x)
+        return ArrayRecord(
+            {
+                k: Array(np.asarray(_cast(views[k], np.dtype(spec.dtype)))) if spec.inside else rest[k]
+                for k, spec in self.specs.items()
+            }
+        )
+
+    def check_beside(self, rest: Mapping[str, Array]) -> None:
+        """Raises DecodeError unless these arrays are what a board may answer beside its frame: of the names, shapes and types
+        that it was sent, readable and finite."""
+        self._check_names(rest)
+        for name, array in rest.items():
+            spec = self.specs[name]
+            if array.stype != NUMPY or not spec.takes(array):
+                raise DecodeError(
+                    f"the array {name!r} beside the frame is {array.dtype} of shape {tuple(array.shape)} as {array.stype}, "
+                    f"not {spec.dtype} of shape {spec.shape}"
+                )
+            value = _read(name, array.data, spec)
+            if np.issubdtype(value.dtype, np.inexact) and not np.isfinite(value).all():
+                raise DecodeError(f"the array {name!r} beside the frame holds NaN or infinite values")
+
+    def _check_names(self, rest: Mapping[str, Array]) -> None:
+        outside = {k for k, spec in self.specs.items() if not spec.inside}
         if set(rest) != outside:
             raise DecodeError(f"arrays beside the frame: expected {sorted(outside)}, got {sorted(rest)}")
-        views = self.layout.views(x)
-        return ArrayRecord({k: Array(views[k]) if k in views else rest[k] for k in self.shapes})
 
     def to_json(self) -> str:
-        return json.dumps([[name, shape] for name, shape in self.shapes.items()], separators=(",", ":"))
+        rows = [[name, spec.shape, spec.dtype] for name, spec in self.specs.items()]
+        return json.dumps(rows, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> RecordLayout:
@@ -69,14 +124,32 @@ class RecordLayout:
             rows = json.loads(text)
             if not isinstance(rows, list) or len(rows) > MAX_TENSORS:
                 raise ValueError("not a list of tensors")
-            shapes: dict[str, tuple[int, ...] | None] = {}
-            for name, shape in rows:
-                if not isinstance(name, str) or not (shape is None or all(type(d) is int and d >= 0 for d in shape)):
+            specs: dict[str, Spec] = {}
+            for name, shape, dtype in rows:
+                texts = isinstance(name, str) and isinstance(dtype, str)
+                if not texts or not isinstance(shape, list) or not all(type(d) is int and d >= 0 for d in shape):
                     raise ValueError(f"not a tensor: {name!r}")
-                shapes[name] = None if shape is None else tuple(shape)
-            return cls.make(shapes)
-        except (ValueError, TypeError, LocalError) as error:
+                specs[name] = Spec(tuple(shape), dtype)
+            return cls.make(specs)
+        except (ValueError, TypeError, LocalError, RecursionError) as error:
             raise DecodeError(f"the message's description of the model cannot be read: {error}") from None
+
+
+def _read(name: str, data: bytes, spec: Spec) -> NDArray[Any]:
+    """The array in numpy's own format, unless its header promises anything else than `spec`: nothing is allocated before."""
+    file = BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(file)
+        header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, fortran, dtype = header(file)
+        if shape != spec.shape or dtype != np.dtype(spec.dtype) or dtype.hasobject:
+            raise ValueError(f"it holds {dtype} of shape {shape}")
+        values = np.frombuffer(data, dtype, offset=file.tell())
+        if values.size != math.prod(shape):
+            raise ValueError(f"it holds {values.size} values")
+        return values.reshape(shape, order="F" if fortran else "C")
+    except (ValueError, KeyError, TypeError, SyntaxError, EOFError, RecursionError, MemoryError) as error:
+        raise DecodeError(f"the array {name!r} beside the frame cannot be read: {error}") from None
 
 
 def to_record(x: Vec, layout: Layout) -> ArrayRecord:
@@ -93,8 +166,14 @@ def conform(record: ArrayRecord, dtypes: Mapping[str, str]) -> ArrayRecord:
 
 def _cast(value: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """To the nearest value of that dtype."""
-    rounded = np.rint(value) if np.issubdtype(dtype, np.integer) else value
-    return np.asarray(rounded).astype(dtype)
+    if value.dtype == dtype:
+        return value
+    if np.issubdtype(dtype, np.integer):
+        return np.asarray(np.rint(value)).astype(dtype)
+    if dtype.itemsize < value.dtype.itemsize and np.issubdtype(value.dtype, np.floating):
+        most = float(np.finfo(dtype).max)
+        value = np.where(np.isinf(value), value, np.clip(value, -most, most))
+    return np.asarray(value).astype(dtype)
 
 
 def split_frame(record: ArrayRecord) -> tuple[bytes, dict[str, Array]]:
@@ -102,10 +181,6 @@ def split_frame(record: ArrayRecord) -> tuple[bytes, dict[str, Array]]:
     if FRAME not in record:
         raise DecodeError("the array record holds no compressed frame")
     return record[FRAME].data, {k: a for k, a in record.items() if k != FRAME}
-
-
-def is_packed(record: ArrayRecord) -> bool:
-    return FRAME in record
 
 
 def all_finite(values: Mapping[str, object]) -> bool:

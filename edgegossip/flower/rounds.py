@@ -23,6 +23,7 @@ from edgegossip.flower.final_evaluation import evaluate_final
 from edgegossip.flower.payload import Channel, frame_array, frame_bytes, frame_content
 from edgegossip.flower.progress import Progress
 from edgegossip.flower.quarantine import Quarantine
+from edgegossip.flower.reported import require_reported
 from edgegossip.flower.round_record import Sent, used_values
 from edgegossip.flower.sampling import sample
 from edgegossip.flower.server_levels import ServerLevels
@@ -35,7 +36,6 @@ from edgegossip.types import Metrics, NodeId, PeerError, Round, RunError, Vec
 
 MAX_EMPTY_ROUNDS = 3  # rounds in a row in which no board sent anything usable
 MAX_REPEATS = 10  # of a round whose boards all went away
-MAX_EXAMPLES = 1e12  # of one update; more is nonsense that would drown the other boards
 
 Evaluate = Callable[[Vec, int | None], Metrics]  # model float32[n], number of test examples (None: all)
 Meter = Callable[[], Mapping[str, Value]]  # more values for the coordinator's record of the round that just ended
@@ -218,7 +218,7 @@ class Rounds:
                 self._holds[name] = (reply.metadata.src_node_id, round)
                 self._evaluations.answered(name, reply)
                 frame = self._channel.check(frame_bytes(reply.content), Kind.UPDATE, round)
-                _check_aux(frame)
+                require_reported(frame, self._levels is not None)
                 good[reply.metadata.src_node_id] = Share(name, frame, frame.aux[Aux.EXAMPLES])
             except PeerError as error:
                 self._refused(name, str(error))
@@ -310,12 +310,3 @@ class Rounds:
 
 def _content(frame: Frame, layout: Layout) -> RecordDict:
     return frame_content(frame_array(frame, layout))
-
-
-def _check_aux(frame: Frame) -> None:
-    """Raises PeerError when the frame lacks what an update must say, or says nonsense."""
-    examples, loss = frame.aux.get(Aux.EXAMPLES), frame.aux.get(Aux.LOSS)
-    if examples is None or loss is None:
-        raise PeerError("the update does not say how many examples it is from, and with what loss")
-    if not 1 <= examples <= MAX_EXAMPLES:
-        raise PeerError(f"the update claims to be from {examples:g} examples")

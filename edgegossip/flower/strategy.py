@@ -9,28 +9,31 @@ not stand the checks is refused and the strategy never sees it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Codec
-from edgegossip.flower.averaging import Averager, Share
+from edgegossip.flower.averaging import Averaged, Averager, Share
 from edgegossip.flower.channel import finite_sum
 from edgegossip.flower.downlink import FULL
 from edgegossip.flower.lengths import Proportion, length
 from edgegossip.flower.outgoing import META, Outgoing, Traffic
 from edgegossip.flower.payload import Channel
-from edgegossip.flower.records import all_finite, split_frame
+from edgegossip.flower.records import split_frame
+from edgegossip.flower.replies import Forms, require_finite, weight
+from edgegossip.flower.reported import check_reported
 from edgegossip.flower.server_levels import ServerLevels
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.types import PeerError, Round, Vec
 
 Refused = Callable[[Message, str], None]
+_HOOKS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
 
 
 def compressed(
@@ -53,8 +56,9 @@ def compressed(
 
 
 class CompressedStrategy(Strategy):
-    """See `compressed`. Like every Flower strategy it keeps the state of one run. Model number k is that after Flower's round k;
-    boards train from number k in round k + 1, and their frames have round k."""
+    """See `compressed`. What is not its own (`traffic`, `inner`) is the wrapped strategy's, to read and to set. Like every Flower
+    strategy it keeps the state of one run. Model number k is that after Flower's round k; boards train from number k in round
+    k + 1, and their frames have round k."""
 
     def __init__(
         self,
@@ -64,26 +68,67 @@ class CompressedStrategy(Strategy):
         on_refused: Refused | None = None,
         downlink: Codec[Any] | None = None,
     ) -> None:
-        self.inner, self.traffic = strategy, Traffic()
+        self.traffic = Traffic()
         self._codec = codec
         self._on_refused = on_refused or _log_refused
         self._levels = ServerLevels.of(codec)
         self._out = Outgoing(downlink or codecs.get(FULL), run_id, self.traffic)
         self._average: Averager | None = None
         self._proportion = Proportion()
+        self._train_forms, self._evaluate_forms = Forms(), Forms()
+        self._own: dict[str, Callable[..., Any]] = {}  # the wrapped strategy's methods while ours stand in their place
+        self.inner = strategy
+
+    def __getattr__(self, name: str) -> Any:
+        if "inner" not in self.__dict__ or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        ours = "inner" not in self.__dict__ or name in self.__dict__ or hasattr(type(self), name)
+        if ours or not hasattr(self.inner, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.inner, name, value)
+
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        """All rounds: as Flower plays them, or as the wrapped strategy does where it has a way of its own."""
+        if type(self.inner).start is Strategy.start:
+            return super().start(*args, **kwargs)
+        with self._in_its_place():
+            return self.inner.start(*args, **kwargs)
+
+    @contextmanager
+    def _in_its_place(self) -> Iterator[None]:
+        """A strategy that plays the rounds itself calls its own methods: meanwhile those are ours, which call its."""
+        before = {name: vars(self.inner)[name] for name in _HOOKS if name in vars(self.inner)}
+        self._own = {name: getattr(self.inner, name) for name in _HOOKS}
+        try:
+            for name in _HOOKS:
+                setattr(self.inner, name, getattr(self, name))
+            yield
+        finally:
+            self._own = {}
+            for name in _HOOKS:
+                delattr(self.inner, name)
+            vars(self.inner).update(before)
+
+    def _its(self, name: str) -> Callable[..., Any]:
+        """The wrapped strategy's own method."""
+        return self._own.get(name) or getattr(self.inner, name)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         self._out.begin(arrays)
-        messages = self.inner.configure_train(server_round, arrays, config, grid)
+        messages = self._its("configure_train")(server_round, arrays, config, grid)
         return self._out.packed(messages, server_round - 1, self._levels)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         self._out.begin(arrays)
-        messages = self.inner.configure_evaluate(server_round, arrays, config, grid)
+        messages = self._its("configure_evaluate")(server_round, arrays, config, grid)
         return self._out.packed(messages, server_round, self._levels)
 
     def aggregate_train(
@@ -92,42 +137,69 @@ class CompressedStrategy(Strategy):
         replies = list(replies)
         self._out.heard(replies, server_round - 1)
         checked = self._checked(replies, server_round - 1)
-        if self._levels is not None:
-            self._levels = self._levels.after([f for _, f in checked if f is not None and _tells_loss(f)])
-        inner = self.inner
-        if isinstance(inner, FedAvg) and type(inner).aggregate_train is FedAvg.aggregate_train:
-            made = self._mean(inner, checked)
+        if getattr(self._its("aggregate_train"), "__func__", None) is FedAvg.aggregate_train:
+            made = self._mean(server_round, checked)
         else:
-            made = inner.aggregate_train(server_round, self._plain(checked))
+            made = self._its("aggregate_train")(server_round, self._plain(checked))
         _log(f"round {server_round}: {self.traffic.ratio:.1f} times fewer bytes than fp32 so far")
         return made
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         replies = list(replies)
         self._out.heard(replies, server_round)
-        return self.inner.aggregate_evaluate(server_round, replies)
+        good: list[Message] = []
+        for reply in replies:
+            try:
+                if not reply.has_error():
+                    self._check_metrics(reply)
+                good.append(reply)
+            except PeerError as error:
+                self._on_refused(reply, str(error))
+        metrics: MetricRecord | None = self._its("aggregate_evaluate")(
+            server_round, self._alike(good, self._evaluate_forms)
+        )
+        return metrics
 
     def summary(self) -> None:
         self.inner.summary()
 
     def _checked(self, replies: Sequence[Message], number: Round) -> list[tuple[Message, Frame | None]]:
         """Replies with their frames, not decoded yet; failed ones without; refused ones are left out."""
-        good: list[tuple[Message, Frame | None]] = []
+        frames: dict[int, Frame] = {}
+        good: list[Message] = []
         for reply in replies:
             try:
-                good.append((reply, None if reply.has_error() else self._check(reply, number)))
+                if not reply.has_error():
+                    frames[id(reply)] = self._check(reply, number)
+                good.append(reply)
             except PeerError as error:
                 self._on_refused(reply, str(error))
-        return good
+        return [(reply, frames.get(id(reply))) for reply in self._alike(good, self._train_forms)]
+
+    def _alike(self, replies: Sequence[Message], forms: Forms) -> list[Message]:
+        """Without those that Flower's strategies cannot take together with the others. One of the user's own takes what it
+        likes."""
+        told = [reply for reply in replies if not reply.has_error()]
+        refused = {} if _weighted_by(self.inner) is None else forms.refused(told)
+        for k, reason in refused.items():
+            self._on_refused(told[k], reason)
+        odd = {id(told[k]) for k in refused}
+        return [reply for reply in replies if id(reply) not in odd]
+
+    def _check_metrics(self, reply: Message) -> None:
+        require_finite(reply)
+        if (key := _weighted_by(self.inner)) is not None:
+            weight(reply, key)
 
     def _check(self, reply: Message, number: Round) -> Frame:
         records = list(reply.content.array_records.values())
         if len(records) != 1:
             raise PeerError(f"the reply has {len(records)} array records instead of one")
-        data, _ = split_frame(records[0])
-        if not all(all_finite(metrics) for metrics in reply.content.metric_records.values()):
-            raise PeerError("a metric in the reply is not a finite number")
+        data, rest = split_frame(records[0])
+        self._out.record.check_beside(rest)
+        self._check_metrics(reply)
         frame = self._channel(reply).check(data, Kind.UPDATE, number)
+        check_reported(frame, self._levels is not None)
         self.traffic.up_bytes += len(data)
         self.traffic.plain_bytes += 4 * self._channel(reply).layout.size
         return frame
@@ -155,6 +227,7 @@ class CompressedStrategy(Strategy):
         for k in sorted(refused):
             self._on_refused(checked[k][0], refused[k])
         self._proportion.used(v for k, v in lengths.items() if k not in refused)
+        self._learn([frame for k, (_, frame) in enumerate(checked) if frame is not None and k not in refused])
         return [reply for k, (reply, _) in enumerate(checked) if k not in refused]
 
     def _fill(self, reply: Message, delta: Vec) -> None:
@@ -170,38 +243,41 @@ class CompressedStrategy(Strategy):
         return content
 
     def _mean(
-        self, inner: FedAvg, checked: Sequence[tuple[Message, Frame | None]]
+        self, server_round: int, checked: Sequence[tuple[Message, Frame | None]]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Plain FedAvg: the same mean without a model a board. The arrays beside the frames are averaged by Flower."""
+        """Plain FedAvg: the same mean without a model a board. The arrays beside the frames are averaged by Flower, which also
+        counts failed replies and logs why they did."""
+        key = self.inner.weighted_by_key  # type: ignore[attr-defined]
+        failed = [reply for reply, frame in checked if frame is None]
         framed = {str(k): (reply, frame) for k, (reply, frame) in enumerate(checked) if frame is not None}
-        if not framed:
-            return inner.aggregate_train(0, [reply for reply, _ in checked])
-        self._average = self._average or Averager(self._channel(checked[0][0]))
-        shares = []
-        for key, (reply, frame) in framed.items():
-            try:
-                shares.append(Share(key, frame, _weight(reply, inner.weighted_by_key)))
-            except PeerError as error:
-                self._on_refused(reply, str(error))
-        made = self._average(self._out.model, shares)
-        for key, reason in made.refused.items():
-            self._on_refused(framed[key][0], reason)
-        used = [framed[share.name][0] for share in shares if share.name not in made.refused]
-        for reply in used:
+        shares = [Share(k, frame, weight(reply, key)) for k, (reply, frame) in framed.items()]
+        made = Averaged(None, {})
+        if shares:
+            self._average = self._average or Averager(self._channel(checked[0][0]))
+            made = self._average(self._out.model, shares)
+        for k, reason in made.refused.items():
+            self._on_refused(framed[k][0], reason)
+        used = [framed[k] for k in framed if made.model is not None and k not in made.refused]
+        for reply, _ in used:
             reply.content = self._with(reply, ArrayRecord)
+        self._learn([frame for _, frame in used])
+        arrays, metrics = self._its("aggregate_train")(server_round, [*(reply for reply, _ in used), *failed])
         if made.model is None:
             return None, None
-        arrays, metrics = inner.aggregate_train(0, used)
         return self._out.record.restore(made.model, dict(arrays or {})), metrics
 
+    def _learn(self, frames: Sequence[Frame]) -> None:
+        """Levels for the next round, from updates that counted."""
+        if self._levels is not None:
+            self._levels = self._levels.after([frame for frame in frames if _tells_loss(frame)])
 
-def _weight(reply: Message, key: str) -> float:
-    """What FedAvg weights a reply by. Raises PeerError when it does not say."""
-    metrics = next(iter(reply.content.metric_records.values()), None)
-    value = None if metrics is None else metrics.get(key)
-    if not isinstance(value, (int, float)) or not 0 < value < np.inf:
-        raise PeerError(f"the reply has no metric {key!r} above 0 to weight it by")
-    return float(value)
+
+def _weighted_by(strategy: Any) -> str | None:
+    """The metric that Flower's strategies weight by; of wrappers, that of what they wrap. None: it has none."""
+    key = getattr(strategy, "weighted_by_key", None) or getattr(
+        getattr(strategy, "strategy", None), "weighted_by_key", None
+    )
+    return key if isinstance(key, str) else None
 
 
 def _tells_loss(frame: Frame) -> bool:
@@ -214,5 +290,5 @@ def _log(text: str) -> None:
 
 def _log_refused(reply: Message, reason: str) -> None:
     logging.getLogger("edgegossip.flower").warning(
-        "refused the update of node %d: %s", reply.metadata.src_node_id, reason
+        "refused the answer of node %d: %s", reply.metadata.src_node_id, reason
     )

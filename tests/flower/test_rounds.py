@@ -185,6 +185,10 @@ def _values(frame: wire.Frame, factor: float) -> wire.Frame:
         (_with(lambda f: replace(f, round=f.round - 1)), "is of round 1, this is round 2"),
         (_with(lambda f: replace(f, run_id=b"x" * 16)), "another run"),
         (_with(lambda f: replace(f, aux={**f.aux, Aux.EXAMPLES: 1e15})), "claims to be from 1e"),
+        (_with(lambda f: replace(f, aux={**f.aux, Aux.EXAMPLES: -10.0})), "claims to be from -10 examples"),
+        (_with(lambda f: replace(f, aux={**f.aux, Aux.LOSS: 1e308})), "claims a loss of 1e.308"),
+        (_with(lambda f: replace(f, aux={**f.aux, Aux.LOSS: -1e30})), "claims a loss of -1e.30"),
+        (_with(lambda f: replace(f, aux={**f.aux, Aux.LEARNING_RATE: 1e300})), "a learning rate of 1e.300"),
         (_with(lambda f: replace(f, aux={})), "how many examples"),
         (lambda content: RecordDict(), "array records"),
     ],
@@ -214,6 +218,18 @@ def test_no_strategy_sees_an_update_out_of_all_proportion(strategy: str, factor:
     assert text.startswith("refused the update of board-2: ") and "times as long as the typical one" in text
     steps = [np.abs(b.model - a.model).max() for a, b in pairwise(run.saved)]
     assert min(steps) > 0.0 and max(steps) < 2.0 and np.isfinite(x).all()
+
+
+@pytest.mark.parametrize("loss", [1e30, 1e308, -1.0])
+def test_a_wild_loss_leaves_the_levels_as_they_would_be(loss: float, sink: Memory) -> None:
+    honest, run = (Run(s, rounds=6, codec={"name": "elasticl"}) for s in (Memory(), sink))
+    run.boards[3].spoil = {2: _with(lambda f: replace(f, aux={**f.aux, Aux.LOSS: loss}))}
+    honest.play()
+    run.play()
+    (text,) = sink.texts("refused")
+    assert text.startswith(f"refused the update of board-3: the update claims a loss of {loss:g}")
+    told, right = ([p.levels.levels for p in r.saved if p.levels is not None] for r in (run, honest))
+    assert len(told) == 6 and max(abs(a - b) for a, b in zip(told, right, strict=True)) <= 10
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedmedian"])

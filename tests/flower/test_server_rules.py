@@ -54,6 +54,42 @@ def test_levels_follow_the_mean_loss_and_the_learning_rate() -> None:
     assert ServerLevels.of(codecs.get("co3")) is None
 
 
+def _levels_after(*rounds: list[Frame]) -> list[int]:
+    rule = ServerLevels.of(codecs.get("elasticl", s0=20, smoothing=0.0))
+    assert rule is not None
+    levels = []
+    for frames in rounds:
+        rule = rule.after(frames)
+        levels.append(rule.levels)
+    return levels
+
+
+@pytest.mark.parametrize("loss", [0.0, 1e-9, 1e3, 1e15])
+@pytest.mark.parametrize("examples", [1.0, 1e12])
+@pytest.mark.parametrize("boards", [2, 3, 10])
+@pytest.mark.parametrize("at", [0, 1])
+def test_one_board_cannot_decide_for_all(loss: float, examples: float, boards: int, at: int) -> None:
+    honest = [[_frame(f, 10.0, 0.1)] * boards for f in (4.0, 1.0, 0.25)]
+    lied = [list(frames) for frames in honest]
+    lied[at][0] = _frame(loss, examples, 0.1)
+    if boards > 2 or at > 0:
+        for told, right in zip(_levels_after(*lied), _levels_after(*honest), strict=True):
+            most = 10.0 if boards > 2 else 40.0  # of two the round before has a say, whose loss was 4 times as high
+            assert right / most**0.5 - 0.5 <= told <= right * most**0.5 + 0.5
+    assert all(1 <= levels < 32767 for levels in _levels_after(*lied))
+
+
+def test_one_boards_learning_rate_does_not_decide_for_all() -> None:
+    honest = [[_frame(f, 10.0, 0.1)] * 4 for f in (4.0, 1.0)]
+    for rate in (1e-30, 1e6):
+        lied = [[*frames[:3], _frame(1.0, 10.0, rate)] for frames in honest]
+        assert _levels_after(*lied)[0] == 20 and 5 < _levels_after(*lied)[1] < 80
+
+
+def test_levels_stay_where_nobody_says_of_how_many_examples() -> None:
+    assert _levels_after([_frame(1.0, 0.0, 0.1)] * 2, [_frame(1.0, 5.0, 0.1)]) == [0, 20]
+
+
 def test_progress_survives_bytes_with_the_strategys_moments() -> None:
     channel = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32"))
     made = combiner(make_strategy("fedadam", {"eta": 0.01}), channel, uniform=False)
