@@ -3,8 +3,9 @@ Knows nothing of Flower; FedAvg's mean, every other strategy and the drop-in ask
 
 An update is refused when it is more than `ratio` times as long as the typical one. That is the lower median of the round's. With
 fewer than three to compare there is no median to trust - of two boards one may be nearly done, and the other as honest - so they
-are held against the longest typical update of the run so far, or, with two in its first round, against the model that they
-start from where that is longer than the shorter of them. A first update that is alone is taken.
+are held against the longest typical update of the run so far, or the shorter of two where that is longer still; with two in its
+first round, against the model that they start from where that is longer than the shorter of them. A first update that is alone
+is taken.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ class Proportion:
         """The length to compare with, 0 where nothing is known, and words for what it is of."""
         if len(moved) >= ENOUGH:
             return _middle(moved), ""
-        if self.longest:
-            return self.longest, " of the run so far"
+        if self.longest:  # where both of two are longer, training runs away, which they say themselves better than this
+            both = moved[0] if len(moved) == 2 else 0.0
+            return max(self.longest, both), " of the run so far" if both < GROWTH * self.longest else ""
         if len(moved) == 2 and (model := length(x)):
             return max(moved[0], model), ""
         return 0.0, ""

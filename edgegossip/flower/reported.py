@@ -7,7 +7,7 @@ from edgegossip.frame import Aux, Frame
 from edgegossip.types import PeerError
 
 MAX_EXAMPLES = 1e12  # of one update; more is nonsense that would drown the other boards
-MAX_LOSS = 1e15  # either sign
+MAX_LOSS = 1e25  # either sign
 MAX_RATE = 1e6
 
 

@@ -64,7 +64,7 @@ def _levels_after(*rounds: list[Frame]) -> list[int]:
     return levels
 
 
-@pytest.mark.parametrize("loss", [0.0, 1e-9, 1e3, 1e15])
+@pytest.mark.parametrize("loss", [0.0, 1e-9, 1e3, 1e15, 1e24])
 @pytest.mark.parametrize("examples", [1.0, 1e12])
 @pytest.mark.parametrize("boards", [2, 3, 10])
 @pytest.mark.parametrize("at", [0, 1])
