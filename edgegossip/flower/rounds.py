@@ -251,7 +251,10 @@ class Rounds:
         if made is None or made.model is None:
             self._empty_rounds += 1
             if self._empty_rounds >= MAX_EMPTY_ROUNDS:
-                raise RunError(f"no usable update for {MAX_EMPTY_ROUNDS} rounds; the last reason: {self._why_empty}")
+                raise RunError(
+                    f"no usable update for {MAX_EMPTY_ROUNDS} rounds; the last reason: {self._why_empty}; where that is so of "
+                    "most boards, training runs away: lower training.lr"
+                )
             return x
         self._empty_rounds = 0
         return made.model
