@@ -137,6 +137,9 @@ def _panels(
         return save(figure, path)
 
 
+_LEGEND_LETTERS = 130  # in a line below the panels
+
+
 def _legend(figure: Figure, paint: dict[str, str], marks: Sequence[str], lines: bool) -> None:
     """Colours, then marks; a kind of which there is but one says nothing."""
     entries = [Line2D([], [], color=c, linewidth=5, label=_label(name)) for name, c in paint.items()] * (len(paint) > 1)
@@ -146,7 +149,9 @@ def _legend(figure: Figure, paint: dict[str, str], marks: Sequence[str], lines: 
             style = {"linestyle": _LINES[k % len(_LINES)]}
         entries.append(Line2D([], [], color=MUTED, label=_label(name), **style))
     if entries:
-        figure.legend(handles=entries, loc="outside lower center", ncols=min(4, len(entries)), handlelength=2.6)
+        longest = max(len(str(entry.get_label())) for entry in entries)
+        columns = max(1, min(4, len(entries), _LEGEND_LETTERS // (longest + 8)))  # else the widest entries are cut off
+        figure.legend(handles=entries, loc="outside lower center", ncols=columns, handlelength=2.6)
 
 
 def _label(words: str) -> str:
