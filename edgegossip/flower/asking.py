@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -29,8 +28,7 @@ def ask(address: str, credentials: BoardCredentials | None) -> Told:
     scheme, document = "http", dict[str, str]()
     if credentials is not None:
         clock = datetime.now(UTC).isoformat()
-        proof = b64encode(credentials.sign(ASK_DOMAIN + clock.encode())).decode()
-        scheme, document = "https", {"proof": proof, "time": clock}
+        scheme, document = "https", {"proof": credentials.proof(ASK_DOMAIN, clock.encode()), "time": clock}
     context = credentials.context if credentials is not None else False
     with answered(address), httpx.Client(verify=context, timeout=ASK_S, trust_env=False) as client:
         try:

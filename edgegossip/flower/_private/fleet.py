@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
@@ -87,7 +86,7 @@ class FleetLink:
 
     def _introduce(self, credentials: BoardCredentials) -> None:
         """Ask the coordinator to register our key."""
-        proof = b64encode(credentials.sign(KEY_DOMAIN + self._public)).decode()
+        proof = credentials.proof(KEY_DOMAIN, self._public)
         document = {"key": self._public.decode(), "proof": proof, "time": now().isoformat()}
         self._client._client.post(f"https://{self._address}{JOIN_PATH}", json=document).raise_for_status()
 
