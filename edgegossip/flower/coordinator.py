@@ -24,9 +24,9 @@ from edgegossip.flower.credentials import ServerCredentials
 from edgegossip.flower.doorkeeper import Doorkeeper
 from edgegossip.flower.exchange import COORDINATOR, Exchange, Stopped
 from edgegossip.flower.keeper import CoordinatorKeeper
-from edgegossip.flower.protocol import Hello
+from edgegossip.flower.plan import Evaluate, Plan
 from edgegossip.flower.roster import Roster
-from edgegossip.flower.rounds import Evaluate, Plan, Rounds
+from edgegossip.flower.rounds import Rounds
 from edgegossip.flower.superlink import SUPERLINK_LOG, SuperLink, launch
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink
@@ -206,25 +206,13 @@ class Coordinator:
 
     def _make_exchange(self, link: RunLink, link_to: SuperLink, doorkeeper: Doorkeeper) -> Exchange:
         plan = self._plan
-        hello = Hello(
-            run_id=plan.run_id,
-            layout_hash=plan.layout.hash,
-            codec=plan.codec.name,
-            codec_id=plan.codec.wire_id,
-            codec_params=plan.codec.wire_params(),
-            rounds=plan.recipe.run.rounds,
-            down_id=plan.downlink.wire_id,
-            down_params=plan.downlink.wire_params(),
-            profiles=plan.record_boards,
-            instance=plan.instance,
-        )
         least = min(plan.recipe.server.min_nodes, len(self._boards))
         names = doorkeeper.name_of if self._credentials is not None else None
         roster = Roster(self._boards)
         return Exchange(
             link,
             roster,
-            hello,
+            plan.hello(),
             least,
             self._sink,
             self._stop,

@@ -7,69 +7,35 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 from flwr.app import Message, RecordDict
 
 from edgegossip.flower import protocol
-from edgegossip.flower._private import NodeSeen, is_away
+from edgegossip.flower._private import is_away
 from edgegossip.flower.downlink import COORDINATOR
+from edgegossip.flower.questions import Link, Questions
 from edgegossip.flower.quorum import Quorum
 from edgegossip.flower.roster import Change, Member, Roster
 from edgegossip.profiling.records import Sink
+from edgegossip.profiling.watch import Watch
 from edgegossip.types import EdgegossipError, NodeId, PeerError, RunError
 
 WATCH_S = 0.5  # between two looks at who is alive
 LOOK_S = 0.25  # between two looks for answers, should nobody say that there are any
-ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
 REGATHER_S = 60.0  # for boards that all went away at once
 BEAT_S = 8.0  # between our own signs of life
 BYE_S = 3.0  # how long boards may take to say goodbye
-DEADLINES, LONGEST = (
-    10,
-    4,
-)  # an answer whose round is over is waited for so many deadlines, or times the longest one so far
+# An answer whose round is over is waited for so many deadlines, or times the longest one so far
+DEADLINES, LONGEST = 10, 4
 MOST_OVERDUE = 6  # from where on that is not doubled again
 
 
 __all__ = ["COORDINATOR", "Exchange", "Link", "Stopped"]
 
 
-class Link(Protocol):
-    """What RunLink offers; tests have another one."""
-
-    def nodes(self) -> list[NodeSeen]: ...
-    def push(self, messages: list[Message]) -> list[str]: ...
-    def pull(self, message_ids: list[str]) -> list[Message]: ...
-    def wait(self, timeout_s: float) -> None: ...
-    def forget(self, message_id: str) -> None: ...
-    def beat(self) -> bool: ...
-
-
 class Stopped(RunError):
     """The run was told to stop."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """A message that has not been answered."""
-
-    node_id: int
-    name: NodeId  # "" for a board that has not said its name
-    what: str  # "hello", "bye", or which round it is for
-    at_s: float  # by the monotonic clock
-
-
-class _Watch:
-    """How long ago it was made."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-
-    @property
-    def s(self) -> float:
-        return time.monotonic() - self._start
 
 
 class Exchange:
@@ -93,13 +59,12 @@ class Exchange:
         self._link, self.roster, self._hello = link, roster, hello
         self._quorum = Quorum(roster, min_nodes, return_s)
         self._sink, self._stop, self._check, self._proved = sink, stop, check, proved
-        self._outstanding: dict[str, _Sent] = {}
+        self._questions = Questions(link, roster)
         self.farewells: dict[NodeId, Message] = {}  # what boards answered to goodbye
-        self._inbox: dict[str, Message] = {}  # answers nobody has taken yet, by the id of the question
         self._told_lost: queue.SimpleQueue[tuple[NodeId, str]] = queue.SimpleQueue()  # from other threads
         self._watched = self._beaten = 0.0
         self._gathering = True
-        self._deadline_s, self._longest_s = deadline_s, 0.0  # the longest that an answer took
+        self._deadline_s = deadline_s
         self._current: set[str] = set()  # questions whose round goes on
         self.on_late: Callable[[NodeId, Message], None] = lambda name, reply: None
         self.round = 0  # that comes next, for boards that join
@@ -112,7 +77,7 @@ class Exchange:
     @property
     def patience_s(self) -> float:
         """For an answer that no round waits for."""
-        return max(DEADLINES * self._deadline_s, LONGEST * self._longest_s)
+        return max(DEADLINES * self._deadline_s, LONGEST * self._questions.longest_s)
 
     def lose(self, name: NodeId, reason: str) -> None:
         """A board's process is known to be gone. May be called from any thread."""
@@ -121,15 +86,14 @@ class Exchange:
     def gather(self, patience_s: float) -> None:
         """Wait until every expected board is there; after `patience_s` go on without those never seen. Raises RunError when
         the others are too few."""
-        watch, announced = _Watch(), 0.0
+        watch = Watch()
         while missing := [n for n in self.roster.missing() if n not in self.lost]:
             self.tick()
             if watch.s > patience_s:
                 for name in missing:
                     self._down(Change(name, up=False, reason=f"it did not join within {patience_s:g} s"))
                 break
-            if watch.s - announced >= ANNOUNCE_S:
-                announced = watch.s
+            if watch.due():
                 wanted = len(self.roster.expected)
                 there = wanted - len(missing)
                 self._say(
@@ -141,7 +105,7 @@ class Exchange:
 
     def regather(self) -> None:
         """All boards went away at once, as in a power cut: wait for all of them, for a while, and not only for the first."""
-        watch = _Watch()
+        watch = Watch()
         while self._quorum.absent and watch.s < min(REGATHER_S, self._quorum.return_s):
             self._link.wait(LOOK_S)
             self.tick()
@@ -149,19 +113,18 @@ class Exchange:
     def idle(self, patience_s: float) -> list[Member]:
         """Boards that can take work: at least `min_nodes`, for which stragglers are waited for. Raises RunError."""
         self.tick()
-        self._take(set(), {})
-        watch, announced, short = _Watch(), 0.0, False
+        self._take_late()
+        watch, short = Watch(), False
         while len(members := self.roster.idle()) < self._quorum.least:
             if self._quorum.short != short:
                 short = not short
-                watch, announced = _Watch(), 0.0
+                watch = Watch()
             if not short and watch.s > patience_s:
                 busy = ", ".join(m.name for m in self.roster.up() if m.busy)
                 raise RunError(f"too few boards answer: {busy} have been busy for more than {patience_s:.0f} s")
-            if short and watch.s - announced >= ANNOUNCE_S:
-                announced = watch.s
+            if short and watch.due():
                 names = ", ".join(self._quorum.absent)
-                self._say("waiting", f"waiting for {names} to come back for {announced:.0f} s", missing=names)
+                self._say("waiting", f"waiting for {names} to come back for {watch.s:.0f} s", missing=names)
             self._link.wait(LOOK_S)
             self.tick()
         return members
@@ -169,25 +132,24 @@ class Exchange:
     def free(self, but: Container[NodeId]) -> list[NodeId]:
         """Boards that can take work, without those in `but`. Where there is none now: busy ones are waited for as any answer is,
         absent ones for `return_s`. Raises RunError when too few boards are left."""
-        watch, announced = _Watch(), 0.0
+        watch = Watch()
         while True:
             self.tick()
-            self._take(set(), {})
+            self._take_late()
             up = [m for m in self.roster.up() if m.name not in but]
             if ready := [m.name for m in up if not m.busy]:
                 return ready
             names = [m.name for m in up] or [n for n in self._quorum.absent if n not in but]
             if not names or watch.s > (self.patience_s if up else self._quorum.return_s):
                 return []
-            if watch.s - announced >= ANNOUNCE_S:
-                announced = watch.s
+            if watch.due():
                 missing = ", ".join(names)
-                self._say("waiting", f"waiting for {missing} for {announced:.0f} s", missing=missing)
+                self._say("waiting", f"waiting for {missing} for {watch.s:.0f} s", missing=missing)
             self._link.wait(LOOK_S)
 
     def rest(self, seconds: float) -> None:
         """Wait, and be there for boards meanwhile, whoever of them is left. Raises Stopped."""
-        watch = _Watch()
+        watch = Watch()
         while watch.s < seconds:
             self._link.wait(LOOK_S)
             try:
@@ -202,18 +164,19 @@ class Exchange:
     ) -> dict[NodeId, Message]:
         """Send one message a board, and the answers that came before the deadline from boards that are still alive, or the
         first `enough` of them (0: all). Raises RunError."""
-        self._current = self._send({self.roster_id(n): m for n, m in messages.items()}, what)
+        self._current = self._questions.send({self.roster_id(n): m for n, m in messages.items()}, what)
         try:
             return self._answers(self._current, what, deadline_s, enough)
         finally:
             self._current = set()
 
     def _answers(self, ids: set[str], what: str, deadline_s: float, enough: int) -> dict[NodeId, Message]:
-        watch, announced = _Watch(), 0.0
+        watch = Watch()
         answers: dict[NodeId, Message] = {}
         while True:
-            self._take(ids, answers)
-            waiting = {sent.name for i, sent in self._outstanding.items() if i in ids}
+            self._take_late(ids)
+            answers |= self._questions.answers(ids)
+            waiting = self._questions.waited_for(ids)
             if not waiting:
                 return answers
             if enough and len(answers) >= enough:
@@ -224,19 +187,18 @@ class Exchange:
                 for name in sorted(waiting):
                     self._say("suspect", f"{what}: went on without {name}: no answer for {deadline_s:g} s", peer=name)
                 return answers
-            if watch.s - announced >= ANNOUNCE_S:
-                announced = watch.s
+            if watch.due():
                 names = ", ".join(sorted(waiting))
-                self._say("waiting", f"{what}: waiting for {names} for {announced:.0f} s", missing=names)
+                self._say("waiting", f"{what}: waiting for {names} for {watch.s:.0f} s", missing=names)
             self._link.wait(LOOK_S)
             self.tick()
 
     def dismiss(self, words: str, failed: bool) -> None:
         """Say goodbye to every board and give them a moment to hear it."""
         farewell = {m.node_id: _message(protocol.bye(words, failed), m.node_id) for m in self.roster.up()}
-        ids = self._send(farewell, "bye")
+        ids = self._questions.send(farewell, "bye")
         until = time.monotonic() + BYE_S
-        while ids & self._outstanding.keys() and time.monotonic() < until:
+        while self._questions.waited_for(ids) and time.monotonic() < until:
             self._link.wait(0.05)
             self._collect()  # and do not look who is alive: whoever heard the goodbye leaves
 
@@ -262,9 +224,11 @@ class Exchange:
         self._quorum.check(len([n for n in self.roster.missing() if n not in self.lost]) if self._gathering else 0)
 
     def _collect(self) -> None:
-        if self._outstanding:
-            for reply in self._link.pull(list(self._outstanding)):
-                self._arrived(reply)
+        for sent, reply in self._questions.collect():
+            if sent.what == "hello":
+                self._greeted(sent.node_id, reply)
+            elif sent.name:
+                self.farewells[sent.name] = reply
 
     def _watch(self) -> None:
         changes, strangers = self.roster.observe(self._link.nodes())
@@ -276,87 +240,45 @@ class Exchange:
             self._quorum.down(name, reason, ended=True)
         for change in changes:
             self._down(change) if not change.up else self._back(change.name)
-        greeted = {sent.node_id for sent in self._outstanding.values() if sent.what == "hello"}
+        greeted = self._questions.greeted
         fresh = [i for i in strangers if i not in greeted]
         hello = replace(self._hello, round=self.round)
-        self._send({i: _message(hello.content(), i) for i in fresh}, "hello")
+        self._questions.send({i: _message(hello.content(), i) for i in fresh}, "hello")
 
     def _give_up(self, now_s: float) -> None:
         """On answers that do not come although their boards are alive: lost on their way, or never made. Those boards are asked
         again; where that happens again and again, after twice the time each time."""
-        for message_id, sent in list(self._outstanding.items()):
-            member = self.roster.by_id(sent.node_id)
-            if member is None or member.busy != message_id or message_id in self._current:
+        for member in self.roster.up():
+            sent = self._questions.open.get(member.busy)
+            if sent is None or member.busy in self._current:
                 continue
             patience_s = self.patience_s * 2 ** min(member.overdue, MOST_OVERDUE)
             if now_s - sent.at_s > patience_s:
-                self._drop(message_id)
+                self._questions.drop(member.busy)
                 member.busy, member.overdue = "", member.overdue + 1
                 reason = f"it is alive, and its answer has not come for {patience_s:g} s; it is asked again"
                 self._say("refused", f"{sent.what}: gave up on {sent.name}: {reason}", peer=sent.name)
 
     def _down(self, change: Change) -> None:
         self._quorum.down(change.name, change.reason)
-        for message_id in [i for i, sent in self._outstanding.items() if sent.name == change.name]:
-            self._drop(message_id)
+        self._questions.drop_of(lambda sent: sent.name == change.name)
         self._say("peer-down", f"lost {change.name}: {change.reason}", peer=change.name)
 
     def _back(self, name: NodeId) -> None:
         self._quorum.back(name)
         self._say("peer-up", f"{name} is back", peer=name)
 
-    def _send(self, messages: Mapping[int, Message], what: str) -> set[str]:
-        """Push; a board that the SuperLink does not know any more is simply not waited for."""
-        ids = self._link.push(list(messages.values()))
-        for message_id, node_id in zip(ids, messages, strict=True):
-            if message_id:
-                member = self.roster.by_id(node_id)
-                self._outstanding[message_id] = _Sent(node_id, member.name if member else "", what, time.monotonic())
-                if member is not None:
-                    member.busy = message_id
-        return set(filter(None, ids))
-
-    def _arrived(self, reply: Message) -> None:
-        message_id = reply.metadata.reply_to_message_id
-        sent = self._outstanding.pop(message_id, None)
-        if sent is None:
-            return
-        member = self.roster.by_id(sent.node_id)
-        if member is not None and member.busy == message_id:
-            member.busy, member.overdue = "", 0
-        if not reply.has_error() and sent.what not in ("hello", "bye"):
-            self._longest_s = max(self._longest_s, time.monotonic() - sent.at_s)
-        if sent.what == "hello":
-            self._greeted(sent.node_id, reply)
-        elif sent.what != "bye":
-            self._inbox[message_id] = reply
-        elif sent.name:
-            self.farewells[sent.name] = reply
-
-    def _take(self, ids: set[str], answers: dict[NodeId, Message]) -> None:
-        """Answers of this exchange; those of an earlier one came too late."""
-        for message_id, reply in list(self._inbox.items()):
-            del self._inbox[message_id]
-            member = self.roster.by_id(reply.metadata.src_node_id)
-            if member is None:
-                continue
-            if message_id in ids:
-                answers[member.name] = reply
-            else:
-                self._say("late", f"the answer of {member.name} came after its round was over", peer=member.name)
-                self.on_late(member.name, reply)
+    def _take_late(self, ids: Container[str] = ()) -> None:
+        """Answers to other questions than these came after their round was over."""
+        for member, reply in self._questions.others(ids):
+            self._say("late", f"the answer of {member.name} came after its round was over", peer=member.name)
+            self.on_late(member.name, reply)
 
     def _greeted(self, node_id: int, reply: Message) -> None:
         if is_away(reply):
             return  # it was so busy getting ready that it was taken for gone: it is greeted again when it beats
         try:
-            if reply.has_error():
-                raise PeerError(f"it does not speak edgegossip: {protocol.printable(reply.error.reason or '')}")
-            name, problem = protocol.read_hello_answer(reply.content)
-            if self._proved is not None and (real := self._proved(node_id)) != name:
-                raise PeerError(
-                    f"it says that it is {name}, but its certificate is that of {real or 'nobody any more'}"
-                )
+            name, problem = self._who(node_id, reply)
             if problem:
                 self.roster.refuse(node_id)
                 if self._gathering and name in self.roster.missing():
@@ -367,19 +289,23 @@ class Exchange:
         except PeerError as error:
             self.roster.refuse(node_id)
             self._say("refused", f"refused a board: {error}")
-            self._send({node_id: _message(protocol.bye(str(error), failed=True), node_id)}, "bye")
+            self._questions.send({node_id: _message(protocol.bye(str(error), failed=True), node_id)}, "bye")
             return
         if replaced is not None:
-            for message_id in [i for i, sent in self._outstanding.items() if sent.node_id == replaced]:
-                self._drop(message_id)  # nobody is left to answer it
+            self._questions.drop_of(lambda sent: sent.node_id == replaced)  # nobody is left to answer
             words = f"another board has joined as {name}"
-            self._send({replaced: _message(protocol.bye(words, failed=True), replaced)}, "bye")
+            self._questions.send({replaced: _message(protocol.bye(words, failed=True), replaced)}, "bye")
         self._quorum.back(name)
         self._say("joined", f"{name} joined", peer=name)
 
-    def _drop(self, message_id: str) -> None:
-        self._outstanding.pop(message_id, None)
-        self._link.forget(message_id)
+    def _who(self, node_id: int, reply: Message) -> tuple[NodeId, str]:
+        """The name of a board that was greeted, and why it cannot take part. Raises PeerError."""
+        if reply.has_error():
+            raise PeerError(f"it does not speak edgegossip: {protocol.printable(reply.error.reason or '')}")
+        name, problem = protocol.read_hello_answer(reply.content)
+        if self._proved is not None and (real := self._proved(node_id)) != name:
+            raise PeerError(f"it says that it is {name}, but its certificate is that of {real or 'nobody any more'}")
+        return name, problem
 
     def _say(self, name: str, text: str, **fields: str) -> None:
         self._sink.event(COORDINATOR, name, text, **fields)

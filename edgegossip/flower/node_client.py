@@ -27,6 +27,7 @@ from edgegossip.flower.payload import Channel
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
+from edgegossip.profiling.watch import Watch
 from edgegossip.training.base import Workload
 from edgegossip.types import EdgegossipError, LocalError, NodeId, PeerError
 
@@ -34,7 +35,6 @@ BEAT_S = 1.5  # between signs of life
 HOLD_S = 2.0  # for how long the coordinator keeps the question for work open when it has none
 PART_S = 0.03  # between two looks at a message whose content is still on its way to the coordinator's SuperLink
 AGAIN_S = 0.5  # before an answer that was refused is sent once more
-ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
 _ERROR_CODE = 3  # Flower's code for an app that raised
 Meter = Callable[[], Mapping[str, Value]]  # values for the metrics record of the round that just ended
 
@@ -130,21 +130,19 @@ class NodeClient:
     def _patiently(self, request: Callable[[], Any]) -> Any:
         """The answer to a request, asked again while the coordinator is away; every 5 s says so. Raises LinkError when it is
         refused."""
-        start = announced = time.monotonic()
+        watch = Watch()
         while True:
             try:
                 return request()
             except LinkError as error:
                 if not error.gone:
                     raise
-                now = time.monotonic()
-                if now - start > self._patience_s:
+                if watch.s > self._patience_s:
                     raise PeerError(
                         f"gave up on the coordinator at {self._address}: out of reach for {self._patience_s:.0f} s ({error})"
                     ) from None
-                if now - announced >= ANNOUNCE_S:
-                    announced = now
-                    text = f"waiting for the coordinator at {self._address} for {now - start:.0f} s: {error}"
+                if watch.due():
+                    text = f"waiting for the coordinator at {self._address} for {watch.s:.0f} s: {error}"
                     self._sink.event(self._name, "waiting", text)
                 time.sleep(0.25)
 

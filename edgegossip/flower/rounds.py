@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from flwr.app import Message, RecordDict
-from flwr.serverapp.strategy import Strategy
 
 from edgegossip import codecs
-from edgegossip.codecs.base import Codec
 from edgegossip.flower import protocol
 from edgegossip.flower._private import is_away
 from edgegossip.flower.averaging import Share
@@ -21,42 +17,23 @@ from edgegossip.flower.evaluations import Evaluations
 from edgegossip.flower.exchange import COORDINATOR, Exchange
 from edgegossip.flower.final_evaluation import evaluate_final
 from edgegossip.flower.payload import Channel, frame_array, frame_bytes, frame_content
+from edgegossip.flower.plan import Plan
 from edgegossip.flower.progress import Progress
-from edgegossip.flower.quarantine import Quarantine
 from edgegossip.flower.reported import require_reported
 from edgegossip.flower.round_record import Sent, used_values
 from edgegossip.flower.sampling import sample
 from edgegossip.flower.server_levels import ServerLevels
+from edgegossip.flower.trust import Trust
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
-from edgegossip.recipe import Recipe
-from edgegossip.types import Metrics, NodeId, PeerError, Round, RunError, Vec
+from edgegossip.types import NodeId, PeerError, Round, RunError, Vec
 
 MAX_EMPTY_ROUNDS = 3  # rounds in a row in which no board sent anything usable
 MAX_REPEATS = 10  # of a round whose boards all went away
 
-Evaluate = Callable[[Vec, int | None], Metrics]  # model float32[n], number of test examples (None: all)
 Meter = Callable[[], Mapping[str, Value]]  # more values for the coordinator's record of the round that just ended
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What the rounds need to know of the run."""
-
-    recipe: Recipe
-    layout: Layout
-    run_id: bytes
-    codec: Codec[Any]
-    evaluate: Evaluate | None = None  # the coordinator's own; None: boards evaluate
-    strategy: Strategy | None = None  # None: the recipe's
-    record_boards: bool = False  # a record a board and round of what its update says
-    instance: str = ""  # see protocol.Hello
-
-    @property
-    def downlink(self) -> Codec[Any]:
-        return codecs.get(self.recipe.server.downlink, **self.recipe.server.downlink_params)
 
 
 class Rounds:
@@ -89,9 +66,7 @@ class Rounds:
         self._evaluations = Evaluations(plan.recipe, sink)
         self._holds: dict[NodeId, tuple[int, Round]] = {}  # the model that a board (by its Flower id) answered last
         self._empty_rounds = 0
-        self._why_empty = "nobody answered"
-        self._quarantine = Quarantine()
-        self._bad: dict[NodeId, str] = {}  # whose update of this round was refused, and why
+        self._trust = Trust(sink)
         self._sent = Sent()
         self.records = BoardRecords(plan.layout, sink) if plan.record_boards else None
 
@@ -160,7 +135,8 @@ class Rounds:
     def _messages(self, round: Round, x: Vec) -> dict[NodeId, Message]:
         """One TRAIN message a board that is chosen; one of them may be asked to evaluate the model it gets."""
         recipe, roster = self._plan.recipe, self._exchange.roster
-        idle = self._trusted({m.node_id: m.name for m in roster.idle()}, round)
+        idle = {m.node_id: m.name for m in roster.idle()}
+        idle = self._trust.trusted(idle, round, max(1, recipe.server.min_nodes))
         some = sample(list(idle), recipe.server, len(roster.expected), recipe.run.seed, round)
         chosen = {idle[i]: i for i in self._combiner.choose(round, x, some)}
         contents = self._contents(round, x, chosen)
@@ -173,14 +149,6 @@ class Rounds:
         request = protocol.evaluate_request(recipe.evaluation.examples)
         messages[who].content = RecordDict({**messages[who].content, protocol.ASK: request})
         return messages
-
-    def _trusted(self, idle: dict[int, NodeId], round: Round) -> dict[int, NodeId]:
-        """Without the boards in quarantine, unless too few would be left."""
-        for name in sorted(idle.values()):
-            if self._quarantine.returns(name, round):
-                self._say("readmitted", f"{name} takes part again", name)
-        some = {i: name for i, name in idle.items() if not self._quarantine.reason(name, round)}
-        return some if len(some) >= max(1, self._plan.recipe.server.min_nodes) else idle
 
     def _contents(self, round: Round, x: Vec, chosen: Mapping[NodeId, int]) -> dict[NodeId, RecordDict]:
         """What each board gets: the difference if it holds the model before, else the whole. Either is encoded once, and
@@ -221,7 +189,7 @@ class Rounds:
                 require_reported(frame, self._levels is not None)
                 good[reply.metadata.src_node_id] = Share(name, frame, frame.aux[Aux.EXAMPLES])
             except PeerError as error:
-                self._refused(name, str(error))
+                self._trust.refused(name, str(error))
         return good
 
     def _no_work(self, name: NodeId, reply: Message) -> str:
@@ -237,45 +205,27 @@ class Rounds:
                 raise PeerError(self._no_work(name, reply))
             self._evaluations.answered(name, reply)
         except PeerError as error:
-            self._say("refused", f"refused a late answer of {name}: {error}", name)
+            self._sink.event(COORDINATOR, "refused", f"refused a late answer of {name}: {error}", peer=name)
 
     def _combine(self, x: Vec, shares: dict[int, Share], round: Round) -> Vec:
         """The next model; boards whose update was of no use leave `shares`."""
         made = self._combiner.combine(round, x, shares) if shares else None
         for name, reason in (made.refused if made is not None else {}).items():
-            self._refused(name, reason)
+            self._trust.refused(name, reason)
             del shares[next(i for i, share in shares.items() if share.name == name)]
-        self._judge(round, [share.name for share in shares.values()])
+        self._trust.judge(round, [share.name for share in shares.values()])
         if self._levels is not None:
             self._levels = self._levels.after([share.frame for share in shares.values()])
         if made is None or made.model is None:
             self._empty_rounds += 1
             if self._empty_rounds >= MAX_EMPTY_ROUNDS:
                 raise RunError(
-                    f"no usable update for {MAX_EMPTY_ROUNDS} rounds; the last reason: {self._why_empty}; where that is so of "
-                    "most boards, training runs away: lower training.lr"
+                    f"no usable update for {MAX_EMPTY_ROUNDS} rounds; the last reason: {self._trust.last_reason}; where that is "
+                    "so of most boards, training runs away: lower training.lr"
                 )
             return x
         self._empty_rounds = 0
         return made.model
-
-    def _refused(self, name: NodeId, reason: str) -> None:
-        self._why_empty = f"{name}: {reason}"
-        self._bad[name] = reason
-        self._say("refused", f"refused the update of {name}: {reason}", name)
-
-    def _judge(self, round: Round, used: list[NodeId]) -> None:
-        """Who was refused again and again is left out for a while. Where nothing was of use the fault may be ours."""
-        bad, self._bad = self._bad, {}
-        for name in used:
-            self._quarantine.used(name)
-        for name, reason in bad.items() if used else ():
-            if length := self._quarantine.refused(name, round, reason):
-                words = f"{name} is left out for {length} rounds: its updates were refused again and again, the last one since "
-                self._say("quarantine", words + reason, name)
-
-    def _say(self, event: str, text: str, name: NodeId) -> None:
-        self._sink.event(COORDINATOR, event, text, peer=name)
 
     def _evaluate_here(self, x: Vec) -> None:
         """The coordinator's own evaluation, if it is its turn."""

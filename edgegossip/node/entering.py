@@ -23,13 +23,13 @@ from edgegossip.mesh.membership.manifest import Manifest
 from edgegossip.mesh.membership.table import Rows
 from edgegossip.mesh.text import printable
 from edgegossip.node.spec import check_names, make_topology
+from edgegossip.profiling.watch import Watch
 from edgegossip.recipe import Recipe
 from edgegossip.types import ConfigError, LocalError, NodeId, PeerError
 
 if TYPE_CHECKING:
     from edgegossip.mesh.security.guard import Guard
 
-ANNOUNCE_S = 5.0
 _PAUSE_S = 1.0
 _OWN = "data.dir, run.threads, evaluation.*, network.* and checkpoint.*"
 
@@ -112,7 +112,7 @@ def join(
     from edgegossip.mesh.membership.joining import RefusedToJoin, ask
 
     places = [addresses.parse(seed, "--join") for seed in seeds]
-    began_s = announced_s = time.monotonic()
+    watch = Watch()
     trouble: dict[str, None] = {}
     refused: set[addresses.Address] = set()
     attempt = 0
@@ -129,11 +129,10 @@ def join(
             if refused.issuperset(places):
                 raise
         attempt += 1
-        if time.monotonic() - announced_s >= ANNOUNCE_S or attempt == len(places):
-            announced_s = time.monotonic()
+        if watch.due() or attempt == len(places):
             say(f"waiting for a member that answers: {'; '.join(trouble)}")
             trouble.clear()
-        if time.monotonic() - began_s > patience_s:
+        if watch.s > patience_s:
             raise LocalError(f"no member answers at {', '.join(seeds)}: start one first, or name another with --join")
         if attempt % len(places) == 0:
             time.sleep(_PAUSE_S)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
 from edgegossip.mesh.text import printable
-from edgegossip.node.entering import ANNOUNCE_S, check_functions, own_settings
+from edgegossip.node.entering import check_functions, own_settings
+from edgegossip.profiling.watch import Watch
 from edgegossip.recipe import Recipe
 from edgegossip.types import ConfigError, LocalError, NodeId, PeerError
 
@@ -37,7 +38,7 @@ def follow(
     from edgegossip.node.server_node import board_credentials
 
     credentials = None if identity is None else board_credentials(identity)
-    began_s = announced_s = time.monotonic()
+    watch = Watch()
     while True:
         try:
             told = ask(coordinator, credentials)
@@ -45,12 +46,10 @@ def follow(
         except LinkError as error:
             if not error.gone:
                 raise
-            waited_s = time.monotonic() - began_s
-            if waited_s > patience_s:
-                raise LocalError(f"no coordinator at {coordinator} for {waited_s:.0f} s: {error}") from None
-            if time.monotonic() - announced_s >= ANNOUNCE_S:
-                announced_s = time.monotonic()
-                say(f"waiting for the coordinator at {coordinator} for {waited_s:.0f} s: {error}")
+            if watch.s > patience_s:
+                raise LocalError(f"no coordinator at {coordinator} for {watch.s:.0f} s: {error}") from None
+            if watch.due():
+                say(f"waiting for the coordinator at {coordinator} for {watch.s:.0f} s: {error}")
             time.sleep(_PAUSE_S)
     if name not in told.boards:
         known = ", ".join(printable(board, 60) for board in told.boards[:20])

@@ -26,6 +26,8 @@ ALARMS = frozenset(
         "peer-down",
         "member-dead",
         "refused",
+        "quarantine",
+        "not-evaluated",
         "silent",
         "checkpoint-failed",
         "checkpoint-skipped",

@@ -19,9 +19,10 @@ from edgegossip.flower import exchange as exchanges
 from edgegossip.flower import protocol
 from edgegossip.flower.exchange import Exchange
 from edgegossip.flower.payload import ARRAYS, FRAME, STYPE, frame_bytes
+from edgegossip.flower.plan import Plan
 from edgegossip.flower.progress import Progress
 from edgegossip.flower.roster import Roster
-from edgegossip.flower.rounds import Plan, Rounds
+from edgegossip.flower.rounds import Rounds
 from edgegossip.frame import Aux, Limits
 from edgegossip.study.measure import Recorder
 from edgegossip.study.server import VirtualServer
