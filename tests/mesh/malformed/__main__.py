@@ -52,6 +52,7 @@ SETTINGS = (
 )
 EDGES = [(BOARD, HONEST[0]), (BOARD, HONEST[1]), HONEST, *((BOARD, evil) for evil in ATTACKERS)]
 SAMPLE_S = 3.0
+EVALUATED_S = 300.0  # 100 rounds of 0.8 s, on a busy machine
 
 
 class Batches:
@@ -154,6 +155,14 @@ async def _work(attacker: attack.Attacker, seed: int, queue: str, batches: Batch
         batches.finish(number)
 
 
+def _await_evaluation(boards: Fleet) -> None:
+    """Until the boards have shown what they learn, which a short attack does not last for."""
+    until_s = time.monotonic() + EVALUATED_S
+    names = (BOARD, *HONEST)
+    while time.monotonic() < until_s and any(verdicts.accuracy(boards.runs(n)) is None for n in names):
+        time.sleep(1.0)
+
+
 def session(messages: int, seed: int, out: Path, limit_s: float = math.inf) -> None:
     """One fleet, from the batch on where the last one ended, for at most `limit_s`."""
     lines = verdicts.read(out)
@@ -189,6 +198,7 @@ def session(messages: int, seed: int, out: Path, limit_s: float = math.inf) -> N
                 failure = f"{error}: {error.__cause__!r}"
             before = {n: boards.last(n)["step"] for n in HONEST}
             time.sleep(10.0)  # they go on, and the board lets go of what it held for the attackers
+            _await_evaluation(boards)
             write({"after": boards.sample(), "counts": json.loads(counts.read_text())})
             ended = {n: boards.processes[n].poll() for n in (BOARD, *HONEST)}
             after = {n: boards.last(n)["step"] for n in HONEST}
