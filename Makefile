@@ -43,7 +43,8 @@ test: lint types ## formatting, lint, types, import rule, tests and branch cover
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-branch --cov-report= --durations=20 tests
 	@$(BIN)/python scripts/branch_coverage.py 95 edgegossip/layout.py edgegossip/frame.py edgegossip/codecs edgegossip/gossip
 
-test-slow: $(NATIVE) ## the tests that take long or need a developer's tools (cross compiler, emulator)
+test-slow: $(NATIVE) ## the tests that take long or need a developer's tools (cross compiler, emulator, Flower's simulation engine)
+	@$(PIP) install -c constraints.txt 'flwr[simulation]'
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests
 
 image-smoke: $(NATIVE) ## an image from nothing to a training board, emulated; needs root; goes on at the stage where it stopped

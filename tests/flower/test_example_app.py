@@ -137,7 +137,9 @@ def _start(program: str, arguments: list[str], folder: Path, environment: Mappin
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_simulation_engine_runs_it_with_18_clients(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="the simulation engine is an extra: pip install 'flwr[simulation]'")
+    pytest.importorskip(
+        "ray", reason="the simulation engine is an extra of Flower: make test-slow, or pip install 'flwr[simulation]'"
+    )
     environment, report = _environment(tmp_path), tmp_path / "report.json"
     (tmp_path / "config.toml").write_text(
         '[superlink]\ndefault = "simulation"\n\n[superlink.simulation]\noptions.num-supernodes = 18\n'
