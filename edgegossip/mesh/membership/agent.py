@@ -159,13 +159,23 @@ class Agent:
     # -- what the detector asks for --------------------------------------------------------------------------
 
     def _arm(self) -> None:
+        """Call the detector when it wants to be called. A timer that is due stays: messages that keep coming may not put it off
+        again and again, and those that are there already may be read before it."""
+        now_s = time.monotonic()
         if self._timer is not None:
+            if (
+                self.detector is not None
+                and max(self._timer.when(), self.detector.wake_s) <= now_s
+                and not self._ending
+            ):
+                return
             self._timer.cancel()
         if self.detector is not None and not self._ending:
-            wake_s = max(self.detector.wake_s, time.monotonic() + 0.001)
+            wake_s = max(self.detector.wake_s, now_s + 0.001)
             self._timer = asyncio.get_running_loop().call_at(wake_s, self._tick)
 
     def _tick(self) -> None:
+        self._timer = None
         self.act(lambda detector, now_s: detector.tick(now_s))
 
     def _perform(self, outputs: list[Output]) -> None:

@@ -43,7 +43,7 @@ from edgegossip.mesh.membership.messages import (
     View,
 )
 from edgegossip.mesh.membership.probes import Errand, Favour, Probe
-from edgegossip.mesh.membership.settings import LocalHealth, RoundTrip, SwimSettings
+from edgegossip.mesh.membership.settings import Delay, LocalHealth, SwimSettings
 from edgegossip.mesh.membership.table import Entry, Rows, Status, bounded, merge
 from edgegossip.mesh.membership.teller import Teller
 
@@ -74,11 +74,12 @@ class Detector(Teller):
         self._errands: dict[int, list[Errand]] = {}  # by the member that they are about
         self._favours: dict[int, Favour] = {}
         self._suspected_s: dict[int, float] = {}
-        self._lag_s = 0.0  # by so much we are called too late, smoothed
-        self._round_trips = [RoundTrip(self.settings) for _ in range(members)]
+        self._lag = Delay(self.settings)  # by so much we are called too late
+        self._round_trips = [Delay(self.settings) for _ in range(members)]
         self._rivalries = 0
         self._unanswered = False  # the last probe of ours that ended
         self._heard_s = [now_s] * members  # when each was last heard of, or asked
+        self._asked_s = now_s  # when we last probed anybody
         self._left: dict[int, tuple[float, float]] = {}  # who left, and is tried again: when, and after what pause
         self._expelled: dict[int, int] = {}  # members that are not to be believed any more, and their lives
         for k, entry in known:
@@ -93,7 +94,7 @@ class Detector(Teller):
         self.table[me] = Entry(Status.ALIVE, last + 1, life, address)
         self._next_probe_s = now_s + random.uniform(0, self.settings.interval_s)
         self._next_retry_s = now_s + random.uniform(0, self.settings.retry_s)
-        self.wake_s = max(now_s, self._due_s())  # when `tick` is due; infinite: nobody to ask and nothing to tell
+        self.wake_s = max(now_s, self._due_s(now_s))  # when `tick` is due; infinite: nobody to ask and nothing to tell
 
     # -- what goes in ----------------------------------------------------------------------------------------
 
@@ -103,7 +104,7 @@ class Detector(Teller):
         self._end_probes(now_s)
         for target in list(self._errands):
             self._return(target, Nack, now_s)
-        for k in [k for k in self._suspected_s if self._suspicion_ends_s(k) <= now_s]:
+        for k in [k for k in self._suspected_s if self._suspicion_ends_s(k, now_s) <= now_s]:
             self._set(k, replace(self.table[k], status=Status.DEAD), now_s)
         for k in [k for k, due_s in self._prompted.items() if due_s <= now_s]:
             del self._prompted[k]
@@ -166,6 +167,7 @@ class Detector(Teller):
     def expel(self, member: int, now_s: float) -> list[Output]:
         """A member lost its right to take part: it is dead without an accuser, whatever others hear of this process of it,
         until it talks to us again (which takes a new certificate)."""
+        self._notice_stall(now_s)
         entry = self.table[member]
         if entry.status not in (Status.ABSENT, Status.LEFT):
             self._expelled[member] = entry.life
@@ -181,6 +183,7 @@ class Detector(Teller):
 
     def leave(self, now_s: float) -> list[Output]:
         """On purpose. Tells a few members; they tell the others."""
+        self._notice_stall(now_s)
         self._set(self.me, replace(self.table[self.me], status=Status.LEFT), now_s)
         others = [k for k, entry in enumerate(self.table) if entry.here]
         for k in self._random.sample(others, min(len(others), self.settings.spread_to)):
@@ -189,6 +192,7 @@ class Detector(Teller):
 
     def move(self, address: str, now_s: float) -> list[Output]:
         """We can be reached at another address now."""
+        self._notice_stall(now_s)
         own = self.table[self.me]
         if own.address != address:
             self._set(self.me, replace(own, incarnation=own.incarnation + 1, address=address), now_s)
@@ -197,14 +201,14 @@ class Detector(Teller):
     def _turn_over(self, now_s: float) -> list[Output]:
         """The end of every call. When we are to be called next is said here and kept: what a message changes (another neighbour,
         better health) may be overdue at once, which is not the same as having been called late."""
-        self.wake_s = max(now_s, self._due_s())
+        self.wake_s = max(now_s, self._due_s(now_s))
         return self._take()
 
-    def _due_s(self) -> float:
+    def _due_s(self, now_s: float) -> float:
         times = [self._next_probe_s if self._suspected_s else self._look_s(), self._spread_s, self._retry_s()]
         times += [probe.due_s for probe in self._probes.values()]
         times += [errand.until_s for errands in self._errands.values() for errand in errands]
-        times += [self._suspicion_ends_s(k) for k in self._suspected_s]
+        times += [self._suspicion_ends_s(k, now_s) for k in self._suspected_s]
         times += self._prompted.values()
         return min(times)
 
@@ -263,17 +267,16 @@ class Detector(Teller):
         if not after.here:
             self._drop_probes(member)
 
-    def _suspicion_ends_s(self, member: int) -> float:
+    def _suspicion_ends_s(self, member: int, now_s: float) -> float:
         accusers = self.table[member].accusers.bit_count()
         here = sum(entry.here for entry in self.table)
-        return self._suspected_s[member] + self._slowness() * self.settings.suspicion_time_s(here, accusers)
+        return self._suspected_s[member] + self._slowness(now_s) * self.settings.suspicion_time_s(here, accusers)
 
-    def _slowness(self) -> float:
+    def _slowness(self, now_s: float) -> float:
         """How many times slower than usual everything is: the fleet's round trips, and our own process."""
-        trips = sorted(trip.mean_s for trip in self._round_trips if trip.mean_s >= 0)
-        usual_s = self.settings.usual_s
-        slow_s = self._lag_s + (trips[len(trips) // 2] if trips else 0.0)
-        return min(self.settings.slowest, max(1.0, slow_s / usual_s))
+        trips = sorted(trip.mean_s(now_s) for trip in self._round_trips if trip.known(now_s))
+        slow_s = self._lag.mean_s(now_s) + (trips[len(trips) // 2] if trips else 0.0)
+        return min(self.settings.slowest, max(1.0, slow_s / self.settings.usual_s))
 
     def _retry_s(self) -> float:
         """When somebody who is gone is to be tried again."""
@@ -306,15 +309,24 @@ class Detector(Teller):
                 return
 
     def _watch(self, now_s: float) -> None:
-        """In quiet times: probe those of our neighbours that were silent for long enough."""
-        for k in self._watched():
-            if self._silent_until_s(k) <= now_s:
-                self._heard_s[k] = now_s
-                self._probe(k, now_s)
+        """In quiet times: probe those of our neighbours that were silent for long enough. Who was slow itself asks one of them
+        although it hears of both: only an answer shows that it is not any more."""
+        watched = self._watched()
+        silent = [k for k in watched if self._silent_until_s(k) <= now_s]
+        if not silent and watched and self._doubts_until_s() <= now_s:
+            silent = [self._random.choice(watched)]
+        for k in silent:
+            self._heard_s[k] = now_s
+            self._probe(k, now_s)
 
     def _look_s(self) -> float:
         """In quiet times: when `_watch` has somebody to probe, unless we hear of them before. Nobody may be there."""
-        return min((self._silent_until_s(k) for k in self._watched()), default=math.inf)
+        silent_s = min((self._silent_until_s(k) for k in self._watched()), default=math.inf)
+        return min(silent_s, self._doubts_until_s()) if silent_s < math.inf else silent_s
+
+    def _doubts_until_s(self) -> float:
+        """When we have taken ourselves for slow for long enough to ask somebody."""
+        return self._asked_s + self.settings.quiet_s if self.health.score else math.inf
 
     def _silent_until_s(self, member: int) -> float:
         pause_s = self.settings.quiet_s * self.health.factor
@@ -331,7 +343,8 @@ class Detector(Teller):
         """Whether there was a reason to."""
         if not self.table[target].here or any(probe.target == target for probe in self._probes.values()):
             return False
-        timeout_s = self._round_trips[target].timeout_s * max(self.health.factor, self._slowness())
+        self._asked_s = now_s
+        timeout_s = self._round_trips[target].timeout_s(now_s) * max(self.health.factor, self._slowness(now_s))
         number = self._ping(target, now_s)
         self._probes[number] = Probe(target, number, now_s + timeout_s, timeout_s)
         return True
@@ -373,7 +386,7 @@ class Detector(Teller):
     def _answered(self, sender: int, number: int, now_s: float) -> None:
         target, sent_s = self._pings.pop(number, (-1, 0.0))
         if target == sender:
-            self._round_trips[sender].note(now_s - sent_s)
+            self._round_trips[sender].note(now_s - sent_s, now_s)
         probe = self._probes.get(number)
         if probe is not None:
             self._drop_probes(probe.target)
@@ -428,7 +441,9 @@ class Detector(Teller):
         """When we should have been called long ago, nobody had a chance to answer us."""
         late_s = now_s - self.wake_s
         if late_s >= 0:  # called because it was time
-            self._lag_s += (min(late_s, self.settings.stall_s) - self._lag_s) / 8
+            if not self._lag.known(now_s):
+                self._lag.note(0.0, now_s)  # one delay is no habit
+            self._lag.note(min(late_s, self.settings.stall_s), now_s)
         if late_s < self.settings.stall_s:
             return
         for probe in {id(p): p for p in self._probes.values()}.values():

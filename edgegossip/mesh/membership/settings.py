@@ -12,13 +12,14 @@ from edgegossip.types import ConfigError
 class SwimSettings:
     """Every member of a run uses the same. Times are seconds.
 
-    With the defaults a member that stops answering is named by all within 10 s, at up to 64 members."""
+    With the defaults a member that stops answering is named by all within 10 s, at 18 members with seconds to spare and at 64
+    with one."""
 
     interval_s: float = 2.0  # between two probes that a member makes while anybody is suspect; then divided by `haste`
     watchers: int = 2  # in quiet times a member is watched by so many others
     quiet_s: float = 3.0  # in quiet times two that watch each other hear of each other at least so often
     haste: float = 6.0  # while anybody is suspect, probes follow each other so many times faster
-    timeout_s: float = 1.0  # of a direct probe, until round trips have been measured
+    timeout_s: float = 0.8  # of a direct probe, until round trips have been measured
     timeout_min_s: float = 0.4
     timeout_max_s: float = 1.5
     indirect: int = 3  # members that are asked to probe for us
@@ -36,6 +37,9 @@ class SwimSettings:
     stall_s: float = 1.0  # a clock that goes on without us by more than this: we were asleep, not the others
     usual_s: float = 0.25  # round trips and delays up to this are usual; suspicions last longer in proportion beyond it
     slowest: float = 4.0  # but not more than so many times
+    recent_s: float = (
+        15.0  # what was measured longer ago says nothing of the present; quiet members measure every `quiet_s`
+    )
     health_max: int = 3  # own times are stretched by at most this and one; Lifeguard has 8, which names a split late
 
     def __post_init__(self) -> None:
@@ -72,30 +76,37 @@ class LocalHealth:
         return 1 + self.score
 
 
-class RoundTrip:
-    """Smoothed round trip and deviation of one peer (RFC 6298, section 2): a slow link gets the time it needs."""
+class Delay:
+    """Smoothed delay and deviation (RFC 6298, section 2) of what was measured lately: a slow link gets the time it needs, and a
+    slow start is forgotten. Shorter ones count at once more than longer ones, or a few members that ask each other every few
+    seconds would take a minute to notice that the rush is over."""
 
-    __slots__ = ("_deviation_s", "_mean_s", "_settings")
+    __slots__ = ("_at_s", "_deviation_s", "_mean_s", "_settings")
 
     def __init__(self, settings: SwimSettings) -> None:
         self._settings = settings
-        self._mean_s = self._deviation_s = -1.0
+        self._mean_s = self._deviation_s = 0.0
+        self._at_s = -math.inf
 
-    def note(self, took_s: float) -> None:
-        if self._mean_s < 0:
+    def note(self, took_s: float, now_s: float) -> None:
+        if not self.known(now_s):
             self._mean_s, self._deviation_s = took_s, took_s / 2
         else:
             self._deviation_s += (abs(took_s - self._mean_s) - self._deviation_s) / 4
-            self._mean_s += (took_s - self._mean_s) / 8
+            self._mean_s += (took_s - self._mean_s) / (8 if took_s > self._mean_s else 4)
+        self._at_s = now_s
 
-    @property
-    def mean_s(self) -> float:
-        """Less than 0: not measured yet."""
-        return self._mean_s
+    def known(self, now_s: float) -> bool:
+        """Whether it was measured lately."""
+        return now_s - self._at_s <= self._settings.recent_s
 
-    @property
-    def timeout_s(self) -> float:
-        if self._mean_s < 0:
+    def mean_s(self, now_s: float) -> float:
+        """0 when it is not known."""
+        return self._mean_s if self.known(now_s) else 0.0
+
+    def timeout_s(self, now_s: float) -> float:
+        """For an answer. What was measured long ago makes it shorter than usual, but not longer."""
+        if self._at_s == -math.inf:
             return self._settings.timeout_s
-        wanted_s = self._mean_s + 4 * self._deviation_s
-        return min(self._settings.timeout_max_s, max(self._settings.timeout_min_s, wanted_s))
+        longest_s = self._settings.timeout_max_s if self.known(now_s) else self._settings.timeout_s
+        return min(longest_s, max(self._settings.timeout_min_s, self._mean_s + 4 * self._deviation_s))

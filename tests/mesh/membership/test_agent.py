@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,8 @@ from edgegossip.fleet.telling import tell
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.agent import Agent
-from edgegossip.mesh.membership.table import Rows, Status
+from edgegossip.mesh.membership.messages import Output, Ping, View
+from edgegossip.mesh.membership.table import Entry, Rows, Status
 from edgegossip.types import PeerError
 from tests.mesh.fleet import TestFleet
 from tests.mesh.security.support import LIMITS
@@ -125,3 +127,35 @@ def test_the_run_outlives_the_certificate_of_its_founder(fleet: TestFleet) -> No
         assert b.agent.manifest.content == signed.content
     finally:
         b.close()
+
+
+def test_messages_that_keep_coming_do_not_hold_the_detector_back() -> None:
+    """A loop that is never idle, as on a small board with many members: the detector is called all the same."""
+    a = Member("a")
+
+    async def flood(seconds: float) -> int:
+        detector, called = a.agent.detector, 0
+        assert detector is not None
+        tick = detector.tick
+
+        def counted(now_s: float) -> list[Output]:
+            nonlocal called
+            called += 1
+            return tick(now_s)
+
+        detector.tick = counted  # type: ignore[method-assign]
+        until_s, number = time.monotonic() + seconds, 0
+        detector.doubt(1, time.monotonic())
+        while time.monotonic() < until_s:
+            number += 1
+            a.agent.act(lambda d, now_s, n=number: d.receive(2, Ping(n, View(d.digest)), now_s))  # type: ignore[misc]
+            time.sleep(0.002)
+            await asyncio.sleep(0)
+        return called
+
+    try:
+        known = tuple((k, Entry(Status.ALIVE, 1, k, "127.0.0.1:9")) for k in (1, 2))
+        a.transport.submit(a.agent.start(a.transport.address, known=known)).result(10.0)
+        assert a.transport.submit(flood(3.0)).result(30.0) > 3
+    finally:
+        a.close()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.mesh.membership.settings import LocalHealth, RoundTrip, SwimSettings
+from edgegossip.mesh.membership.settings import Delay, LocalHealth, SwimSettings
 from edgegossip.types import ConfigError
 
 SETTINGS = SwimSettings()
@@ -33,17 +33,42 @@ def test_health_stays_within_its_bounds() -> None:
 
 
 def test_timeouts_follow_round_trips_within_bounds() -> None:
-    trip = RoundTrip(SETTINGS)
-    assert trip.timeout_s == SETTINGS.timeout_s
+    trip = Delay(SETTINGS)
+    assert trip.timeout_s(0.0) == SETTINGS.timeout_s
     for _ in range(30):
-        trip.note(0.001)
-    assert trip.timeout_s == SETTINGS.timeout_min_s
+        trip.note(0.001, 1.0)
+    assert trip.timeout_s(1.0) == SETTINGS.timeout_min_s
     for _ in range(30):
-        trip.note(0.8)
-    assert 0.8 < trip.timeout_s <= SETTINGS.timeout_max_s
+        trip.note(0.8, 2.0)
+    assert 0.8 < trip.timeout_s(2.0) <= SETTINGS.timeout_max_s
     for _ in range(30):
-        trip.note(9.0)
-    assert trip.timeout_s == SETTINGS.timeout_max_s
+        trip.note(9.0, 3.0)
+    assert trip.timeout_s(3.0) == SETTINGS.timeout_max_s
+
+
+def test_what_was_measured_long_ago_is_not_known_and_leaves_no_trace() -> None:
+    trip = Delay(SETTINGS)
+    assert not trip.known(0.0)
+    trip.note(5.0, 0.0)
+    assert trip.known(SETTINGS.recent_s) and trip.mean_s(SETTINGS.recent_s) == 5.0
+    later_s = SETTINGS.recent_s + 0.1
+    assert not trip.known(later_s) and trip.mean_s(later_s) == 0.0 and trip.timeout_s(later_s) == SETTINGS.timeout_s
+    trip.note(0.01, later_s)
+    assert trip.mean_s(later_s) == 0.01
+    assert trip.timeout_s(later_s) == trip.timeout_s(2 * later_s + 1.0) == SETTINGS.timeout_min_s
+
+
+def test_a_rush_is_forgotten_sooner_than_it_is_believed() -> None:
+    trip = Delay(SETTINGS)
+    for k in range(10):
+        trip.note(0.01, k)
+    trip.note(2.0, 10.0)
+    assert trip.mean_s(10.0) < SETTINGS.usual_s + 0.01
+    for k in range(10):
+        trip.note(2.0, 11.0 + k)
+    for k in range(7):
+        trip.note(0.01, 21.0 + 3 * k)
+    assert trip.mean_s(40.0) < SETTINGS.usual_s
 
 
 def test_a_setting_must_be_positive() -> None:
