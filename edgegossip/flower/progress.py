@@ -29,6 +29,7 @@ class Progress:
     evaluate_next: Round | None = None  # the model after this round is to be evaluated
     records: Mapping[NodeId, tuple[Round, Mapping[str, Value]]] = field(default_factory=dict)  # that wait for a profile
     instance: str = ""  # see protocol.Hello
+    examples: Mapping[NodeId, float] = field(default_factory=dict)  # that each board claimed last
 
     def plain(self) -> dict[str, Any]:
         """Arrays, numbers and texts only."""
@@ -43,6 +44,7 @@ class Progress:
             "evaluations": self.evaluations,
             "evaluate_next": self.evaluate_next,
             "instance": self.instance,
+            "examples": dict(self.examples),
             "records": {name: [round, dict(values)] for name, (round, values) in self.records.items()},
         }
 
@@ -69,6 +71,7 @@ class Progress:
                 found["evaluate_next"],
                 {name: (int(round), dict(values)) for name, (round, values) in found.get("records", {}).items()},
                 str(found.get("instance", "")),
+                {name: float(claim) for name, claim in found.get("examples", {}).items()},
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, LocalError) as error:
             raise DataError(f"the coordinator's checkpoint cannot be used: {error}") from None

@@ -56,7 +56,8 @@ class Quarantine:
         record = self._records.get(board)
         return "" if record is None or record.until <= round else record.reason
 
-    def returns(self, board: NodeId, round: Round) -> bool:
-        """Whether it may take part again from this round on."""
+    def spared(self, board: NodeId) -> None:
+        """It is asked although it would be left out: too few others are there. That time does not count."""
         record = self._records.get(board)
-        return record is not None and record.times > 0 and record.until == round
+        if record is not None:
+            self._records[board] = replace(record, times=max(0, record.times - 1), until=0)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from flwr.app import Message
 
+from edgegossip.flower.examples import Examples
 from edgegossip.flower.protocol import printable
 from edgegossip.flower.records import all_finite
 from edgegossip.flower.reported import MAX_EXAMPLES
@@ -28,6 +29,21 @@ def weight(reply: Message, key: str) -> float:
     if value > MAX_EXAMPLES:
         raise PeerError(f"the reply claims {key!r} = {value:g}, more than {MAX_EXAMPLES:g}")
     return float(value)
+
+
+class Weights:
+    """What the replies of one kind claim to weigh, round after round, by Flower's id of who sent them."""
+
+    def __init__(self) -> None:
+        self._examples = Examples[int]()
+
+    def refused(self, replies: Sequence[Message], key: str) -> dict[int, str]:
+        """Which of these replies (by their place), whose weights are sound, would drown the others, and why."""
+        claims = {reply.metadata.src_node_id: weight(reply, key) for reply in replies}
+        reasons = self._examples.refused(claims)
+        self._examples.used({node: claim for node, claim in claims.items() if node not in reasons})
+        found = {k: reasons.get(reply.metadata.src_node_id, "") for k, reply in enumerate(replies)}
+        return {k: reason for k, reason in found.items() if reason}
 
 
 def require_finite(reply: Message) -> None:

@@ -14,6 +14,7 @@ from edgegossip.flower.board_records import BoardRecords
 from edgegossip.flower.combine import combiner, make_strategy
 from edgegossip.flower.downlink import Downlink
 from edgegossip.flower.evaluations import Evaluations
+from edgegossip.flower.examples import Examples
 from edgegossip.flower.exchange import COORDINATOR, Exchange
 from edgegossip.flower.final_evaluation import evaluate_final
 from edgegossip.flower.payload import Channel, frame_array, frame_bytes, frame_content
@@ -66,7 +67,7 @@ class Rounds:
         self._evaluations = Evaluations(plan.recipe, sink)
         self._holds: dict[NodeId, tuple[int, Round]] = {}  # the model that a board (by its Flower id) answered last
         self._empty_rounds = 0
-        self._trust = Trust(sink)
+        self._trust, self._examples = Trust(sink), Examples[NodeId]()
         self._sent = Sent()
         self.records = BoardRecords(plan.layout, sink) if plan.record_boards else None
 
@@ -87,6 +88,7 @@ class Rounds:
     def _resume(self, start: Progress) -> None:
         self._combiner.restore(start.strategy)
         self._levels = start.levels
+        self._examples.used(start.examples)
         self._evaluations.resume(start.evaluations, start.evaluate_next)
         if self.records is not None:
             self.records.resume(start.records)
@@ -105,6 +107,7 @@ class Rounds:
             self._evaluations.open,
             {} if self.records is None else self.records.waiting,
             self._plan.instance,
+            dict(self._examples.claimed),
         )
 
     def _round(self, round: Round, x: Vec) -> Vec:
@@ -190,7 +193,15 @@ class Rounds:
                 good[reply.metadata.src_node_id] = Share(name, frame, frame.aux[Aux.EXAMPLES])
             except PeerError as error:
                 self._trust.refused(name, str(error))
-        return good
+        return self._balanced(good)
+
+    def _balanced(self, shares: dict[int, Share]) -> dict[int, Share]:
+        """Without those whose claim of examples would make the mean theirs."""
+        claims = {share.name: share.weight for share in shares.values()}
+        refused = self._examples.refused(claims) if self._plan.recipe.server.weighting == "examples" else {}
+        for name, reason in refused.items():
+            self._trust.refused(name, reason)
+        return {i: share for i, share in shares.items() if share.name not in refused}
 
     def _no_work(self, name: NodeId, reply: Message) -> str:
         """Why a board answered with an error."""
@@ -214,6 +225,7 @@ class Rounds:
             self._trust.refused(name, reason)
             del shares[next(i for i, share in shares.items() if share.name == name)]
         self._trust.judge(round, [share.name for share in shares.values()])
+        self._examples.used({share.name: share.weight for share in shares.values()})
         if self._levels is not None:
             self._levels = self._levels.after([share.frame for share in shares.values()])
         if made is None or made.model is None:

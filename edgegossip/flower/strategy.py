@@ -26,7 +26,7 @@ from edgegossip.flower.lengths import Proportion, length
 from edgegossip.flower.outgoing import META, Outgoing, Traffic
 from edgegossip.flower.payload import Channel
 from edgegossip.flower.records import split_frame
-from edgegossip.flower.replies import Forms, require_finite, weight
+from edgegossip.flower.replies import Forms, Weights, require_finite, weight
 from edgegossip.flower.reported import check_reported
 from edgegossip.flower.server_levels import ServerLevels
 from edgegossip.frame import Aux, Frame, Kind
@@ -76,6 +76,7 @@ class CompressedStrategy(Strategy):
         self._average: Averager | None = None
         self._proportion = Proportion()
         self._train_forms, self._evaluate_forms = Forms(), Forms()
+        self._train_weights, self._evaluate_weights = Weights(), Weights()
         self._own: dict[str, Callable[..., Any]] = {}  # the wrapped strategy's methods while ours stand in their place
         self.inner = strategy
 
@@ -156,7 +157,7 @@ class CompressedStrategy(Strategy):
             except PeerError as error:
                 self._on_refused(reply, str(error))
         metrics: MetricRecord | None = self._its("aggregate_evaluate")(
-            server_round, self._alike(good, self._evaluate_forms)
+            server_round, self._alike(good, self._evaluate_forms, self._evaluate_weights)
         )
         return metrics
 
@@ -174,17 +175,21 @@ class CompressedStrategy(Strategy):
                 good.append(reply)
             except PeerError as error:
                 self._on_refused(reply, str(error))
-        return [(reply, frames.get(id(reply))) for reply in self._alike(good, self._train_forms)]
+        return [(reply, frames.get(id(reply))) for reply in self._alike(good, self._train_forms, self._train_weights)]
 
-    def _alike(self, replies: Sequence[Message], forms: Forms) -> list[Message]:
-        """Without those that Flower's strategies cannot take together with the others. One of the user's own takes what it
-        likes."""
+    def _alike(self, replies: Sequence[Message], forms: Forms, weights: Weights) -> list[Message]:
+        """Without those that Flower's strategies cannot take together with the others, or that would drown them. One of the
+        user's own takes what it likes."""
+        if (key := _weighted_by(self.inner)) is None:
+            return list(replies)
         told = [reply for reply in replies if not reply.has_error()]
-        refused = {} if _weighted_by(self.inner) is None else forms.refused(told)
-        for k, reason in refused.items():
-            self._on_refused(told[k], reason)
-        odd = {id(told[k]) for k in refused}
-        return [reply for reply in replies if id(reply) not in odd]
+        for refused in (forms.refused, lambda some: weights.refused(some, key)):
+            bad = refused(told)
+            for k, reason in bad.items():
+                self._on_refused(told[k], reason)
+            told = [reply for k, reply in enumerate(told) if k not in bad]
+        kept = {id(reply) for reply in told}
+        return [reply for reply in replies if reply.has_error() or id(reply) in kept]
 
     def _check_metrics(self, reply: Message) -> None:
         require_finite(reply)

@@ -126,6 +126,7 @@ _VAST = Array(np.zeros((), np.int64)).data.replace(b"'shape': ()", b"'shape': (1
         (lambda content: content.pop("metrics"), "no metric 'num-examples'"),
         (_metrics(**{"num-examples": [1.0]}), "no metric 'num-examples'"),
         (_metrics(**{"num-examples": 1e300}), "claims 'num-examples' = 1e+300"),
+        (_metrics(**{"num-examples": 10**11}), "1e+11 examples, 2.5e+09 times as many as the typical one"),
         (_metrics(**{"num-examples": -1}), "no metric 'num-examples' above 0"),
     ],
 )

@@ -15,7 +15,17 @@ def test_one_bad_update_is_forgiven_and_more_in_a_row_are_not() -> None:
     assert kept.refused("a", 2, "x") == 0
     assert kept.refused("a", 3, "garbage") == FIRST
     assert [kept.reason("a", r) for r in range(4, 4 + FIRST + 1)] == ["garbage"] * FIRST + [""]
-    assert kept.returns("a", 4 + FIRST) and not kept.returns("a", 5 + FIRST) and not kept.reason("b", 4)
+    assert not kept.reason("b", 4)
+
+
+def test_a_board_that_is_asked_all_the_same_is_not_left_out_for_longer_later() -> None:
+    kept = Quarantine()
+    kept.refused("a", 0, "x")
+    for round in range(1, 20):
+        assert kept.refused("a", round, "x") == FIRST
+        kept.spared("a")
+        assert not kept.reason("a", round + 1)
+    kept.spared("b")
 
 
 def test_each_time_is_longer_and_good_rounds_shorten_the_next() -> None:

@@ -23,6 +23,7 @@ from edgegossip.flower.plan import Plan
 from edgegossip.flower.progress import Progress
 from edgegossip.flower.roster import Roster
 from edgegossip.flower.rounds import Rounds
+from edgegossip.flower.trust import Trust
 from edgegossip.frame import Aux, Limits
 from edgegossip.study.measure import Recorder
 from edgegossip.study.server import VirtualServer
@@ -206,6 +207,30 @@ def test_a_bad_update_is_refused_with_the_reason_and_the_round_goes_on(spoil: An
     assert np.abs(x - toy.fedavg(4, 4, run.initial)).max() < 0.5
 
 
+@pytest.mark.parametrize("strategy", ["fedavg", "fedadam"])
+def test_no_board_takes_over_the_mean_by_the_examples_that_it_claims(strategy: str, sink: Memory) -> None:
+    def lie(frame: wire.Frame) -> wire.Frame:
+        return replace(_values(frame, -1.0), aux={**frame.aux, Aux.EXAMPLES: 1e12})
+
+    honest, run = (Run(s, boards=6, rounds=12, server={"strategy": strategy}) for s in (Memory(), sink))
+    run.boards[5].spoil = dict.fromkeys(range(12), _with(lie))
+    right, told = honest.play() - honest.initial, run.play() - run.initial
+    assert right @ told > 0.6 * np.linalg.norm(right) * np.linalg.norm(told)
+    assert all("1e+12 examples, " in text and "as many as the typical one" in text for text in sink.texts("refused"))
+    assert sink.texts("quarantine")
+
+
+def test_two_boards_are_held_against_those_of_earlier_rounds_by_a_coordinator_that_goes_on(sink: Memory) -> None:
+    lie = _with(lambda f: replace(f, aux={**f.aux, Aux.EXAMPLES: 1e6}))
+    whole = Run(Memory(), boards=5, rounds=8, server={"fraction": 0.4})
+    whole.play()
+    run = Run(sink, boards=5, rounds=8, server={"fraction": 0.4})
+    for board in run.boards:
+        board.spoil = {4: lie}
+    run.play(whole.saved[3])
+    assert len(sink.texts("refused")) == 2
+
+
 @pytest.mark.parametrize(
     "strategy", ["fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedmedian", "fedtrimmedavg", "krum", "multikrum"]
 )
@@ -258,11 +283,28 @@ def test_a_board_that_is_refused_again_and_again_is_left_out_and_comes_back(sink
     assert np.isfinite(x).all()
 
 
-def test_boards_in_quarantine_are_asked_where_too_few_are_left(sink: Memory) -> None:
-    run = Run(sink, rounds=6, server={"min_nodes": 4})
-    run.boards[2].spoil = {1: _garbage, 2: _garbage}
+def test_nobody_is_said_to_be_left_out_who_is_asked_since_too_few_others_are_there(sink: Memory) -> None:
+    run = Run(sink, boards=2, rounds=20, server={"min_nodes": 2})
+    run.boards[1].spoil = dict.fromkeys(range(1, 20), _garbage)
     run.play()
-    assert run.boards[2].trained == list(range(6)) and len(sink.texts("quarantine")) == 1
+    assert run.boards[1].trained == list(range(20)) and len(sink.texts("refused")) == 19
+    assert not sink.texts("quarantine") and not sink.texts("readmitted")
+
+
+def test_a_board_that_is_left_out_takes_part_again_where_it_is_needed(sink: Memory) -> None:
+    trust = Trust(sink)
+    three, two = {0: "a", 1: "b", 2: "c"}, {0: "a", 2: "c"}
+    for round in range(2):
+        assert trust.trusted(three, round, 2) == three
+        trust.refused("a", "x")
+        trust.judge(round, ["b", "c"])
+    assert trust.trusted(three, 2, 2) == {1: "b", 2: "c"} and trust.trusted(three, 2, 2) == {1: "b", 2: "c"}
+    assert trust.trusted(two, 3, 2) == two
+    trust.refused("a", "x")
+    trust.judge(3, ["c"])
+    assert trust.trusted(three, 4, 2) == {1: "b", 2: "c"}
+    assert [name for _, name, _, _ in sink.events if name != "refused"] == ["quarantine", "readmitted", "quarantine"]
+    assert all("left out for 2 rounds" in text for text in sink.texts("quarantine"))
 
 
 def test_a_round_goes_on_at_its_quorum_and_names_the_stragglers(sink: Memory) -> None:
