@@ -10,6 +10,7 @@ from flwr.app import Message
 from edgegossip import recipe as recipes
 from edgegossip.flower import protocol
 from edgegossip.flower.downlink import COORDINATOR
+from edgegossip.flower.losses import Losses
 from edgegossip.flower.roster import Roster
 from edgegossip.profiling.records import Sink
 from edgegossip.recipe import Recipe
@@ -32,7 +33,8 @@ class Evaluations:
     """Of one run. During it a round never waits for an evaluation: it is taken whenever the board's answer comes. A board that
     owes it for good is followed by one other, with the model of that moment; then it is said that there is none."""
 
-    def __init__(self, recipe: Recipe, sink: Sink) -> None:
+    def __init__(self, recipe: Recipe, sink: Sink, training: Losses) -> None:
+        self._training = training
         self._sink, self._rounds = sink, recipes.evaluation_rounds(recipe)
         self.wanted: Round | None = None  # the model after this round, and nobody has been asked
         self._faults: Faults = ()  # of the one that is wanted
@@ -77,7 +79,7 @@ class Evaluations:
         if asked is None:
             return
         try:
-            found = protocol.read_evaluation(reply.content)
+            found = self.read(reply)
         except DecodeError as error:
             self.failed(name, str(error))
             raise
@@ -86,6 +88,13 @@ class Evaluations:
             return
         del self._asked[name]
         self.record(asked.step, found)
+
+    def read(self, reply: Message) -> Metrics | None:
+        """The evaluation in a board's answer, if there is one. Raises DecodeError when it cannot be one of this training."""
+        found = protocol.read_evaluation(reply.content)
+        if found is not None and not self._training.makes_sense(found.loss):
+            raise DecodeError(f"the evaluation claims a loss of {found.loss:g}, out of all proportion to that of training")
+        return found
 
     def look(self, roster: Roster) -> None:
         """Whoever was asked and is not busy with it any more went away, or its answer was given up."""

@@ -23,7 +23,7 @@ def evaluate_final(exchange: Exchange, evaluations: Evaluations, request: Record
     try:
         while names := exchange.free(faults):
             name = evaluations.next_board(names)
-            found = _asked(exchange, name, request)
+            found = _asked(exchange, evaluations, name, request)
             if isinstance(found, Metrics):
                 evaluations.record(step, found)
                 return
@@ -39,7 +39,7 @@ def evaluate_final(exchange: Exchange, evaluations: Evaluations, request: Record
     evaluations.missing(step, (faults or {COORDINATOR: "no board is there"}).items())
 
 
-def _asked(exchange: Exchange, name: NodeId, request: RecordDict) -> Metrics | str:
+def _asked(exchange: Exchange, evaluations: Evaluations, name: NodeId, request: RecordDict) -> Metrics | str:
     """What it found, or why not; empty when it went away meanwhile: it may come back."""
     patience_s = exchange.patience_s
     message = Message(request, dst_node_id=exchange.roster_id(name), message_type="evaluate")
@@ -52,6 +52,6 @@ def _asked(exchange: Exchange, name: NodeId, request: RecordDict) -> Metrics | s
     if reply.has_error():
         return protocol.printable(reply.error.reason or "no reason given")
     try:
-        return protocol.read_evaluation(reply.content) or "its answer has no evaluation"
+        return evaluations.read(reply) or "its answer has no evaluation"
     except DecodeError as error:
         return str(error)

@@ -16,6 +16,7 @@ from typing import Any
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from edgegossip.codecs.base import Codec
+from edgegossip.flower.reported import MAX_EXAMPLES, MAX_LOSS
 from edgegossip.profiling.records import METRICS, Value
 from edgegossip.types import DecodeError, Metrics, PeerError, Round
 
@@ -146,7 +147,7 @@ def read_evaluation(content: RecordDict) -> Metrics | None:
     loss, accuracy, examples = (record.get(key) for key in ("loss", "accuracy", "examples"))
     if not isinstance(loss, float) or not isinstance(accuracy, float) or not isinstance(examples, int):
         raise DecodeError("the evaluation lacks loss, accuracy or examples")
-    if not math.isfinite(loss) or not 0.0 <= accuracy <= 1.0 or examples < 1:
+    if not abs(loss) <= MAX_LOSS or not 0.0 <= accuracy <= 1.0 or not 1 <= examples <= MAX_EXAMPLES:
         raise DecodeError(f"the evaluation makes no sense: loss {loss}, accuracy {accuracy}, {examples} examples")
     return Metrics(loss, accuracy, examples)
 

@@ -33,12 +33,14 @@ class Sent:
         return values
 
 
-def used_values(frames: Sequence[Frame]) -> dict[str, Value]:
-    """Of the updates that were used: how many, their examples, and the mean of their losses by examples."""
+def used_values(frames: Sequence[Frame], believed: Sequence[bool]) -> dict[str, Value]:
+    """Of the updates that were used: how many, their examples, and the mean by examples of those losses that are believed."""
     values: dict[str, Value] = {"server/used": len(frames)}
     if examples := sum(f.aux[Aux.EXAMPLES] for f in frames):
-        values["train/loss"] = sum(f.aux[Aux.LOSS] * f.aux[Aux.EXAMPLES] for f in frames) / examples
         values["train/examples"] = int(examples)
+    some = [f for f, good in zip(frames, believed, strict=True) if good]
+    if examples := sum(f.aux[Aux.EXAMPLES] for f in some):
+        values["train/loss"] = sum(f.aux[Aux.LOSS] * f.aux[Aux.EXAMPLES] for f in some) / examples
     return values
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from flwr.app import Message, RecordDict
 
@@ -17,6 +17,7 @@ from edgegossip.flower.evaluations import Evaluations
 from edgegossip.flower.examples import Examples
 from edgegossip.flower.exchange import COORDINATOR, Exchange
 from edgegossip.flower.final_evaluation import evaluate_final
+from edgegossip.flower.losses import Losses
 from edgegossip.flower.payload import Channel, frame_array, frame_bytes, frame_content
 from edgegossip.flower.plan import Plan
 from edgegossip.flower.progress import Progress
@@ -64,7 +65,8 @@ class Rounds:
         self._downlink = Downlink(plan.layout, plan.run_id, plan.downlink)
         self._levels = ServerLevels.of(plan.codec)
         self._clock = RoundClock()
-        self._evaluations = Evaluations(plan.recipe, sink)
+        self._losses = Losses()
+        self._evaluations = Evaluations(plan.recipe, sink, self._losses)
         self._holds: dict[NodeId, tuple[int, Round]] = {}  # the model that a board (by its Flower id) answered last
         self._empty_rounds = 0
         self._trust, self._examples = Trust(sink), Examples[NodeId]()
@@ -266,11 +268,14 @@ class Rounds:
                     self._sink.event(COORDINATOR, "refused", f"refused the profile of {name}: {problem}", peer=name)
             for name, frame in frames.items():
                 self.records.used(name, round, frame)
-        values = {"server/answers": len(answers), **used_values(list(frames.values()))}
+        values = {"server/answers": len(answers), **self._used_values(list(frames.values()))}
         values |= self._sent.metrics(self._plan.layout)
         values |= self._meter()
         values |= self._clock.finish_round().metrics(round)
         self._sink.metrics(COORDINATOR, round, values)
+
+    def _used_values(self, frames: Sequence[Frame]) -> dict[str, Value]:
+        return used_values(frames, self._losses.believed([frame.aux[Aux.LOSS] for frame in frames]))
 
 
 def _content(frame: Frame, layout: Layout) -> RecordDict:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
 from edgegossip import codecs
 from edgegossip import frame as wire
@@ -205,6 +205,39 @@ def test_a_bad_update_is_refused_with_the_reason_and_the_round_goes_on(spoil: An
     used = [values["server/used"] for _, _, values in sink.records if "server/used" in values]
     assert used == [4, 4, 3, 4] and np.isfinite(x).all()
     assert np.abs(x - toy.fedavg(4, 4, run.initial)).max() < 0.5
+
+
+@pytest.mark.parametrize("loss", [-1e25, 1e20])
+@pytest.mark.parametrize("boards", [2, 4])
+def test_a_claimed_loss_is_not_the_curve(loss: float, boards: int, sink: Memory) -> None:
+    honest, run = (Run(s, boards=boards, rounds=4) for s in (Memory(), sink))
+    run.boards[-1].spoil = dict.fromkeys(range(1, 4), _with(lambda f: replace(f, aux={**f.aux, Aux.LOSS: loss})))
+    np.testing.assert_array_equal(run.play(), honest.play())
+    told, right = ([v["train/loss"] for _, _, v in r.sink.records if "train/loss" in v] for r in (run, honest))
+    assert told[0] == right[0] and told == pytest.approx(right, rel=0.5) and told != right
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"loss": -1e300}, "makes no sense"),
+        ({"examples": 2**60}, "makes no sense"),
+        ({"loss": -1e20}, "claims a loss of -1e.20, out of all proportion"),
+        ({"loss": 1e20}, "claims a loss of 1e.20, out of all proportion"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_is_not_the_curve(changed: dict[str, Any], reason: str, sink: Memory) -> None:
+    def lie(content: RecordDict) -> RecordDict:
+        if protocol.EVALUATION not in content:
+            return content
+        record = content.metric_records[protocol.EVALUATION]
+        return RecordDict({**content, protocol.EVALUATION: MetricRecord({**record, **changed})})
+
+    run = Run(sink, rounds=6)
+    run.boards[1].spoil = dict.fromkeys(range(6), lie)
+    run.play()
+    assert sink.evaluations() and all(0.0 < loss < 10.0 for loss in sink.evaluations().values())
+    assert sink.texts("refused") and all(re.search(reason, text) for text in sink.texts("refused"))
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedadam"])
