@@ -1,5 +1,5 @@
-"""Which of the losses that boards claim are believed. A loss changes no model; but one claim of -1e25 would be the whole curve. Knows
-nothing of Flower.
+"""Which of the losses that boards claim are believed. A loss changes no model; but one claim of -1e25 would be the whole curve.
+Knows nothing of Flower.
 
 A loss is believed that is no more than `RATIO` times as large, either sign, as the typical one: the lower median of the round's
 absolute losses. With fewer than three that is the typical one of the rounds before, or else the smaller. Losses up to `RATIO` are
