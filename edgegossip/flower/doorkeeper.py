@@ -122,8 +122,9 @@ class Doorkeeper:
         """Nobody could come in any more if this thread ended, such as by a record that a full disk did not take."""
         try:
             work()
-        except Exception:
-            logging.getLogger(__name__).exception("the coordinator's doorkeeper failed")
+        except Exception as error:
+            if self._new(f"{type(error).__name__}: {error}"):
+                logging.getLogger(__name__).exception("the coordinator's doorkeeper failed")
 
     def _hear(self, news: dict[str, Any]) -> None:
         if "news" in news:
@@ -148,6 +149,9 @@ class Doorkeeper:
         except EdgegossipError as error:
             self._tell({"answer": number, "why": str(error), **otherwise})
             self._say(asker, str(error))
+        except Exception:  # a bug: nobody waits for its answer
+            self._tell({"answer": number, "why": "the coordinator failed at this question", **otherwise})
+            raise
 
     def _take_list(self, policy: Policy, text: str) -> dict[str, Any]:
         try:
@@ -159,7 +163,7 @@ class Doorkeeper:
         """Raises EdgegossipError with the reason."""
         if self._policy is None:
             raise PeerError("this coordinator runs without TLS and keys")
-        name, serial = self._who(self._policy, KEY_DOMAIN + key.encode(), proof, clock)
+        name, serial = self._who(self._policy, KEY_DOMAIN, key, proof, clock)
         if key not in self._admitted:
             self._admitted[key] = _Admitted(name, serial, self._register(key.encode(), name))
         return {}
@@ -167,15 +171,15 @@ class Doorkeeper:
     def _describe(self, asked: dict[str, Any]) -> dict[str, Any]:
         """What is run here, for a board of this run. Raises EdgegossipError with the reason."""
         if self._policy is not None:
-            self._who(self._policy, ASK_DOMAIN + asked["time"].encode(), asked["proof"], asked["time"])
+            self._who(self._policy, ASK_DOMAIN, asked["time"], asked["proof"], asked["time"])
         return {"recipe": self._recipe, "boards": list(self._boards)}
 
-    def _who(self, policy: Policy, data: bytes, proof: str, clock: str) -> tuple[NodeId, int]:
-        """Which board of this run signed `data`, and its certificate's serial number. Raises EdgegossipError."""
+    def _who(self, policy: Policy, domain: bytes, text: str, proof: str, clock: str) -> tuple[NodeId, int]:
+        """Which board of this run signed `text` in that domain, and its certificate's serial number. Raises EdgegossipError."""
         try:
-            signature = b64decode(proof, validate=True)
+            data, signature = domain + text.encode(), b64decode(proof, validate=True)
             ahead_s = datetime.fromisoformat(clock).timestamp() - time.time()
-        except ValueError:
+        except (ValueError, OverflowError):
             raise PeerError("it did not say who it is") from None
         name, serial = policy.examine(data, signature)
         if name not in self._boards:
@@ -200,12 +204,18 @@ class Doorkeeper:
             self._lose(name, REVOKED)
 
     def _say(self, address: str, why: str) -> None:
-        host, now = address.rpartition(":")[0], time.monotonic()
-        text = f"refused {host}: {why}"
-        self._said = {t: s for t, s in self._said.items() if now - s < REPEAT_S}
-        if text not in self._said and len(self._said) < MAX_LINES:
-            self._said[text] = now
+        text = f"refused {address.rpartition(':')[0]}: {why}"
+        if self._new(text):
             self._refused(text)
+
+    def _new(self, text: str) -> bool:
+        """Whether this is to be said: it was not within REPEAT_S."""
+        now = time.monotonic()
+        self._said = {t: s for t, s in self._said.items() if now - s < REPEAT_S}
+        if text in self._said or len(self._said) >= MAX_LINES:
+            return False
+        self._said[text] = now
+        return True
 
     def _tell(self, document: dict[str, Any]) -> None:
         with suppress(OSError), self._lock:

@@ -27,10 +27,11 @@ import json
 import os
 import socket
 import threading
-import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol, TypeAlias
+
+from edgegossip.flower.turnstile import Rate, Turnstile
 
 JOIN_PATH = "/edgegossip/join"
 REVOKED_PATH = "/edgegossip/revoked"
@@ -42,8 +43,9 @@ MAX_JOIN_BYTES = 16_384
 MAX_LIST_BYTES = 1 << 20  # some 25,000 certificates
 MAX_BODY_BYTES = 32 << 20  # Flower cuts arrays into pieces of 5 MiB
 ANSWER_S = 20.0  # the coordinator may be busy with updates
-JOINS_A_SECOND, JOINS_AT_ONCE = 10.0, 64.0  # a signature takes the coordinator some 20 ms
 NOT_ADMITTED = "the coordinator does not know this key"  # such as after its restart: the board introduces itself again
+
+_BUSY = (429, 503)  # says nothing about who asked
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -64,23 +66,6 @@ def token_of(secret: bytes) -> str:
     return hashlib.sha256(b"edgegossip gate\0" + secret).hexdigest()
 
 
-class Rate:
-    """At most so many a second in the long run, and so many at once."""
-
-    def __init__(self, a_second: float, at_once: float, now: Callable[[], float] = time.monotonic) -> None:
-        self._a_second, self._at_once, self._now = a_second, at_once, now
-        self._left, self._then = at_once, now()
-
-    def allows(self) -> bool:
-        now = self._now()
-        self._left = min(self._at_once, self._left + self._a_second * (now - self._then))
-        self._then = now
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True
-
-
 class Line:
     """The SuperLink's end of the socket to the coordinator. Thread-safe."""
 
@@ -99,6 +84,7 @@ class Line:
         answer: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
         number = next(self._numbers)
         self._asked[number] = answer
+        answer.add_done_callback(lambda _: self._asked.pop(number, None))  # answered, or not waited for any more
         self.tell({what: number, **question})
         return answer
 
@@ -126,8 +112,8 @@ class Line:
 
     def _hear(self, news: dict[str, Any]) -> None:
         if "answer" in news:
-            asked = self._asked.pop(news["answer"], None)
-            if asked is not None:
+            asked = self._asked.get(news["answer"])
+            if asked is not None and asked.set_running_or_notify_cancel():
                 asked.set_result(news)
         elif "out" in news:
             self.on_out(news["out"])
@@ -144,7 +130,7 @@ class Gate:
         self._express = express
         self._key_header = key_header.lower().encode()
         self._admitted: set[bytes] = set()
-        self._joins = Rate(JOINS_A_SECOND, JOINS_AT_ONCE)
+        self._turnstile = Turnstile()
         self._doors = {RECIPE_PATH: self._recipe}
         if secure:
             self._doors |= {JOIN_PATH: self._join, REVOKED_PATH: self._revoked}
@@ -162,7 +148,7 @@ class Gate:
         else:
             try:
                 if scope["path"] in self._doors:
-                    return await _answer(send, 200, "", **await self._doors[scope["path"]](scope, headers, receive))
+                    return await _answer(send, 200, "", **await self._at_the_door(scope, headers, receive))
                 if self._secure:
                     self._check(scope["path"], headers)
             except _Refused as refused:
@@ -183,35 +169,50 @@ class Gate:
             raise _Refused(401, NOT_ADMITTED)
         _check_length(headers, MAX_BODY_BYTES)
 
+    async def _at_the_door(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
+        """What somebody who may be a stranger is told. Raises _Refused."""
+        host = scope["client"][0]
+        try:
+            with self._turnstile.asking(host):
+                return await self._doors[scope["path"]](scope, headers, receive)
+        except _Refused as refused:
+            if refused.status not in _BUSY:
+                self._turnstile.refused(host)
+            raise
+
     async def _join(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
-        asked = await self._said(("key", "proof", "time"), headers, receive)
+        asked = await self._said(("key", "proof", "time"), scope, headers, receive)
         await self._ask("join", asked, scope)
         self._admitted.add(_header_of(asked["key"]))
         return {}
 
     async def _recipe(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
         """For a board that was told this address and nothing else."""
-        asked = await self._said(("proof", "time") if self._secure else (), headers, receive)
+        asked = await self._said(("proof", "time") if self._secure else (), scope, headers, receive)
         answer = await self._ask("recipe", asked, scope)
         return {name: answer[name] for name in ("recipe", "boards")}
 
-    async def _said(self, names: tuple[str, ...], headers: dict[bytes, bytes], receive: Receive) -> dict[str, str]:
-        body = await self._body(headers, MAX_JOIN_BYTES, receive)
+    async def _said(
+        self, names: tuple[str, ...], scope: Scope, headers: dict[bytes, bytes], receive: Receive
+    ) -> dict[str, str]:
+        body = await self._body(scope, headers, MAX_JOIN_BYTES, receive)
         try:
             document = json.loads(body)
-            return {name: str(document[name]) for name in names}
-        except (ValueError, KeyError, TypeError):
+            said = {name: str(document[name]) for name in names}
+            "".join(said.values()).encode()  # JSON has texts that UTF-8 has not
+            return said
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise _Refused(400, "this is not how a board introduces itself") from None
 
     async def _revoked(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
         """From anybody: the list is signed by the fleet's authority, or it changes nothing."""
-        body = await self._body(headers, MAX_LIST_BYTES, receive)
+        body = await self._body(scope, headers, MAX_LIST_BYTES, receive)
         answer = await self._ask("revoked", {"list": b64encode(body).decode()}, scope)
         return {"has": int(answer["has"])}
 
-    async def _body(self, headers: dict[bytes, bytes], limit: int, receive: Receive) -> bytes:
+    async def _body(self, scope: Scope, headers: dict[bytes, bytes], limit: int, receive: Receive) -> bytes:
         _check_length(headers, limit)
-        if not self._joins.allows():
+        if not self._turnstile.allows(scope["client"][0]):
             raise _Refused(429, "too many boards at once; try again in a moment")
         return await _read(receive)
 
