@@ -35,10 +35,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Averaged:
-    """The new model, float32[n] (None: no update could be used), and who was refused, with the reason."""
+    """The new model, float32[n] (None: no update could be used), and who was refused, with the reason. `why`: there is no model,
+    where no board is to blame."""
 
     model: Vec | None
     refused: dict[NodeId, str]
+    why: str = ""
 
 
 class Averager:

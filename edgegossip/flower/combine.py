@@ -19,6 +19,7 @@ from edgegossip.flower.grid import BoardGrid
 from edgegossip.flower.lengths import Proportion, length
 from edgegossip.flower.payload import ARRAYS
 from edgegossip.flower.records import conform, to_record
+from edgegossip.flower.strategy_rules import check_params, too_few
 from edgegossip.frame import Aux
 from edgegossip.types import ConfigError, NodeId, PeerError, Round, Vec
 
@@ -62,6 +63,7 @@ def make_strategy(name: str, params: Mapping[str, Any]) -> Strategy:
         raise ConfigError(f"server.strategy = {name}: not one of {', '.join(_MAKERS)}{did_you_mean(name, _MAKERS)}")
     if clash := sorted(set(params) & set(_INSTEAD)):
         raise ConfigError(f"server.strategy_params.{clash[0]}: {_INSTEAD[clash[0]]}")
+    check_params(name, _MAKERS[name], params)
     logging.getLogger("flwr").setLevel(logging.ERROR)  # it would warn that it does not evaluate, which we do
     try:
         return _MAKERS[name](**_COMMON, **params)
@@ -136,14 +138,17 @@ class Through:
                 refused[share.name] = str(error)
         if not replies:
             return Averaged(None, refused)
+        if lack := too_few(self._strategy, len(replies)):
+            return Averaged(None, refused, lack)
         try:
             arrays, _ = self._strategy.aggregate_train(round + 1, replies)
-        except ValueError as error:  # such as too few replies for Bulyan: this round changes nothing
+        except ValueError as error:  # such as updates that it cannot compare: this round changes nothing
             return Averaged(
                 None, refused | {s.name: f"the strategy could not use it: {error}" for s in shares.values()}
             )
         if arrays is None:
-            return Averaged(None, refused)
+            name = type(self._strategy).__name__
+            return Averaged(None, refused, f"{name} made no model of {len(replies)} answers")
         arrays = conform(arrays, self._dtypes)
         model = self._channel.layout.flatten({k: a.numpy() for k, a in arrays.items()})
         if not np.isfinite(model).all():

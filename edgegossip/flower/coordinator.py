@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import Strategy
 from edgegossip import codecs
 from edgegossip import recipe as recipes
 from edgegossip.flower._private import LinkError, RunLink, register_key, start_run
+from edgegossip.flower.combine import make_strategy
 from edgegossip.flower.credentials import ServerCredentials
 from edgegossip.flower.doorkeeper import Doorkeeper
 from edgegossip.flower.exchange import COORDINATOR, Exchange, Stopped
@@ -27,6 +28,7 @@ from edgegossip.flower.keeper import CoordinatorKeeper
 from edgegossip.flower.plan import Evaluate, Plan
 from edgegossip.flower.roster import Roster
 from edgegossip.flower.rounds import Rounds
+from edgegossip.flower.strategy_rules import check_enough
 from edgegossip.flower.superlink import SUPERLINK_LOG, SuperLink, launch
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink
@@ -82,6 +84,8 @@ class Coordinator:
         superlink: SuperLink | None = None,
     ) -> None:
         layout.check(initial)
+        server = recipe.server
+        check_enough(strategy or make_strategy(server.strategy, server.strategy_params), server, len(boards))
         self._progress = None if keeper is None else keeper.load()
         self._plan = Plan(
             recipe,

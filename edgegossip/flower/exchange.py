@@ -79,6 +79,19 @@ class Exchange:
         """For an answer that no round waits for."""
         return max(DEADLINES * self._deadline_s, LONGEST * self._questions.longest_s)
 
+    @property
+    def too_short(self) -> str:
+        """What is wrong when boards live and do not answer."""
+        return f"they hang, or server.deadline_s = {self._deadline_s:g} is too short for them"
+
+    @property
+    def no_answer(self) -> str:
+        """Why nobody has answered."""
+        busy = ", ".join(m.name for m in self.roster.up() if m.busy)
+        if not busy:
+            return "all boards went away before they had answered"
+        return f"nobody answered, although {busy} are alive: {self.too_short}"
+
     def lose(self, name: NodeId, reason: str) -> None:
         """A board's process is known to be gone. May be called from any thread."""
         self._told_lost.put((name, reason))
@@ -110,24 +123,27 @@ class Exchange:
             self._link.wait(LOOK_S)
             self.tick()
 
-    def idle(self, patience_s: float) -> list[Member]:
-        """Boards that can take work: at least `min_nodes`, for which stragglers are waited for. Raises RunError."""
-        self.tick()
-        self._take_late()
+    def idle(self) -> list[Member]:
+        """Boards that can take work: at least `min_nodes`, for which stragglers are waited for as any answer is. Raises
+        RunError."""
         watch, short = Watch(), False
-        while len(members := self.roster.idle()) < self._quorum.least:
+        while True:
+            self.tick()
+            self._take_late()
+            if len(members := self.roster.idle()) >= self._quorum.least:
+                return members
             if self._quorum.short != short:
                 short = not short
                 watch = Watch()
-            if not short and watch.s > patience_s:
-                busy = ", ".join(m.name for m in self.roster.up() if m.busy)
-                raise RunError(f"too few boards answer: {busy} have been busy for more than {patience_s:.0f} s")
-            if short and watch.due():
-                names = ", ".join(self._quorum.absent)
-                self._say("waiting", f"waiting for {names} to come back for {watch.s:.0f} s", missing=names)
+            busy = ", ".join(m.name for m in self.roster.up() if m.busy)
+            if not short and watch.s > self.patience_s:
+                words = f"too few boards answer: {busy} have been busy for more than {self.patience_s:g} s"
+                raise RunError(f"{words}; {self.too_short}")
+            if watch.due():
+                names = ", ".join(self._quorum.absent) if short else busy
+                words = f"waiting for {names} to {'come back' if short else 'answer'} for {watch.s:.0f} s"
+                self._say("waiting", words, missing=names)
             self._link.wait(LOOK_S)
-            self.tick()
-        return members
 
     def free(self, but: Container[NodeId]) -> list[NodeId]:
         """Boards that can take work, without those in `but`. Where there is none now: busy ones are waited for as any answer is,
@@ -163,7 +179,8 @@ class Exchange:
         self, messages: Mapping[NodeId, Message], what: str, deadline_s: float, enough: int = 0
     ) -> dict[NodeId, Message]:
         """Send one message a board, and the answers that came before the deadline from boards that are still alive, or the
-        first `enough` of them (0: all). Raises RunError."""
+        first `enough` of them (0: all). Where nobody has answered by then the first answer is waited for, as any is that no
+        round waits for, and the others get one more deadline from then on. Raises RunError."""
         self._current = self._questions.send({self.roster_id(n): m for n, m in messages.items()}, what)
         try:
             return self._answers(self._current, what, deadline_s, enough)
@@ -171,11 +188,13 @@ class Exchange:
             self._current = set()
 
     def _answers(self, ids: set[str], what: str, deadline_s: float, enough: int) -> dict[NodeId, Message]:
-        watch = Watch()
+        watch, until_s, late = Watch(), deadline_s, False
         answers: dict[NodeId, Message] = {}
         while True:
             self._take_late(ids)
             answers |= self._questions.answers(ids)
+            if late and answers:
+                late, until_s = False, round(watch.s + deadline_s, 2)
             waiting = self._questions.waited_for(ids)
             if not waiting:
                 return answers
@@ -183,9 +202,14 @@ class Exchange:
                 names = ", ".join(sorted(waiting))
                 self._say("stragglers", f"{what}: went on with {len(answers)} answers, without {names}", missing=names)
                 return answers
-            if watch.s > deadline_s:
+            if watch.s > until_s and not answers and not late and self.patience_s > until_s:
+                late, until_s = True, self.patience_s
+                names = ", ".join(sorted(waiting))
+                words = f"{what}: nobody has answered for {deadline_s:g} s; waiting for the first answer of {names}"
+                self._say("waiting", f"{words}: {self.too_short}", missing=names)
+            if watch.s > until_s:
                 for name in sorted(waiting):
-                    self._say("suspect", f"{what}: went on without {name}: no answer for {deadline_s:g} s", peer=name)
+                    self._say("suspect", f"{what}: went on without {name}: no answer for {until_s:g} s", peer=name)
                 return answers
             if watch.due():
                 names = ", ".join(sorted(waiting))

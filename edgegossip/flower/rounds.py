@@ -118,7 +118,7 @@ class Rounds:
         answers: dict[NodeId, Message] = {}
         for _ in range(MAX_REPEATS):
             with self._clock.span("wait"):
-                self._exchange.idle(server.deadline_s)
+                self._exchange.idle()
             self._evaluations.look(self._exchange.roster)
             self._evaluate_here(x)
             with self._clock.span("encode"):
@@ -132,7 +132,7 @@ class Rounds:
                 self._exchange.regather()
         with self._clock.span("decode"):
             shares = self._checked(answers, round)
-            x = self._combine(x, shares, round)
+            x = self._combine(x, shares, round, unanswered=all(is_away(reply) for reply in answers.values()))
         self._report(round, answers, shares)
         self._evaluations.after(round)
         return x
@@ -220,12 +220,15 @@ class Rounds:
         except PeerError as error:
             self._sink.event(COORDINATOR, "refused", f"refused a late answer of {name}: {error}", peer=name)
 
-    def _combine(self, x: Vec, shares: dict[int, Share], round: Round) -> Vec:
+    def _combine(self, x: Vec, shares: dict[int, Share], round: Round, *, unanswered: bool) -> Vec:
         """The next model; boards whose update was of no use leave `shares`."""
         made = self._combiner.combine(round, x, shares) if shares else None
         for name, reason in (made.refused if made is not None else {}).items():
             self._trust.refused(name, reason)
             del shares[next(i for i, share in shares.items() if share.name == name)]
+        if made is not None and made.why:
+            self._sink.event(COORDINATOR, "refused", f"round {round} changes nothing: {made.why}")
+            shares.clear()
         self._trust.judge(round, [share.name for share in shares.values()])
         self._examples.used({share.name: share.weight for share in shares.values()})
         if self._levels is not None:
@@ -233,13 +236,15 @@ class Rounds:
         if made is None or made.model is None:
             self._empty_rounds += 1
             if self._empty_rounds >= MAX_EMPTY_ROUNDS:
-                raise RunError(
-                    f"no usable update for {MAX_EMPTY_ROUNDS} rounds; the last reason: {self._trust.last_reason}; where that is "
-                    "so of most boards, training runs away: lower training.lr"
-                )
+                why = self._exchange.no_answer if unanswered else made.why if made is not None else ""
+                raise RunError(f"no usable update for {MAX_EMPTY_ROUNDS} rounds; {why or self._last_refusal()}")
             return x
         self._empty_rounds = 0
         return made.model
+
+    def _last_refusal(self) -> str:
+        reason = f"the last reason: {self._trust.last_reason}"
+        return f"{reason}; where that is so of most boards, training runs away: lower training.lr"
 
     def _evaluate_here(self, x: Vec) -> None:
         """The coordinator's own evaluation, if it is its turn."""

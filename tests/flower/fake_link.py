@@ -42,6 +42,7 @@ class FakeBoard:
     late: frozenset[Round] = frozenset()
     away: frozenset[Round] = frozenset()
     lost: frozenset[Round] = frozenset()  # rounds whose answer never comes although it lives on
+    takes_s: float = 0.0  # before the answer of a round is there
     deaf: bool = False  # never answers who wants an evaluation, although it lives on
     ghost: frozenset[Round] = frozenset()  # the same, but the SuperLink takes the old process for alive
     spoil: dict[Round, Spoil] = field(default_factory=dict)
@@ -77,6 +78,7 @@ class FakeLink:
         self._ids = {10 + k: board for k, board in enumerate(boards)}
         self._ready: dict[str, Message] = {}
         self._held: list[Message] = []
+        self._due_s: dict[str, float] = {}  # answers that take their time
         self._numbers = itertools.count(1)
 
     def nodes(self) -> list[NodeSeen]:
@@ -112,6 +114,8 @@ class FakeLink:
         except EdgegossipError as error:
             reply = Message(Error(3, str(error)), reply_to=copied)
         evaluates = message.metadata.message_type != "query" and protocol.ASK in message.content.config_records
+        if message.metadata.message_type != "query":
+            self._due_s[message_id] = time.monotonic() + board.takes_s
         trained = message.metadata.message_type == "train" and board.board is not None
         round = board.board.round if board.board is not None else -1
         if (trained and round in board.lost) or (board.deaf and evaluates):
@@ -130,7 +134,8 @@ class FakeLink:
         return message_id
 
     def pull(self, message_ids: list[str]) -> list[Message]:
-        return [self._ready.pop(i) for i in message_ids if i in self._ready]
+        now = time.monotonic()
+        return [self._ready.pop(i) for i in message_ids if i in self._ready and self._due_s.get(i, 0.0) <= now]
 
     def wait(self, timeout_s: float) -> None:
         time.sleep(min(timeout_s, 0.02))

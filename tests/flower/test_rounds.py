@@ -491,3 +491,59 @@ def test_rounds_without_a_usable_update_end_the_run(sink: Memory) -> None:
         board.spoil = dict.fromkeys(range(1, 9), _garbage)
     with pytest.raises(RunError, match="no usable update for 3 rounds; the last reason: board-1: "):
         run.play()
+
+
+def test_a_strategy_that_lacks_answers_says_of_what(sink: Memory) -> None:
+    params = {"num_malicious_nodes": 1}
+    run = Run(sink, boards=4, rounds=9, server={"strategy": "bulyan", "strategy_params": params})
+    with pytest.raises(RunError, match=r"no usable update for 3 rounds; bulyan needs 4\*1 \+ 3 = 7 answers, got 4$"):
+        run.play()
+    assert sink.texts("refused")[0] == "round 0 changes nothing: bulyan needs 4*1 + 3 = 7 answers, got 4"
+    assert not sink.texts("quarantine")
+
+
+@pytest.mark.parametrize("times", [1.5, 2.5])
+def test_boards_slower_than_the_deadline_train_all_the_same(times: float, sink: Memory) -> None:
+    run = Run(sink, boards=3, rounds=4, server={"min_nodes": 2}, evaluation={"every": 4})
+    run.recipe = replace(run.recipe, server=replace(run.recipe.server, deadline_s=0.1))
+    for board in run.boards:
+        board.takes_s = 0.1 * times
+    x = run.play()
+    exact = Run(Memory(), boards=3, rounds=4, evaluation={"every": 4}).play()
+    np.testing.assert_array_equal(x, exact)  # everybody's update was used
+    said = [text for text in sink.texts("waiting") if text.startswith("round 0: nobody has answered for 0.1 s")]
+    assert len(said) == 1 and "server.deadline_s = 0.1 is too short" in said[0]
+    assert not sink.texts("suspect") and not sink.texts("refused")
+
+
+def test_who_follows_the_first_late_answer_has_one_more_deadline(sink: Memory) -> None:
+    run = Run(sink, boards=3, rounds=1, evaluation={"every": 1})
+    run.recipe = replace(run.recipe, server=replace(run.recipe.server, deadline_s=0.2))
+    for board, takes_s in zip(run.boards, (0.3, 0.35, 1.2), strict=True):
+        board.takes_s = takes_s
+    run.play()
+    assert [values["server/used"] for _, _, values in sink.records if "server/used" in values] == [2]
+    (text,) = sink.texts("suspect")
+    assert re.fullmatch(r"round 0: went on without board-2: no answer for 0\.5\d* s", text)
+
+
+def test_boards_that_are_needed_are_waited_for_longer_than_the_deadline(sink: Memory) -> None:
+    run = Run(sink, boards=3, rounds=4, server={"min_nodes": 2}, evaluation={"every": 4})
+    run.recipe = replace(run.recipe, server=replace(run.recipe.server, deadline_s=0.1))
+    for board in run.boards[1:]:
+        board.takes_s = 0.35
+    run.play()
+    assert len(run.saved) == 4 and sink.texts("late") and not sink.texts("refused")
+
+
+def test_boards_that_never_answer_end_the_run_with_the_key_to_raise(
+    sink: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchanges, "DEADLINES", 2)
+    run = Run(sink, boards=2, rounds=9)
+    run.recipe = replace(run.recipe, server=replace(run.recipe.server, deadline_s=0.05))
+    for board in run.boards:
+        board.lost = frozenset(range(9))
+    with pytest.raises(RunError, match=r"server\.deadline_s = 0\.05 is too short") as raised:
+        run.play()
+    assert "training.lr" not in str(raised.value) and "board-0, board-1" in str(raised.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -147,8 +148,48 @@ def test_mistakes_are_named() -> None:
         make_strategy("fedavg", {"fraction_evaluate": 0.5})
     with pytest.raises(ConfigError, match="server.strategy_params.weighted_by_key: .*server.weighting"):
         make_strategy("fedadam", {"weighted_by_key": "loss"})
+    for name, params, reason in (
+        ("fedadam", {"eta": "x"}, "eta = 'x' of fedadam: a number is needed"),
+        ("fedadam", {"tau": float("nan")}, "not finite"),
+        ("fedavgm", {"server_momentum": True}, "a number is needed"),
+        ("krum", {"num_malicious_nodes": "one"}, "a whole number is needed"),
+        ("krum", {"num_malicious_nodes": -1}, "at least 0"),
+        ("multikrum", {"num_nodes_to_select": 1.5}, "a whole number is needed"),
+        ("fedtrimmedavg", {"beta": 0.5}, "from 0 to below 0.5"),
+        ("bulyan", {"selection_rule": "krum"}, "not for a recipe"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            make_strategy(name, params)
+    make_strategy("fedadam", {"eta": 1, "beta_1": 0.5})
     with pytest.raises(ConfigError, match="did you mean fedadam"):
         make_strategy("fedadm", {})
     for wrong in ({}, {"format": 2}, {"format": 1, "round": 1, "model": np.zeros(3, np.float32), "reference": None}):
         with pytest.raises(DataError):
             Progress.from_plain(wrong, LAYOUT, None)
+
+
+@pytest.mark.parametrize(
+    ("boards", "server", "enough"),
+    [
+        (7, {}, True),
+        (6, {}, False),
+        (9, {"quorum": 7}, True),
+        (9, {"quorum": 6}, False),
+        (14, {"fraction": 0.5}, True),
+        (13, {"fraction": 0.4}, False),
+        (13, {"fraction": 0.4, "min_nodes": 7}, True),
+    ],
+)
+def test_a_strategy_that_no_round_can_satisfy_is_refused(boards: int, server: dict[str, Any], enough: bool) -> None:
+    given = {"strategy": "bulyan", "strategy_params": {"num_malicious_nodes": 1}, **server}
+    recipe = recipes.from_dict({"run": {"mode": "server", "nodes": boards}, "server": given})
+
+    def begin() -> Coordinator:
+        zeros = np.zeros(LAYOUT.size, np.float32)
+        return Coordinator(recipe, LAYOUT, zeros, [f"board-{k}" for k in range(boards)], Memory(), Path("nowhere"))
+
+    if enough:
+        begin()
+    else:
+        with pytest.raises(ConfigError, match=r"bulyan needs 4\*1 \+ 3 = 7 answers, got 6.*server.quorum"):
+            begin()
