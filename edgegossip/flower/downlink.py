@@ -67,6 +67,10 @@ class Downlink:
         self._round = round
         return Down(round, difference)
 
+    def replace(self, x: Vec, round: Round) -> None:
+        """Another model, float32[n], in place of the one of this round: everybody has to get it whole."""
+        self.reference, self._round = x.copy(), round
+
     def whole(self, round: Round, aux: Mapping[int, float] | None = None) -> Frame:
         """The reference itself."""
         assert self.reference is not None

@@ -46,7 +46,8 @@ class Outgoing:
         self._model: Vec | None = None
         self._model_id = ""  # its object id
         self._holds: dict[int, Round] = {}  # node -> number of the model that it has for certain
-        self._published: tuple[Round, Frame | None] | None = None
+        self._apart: set[int] = set()  # nodes that were last sent something else than the reference
+        self._published: tuple[Round, str, Frame | None] | None = None  # number, object id, difference
 
     @property
     def record(self) -> RecordLayout:
@@ -86,8 +87,9 @@ class Outgoing:
                 held = ours and self._down.compresses and self._holds.get(node) == number
                 follows = ours and small is not None and self._holds.get(node) == number - 1
                 form = "held" if held else "difference" if follows else "whole"
+                (self._apart.discard if ours else self._apart.add)(node)
                 if not ours:
-                    self._holds.pop(node, None)  # what it gets is not the reference
+                    self._holds.pop(node, None)
                 key = (record.object_id, form)
                 if key not in done:
                     done[key] = self._packed_record(record, form, small, number, run_id)
@@ -98,11 +100,22 @@ class Outgoing:
         return out
 
     def _publish(self, number: Round) -> Frame | None:
-        """Model `number` is the latest one. The difference to the one before, where there is one."""
+        """Model `number` is the latest one. The difference to the one before, where there is one. A strategy that plays the
+        rounds itself may change the model after boards have been asked to evaluate it, and begin again at any number: nobody
+        holds such a model."""
         assert self._down is not None
-        if self._published is None or self._published[0] != number:
-            self._published = number, self._down.publish(self.model, number).difference
-        return self._published[1]
+        before, before_id, difference = self._published or (None, "", None)
+        if (before, before_id) == (number, self._model_id):
+            return difference
+        if before is None or before != number - 1:
+            self._holds.clear()
+        if before == number:
+            self._down.replace(self.model, number)
+            difference = None
+        else:
+            difference = self._down.publish(self.model, number).difference
+        self._published = number, self._model_id, difference
+        return difference
 
     def _packed_record(
         self, record: ArrayRecord, form: str, small: Frame | None, number: Round, run_id: bytes
@@ -133,7 +146,8 @@ class Outgoing:
     def heard(self, replies: Sequence[Message], number: Round) -> None:
         """Who answered holds the model that it was asked about."""
         for reply in replies:
-            if not reply.has_error():
-                self._holds[reply.metadata.src_node_id] = number
+            node = reply.metadata.src_node_id
+            if reply.has_error() or node in self._apart:
+                self._holds.pop(node, None)
             else:
-                self._holds.pop(reply.metadata.src_node_id, None)
+                self._holds[node] = number
