@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -69,7 +70,33 @@ def coordinator(
     from edgegossip.recipe import load
 
     if boards.isdecimal():
+        if not identity and not insecure:
+            _check_count(int(boards), fleet)
         settings, boards = (*settings, f"run.nodes={boards}"), ""
     names = tuple(filter(None, boards.split(",")))
     options = CoordinatorOptions(host, port, names, insecure, Path(runs_dir), plots, as_json, fresh, fleet, identity)
     return run_coordinator(load(recipe, settings), options)
+
+
+def _check_count(wanted: int, fleet: Path | None) -> None:
+    """Raises ConfigError when the fleet has another number of boards than --boards says: a number does not tell which."""
+    from edgegossip.launch.admission import boards_of
+    from edgegossip.launch.preflight import FLEET
+    from edgegossip.types import ConfigError
+
+    folder = fleet or Path(FLEET)
+    if find_spec("cryptography") is None or not (folder / "fleet.json").is_file():
+        return  # which is told where the fleet is needed
+    known = boards_of(folder)
+    if len(known) == wanted:
+        return
+    if len(known) < wanted:
+        cure = f"add boards with `edgegossip fleet add --fleet {folder}`, or say --boards {len(known)}"
+    else:
+        cure = (
+            f"name those of this run, as in --boards {','.join(known[:wanted])}, or take all with --boards {len(known)}"
+        )
+    without = "" if fleet else "; --insecure goes without this fleet"
+    raise ConfigError(
+        f"--boards {wanted}: {folder} has {len(known)} boards ({', '.join(known) or 'none'}): {cure}{without}"
+    )

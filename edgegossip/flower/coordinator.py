@@ -134,7 +134,8 @@ class Coordinator:
         self._thread = threading.Thread(target=self._serve, args=(link, self._exchange), daemon=True, name="rounds")
         self._thread.start()
         address = self._superlink.address
-        self._sink.event(COORDINATOR, "listening", f"coordinator listens on {address}", address=address)
+        text, round = f"coordinator listens on {address}", self.resumed or 0
+        self._sink.event(COORDINATOR, "listening", text, address=address, round=round)
         return address
 
     def poll(self) -> bool:

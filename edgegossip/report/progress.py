@@ -34,6 +34,8 @@ ALARMS = frozenset(
         "records-lost",
     }
 )
+_ROUTINE = frozenset({"stragglers", "late"})  # may come every round: said at most every ROUTINE_S
+ROUTINE_S = 60.0
 _GONE, _HERE = ("peer-down", "peer-left", "member-dead", "member-left"), ("peer-up", "member-here")
 
 
@@ -70,6 +72,9 @@ class Fleet:
         self.members, self.rounds, self.t_s = tuple(members), rounds, 0.0
         self.boards = {name: Board(name) for name in members}
         self._known_down: set[str] = set()
+        self._routine: dict[
+            str, tuple[float, int]
+        ] = {}  # by the event's name: when it was said, and how many were not since
 
     @property
     def lost(self) -> tuple[NodeId, ...]:
@@ -115,11 +120,30 @@ class Fleet:
             board.waits = False
         elif record.name == "waiting":
             board.doing, board.waits, board.waits_since_s = record.text, True, record.t_s
+        self._goes_on(record)
         if record.name in _QUIET or self._told(record):
             return None
         own = record.text.startswith(record.node) or record.name == "lost"
         text = record.text if own else f"{record.node}: {record.text}"
+        if record.name in _ROUTINE:
+            return self._seldom(record, text)
         return Notice(text, record.name in ALARMS)
+
+    def _goes_on(self, record: EventRecord) -> None:
+        """A coordinator that goes on with a run tells the round that comes next: its boards have done those before."""
+        round = record.fields.get("round")
+        if record.name in ("listening", "started") and record.node not in self.members and isinstance(round, int):
+            for name in self.members:
+                self.boards[name].rounds = max(self.boards[name].rounds, round)
+
+    def _seldom(self, record: EventRecord, text: str) -> Notice | None:
+        """What a run may say in every round. It is all in the record."""
+        said_s, more = self._routine.get(record.name, (-ROUTINE_S, 0))
+        if record.t_s - said_s < ROUTINE_S:
+            self._routine[record.name] = said_s, more + 1
+            return None
+        self._routine[record.name] = record.t_s, 0
+        return Notice(f"{text} (and {more} like it since the last one)" if more else text, record.name in ALARMS)
 
     def _told(self, record: EventRecord) -> bool:
         """Several neighbours notice that a board is gone, and so do the members; one sentence is enough. One that finished is

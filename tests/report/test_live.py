@@ -178,3 +178,34 @@ def test_as_a_sink_it_takes_both_kinds_of_record():
     sink.event("a", "lost", "lost a")
     sink.close()
     assert "!! lost a" in stream.getvalue() and "loss -" in stream.getvalue()
+
+
+def test_what_may_come_every_round_is_said_once_a_minute(plain):
+    live, stream, _ = plain
+    for k in range(130):
+        missing = "ab"[k % 2]
+        text = f"round {k}: went on with 1 answers, without {missing}"
+        live.event(EventRecord("coordinator", 1.0 * k, "stragglers", text, {"missing": missing}))
+        text = f"the answer of {missing} came after its round was over"
+        live.event(EventRecord("coordinator", 1.0 * k + 0.5, "late", text, {"peer": missing}))
+    live.event(_event("coordinator", "refused", "refused the update of a: garbage", peer="a"))
+    lines = [line.split("coordinator: ")[1] for line in stream.getvalue().splitlines()]
+    assert lines[:2] == ["round 0: went on with 1 answers, without a", "the answer of a came after its round was over"]
+    assert lines[2] == "round 60: went on with 1 answers, without a (and 59 like it since the last one)"
+    assert len(lines) == 7 and lines[-1].endswith("garbage")
+
+
+@pytest.mark.parametrize("name", ["listening", "started"])
+def test_a_run_that_goes_on_shows_its_round_from_the_start(plain, name):
+    live, stream, _ = plain
+    live.event(_event("coordinator", name, "coordinator listens", round=6))
+    live.event(_event("a", "joined", "a joined"))
+    live.close()
+    assert "round 6/10" in stream.getvalue().splitlines()[-1]
+
+
+def test_a_board_that_starts_again_does_not_speak_for_the_others(plain):
+    live, stream, _ = plain
+    live.event(_event("a", "started", "a goes on", round=6))
+    live.close()
+    assert "round 0/10" in stream.getvalue().splitlines()[-1]

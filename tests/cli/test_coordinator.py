@@ -1,0 +1,46 @@
+"""`edgegossip coordinator`: what is wrong with its options, before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
+pytest.importorskip("cryptography")
+
+from edgegossip.fleet.store import Fleet  # noqa: E402
+from tests.cli.conftest import Command  # noqa: E402
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """./fleet with four boards."""
+    monkeypatch.chdir(tmp_path)
+    made = Fleet.create(Path("fleet"), "home", 20)
+    for name in ("a", "b", "c", "d"):
+        made = made.add(name, "board", 20)
+    return tmp_path / "fleet"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cure"),
+    [
+        ("2", "name those of this run, as in --boards a,b, or take all with --boards 4; --insecure goes"),
+        ("6", "add boards with `edgegossip fleet add --fleet fleet`, or say --boards 4; --insecure goes"),
+    ],
+)
+def test_a_number_that_is_not_the_fleets_is_told_how_to_name_boards(
+    wanted: str, cure: str, fleet: Path, command: Command
+) -> None:
+    code, _, said = command("coordinator", "quickstart-server", "--boards", wanted, "--port", "0")
+    assert code == 2
+    assert f"--boards {wanted}: fleet has 4 boards (a, b, c, d): {cure}" in " ".join(said.split())
+
+
+@pytest.mark.parametrize("options", [("--boards", "4"), ("--boards", "2", "--insecure"), ("--boards", "a,b")])
+def test_what_goes_together_gets_as_far_as_the_recipe(
+    options: tuple[str, ...], fleet: Path, command: Command
+) -> None:
+    code, _, said = command("coordinator", "no-such-recipe", *options)
+    assert code != 0 and "no-such-recipe" in said
