@@ -29,6 +29,7 @@ import socket
 import threading
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
 from edgegossip.flower.turnstile import Rate, Turnstile
@@ -106,7 +107,7 @@ class Line:
             pass  # the coordinator is gone, and so will this process be
 
     def _read(self) -> None:
-        with self._socket.makefile("rb") as lines:
+        with suppress(OSError), self._socket.makefile("rb") as lines:  # the coordinator is gone, as in `tell`
             for line in lines:
                 self._hear(json.loads(line))
 

@@ -39,8 +39,6 @@ def test_a_number_that_is_not_the_fleets_is_told_how_to_name_boards(
 
 
 @pytest.mark.parametrize("options", [("--boards", "4"), ("--boards", "2", "--insecure"), ("--boards", "a,b")])
-def test_what_goes_together_gets_as_far_as_the_recipe(
-    options: tuple[str, ...], fleet: Path, command: Command
-) -> None:
+def test_what_goes_together_gets_as_far_as_the_recipe(options: tuple[str, ...], fleet: Path, command: Command) -> None:
     code, _, said = command("coordinator", "no-such-recipe", *options)
     assert code != 0 and "no-such-recipe" in said
