@@ -10,7 +10,7 @@ longer than usual, or nothing is known yet: what goes unnoticed so cannot move t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,18 +69,22 @@ class Averager:
             why = "the update is so large that the model would not be finite"
             return Averaged(None, {s.name: refused.get(s.name, why) for s in shares})
         self._usual = moved if lengths or self._usual is None else min(moved, self._usual)
-        self._proportion.used(v for name, v in lengths.items() if name not in refused)
+        if lengths:
+            self._proportion.used({name: v for name, v in lengths.items() if name not in refused}, base)
+        else:
+            self._proportion.unmeasured()
         return Averaged(mean, refused)
 
     @property
-    def memory(self) -> tuple[float, float]:
-        """What has to outlive this process: the longest typical length (0: none yet), the usual one of means (-1: none yet)."""
-        return self._proportion.longest, -1.0 if self._usual is None else self._usual
+    def memory(self) -> dict[str, float]:
+        """What has to outlive this process: how long updates of the run are, and its means (-1: none yet)."""
+        return {**self._proportion.memory, "usual": -1.0 if self._usual is None else self._usual}
 
-    def restore(self, memory: Iterable[float]) -> None:
+    def restore(self, memory: Mapping[str, float]) -> None:
         """What `memory` gave."""
-        longest, usual = memory
-        self._proportion.longest, self._usual = float(longest), None if usual < 0.0 else float(usual)
+        self._proportion.restore(memory)
+        usual = memory.get("usual", -1.0)
+        self._usual = None if usual < 0.0 else usual
 
     def _mean(self, shares: Sequence[Share], refused: dict[NodeId, str]) -> Vec:
         """Of all that can be decoded. Those that cannot go to `refused`; they leave the sum as it was."""

@@ -104,11 +104,10 @@ class Mean:
         return self._average(x, list(shares.values()))
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
-        return {_LENGTHS: np.array(self._average.memory)}
+        return _kept(self._average.memory)
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        if _LENGTHS in snapshot:  # checkpoints of earlier versions have none
-            self._average.restore(snapshot[_LENGTHS])
+        self._average.restore(_found(snapshot))
 
 
 class Through:
@@ -153,7 +152,7 @@ class Through:
         model = self._channel.layout.flatten({k: a.numpy() for k, a in arrays.items()})
         if not np.isfinite(model).all():
             return Averaged(None, refused | {s.name: "the model would not be finite" for s in shares.values()})
-        self._proportion.used(v for name, v in lengths.items() if name not in refused)
+        self._proportion.used({name: v for name, v in lengths.items() if name not in refused}, x)
         return Averaged(model, refused)
 
     def _decoded(self, shares: Mapping[int, Share]) -> tuple[dict[NodeId, Vec], dict[NodeId, str]]:
@@ -176,7 +175,7 @@ class Through:
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """The arrays that the strategy keeps in its attributes: moments, momentum, its own copy of the model."""
-        found: dict[str, NDArray[Any]] = {_LENGTHS: np.array([self._proportion.longest])}
+        found = _kept(self._proportion.memory)
         for name, value in vars(self._strategy).items():
             for key, array in _arrays(value):
                 found[f"{name}/{key}"] = array
@@ -184,10 +183,9 @@ class Through:
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         grouped: dict[str, dict[str, NDArray[Any]]] = {}
-        if _LENGTHS in snapshot:
-            self._proportion.longest = float(snapshot[_LENGTHS][0])
+        self._proportion.restore(_found(snapshot))
         for path, array in snapshot.items():
-            if path == _LENGTHS:
+            if path.startswith(_LENGTHS):
                 continue
             name, _, key = path.partition("/")
             grouped.setdefault(name, {})[key] = array
@@ -199,6 +197,17 @@ class Through:
                 setattr(self._strategy, name, record)
             else:
                 setattr(self._strategy, name, dict(arrays))
+
+
+def _kept(memory: Mapping[str, float]) -> dict[str, NDArray[Any]]:
+    return {f"{_LENGTHS}/{key}": np.array([value]) for key, value in memory.items()}
+
+
+def _found(snapshot: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+    """What `_kept` made. Earlier versions kept the longest and the usual length in one array, or nothing."""
+    before = zip(("longest", "usual"), snapshot.get(_LENGTHS, ()), strict=False)
+    now = ((path, array[0]) for path, array in snapshot.items() if path.startswith(_LENGTHS + "/"))
+    return {key.removeprefix(_LENGTHS + "/"): float(value) for key, value in (*before, *now)}
 
 
 def _arrays(value: Any) -> list[tuple[str, NDArray[Any]]]:

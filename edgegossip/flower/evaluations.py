@@ -93,7 +93,9 @@ class Evaluations:
         """The evaluation in a board's answer, if there is one. Raises DecodeError when it cannot be one of this training."""
         found = protocol.read_evaluation(reply.content)
         if found is not None and not self._training.makes_sense(found.loss):
-            raise DecodeError(f"the evaluation claims a loss of {found.loss:g}, out of all proportion to that of training")
+            raise DecodeError(
+                f"the evaluation claims a loss of {found.loss:g}, out of all proportion to that of training"
+            )
         return found
 
     def look(self, roster: Roster) -> None:

@@ -75,8 +75,7 @@ class CompressedStrategy(Strategy):
         self._out = Outgoing(downlink or codecs.get(FULL), run_id, self.traffic)
         self._average: Averager | None = None
         self._proportion = Proportion()
-        self._train_forms, self._evaluate_forms = Forms(), Forms()
-        self._train_weights, self._evaluate_weights = Weights(), Weights()
+        self._train, self._evaluate = (Forms(), Weights()), (Forms(), Weights())
         self._own: dict[str, Callable[..., Any]] = {}  # the wrapped strategy's methods while ours stand in their place
         self.inner = strategy
 
@@ -156,9 +155,7 @@ class CompressedStrategy(Strategy):
                 good.append(reply)
             except PeerError as error:
                 self._on_refused(reply, str(error))
-        metrics: MetricRecord | None = self._its("aggregate_evaluate")(
-            server_round, self._alike(good, self._evaluate_forms, self._evaluate_weights)
-        )
+        metrics: MetricRecord | None = self._its("aggregate_evaluate")(server_round, self._alike(good, *self._evaluate))
         return metrics
 
     def summary(self) -> None:
@@ -175,7 +172,7 @@ class CompressedStrategy(Strategy):
                 good.append(reply)
             except PeerError as error:
                 self._on_refused(reply, str(error))
-        return [(reply, frames.get(id(reply))) for reply in self._alike(good, self._train_forms, self._train_weights)]
+        return [(reply, frames.get(id(reply))) for reply in self._alike(good, *self._train)]
 
     def _alike(self, replies: Sequence[Message], forms: Forms, weights: Weights) -> list[Message]:
         """Without those that Flower's strategies cannot take together with the others, or that would drown them. One of the
@@ -222,8 +219,10 @@ class CompressedStrategy(Strategy):
                     deltas[k] = self._codec.decode(frame.body, self._out.record.layout)
             except PeerError as error:
                 refused[k] = str(error)
-        lengths = {k: length(delta) for k, delta in deltas.items()}
-        refused |= self._proportion.refused(lengths, self._out.model)
+        names = [str(reply.metadata.src_node_id) for reply, _ in checked]
+        lengths = {names[k]: length(delta) for k, delta in deltas.items()}
+        bad = self._proportion.refused(lengths, self._out.model)
+        refused |= {k: bad[names[k]] for k in deltas if names[k] in bad}
         for k in sorted(deltas.keys() - refused.keys()):
             try:
                 self._fill(checked[k][0], deltas.pop(k))
@@ -231,7 +230,8 @@ class CompressedStrategy(Strategy):
                 refused[k] = str(error)
         for k in sorted(refused):
             self._on_refused(checked[k][0], refused[k])
-        self._proportion.used(v for k, v in lengths.items() if k not in refused)
+        used = {name: v for name, v in lengths.items() if name not in {names[k] for k in refused}}
+        self._proportion.used(used, self._out.model)
         self._learn([frame for k, (_, frame) in enumerate(checked) if frame is not None and k not in refused])
         return [reply for k, (reply, _) in enumerate(checked) if k not in refused]
 
@@ -250,11 +250,11 @@ class CompressedStrategy(Strategy):
     def _mean(
         self, server_round: int, checked: Sequence[tuple[Message, Frame | None]]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Plain FedAvg: the same mean without a model a board. The arrays beside the frames are averaged by Flower, which also
-        counts failed replies and logs why they did."""
+        """Plain FedAvg: the same mean without a model a board. Flower averages the arrays beside the frames, and counts and logs
+        failed replies."""
         key = self.inner.weighted_by_key  # type: ignore[attr-defined]
         failed = [reply for reply, frame in checked if frame is None]
-        framed = {str(k): (reply, frame) for k, (reply, frame) in enumerate(checked) if frame is not None}
+        framed = {str(r.metadata.src_node_id): (r, frame) for r, frame in checked if frame is not None}
         shares = [Share(k, frame, weight(reply, key)) for k, (reply, frame) in framed.items()]
         made = Averaged(None, {})
         if shares:
@@ -279,9 +279,8 @@ class CompressedStrategy(Strategy):
 
 def _weighted_by(strategy: Any) -> str | None:
     """The metric that Flower's strategies weight by; of wrappers, that of what they wrap. None: it has none."""
-    key = getattr(strategy, "weighted_by_key", None) or getattr(
-        getattr(strategy, "strategy", None), "weighted_by_key", None
-    )
+    inner = getattr(strategy, "strategy", None)
+    key = getattr(strategy, "weighted_by_key", None) or getattr(inner, "weighted_by_key", None)
     return key if isinstance(key, str) else None
 
 

@@ -279,6 +279,16 @@ def test_no_strategy_sees_an_update_out_of_all_proportion(strategy: str, factor:
     assert min(steps) > 0.0 and max(steps) < 2.0 and np.isfinite(x).all()
 
 
+@pytest.mark.parametrize(("boards", "factor", "fraction"), [(5, 90.0, 0.4), (6, 99.0, 1.0)])
+def test_a_board_that_always_stays_below_the_ratio_does_not_blow_up_the_model(
+    boards: int, factor: float, fraction: float, sink: Memory
+) -> None:
+    run = Run(sink, boards=boards, rounds=20, server={"fraction": fraction})
+    run.boards[-1].spoil = dict.fromkeys(range(20), _with(lambda f: _values(f, factor)))
+    run.play()
+    assert max(float(np.linalg.norm(p.model)) for p in run.saved) < 1e4 and sink.texts("refused")
+
+
 @pytest.mark.parametrize("loss", [1e30, 1e308, -1.0])
 def test_a_wild_loss_leaves_the_levels_as_they_would_be(loss: float, sink: Memory) -> None:
     honest, run = (Run(s, rounds=6, codec={"name": "elasticl"}) for s in (Memory(), sink))
