@@ -45,8 +45,8 @@ def ready(connection: socket.socket, limits: MeshLimits) -> None:
     if hasattr(socket, "TCP_KEEPIDLE"):  # Linux; elsewhere the system's own times count
         idle_s = _seconds(_LISTENS_LONGER * limits.keepalive_s)
         pause_s = _seconds(limits.keepalive_timeout_s / _QUESTIONS)
-        # The kernel asks nothing while something is under way, which it would repeat for a quarter of an hour. That goes for bytes
-        # that a host is there for and a stopped process does not take, too: the other end's gRPC would cut it off as soon.
+        # The kernel asks nothing while something is under way, which it would repeat for a quarter of an hour. That goes for
+        # bytes that a stopped process does not take, too, whose gRPC would cut us off as soon.
         lost_ms = 1000 * (idle_s + _QUESTIONS * pause_s)
         names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
         for name, value in zip(names, (idle_s, pause_s, _QUESTIONS, lost_ms), strict=True):
