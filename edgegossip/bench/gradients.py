@@ -18,7 +18,8 @@ from edgegossip.training import check, models
 from edgegossip.training.batches import Normaliser, Sampler
 from edgegossip.training.data import DataSet, open_data
 from edgegossip.training.flat_model import FlatModel
-from edgegossip.training.optimizer import FlatSgd, learning_rate
+from edgegossip.training.optimizer import FlatSgd
+from edgegossip.training.schedule import learning_rate
 from edgegossip.types import LocalError
 
 STEPS = 30

@@ -40,7 +40,7 @@ class Progress:
             "model": self.model,
             "reference": self.reference,
             "strategy": dict(self.strategy),
-            "levels": None if levels is None else [levels.loss, list(levels.first or ()), levels.levels],
+            "levels": None if levels is None else _levels(levels),
             "evaluations": self.evaluations,
             "evaluate_next": self.evaluate_next,
             "instance": self.instance,
@@ -58,9 +58,11 @@ class Progress:
                 if found[name] is not None:
                     layout.check(found[name])
             if levels is not None and found["levels"] is not None:
-                loss, first, count = found["levels"]
+                loss, first, count, *more = found["levels"]
+                lr, early = more or (None, None)  # earlier versions kept neither
+                told = None if early is None else tuple((float(f), float(eta)) for f, eta in early)
                 pair = (float(first[0]), float(first[1])) if first else None
-                levels = ServerLevels(levels.s0, levels.smoothing, loss, pair, count)
+                levels = ServerLevels(levels.s0, levels.smoothing, loss, pair, count, lr, told)
             return cls(
                 int(found["round"]),
                 found["model"],
@@ -75,3 +77,8 @@ class Progress:
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, LocalError) as error:
             raise DataError(f"the coordinator's checkpoint cannot be used: {error}") from None
+
+
+def _levels(levels: ServerLevels) -> list[Any]:
+    early = None if levels.early is None else [list(pair) for pair in levels.early]
+    return [levels.loss, list(levels.first or ()), levels.levels, levels.lr, early]

@@ -30,6 +30,7 @@ from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
+from edgegossip.training.schedule import learning_rate
 from edgegossip.types import NodeId, PeerError, Round, RunError, Vec
 
 MAX_EMPTY_ROUNDS = 3  # rounds in a row in which no board sent anything usable
@@ -232,7 +233,8 @@ class Rounds:
         self._trust.judge(round, [share.name for share in shares.values()])
         self._examples.used({share.name: share.weight for share in shares.values()})
         if self._levels is not None:
-            self._levels = self._levels.after([share.frame for share in shares.values()])
+            planned = learning_rate(self._plan.recipe.training, round, self._plan.recipe.run.rounds)
+            self._levels = self._levels.after([share.frame for share in shares.values()], planned)
         if made is None or made.model is None:
             self._empty_rounds += 1
             if self._empty_rounds >= MAX_EMPTY_ROUNDS:

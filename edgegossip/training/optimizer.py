@@ -1,4 +1,4 @@
-"""SGD with (Nesterov) momentum and weight decay on one flat vector, and learning-rate schedules.
+"""SGD with (Nesterov) momentum and weight decay on one flat vector.
 
 The update is torch.optim.SGD's with dampening 0, in the form of Sutskever et al. (2013):
     g <- g + weight_decay x;  m <- momentum m + g;  x <- x - lr (g + momentum m)   (Nesterov)   or   x - lr m
@@ -6,12 +6,8 @@ The update is torch.optim.SGD's with dampening 0, in the form of Sutskever et al
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
-
-from edgegossip.recipe import TrainingSection
 
 
 class FlatSgd:
@@ -30,16 +26,3 @@ class FlatSgd:
             self.momentum.mul_(self.factor).add_(grad)
             grad = grad.add_(self.momentum, alpha=self.factor) if self.nesterov else self.momentum
         x.add_(grad, alpha=-lr)
-
-
-def learning_rate(section: TrainingSection, round: int, rounds: int) -> float:
-    """Learning rate of a round, 0-based, out of `rounds`.
-
-    step: times step_factor after each milestone (a share of the rounds); cosine: lr (1 + cos(pi round / rounds)) / 2
-    (Loshchilov, Hutter 2017, equation 5 with one period)."""
-    if section.schedule == "step":
-        passed = sum(round >= share * rounds for share in section.milestones)
-        return section.lr * section.step_factor**passed
-    if section.schedule == "cosine":
-        return section.lr * 0.5 * (1.0 + math.cos(math.pi * min(round / rounds, 1.0)))
-    return section.lr

@@ -23,9 +23,10 @@ from edgegossip.training.check import check_augmentation
 from edgegossip.training.data import DataSet, Description, describe, open_data
 from edgegossip.training.flat_model import FlatModel, layout_of_module
 from edgegossip.training.names import call_own, is_own
-from edgegossip.training.optimizer import FlatSgd, learning_rate
+from edgegossip.training.optimizer import FlatSgd
 from edgegossip.training.partition import partition
 from edgegossip.training.rng import Purpose, words
+from edgegossip.training.schedule import learning_rate
 from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, Round, Vec
 
 _EVALUATION_BATCH = {"normal": 250, "low": 25}  # examples at a time, by training.memory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,55 @@ def test_one_boards_learning_rate_does_not_decide_for_all() -> None:
     for rate in (1e-30, 1e6):
         lied = [[*frames[:3], _frame(1.0, 10.0, rate)] for frames in honest]
         assert _levels_after(*lied)[0] == 20 and 5 < _levels_after(*lied)[1] < 80
+
+
+def _played(lie: Callable[[int, float], Frame | None], honest: int, planned: float | None) -> list[int]:
+    """Levels round after round, of two answers where one is a lie and `honest` ones where not."""
+    rule, levels = ServerLevels.of(codecs.get("elasticl")), []
+    for round in range(60):
+        loss, kept = 2.3 * 0.99**round, rule
+        assert kept is not None
+        false, true = lie(round, loss), _frame(loss, 100.0, 0.1)
+        kept = kept.after([true] * honest if false is None else [false, true], planned)
+        progress = Progress(round, np.zeros(LAYOUT.size, np.float32), levels=kept)
+        plain = from_bytes(to_bytes(progress.plain()))
+        rule = Progress.from_plain(plain, LAYOUT, ServerLevels.of(codecs.get("elasticl"))).levels
+        assert rule == kept
+        levels.append(kept.levels)
+    return levels
+
+
+@pytest.mark.parametrize("planned", [0.1, 0.3, None])
+@pytest.mark.parametrize("honest", [2, 10])
+@pytest.mark.parametrize(("loss", "rate"), [(1e-25, 0.1), (0.0, 0.1), (1e20, 0.1), (None, 1e6), (None, 1e-20)])
+def test_a_liar_among_the_first_two_does_not_decide_for_the_whole_run(
+    loss: float | None, rate: float, honest: int, planned: float | None
+) -> None:
+    right = _played(lambda round, told: None, honest, planned)
+    lied = _played(
+        lambda round, told: None if round else _frame(told if loss is None else loss, 100.0, rate), honest, planned
+    )
+    assert all(0.3 * a < b < 3.5 * a for a, b in zip(right[8:], lied[8:], strict=True))
+
+
+@pytest.mark.parametrize("planned", [0.1, 0.3, None])
+@pytest.mark.parametrize("rate", [1e6, 1e-20])
+def test_one_of_two_learning_rates_does_not_decide_later_on(rate: float, planned: float | None) -> None:
+    right = _played(lambda round, told: None, 2, planned)
+    assert _played(lambda round, told: _frame(told, 100.0, rate) if round >= 20 else None, 2, planned) == right
+    if planned:
+        assert _played(lambda round, told: _frame(told, 100.0, rate), 2, planned) == right
+
+
+@pytest.mark.parametrize("boards", [1, 2, 3])
+def test_levels_of_honest_boards_are_the_papers_whatever_the_recipe_says(boards: int) -> None:
+    rule, right = ServerLevels.of(codecs.get("elasticl", smoothing=0.0)), LevelRule(127, 0.1, 2.0)
+    assert rule is not None
+    for round in range(20):
+        loss, rate = 2.0 * 0.8**round, 0.1 * 0.5 ** (round // 5)
+        rule = rule.after([_frame(loss, 10.0, rate)] * boards, 0.01)
+        assert rule.levels == levels_for(right, rule.loss or 0.0, rate)
+        assert rule.loss == pytest.approx(loss) and rule.first == pytest.approx((2.0, 0.1))
 
 
 def test_levels_stay_where_nobody_says_of_how_many_examples() -> None:

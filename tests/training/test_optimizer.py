@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from edgegossip.recipe import TrainingSection
-from edgegossip.training.optimizer import FlatSgd, learning_rate
+from edgegossip.training.optimizer import FlatSgd
+from edgegossip.training.schedule import learning_rate
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
