@@ -33,10 +33,10 @@ class Least:
 
         self.layout = layout
         torch.set_num_threads(1)  # as a board of any recipe does, unless run.threads says otherwise
-        self._step = torch.from_numpy(np.random.default_rng(2).standard_normal(layout.size).astype(np.float32) * STEP)
+        self._step = torch.from_numpy(np.random.default_rng(2).standard_normal(layout.size, np.float32)).mul_(STEP)
 
     def initial(self, seed: int) -> Vec:
-        return np.random.default_rng(seed).standard_normal(self.layout.size).astype(np.float32)
+        return np.random.default_rng(seed).standard_normal(self.layout.size, np.float32)
 
     def local_update(self, x: Vec, round: Round) -> LocalUpdate:
         delta: Vec = self._step.clone().numpy()

@@ -29,6 +29,7 @@ PORT = 8000
 ROUNDS = 60
 COORDINATOR = 1  # its machine; board pi-k is on machine k + 1, strangers on machine 6
 STRANGER = 6
+OWN = ("--set", "model.name=tests.e2e.paced:paced_mlp")  # a function that a board has to name itself
 RECIPE = (
     "quickstart-server",
     "--set",
@@ -37,6 +38,9 @@ RECIPE = (
     "codec.name=co3",
     "--set",
     "training.local_steps=20",
+    "--set",
+    "model.params.pause_s=0.02",  # or the run is over before everybody has been there who has no business in it
+    *OWN,
 )
 
 
@@ -93,7 +97,7 @@ def test_four_boards_over_tls_a_stranger_and_a_killed_coordinator(tmp_path: Path
                 k + 2,
                 name,
                 "node",
-                *((*how, "--name", name) if k % 2 else ()),  # half of them are told the recipe by the coordinator
+                *((*how, "--name", name) if k % 2 else OWN),  # half of them are told the recipe by the coordinator
                 "--coordinator",
                 where,
                 "--identity",
