@@ -17,6 +17,7 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import EdgegossipError, LocalUpdate, Metrics, NodeId, Round, Vec
 
 STEP = 0.001
+BLOCK = 65_536  # values after which a change repeats itself
 
 
 def layout_of(values: int, tensors: int) -> Layout:
@@ -26,20 +27,24 @@ def layout_of(values: int, tensors: int) -> Layout:
 
 
 class Least:
-    """Changes every value a little, with torch in memory as on any board that trains."""
+    """Changes every value a little, with torch in memory as on any board that trains, and keeps nothing as large as the model, as
+    its rival's app does not (flower/stock_app.py)."""
 
     def __init__(self, layout: Layout) -> None:
         import torch
 
         self.layout = layout
         torch.set_num_threads(1)  # as a board of any recipe does, unless run.threads says otherwise
-        self._step = torch.from_numpy(np.random.default_rng(2).standard_normal(layout.size, np.float32)).mul_(STEP)
+        self._step = STEP * np.random.default_rng(2).standard_normal(BLOCK, np.float32)
 
     def initial(self, seed: int) -> Vec:
         return np.random.default_rng(seed).standard_normal(self.layout.size, np.float32)
 
     def local_update(self, x: Vec, round: Round) -> LocalUpdate:
-        delta: Vec = self._step.clone().numpy()
+        delta: Vec = np.empty(self.layout.size, np.float32)
+        for start in range(0, delta.size, BLOCK):
+            part = delta[start : start + BLOCK]
+            part[:] = self._step[: part.size]
         return LocalUpdate(delta, STEP, 1.0, 1, 1)
 
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics:

@@ -9,7 +9,7 @@ from typing import Any
 
 from flwr.app import Array, Message, RecordDict
 
-from edgegossip import codecs
+from edgegossip import codecs, heap
 from edgegossip.checkpoint.fits import require_fit
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.flower import protocol
@@ -108,10 +108,14 @@ class Board:
             self._answered = _Answered(round, crc, array, dict(report))
 
     def _open(self, message: Message, clock: RoundClock) -> tuple[Mapping[int, float], Vec]:
-        """What came beside the model, and the model. The message is emptied: it is as large as the model."""
+        """What came beside the model, and the model. The message is emptied, record by record: it is as large as the model, and
+        Flower's records refer to each other, so that they would wait for the garbage collector."""
         with clock.span("decode"):
             frame, x = self._replica.open(frame_bytes(message.content))
+        for record in list(message.content.array_records.values()):
+            record.clear()
         message.content = RecordDict()
+        heap.give_back()
         self.round = frame.round
         return frame.aux, x
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from flwr.app import Error, Message, MetricRecord, RecordDict
 
-from edgegossip import codecs
+from edgegossip import codecs, heap
 from edgegossip.codecs.base import Codec
 from edgegossip.flower import protocol
 from edgegossip.flower._private import FleetLink, Incoming, LinkError
@@ -170,6 +170,7 @@ class NodeClient:
             return None
         with self._clock.span("transmit"):
             self._give(message, answer)
+        heap.give_back()
         return after()
 
     def _fetch(self, incoming: Incoming) -> Message | None:

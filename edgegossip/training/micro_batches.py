@@ -7,9 +7,7 @@ other: no batchnorm, whose statistics are those of whatever goes through it toge
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
-from contextlib import suppress
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -22,14 +20,6 @@ EXAMPLES = 8  # at a time: fewer would spend most of a step on the quantising of
 def parts(examples: int, at_a_time: int) -> Iterator[slice]:
     """Consecutive slices of range(examples), each of `at_a_time` and the last one perhaps of fewer."""
     return (slice(start, min(start + at_a_time, examples)) for start in range(0, examples, at_a_time))
-
-
-def give_back() -> None:
-    """Between two parts: hand memory that is free to the system, where the C library can (glibc). Otherwise the holes that one
-    part leaves in the heap do not fit the next, and the peak grows with the parts after all (by a third over 16 of them,
-    ResNet-20). Costs no measurable time."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def check_independent(module: nn.Module) -> None:

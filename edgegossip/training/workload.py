@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
+from edgegossip import heap
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import STAGES
 from edgegossip.recipe import Recipe
@@ -231,7 +232,7 @@ class TorchWorkload:
         for part in micro_batches.parts(len(chosen), at_a_time):
             value += self._gradient(inputs[part], labels[part], len(chosen))
             if low:
-                micro_batches.give_back()
+                heap.give_back()
         if not np.isfinite(value):
             raise LocalError(
                 f"board {self._node}: the training loss became {value} in round {round}, at learning rate {lr:g}; "

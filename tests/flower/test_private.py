@@ -8,7 +8,12 @@ import inspect
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 import edgegossip.flower
 from edgegossip.flower._private import control, fleet, objects, runtime, superlink
@@ -117,3 +122,43 @@ def test_task_identity_is_where_messages_look_for_their_run(in_run: int) -> None
 
     assert "TaskIdentity" in inspect.getsource(Message)
     assert Message(RecordDict(), dst_node_id=5, message_type="train").metadata.run_id == in_run
+
+
+def _as_sent(in_run: int) -> tuple[Message, objects.Incoming]:
+    """A message with two arrays of many chunks, some of them the same, and one that is empty."""
+    zeros, random = bytes(12_000_000), np.random.default_rng(1).bytes(7_000_000)
+    arrays = {
+        name: Array("float32", (len(data) // 4,), "x.v1", data)
+        for name, data in (("a", zeros), ("b", random), ("c", b""))
+    }
+    content = RecordDict({"arrays": ArrayRecord(arrays), "ask": ConfigRecord({"ask": "evaluate"})})
+    message = Message(content, dst_node_id=7, message_type="train")
+    message.metadata.__dict__["_message_id"] = message.object_id
+    contents = {name: item.deflate() for name, item in get_all_nested_objects(message).items()}
+    return message, objects.Incoming(remove_content_from_message(message), get_object_tree(message), contents, False)
+
+
+def test_arrays_of_many_chunks_are_put_together_as_flower_does(in_run: int) -> None:
+    sent, incoming = _as_sent(in_run)
+    assert sum(content.startswith(b"ArrayChunk ") for content in incoming.contents.values()) >= 4
+    theirs = inflate_object_from_contents(sent.metadata.message_id, dict(incoming.contents))
+    ours = objects.Objects(None, None).fetch(in_run, incoming)  # type: ignore[arg-type]
+    assert ours is not None and isinstance(theirs, Message)
+    assert ours.object_id == theirs.object_id == sent.object_id
+    assert {k: a.data for k, a in ours.content.array_records["arrays"].items()} == {
+        k: a.data for k, a in sent.content.array_records["arrays"].items()
+    }
+    assert not incoming.contents
+
+
+@pytest.mark.parametrize("harm", ["chunk gone", "chunk of another kind"])
+def test_chunks_that_do_not_fit_an_array_are_refused(harm: str, in_run: int) -> None:
+    sent, incoming = _as_sent(in_run)
+    chunk = next(name for name, content in incoming.contents.items() if content.startswith(b"ArrayChunk "))
+    if harm == "chunk gone":
+        array = next(name for name, content in incoming.contents.items() if content.startswith(b"Array "))
+        incoming.contents[array] = incoming.contents[array].replace(b'"arraychunk_ids": [', b'"arraychunk_ids": [77, ')
+    else:
+        incoming.contents[chunk] = incoming.contents[sent.metadata.message_id]
+    with pytest.raises(ValueError, match="fit together|something else"):
+        objects.Objects(None, None).fetch(in_run, incoming)  # type: ignore[arg-type]

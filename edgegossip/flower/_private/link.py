@@ -67,6 +67,16 @@ def post(
         return response.content
     finally:
         response.close()
+        _untie(response)
+
+
+def _untie(response: httpx.Response) -> None:
+    """A response and its stream refer to each other, and its body, which may be a model, would wait for the garbage collector."""
+    if response.is_closed:
+        response.stream = _EMPTY
+
+
+_EMPTY = httpx.ByteStream(b"")
 
 
 class TokenInterceptor:
@@ -146,7 +156,9 @@ class ByteMeter:
         headers = sum(len(name) + len(value) + len(": \r\n") for name, value in request.headers.raw)
         with self._lock:
             self._sent_bytes += line + headers + len("\r\n") + len(request.content)
-        return call_next(context)
+        response = call_next(context)
+        _untie(response)
+        return response
 
     def sent_bytes(self) -> int:
         """Since this object was made."""

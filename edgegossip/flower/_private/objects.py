@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.app.message import make_message
-from flwr.app.message.arraychunk import ArrayChunk
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_object import (
+    HEAD_BODY_DIVIDER,
+    get_object_body,
+    get_object_children_ids_from_object_content,
+    iterate_object_tree,
+)
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from edgegossip.flower._private.bundle import BUNDLE_BYTES
@@ -42,9 +47,36 @@ def _one_array(message: Message, chunk: bytes) -> Message:
 
     What the skipped objects would say (names, dtype, shape) nobody trusts anyway: the frame inside says it, checked.
     """
-    data = ArrayChunk.inflate(chunk).data
-    array = Array(dtype="float32", shape=(0,), stype="", data=bytes(data))
+    array = Array(dtype="float32", shape=(0,), stype="", data=bytes(_body(chunk)))
     return make_message(metadata=message.metadata, content=RecordDict({"arrays": ArrayRecord({"edgegossip": array})}))
+
+
+def _arrays(tree: ObjectTree, contents: dict[str, bytes]) -> dict[str, Any]:
+    """The arrays of a message, whose chunks leave `contents`: Flower would hold their bytes three times on the way. Raises
+    ValueError when chunks do not fit together."""
+    found: dict[str, Any] = {}
+    chunks: set[str] = set()
+    for item in iterate_object_tree(tree):
+        content = contents[item.object_id]
+        if not content.startswith(b"Array "):
+            continue
+        try:
+            names = get_object_children_ids_from_object_content(content)
+            head = json.loads(get_object_body(content, Array))
+            data = b"".join([_body(contents[names[k]]) for k in head["arraychunk_ids"]])
+            found[item.object_id] = Array(head["dtype"], tuple(head["shape"]), head["stype"], data)
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(f"an array and its chunks do not fit together: {error!r}") from None
+        chunks.update(names)
+    for name in chunks:
+        contents.pop(name, None)
+    return found
+
+
+def _body(chunk: bytes) -> memoryview:
+    if not chunk.startswith(b"ArrayChunk "):
+        raise ValueError("a chunk of an array is something else")
+    return memoryview(chunk)[chunk.index(HEAD_BODY_DIVIDER) + len(HEAD_BODY_DIVIDER) :]
 
 
 class Objects:
@@ -78,7 +110,7 @@ class Objects:
             )
         if message_id not in contents:
             return _one_array(incoming.message, next(iter(contents.values())))
-        message = inflate_object_from_contents(message_id, contents)
+        message = inflate_object_from_contents(message_id, contents, objects=_arrays(incoming.tree, contents))
         contents.clear()  # the message has its own copy
         if not isinstance(message, Message):
             raise ValueError("it is not a message")
