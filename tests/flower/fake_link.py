@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import ArrayRecord, Error, Message, RecordDict
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Codec
@@ -100,9 +100,7 @@ class FakeLink:
         message.metadata.__dict__["_message_id"] = message_id
         if (board := self._ids.get(node_id)) is None:
             return ""  # the SuperLink does not know it any more
-        copied = Message(
-            RecordDict(dict(message.content)), dst_node_id=node_id, message_type=message.metadata.message_type
-        )
+        copied = Message(_own(message.content), dst_node_id=node_id, message_type=message.metadata.message_type)
         copied.metadata.__dict__["_message_id"] = message_id
         try:
             if message.metadata.message_type == "query" and board.unavailable > 0:
@@ -145,3 +143,8 @@ class FakeLink:
 
     def beat(self) -> bool:
         return True
+
+
+def _own(content: RecordDict) -> RecordDict:
+    """Records of a board's own, as over a network."""
+    return RecordDict({k: ArrayRecord(dict(r)) if isinstance(r, ArrayRecord) else r for k, r in content.items()})
