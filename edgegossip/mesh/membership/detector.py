@@ -315,6 +315,7 @@ class Detector(Teller):
         silent = [k for k in watched if self._silent_until_s(k) <= now_s]
         if not silent and watched and self._doubts_until_s() <= now_s:
             silent = [self._random.choice(watched)]
+            self._asked_s = now_s  # also when it is being asked already
         for k in silent:
             self._heard_s[k] = now_s
             self._probe(k, now_s)

@@ -96,6 +96,20 @@ def test_who_was_held_up_is_well_again_although_it_is_always_asked_first(members
     check_named(world, 0)
 
 
+def test_who_takes_itself_for_slow_waits_for_a_probe_under_way_and_does_not_spin() -> None:
+    node = detector(3)
+    now_s = settled(node, 100.0) or 100.0
+    node.health.note(node.settings.health_max)
+    for member in (1, 2):
+        node.doubt(member, now_s)  # nobody answers for long, since our own times are stretched
+    for _ in range(40):
+        now_s = node.wake_s
+        node.tick(now_s)
+        if any(entry.status is Status.SUSPECT for entry in node.table):
+            return
+    raise AssertionError(f"forty ticks, and it is only {now_s - 100.0:.2f} s later")
+
+
 @pytest.mark.parametrize("seconds", [2.0, 3.0])
 def test_a_member_that_is_held_up_for_a_short_time_is_not_lost(seconds: float) -> None:
     world = World(18, 2)
