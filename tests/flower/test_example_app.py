@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,18 @@ def _start(program: str, arguments: list[str], folder: Path, environment: Mappin
     return processes.start([str(path), *arguments], folder / f"{program}.log", environment)
 
 
+def _stop_what_flower_leaves(home: Path) -> None:
+    """`flwr run` starts a SuperLink of its own for simulations, which stays for the next ones."""
+    import psutil
+
+    left = [p for p in psutil.process_iter(["cmdline"]) if any(str(home) in word for word in p.info["cmdline"] or ())]
+    left += [child for process in left for child in process.children(recursive=True)]
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, timeout=10)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_simulation_engine_runs_it_with_18_clients(tmp_path: Path) -> None:
@@ -145,9 +158,11 @@ def test_the_simulation_engine_runs_it_with_18_clients(tmp_path: Path) -> None:
         '[superlink]\ndefault = "simulation"\n\n[superlink.simulation]\noptions.num-supernodes = 18\n'
         "options.backend.client-resources.num-cpus = 1\n"
     )
-    done = _flwr(
-        tmp_path, environment, "run", str(EXAMPLE), "--run-config", f'num-server-rounds={ROUNDS} report="{report}"'
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = _await(report)
+    settings = f'num-server-rounds={ROUNDS} report="{report}"'
+    try:
+        done = _flwr(tmp_path, environment, "run", str(EXAMPLE), "--run-config", settings)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = _await(report)
+    finally:
+        _stop_what_flower_leaves(tmp_path)
     assert found["accuracy"][-1] > 0.8 and found["times_smaller"] > 6, found
