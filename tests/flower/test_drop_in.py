@@ -221,12 +221,8 @@ def test_a_client_that_lost_its_context_gets_the_whole_model(in_run: int) -> Non
     assert [node for node, _ in failed] == [2] and "this board has none" in failed[0][1]
 
 
-def test_a_model_that_was_evaluated_does_not_travel_again(in_run: int) -> None:
-    codec, down = codecs.get("fp32"), codecs.get("fp16")
-    each = Contexts()
-    strategy = compressed(FedAvg(**{**CONFIG, "fraction_evaluate": 1.0}), codec, downlink=down)
-    mod = compression_mod(codec, downlink=down)
-    seen: list[np.ndarray[Any, Any]] = []
+def watched(seen: list[np.ndarray[Any, Any]]) -> Callable[[Message, Context], Message]:
+    """An app that trains and evaluates, and the biases that it was sent."""
 
     def app(message: Message, context: Context) -> Message:
         seen.append(message.content["arrays"]["bias"].numpy())
@@ -234,6 +230,18 @@ def test_a_model_that_was_evaluated_does_not_travel_again(in_run: int) -> None:
             return _app(message, context)
         metrics = MetricRecord({"num-examples": 10, "loss": 1.0})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def test_a_model_that_was_evaluated_does_not_travel_again(in_run: int) -> None:
+    codec, down = codecs.get("fp32"), codecs.get("fp16")
+    each = Contexts()
+    strategy = compressed(FedAvg(**{**CONFIG, "fraction_evaluate": 1.0}), codec, downlink=down)
+    mod = compression_mod(codec, downlink=down)
+    seen: list[np.ndarray[Any, Any]] = []
+
+    app = watched(seen)
 
     arrays, grid = _arrays(), BoardGrid([1, 2])
     for server_round in (1, 2):

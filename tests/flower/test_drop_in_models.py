@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from edgegossip import codecs
 from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.grid import BoardGrid
-from tests.flower.test_drop_in import CONFIG, Contexts
+from tests.flower.test_drop_in import CONFIG, Contexts, watched
 from tests.flower.test_drop_in import _app as train_app
 from tests.flower.test_drop_in import _arrays as arrays_of
 
@@ -29,12 +29,7 @@ def test_a_model_that_changed_after_it_was_evaluated_is_what_clients_train_from(
     mod = compression_mod(codec, downlink=downlink)
     seen: list[np.ndarray[Any, Any]] = []
 
-    def app(message: Message, context: Context) -> Message:
-        seen.append(message.content["arrays"]["bias"].numpy())
-        if message.metadata.message_type == "train":
-            return train_app(message, context)
-        metrics = MetricRecord({"num-examples": 10, "loss": 1.0})
-        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+    app = watched(seen)
 
     def train(server_round: int, arrays: ArrayRecord, clients: list[int]) -> ArrayRecord:
         messages = strategy.configure_train(server_round, arrays, ConfigRecord(), BoardGrid(clients))
