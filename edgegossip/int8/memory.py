@@ -1,9 +1,9 @@
 """Memory of large tensors that is used again: activations and gradients, of weights too, have the same sizes in every step.
 
 A C library gives large blocks back to the system as soon as they are free, and the system clears them for the next use: a
-fifth of a step was that. Here a block whose tensor is gone waits for the next tensor of its size. What waits is at most twice
-what was ever in use at a time; beyond that the sizes go that were not asked for the longest. All of it goes when the last
-converted model is gone, or by `give_back`.
+fifth of a step was that. Here the memory of a tensor that is gone waits, as one piece with free neighbours: what the forward
+pass kept in many small tensors serves the few large ones of the backward pass. All of it goes when the last converted model is
+gone, or by `give_back`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import weakref
 import torch
 from torch import Tensor, nn
 
+from edgegossip import heap
 from edgegossip.native import _native
 
 _LEAST = 1 << 16  # bytes; smaller blocks the C library keeps by itself
@@ -40,18 +41,20 @@ def empty_nchw(size: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Ten
 
 
 def waiting_bytes() -> int:
+    """That were in use and are free."""
     return _native.pool_waiting_bytes()
 
 
 def give_back() -> None:
-    """All blocks that wait, to the system. For a program that goes on after training; the next step asks for them anew."""
+    """All that waits, to the system. For a program that goes on after training; the next step asks for them anew."""
     _native.pool_drop()
 
 
 def lend_to(model: nn.Module) -> None:
-    """Blocks wait for as long as one such model is there."""
+    """Memory waits for as long as one such model is there; from the first one on the C library keeps more, too."""
     if model in _users:
         return
+    heap.keep()
     _users.add(model)
     weakref.finalize(model, _user_is_gone).atexit = False
 

@@ -1,8 +1,11 @@
-"""Memory that waits for the next tensor of its size: used again, never by two at a time, and not without bound."""
+"""Memory that waits for the next tensor: used again, never by two at a time, and not without bound."""
 
 import gc
+import itertools
+import random
 import threading
 
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -23,7 +26,7 @@ def nothing_waits():
     memory.give_back()
 
 
-def test_memory_of_a_tensor_that_is_gone_serves_the_next_of_its_size():
+def test_memory_of_a_tensor_that_is_gone_serves_the_next():
     first = memory.empty(SIZE)
     place = first.data_ptr()
     view = first[1:]
@@ -74,14 +77,54 @@ def test_tensors_are_as_torchs():
         assert made.data_ptr() % 64 == 0 and made.untyped_storage().nbytes() == 210000
 
 
-def test_what_waits_is_bounded_and_the_sizes_used_last_stay():
+def test_sizes_that_change_need_no_more_than_the_largest():
     for size in range(100_000, 200_000, 1000):
         memory.empty((size,), torch.int8)
-    before = memory.waiting_bytes()
-    assert 100_000 < before <= 2 * 200_000
-    lent = memory.empty((199_000,), torch.int8)
-    assert memory.waiting_bytes() == before - 199_000
-    del lent
+    assert 199_000 <= memory.waiting_bytes() < 199_000 + 64
+
+
+def test_free_neighbours_are_one():
+    """What many small tensors leave behind serves a large one, in whatever order they went."""
+    for order in itertools.permutations(range(4)):
+        small = {k: memory.empty(SIZE) for k in range(4)}
+        last = memory.empty(SIZE)
+        for k in order:
+            del small[k]
+        assert memory.waiting_bytes() == 4 * BYTES
+        large = memory.empty((4 * SIZE[0], *SIZE[1:]))
+        assert memory.waiting_bytes() == 0
+        del large, last
+
+
+def test_tensors_never_lie_on_each_other():
+    """Random tensors, some kept and some not, each with its own number in it, beyond the first span."""
+    draw, kept, most = random.Random(0), {}, 0
+    for number in range(2000):
+        if kept and draw.random() < 0.5:
+            gone = draw.choice(list(kept))
+            assert bool((kept.pop(gone) == gone % 100).all())
+        else:
+            size = draw.choice((70_000, 300_000, 1_000_001, 5_000_000))
+            kept[number] = memory.empty((size,), torch.int8).fill_(number % 100)
+        most = max(most, sum(t.numel() for t in kept.values()))
+    assert all(bool((tensor == number % 100).all()) for number, tensor in kept.items())
+    assert most > 64 << 20 and memory.waiting_bytes() < most
+    kept.clear()
+    memory.give_back()
+    assert memory.waiting_bytes() == 0
+
+
+def test_what_is_given_back_around_a_tensor_that_stays_is_resident_no_more():
+    def resident():
+        return psutil.Process().memory_info().rss
+
+    first, stays, last = (memory.empty((20 << 20,), torch.int8).fill_(1) for _ in range(3))
+    before = resident()
+    del first, last
+    assert resident() > before - (4 << 20)
+    memory.give_back()
+    assert resident() < before - (36 << 20)
+    assert bool((stays == 1).all())
 
 
 def test_threads_do_not_get_the_same_memory():

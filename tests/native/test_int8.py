@@ -99,7 +99,7 @@ def check_conv(shape, seed, isa, threads):
         dw = (per_sample * factor).sum(0)
         # Sums over samples are float32: a few roundings of the largest term.
         bound = (np.abs(per_sample) * factor).sum(0).max() * 2.0**-22 * (n + 2)
-        if y[0].size == shape.outputs:  # one pixel a sample: scaled gradients of up to 64 samples share a 16-bit scale
+        if y[0].size == shape.outputs:  # one pixel a sample: scaled gradients of many samples share a 16-bit scale
             most = np.abs(used * factor[..., 0]).max()
             bound += n * np.abs(centred).max() * most * 0.51 / 32512
         np.testing.assert_allclose(found_dw.reshape(dw.shape), dw, rtol=0, atol=bound)
@@ -116,7 +116,8 @@ def test_convolutions_are_the_reference_bit_for_bit(shape, seed, isa, threads):
 @pytest.mark.parametrize(
     "shape",
     [
-        int8.ConvShape(70, 1, 1, 40, 33, 1, 1, 1, 1, 0, 0, 1),  # a linear layer, more samples than go together
+        int8.ConvShape(70, 1, 1, 40, 33, 1, 1, 1, 1, 0, 0, 1),  # a linear layer
+        int8.ConvShape(70, 2, 2, 40, 33, 2, 2, 1, 1, 0, 0, 1),  # one output, not linear: more samples than go together
         int8.ConvShape(1, 40, 39, 2, 3, 3, 3, 1, 1, 1, 1, 1),  # so many pixels that 16-bit sums are spilt
         int8.ConvShape(2, 1, 600, 1, 2, 1, 3, 1, 1, 0, 1, 1),  # and so many in one row
         int8.ConvShape(9, 5, 5, 16, 48, 3, 3, 2, 2, 1, 1, 1),
@@ -125,6 +126,63 @@ def test_convolutions_are_the_reference_bit_for_bit(shape, seed, isa, threads):
 )
 def test_special_shapes(shape, isa):
     check_conv(shape, 5, isa, 2)
+
+
+def linear_weights(centred, used, factor):
+    """float32[outputs, inputs] of 256 samples at a time: their gradients times `factor`, with one scale of 16 bits."""
+    dw = np.zeros((used.shape[1], centred.shape[1]), F)
+    for first in range(0, len(used), 256):
+        rows = slice(first, first + 256)
+        integers, scale = reference.round16((factor[rows, None] * used[rows].astype(F))[None])
+        dw += scale[0] * (integers[0].T @ centred[rows]).astype(F)
+    return dw
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.tuples(st.integers(1, 530), st.integers(1, 130), st.integers(1, 150)),
+    st.integers(0, 2**32),
+    st.sampled_from(ISAS),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_weight_gradients_of_linear_layers_are_the_reference_bit_for_bit(sizes, seed, isa, threads, wide):
+    batch, inputs, outputs = sizes
+    rng = np.random.default_rng(seed)
+    shape = int8.ConvShape(batch, 1, 1, inputs, outputs, 1, 1, 1, 1, 0, 0, 1)
+    values = rng.normal(0.3, 1, (batch, inputs)).astype(F)
+    g = (rng.normal(size=(batch, outputs)) * rng.lognormal(0, 2, (batch, 1))).astype(F)
+    q, scale, zero = reference.quantise(values)
+    used, used_scale = reference.round16(g) if wide else reference.round8(g, KEY)
+    dw = np.full(inputs * outputs, np.nan, F)
+    x = quantised(values, isa)
+    weight = rng.normal(size=inputs * outputs).astype(F)
+    int8.conv_backward(shape, x, weight, g.ravel(), KEY, wide, None, dw, None, isa, threads)
+    expected = linear_weights(q.astype(np.int64) - zero[:, None], used, scale * used_scale)
+    np.testing.assert_array_equal(dw.reshape(expected.shape), expected)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_integer_sums_of_linear_layers_at_their_largest_do_not_overflow(isa):
+    shape = int8.ConvShape(512, 1, 1, 40, 9, 1, 1, 1, 1, 0, 0, 1)
+    x = int8.Maps(np.full(512 * 40, 127, np.int8), np.ones(512, F), np.full(512, -128, np.int32))
+    dw = np.empty(360, F)
+    int8.conv_backward(shape, x, np.ones(360, F), np.ones(512 * 9, F), KEY, True, None, dw, None, isa)
+    (g16,), (scale,) = reference.round16(np.ones((1, 1), F))
+    np.testing.assert_array_equal(
+        dw, linear_weights(np.full((512, 40), 255), np.full((512, 9), g16[0]), np.full(512, scale)).ravel()
+    )
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("row", [0, 100, 299])
+def test_a_gradient_that_is_not_finite_reaches_the_weights_of_a_linear_layer(isa, row):
+    shape = int8.ConvShape(300, 1, 1, 5, 4, 1, 1, 1, 1, 0, 0, 1)
+    x, g = quantised(np.random.default_rng(0).normal(size=(300, 5)).astype(F), isa), np.ones((300, 4), F)
+    g[row, 2] = np.nan
+    dw = np.zeros(20, F)
+    int8.conv_backward(shape, x, np.ones(20, F), g.ravel(), KEY, True, None, dw, None, isa)
+    assert np.isnan(dw).all()
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -8,7 +8,7 @@ using drive::Batch, drive::add, drive::floats, drive::quantised;
 // Kernels of 1, 3, 5 and 7, strides, groups and depthwise, odd sizes, single pixels, and maps on which 16-bit sums are spilt.
 constexpr ConvShape SHAPES[] = {
     {2, 7, 5, 3, 16, 3, 3, 1, 1, 1, 1, 1}, {3, 8, 8, 16, 33, 3, 3, 2, 2, 1, 1, 1}, {2, 6, 9, 8, 8, 5, 5, 1, 2, 2, 2, 8},
-    {1, 13, 13, 6, 4, 7, 7, 2, 2, 3, 3, 2}, {40, 1, 1, 50, 21, 1, 1, 1, 1, 0, 0, 1}, {1, 33, 31, 2, 3, 1, 1, 1, 1, 0, 0, 1},
+    {1, 13, 13, 6, 4, 7, 7, 2, 2, 3, 3, 2}, {40, 1, 1, 50, 21, 1, 1, 1, 1, 0, 0, 1}, {301, 1, 1, 50, 70, 1, 1, 1, 1, 0, 0, 1}, {1, 33, 31, 2, 3, 1, 1, 1, 1, 0, 0, 1},
     {2, 4, 4, 4, 5, 1, 1, 3, 3, 0, 0, 1},
 };
 constexpr NormShape NORMS[] = {{2, 64, 16, 8, 16}, {3, 15, 20, 5, 3}, {1, 1, 3, 3, 1}, {2, 16, 96, 8, 4}};

@@ -1,4 +1,5 @@
 #include "../parallel.hpp"
+#include "int8_linear.hpp"
 #include "int8_pack.hpp"
 #include "int8_weights.hpp"
 #include "int8_work.hpp"
@@ -110,7 +111,9 @@ struct Backward {
         }
     }
 
-    void block(int64_t first, int64_t samples, float* sums) const {
+    // Rounds the gradients of some samples, for `weights` to go on with: scales by sample, and the integers in this thread's memory.
+    template <class Weights>
+    void block(int64_t first, int64_t samples, const Weights& weights) const {
         ConvWork& work = conv_work();
         work.g8.need(samples * shape.out_size());
         if (wide) work.g16.need(samples * shape.out_size());
@@ -123,7 +126,36 @@ struct Backward {
         }
         if (out.x != nullptr)
             for (int64_t group = 0; group < shape.groups; group++) data(first, samples, group, scales, work);
-        if (out.weight != nullptr) add_weight_gradients(kernels, shape, x, wide, first, samples, scales.data(), work, sums);
+        if (out.weight != nullptr) weights(scales.data(), work);
+    }
+
+    // The weight gradient of a linear layer.
+    void linear(int64_t together, int threads) const {
+        LinearRows rows(kernels, shape, x);
+        for (int64_t begin = 0; begin < shape.batch; begin += LinearRows::MOST) {
+            const int64_t count = std::min(LinearRows::MOST, shape.batch - begin);
+            rows.begin(begin, count);
+            parallel_for((count + together - 1) / together, threads, [&](int64_t k) {
+                const int64_t first = begin + k * together, some = std::min(together, begin + count - first);
+                block(first, some, [&](const GradientScales* scales, ConvWork& work) { rows.take(first, some, scales, wide, work); });
+            });
+            rows.write(out.weight, begin == 0, threads);
+        }
+    }
+
+    // Parts of the batch by themselves; sums[chunks][weights] are theirs.
+    void chunks(int64_t chunk, int64_t together, float* sums, int threads) const {
+        parallel_for((shape.batch + chunk - 1) / chunk, threads, [&](int64_t k) {
+            const int64_t last = std::min((k + 1) * chunk, shape.batch);
+            float* const of_chunk = out.weight == nullptr ? nullptr : sums + k * shape.weights();
+            if (of_chunk != nullptr) std::fill_n(of_chunk, shape.weights(), 0.0f);
+            for (int64_t first = k * chunk; first < last; first += together) {
+                const int64_t some = std::min(together, last - first);
+                block(first, some, [&](const GradientScales* scales, ConvWork& work) {
+                    add_weight_gradients(kernels, shape, x, wide, first, some, scales, work, of_chunk);
+                });
+            }
+        });
     }
 };
 
@@ -173,24 +205,22 @@ void conv_backward(const Int8& kernels, const ConvShape& s, const Maps& x, const
         if (some_without_taps(down) || some_without_taps(across)) std::fill_n(out.x, s.batch * s.in_size(), 0.0f);
     }
     // How the batch is cut depends on the shape alone, so that sums are the same with any number of threads.
-    const int64_t most = out.weight == nullptr ? s.batch : std::clamp<int64_t>(CHUNK_FLOATS / s.weights(), 2, CHUNKS);
+    const bool by_rows = out.weight != nullptr && is_linear(s), by_chunks = out.weight != nullptr && !by_rows;
+    const int64_t most = by_chunks ? std::clamp<int64_t>(CHUNK_FLOATS / s.weights(), 2, CHUNKS) : s.batch;
     const int64_t chunk = (s.batch + most - 1) / most, chunks = (s.batch + chunk - 1) / chunk;
-    static thread_local coding::Scratch<float> sums_memory;  // for the next call: large blocks are cleared by the system each time
-    sums_memory.need(out.weight == nullptr ? 0 : chunks * s.weights());
-    float* const sums = sums_memory.data();
+    const int64_t together = samples_together(s.pixels(), by_rows ? s.batch : chunk, s.pixels() == 1 ? BLOCK_PIXELS : 4 * BLOCK_PIXELS);
     std::vector<float> bias_rows(size_t(out.bias == nullptr ? 0 : s.batch * s.out));
-    const int64_t together = samples_together(s.pixels(), chunk, s.pixels() == 1 ? BLOCK_PIXELS : 4 * BLOCK_PIXELS);
     std::vector<std::vector<int64_t>> places;
     for (const Phases& phase : phases[0]) places.push_back(places_of(s, down, across, *phase.down, *phase.across, together));
     const Backward backward{kernels, s, x, g, key, wide, out, down, across, phases, places, input_scale.data(), bias_rows.data()};
-    parallel_for(chunks, threads, [&](int64_t k) {
-        const int64_t last = std::min((k + 1) * chunk, s.batch);
-        float* const of_chunk = out.weight == nullptr ? nullptr : sums + k * s.weights();
-        if (of_chunk != nullptr) std::fill_n(of_chunk, s.weights(), 0.0f);
-        for (int64_t first = k * chunk; first < last; first += together)
-            backward.block(first, std::min(together, last - first), of_chunk);
-    });
-    if (out.weight != nullptr) gather(s, sums, chunks, out.weight);
+    if (by_rows) {
+        backward.linear(together, threads);
+    } else {
+        static thread_local coding::Scratch<float> sums;  // for the next call: large blocks are cleared by the system each time
+        sums.need(by_chunks ? chunks * s.weights() : 0);
+        backward.chunks(chunk, together, sums.data(), threads);
+        if (by_chunks) gather(s, sums.data(), chunks, out.weight);
+    }
     if (out.bias == nullptr) return;
     std::fill_n(out.bias, s.out, 0.0f);
     for (int64_t n = 0; n < s.batch; n++)

@@ -54,7 +54,7 @@ struct Pairs {
                     work.pairs.data()[(k * count + c) * 2 + b] = work.together.data()[(2 * k + b) * count + c];
         for (int64_t kh = 0; kh < shape.kernel_h; kh++)
             kernels.products(work.wide.data() + kh * row, 0, size, work.pairs.data(), 1, pairs, count, run, PAIRS_16,
-                             std::isfinite(scale) ? scale : std::numeric_limits<float>::quiet_NaN(), sums + kh * run, shape.kernel_h * run);
+                             std::isfinite(scale) ? scale : std::numeric_limits<float>::quiet_NaN(), sums + kh * run, shape.kernel_h * run, false);
     }
 
     void add(int64_t group, float* sums) const {
@@ -83,7 +83,7 @@ struct Pairs {
                 pair_up(work.g8.data() + n * shape.out_size(), group, work.pairs.data());
             for (int64_t kh = 0; kh < shape.kernel_h; kh++)
                 kernels.products(work.wide.data() + n * size + kh * row, shape.stride_h * row, shape.stride_w * inputs, work.pairs.data(),
-                                 shape.out_height(), pairs, count, run, wide ? PAIRS_16 : PAIRS_8, factor[n], sums + kh * run, step);
+                                 shape.out_height(), pairs, count, run, wide ? PAIRS_16 : PAIRS_8, factor[n], sums + kh * run, step, false);
         }
     }
 };

@@ -1,14 +1,14 @@
-// Blocks of memory that wait for the next use of their size: a C library gives large ones back to the system as soon as they
-// are free, and the system clears them for the next use. Safe in any thread.
+// Memory that waits for its next use: a C library gives large blocks back to the system as soon as they are free, and the system
+// clears them for the next use. Blocks lie side by side in large spans, and neighbours that are free are one: what a forward pass
+// kept in many small blocks is there for the few large ones of the backward pass. Safe in any thread.
 #pragma once
 
 #include <cstdint>
-#include <list>
+#include <map>
 #include <mutex>
 #include <new>
-#include <unordered_map>
+#include <set>
 #include <utility>
-#include <vector>
 
 namespace edgegossip {
 
@@ -18,22 +18,32 @@ public:
     void* take(int64_t size);
     void put(void* block, int64_t size);
 
-    // Give what waits to the system, and until the next take() what comes back. What was most in use counts anew.
+    // Give what waits to the system, and until the next take() what comes back.
     void drop();
 
+    // That were in use and are free; holes that drop() left between blocks in use count too.
     int64_t waiting_bytes() const;
 
 private:
-    using Sizes = std::list<std::pair<int64_t, std::vector<void*>>>;
+    struct Span {
+        int64_t size, used, top;  // bytes; nothing from `top` on was ever in use, so that the system has not given it yet
+    };
+    using Spans = std::map<char*, Span>;
+    using Blocks = std::map<char*, int64_t>;
 
-    std::vector<void*>& blocks_of(int64_t size);
-    void free_oldest();
+    Spans::iterator span_of(char* place);
+    bool add_span(int64_t least);
+    void set_free(char* place, int64_t size);
+    void set_used(Blocks::iterator block);
+    void merge(Spans::iterator span, char* place, int64_t size);
+    void to_system(Spans::iterator span);
 
     mutable std::mutex lock_;
-    Sizes sizes_;  // the one asked for last at the end
-    std::unordered_map<int64_t, Sizes::iterator> places_;
+    Spans spans_;
+    Blocks free_;                                     // by place
+    std::set<std::pair<int64_t, char*>> free_by_size_;  // the same
+    int64_t spans_bytes_ = 0;
     bool keeps_ = true;
-    int64_t waiting_ = 0, used_ = 0, most_used_ = 0;
 };
 
 // The one that tensors come from; never destroyed, because tensors may outlive everything else.

@@ -96,10 +96,10 @@ struct Int8 {
     void (*gemm_bytes)(const int8_t* x, const int64_t* at, int64_t pixels, int64_t rows, int64_t row_step, int64_t quads,
                        const int8_t* weights, int64_t panels, int32_t* acc, int64_t stride);
 
-    // out[o][i] += scale * sum over pixels p of g[p][o] x[p][i], i < run. Pixel (y, 2 k + b) of x starts at y * row_step +
+    // out[o][i] += scale * sum over pixels p of g[p][o] x[p][i], i < run; = where `fresh`. Pixel (y, 2 k + b) of x starts at y * row_step +
     // (2 k + b) * pixel_step; g is int16[rows][pairs][outs][2]. `limit` pairs cannot overflow an int32.
     void (*products)(const int16_t* x, int64_t row_step, int64_t pixel_step, const int16_t* g, int64_t rows, int64_t pairs,
-                     int64_t outs, int64_t run, int64_t limit, float scale, float* out, int64_t out_stride);
+                     int64_t outs, int64_t run, int64_t limit, float scale, float* out, int64_t out_stride, bool fresh);
 
     // The same of bytes, four pixels at a time; null where gemm_bytes is.
     // Inputs: int8[height][stride][quads][channels taken, padded to panels][4], bytes as spread() makes them, 0 outside the map.
