@@ -1,5 +1,7 @@
 """Sweeps and sweep files: which cases come out, in which order, and what is said of mistakes."""
 
+from dataclasses import replace
+
 import pytest
 
 from edgegossip.recipe import Recipe, load
@@ -164,3 +166,27 @@ def test_the_papers_sweeps_come_to_the_cases_that_they_list(name):
             2,
             3,
         }
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe", "epochs", "seeds"),
+    [("int8", "cifar10-gossip", 8, {1}), ("int8-fashion", "fashion-gossip", 5, {1, 2, 3})],
+)
+def test_the_sweeps_of_int8_are_pairs_that_differ_in_precision_alone(name, recipe, epochs, seeds):
+    cases = make_cases(load(recipe), read_file(name))
+    images = {"cifar10": 50_000, "fashion-mnist": 60_000}
+    assert {case.recipe.run.seed for case in cases} == seeds
+    for case in cases:
+        shown = case.recipe
+        assert shown.run.rounds * shown.run.nodes * shown.training.batch_size >= epochs * images[shown.data.name]
+    plain = [replace(c.recipe, training=replace(c.recipe.training, precision="fp32", dw=16)) for c in cases]
+    assert all(plain.count(recipe) == 3 for recipe in plain)  # a seed's three are one recipe
+    kinds = {(c.recipe.training.precision, c.recipe.training.dw) for c in cases}
+    assert kinds == {("fp32", 16), ("int8", 16), ("int8", 8)}
+
+
+def test_the_sweep_of_norms_has_each_of_them_in_fp32():
+    cases = make_cases(load("cifar10-gossip"), read_file("norms"))
+    of_fp32 = {c.recipe.model.norm for c in cases if c.recipe.training.precision == "fp32"}
+    assert of_fp32 == {"batchnorm", "groupnorm", "evonorm-s0", "range-evonorm"}
+    assert all(c.recipe.data.skew == 0.8 and c.recipe.run.nodes == 8 for c in cases)
