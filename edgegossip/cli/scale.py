@@ -46,16 +46,15 @@ from edgegossip.cli.options import JSON, PLOTS, SETTINGS
 )
 @click.option(
     "--slower",
-    default=1.0,
-    show_default=True,
     type=click.FloatRange(0.01, 1000.0),
-    help="netns, model: boards are so much slower than a core of this machine; processor time counts so many times.",
+    help="netns, model: boards are cores of this machine, so many times slower; 1: as they are.",
 )
 @click.option(
     "--device",
     default="",
     metavar="PROFILE",
-    help="model: what every board is; default: this machine, measured.",
+    help="netns, model: what every board is, of devices/ or a file of `calibrate`; default: raspberry-pi-4. On netns this "
+    "machine plays it: processor time counts as many times as the board is slower.",
 )
 @click.option(
     "--fleet", default="", metavar="PROFILE", help="model: boards and link of this fleet, such as paper-7-xaviers."
@@ -103,7 +102,7 @@ def scale(
     rate: str,
     link: str,
     rounds: int,
-    slower: float,
+    slower: float | None,
     device: str,
     fleet: str,
     out: str | None,
@@ -124,7 +123,8 @@ def scale(
 
     \b
     Examples:
-      sudo edgegossip scale table3 --set data.dir=DIR --slower 12
+      sudo edgegossip scale table3 --set data.dir=DIR
+      sudo edgegossip scale table3 --set data.dir=DIR --device raspberry-pi-5 --rate 50mbit
       sudo edgegossip scale table3 --devices 2,4 --schemes sgd,e-elastiquant --rate 20mbit --rounds 3
       edgegossip scale table3 --on model --rate 20mbit
       edgegossip scale table3 --on boards --devices 2,4 --listen 10.0.0.9:7800

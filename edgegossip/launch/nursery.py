@@ -63,7 +63,7 @@ class Nursery:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env=_environment(threads),
+                env=environment_of(threads),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
@@ -117,7 +117,7 @@ def _close(*files: IO[bytes]) -> None:
         file.close()
 
 
-def _environment(threads: int) -> Mapping[str, str]:
+def environment_of(threads: int) -> Mapping[str, str]:
     """Each board computes with its own threads only; otherwise every one of them would take all cores. SPT_NOENV: a process's
     title does not take the place of its environment in /proc."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "EDGEGOSSIP_THREADS")

@@ -68,16 +68,12 @@ def calibrate(name: str, recipe: Recipe, link: LinkRate | None = None, note: Not
     Raises ConfigError for a recipe that cannot be built."""
     cores = len(os.sched_getaffinity(0))
     layout, step = cost.of_recipe(recipe)
-    if not step.flops:
-        raise ConfigError(
-            f"model {recipe.model.name} has no product that is counted; calibrate with another model.name"
-        )
-    rates = {}
+    flops, rates = counted(recipe, step), {}
     for precision in ("fp32", "int8"):
         for threads in dict.fromkeys((1, cores)):
             note(f"training, {precision}, {threads} threads")
             settings = {"training.precision": precision, "run.threads": threads, "run.nodes": 2}
-            rates[precision, threads] = _training_rate(with_settings(recipe, settings), step.flops)
+            rates[precision, threads] = training_rate(with_settings(recipe, settings), flops)
     note("codecs")
     encode, decode = _codec_rates()
     note("memory")
@@ -127,8 +123,21 @@ def made_up(about: Description) -> DataSet:
     return DataSet("made-up", about, part, part)
 
 
-def _training_rate(recipe: Recipe, step_flops: float) -> float:
-    """Operations/s of local updates."""
+def counted(recipe: Recipe, step: cost.StepCost) -> float:
+    """Operations of a step. Raises ConfigError where there are none."""
+    if not step.flops:
+        raise ConfigError(f"model {recipe.model.name} has no product that is counted: choose another model.name")
+    return step.flops
+
+
+def training_rate(recipe: Recipe, step_flops: float) -> float:
+    """Operations/s of local updates at their fastest, by CPU time on one thread, and by the wall on several."""
+    clock = time.process_time if recipe.run.threads == 1 else time.perf_counter
+    return _four(step_flops * recipe.training.local_steps / min(update_seconds(recipe, clock)))
+
+
+def update_seconds(recipe: Recipe, clock: Callable[[], float]) -> list[float]:
+    """What local updates take, one after another. Raises ConfigError for a recipe that cannot be built."""
     threads = torch.get_num_threads()
     try:
         with warnings.catch_warnings():
@@ -136,11 +145,9 @@ def _training_rate(recipe: Recipe, step_flops: float) -> float:
             share = np.arange(_EXAMPLES, dtype=np.int64)
             workload = TorchWorkload(recipe, 0, made_up(describe(recipe.data)), share)
             x = workload.initial(recipe.run.seed)
-        clock = time.process_time if recipe.run.threads == 1 else time.perf_counter
-        seconds = _best(lambda: workload.local_update(x, 0), clock, _BUDGET_S)
+        return _timed(lambda: workload.local_update(x, 0), clock, _BUDGET_S)
     finally:
         torch.set_num_threads(threads)
-    return _four(step_flops * recipe.training.local_steps / seconds)
 
 
 def _four(value: float) -> float:
@@ -149,15 +156,20 @@ def _four(value: float) -> float:
 
 
 def _best(work: Callable[[], Any], clock: Callable[[], float], budget_s: float) -> float:
-    """The shortest of some runs, after one that warms up; no more once the budget is spent."""
+    """The shortest of some runs."""
+    return min(_timed(work, clock, budget_s))
+
+
+def _timed(work: Callable[[], Any], clock: Callable[[], float], budget_s: float) -> list[float]:
+    """Seconds of some runs, after one that warms up; no more once the budget is spent."""
     start = time.perf_counter()
     work()
-    best, rounds = float("inf"), 0
-    while rounds < 2 or (rounds < _ROUNDS and time.perf_counter() - start < budget_s):
+    seconds: list[float] = []
+    while len(seconds) < 2 or (len(seconds) < _ROUNDS and time.perf_counter() - start < budget_s):
         before = clock()
         work()
-        best, rounds = min(best, clock() - before), rounds + 1
-    return max(best, 1e-9)
+        seconds.append(max(clock() - before, 1e-9))
+    return seconds
 
 
 def _codec_rates() -> tuple[dict[str, float], dict[str, float]]:

@@ -16,7 +16,7 @@ from edgegossip.profiling.environment import environment
 from edgegossip.profiling.files import write_atomic, write_json
 from edgegossip.recipe import Recipe
 from edgegossip.report.units import printable, seconds_text
-from edgegossip.scale import measure, schemes, table
+from edgegossip.scale import measure, played, schemes, table
 from edgegossip.scale.cells import Cell, make_cells, parse_devices
 from edgegossip.scale.devices import load_device, load_fleet
 from edgegossip.scale.netns.rates import parse_rate, rate_text
@@ -43,8 +43,8 @@ class Asked:
     rounds: int  # counted ones a cell at most; 0: an epoch
     out: Path | None
     plots: bool
-    slower: float = 1.0  # netns, model: than this machine's cores the boards are
-    device: str = ""  # model: whose profile; empty: this machine, measured
+    slower: float | None = None  # netns, model: than this machine's cores the boards are; None: as the profile says
+    device: str = ""  # netns, model: whose profile; empty: played.BOARD, unless `slower` or a fleet is given
     fleet: str = ""  # model: a fleet's profile
     boards: str = ""  # boards: their names
     listen: str = ""  # boards: where they come to
@@ -72,7 +72,7 @@ def run(asked: Asked, say: Say, warn: Say) -> tuple[dict[str, Any], int]:
     with store.Store(folder, FILE, "scalability run") as kept:
         results = store.read(folder, FILE)
         missing = [cell for cell in cells if results.get(cell.key, {}).get("state") != "done"]
-        place = _place(asked, folder, say)
+        place = _place(asked, folder, results, say)
         try:
             for cell in missing:
                 place.check(cell)
@@ -106,31 +106,43 @@ def plan(asked: Asked) -> tuple[Recipe, list[Cell]]:
 def _check_options(asked: Asked) -> None:
     """Raises ConfigError for an option that would change nothing there."""
     given: Mapping[str, tuple[bool, tuple[str, ...]]] = {
-        "--device": (bool(asked.device), ("model",)),
+        "--device": (bool(asked.device), ("netns", "model")),
         "--fleet": (bool(asked.fleet), ("model",)),
         "--rate": (bool(asked.rate), ("netns", "model")),
-        "--slower": (asked.slower != 1.0, ("netns", "model")),
+        "--slower": (asked.slower is not None, ("netns", "model")),
         "--boards": (bool(asked.boards), ("boards",)),
     }
     for option, (said, where) in given.items():
         if said and asked.on not in where:
             raise ConfigError(f"{option} says nothing --on {asked.on}: leave it out, or say --on {' or '.join(where)}")
+    if asked.slower is not None and (asked.device or asked.fleet):
+        raise ConfigError("--slower is of this machine's cores; a profile has its own rates: leave one out")
+    if asked.device and asked.fleet:
+        raise ConfigError("--device and --fleet: a fleet says which boards it has; leave one out")
 
 
 def _how(asked: Asked) -> dict[str, Any]:
     """What decides a cell's result besides its recipe. A profile counts by what is in it: it may be calibrated anew."""
     if asked.on == "boards":
         return {"boards": asked.boards} if asked.boards else {}
-    how: dict[str, Any] = {"rate_bps": _rate_bps(asked), "link": asked.link, "slower": asked.slower}
-    if asked.on == "model":
-        how |= {"device": asked.device, "fleet": asked.fleet}
-        profiles: list[Any] = [load_device(asked.device)] if asked.device else []
-        if asked.fleet:
-            fleet = load_fleet(asked.fleet)
-            profiles += [fleet, *(load_device(name) for name, _ in fleet.boards)]
-        if profiles:
-            how["profiles"] = hashlib.sha256(repr(profiles).encode()).hexdigest()[:16]
+    how: dict[str, Any] = {"rate_bps": _rate_bps(asked), "link": asked.link, "slower": asked.slower or 1.0}
+    device = _device(asked)
+    if asked.on == "model" or device:
+        how |= {"device": device, "fleet": asked.fleet}
+    profiles: list[Any] = [load_device(device)] if device else []
+    if asked.fleet:
+        fleet = load_fleet(asked.fleet)
+        profiles += [fleet, *(load_device(name) for name, _ in fleet.boards)]
+    if profiles:
+        how["profiles"] = hashlib.sha256(repr(profiles).encode()).hexdigest()[:16]
     return how
+
+
+def _device(asked: Asked) -> str:
+    """The profile of every board; empty: cores of this machine, or a fleet's."""
+    if asked.on == "boards" or asked.fleet or asked.slower is not None:
+        return ""
+    return asked.device or played.BOARD
 
 
 def _rate_bps(asked: Asked) -> float:
@@ -152,18 +164,18 @@ def examples_of(recipe: Recipe) -> int:
     return len(open_data(recipe.data).train)
 
 
-def _place(asked: Asked, folder: Path, say: Say) -> Place:
+def _place(asked: Asked, folder: Path, results: Mapping[str, Mapping[str, Any]], say: Say) -> Place:
     if asked.on == "model":
         from edgegossip.scale.model.place import Model
 
-        return Model(asked.device, asked.fleet)
+        return Model(_device(asked), asked.fleet)
     if asked.on == "boards":
         from edgegossip.scale.boards.place import Boards
 
         return Boards(asked.boards, asked.listen, *asked.security, say)
     from edgegossip.scale.netns.run_cell import Netns
 
-    return Netns(folder / "runs")
+    return Netns(folder / "runs", played.known_paces(results), say)
 
 
 def _run_cell(place: Place, cell: Cell) -> dict[str, Any]:
@@ -213,8 +225,7 @@ def _write(
     epoch = f"{base.run.name}: {examples_of(base)} examples, batches of {base.training.batch_size}"
     if "rate_bps" in cells[0].how:
         link = "one link that all share" if asked.link == "shared" else "a link each"
-        slower = cells[0].how.get("slower", 1.0)
-        epoch += f", boards {slower:g} times slower than a core here" if slower != 1.0 else ""
+        epoch += _played(cells[0], rows)
         epoch += f", {rate_text(cells[0].how['rate_bps'])}, {link}"
     said, notes = table.verdicts(rows), table.notes(rows, epoch)
     document = {
@@ -232,6 +243,16 @@ def _write(
     )
     write_json(folder / "table.json", document)
     return document
+
+
+def _played(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Which boards they were."""
+    device = cell.how.get("device", "")
+    slower = next((row["slower"] for row in rows if row.get("slower")), cell.how.get("slower", 1.0))
+    times = f"{slower:.3g} times slower than a core here"
+    if not device:
+        return f", boards {times}" if slower != 1.0 else ""
+    return f", boards: {device}" + (f", {times}" if cell.on == "netns" else "")
 
 
 def _show(

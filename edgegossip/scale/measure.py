@@ -3,8 +3,9 @@
 Seconds are those of an epoch: the mean over the counted rounds and over the boards, times the rounds that an epoch has.
 T is the sum of compute (Cp), encode (En), transmit (Tx), decode and wait; evaluations and what boards write down
 ("other") are none of it. Tx is the time in which a board has frames on the way that are not acknowledged; wait is what
-comes after that, and before it the time until the slowest board has computed. Beside the means stand the parts of the
-board that waits least: what holds it up is what holds up the run, and the others wait for it.
+comes after that, and before it the time until the slowest board has computed. Where all begin to send at the same moment
+(`barriers`), what comes after that is Tx as well: then a board waits for frames that are on the way to it. Beside the
+means stand the parts of the board that waits least: what holds it up is what holds up the run, and the others wait for it.
 """
 
 from __future__ import annotations
@@ -14,13 +15,19 @@ from typing import Any
 
 from edgegossip.profiling.lines import MetricsRecord
 from edgegossip.scale.cells import WARM_UP, Cell
+from edgegossip.types import NodeId, Round
 
 PARTS = {"cp_s": "compute", "en_s": "encode", "tx_s": "transmit", "de_s": "decode", "wait_s": "wait"}
 Row = dict[str, Any]
+Barriers = Mapping[tuple[NodeId, Round], float]  # seconds that a board waited in a round before all began to send
 
 
 def of_records(
-    cell: Cell, records: Iterable[MetricsRecord], boards: Sequence[str], first: int = WARM_UP
+    cell: Cell,
+    records: Iterable[MetricsRecord],
+    boards: Sequence[str],
+    first: int = WARM_UP,
+    barriers: Barriers | None = None,
 ) -> tuple[Row, list[list[float | None]]]:
     """The row without what compares it with others, and the curve: [seconds, bytes sent by all, training loss] a round; null
     for a loss or bits that nobody has told. Raises ValueError when a board has told nothing of a counted round, or not all
@@ -34,7 +41,7 @@ def of_records(
         if missing := [name for name in boards if name not in by_round.get(step, {})]:
             raise ValueError(f"round {step} was not finished by {', '.join(missing)}")
     counted = [record for step in range(first, rounds) for record in by_round[step].values()]
-    own = {name: _parts(cell, [r for r in counted if r.node == name]) for name in boards}
+    own = {name: _parts(cell, [r for r in counted if r.node == name], barriers) for name in boards}
     row: Row = {key: sum(parts[key] for parts in own.values()) / len(own) for key in PARTS}
     row["t_s"] = sum(row.values())
     row["slowest"] = slowest(own)
@@ -48,9 +55,14 @@ def of_records(
     return row, _curve(by_round, first, rounds)
 
 
-def _parts(cell: Cell, records: Sequence[MetricsRecord]) -> dict[str, float]:
+def _parts(cell: Cell, records: Sequence[MetricsRecord], barriers: Barriers | None) -> dict[str, float]:
     """One board's, seconds of an epoch."""
-    return {key: cell.epoch_rounds * (_mean(records, f"time/{part}_s") or 0.0) for key, part in PARTS.items()}
+    parts = {key: cell.epoch_rounds * (_mean(records, f"time/{part}_s") or 0.0) for key, part in PARTS.items()}
+    if barriers is None:
+        return parts
+    before = [min(barriers.get((r.node, r.step), 0.0), r.number("time/wait_s") or 0.0) for r in records]
+    wait_s = cell.epoch_rounds * sum(before) / len(before)
+    return parts | {"tx_s": parts["tx_s"] + parts["wait_s"] - wait_s, "wait_s": wait_s}
 
 
 def slowest(parts: Mapping[str, Mapping[str, float]]) -> Row:

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 
-from edgegossip.scale.netns.access_point import AccessPoint  # noqa: E402
+from edgegossip.scale.netns.access_point import BACKLOG_PACKETS, AccessPoint  # noqa: E402
 from edgegossip.scale.netns.namespaces import NAMES, Namespaces, ip, remove_stale  # noqa: E402
 from edgegossip.scale.netns.rates import parse_rate  # noqa: E402
 from tests.e2e.network import first_namespace, needs_namespaces  # noqa: E402
@@ -26,6 +26,8 @@ RECIPE = (
     "quickstart-gossip", "--set", "model.params.hidden=[1024,128]", "--set", "data.train_examples=960",
     "--set", "training.batch_size=32", "--set", "data.test_examples=200", "--no-plots", "--json", "--rounds", "5",
 )  # fmt: skip
+BACKLOG = Path("/proc/sys/net/core/netdev_max_backlog")
+HERE = ("--slower", "1")  # boards are cores of this machine
 SEND = """
 import socket, sys, time
 if sys.argv[1] == "take":
@@ -40,7 +42,8 @@ else:
 
 
 def scale(*arguments: str, out: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "edgegossip", "scale", *RECIPE, *arguments, "--out", str(out)]
+    here = HERE if "boards" not in arguments and "--device" not in arguments else ()
+    command = [sys.executable, "-m", "edgegossip", "scale", *RECIPE, *arguments, *here, "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=560)
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
@@ -52,7 +55,9 @@ def test_who_shares_an_access_point(link: str, least_s: float) -> None:
     """Three machines send a megabyte each, all at a time: at 32 Mbit/s that takes 0.75 s if they share it, 0.25 s if not."""
     with Namespaces() as probe:
         first_namespace(probe, "probe")
+    before = BACKLOG.read_text()
     with AccessPoint(3, parse_rate("32mbit"), link) as network:
+        assert int(BACKLOG.read_text()) >= BACKLOG_PACKETS
         command = (sys.executable, "-c", SEND)
         takers = [subprocess.Popen([*network.inside(k), *command, "take", network.address(k)]) for k in (1, 2, 3)]
         time.sleep(1.0)
@@ -65,6 +70,7 @@ def test_who_shares_an_access_point(link: str, least_s: float) -> None:
         assert 3_000_000 < network.carried_bytes() < 3_600_000
         names = [network.namespace(k) for k in (1, 2, 3)]
     assert not any((NAMES / name).exists() for name in names)
+    assert BACKLOG.read_text() == before
 
 
 def test_little_passes_at_once_when_time_is_dilated() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from edgegossip.scale import campaign, devices, table
+from edgegossip import recipe as recipes
+from edgegossip.scale import campaign, devices, played, table
 from edgegossip.scale.campaign import Asked
 from edgegossip.scale.cells import Cell
 from edgegossip.types import ConfigError, RunError
@@ -114,6 +115,49 @@ def test_a_profile_that_was_calibrated_anew_is_another_cell(tmp_path: Path) -> N
     assert not set(keys()) & set(before)
 
 
+@pytest.mark.parametrize("on", ["netns", "model"])
+def test_boards_are_raspberries_unless_something_else_is_said(tmp_path: Path, on: str) -> None:
+    def how(**more: Any) -> dict[str, Any]:
+        return dict(campaign.plan(_asked(tmp_path, on=on, **more))[1][0].how)
+
+    assert how()["device"] == "raspberry-pi-4" and how() == how(device="raspberry-pi-4")
+    assert how(device="raspberry-pi-5")["profiles"] != how()["profiles"]
+    here = how(slower=3.0)
+    assert here["slower"] == 3.0 and not here.get("device") and "profiles" not in here
+
+
+def test_a_run_that_goes_on_plays_the_boards_as_before(tmp_path: Path) -> None:
+    (cell, *_) = campaign.plan(_asked(tmp_path))[1]
+    line = {"state": "done", "how": dict(cell.how), "row": {"slower": 51.5}}
+    assert played.known_paces({cell.key: line}) == {cell.how["profiles"]: 51.5}
+    assert played.known_paces({cell.key: line | {"state": "failed"}}) == {}
+    other = campaign.plan(_asked(tmp_path, slower=2.0))[1][0]
+    assert played.known_paces({other.key: line | {"how": dict(other.how)}}) == {}
+
+
+def test_the_table_says_which_boards_were_played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Slow(Paper):
+        def run(self, cell: Cell) -> dict[str, Any]:
+            result = super().run(cell)
+            return result | {"row": result["row"] | {"slower": 51.52}}
+
+    _run(monkeypatch, Slow(), _asked(tmp_path))
+    assert "boards: raspberry-pi-4, 51.5 times slower than a core here" in (tmp_path / "table.txt").read_text()
+    _run(monkeypatch, Paper(), _asked(tmp_path / "own", slower=12.0))
+    assert "boards 12 times slower than a core here" in (tmp_path / "own" / "table.txt").read_text()
+
+
+def test_a_slower_profile_is_played_slower(tmp_path: Path) -> None:
+    """Measured twice, of profiles of which one is a tenth as fast."""
+    pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
+    recipe = recipes.load("quickstart-gossip", ("model.params.hidden=[1024]",))
+    text = (Path(devices.__file__).parents[2] / "devices" / "raspberry-pi-4.toml").read_text()
+    slow = tmp_path / "slow.toml"
+    slow.write_text(text.replace("fp32_flops = 8_000_000_000", "fp32_flops = 800_000_000"))
+    fast, ten_times = played.slower_than_here(recipe, "raspberry-pi-4"), played.slower_than_here(recipe, str(slow))
+    assert fast > 0.5 and 3.0 < ten_times / fast < 30.0
+
+
 def test_other_boards_are_other_cells(tmp_path: Path) -> None:
     keys = [
         {cell.key for cell in campaign.plan(_asked(tmp_path, on="boards", rate="", boards=boards))[1]}
@@ -128,8 +172,12 @@ WRONG = (
     {"devices": "1"},
     {"schemes": "sgdd"},
     {"schemes": ","},
-    {"device": "raspberry-pi-4"},  # of the model only
-    {"fleet": "paper-18"},
+    {"device": "raspberry-pi-44"},
+    {"device": "raspberry-pi-4", "slower": 2.0},
+    {"on": "model", "fleet": "paper-18", "slower": 2.0},
+    {"on": "model", "fleet": "paper-18", "device": "raspberry-pi-4"},
+    {"on": "boards", "rate": "", "device": "raspberry-pi-4"},
+    {"fleet": "paper-18"},  # of the model only
     {"boards": "a,b"},
     {"on": "boards"},  # whose links have the rate that they have
     {"on": "boards", "rate": "", "slower": 2.0},

@@ -55,5 +55,3 @@ def test_a_fleet_has_so_many_boards() -> None:
     (cell,) = _cells("sgd", (18,), fleet="paper-7-xaviers")
     with pytest.raises(ConfigError, match="7"):
         Model(fleet="paper-7-xaviers").check(cell)
-    with pytest.raises(ConfigError, match="--fleet"):
-        Model(device="raspberry-pi-3", fleet="paper-7-xaviers")

@@ -132,6 +132,21 @@ def test_what_holds_a_run_up_is_what_the_board_does_that_the_others_wait_for() -
     assert "link-bound (80 % of T) at 4 boards" in said
 
 
+def test_where_all_send_at_once_waiting_after_that_is_for_the_link() -> None:
+    """Each waits for 0.2 s a round; board-1 for all of that before the others were ready, board-2 for more."""
+    (cell,) = cells.make_cells(BASE, schemes.parse("sgd"), (4,), "netns", HOW, 18432, 3)
+    barriers = {("board-0", s): 0.05 for s in range(9)} | {("board-1", s): 0.2 for s in range(9)}
+    barriers |= {
+        ("board-2", s): 0.3 for s in range(9)
+    }  # its record counts waiting as less than that; board-3: nothing is known
+    boards = [f"board-{k}" for k in range(4)]
+    row, _ = measure.of_records(cell, _records(cell, 2.0, 1.0), boards, barriers=barriers)
+    plain, _ = measure.of_records(cell, _records(cell, 2.0, 1.0), boards)
+    assert row["wait_s"] == pytest.approx(9 * (0.05 + 0.2 + 0.2 + 0.0) / 4)
+    assert row["tx_s"] == pytest.approx(9 * (1.15 + 1.0 + 1.0 + 1.2) / 4)
+    assert row["t_s"] == pytest.approx(plain["t_s"]) and plain["wait_s"] == pytest.approx(1.8)
+
+
 def test_a_cell_in_which_the_machine_was_busy_makes_no_scheme_better() -> None:
     """What boards compute is the same in all schemes."""
     parts = {"en_s": 1.0, "tx_s": 1.0, "de_s": 0.0, "wait_s": 0.0, "devices": 4}

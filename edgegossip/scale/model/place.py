@@ -45,8 +45,6 @@ class Model:
     def __init__(self, device: str = "", fleet: str = "") -> None:
         """`device`: every board is one of this profile; `fleet`: boards and link are those of this profile. Without either,
         boards are as fast as one core of this machine. Raises ConfigError."""
-        if device and fleet:
-            raise ConfigError("--device and --fleet: a fleet says which boards it has; leave one out")
         self._fleet = load_fleet(fleet) if fleet else None
         self._device = load_device(device) if device else None
         self._updates: dict[str, Update] = {}
@@ -56,8 +54,6 @@ class Model:
         codecs.get(cell.recipe.codec.name, **cell.recipe.codec.params)
         if self._fleet is not None:
             self._fleet.names(cell.devices)
-        if cell.how.get("slower", 1.0) != 1.0 and (self._fleet or self._device):
-            raise ConfigError("--slower is of this machine's cores; a profile has its own rates: leave one out")
         if not cell.scheme.server and make_algorithm(cell.recipe).asynchronous:
             raise ConfigError(f"{cell.scheme.name} goes by no rounds, which is not modelled; say --on boards")
 
@@ -123,7 +119,7 @@ class Model:
                     values=update.layout.size,
                     codec=cell.recipe.codec.name,
                     precision=cell.recipe.training.precision,
-                    threads=profile.cores,
+                    threads=cell.recipe.run.threads,
                     accelerated=self._fleet is not None and self._fleet.accelerated,
                 ),
                 link_bits_per_s=min(profile.link_bits_per_s, interface_bps),

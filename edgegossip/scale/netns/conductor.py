@@ -6,7 +6,7 @@ what boards compute costs the network nothing and the other way round; nobody se
 boards compute at a time as the machine has cores for. Between two exchanges nothing is on the way: then the network's
 counters are read.
 
-Handling messages takes processor time, too, and many boards have but few cores here. When all of those are busy while
+Handling messages takes processor time, too, and many boards have but few cores here. When those are busy while
 boards exchange, and the link is not full, the time of the run is dilated from then on: the link becomes slower by a
 factor and the boards' clocks with it, so that relative to the network every board has more of a processor (Gupta et
 al., "To infinity and beyond: time-warped network emulation", NSDI 2006).
@@ -32,7 +32,8 @@ from edgegossip.types import NodeId
 
 PATIENCE_S = 900.0  # nobody says a word for so long: something hangs, and the run is ended
 _TICK_S = 1.0
-FULL, BUSY = 0.93, 0.85  # of the link, of the cores
+# Of the link; of the cores: what is handled one after the other is in the way long before all of them are busy.
+FULL, BUSY = 0.93, 0.35
 SPARE = 1.5  # so much more than what the last exchange would have needed
 MOST_STEP = 16.0  # at a time
 SHORTEST_S = 0.01  # an exchange below this is all latency
@@ -207,7 +208,7 @@ class Conductor:
 def dilation_after(exchange: Exchange, link_s: float, cores: int) -> float:
     """How much slower the network and the boards' clocks should be from now on. `link_s`: what the bytes take on a full link.
 
-    Raised when all cores were busy and the link was not full: then the exchange took as long as the cores needed, and would take
+    Raised when the cores were busy and the link was not full: then the exchange took as long as the cores needed, and would take
     boards with cores of their own less. Never lowered."""
     took = exchange.charged_s / max(link_s, 1e-6)
     if took * FULL <= 1.0 or exchange.cpu_s < BUSY * cores * exchange.seconds or link_s < SHORTEST_S:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +25,7 @@ from edgegossip.scale.cells import WARM_UP, Cell
 from edgegossip.scale.netns.access_point import AccessPoint
 from edgegossip.scale.netns.conductor import Conductor, Exchange, Score
 from edgegossip.scale.netns.namespaces import check_host
+from edgegossip.scale.played import slower_than_here
 from edgegossip.types import ConfigError, RunError
 
 # While boards exchange the cores are busier, and the link less full, than this: the machine is in the way then, not the link.
@@ -44,20 +45,22 @@ def check(cell: Cell) -> None:
     preflight(cell.recipe, default_members(cell.devices))
 
 
-def run_cell(cell: Cell, runs_dir: Path, nursery: Nursery | None = None) -> dict[str, Any]:
+def run_cell(cell: Cell, runs_dir: Path, nursery: Nursery | None = None, slower: float | None = None) -> dict[str, Any]:
     """Its row and what the plots need; the run folder stays. `nursery`: where boards come from, if it is there
-    already. Raises RunError when boards were lost, HostError."""
+    already. `slower`: than a core of this machine boards are, if the cell does not say it. Raises RunError when boards were
+    lost, HostError."""
     check(cell)
     members = default_members(cell.devices)
     folder = make_folder(cell.recipe, runs_dir, members)
     run_id = secrets.token_bytes(RUN_ID_BYTES)
     folder.write_run(run_id, members)
     cores = max(1, len(os.sched_getaffinity(0)) // cell.recipe.run.threads)
+    slower = slower or cell.how["slower"]
     try:
         with (
             AccessPoint(cell.devices, cell.how["rate_bps"], cell.how["link"]) as network,
             tempfile.TemporaryDirectory(prefix="edgegossip-") as temporary,
-            Conductor(Path(temporary) / "pace", cell.devices, cores, network, cell.how["slower"]) as conductor,
+            Conductor(Path(temporary) / "pace", cell.devices, cores, network, slower) as conductor,
             closing(Tee(folder)) as sink,
         ):
             places = {name: k for k, name in enumerate(members, 1)}
@@ -74,7 +77,9 @@ def run_cell(cell: Cell, runs_dir: Path, nursery: Nursery | None = None) -> dict
         if lost:
             name, why = next(iter(lost.items()))
             raise RunError(f"lost {len(lost)} of {cell.devices} boards, first {name}: {why}")
-        return _result(cell, folder, conductor.score, cores)
+        result = _result(cell, folder, conductor.score, cores)
+        result["row"]["slower"] = slower
+        return result
     finally:
         folder.close()
 
@@ -86,7 +91,7 @@ def _result(cell: Cell, folder: RunFolder, score: Score, cores: int) -> dict[str
     members = default_members(cell.devices)
     first = first_settled(score.exchanges[: cell.recipe.run.rounds])
     try:
-        row, curve = measure.of_records(cell, data.metrics(), members, first)
+        row, curve = measure.of_records(cell, data.metrics(), members, first, _barriers(score))
     except ValueError as error:
         raise RunError(str(error)) from None
     row["accuracy"] = summary["accuracy"]["mean"]
@@ -111,6 +116,10 @@ def _result(cell: Cell, folder: RunFolder, score: Score, cores: int) -> dict[str
     }
 
 
+def _barriers(score: Score) -> measure.Barriers:
+    return {(mark["node"], mark["round"]): 1e-9 * (mark["go"] - mark["ready"]) for mark in score.marks if "go" in mark}
+
+
 def first_settled(exchanges: Sequence[Exchange]) -> int:
     """The first round that counts: after those of the warm-up, and after the last one in which the cores were found to be in
     the way. So all that count are of one dilation; one there is at least. Raises RunError."""
@@ -132,12 +141,15 @@ def _links(score: Score) -> dict[str, dict[str, int]]:
 
 
 class Netns:
-    """Implements campaign.Place. Run folders go into `runs_dir`."""
+    """Implements campaign.Place. Run folders go into `runs_dir`. `paces`: of boards that were played before, by their profile's
+    digest."""
 
-    def __init__(self, runs_dir: Path) -> None:
+    def __init__(
+        self, runs_dir: Path, paces: Mapping[str, float] | None = None, say: Callable[[str], None] = lambda text: None
+    ) -> None:
         """Raises HostError where there can be no namespaces."""
         check_host()
-        self._runs_dir = runs_dir
+        self._runs_dir, self._paces, self._say = runs_dir, dict(paces or {}), say
         self._nurseries: dict[int, Nursery] = {}  # by the boards' threads
 
     def check(self, cell: Cell) -> None:
@@ -147,7 +159,19 @@ class Netns:
         threads = cell.recipe.run.threads
         if threads not in self._nurseries:
             self._nurseries[threads] = Nursery("gossip", threads, self._runs_dir / "nursery.log")
-        return run_cell(cell, self._runs_dir, self._nurseries[threads])
+        return run_cell(cell, self._runs_dir, self._nurseries[threads], self._slower(cell))
+
+    def _slower(self, cell: Cell) -> float | None:
+        """Than a core of this machine the boards of the cell's profile are, measured once; None without a profile."""
+        device = cell.how.get("device", "")
+        if not device:
+            return None
+        digest = cell.how["profiles"]
+        if digest not in self._paces:
+            self._say(f"measuring how much slower than a core here a {device} is")
+            self._paces[digest] = slower_than_here(cell.recipe, device)
+            self._say(f"a {device} is {self._paces[digest]:.3g} times slower")
+        return self._paces[digest]
 
     def close(self) -> None:
         for nursery in self._nurseries.values():
