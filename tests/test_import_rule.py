@@ -32,7 +32,7 @@ MAY = {
     "checkpoint": {*PURE_MAY},
     "sim": {*PURE_MAY, "recipe", "checkpoint"},
     "profiling": {*PURE_MAY, "recipe"},
-    "int8": {"types", "native"},
+    "int8": {"types", "heap", "native"},
     "training": {*PURE_MAY, "heap", "recipe", "profiling", "int8"},
     "mesh": {*PURE_MAY, "recipe", "profiling"},
     "update": {"types", "checkpoint", "mesh"},
