@@ -151,7 +151,15 @@ def mesh(
 
 
 @bench.command()
-@click.option("--model", "models", multiple=True, default=("resnet20",), show_default=True, help="May be repeated.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    default=("resnet20",),
+    show_default=True,
+    metavar="NAME[:KEY=VALUE;...]",
+    help="Of the package, with its parameters; may be repeated.",
+)
 @click.option("--batch", "batches", multiple=True, default=(32, 128), show_default=True, type=click.IntRange(1, 65_536))
 @click.option("--threads", multiple=True, default=(1,), show_default=True, type=click.IntRange(1, 256))
 @click.option(
@@ -177,6 +185,7 @@ def int8(
     Examples:
       edgegossip bench int8
       edgegossip bench int8 --model vgg11 --model resnet18 --batch 32 --threads 2
+      edgegossip bench int8 --model "mlp:hidden=[512,1024]" --batch 128
       edgegossip bench int8 --inference
       EDGEGOSSIP_ISA=portable edgegossip bench int8 --batch 32 --json
     """

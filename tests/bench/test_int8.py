@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from edgegossip.bench.int8 import memory, variants
 from edgegossip.cli.bench import bench
+from edgegossip.recipe import ModelSection
 from edgegossip.types import ConfigError
 
 FIELDS = (
@@ -32,6 +33,16 @@ def test_rows_have_the_published_fields(monkeypatch):
 def test_an_unknown_model_is_named_with_the_nearest():
     with pytest.raises(ConfigError, match="resnet20"):
         CliRunner().invoke(bench, ["int8", "--model", "resnet2"], standalone_mode=False, catch_exceptions=False)
+
+
+def test_a_model_comes_with_its_parameters():
+    assert variants.section_of("mlp:hidden=[512,1024]", "batchnorm") == ModelSection(
+        name="mlp", norm="batchnorm", params={"hidden": [512, 1024]}
+    )
+    assert variants.section_of("cnn:channels=[8];hidden=16").params == {"channels": [8], "hidden": 16}
+    for wrong in ("mlp:hiden=[8]", "resnet20:depth=3", "mlp:hidden"):
+        with pytest.raises(ConfigError):
+            variants.training_of("int8", wrong, 4, 8)
 
 
 def test_saved_bytes_of_resnet20_are_two_a_value_and_a_quarter_of_fp32s():

@@ -15,8 +15,7 @@ from edgegossip import native
 from edgegossip.bench.int8 import inference, memory, parts, variants
 from edgegossip.bench.timing import interleaved
 from edgegossip.profiling.environment import environment
-from edgegossip.training import micro_batches, models
-from edgegossip.training.names import unknown
+from edgegossip.training import micro_batches
 
 Row = dict[str, Any]
 Print = Callable[[str], None]
@@ -48,8 +47,7 @@ class Asked:
 def run(asked: Asked, arguments: Sequence[str], out: Print) -> dict[str, Any]:
     """Measure. Rows go to `out` as lines when they are there. Raises ConfigError for an unknown model."""
     for name in asked.models:
-        if name not in models.names():
-            raise unknown("--model", name, models.names())
+        variants.section_of(name)
     document: dict[str, Any] = {
         "machine": environment(arguments),
         "command": shlex.join(["edgegossip", *arguments]),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgegossip import heap, int8
-from edgegossip.recipe import ModelSection
+from edgegossip.recipe import ModelSection, parse_value
 from edgegossip.training import micro_batches, models
 from edgegossip.training.workload import channels_last
 
@@ -48,10 +48,21 @@ class Training:
         self.optimizer.step()
 
 
+def section_of(model: str, variant: str = "int8") -> ModelSection:
+    """Of NAME or NAME:KEY=VALUE, such as mlp:hidden=[512,1024]; more pairs follow after a semicolon. Raises ConfigError."""
+    name, _, pairs = model.partition(":")
+    parted = (pair.partition("=") for pair in pairs.split(";") if pair)
+    params = {key.strip(): parse_value(value) for key, _, value in parted}
+    section = ModelSection(name=name, norm=VARIANTS[variant], params=params)
+    models.check(section)
+    return section
+
+
 def training_of(variant: str, model: str, batch: int, dw: int) -> Training:
-    """The same weights, batch and optimiser (SGD with Nesterov momentum) for every variant. Sets torch's random state."""
+    """The same weights, batch and optimiser (SGD with Nesterov momentum) for every variant. `model`: as `section_of` takes it.
+    Sets torch's random state."""
     torch.manual_seed(0)
-    network = models.build(ModelSection(name=model, norm=VARIANTS[variant]), INPUT, CLASSES)
+    network = models.build(section_of(model, variant), INPUT, CLASSES)
     inputs, labels = torch.randn(batch, *INPUT), torch.randint(0, CLASSES, (batch,))
     if variant in ("int8", LOW):
         with warnings.catch_warnings():
