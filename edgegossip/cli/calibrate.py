@@ -57,6 +57,8 @@ def calibrate(
             callers = link_test.serve(listener, time.monotonic() + seconds, relay)
         click.echo(json.dumps({"callers": callers}) if as_json else f"{callers} callers")
         return 0
+    if output and not Path(output).absolute().parent.is_dir():
+        raise HostError(f"cannot write {output}: there is no folder {Path(output).absolute().parent}")
     link = link_test.measure(*link_test.parse_address(peer)) if peer else None
     from edgegossip import recipe as recipes
     from edgegossip.scale.calibrate import calibrate as measure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import click
@@ -130,6 +131,8 @@ def scale(
       edgegossip scale table3 --on boards --devices 2,4 --listen 10.0.0.9:7800
       edgegossip scale --follow 10.0.0.9:7800 --name pi-01 --identity identity      (on each board)
     """
+    if slower is not None and math.isnan(slower):
+        raise click.BadParameter("nan is no number", param_hint="--slower")
     if follow:
         from edgegossip.scale.boards import follow as following
 

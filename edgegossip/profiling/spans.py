@@ -155,7 +155,20 @@ class RoundClock:
         moved_ns = min(max(round(seconds * NS_PER_S), 0), current._own_ns)
         current._own_ns -= moved_ns
         self._parts_ns[part] += moved_ns
+        self._move_stretches(current, Span(self, part), moved_ns)
         return moved_ns / NS_PER_S
+
+    def _move_stretches(self, span: Span, to: Span, left_ns: int) -> None:
+        """The span's last stretches are of `to`, so many nanoseconds."""
+        at = len(self._log)
+        while left_ns > 0 and at > 0:
+            at -= 1
+            owner, ns = self._log[at]
+            if owner is not span:
+                continue
+            moved_ns = min(ns, left_ns)
+            self._log[at : at + 1] = [(span, ns - moved_ns), (to, moved_ns)]
+            left_ns -= moved_ns
 
     def finish_round(self) -> RoundTimes:
         """End the round in progress and start the next one at the same instant."""

@@ -52,6 +52,7 @@ class _Totals:
     seconds: float | None = None
     sums: dict[str, float] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
+    measured_rounds: int = 0  # that say what energy they took
     encoded_bits: float = 0.0
     encoded_values: float = 0.0
     peak_rss_bytes: float | None = None
@@ -63,6 +64,7 @@ class _Totals:
         for name in _SUMMED:
             if (value := record.number(name)) is not None:
                 self.sums[name] = self.sums.get(name, 0.0) + value
+        self.measured_rounds += record.number("sys/energy_j") is not None
         for name in _LAST:
             if (value := record.number(name)) is not None:
                 self.last[name] = value
@@ -186,6 +188,7 @@ def _row(name: NodeId, totals: _Totals) -> dict[str, Any]:
         "cpu_s": totals.sums.get("time/cpu_s"),
         "cpu_time_s": {part: totals.sums.get(f"cpu/{part}_s") for part in PARTS},
         "energy_j": totals.sums.get("sys/energy_j"),
+        "energy_rounds": totals.measured_rounds,
         "peak_rss_bytes": None if totals.peak_rss_bytes is None else round(totals.peak_rss_bytes),
     }
 

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,7 @@ def calibrate(name: str, recipe: Recipe, link: LinkRate | None = None, note: Not
         power_sensors=tuple(sensor.name for sensor in powers(detect())),
         sources={
             **dict.fromkeys(("cores", "memory_bytes"), how),
-            **dict.fromkeys(("fp32_flops", "int8_ops"), f"{training}, {cores} threads"),
+            **dict.fromkeys(("fp32_flops", "int8_ops"), f"{training}, the better of {cores} threads and one"),
             **dict.fromkeys(("one_thread_flops", "one_thread_int8_ops"), f"{training}, one thread, CPU time"),
             "memory_bytes_per_s": f"{how}; {_COPIED_BYTES >> 20} MiB copied",
             **dict.fromkeys(
@@ -114,11 +115,11 @@ def _machine() -> str:
     return board_name() or cpu_name() or platform.machine()
 
 
-def made_up(about: Description) -> DataSet:
+def made_up(about: Description, count: int = _EXAMPLES) -> DataSet:
     """Random examples in the shape of a data set."""
     rng = np.random.default_rng(1)
-    inputs = rng.integers(0, 256, (_EXAMPLES, *about.shape), dtype=np.uint8)
-    labels = (np.arange(_EXAMPLES) % about.classes).astype(np.int64)
+    inputs = rng.integers(0, 256, (count, *about.shape), dtype=np.uint8)
+    labels = (np.arange(count) % about.classes).astype(np.int64)
     part = Examples(labels, InMemory(inputs))
     return DataSet("made-up", about, part, part)
 
@@ -142,8 +143,9 @@ def update_seconds(recipe: Recipe, clock: Callable[[], float]) -> list[float]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            share = np.arange(_EXAMPLES, dtype=np.int64)
-            workload = TorchWorkload(recipe, 0, made_up(describe(recipe.data)), share)
+            count = max(_EXAMPLES, recipe.training.batch_size)  # whole batches: their operations are counted
+            share = np.arange(count, dtype=np.int64)
+            workload = TorchWorkload(recipe, 0, made_up(describe(recipe.data), count), share)
             x = workload.initial(recipe.run.seed)
         return _timed(lambda: workload.local_update(x, 0), clock, _BUDGET_S)
     finally:
@@ -193,6 +195,11 @@ def _memory_rate() -> float:
     return _four(source.nbytes / _best(lambda: np.copyto(target, source), time.process_time, 2.0))
 
 
+def _is_hardware(interface: str) -> bool:
+    """Not a bridge, a tunnel or one end of a container's cable, which name rates that nothing has."""
+    return (Path("/sys/class/net") / interface / "device").exists()
+
+
 def _link(link: LinkRate | None) -> tuple[float, str]:
     """Bits/s of this machine's network, and where that comes from."""
     if link is not None:
@@ -203,7 +210,7 @@ def _link(link: LinkRate | None) -> tuple[float, str]:
             f"measured: TCP to a peer, {both}, round trip {1000 * link.round_trip_s:.2f} ms, edgegossip calibrate",
         )
     stats = psutil.net_if_stats()
-    speeds = [s.speed for name, s in stats.items() if s.isup and s.speed > 0 and name != "lo"]
+    speeds = [s.speed for name, s in stats.items() if s.isup and s.speed > 0 and _is_hardware(name)]
     if speeds:
         return max(
             speeds

@@ -98,7 +98,7 @@ def plan(asked: Asked) -> tuple[Recipe, list[Cell]]:
         raise ConfigError(f"--on {asked.on}: one of {', '.join(ON)}")
     base = recipes.load(asked.recipe, asked.settings)
     _check_options(asked)
-    how = _how(asked)
+    how = _how(asked, base)
     named = schemes.parse(asked.schemes or ",".join(schemes.DEFAULT))
     return base, make_cells(base, named, parse_devices(asked.devices), asked.on, how, examples_of(base), asked.rounds)
 
@@ -111,6 +111,7 @@ def _check_options(asked: Asked) -> None:
         "--rate": (bool(asked.rate), ("netns", "model")),
         "--slower": (asked.slower is not None, ("netns", "model")),
         "--boards": (bool(asked.boards), ("boards",)),
+        "--link": (asked.link != "shared", ("netns", "model")),
     }
     for option, (said, where) in given.items():
         if said and asked.on not in where:
@@ -121,7 +122,7 @@ def _check_options(asked: Asked) -> None:
         raise ConfigError("--device and --fleet: a fleet says which boards it has; leave one out")
 
 
-def _how(asked: Asked) -> dict[str, Any]:
+def _how(asked: Asked, base: Recipe) -> dict[str, Any]:
     """What decides a cell's result besides its recipe. A profile counts by what is in it: it may be calibrated anew."""
     if asked.on == "boards":
         return {"boards": asked.boards} if asked.boards else {}
@@ -135,6 +136,8 @@ def _how(asked: Asked) -> dict[str, Any]:
         profiles += [fleet, *(load_device(name) for name, _ in fleet.boards)]
     if profiles:
         how["profiles"] = hashlib.sha256(repr(profiles).encode()).hexdigest()[:16]
+    if asked.on == "netns" and device:
+        how["workload"] = played.workload_of(base)
     return how
 
 

@@ -3,6 +3,7 @@ that computes what a board does: recipe (TOML) in, median CPU seconds of a local
 
 from __future__ import annotations
 
+import hashlib
 import os
 import statistics
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from edgegossip import recipe as recipes
@@ -58,12 +60,23 @@ def _seconds_here(recipe: Recipe) -> Sequence[float]:
             process.wait()
 
 
+def workload_of(recipe: Recipe) -> str:
+    """What a local update is made of, as a digest: recipes with the same one are as fast."""
+    parts = (asdict(recipe.model), asdict(recipe.training), recipe.data.name, recipe.data.augment, recipe.run.threads)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def pace_key(how: Mapping[str, Any]) -> str:
+    """Of what decides how much slower boards are; empty where no profile says it."""
+    return f"{how['profiles']} {how['workload']}" if "profiles" in how and "workload" in how else ""
+
+
 def known_paces(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Of finished cells, by the profile's digest: a run that goes on plays the same boards, whatever this machine does now."""
+    """Of finished cells, by their `pace_key`: a run that goes on plays the same boards, whatever this machine does now."""
     return {
-        r["how"]["profiles"]: r["row"]["slower"]
+        key: r["row"]["slower"]
         for r in results.values()
-        if r.get("state") == "done" and "profiles" in r["how"] and "slower" in r["row"]
+        if r.get("state") == "done" and (key := pace_key(r["how"])) and "slower" in r["row"]
     }
 
 

@@ -15,8 +15,15 @@ import pytest
 
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 
-from edgegossip.scale.netns.access_point import BACKLOG_PACKETS, AccessPoint  # noqa: E402
-from edgegossip.scale.netns.namespaces import NAMES, Namespaces, ip, remove_stale  # noqa: E402
+from edgegossip.scale.netns.access_point import AccessPoint  # noqa: E402
+from edgegossip.scale.netns.namespaces import (  # noqa: E402
+    BACKLOG,
+    BACKLOG_PACKETS,
+    NAMES,
+    Namespaces,
+    ip,
+    remove_stale,
+)
 from edgegossip.scale.netns.rates import parse_rate  # noqa: E402
 from tests.e2e.network import first_namespace, needs_namespaces  # noqa: E402
 
@@ -26,7 +33,6 @@ RECIPE = (
     "quickstart-gossip", "--set", "model.params.hidden=[1024,128]", "--set", "data.train_examples=960",
     "--set", "training.batch_size=32", "--set", "data.test_examples=200", "--no-plots", "--json", "--rounds", "5",
 )  # fmt: skip
-BACKLOG = Path("/proc/sys/net/core/netdev_max_backlog")
 HERE = ("--slower", "1")  # boards are cores of this machine
 SEND = """
 import socket, sys, time
@@ -70,6 +76,20 @@ def test_who_shares_an_access_point(link: str, least_s: float) -> None:
         assert 3_000_000 < network.carried_bytes() < 3_600_000
         names = [network.namespace(k) for k in (1, 2, 3)]
     assert not any((NAMES / name).exists() for name in names)
+    assert BACKLOG.read_text() == before
+
+
+def test_packets_are_kept_until_the_last_run_is_over_and_then_as_before(tmp_path: Path) -> None:
+    """Also after one that was killed."""
+    with Namespaces() as probe:
+        first_namespace(probe, "probe")
+    before = BACKLOG.read_text()
+    make = "from edgegossip.scale.netns.access_point import AccessPoint; import os; AccessPoint(1, 1e6); os._exit(1)"
+    subprocess.run([sys.executable, "-c", make], timeout=60)
+    with AccessPoint(1, parse_rate("1mbit")):
+        with AccessPoint(1, parse_rate("1mbit")):
+            pass
+        assert int(BACKLOG.read_text()) >= BACKLOG_PACKETS
     assert BACKLOG.read_text() == before
 
 

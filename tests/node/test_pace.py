@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 from edgegossip.node.pace import Charged, Pace  # noqa: E402
 from edgegossip.scale.netns.conductor import Conductor, Exchange, dilation_after  # noqa: E402
 from edgegossip.scale.netns.run_cell import first_settled  # noqa: E402
-from edgegossip.types import RunError  # noqa: E402
+from edgegossip.types import HostError, RunError  # noqa: E402
 
 
 class Ticks:
@@ -123,6 +123,28 @@ def test_a_board_that_dies_is_not_waited_for(tmp_path: Path) -> None:
         dead._answers.close()
         alive.join(30)
     assert log.count(("alive", "sends")) == 2
+
+
+def test_a_conductor_that_fails_lets_boards_go_and_says_why(tmp_path: Path) -> None:
+    class Broken(Wire):
+        def carried_bytes(self) -> int:
+            raise HostError("tc failed: cannot allocate memory")
+
+    ended: list[str] = []
+
+    def play(name: str) -> None:
+        with pytest.raises(RunError) as error:
+            _play(tmp_path / "pace", name, 2, [], {}, 10)
+        ended.append(str(error.value))
+
+    with Conductor(tmp_path / "pace", 2, 1, Broken()) as conductor:
+        boards = [threading.Thread(target=play, args=(f"b{k}",)) for k in range(2)]
+        for board in boards:
+            board.start()
+        for board in boards:
+            board.join(30)
+        assert conductor.failure == "HostError: tc failed: cannot allocate memory"
+    assert len(ended) == 2 and all("conductor" in why for why in ended)
 
 
 def test_without_a_conductor(tmp_path: Path) -> None:

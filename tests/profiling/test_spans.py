@@ -108,6 +108,18 @@ def test_charge_moves_time_that_has_passed_and_no_more():
     assert (times.parts_ns["transmit"], times.parts_ns["wait"], times.round_ns) == (3_000, 0, 3_000)
 
 
+def test_a_charge_is_in_the_stretches_too():
+    """Ten to compute, five to send, and then 50 on a barrier inside the span that sends."""
+    wall, _, clock = _pair()
+    with clock.span("compute"):
+        wall.ns += 10_000_000
+    with clock.span("transmit"):
+        wall.ns += 55_000_000
+        clock.charge("wait", 0.05)
+        wall.ns += 2_000_000
+    assert clock.finish_round().spans() == "c10000t5000w50000t2000"
+
+
 def test_an_exception_ends_its_span():
     wall, _, clock = _pair()
     with contextlib.suppress(ZeroDivisionError), clock.span("compute"):
@@ -181,6 +193,11 @@ def test_parts_always_add_up_to_the_wall_time(tree, data):
         walk(node, "other")
     finished.append(clock.finish_round())
     assert all(sum(t.parts_ns.values()) == t.round_ns for t in finished)
+    for times in finished:
+        stretches = dict.fromkeys(PARTS, 0)
+        for part, ns in times.spans_ns:
+            stretches[part] += ns
+        assert stretches == times.parts_ns
     assert sum(t.round_ns for t in finished) == wall.ns - start_ns
     if not charging:
         assert {p: sum(t.parts_ns[p] for t in finished) for p in PARTS} == expected

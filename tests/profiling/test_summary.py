@@ -151,3 +151,4 @@ def test_energy_cpu_parts_and_the_peak_are_each_boards_own():
     a, b = summarise_records({}, ("a", "b"), metrics, ())["boards"]
     assert (a["energy_j"], a["cpu_time_s"]["compute"], a["peak_rss_bytes"]) == (5.0, 1.0, 300)
     assert b["energy_j"] is None
+    assert (a["energy_rounds"], b["energy_rounds"]) == (2, 0)

@@ -127,12 +127,19 @@ def test_boards_are_raspberries_unless_something_else_is_said(tmp_path: Path, on
 
 
 def test_a_run_that_goes_on_plays_the_boards_as_before(tmp_path: Path) -> None:
-    (cell, *_) = campaign.plan(_asked(tmp_path))[1]
-    line = {"state": "done", "how": dict(cell.how), "row": {"slower": 51.5}}
-    assert played.known_paces({cell.key: line}) == {cell.how["profiles"]: 51.5}
-    assert played.known_paces({cell.key: line | {"state": "failed"}}) == {}
-    other = campaign.plan(_asked(tmp_path, slower=2.0))[1][0]
-    assert played.known_paces({other.key: line | {"how": dict(other.how)}}) == {}
+    """As long as they do the same: how much slower a board is depends on what it computes."""
+
+    def how(*settings: str, **more: Any) -> dict[str, Any]:
+        return dict(campaign.plan(_asked(tmp_path, settings=settings, **more))[1][0].how)
+
+    line = {"state": "done", "how": how(), "row": {"slower": 51.5}}
+    known = played.known_paces({"cell": line})
+    assert known == {played.pace_key(how("run.seed=7", "data.skew=0.5", rate="50mbit")): 51.5}
+    others = ("training.precision=int8", "run.threads=2", "training.batch_size=64", "model.name=resnet32")
+    assert not any(played.pace_key(how(other)) in known for other in others)
+    assert played.pace_key(how(device="raspberry-pi-5")) not in known
+    assert played.known_paces({"cell": line | {"state": "failed"}}) == {}
+    assert played.known_paces({"cell": line | {"how": how(slower=2.0)}}) == {}
 
 
 def test_the_table_says_which_boards_were_played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -156,6 +163,26 @@ def test_a_slower_profile_is_played_slower(tmp_path: Path) -> None:
     slow.write_text(text.replace("fp32_flops = 8_000_000_000", "fp32_flops = 800_000_000"))
     fast, ten_times = played.slower_than_here(recipe, "raspberry-pi-4"), played.slower_than_here(recipe, str(slow))
     assert fast > 0.5 and 3.0 < ten_times / fast < 30.0
+
+
+def test_batches_that_are_timed_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their operations are counted for `training.batch_size` examples."""
+    pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
+    from edgegossip.scale import calibrate
+    from edgegossip.training.data import DataSet
+
+    class Seen(Exception):
+        pass
+
+    def look(recipe: Any, number: int, data: DataSet, share: Any) -> None:
+        raise Seen(len(data.train), len(share))
+
+    monkeypatch.setattr(calibrate, "TorchWorkload", look)
+    for batch, examples in ((32, 256), (1024, 1024)):
+        recipe = recipes.load("quickstart-gossip", (f"training.batch_size={batch}",))
+        with pytest.raises(Seen) as seen:
+            calibrate.update_seconds(recipe, lambda: 0.0)
+        assert seen.value.args == (examples, examples)
 
 
 def test_other_boards_are_other_cells(tmp_path: Path) -> None:

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 
-from edgegossip.scale.netns.namespaces import Namespaces, command, ip
+from edgegossip.scale.netns.namespaces import Namespaces, command, ip, raise_backlog
 from edgegossip.types import ConfigError
 
 LINKS = ("shared", "each")
@@ -25,9 +23,6 @@ LINKS = ("shared", "each")
 # before it sends a lost segment again, 0.2 s of the wall, would be seconds on clocks that run faster.
 QUEUE_S = 4.0
 BURST_S = 0.005
-# Many boards send at the same moment, and the kernel drops what a core has not looked at yet beyond 1000 packets.
-BACKLOG_PACKETS = 30_000
-_BACKLOG = Path("/proc/sys/net/core/netdev_max_backlog")
 _MOST = 4096  # boards; addresses are 10.79.0.0/16 in fours
 _CELL = "10.79.255.252"
 
@@ -43,17 +38,12 @@ class AccessPoint(Namespaces):
             raise ConfigError(f"{size} boards: an access point takes 1 to {_MOST - 1}")
         super().__init__()
         self.size, self.rate_bps, self.link = size, rate_bps, link
-        self._backlog = _set_backlog(BACKLOG_PACKETS)
+        raise_backlog()
         try:
             self._open()
         except BaseException:
             self.close()
             raise
-
-    def close(self) -> None:
-        """As Namespaces."""
-        super().close()
-        _set_backlog(self._backlog, lower=True)
 
     def address(self, machine: int) -> str:
         """Its address, without a port."""
@@ -131,17 +121,6 @@ def _board(machine: int) -> list[str]:
         "link set wire gso_max_segs 1 up",
         f"route add default via {_address(machine, 1)}",
     ]
-
-
-def _set_backlog(packets: int, lower: bool = False) -> int:
-    """Packets that wait for a processor of this machine, all namespaces together; what it was. Raised only, unless `lower`; left
-    where it cannot be changed, as in a container."""
-    before = packets
-    with suppress(OSError, ValueError):
-        before = int(_BACKLOG.read_text())
-        if packets > before or lower:
-            _BACKLOG.write_text(f"{packets}\n")
-    return before
 
 
 def _address(machine: int, end: int) -> str:

@@ -100,7 +100,7 @@ class Conductor:
         self._turns: list[_Board] = []
         self._began: tuple[float, int, float] | None = None  # the exchange in progress: wall, bytes, CPU
         self._over = threading.Event()
-        self.hung = False
+        self.hung, self.failure = False, ""
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._server.bind(str(path))
         self._server.listen(boards)
@@ -116,6 +116,17 @@ class Conductor:
         self.path.unlink(missing_ok=True)
 
     def _serve(self) -> None:
+        """Boards whose lines are closed end by themselves, so nobody waits for a conductor that is gone."""
+        try:
+            self._serve_boards()
+        except Exception as error:  # such as a `tc` that failed; the cell fails with it
+            self.failure = f"{type(error).__name__}: {error}"
+        finally:
+            for board in self._live:
+                board.line.close()
+            self._server.close()
+
+    def _serve_boards(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._server, selectors.EVENT_READ)
             heard_s = time.monotonic()
@@ -129,9 +140,6 @@ class Conductor:
                 elif self._live and time.monotonic() - heard_s > PATIENCE_S:
                     self.hung = True
                     break
-            for board in self._live:
-                board.line.close()
-            self._server.close()
 
     def _look(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
         if key.fileobj is self._server:

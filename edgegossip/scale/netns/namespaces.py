@@ -20,6 +20,9 @@ from edgegossip.types import HostError
 
 LOCKS = Path("/run/edgegossip")
 NAMES = Path("/run/netns")  # where iproute2 keeps them
+# Many boards send at the same moment, and the kernel drops what a processor has not looked at yet beyond 1000 packets.
+BACKLOG, BACKLOG_PACKETS = Path("/proc/sys/net/core/netdev_max_backlog"), 30_000
+BEFORE = LOCKS / "netdev_max_backlog"
 COMMAND_S = 20.0  # an `ip` or `tc` that takes longer hangs
 
 
@@ -35,7 +38,10 @@ def check_host() -> None:
 def command(*words: str, text: str | None = None) -> str:
     """Run it, with `text` as its input; its output. Raises HostError with what it said when it fails."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_S, input=text)
+        # In a session of its own: Ctrl-C is for who called, which then takes down in order what there is.
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=COMMAND_S, input=text, start_new_session=True
+        )
     except subprocess.TimeoutExpired:
         raise HostError(f"{' '.join(words)} did not end within {COMMAND_S:.0f} s") from None
     except OSError as error:
@@ -83,12 +89,32 @@ class Namespaces:
             (LOCKS / f"{self.tag}.lock").unlink(missing_ok=True)
             os.close(self._lock)
             self._lock = -1
+            restore_backlog()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def raise_backlog() -> None:
+    """Let more packets wait for a processor of this machine, for as long as anybody here has namespaces. What it was is kept in a
+    file, so that it is found again after a process that was killed. Nothing where it cannot be changed, as in a container."""
+    with suppress(OSError, ValueError):
+        before = int(BACKLOG.read_text())
+        if before < BACKLOG_PACKETS:
+            if not BEFORE.exists():
+                BEFORE.write_text(f"{before}\n")
+            BACKLOG.write_text(f"{BACKLOG_PACKETS}\n")
+
+
+def restore_backlog() -> None:
+    """As it was, if nobody has namespaces any more."""
+    with suppress(OSError):
+        if BEFORE.exists() and not any(LOCKS.glob("*.lock")):
+            BACKLOG.write_text(BEFORE.read_text())
+            BEFORE.unlink(missing_ok=True)
 
 
 def _new_lock() -> tuple[str, int]:

@@ -25,7 +25,7 @@ from edgegossip.scale.cells import WARM_UP, Cell
 from edgegossip.scale.netns.access_point import AccessPoint
 from edgegossip.scale.netns.conductor import Conductor, Exchange, Score
 from edgegossip.scale.netns.namespaces import check_host
-from edgegossip.scale.played import slower_than_here
+from edgegossip.scale.played import pace_key, slower_than_here
 from edgegossip.types import ConfigError, RunError
 
 # While boards exchange the cores are busier, and the link less full, than this: the machine is in the way then, not the link.
@@ -72,6 +72,8 @@ def run_cell(cell: Cell, runs_dir: Path, nursery: Nursery | None = None, slower:
             )
             run = LocalRun(cell.recipe, members, run_id, folder, sink, machines=machines)
             lost = run_gossip(run)
+            if conductor.failure:
+                raise RunError(f"the conductor of the boards failed: {conductor.failure}")
             if conductor.hung:
                 raise RunError("no board said a word for a quarter of an hour")
         if lost:
@@ -111,7 +113,7 @@ def _result(cell: Cell, folder: RunFolder, score: Score, cores: int) -> dict[str
         "row": row,
         "curve": curve,
         "marks": last,
-        "links": _links(score),
+        "links": _links(score, first),
         "exchanges": [asdict(e) for e in exchanges],
     }
 
@@ -129,11 +131,11 @@ def first_settled(exchanges: Sequence[Exchange]) -> int:
     return next(k for k, e in enumerate(exchanges) if k >= WARM_UP and e.dilation == last)
 
 
-def _links(score: Score) -> dict[str, dict[str, int]]:
+def _links(score: Score, first: int) -> dict[str, dict[str, int]]:
     """Bytes from board to board over the counted rounds."""
     sums: dict[str, dict[str, int]] = {}
     for mark in score.marks:
-        if mark["round"] >= WARM_UP:
+        if mark["round"] >= first:
             own = sums.setdefault(mark["node"], {})
             for to, (_, size_bytes, _) in mark["sent"].items():
                 own[to] = own.get(to, 0) + size_bytes
@@ -141,8 +143,8 @@ def _links(score: Score) -> dict[str, dict[str, int]]:
 
 
 class Netns:
-    """Implements campaign.Place. Run folders go into `runs_dir`. `paces`: of boards that were played before, by their profile's
-    digest."""
+    """Implements campaign.Place. Run folders go into `runs_dir`. `paces`: of boards that were played before, by
+    `played.pace_key`."""
 
     def __init__(
         self, runs_dir: Path, paces: Mapping[str, float] | None = None, say: Callable[[str], None] = lambda text: None
@@ -166,12 +168,12 @@ class Netns:
         device = cell.how.get("device", "")
         if not device:
             return None
-        digest = cell.how["profiles"]
-        if digest not in self._paces:
+        key = pace_key(cell.how)
+        if key not in self._paces:
             self._say(f"measuring how much slower than a core here a {device} is")
-            self._paces[digest] = slower_than_here(cell.recipe, device)
-            self._say(f"a {device} is {self._paces[digest]:.3g} times slower")
-        return self._paces[digest]
+            self._paces[key] = slower_than_here(cell.recipe, device)
+            self._say(f"a {device} is {self._paces[key]:.3g} times slower")
+        return self._paces[key]
 
     def close(self) -> None:
         for nursery in self._nurseries.values():
