@@ -53,6 +53,7 @@ class Board:
 
     def plug_in(self) -> None:
         self.boots += 1
+        self.console.unlink(missing_ok=True)  # of an earlier call: what it shows would count as shown now
         log = open(self.console.with_suffix(".qemu"), "wb")
         self.process = subprocess.Popen(self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
