@@ -42,7 +42,8 @@ class Profile:
     number: int = 0  # how many times this was changed: a board that checks in takes over a newer command line
 
     def changed(self, **given: Any) -> Profile:
-        """With what is given and not None. Raises ConfigError for what cannot be."""
+        """With what is given and not None. A board that gets a coordinator after peers, or the other way round, also loses the
+        recipe and settings that were for those, if none are given. Raises ConfigError for what cannot be."""
         new = replace(self, **{key: value for key, value in given.items() if value is not None})
         if given.get("coordinator") and given.get("join"):
             raise ConfigError("--coordinator is for runs through a server, --join for runs of the mesh: leave one out")
@@ -50,6 +51,8 @@ class Profile:
             new = replace(new, join=(), founder="")
         elif given.get("join"):
             new = replace(new, coordinator="")
+        if (self.join and new.coordinator) or (self.coordinator and new.join):
+            new = replace(new, recipe=given.get("recipe") or "", settings=given.get("settings") or ())
         return _checked(replace(new, number=self.number + 1))
 
 

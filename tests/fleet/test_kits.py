@@ -118,6 +118,19 @@ def test_a_mesh_has_a_founder_and_others_who_join(tmp_path):
     )
 
 
+def test_a_board_that_gets_a_coordinator_after_peers_runs_no_recipe_of_theirs():
+    mesh = profiles.Profile().changed(
+        recipe="quickstart-gossip", join=("a.local:7700",), founder="a", settings=("run.nodes=3",)
+    )
+    server = mesh.changed(coordinator="c.local:8000", boards=("a", "b"))
+    assert profiles.arguments(server, "a", ("a", "b"))[:3] == ("quickstart-server", "--set", "run.nodes=2")
+    kept = mesh.changed(coordinator="c.local:8000", recipe="co3", settings=("run.rounds=5",))
+    assert (kept.recipe, kept.settings) == ("co3", ("run.rounds=5",))
+    back = kept.changed(join=("a.local:7700",), founder="a")
+    assert (back.recipe, back.settings, back.coordinator) == ("", (), "")
+    assert mesh.changed(join=("b.local:7700",)).recipe == "quickstart-gossip"
+
+
 def test_the_commands(tmp_path, monkeypatch):
     def call(*words: str, text: str | None = None) -> str:
         done = CliRunner().invoke(command, words, input=text)
