@@ -84,8 +84,15 @@ def sysroot(debian: Debian, mirrors: Mirrors, epoch: int, folder: Path) -> None:
     """Headers and C library to compile against, in `folder`; nothing of it runs. Raises HostError."""
     tar, options = folder / "sysroot.tar", ["--variant=extract", f"--include={','.join(SYSROOT_PACKAGES)}"]
     _mmdebstrap(options, debian, deb_lines(mirrors, debian)[:1], tar, epoch, folder / "mmdebstrap.log")
-    run(["tar", "--extract", "--file", tar, "--directory", folder, "--exclude=./dev/*", "./usr", "./lib"], 300)
+    extract_headers(tar, folder)
     tar.unlink()
+
+
+def extract_headers(tar: Path, folder: Path) -> None:
+    """What a compiler needs of a tree. Raises HostError."""
+    run(["tar", "--extract", "--file", tar, "--directory", folder, "--exclude=./dev/*"], 300)
+    if not (folder / "lib").exists():  # from Debian 13 on base-files brings that link, which is none of these packages
+        (folder / "lib").symlink_to("usr/lib")
 
 
 def _mmdebstrap(options: list[str], debian: Debian, lines: tuple[str, ...], tar: Path, epoch: int, log: Path) -> None:

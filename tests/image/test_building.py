@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import py_compile
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -215,3 +216,20 @@ def test_only_a_checkout_can_be_built(tmp_path, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
     with pytest.raises(LocalError, match="SOURCE_DATE_EPOCH"):
         build.epoch()
+
+
+@pytest.mark.parametrize(
+    "merged", [False, True], ids=["Debian 12 has ./lib", "Debian 13 has a link of another package"]
+)
+def test_headers_lie_where_linker_scripts_say(tmp_path, merged):
+    library = "usr/lib/aarch64-linux-gnu/libc.so.6" if merged else "lib/aarch64-linux-gnu/libc.so.6"
+    with tarfile.open(tmp_path / "sysroot.tar", "w") as tar:
+        for name in ("./usr/include/stdio.h", f"./{library}", "./dev/null"):
+            about = tarfile.TarInfo(name)
+            about.size = 1
+            tar.addfile(about, io.BytesIO(b"x"))
+    folder = tmp_path / "headers"
+    folder.mkdir()
+    rootfs.extract_headers(tmp_path / "sysroot.tar", folder)
+    assert (folder / "lib/aarch64-linux-gnu/libc.so.6").read_bytes() == b"x"
+    assert (folder / "usr/include/stdio.h").exists() and not (folder / "dev/null").exists()
