@@ -27,6 +27,9 @@ SERVER = ("run.nodes=2", "run.rounds=1", "server.deadline_s=3600", *_PATIENT)
 # Steps enough that the power can be cut in the middle of a round
 MESH = ("run.nodes=3", f"run.rounds={RUN_ROUNDS}", "training.local_steps=60", "gossip.deadline_s=3600", *_PATIENT)
 SLOW = float(os.environ.get("EDGEGOSSIP_SMOKE_PATIENCE", "1"))  # on a busy machine: 4
+BOARD = os.environ.get(
+    "EDGEGOSSIP_SMOKE_BOARD", "raspberry-pi-4"
+)  # whose image it is; one of another kernel does not start as raspi3b
 
 
 def edgegossip(*arguments: str | Path) -> list[str]:
@@ -48,7 +51,7 @@ def settings(keys: tuple[str, ...]) -> list[str]:
 def build(work: Path, cache: Path) -> str:
     log = work / "build.log"
     with open(log, "w") as stream:
-        command = edgegossip("image", "build", "--board", "raspberry-pi-4", "-o", work / "base.img", "--cache", cache)
+        command = edgegossip("image", "build", "--board", BOARD, "-o", work / "base.img", "--cache", cache)
         if subprocess.run(command, stdout=stream, stderr=stream).returncode:
             raise Stopped(f"image build: {log.read_text().splitlines()[-1]}")
     said("image", "verify", work / "base.img", timeout_s=900)
@@ -73,7 +76,7 @@ def kits(work: Path, cache: Path) -> str:
     if not (fleet / "fleet.json").exists():
         said("fleet", "init", f"{fleet}")
         said("fleet", "add", "--fleet", fleet, *HELPERS)
-        said("fleet", "add", "--fleet", fleet, NAME, "--board", "raspberry-pi-4")
+        said("fleet", "add", "--fleet", fleet, NAME, "--board", BOARD)
     boards = ",".join((HELPERS[0], NAME))
     said(
         "fleet",
