@@ -143,8 +143,9 @@ def outcome(summary: dict[str, Any], data: RunData) -> dict[str, Any]:
 
 
 def table(lines: list[Line]) -> str:
-    head = "algorithm, boards and topology, codec, mean accuracy, min, max, restarted board, rounds missed, bits a value, seconds"
-    rows = [f"| {' | '.join(head.split(', '))} |", f"| {' | '.join(['---'] * 10)} |"]
+    rows = kept_lines.heading(
+        "algorithm, boards and topology, codec, mean accuracy, min, max, restarted board, rounds missed, bits a value, seconds"
+    )
     for line in lines:
         head = f"| `{line['algorithm']}` | {line['nodes']}, {line['topology']} | `{line['codec']}` |"
         if "failed" in line:

@@ -33,6 +33,12 @@ def write(out: Path, lines: Sequence[Line], title: str, script: str, text: str) 
     )
 
 
+def heading(columns: str) -> list[str]:
+    """The first two rows of a table in Markdown; `columns`: their names, with commas between them."""
+    names = columns.split(", ")
+    return [f"| {' | '.join(names)} |", f"| {' | '.join(['---'] * len(names))} |"]
+
+
 def exit_code(lines: Sequence[Line]) -> int:
     """1 when a line failed."""
     return int(any("failed" in line for line in lines))

@@ -75,8 +75,9 @@ def run(case: tuple[str, float, int, str], options: argparse.Namespace) -> Line:
 
 def table(lines: list[Line]) -> str:
     """A row for what is the same but for the precision."""
-    head = "algorithm, skew, left out, fp32, int8, int8 less fp32, bits a value, seconds fp32, seconds int8"
-    rows = [f"| {' | '.join(head.split(', '))} |", f"| {' | '.join(['---'] * 9)} |"]
+    rows = kept_lines.heading(
+        "algorithm, skew, left out, fp32, int8, int8 less fp32, bits a value, seconds fp32, seconds int8"
+    )
     for name, skew, left_out in itertools.product(ALGORITHMS, SKEWS, RATIOS):
         same = [n for n in lines if (n["algorithm"], n["skew"], n["left_out"]) == (name, skew, left_out)]
         of = {n["precision"]: n for n in same if "failed" not in n}
