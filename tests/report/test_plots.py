@@ -49,7 +49,7 @@ def test_the_title_says_what_was_run(run_dir):
 
 
 def test_a_run_of_one_round_without_evaluation_or_bytes_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
     folder = RunFolder.create(tmp_path, "x", "", {})
     folder.metrics("a", 0, {"train/loss": 1.0})
     folder.close()
@@ -57,7 +57,7 @@ def test_a_run_of_one_round_without_evaluation_or_bytes_is_drawn(tmp_path):
 
 
 def test_a_run_without_records_is_one_sentence(tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
     folder = RunFolder.create(tmp_path, "x", "", {})
     folder.close()
     with pytest.raises(DataError, match="no records to draw"):
@@ -65,7 +65,7 @@ def test_a_run_without_records_is_one_sentence(tmp_path):
 
 
 def test_more_classes_than_the_palette_has_colours():
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
     from edgegossip.report.style import class_colors
 
     assert [len(set(class_colors(n))) for n in (1, 2, 10, 11, 100)] == [1, 2, 10, 11, 100]

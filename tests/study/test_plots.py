@@ -67,7 +67,7 @@ def test_points_are_means_over_the_seeds_that_did_not_fail():
 
 
 def test_the_figures_are_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
     from matplotlib.image import imread
 
     points = product([("data.skew", [0.0, 0.5, 0.8, 0.9]), ("codec.name", ["fp32", "bf16"])])
@@ -85,7 +85,7 @@ def test_the_figures_are_drawn(tmp_path):
 
 
 def test_figures_without_data_are_left_out(tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
     cases = make_cases(Recipe(), Plan(), [{}])
     assert len(write_plots(tmp_path, cases, faked(cases, distances=()))) == 3
     assert write_plots(tmp_path, cases, faked(cases, state="failed")) == []
