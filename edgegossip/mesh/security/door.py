@@ -41,9 +41,9 @@ _RESET = b"\x01\0\0\0\0\0\0\0"  # struct linger: close at once
 
 
 class Door:
-    """Runs from construction until `close`. `admit` raises PeerError for who may not knock, `let_in` for who may not come in;
-    `context` gives the TLS context for each new connection, `answer` and `offered` serve knocks (see visitor.Host); `tell` takes
-    lines for the log.
+    """Listens from construction, and answers from `open` until `close`. `admit` raises PeerError for who may not knock, `let_in`
+    for who may not come in; `context` gives the TLS context for each new connection, `answer` and `offered` serve knocks (see
+    visitor.Host); `tell` takes lines for the log.
     """
 
     def __init__(
@@ -81,6 +81,9 @@ class Door:
         for source in (self._listener, self._bell, self._relay):
             self._selector.register(source, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name=f"door {self.address}", daemon=True)
+
+    def open(self) -> None:
+        """Answer who knocks, on a thread of its own. Apart from construction: what is called for them may need this door."""
         self._thread.start()
 
     def caller(self, local: str) -> Caller | None:

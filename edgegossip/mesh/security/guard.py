@@ -85,6 +85,7 @@ class Guard:
             offered=self._offered_at_door,
             tell=lambda caller, text: self._tell(_board(caller), printable(text, 400)),
         )
+        self._door.open()
         return self._door.address
 
     def close(self) -> None:

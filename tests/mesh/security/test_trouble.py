@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 import socket
+import threading
 
 import pytest
 
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import Notice
 from edgegossip.mesh.security import door
-from tests.mesh.security.support import LIMITS, dial, ended, others
-from tests.mesh.support import RUN, connect_all, wait_for
+from tests.mesh.security.support import LIMITS, dial, ended, knock_at, left, others
+from tests.mesh.support import PATIENCE_S, RUN, connect_all, wait_for
 
 
 class NoneLeft(socket.socket):
@@ -37,6 +38,24 @@ def test_a_descriptor_too_few_costs_one_connection_and_not_the_door(fleet, monke
         connect_all([a, b], ["a", "b"])
         assert NoneLeft.left == 0
         others(a, b)
+
+
+def test_who_knocks_while_the_board_starts_is_answered(fleet, monkeypatch):
+    """The listener's backlog has it before the board has finished its door."""
+    right, answers = door.Door.__init__, []
+
+    def slowly(self: door.Door, *arguments: object, **named: object) -> None:
+        right(self, *arguments, **named)
+        early.append(threading.Thread(target=lambda: answers.append(knock_at(fleet, fleet.of("c"), str(self.address)))))
+        early[0].start()
+        early[0].join(0.5)  # as long as it would take a thread that answers already
+
+    early: list[threading.Thread] = []
+    monkeypatch.setattr(door.Door, "__init__", slowly)
+    with GrpcTransport("b", RUN, limits=LIMITS, security=fleet.guard("b")) as b:
+        early[0].join(PATIENCE_S)
+        assert [answer.welcome for answer in answers] == [True]
+        assert not [e for e in left(b) if isinstance(e, Notice) and "trouble" in e.text]
 
 
 @pytest.mark.parametrize("where", ["_step", "_expire", "_accept"])
