@@ -1,11 +1,11 @@
 """A board's part in a run whose boards share the cores of one machine and yet do not slow each other down.
 
 A conductor (scale/netns/conductor.py) gives each board a turn to compute, and lets all of them send at the same moment.
-The board's clock is not the wall's. While it computes and encodes it goes by the CPU time of this process; while it
-waits for its turn it stands still; when it meets the others before they send, it is put on to the latest of them, which
-is time spent waiting; from then until the round is over, while bytes cross the network, it goes by the wall, or by a
-fraction of it if the conductor has slowed the network down by as much. So a round's parts are what they would be on a
-board with a core of its own.
+The board's clock is not the wall's. While it computes and encodes it goes by the CPU time of this process, or by so many
+times that as the conductor says; while it waits for its turn it stands still; when it meets the others before they send,
+it is put on to the latest of them, which is time spent waiting; from then until the round is over, while bytes cross the
+network, it goes by the wall, or by a fraction of it if the conductor has slowed the network down by as much. So a
+round's parts are what they would be on a board with a core of its own.
 
 Frames of an update leave together once everybody has one: that suits algorithms that go by rounds.
 """
@@ -81,6 +81,7 @@ class Pace:
         self.clock = Charged()
         self.rounds = RoundClock(self.clock.now_ns)
         self._holds = self._computed = False  # the turn, and with an update that is not sent yet
+        self._handling = 1.0  # so many times CPU seconds count once the update is there
         self._marks: dict[str, int] = {}
         self._sent: dict[str, list[int]] = {}  # to whom -> [frames, bytes, nanoseconds until the last was acknowledged]
         try:
@@ -103,13 +104,16 @@ class Pace:
         self._marks, self._sent = {}, {}
         answer = self._answer()
         self._holds = True
+        self._handling = answer["handling"]
         self.clock.by_cpu(answer["slower"])
-        self._marks |= {"round": round, "start": self.clock.now_ns()}
+        self._marks |= {"round": round, "start": self.clock.now_ns(), "update": -time.process_time_ns()}
 
     def computed(self) -> None:
         """The update is there; it is not sent before the others have theirs."""
         self._computed = True
         self._marks["computed"] = self.clock.now_ns()
+        self._marks["update"] += time.process_time_ns()
+        self.clock.by_cpu(self._handling)
 
     def leave(self) -> None:
         """Give up the turn with nothing to send."""

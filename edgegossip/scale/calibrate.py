@@ -5,16 +5,18 @@ operations of a step as `cost` counts them, over the seconds that it took. Codec
 distribution, one thread. Memory is copied from one array into another, larger than caches.
 
 Rates of one thread are by CPU time, which other processes do not lengthen much; those of all cores are by the clock on the wall:
-leave the machine alone meanwhile. Each figure is the best of several, as the machine can do it.
+leave the machine alone meanwhile. Training is the median of several updates, as it goes on for long; the other figures are the
+best of several, as the machine can do it.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -32,7 +34,7 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.profiling.environment import board_name, cpu_name
 from edgegossip.profiling.sensors.detect import detect, powers
 from edgegossip.recipe import Recipe, with_settings
-from edgegossip.scale import cost
+from edgegossip.scale import cost, played
 from edgegossip.scale.devices import DEFAULT, DeviceProfile
 from edgegossip.training.data import DataSet, Description, describe
 from edgegossip.training.data.base import Examples, InMemory
@@ -69,14 +71,19 @@ def calibrate(name: str, recipe: Recipe, link: LinkRate | None = None, note: Not
     Raises ConfigError for a recipe that cannot be built."""
     cores = len(os.sched_getaffinity(0))
     layout, step = cost.of_recipe(recipe)
-    flops, rates = counted(recipe, step), {}
+    flops, rates, spread = counted(recipe, step), {}, 0.0
     for precision in ("fp32", "int8"):
         for threads in dict.fromkeys((1, cores)):
             note(f"training, {precision}, {threads} threads")
             settings = {"training.precision": precision, "run.threads": threads, "run.nodes": 2}
-            rates[precision, threads] = training_rate(with_settings(recipe, settings), flops)
+            seconds = update_seconds(with_settings(recipe, settings), clock_of(threads))
+            rates[precision, threads] = _four(flops * recipe.training.local_steps / statistics.median(seconds))
+            spread = max(spread, played.spread_of(seconds)) if threads == 1 else spread
     note("codecs")
-    encode, decode = _codec_rates()
+    rates_of = codec_rates(CODECS)
+    encode, decode = (
+        {DEFAULT: min(r[k] for r in rates_of.values()), **{c: r[k] for c, r in rates_of.items()}} for k in (0, 1)
+    )
     note("memory")
     memory = _memory_rate()
     bits, link_source = _link(link)
@@ -97,11 +104,13 @@ def calibrate(name: str, recipe: Recipe, link: LinkRate | None = None, note: Not
         decode_bytes_per_s=decode,
         one_thread_flops=rates["fp32", 1],
         one_thread_int8_ops=rates["int8", 1],
+        update_spread=spread,
         power_sensors=tuple(sensor.name for sensor in powers(detect())),
         sources={
             **dict.fromkeys(("cores", "memory_bytes"), how),
             **dict.fromkeys(("fp32_flops", "int8_ops"), f"{training}, the better of {cores} threads and one"),
             **dict.fromkeys(("one_thread_flops", "one_thread_int8_ops"), f"{training}, one thread, CPU time"),
+            "update_spread": f"{training}, the wider one of fp32 and int8, one thread, CPU time, from the median deviation",
             "memory_bytes_per_s": f"{how}; {_COPIED_BYTES >> 20} MiB copied",
             **dict.fromkeys(
                 ("encode_bytes_per_s", "decode_bytes_per_s"), f"{how}; {VALUES} values, one thread, CPU time"
@@ -131,10 +140,9 @@ def counted(recipe: Recipe, step: cost.StepCost) -> float:
     return step.flops
 
 
-def training_rate(recipe: Recipe, step_flops: float) -> float:
-    """Operations/s of local updates at their fastest, by CPU time on one thread, and by the wall on several."""
-    clock = time.process_time if recipe.run.threads == 1 else time.perf_counter
-    return _four(step_flops * recipe.training.local_steps / min(update_seconds(recipe, clock)))
+def clock_of(threads: int) -> Callable[[], float]:
+    """CPU time of one thread, and the wall's of several."""
+    return time.process_time if threads == 1 else time.perf_counter
 
 
 def update_seconds(recipe: Recipe, clock: Callable[[], float]) -> list[float]:
@@ -174,19 +182,19 @@ def _timed(work: Callable[[], Any], clock: Callable[[], float], budget_s: float)
     return seconds
 
 
-def _codec_rates() -> tuple[dict[str, float], dict[str, float]]:
-    """float32 bytes/s into and out of each codec; the slowest stands for those that are not measured."""
+def codec_rates(names: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """float32 bytes/s into and out of each of these codecs, one thread."""
     layout = Layout.of([TensorSpec("w", (1024, VALUES // 1024))])
     x, ctx = in_layout(layout, 1), Ctx(key=1, round=0, loss=1.0, lr=0.1)
-    encode: dict[str, float] = {}
-    decode: dict[str, float] = {}
-    for name in CODECS:
+    rates: dict[str, tuple[float, float]] = {}
+    for name in names:
         codec = codecs.get(name)
         state = codec.init(layout)
         body, _ = codec.encode(x, state, ctx)
-        encode[name] = _four(x.nbytes / _best(partial(codec.encode, x, state, ctx), time.process_time, 1.0))
-        decode[name] = _four(x.nbytes / _best(partial(codec.decode, body, layout), time.process_time, 1.0))
-    return {DEFAULT: min(encode.values()), **encode}, {DEFAULT: min(decode.values()), **decode}
+        encode_s = _best(partial(codec.encode, x, state, ctx), time.process_time, 1.0)
+        decode_s = _best(partial(codec.decode, body, layout), time.process_time, 1.0)
+        rates[name] = _four(x.nbytes / encode_s), _four(x.nbytes / decode_s)
+    return rates
 
 
 def _memory_rate() -> float:

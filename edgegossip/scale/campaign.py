@@ -178,7 +178,7 @@ def _place(asked: Asked, folder: Path, results: Mapping[str, Mapping[str, Any]],
         return Boards(asked.boards, asked.listen, *asked.security, say)
     from edgegossip.scale.netns.run_cell import Netns
 
-    return Netns(folder / "runs", played.known_paces(results), say)
+    return Netns(folder / "runs", played.known(results), say)
 
 
 def _run_cell(place: Place, cell: Cell) -> dict[str, Any]:

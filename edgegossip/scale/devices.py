@@ -46,6 +46,8 @@ class DeviceProfile:
     decode_bytes_per_s: Mapping[str, float]
     one_thread_flops: float | None = None  # fp32_flops on one thread; None: an even share of the cores
     one_thread_int8_ops: float | None = None
+    # Standard deviation of a local update's seconds by their mean: the slowest board is waited for. None: nobody knows.
+    update_spread: float | None = None
     accelerator_flops: float | None = None  # as fp32_flops, on its GPU; None: nothing that trains
     power_sensors: tuple[str, ...] = ()  # what edgegossip.profiling.sensors finds on it
     sources: Mapping[str, str] = field(default_factory=dict)  # key -> where the number comes from
@@ -250,6 +252,13 @@ def _seconds(key: str, value: Any) -> float:
     return 0.0 if value == 0 and not isinstance(value, bool) else _positive(key, value)
 
 
+def _share(key: str, value: Any) -> float:
+    share = _seconds(key, value)
+    if share >= 1:
+        raise ConfigError(f"{key} = {value!r}: must be below 1")
+    return share
+
+
 def _count(key: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{key} = {value!r}: must be a whole number of at least 1")
@@ -297,6 +306,7 @@ _DEVICE: Mapping[str, Check] = {
     ),
     **dict.fromkeys(("one_thread_flops", "one_thread_int8_ops"), _positive),
     **dict.fromkeys(("encode_bytes_per_s", "decode_bytes_per_s"), _table_of(_positive)),
+    "update_spread": _share,
     "power_sensors": _texts,
     "sources": _table_of(_text),
 }

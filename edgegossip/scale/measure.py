@@ -4,7 +4,8 @@ Seconds are those of an epoch: the mean over the counted rounds and over the boa
 T is the sum of compute (Cp), encode (En), transmit (Tx), decode and wait; evaluations and what boards write down
 ("other") are none of it. Tx is the time in which a board has frames on the way that are not acknowledged; wait is what
 comes after that, and before it the time until the slowest board has computed. Where all begin to send at the same moment
-(`barriers`), what comes after that is Tx as well: then a board waits for frames that are on the way to it. Beside the
+(`barriers`), what comes after that is Tx as well, until the last board has what it needs (`late`): then a board waits while
+frames of the round are on the link, its own or others'. Beside the
 means stand the parts of the board that waits least: what holds it up is what holds up the run, and the others wait for it.
 """
 
@@ -19,7 +20,7 @@ from edgegossip.types import NodeId, Round
 
 PARTS = {"cp_s": "compute", "en_s": "encode", "tx_s": "transmit", "de_s": "decode", "wait_s": "wait"}
 Row = dict[str, Any]
-Barriers = Mapping[tuple[NodeId, Round], float]  # seconds that a board waited in a round before all began to send
+Barriers = Mapping[tuple[NodeId, Round], float]  # seconds of a board in a round
 
 
 def of_records(
@@ -28,10 +29,12 @@ def of_records(
     boards: Sequence[str],
     first: int = WARM_UP,
     barriers: Barriers | None = None,
+    late: Barriers | None = None,
 ) -> tuple[Row, list[list[float | None]]]:
     """The row without what compares it with others, and the curve: [seconds, bytes sent by all, training loss] a round; null
     for a loss or bits that nobody has told. Raises ValueError when a board has told nothing of a counted round, or not all
-    of its parts. `first`: round from which on they count."""
+    of its parts. `first`: round from which on they count. `barriers`: what a board waited before all began to send; `late`: from
+    its own end of a round to the last board's."""
     rounds = cell.recipe.run.rounds
     by_round: dict[int, dict[str, MetricsRecord]] = {}
     for record in records:
@@ -41,7 +44,7 @@ def of_records(
         if missing := [name for name in boards if name not in by_round.get(step, {})]:
             raise ValueError(f"round {step} was not finished by {', '.join(missing)}")
     counted = [record for step in range(first, rounds) for record in by_round[step].values()]
-    own = {name: _parts(cell, [r for r in counted if r.node == name], barriers) for name in boards}
+    own = {name: _parts(cell, [r for r in counted if r.node == name], barriers, late or {}) for name in boards}
     row: Row = {key: sum(parts[key] for parts in own.values()) / len(own) for key in PARTS}
     row["t_s"] = sum(row.values())
     row["slowest"] = slowest(own)
@@ -55,12 +58,13 @@ def of_records(
     return row, _curve(by_round, first, rounds)
 
 
-def _parts(cell: Cell, records: Sequence[MetricsRecord], barriers: Barriers | None) -> dict[str, float]:
-    """One board's, seconds of an epoch."""
+def _parts(cell: Cell, records: Sequence[MetricsRecord], barriers: Barriers | None, late: Barriers) -> dict[str, float]:
+    """One board's, seconds of an epoch. A board that is through before others are waits for them in its next round."""
     parts = {key: cell.epoch_rounds * (_mean(records, f"time/{part}_s") or 0.0) for key, part in PARTS.items()}
     if barriers is None:
         return parts
     before = [min(barriers.get((r.node, r.step), 0.0), r.number("time/wait_s") or 0.0) for r in records]
+    before = [s - min(s, late.get((r.node, r.step - 1), 0.0)) for s, r in zip(before, records, strict=True)]
     wait_s = cell.epoch_rounds * sum(before) / len(before)
     return parts | {"tx_s": parts["tx_s"] + parts["wait_s"] - wait_s, "wait_s": wait_s}
 

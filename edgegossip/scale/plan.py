@@ -91,7 +91,7 @@ class Case:
         works = [self._work(board, up.codec, faster) for board in self.boards]
         if not self.server:
             sends = tuple(tuple(Message(s, r, up.message_bytes) for s, r in edges) for edges in self.messages)
-            return gossip_round(works, lambda round: sends[round % len(sends)], link, 4 * max(2, len(sends)))
+            return gossip_round(works, lambda round: sends[round % len(sends)], link, len(sends))
         down = down or up
         fast = min(works, key=lambda work: work.decode_s)
         size_bytes = 4 * self.layout.size
@@ -121,6 +121,7 @@ class Case:
             work.encode_s / by,
             work.decode_s / by,
             work.link_bits_per_s * faster.get(f"link:{board.name}", 1.0),
+            spread=work.spread,
         )
 
 

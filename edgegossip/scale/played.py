@@ -11,23 +11,42 @@ import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgegossip import recipe as recipes
 from edgegossip.launch.nursery import environment_of
 from edgegossip.recipe import Recipe
-from edgegossip.scale.devices import load_device
+from edgegossip.scale.devices import DeviceProfile, load_device
 from edgegossip.types import HostError
 
 BOARD = "raspberry-pi-4"  # who is played where nobody says which board
 _TIMEOUT_S = 300.0
+_HANDLED = ("fp32", "4-bit-elastiquant", "e-elastiquant", "co3")  # codecs from memory's speed to entropy coding
+_LAST = 4  # rounds by which the pace of boards is kept
 
 
-def slower_than_here(recipe: Recipe, device: str) -> float:
-    """So many CPU seconds of that board for one of this machine: operations a second of the recipe's own local updates, measured
-    here and now, over those of the board's profile on as many threads. Measured as boards are played, in processes on all cores
-    at a time, which share caches and memory. Takes some seconds.
+@dataclass(frozen=True, slots=True)
+class Played:
+    """How boards are played."""
+
+    slower: float = 1.0  # so many CPU seconds of a board for one here while it computes
+    handling: float = 1.0  # the same while it encodes, or does anything else with messages
+    update_s: float | None = None  # what a local update takes the board by its profile; None: what `slower` makes of it
+
+    def slower_after(self, updates_s: Sequence[float], boards: int) -> float:
+        """For the next round, after local updates that took so many CPU seconds here, the newest last. What a core of this
+        machine does in a second changes by the minute where the machine is a virtual one, and the boards' does not."""
+        last = updates_s[-_LAST * boards :]
+        if self.update_s is None or not last:
+            return self.slower
+        return self.update_s / statistics.median(last)
+
+
+def of_profile(recipe: Recipe, device: str) -> Played:
+    """A board of that profile. Computing: operations a second of the recipe's own local updates, measured here and now, over
+    those of the profile on as many threads. Measured as boards are played, in processes on all cores at a time, which share
+    caches and memory. Takes some seconds.
 
     Raises ConfigError for an unknown profile or a model without a product that is counted, HostError when it could not be
     measured."""
@@ -36,7 +55,30 @@ def slower_than_here(recipe: Recipe, device: str) -> float:
     profile = load_device(device)
     operations = calibrate.counted(recipe, cost.of_recipe(recipe)[1]) * recipe.training.local_steps
     there_s = operations / profile.training_rate(recipe.training.precision, recipe.run.threads)
-    return there_s / statistics.mean(_seconds_here(recipe))
+    slower = there_s / statistics.mean(_seconds_here(recipe))
+    return Played(slower, handling_of(profile, rates_here()), there_s)
+
+
+def handling_of(profile: DeviceProfile, rates: Mapping[str, tuple[float, float]]) -> float:
+    """So many CPU seconds of that board for one here while messages are made and taken in: the median over codecs of what this
+    machine encodes and decodes in a second, `rates`, over what the profile says. `rates`: by codec, as calibrate.codec_rates
+    gives them."""
+    encode = [here / profile.encode_rate(name) for name, (here, _) in rates.items()]
+    return statistics.median(encode + [here / profile.decode_rate(name) for name, (_, here) in rates.items()])
+
+
+def spread_of(seconds: Sequence[float]) -> float:
+    """Standard deviation by the mean, as the median deviation from the median gives it (Rousseeuw, Croux 1993: by 1.4826 of a
+    normal law), which a single interruption does not change."""
+    middle = statistics.median(seconds)
+    return round(min(0.99, 1.4826 * statistics.median([abs(s - middle) for s in seconds]) / middle), 4)
+
+
+def rates_here() -> dict[str, tuple[float, float]]:
+    """What `handling_of` compares profiles with. Takes some seconds; imports torch."""
+    from edgegossip.scale import calibrate
+
+    return calibrate.codec_rates(_HANDLED)
 
 
 def _seconds_here(recipe: Recipe) -> Sequence[float]:
@@ -71,12 +113,12 @@ def pace_key(how: Mapping[str, Any]) -> str:
     return f"{how['profiles']} {how['workload']}" if "profiles" in how and "workload" in how else ""
 
 
-def known_paces(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+def known(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Played]:
     """Of finished cells, by their `pace_key`: a run that goes on plays the same boards, whatever this machine does now."""
     return {
-        key: r["row"]["slower"]
+        key: Played(**r["row"]["played"])
         for r in results.values()
-        if r.get("state") == "done" and (key := pace_key(r["how"])) and "slower" in r["row"]
+        if r.get("state") == "done" and (key := pace_key(r["how"])) and "played" in r["row"]
     }
 
 

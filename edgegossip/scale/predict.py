@@ -7,19 +7,24 @@ answers; the coordinator decodes the answers as they come.
 
 The parts are those of `profiling.records.PARTS` and add up to the round: blocked time is `transmit` while a message of one's
 own is under way, `wait` after that. What they are calculated from is modelled, so everything here is labelled modelled where it
-is shown. Deviations: no retransmission, no deadline, no asynchronous algorithm (`ad-psgd`), every board's rounds cost the same.
+is shown. Deviations: no retransmission, no deadline, no asynchronous algorithm (`ad-psgd`); from
+round to round only computing varies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from edgegossip.scale.devices import DeviceProfile, LinkProfile
 from edgegossip.scale.timeline import Timeline
-from edgegossip.types import LocalError
+from edgegossip.types import LocalError, Round
 
-ROUNDS = 8  # simulated; the first half only fills the pipe
+_FILL = 4  # rounds that only fill the pipe
+_EVEN, _UNEVEN = 4, 20  # rounds that count; where computing does not take equally long every time
+_MOST_SPREAD = 3.0  # standard deviations
 VALUE_BYTES = 4
 
 
@@ -32,6 +37,7 @@ class BoardWork:
     decode_s: float  # of one message
     link_bits_per_s: float  # of its own interface, each way
     other_s: float = 0.0  # evaluation, records, the machinery around a round
+    spread: float = 0.0  # of compute_s from round to round: its standard deviation by its mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +84,25 @@ def work_of(
         decode_s=size_bytes / device.decode_rate(codec),
         link_bits_per_s=device.link_bits_per_s,
         other_s=other_s,
+        spread=device.update_spread or 0.0,
     )
 
 
 def gossip_rounds(
-    works: Sequence[BoardWork], messages: Messages, link: LinkProfile, rounds: int = ROUNDS
+    works: Sequence[BoardWork], messages: Messages, link: LinkProfile, rounds: int
 ) -> tuple[tuple[RoundParts, ...], ...]:
     """[round][board] of so many rounds from a standing start. Raises LocalError for a message from or to nobody."""
     return _Gossip(works, [tuple(messages(r)) for r in range(rounds)], link).run()
 
 
 def gossip_round(
-    works: Sequence[BoardWork], messages: Messages, link: LinkProfile, rounds: int = ROUNDS
+    works: Sequence[BoardWork], messages: Messages, link: LinkProfile, period: int = 1
 ) -> tuple[RoundParts, ...]:
-    """[board] of a round once the run is under way: the mean over the second half of the simulated rounds."""
-    played = gossip_rounds(works, messages, link, rounds)
-    return _mean(played[rounds // 2 :])
+    """[board] of a round once the run is under way: the mean over rounds that are simulated after those that fill the pipe.
+    `period`: after so many rounds the messages are as before."""
+    fill = -(-_FILL // period) * period
+    counted = -(-_counted(works) // period) * period
+    return _mean(gossip_rounds(works, messages, link, fill + counted)[fill:])
 
 
 def server_round(
@@ -105,7 +114,15 @@ def server_round(
 ) -> tuple[RoundParts, ...]:
     """[board, ..., coordinator]: one round through a coordinator, which nobody begins before all answers of the last one are
     in. A board's `decode_s` is of what comes down; the coordinator's of one answer, its `encode_s` of what goes down."""
-    return _Server(works, coordinator, down_bytes, up_bytes, link).run()
+    played = []
+    for round in range(_counted(works)):
+        drawn = [replace(w, compute_s=w.compute_s * _drawn(w.spread, k, round)) for k, w in enumerate(works)]
+        played.append(_Server(drawn, coordinator, down_bytes, up_bytes, link).run())
+    return _mean(played)
+
+
+def _counted(works: Sequence[BoardWork]) -> int:
+    return _UNEVEN if any(work.spread for work in works) else _EVEN
 
 
 def round_seconds(parts: Sequence[RoundParts]) -> float:
@@ -124,6 +141,7 @@ class _Board:
     taking: bool = False  # busy with a message
     inbox: list[int] = field(default_factory=list)  # rounds of messages that have come and are not taken in
     taken: dict[int, int] = field(default_factory=dict)  # round -> messages taken in
+    compute_s: float = 0.0
     under_way: int = 0
     blocked_s: float | None = None  # since when it is
     transmit_s: float = 0.0
@@ -154,7 +172,8 @@ class _Gossip:
         board, work, now_s = self._boards[index], self._works[index], self._line.now_s
         board.began_s, board.sending = now_s, False
         board.transmit_s = board.wait_s = board.decode_s = 0.0
-        self._line.at(now_s + work.other_s + work.compute_s + work.encode_s, lambda: self._hand_over(index))
+        board.compute_s = work.compute_s * _drawn(work.spread, index, board.round)
+        self._line.at(now_s + work.other_s + board.compute_s + work.encode_s, lambda: self._hand_over(index))
 
     def _hand_over(self, index: int) -> None:
         board = self._boards[index]
@@ -214,7 +233,7 @@ class _Gossip:
         board.taken.pop(board.round, None)
         self._parts[index].append(
             RoundParts(
-                work.compute_s,
+                board.compute_s,
                 work.encode_s,
                 board.transmit_s,
                 board.decode_s,
@@ -292,6 +311,14 @@ class _Server:
             coordinator.other_s,
             end_s,
         )
+
+
+def _drawn(spread: float, board: int, round: Round) -> float:
+    """A factor on that round's computing, of mean 1 and this standard deviation: normal, cut off. Equal for equal arguments."""
+    if not spread:
+        return 1.0
+    drawn = np.random.default_rng([board, round]).standard_normal()
+    return max(0.05, 1.0 + spread * min(max(drawn, -_MOST_SPREAD), _MOST_SPREAD))
 
 
 def _mean(played: Sequence[Sequence[RoundParts]]) -> tuple[RoundParts, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 from edgegossip.node.pace import Charged, Pace  # noqa: E402
 from edgegossip.scale.netns.conductor import Conductor, Exchange, dilation_after  # noqa: E402
 from edgegossip.scale.netns.run_cell import first_settled  # noqa: E402
+from edgegossip.scale.played import Played  # noqa: E402
 from edgegossip.types import HostError, RunError  # noqa: E402
 
 
@@ -110,6 +112,30 @@ def test_one_computes_at_a_time_and_all_send_together(tmp_path: Path) -> None:
     assert len(conductor.score.exchanges) == 3 and len(conductor.score.marks) == 9
     last = [m for m in conductor.score.marks if m["round"] == 2]
     assert len({m["go"] for m in last}) == 1 and all(m["ready"] <= m["go"] <= m["done"] for m in last)
+
+
+def test_an_update_and_what_is_done_with_messages_count_as_the_boards_would_take_for_them(tmp_path: Path) -> None:
+    """The local update takes what the profile says once one has been seen; all else so many times what it takes here."""
+    spans: list[tuple[int, int]] = []
+    with Conductor(tmp_path / "pace", 1, 1, Wire(), Played(1.0, 0.0, update_s=50.0)) as conductor:
+        pace = Pace(tmp_path / "pace", "b")
+        for round in range(6):
+            pace.turn(round)
+            start = pace.clock.now_ns()
+            sum(range(3_000_000))
+            pace.computed()
+            done = pace.clock.now_ns()
+            sum(range(3_000_000))
+            spans.append((done - start, pace.clock.now_ns() - done))
+            pace.meet()
+        pace.turn(-1)
+        pace.leave()
+    took = [mark["update"] for mark in conductor.score.marks]
+    for round, (updated, handled) in enumerate(spans):
+        seen = took[max(1, round - 4) : round]  # the first one only warms up
+        slower = 50e9 / statistics.median(seen) if seen else 1.0
+        assert updated == pytest.approx(slower * took[round], rel=0.05), round
+        assert handled == 0
 
 
 def test_a_board_that_dies_is_not_waited_for(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ tables and plots.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -132,14 +133,15 @@ def test_a_run_that_goes_on_plays_the_boards_as_before(tmp_path: Path) -> None:
     def how(*settings: str, **more: Any) -> dict[str, Any]:
         return dict(campaign.plan(_asked(tmp_path, settings=settings, **more))[1][0].how)
 
-    line = {"state": "done", "how": how(), "row": {"slower": 51.5}}
-    known = played.known_paces({"cell": line})
-    assert known == {played.pace_key(how("run.seed=7", "data.skew=0.5", rate="50mbit")): 51.5}
+    boards = played.Played(51.5, 8.0, 0.25)
+    line = {"state": "done", "how": how(), "row": {"played": asdict(boards)}}
+    known = played.known({"cell": line})
+    assert known == {played.pace_key(how("run.seed=7", "data.skew=0.5", rate="50mbit")): boards}
     others = ("training.precision=int8", "run.threads=2", "training.batch_size=64", "model.name=resnet32")
     assert not any(played.pace_key(how(other)) in known for other in others)
     assert played.pace_key(how(device="raspberry-pi-5")) not in known
-    assert played.known_paces({"cell": line | {"state": "failed"}}) == {}
-    assert played.known_paces({"cell": line | {"how": how(slower=2.0)}}) == {}
+    assert played.known({"cell": line | {"state": "failed"}}) == {}
+    assert played.known({"cell": line | {"how": how(slower=2.0)}}) == {}
 
 
 def test_the_table_says_which_boards_were_played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -161,8 +163,26 @@ def test_a_slower_profile_is_played_slower(tmp_path: Path) -> None:
     text = (Path(devices.__file__).parents[2] / "devices" / "raspberry-pi-4.toml").read_text()
     slow = tmp_path / "slow.toml"
     slow.write_text(text.replace("fp32_flops = 8_000_000_000", "fp32_flops = 800_000_000"))
-    fast, ten_times = played.slower_than_here(recipe, "raspberry-pi-4"), played.slower_than_here(recipe, str(slow))
-    assert fast > 0.5 and 3.0 < ten_times / fast < 30.0
+    fast, ten_times = played.of_profile(recipe, "raspberry-pi-4"), played.of_profile(recipe, str(slow))
+    assert fast.slower > 0.5 and 3.0 < ten_times.slower / fast.slower < 30.0
+    assert fast.update_s is not None and ten_times.update_s == pytest.approx(10 * fast.update_s)
+    assert 0.2 < ten_times.handling / fast.handling < 5.0  # of the same profile's rates of codecs
+
+
+def test_boards_keep_the_pace_of_their_profile_whatever_a_core_here_does() -> None:
+    boards = played.Played(50.0, 8.0, update_s=2.0)
+    assert boards.slower_after([], 2) == 50.0
+    assert boards.slower_after([0.04, 0.05], 2) == pytest.approx(2.0 / 0.045)
+    assert boards.slower_after([0.01] * 100 + [0.1] * 8, 2) == pytest.approx(20.0)  # four rounds of two boards
+    assert played.Played(50.0).slower_after([0.04, 0.05], 2) == 50.0  # nobody said what an update takes
+
+
+def test_messages_are_handled_as_the_profile_encodes_and_decodes() -> None:
+    profile = devices.load_device("raspberry-pi-4")
+    rates = {name: (8 * profile.encode_rate(name), 4 * profile.decode_rate(name)) for name in ("fp32", "co3")}
+    assert played.handling_of(profile, rates) == pytest.approx(6.0)
+    rates["e-elastiquant"] = (9 * profile.encode_rate("e-elastiquant"), 9 * profile.decode_rate("e-elastiquant"))
+    assert played.handling_of(profile, rates) == pytest.approx(8.0)
 
 
 def test_batches_that_are_timed_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:

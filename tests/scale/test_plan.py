@@ -147,6 +147,21 @@ def test_where_all_send_at_once_waiting_after_that_is_for_the_link() -> None:
     assert row["t_s"] == pytest.approx(plain["t_s"]) and plain["wait_s"] == pytest.approx(1.8)
 
 
+def test_the_link_is_busy_until_the_last_board_has_what_it_needs() -> None:
+    """Board-1 is through 0.15 s before the last one each time: of what it waits for before the next round is sent so much is the
+    link's. Board-2 is through early, and the last to be ready."""
+    (cell,) = cells.make_cells(BASE, schemes.parse("sgd"), (4,), "netns", HOW, 18432, 3)
+    boards = [f"board-{k}" for k in range(4)]
+    barriers = {(name, s): 0.0 if name == "board-2" else 0.2 for s in range(9) for name in boards}
+    late = {("board-1", s): 0.15 for s in range(9)} | {("board-2", s): 0.15 for s in range(9)}
+    records = _records(cell, 2.0, 1.0)
+    before, _ = measure.of_records(cell, records, boards, barriers=barriers)
+    row, _ = measure.of_records(cell, records, boards, barriers=barriers, late=late)
+    assert row["tx_s"] - before["tx_s"] == pytest.approx(9 * 0.15 / 4)
+    assert row["wait_s"] == pytest.approx(before["wait_s"] - 9 * 0.15 / 4)
+    assert row["t_s"] == pytest.approx(before["t_s"])
+
+
 def test_a_cell_in_which_the_machine_was_busy_makes_no_scheme_better() -> None:
     """What boards compute is the same in all schemes."""
     parts = {"en_s": 1.0, "tx_s": 1.0, "de_s": 0.0, "wait_s": 0.0, "devices": 4}

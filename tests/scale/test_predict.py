@@ -59,6 +59,21 @@ def test_everybody_waits_for_the_slowest_in_the_end():
     assert parts[1].wait_s == pytest.approx(0.9, rel=1e-2) and parts[0].wait_s == pytest.approx(0.0, abs=1e-3)
 
 
+@pytest.mark.parametrize("boards", [2, 7, 18])
+def test_boards_that_do_not_always_take_equally_long_wait_for_the_slowest(boards):
+    """Of everybody sending everybody nobody begins before the slowest has computed: the mean greatest of n normal values."""
+    everybody = [Message(a, b, 10) for a in range(boards) for b in range(boards) if a != b]
+    works = [BoardWork(1.0, 0.0, 0.0, 1e9, spread=0.05)] * boards
+    parts = gossip_round(works, lambda _: everybody, SWITCH)
+    greatest = {2: 0.564, 7: 1.352, 18: 1.820}[boards]
+    waited = sum(p.wait_s + p.transmit_s for p in parts) / boards
+    assert waited == pytest.approx(0.05 * greatest, rel=0.2)
+    assert sum(p.compute_s for p in parts) / boards == pytest.approx(1.0, rel=0.02)
+    assert parts == gossip_round(works, lambda _: everybody, SWITCH)
+    *served, _ = server_round(works, BoardWork(0, 0, 0, 1e9), 10, 10, SWITCH)
+    assert served[0].round_s == pytest.approx(1 + 0.05 * greatest, rel=0.02)
+
+
 def test_a_server_round_is_down_and_up_through_one_interface():
     works = [BoardWork(0.5, 0.1, 0.05, 1e9)] * 4
     coordinator = BoardWork(0.0, 0.2, 0.01, 8e6)
@@ -94,4 +109,4 @@ def test_work_comes_from_the_profile():
 
 def test_a_message_to_nobody_is_refused():
     with pytest.raises(LocalError, match="not between two of 2 boards"):
-        gossip_rounds([BoardWork(0, 0, 0, 1e6)] * 2, lambda _: [Message(0, 2, 1)], SWITCH)
+        gossip_rounds([BoardWork(0, 0, 0, 1e6)] * 2, lambda _: [Message(0, 2, 1)], SWITCH, 1)

@@ -1,8 +1,9 @@
 """A cell on a virtual clock. Every figure that comes out of it is modelled.
 
 What goes in: the CPU seconds of one local update, of encoding a round's messages and of taking one in, measured here and now with
-the recipe's own workload, algorithm and codec (or what a board's profile says in their place), the sizes of the real frames, and
-the rate of the link. `predict` plays rounds with it.
+the recipe's own workload, algorithm and codec, the sizes of the real frames, and the rate of the link. Boards with a profile take
+for an update what it says, and with messages so many times what it takes here (`played.handling_of`). `predict` plays rounds
+with it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from edgegossip import codecs, training
 from edgegossip.layout import Layout
 from edgegossip.node.spec import default_members, make_algorithm
 from edgegossip.recipe import Recipe, essence
-from edgegossip.scale import measure, predict
+from edgegossip.scale import measure, played, predict
 from edgegossip.scale.cells import Cell
 from edgegossip.scale.devices import DeviceProfile, LinkProfile, devices_of, load_device, load_fleet
 from edgegossip.scale.model import frames
@@ -48,6 +49,7 @@ class Model:
         self._fleet = load_fleet(fleet) if fleet else None
         self._device = load_device(device) if device else None
         self._updates: dict[str, Update] = {}
+        self._rates: dict[str, tuple[float, float]] = {}  # of codecs here, where profiles are compared with them
 
     def check(self, cell: Cell) -> None:
         training.check(cell.recipe)
@@ -84,7 +86,7 @@ class Model:
     ) -> tuple[Sequence[predict.RoundParts], dict[str, Any]]:
         found = frames.measure(cell.recipe, update.layout, update.local, update.initial)
         works = self._works(cell, update, found.encode_s, found.decode_s, interface_bps)
-        parts = predict.gossip_round(works, found.of_round, link)
+        parts = predict.gossip_round(works, found.of_round, link, len(found.rounds))
         sizes = {"payload": found.payload_bytes, "overhead": found.overhead_bytes}
         sizes["link"] = sum(m.size_bytes for m in found.rounds[0])
         return parts, {"round_bytes": sizes, "bits_per_value": found.bits_per_value}
@@ -111,6 +113,8 @@ class Model:
             return [work] * cell.devices
         profiles: Sequence[DeviceProfile]
         profiles = [self._device] * cell.devices if self._device else devices_of(self._fleet, cell.devices)  # type: ignore[arg-type]
+        self._rates = self._rates or played.rates_here()
+        handling = {profile.name: played.handling_of(profile, self._rates) for profile in profiles}
         return [
             replace(
                 predict.work_of(
@@ -122,6 +126,8 @@ class Model:
                     threads=cell.recipe.run.threads,
                     accelerated=self._fleet is not None and self._fleet.accelerated,
                 ),
+                encode_s=encode_s * handling[profile.name],
+                decode_s=decode_s * handling[profile.name],
                 link_bits_per_s=min(profile.link_bits_per_s, interface_bps),
             )
             for profile in profiles

@@ -12,7 +12,8 @@ factor and the boards' clocks with it, so that relative to the network every boa
 al., "To infinity and beyond: time-warped network emulation", NSDI 2006).
 
 The same way boards are played that are slower than a core of this machine: processor time counts so many times, and the
-network is as much faster as the clocks.
+network is as much faster as the clocks. Of boards that have a profile it is kept at what makes the median of the last local
+updates as long as the profile says (played.py).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from edgegossip.scale.played import Played
 from edgegossip.types import NodeId
 
 PATIENCE_S = 900.0  # nobody says a word for so long: something hangs, and the run is ended
@@ -87,13 +89,13 @@ class Score:
 class Conductor:
     """One run's. A context manager; everything happens on a thread of its own."""
 
-    def __init__(self, path: Path, boards: int, cores: int, network: Shaped, slower: float = 1.0) -> None:
-        """`path`: of the socket that boards connect to. `cores`: so many compute at a time. `slower`: so many seconds of its
-        own a board takes for what takes this machine's core one."""
+    def __init__(self, path: Path, boards: int, cores: int, network: Shaped, played: Played = Played()) -> None:
+        """`path`: of the socket that boards connect to. `cores`: so many compute at a time."""
         self.path, self.score = path, Score()
         self._boards, self._cores, self._network = boards, cores, network
-        self._slower, self._dilation = slower, 1.0 / slower
-        if slower != 1.0:
+        self._played, self._slower, self._dilation = played, played.slower, 1.0 / played.slower
+        self._updates_s: list[float] = []  # CPU seconds of the boards' local updates, the newest last
+        if played.slower != 1.0:
             network.slow_down(self._dilation)
         self._live: list[_Board] = []
         self._came = 0
@@ -173,6 +175,8 @@ class Conductor:
                 self._turns.append(board)
                 if said["marks"].get("round", -1) >= 0:
                     self.score.marks.append({"node": board.name, **said["marks"], "sent": said["sent"]})
+                    if said["marks"]["round"] > 0:  # the first one warms up
+                        self._updates_s.append(1e-9 * said["marks"]["update"])
             case "meet":
                 board.state, board.now_ns = "ready", said["now_ns"]
             case "leave":
@@ -193,11 +197,12 @@ class Conductor:
                 _tell(board, {"now_ns": to_ns, "dilation": self._dilation})
         elif "exchanging" not in states:
             self._end_exchange()
+            self._slower = self._played.slower_after(self._updates_s, self._boards)
             self._turns = [board for board in self._turns if board in self._live]
             while self._turns and sum(b.state == "computing" for b in self._live) < self._cores:
                 board = self._turns.pop(0)
                 board.state = "computing"
-                _tell(board, {"slower": self._slower})
+                _tell(board, {"slower": self._slower, "handling": self._played.handling})
 
     def _end_exchange(self) -> None:
         if self._began is None:

@@ -25,7 +25,7 @@ from edgegossip.scale.cells import WARM_UP, Cell
 from edgegossip.scale.netns.access_point import AccessPoint
 from edgegossip.scale.netns.conductor import Conductor, Exchange, Score
 from edgegossip.scale.netns.namespaces import check_host
-from edgegossip.scale.played import pace_key, slower_than_here
+from edgegossip.scale.played import Played, of_profile, pace_key, spread_of
 from edgegossip.types import ConfigError, RunError
 
 # While boards exchange the cores are busier, and the link less full, than this: the machine is in the way then, not the link.
@@ -45,9 +45,11 @@ def check(cell: Cell) -> None:
     preflight(cell.recipe, default_members(cell.devices))
 
 
-def run_cell(cell: Cell, runs_dir: Path, nursery: Nursery | None = None, slower: float | None = None) -> dict[str, Any]:
+def run_cell(
+    cell: Cell, runs_dir: Path, nursery: Nursery | None = None, played: Played | None = None
+) -> dict[str, Any]:
     """Its row and what the plots need; the run folder stays. `nursery`: where boards come from, if it is there
-    already. `slower`: than a core of this machine boards are, if the cell does not say it. Raises RunError when boards were
+    already. `played`: what boards are like, if the cell does not say it. Raises RunError when boards were
     lost, HostError."""
     check(cell)
     members = default_members(cell.devices)
@@ -55,12 +57,13 @@ def run_cell(cell: Cell, runs_dir: Path, nursery: Nursery | None = None, slower:
     run_id = secrets.token_bytes(RUN_ID_BYTES)
     folder.write_run(run_id, members)
     cores = max(1, len(os.sched_getaffinity(0)) // cell.recipe.run.threads)
-    slower = slower or cell.how["slower"]
+    if played is None:
+        played = Played(cell.how["slower"], cell.how["slower"])
     try:
         with (
             AccessPoint(cell.devices, cell.how["rate_bps"], cell.how["link"]) as network,
             tempfile.TemporaryDirectory(prefix="edgegossip-") as temporary,
-            Conductor(Path(temporary) / "pace", cell.devices, cores, network, slower) as conductor,
+            Conductor(Path(temporary) / "pace", cell.devices, cores, network, played) as conductor,
             closing(Tee(folder)) as sink,
         ):
             places = {name: k for k, name in enumerate(members, 1)}
@@ -80,7 +83,7 @@ def run_cell(cell: Cell, runs_dir: Path, nursery: Nursery | None = None, slower:
             name, why = next(iter(lost.items()))
             raise RunError(f"lost {len(lost)} of {cell.devices} boards, first {name}: {why}")
         result = _result(cell, folder, conductor.score, cores)
-        result["row"]["slower"] = slower
+        result["row"] |= {"slower": played.slower, "played": asdict(played)}
         return result
     finally:
         folder.close()
@@ -93,9 +96,10 @@ def _result(cell: Cell, folder: RunFolder, score: Score, cores: int) -> dict[str
     members = default_members(cell.devices)
     first = first_settled(score.exchanges[: cell.recipe.run.rounds])
     try:
-        row, curve = measure.of_records(cell, data.metrics(), members, first, _barriers(score))
+        row, curve = measure.of_records(cell, data.metrics(), members, first, _barriers(score), _late(score))
     except ValueError as error:
         raise RunError(str(error)) from None
+    row["update_spread"] = _spread(score, first)
     row["accuracy"] = summary["accuracy"]["mean"]
     exchanges = score.exchanges[first:]
     seconds, carried = sum(e.charged_s for e in exchanges), sum(e.carried_bytes for e in exchanges)
@@ -118,8 +122,23 @@ def _result(cell: Cell, folder: RunFolder, score: Score, cores: int) -> dict[str
     }
 
 
+def _spread(score: Score, first: int) -> float:
+    """Of the boards' local updates, as a profile has it."""
+    return spread_of([mark["update"] for mark in score.marks if mark["round"] >= first])
+
+
 def _barriers(score: Score) -> measure.Barriers:
     return {(mark["node"], mark["round"]): 1e-9 * (mark["go"] - mark["ready"]) for mark in score.marks if "go" in mark}
+
+
+def _late(score: Score) -> measure.Barriers:
+    """What passed on the boards' clocks from a board's own end of a round to that of the last one."""
+    return {
+        (mark["node"], mark["round"]): max(0.0, exchange.charged_s - 1e-9 * (mark["done"] - mark["go"]))
+        for round, exchange in enumerate(score.exchanges)
+        for mark in score.marks
+        if mark["round"] == round and "go" in mark and "done" in mark
+    }
 
 
 def first_settled(exchanges: Sequence[Exchange]) -> int:
@@ -147,7 +166,7 @@ class Netns:
     `played.pace_key`."""
 
     def __init__(
-        self, runs_dir: Path, paces: Mapping[str, float] | None = None, say: Callable[[str], None] = lambda text: None
+        self, runs_dir: Path, paces: Mapping[str, Played] | None = None, say: Callable[[str], None] = lambda text: None
     ) -> None:
         """Raises HostError where there can be no namespaces."""
         check_host()
@@ -161,18 +180,18 @@ class Netns:
         threads = cell.recipe.run.threads
         if threads not in self._nurseries:
             self._nurseries[threads] = Nursery("gossip", threads, self._runs_dir / "nursery.log")
-        return run_cell(cell, self._runs_dir, self._nurseries[threads], self._slower(cell))
+        return run_cell(cell, self._runs_dir, self._nurseries[threads], self._played(cell))
 
-    def _slower(self, cell: Cell) -> float | None:
-        """Than a core of this machine the boards of the cell's profile are, measured once; None without a profile."""
+    def _played(self, cell: Cell) -> Played | None:
+        """A board of the cell's profile, measured once; None without a profile."""
         device = cell.how.get("device", "")
         if not device:
             return None
         key = pace_key(cell.how)
         if key not in self._paces:
             self._say(f"measuring how much slower than a core here a {device} is")
-            self._paces[key] = slower_than_here(cell.recipe, device)
-            self._say(f"a {device} is {self._paces[key]:.3g} times slower")
+            found = self._paces[key] = of_profile(cell.recipe, device)
+            self._say(f"a {device} is {found.slower:.3g} times slower, and {found.handling:.3g} times with messages")
         return self._paces[key]
 
     def close(self) -> None:
