@@ -112,10 +112,10 @@ class Board:
         Flower's records refer to each other, so that they would wait for the garbage collector."""
         with clock.span("decode"):
             frame, x = self._replica.open(frame_bytes(message.content))
-        for record in list(message.content.array_records.values()):
-            record.clear()
-        message.content = RecordDict()
-        heap.give_back()
+            for record in list(message.content.array_records.values()):
+                record.clear()
+            message.content = RecordDict()
+            heap.give_back()
         self.round = frame.round
         return frame.aux, x
 

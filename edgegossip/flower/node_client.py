@@ -170,7 +170,7 @@ class NodeClient:
             return None
         with self._clock.span("transmit"):
             self._give(message, answer)
-        heap.give_back()
+            heap.give_back()
         return after()
 
     def _fetch(self, incoming: Incoming) -> Message | None:
@@ -283,12 +283,14 @@ class NodeClient:
         self._clock.finish_round()  # what came before belongs to no round
 
     def _report(self, board: Board) -> None:
-        values = board.take_report()
-        for meter in self._meters:
-            values |= meter()
-        values |= self._clock.finish_round().metrics(board.round)
-        self._sink.metrics(self._name, board.round, values)
-        self._profile = protocol.profile(board.round, values) if self._profiles else None
+        """Of the round that ends here. What it takes to put it down is time in which this board waits for the next one."""
+        values, times = board.take_report(), self._clock.finish_round()
+        with self._clock.span("wait"):
+            for meter in self._meters:
+                values |= meter()
+            values |= times.metrics(board.round)
+            self._sink.metrics(self._name, board.round, values)
+            self._profile = protocol.profile(board.round, values) if self._profiles else None
 
     def _with_profile(self, answer: RecordDict) -> RecordDict:
         """With that of the round before, which ended when its answer was sent."""

@@ -60,9 +60,12 @@ class Driver:
         clock: RoundClock,
         rounds: Round,
         now: Callable[[], float] = time.monotonic,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
+        """`meanwhile` is called in each round when all is sent and others' messages are awaited."""
         self._algorithm, self._view, self._transport = algorithm, view, transport
         self._workload, self._sink, self._clock, self._now = workload, sink, clock, now
+        self._meanwhile = meanwhile
         self._limits, self._rounds = wire.Limits.of(view.layout), rounds
         self._refused: set[NodeId] = set()
         self._state: Any = None
@@ -156,6 +159,8 @@ class Driver:
         """Take in events until the round is done."""
         began = self._now()
         announce_at = began + ANNOUNCE_S
+        with self._span("transmit" if self._traffic.in_flight else "wait"):
+            self._meanwhile()
         with self._span("wait"):
             while self._done is None:
                 now = self._now()

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgegossip import recipe as recipes
 from edgegossip.frame import Limits, parse_header
-from edgegossip.gossip.base import GossipAlgorithm, NodeView, RoundDone
+from edgegossip.gossip.base import GossipAlgorithm, NodeView
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, Transport, TransportEvent
 from edgegossip.node.driver import ANNOUNCE_S, Driver, down_text
 from edgegossip.node.early import Early
@@ -21,18 +20,18 @@ from edgegossip.node.far import Far
 from edgegossip.node.final import save_final
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.presence import Presence
+from edgegossip.node.reporter import LEAVE_S, Records, Reporter
 from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view, neighbours_of
-from edgegossip.profiling.records import Sink, Value
+from edgegossip.profiling.records import Sink
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.training import build_workload
-from edgegossip.training.base import Workload, stages_of
-from edgegossip.types import DecodeError, LocalUpdate, Metrics, NodeId, Round, RunError
+from edgegossip.training.base import Workload
+from edgegossip.types import DecodeError, Metrics, NodeId, Round, RunError
 
 if TYPE_CHECKING:
     from edgegossip.node.keeper import Keeper, Restored
 
 HURRY_S = 2.0  # how long the last checkpoint may take when the board is stopped
-LEAVE_S = 10.0  # how long the last frames may take to be acknowledged
 
 
 @dataclass(slots=True)
@@ -154,9 +153,11 @@ def train(
     transport = joined.replay()
     transport.limit_frames(frame_limit(workload.layout))
     workload, transport, clock = _paced(pace, spec, workload, transport)
-    driver = Driver(loaded.algorithm, loaded.view, transport, workload, sink, clock, spec.recipe.run.rounds)
+    records = Records(spec.name, sink)
+    rounds = spec.recipe.run.rounds
+    driver = Driver(loaded.algorithm, loaded.view, transport, workload, sink, clock, rounds, meanwhile=records.flush)
     _begin(spec, driver, loaded, joined.down, sink)
-    reporter = _Reporter(spec, driver, workload, sink, clock, meters, keeper)
+    reporter = Reporter(spec, driver, workload, records, clock, meters, keeper)
     meters.begin()
     driver.catch_up()
     clock.finish_round()  # what came before belongs to no round
@@ -176,8 +177,11 @@ def train(
         metrics = reporter.last()
         patience_s = LEAVE_S
     finally:
-        if keeper is not None:
-            keeper.close(patience_s)
+        try:
+            records.flush()
+        finally:
+            if keeper is not None:
+                keeper.close(patience_s)
     if save_to is not None:
         save_final(save_to, workload.layout, driver.model, driver.round, keeper, spec.name, sink)
     text = f"{spec.name} finished: accuracy {metrics.accuracy:.4f}"
@@ -218,62 +222,3 @@ def _begin(spec: NodeSpec, driver: Driver, loaded: Loaded, down: frozenset[NodeI
     driver.resume(loaded.restored.state, down)
     text = f"{spec.name} trains {values} values, from its checkpoint of round {loaded.restored.round}"
     sink.event(spec.name, "started", text, values=values, round=loaded.restored.round, unix_s=time.time())
-
-
-class _Reporter:
-    """One metrics record a round, with an evaluation when it is the round's turn."""
-
-    def __init__(
-        self,
-        spec: NodeSpec,
-        driver: Driver,
-        workload: Workload,
-        sink: Sink,
-        clock: RoundClock,
-        meters: NodeMeters,
-        keeper: Keeper | None,
-    ) -> None:
-        self._spec, self._driver, self._workload, self._keeper = spec, driver, workload, keeper
-        self._sink, self._clock, self._meters = sink, clock, meters
-        self._evaluate_after = recipes.evaluation_rounds(spec.recipe)
-        self._final: Metrics | None = None  # of the last round, over the whole test set
-
-    def report(self, local: LocalUpdate, done: RoundDone) -> None:
-        values: dict[str, Value] = {
-            "train/loss": local.loss,
-            "train/lr": local.lr,
-            "train/examples": local.examples,
-            "codec/relative_error": done.relative_error,
-            "gossip/consensus_distance": done.consensus_distance,
-            **stages_of(self._workload),
-            **self._evaluate(done.round),
-        }
-        if self._keeper is not None:
-            self._keeper.ready()
-        last = self._driver.round >= self._spec.recipe.run.rounds
-        if last:
-            self._driver.drain(LEAVE_S)
-        values |= self._driver.traffic.take(None if last else time.monotonic())
-        values |= self._meters(due=last)
-        values |= self._clock.finish_round().metrics(done.round)
-        self._sink.metrics(self._spec.name, done.round, values)
-
-    def last(self) -> Metrics:
-        """The final evaluation. A board that came so late that it took over the final model has only this to report."""
-        if self._final is None:
-            values = self._evaluate(self._driver.round - 1)
-            values |= self._driver.traffic.take() | self._meters() | self._clock.finish_round().metrics()
-            self._sink.metrics(self._spec.name, self._driver.round - 1, values)
-        assert self._final is not None
-        return self._final
-
-    def _evaluate(self, round: Round) -> dict[str, Value]:
-        last = self._driver.round >= self._spec.recipe.run.rounds
-        if not last and round not in self._evaluate_after:
-            return {}
-        limit = None if last else self._spec.recipe.evaluation.examples or None
-        model = self._driver.model
-        metrics = self._driver.aside("other", lambda: self._workload.evaluate(model, limit))
-        if last:
-            self._final = metrics
-        return {"eval/loss": metrics.loss, "eval/accuracy": metrics.accuracy}

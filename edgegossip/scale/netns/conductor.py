@@ -12,8 +12,8 @@ factor and the boards' clocks with it, so that relative to the network every boa
 al., "To infinity and beyond: time-warped network emulation", NSDI 2006).
 
 The same way boards are played that are slower than a core of this machine: processor time counts so many times, and the
-network is as much faster as the clocks. Of boards that have a profile it is kept at what makes the median of the last local
-updates as long as the profile says (played.py).
+network is as much faster as the clocks. Of boards that have a profile it is kept at what makes the last local updates
+in the mean as long as the profile says (played.py).
 """
 
 from __future__ import annotations
