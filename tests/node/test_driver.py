@@ -68,6 +68,21 @@ def test_four_nodes_do_what_the_matrix_says() -> None:
     assert not sink.events
 
 
+def test_there_is_a_moment_in_each_round_when_all_is_sent() -> None:
+    """And its time is none of `other`. In a later round all neighbours may have sent before."""
+    ends, sink = network(NAMES), ListSink()
+    drivers = [make_driver(name, ends[name], sink) for name in NAMES]
+    first, seen = drivers[0], []
+
+    def moment() -> None:
+        seen.append((first.round, first._clock.part))
+
+    first._meanwhile = moment
+    play_all(drivers, 3)
+    rounds = [round for round, _ in seen]
+    assert rounds[0] == 0 and rounds == sorted(set(rounds)) and {part for _, part in seen} <= {"transmit", "wait"}
+
+
 def next_model(end: MemoryTransport) -> Received:
     """The next event that brings a model; greetings are passed over."""
     while True:
