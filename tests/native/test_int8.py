@@ -122,6 +122,9 @@ def test_convolutions_are_the_reference_bit_for_bit(shape, seed, isa, threads):
         int8.ConvShape(2, 1, 600, 1, 2, 1, 3, 1, 1, 0, 1, 1),  # and so many in one row
         int8.ConvShape(9, 5, 5, 16, 48, 3, 3, 2, 2, 1, 1, 1),
         int8.ConvShape(2, 6, 6, 4, 2, 1, 1, 3, 3, 0, 0, 1),  # inputs that no output sees
+        int8.ConvShape(2, 5, 19, 16, 16, 3, 3, 1, 1, 1, 1, 1),  # rows of a strip and some pixels
+        int8.ConvShape(2, 4, 37, 8, 36, 3, 3, 1, 1, 0, 2, 1),  # the same for three panels, and more padding
+        int8.ConvShape(3, 9, 41, 12, 20, 5, 5, 2, 2, 2, 2, 1),  # backward: phases of three taps and of two
     ],
 )
 def test_special_shapes(shape, isa):

@@ -1,7 +1,6 @@
 #include "int8_norm.hpp"
 
 #include <cmath>
-#include <numeric>
 
 #include "../parallel.hpp"
 #include "int8_work.hpp"
@@ -21,9 +20,9 @@ double range_factor(const NormShape& s) {
 
 struct NormWork {
     coding::Scratch<float> values, sums, gradient;
-    std::vector<int8_t> high, low, wide_high, wide_low;
-    std::vector<int32_t> highs, lows;  // ties by place in a row
-    std::vector<float> slope, up, down, inverse;
+    std::vector<int8_t> high, low, extremes;
+    std::vector<int32_t> counts;  // ties by place in a row
+    std::vector<float> slope, gain, shares, inverse, of_range;
     Repeated per;
 };
 
@@ -49,23 +48,17 @@ struct EvoNorm {
         w.low.resize(w.high.size());
         w.inverse.resize(size_t(s.groups));
         kernels.extremes(sample(n), s.pixels, s.channels, chunk(), w.high.data(), w.low.data());
+        kernels.group_extremes(w.high.data(), w.low.data(), s.chunks * s.channels, each());
         for (int64_t group = 0; group < s.groups; group++) {
             int32_t spread = 0;
-            for (int64_t k = 0; k < s.chunks; k++) {
-                int8_t* const high = w.high.data() + k * s.channels + group * each();
-                int8_t* const low = w.low.data() + k * s.channels + group * each();
-                const int8_t most = *std::max_element(high, high + each()), least = *std::min_element(low, low + each());
-                spread += most - least;
-                std::fill_n(high, each(), most);
-                std::fill_n(low, each(), least);
-            }
+            for (int64_t k = group * each(); k < s.chunks * s.channels; k += s.channels) spread += w.high[size_t(k)] - w.low[size_t(k)];
             w.inverse[size_t(group)] = 1.0f / (y.scale[n] * float(spread) * factor + EPSILON);
         }
     }
 
     // gain = gamma / (C R + eps), slope = v / 6.
     void constants(NormWork& w) const {
-        std::vector<float>& gain = w.up;
+        std::vector<float>& gain = w.gain;
         gain.resize(size_t(s.channels));
         for (int64_t group = 0, c = 0; group < s.groups; group++)
             for (const int64_t last = c + each(); c < last; c++) gain[size_t(c)] = with.gamma[c] * w.inverse[size_t(group)];
@@ -111,45 +104,22 @@ struct EvoNorm {
             rows[2 * s.channels + c] = folded(0, c);
             of_inverse[size_t(c / each())] += value * with.gamma[c];
         }
-        for (int64_t k = 0; k < s.chunks; k++) ties(n, k, of_inverse, d, w);
+        add_range(n, of_inverse, d, w);
     }
 
-    // The gradient of a chunk's range, in equal parts to the values that tie.
-    void ties(int64_t n, int64_t k, const std::vector<float>& of_inverse, float* d, NormWork& w) const {
-        const int8_t *const high = w.high.data() + k * s.channels, *const low = w.low.data() + k * s.channels;
-        const int64_t times = chunk() % w.per.view().times == 0 ? w.per.view().times : 1, width = times * s.channels;
-        w.wide_high.resize(size_t(width));
-        w.wide_low.resize(size_t(width));
-        for (int64_t t = 0; t < times; t++) {
-            std::copy_n(high, s.channels, w.wide_high.data() + t * s.channels);
-            std::copy_n(low, s.channels, w.wide_low.data() + t * s.channels);
-        }
-        const int8_t* const q = sample(n) + k * chunk() * s.channels;
-        w.highs.resize(size_t(width));
-        w.lows.resize(size_t(width));
-        kernels.count_ties(q, chunk() / times, width, w.wide_high.data(), w.wide_low.data(), w.highs.data(), w.lows.data());
-        w.up.resize(size_t(width));
-        w.down.resize(size_t(width));
-        // By channel, so that these are loops over adjacent values.
-        for (int64_t t = 1; t < times; t++)
-            for (int64_t c = 0; c < s.channels; c++) {
-                w.highs[size_t(c)] += w.highs[size_t(t * s.channels + c)];
-                w.lows[size_t(c)] += w.lows[size_t(t * s.channels + c)];
-            }
+    // The gradient of the ranges, in equal parts to the values that tie.
+    void add_range(int64_t n, const std::vector<float>& of_inverse, float* d, NormWork& w) const {
+        const int64_t times = chunk() % w.per.view().times == 0 ? w.per.view().times : 1, room = 2 * times * s.channels;
+        w.extremes.resize(size_t(room));
+        w.counts.resize(size_t(room));
+        w.shares.resize(size_t(room));
+        w.of_range.resize(size_t(s.channels));
         for (int64_t group = 0; group < s.groups; group++) {
-            const int64_t first = group * each();
-            const int32_t highs = std::accumulate(w.highs.data() + first, w.highs.data() + first + each(), int32_t(0));
-            const int32_t lows = std::accumulate(w.lows.data() + first, w.lows.data() + first + each(), int32_t(0));
-            const float r = w.inverse[size_t(group)], of_range = -factor * r * r * of_inverse[size_t(group)];
-            std::fill_n(w.up.data() + first, each(), of_range / float(highs));
-            std::fill_n(w.down.data() + first, each(), of_range / float(lows));
+            const float r = w.inverse[size_t(group)];
+            std::fill_n(w.of_range.data() + group * each(), each(), -factor * r * r * of_inverse[size_t(group)]);
         }
-        for (int64_t t = 1; t < times; t++) {
-            std::copy_n(w.up.data(), s.channels, w.up.data() + t * s.channels);
-            std::copy_n(w.down.data(), s.channels, w.down.data() + t * s.channels);
-        }
-        kernels.add_ties(q, chunk() / times, width, w.wide_high.data(), w.wide_low.data(), w.up.data(), w.down.data(),
-                         d + k * chunk() * s.channels);
+        kernels.range_gradient({sample(n), s.chunks, chunk(), s.channels, each(), times, w.high.data(), w.low.data(), w.of_range.data(),
+                                w.extremes.data(), w.counts.data(), w.shares.data()}, d);
     }
 };
 

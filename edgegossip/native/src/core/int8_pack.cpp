@@ -25,11 +25,12 @@ int16_t weight_code(float w, float inverse) {
 }
 
 
-// Room for `channels` channels, all zeros.
-void clear(const Int8& kernels, Panels& p, int64_t rows, int64_t run, int64_t channels) {
+// Room for `channels` channels, all zeros. A row has `taps` taps of `each` values.
+void clear(const Int8& kernels, Panels& p, int64_t rows, int64_t taps, int64_t each, int64_t channels) {
     p.together = kernels.gemm_bytes == nullptr ? 2 : 4;
     p.rows = rows;
-    p.steps = (run + p.together - 1) / p.together;
+    p.steps = (taps * each + p.together - 1) / p.together;
+    p.taps = each % p.together == 0 ? taps : 1;
     p.panels = panels_of(channels);
     const int64_t size = p.panels * p.rows * p.steps * INT8_PANEL * p.together;
     p.sums.assign(size_t(p.of_bytes() ? p.panels * INT8_PANEL : 0), 0);
@@ -122,7 +123,7 @@ void pack_outputs(const Int8& kernels, const ConvShape& s, const float* weight, 
 
 void pack_forward(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, int64_t group, Panels& out) {
     const int64_t first = group * s.group_out(), each = s.group_in() * s.kernel_h * s.kernel_w;
-    clear(kernels, out, s.kernel_h, s.kernel_w * s.group_in(), s.group_out());
+    clear(kernels, out, s.kernel_h, s.kernel_w, s.group_in(), s.group_out());
     with_values(out, [&](auto* to) { pack_outputs(kernels, s, weight + first * each, scale + first, out, to); });
 }
 
@@ -161,7 +162,7 @@ void pack_words(const Int8& kernels, const ConvShape& s, const float* weight, co
 void pack_backward(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, int64_t group, const Phase& down, const Phase& across,
                    Panels& out) {
     const int64_t inputs = s.group_in(), outputs = s.group_out(), taps = s.kernel_h * s.kernel_w;
-    clear(kernels, out, down.taps, across.taps * outputs, inputs);
+    clear(kernels, out, down.taps, across.taps, outputs, inputs);
     if (out.of_bytes() && outputs % 4 == 0 && all_finite(scale + group * inputs, inputs)) {
         pack_words(kernels, s, weight + group * outputs * inputs * taps, scale + group * inputs, down, across, out);
         return;

@@ -23,6 +23,7 @@ std::vector<Phase> phases_of(int64_t size, int64_t kernel, int64_t stride, int64
 // with the sum of every channel's weights.
 struct Panels {
     int64_t rows = 0, steps = 0, panels = 0, together = 2;
+    int64_t taps = 1;  // of a row, each a whole number of steps; 1 where they are not
     Pooled<int16_t> values;
     Pooled<int8_t> bytes;
     std::vector<int32_t> sums;

@@ -111,7 +111,7 @@ void lay_out(const Int8& kernels, const Panels& panels, const int8_t* first, int
 inline void multiply(const Int8& kernels, const Panels& p, const ConvWork& work, const std::vector<int64_t>& places, int64_t pixels, int64_t row,
                      int32_t* acc, int64_t stride) {
     if (p.of_bytes())
-        kernels.gemm_bytes(work.bytes.data(), places.data(), pixels, p.rows, row, p.steps, p.bytes.data(), p.panels, acc, stride);
+        kernels.gemm_bytes(work.bytes.data(), places.data(), pixels, p.rows, row, p.steps, p.taps, p.bytes.data(), p.panels, acc, stride);
     else
         kernels.gemm(work.wide.data(), places.data(), pixels, p.rows, row, p.steps, p.values.data(), p.panels, acc, stride);
 }

@@ -51,6 +51,19 @@ struct QuadProducts {
     int64_t out_stride, out_tap;
 };
 
+// The gradient of ranges: of every chunk of pixels, gradient[c] goes in equal parts to the values that equal the highest of their
+// group of `each` channels, and less it to those that equal the lowest.
+struct RangeTies {
+    const int8_t* q;  // [chunks][chunk][channels]
+    int64_t chunks, chunk, channels, each;
+    int64_t times;              // pixels taken together, a divisor of `chunk`
+    const int8_t *high, *low;   // [chunks][channels], as group_extremes leaves them
+    const float* gradient;      // [channels], the same in all channels of a group
+    int8_t* extremes;           // room for 2 times channels of each
+    int32_t* counts;
+    float* shares;
+};
+
 // Kernels of integer training (docs/int8.md). Maps are [height][width][channels]. Products and sums of integers are exact;
 // float arithmetic is one operation after another in a fixed order, so that all results have the same bits everywhere.
 struct Int8 {
@@ -92,8 +105,9 @@ struct Int8 {
     int32_t byte_bias;
     // As widen: the bytes of map, and of zero around it and behind.
     void (*spread)(const int8_t* map, const Placement& at, int32_t zero, int8_t* out);
-    // As gemm, for panels of int8[rows][quads][16][4].
-    void (*gemm_bytes)(const int8_t* x, const int64_t* at, int64_t pixels, int64_t rows, int64_t row_step, int64_t quads,
+    // As gemm, for panels of int8[rows][quads][16][4]. A row's quads are those of `taps` taps, which lie side by side in x; places
+    // of pixels rise by at least a tap.
+    void (*gemm_bytes)(const int8_t* x, const int64_t* at, int64_t pixels, int64_t rows, int64_t row_step, int64_t quads, int64_t taps,
                        const int8_t* weights, int64_t panels, int32_t* acc, int64_t stride);
 
     // out[o][i] += scale * sum over pixels p of g[p][o] x[p][i], i < run; = where `fresh`. Pixel (y, 2 k + b) of x starts at y * row_step +
@@ -121,6 +135,9 @@ struct Int8 {
     // Extremes of every channel of every chunk of `chunk` pixels: int8[pixels / chunk][channels] each.
     void (*extremes)(const int8_t* q, int64_t pixels, int64_t channels, int64_t chunk, int8_t* high, int8_t* low);
 
+    // Extremes of channels become those of groups of `each` adjacent ones, in every channel; n, a multiple of `each`, values.
+    void (*group_extremes)(int8_t* high, int8_t* low, int64_t n, int64_t each);
+
     // z = gain[c] t clamp(slope[c] t + 1/2, 0, 1) + shift[c] with t the value of q; gain in per.scale. Quantised.
     Affine (*evonorm)(const int8_t* q, Affine in, int64_t pixels, const PerChannel& per, const float* slope, float* values, int8_t* out);
 
@@ -129,12 +146,8 @@ struct Int8 {
     void (*evonorm_backward)(const int8_t* q, Affine in, const float* g, int64_t pixels, const PerChannel& per, const float* slope,
                              float* d, float* sums);
 
-    // How many of q[r][j], r < rows, j < width, equal high[j], and how many low[j].
-    void (*count_ties)(const int8_t* q, int64_t rows, int64_t width, const int8_t* high, const int8_t* low, int32_t* highs, int32_t* lows);
-
-    // d[r][j] += (up[j] if q[r][j] equals high[j], else 0) - (down[j] if it equals low[j], else 0), where it equals one of them.
-    void (*add_ties)(const int8_t* q, int64_t rows, int64_t width, const int8_t* high, const int8_t* low, const float* up, const float* down,
-                     float* d);
+    // d += the gradient of the chunks' ranges.
+    void (*range_gradient)(const RangeTies& of, float* d);
 
     // q[c] = the largest of from[k][c], k < count, and tap[c] = places[k] of the first such k. With count 0: -128 and 0.
     void (*largest)(const int8_t* const* from, const uint8_t* places, int64_t count, int64_t channels, int8_t* q, uint8_t* tap);
