@@ -5,7 +5,8 @@
     node.args                                  one argument of `edgegossip node` a line; empty lines and those with # do not count
 
 systemd hands these over read-only (LoadCredential=). What must outlive the process, the newest revocation list, is kept in its
-state folder. After failures in a row the next process waits, longer each time: older systemds cannot.
+state folder; what the board's check-in brings meanwhile comes there, too (news.py). After failures in a row the next process
+waits, longer each time: older systemds cannot.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from edgegossip.launch import news
 from edgegossip.mesh.security import certificate as certificates
 from edgegossip.mesh.security import der
 from edgegossip.mesh.security.identity import CA, CERTIFICATE, CRL, KEY
@@ -122,10 +124,15 @@ class Patience:
             self._file.write_text(f"{failures}")
 
 
-def run(kit: Path, runs: Path, node: Callable[[list[str]], int], say: Callable[[str], None]) -> int:
-    """Be the board of this kit: `node` is called with its arguments, and gives its exit code. Raises EdgegossipError."""
+def run(
+    kit: Path, runs: Path, node: Callable[[list[str]], int], say: Callable[[str], None], held: Path = news.HELD
+) -> int:
+    """Be the board of this kit: `node` is called with its arguments, and gives its exit code. `held`: where the board's check-in
+    keeps the newest revocation list. Raises EdgegossipError."""
     state, runtime = folders()
     arguments = command_line(kit, state, runs)
+    if state is not None:
+        news.follow(held, state / "identity", say)
     to = service()
     to.ready()
     over = None if state is None or MEMBERS not in arguments else Over(state / "over", arguments)

@@ -105,7 +105,7 @@ def test_a_board_becomes_who_the_kit_says(kits, monkeypatch):
     files = content(disk)
     assert code == 0 and firstboot.CARD_KIT not in files
     assert files["/etc/edgegossip/kit"] == kits[0] and fake.modes["/etc/edgegossip/kit"] == 0o600
-    assert fake.modes["/etc/edgegossip/identity.key"] == 0o600 and fake.modes["/etc/edgegossip/ca.pem"] == 0o644
+    assert fake.modes["/etc/edgegossip/identity.key"] == 0o600 and fake.modes["/etc/edgegossip/crl.pem"] == 0o644
     assert json.loads(files["/etc/edgegossip/board.json"])["name"] == "pi-01"
     assert files["/etc/edgegossip/check-in"] == b"10.0.0.9:7710\n"
     assert b"\n--coordinator\n10.0.0.9:8000\n" in files["/etc/edgegossip/node.args"]

@@ -220,6 +220,21 @@ def test_a_revoked_board_is_refused_within_seconds_and_others_hear_of_it(place):
         client.check_in({})
     place.check_in()
     assert Identity.load(place.kit).revocations.number == 2 and time.monotonic() - began < 10
+    assert (place.kit / "crl.pem").stat().st_mode & 0o004, "the node, another user, reads it there (launch/news.py)"
+
+
+def test_a_board_that_runs_goes_no_further_than_to_a_coordinator_that_is_not_revoked(place):
+    """Its context was made before the list came."""
+    running = tls.caller_context(Identity.load(place.kit), "coordinator")
+    for says in ("", "its certificate was revoked"):
+        with socket.create_connection(place.server.server_address, 5) as plain:
+            if says:
+                with pytest.raises(PeerError, match=says):
+                    running.wrap_socket(plain)
+            else:
+                running.wrap_socket(plain).close()
+        place.fleet = place.fleet.revoke(Identity.load(coordinator_of(place.fleet.folder)).name)
+        shutil.copy(place.fleet.folder / "crl.pem", place.kit / "crl.pem")
 
 
 def test_a_connection_does_not_outlive_its_certificate(place):

@@ -102,7 +102,9 @@ def stamp(file: Path | None) -> tuple[int, int, int] | None:
 
 def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Put `data` in place of a file so that a power cut leaves the old or the new one. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(
+        f".{path.name}.{os.getpid()}.{threading.get_ident()}"
+    )  # two threads may write it at a time
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with open(descriptor, "wb") as stream:

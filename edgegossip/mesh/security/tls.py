@@ -11,13 +11,14 @@ import os
 import re
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from edgegossip.mesh.security import der
 from edgegossip.mesh.security.identity import CERTIFICATE, KEY, Identity
 from edgegossip.mesh.security.names import Role, Subject, subject_of
-from edgegossip.mesh.security.revocations import LABEL
-from edgegossip.types import DataError, PeerError
+from edgegossip.mesh.security.revocations import LABEL, Revocations
+from edgegossip.types import DataError, EdgegossipError, PeerError
 
 H2, KNOCK = "h2", "edgegossip-knock/1"
 
@@ -72,6 +73,7 @@ class CallerContext(ssl.SSLContext):
 
     fleet: str
     role: Role
+    revocations: Revocations
 
     def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
         """As the standard one. Raises PeerError when it is somebody else who answers: trying again would not help."""
@@ -84,7 +86,11 @@ class CallerContext(ssl.SSLContext):
                 raise PeerError(f"it does not speak TLS: start it with an identity of {self.role}s too") from error
             raise
         try:
-            subject, _ = peer_of(connection.getpeercert(), self.fleet)
+            subject, serial = peer_of(connection.getpeercert(), self.fleet)
+            with suppress(EdgegossipError):  # half copied: the one that we have stays
+                self.revocations.look_at_file()
+            if self.revocations.revoked(serial):  # by a list that is newer than this context
+                raise PeerError(_VERIFY[23])
             if subject.role != self.role:
                 raise PeerError(
                     f"its certificate is that of {subject.name}, which is no {self.role} but a {subject.role}"
@@ -100,7 +106,7 @@ def caller_context(identity: Identity, role: Role) -> CallerContext:
     context = CallerContext(ssl.PROTOCOL_TLS_CLIENT)
     _furnish(context, identity)
     context.check_hostname = False  # the role is what counts
-    context.fleet, context.role = identity.fleet, role
+    context.fleet, context.role, context.revocations = identity.fleet, role, identity.revocations
     return context
 
 
