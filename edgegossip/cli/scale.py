@@ -139,6 +139,10 @@ def scale(
         where, runs = listen or "0.0.0.0:7700", Path(out or "runs")
         board = following.Following(follow, name, where, identity, insecure, settings, runs)
         return following.follow(board, lambda text: click.echo(text, err=True))
+    if name or identity:
+        raise click.UsageError(
+            "--name and --identity are a board's: say --follow HOST:PORT of the machine that asks it"
+        )
     if recipe is None:
         raise click.UsageError(
             "say which RECIPE to run, or --follow HOST:PORT of a machine that runs one on its boards"
@@ -160,7 +164,7 @@ def scale(
         device=device,
         fleet=fleet,
         boards=boards,
-        listen=listen or "127.0.0.1:7800",
+        listen=listen,
         security=(fleet_folder, insecure),
     )
 

@@ -58,6 +58,8 @@ def top(
     """
     from edgegossip.report.watch import newest_run
 
+    if once and web:
+        raise ConfigError("--once prints the table, --web serves the page: leave one out")
     if len(run) > 1 and not web:
         raise ConfigError("top shows one run; --web shows several")
     folders = run or (newest_run(Path(runs_dir)),)

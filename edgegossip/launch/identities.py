@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
+import os
+import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edgegossip.launch.admission import coordinator_of
@@ -15,6 +20,38 @@ from edgegossip.recipe import Recipe
 from edgegossip.types import NodeId
 
 _YEARS = 1.0
+_PREFIX = "edgegossip-fleet-"
+_MADE_S = 60.0  # a folder so young may not be claimed yet
+
+
+@contextmanager
+def _claimed(folder: str) -> Iterator[None]:
+    """Others see that it is in use, for as long as this process lives."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove what runs of ours that were killed with -9 left there: keys, though of fleets that are gone."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            about = folder.lstat()
+            if (
+                not stat.S_ISDIR(about.st_mode)
+                or about.st_uid != os.geteuid()
+                or time.time() - about.st_mtime < _MADE_S
+            ):
+                continue
+            fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(fd)
 
 
 @contextmanager
@@ -28,7 +65,8 @@ def identities(recipe: Recipe, members: Sequence[NodeId]) -> Iterator[Mapping[No
         return
     from edgegossip.fleet.store import Fleet
 
-    with tempfile.TemporaryDirectory(prefix="edgegossip-fleet-") as folder:
+    _sweep(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder, _claimed(folder):
         fleet = Fleet.create(Path(folder) / "fleet", "run", _YEARS)
         for name in members:
             fleet = fleet.add(name, "board", _YEARS)

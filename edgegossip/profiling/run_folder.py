@@ -3,6 +3,7 @@ docs/run-folder.md."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -55,6 +56,27 @@ def _open_lines(path: Path) -> int:
     return fd
 
 
+def _claim(fd: int) -> None:
+    """Let others see that somebody writes there, for as long as the descriptor is open, kill -9 or not."""
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def is_written(path: Path) -> bool:
+    """Whether a process of this machine has the run folder open to write records. True where the system does not tell."""
+    try:
+        fd = os.open(path / "metrics.jsonl", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 class RunFolder(RecordSink):
     """The sink that keeps. Each record is one write to the kernel before `write` returns: kill -9 loses none of them,
     power loss those that the kernel had not put on the disk yet. A disk that takes no more, once the folder is there, costs
@@ -80,6 +102,7 @@ class RunFolder(RecordSink):
             self.checkpoint_dir.mkdir(exist_ok=True)
             self._metrics_fd = _open_lines(path / "metrics.jsonl")
             self._events_fd = _open_lines(path / "events.jsonl")
+            _claim(self._metrics_fd)
         except OSError as error:
             raise HostError(f"cannot write to the run folder {path}: {error.strerror}") from None
 

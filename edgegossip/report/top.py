@@ -15,6 +15,7 @@ from edgegossip.report.progress import Board, Notice
 from edgegossip.report.units import UNKNOWN, brief_text, bytes_text, number_text, printable, seconds_text
 from edgegossip.report.watch import Now, Watcher
 
+QUIET_S = 10.0  # nothing new for so long, and nobody there to write it
 COLUMNS = ("board", "round", "loss", "accuracy", "a round", *PARTS[:5], "sent", "CPU", "memory", "temp")
 
 
@@ -33,7 +34,7 @@ def follow(
     environ: Mapping[str, str] = os.environ,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Show the run until it is over; `once`: as it is now. Raises DataError when `folder` is no run folder."""
+    """Show the run until it is over or was stopped; `once`: as it is now. Raises DataError when `folder` is no run folder."""
     stream = sys.stdout if stream is None else stream
     watcher = Watcher(folder)
     watcher.read()
@@ -46,8 +47,15 @@ def follow(
         while not watcher.over:
             sleep(interval_s)
             screen.show(watcher, watcher.read())
+            if watcher.abandoned(QUIET_S):
+                break
     finally:
         screen.close(watcher)
+    if not watcher.over:
+        text = (
+            f"nobody writes {folder} any more: the run was stopped; `edgegossip run --resume {folder}` goes on with it"
+        )
+        stream.write(f"{text}\n")
 
 
 class PlainTop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 
 from edgegossip.profiling.lines import EventRecord, MetricsRecord, Record
 from edgegossip.profiling.records import PARTS
-from edgegossip.profiling.run_folder import read_run
+from edgegossip.profiling.run_folder import is_written, read_run
 from edgegossip.profiling.summary import COORDINATOR, head_of, members_of
 from edgegossip.report.follow import Follower
 from edgegossip.report.progress import Fleet, Notice
@@ -86,6 +87,15 @@ class Watcher:
         """Whether every board has finished or was lost."""
         boards = [self.fleet.boards[name] for name in self.fleet.members if name in self.fleet.boards]
         return bool(boards) and all(board.state in _ENDED for board in boards)
+
+    def abandoned(self, quiet_s: float, now_s: float | None = None) -> bool:
+        """Whether nobody writes there any more although the run is not over, as after kill -9: no process of this machine has the
+        folder open, and nothing new has come for so long (it may be copied here from elsewhere). `now_s`: by time.time."""
+        if self.over or is_written(self.folder):
+            return False
+        files = [self.folder / name for name in ("metrics.jsonl", "events.jsonl", "run.json", "recipe.toml")]
+        newest_s = max((path.stat().st_mtime for path in files if path.exists()), default=0.0)
+        return (time.time() if now_s is None else now_s) - newest_s >= quiet_s
 
     def slowest(self) -> NodeId | None:
         """The board that the others wait for: it hardly ever waits itself, and they do. None when there is none such."""

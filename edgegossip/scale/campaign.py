@@ -25,6 +25,7 @@ from edgegossip.types import EXIT_DEGRADED, EXIT_OK, ConfigError, DataError, Edg
 
 FILE = "scale.jsonl"
 RATE = "100mbit"
+LISTEN = "127.0.0.1:7800"
 ON = ("netns", "model", "boards")
 Say = Callable[[str], None]
 
@@ -47,7 +48,7 @@ class Asked:
     device: str = ""  # netns, model: whose profile; empty: played.BOARD, unless `slower` or a fleet is given
     fleet: str = ""  # model: a fleet's profile
     boards: str = ""  # boards: their names
-    listen: str = ""  # boards: where they come to
+    listen: str = ""  # boards: where they come to; empty: LISTEN
     security: tuple[Path | None, bool] = (None, False)  # boards: folder of the fleet; without TLS
 
 
@@ -111,6 +112,9 @@ def _check_options(asked: Asked) -> None:
         "--rate": (bool(asked.rate), ("netns", "model")),
         "--slower": (asked.slower is not None, ("netns", "model")),
         "--boards": (bool(asked.boards), ("boards",)),
+        "--listen": (bool(asked.listen), ("boards",)),
+        "--fleet-folder": (asked.security[0] is not None, ("boards",)),
+        "--insecure": (asked.security[1], ("boards",)),
         "--link": (asked.link != "shared", ("netns", "model")),
     }
     for option, (said, where) in given.items():
@@ -175,7 +179,7 @@ def _place(asked: Asked, folder: Path, results: Mapping[str, Mapping[str, Any]],
     if asked.on == "boards":
         from edgegossip.scale.boards.place import Boards
 
-        return Boards(asked.boards, asked.listen, *asked.security, say)
+        return Boards(asked.boards, asked.listen or LISTEN, *asked.security, say)
     from edgegossip.scale.netns.run_cell import Netns
 
     return Netns(folder / "runs", played.known(results), say)

@@ -63,6 +63,8 @@ def test_top_shows_the_newest_run_as_it_is(command, runs):
     assert code == 0 and json.loads(out)["nodes"] == 3
     code, _, err = command("top", *map(str, runs))
     assert code == 2 and "--web shows several" in err
+    code, _, err = command("top", str(runs[0]), "--once", "--web")
+    assert code == 2 and "leave one out" in err
 
 
 def test_the_page_is_served_until_ctrl_c(runs):

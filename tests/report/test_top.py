@@ -52,6 +52,22 @@ def end(folder):
         folder.write(EventRecord(name, 1.0, "finished", f"{name} finished"))
 
 
+def test_a_run_that_was_killed_is_not_followed_for_ever(folder):
+    play(folder, 0)
+    stream, now = io.StringIO(), []
+    watcher = Watcher(folder.path)
+    watcher.read()
+    later_s = time.time() + 60
+    assert not watcher.abandoned(10.0, later_s)  # its writer only has nothing to say
+    folder.close()
+    assert watcher.abandoned(10.0, later_s) and not watcher.abandoned(10.0, time.time())
+    for name in ("metrics.jsonl", "events.jsonl", "run.json", "recipe.toml"):
+        if (folder.path / name).exists():
+            os.utime(folder.path / name, (1.0, 1.0))
+    follow(folder.path, stream=stream, environ={}, sleep=now.append)
+    assert len(now) == 1 and "the run was stopped" in stream.getvalue()
+
+
 @pytest.mark.parametrize(
     "seconds, text",
     [

@@ -226,6 +226,9 @@ WRONG = (
     {"on": "boards", "rate": "", "device": "raspberry-pi-4"},
     {"fleet": "paper-18"},  # of the model only
     {"boards": "a,b"},
+    {"listen": "127.0.0.1:7800"},
+    {"security": (None, True)},
+    {"on": "model", "security": (Path("fleet"), False)},
     {"on": "boards"},  # whose links have the rate that they have
     {"on": "boards", "rate": "", "slower": 2.0},
 )
