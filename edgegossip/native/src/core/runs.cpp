@@ -113,7 +113,7 @@ void make_token_table(const CodeLengths& lengths, const RunShape& shape, TokenEn
 }
 
 // With fewer values, since the last of its kind, a table of several items does not pay.
-constexpr int64_t SEVERAL_ITEMS_FROM = 262144;
+constexpr int64_t SEVERAL_ITEMS_FROM = 131072;
 
 // An item as its window begins; `bits` beyond any window when it is longer.
 struct Item {

@@ -33,6 +33,12 @@ struct HuffmanStream {
     bool good;       // found: used up to its last byte and padded with zeros
 };
 
+// Memory that will be written next, or none: it may come nearer meanwhile.
+struct Soon {
+    const void* at;
+    int64_t size;  // bytes
+};
+
 // A symbol's code: code << 8 | bits. 0 where the symbol has none.
 using EncodeEntry = uint32_t;
 
@@ -45,7 +51,7 @@ struct Entropy {
 
     // Decodes streams, at most HUFFMAN_MOST_STREAMS, side by side and says of each whether it is good. `end`: the end of what may
     // be read, at or after all streams'. Nothing outside is read or written, whatever they hold.
-    void (*decode)(HuffmanStream* streams, int count, const uint8_t* end, const DecodeTable& table);
+    void (*decode)(HuffmanStream* streams, int count, const uint8_t* end, const DecodeTable& table, Soon soon);
 };
 
 }  // namespace edgegossip
