@@ -7,14 +7,30 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from edgegossip import __version__
-from edgegossip.image import boards, client, disk, ext4, fat, private_keys, rootfs, sources, steps, tools, wheel
+from edgegossip.image import (
+    boards,
+    client,
+    disk,
+    ext4,
+    fat,
+    partitions,
+    private_keys,
+    rootfs,
+    sources,
+    steps,
+    tools,
+    wheel,
+)
 from edgegossip.image.boards import Board
 from edgegossip.image.sources import Mirrors
 from edgegossip.image.steps import Done, Step, Tell, tree_hash
@@ -27,6 +43,7 @@ _MIB = 1 << 20
 _BOOT_BYTES = 256 * _MIB
 _NEEDS = ("mmdebstrap", "arch-test", "qemu-aarch64-static", "aarch64-linux-gnu-g++", "mkfs.vfat", "mmd", "mcopy", "mke2fs",
           "debugfs", "tar")  # fmt: skip
+_METADATA = ("pyproject.toml", "README.md", "LICENSE")  # of which a wheel's metadata is made
 _MODULES = ("nanobind", "cmake", "ninja", "scikit_build_core", "uv")
 _BINFMT = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
 
@@ -152,31 +169,40 @@ def plan(request: Request) -> tuple[Step, ...]:
     release = release_name(source, lock)
     about = {"board": board.name, "debian": debian.version, "python": debian.python, "release": release, "epoch": at}
     native = [tree_hash(source / "edgegossip/native/src"), _digest(source / "CMakeLists.txt"), tree_hash(wheel.CROSS)]
+    at_hand = {"compiler": _compiler(), "nanobind": version("nanobind")}
     emulating = () if client.has_same_python(debian) else ("debian",)
-    code = [_digest(Path(module.__file__ or "")) for module in (client, wheel, rootfs, disk, ext4, fat)]
+    this = sys.modules[__name__]
     return (
         Step("debian", f"Debian {debian.version} ({debian.suite})", rootfs.inputs(debian, mirrors, at),
              lambda folder, _: rootfs.bootstrap(debian, mirrors, at, folder)),
-        Step("sysroot", "headers and C library for the compiler", {"lines": sources.deb_lines(mirrors, debian)[:1]},
+        Step("sysroot", "headers and C library for the compiler", rootfs.sysroot_inputs(debian, mirrors, at),
              lambda folder, _: rootfs.sysroot(debian, mirrors, at, folder)),
-        Step("native", "native module for aarch64", {"sources": native, "python": debian.python, "by": _compiler()},
+        Step("native", "native module for aarch64",
+             {"sources": native, "python": debian.python, "by": at_hand, "code": _code(wheel)},
              lambda folder, made: _native(source, made["sysroot"], board, folder), ("sysroot",)),
-        Step("wheel", f"wheel of release {release}", {"release": release, "code": code[1], "at": at},
+        Step("wheel", f"wheel of release {release}", {"release": release, "code": _code(wheel), "at": at},
              lambda folder, made: _wheel(request, made["native"], folder, release), ("native",)),
-        Step("packages", f"Python packages of {lock.name}", {"lock": _digest(lock), "code": code[0]},
+        Step("packages", f"Python packages of {lock.name}", {"lock": _digest(lock), "code": _code(client)},
              lambda folder, made: _packages(request, lock, made, folder), emulating),
-        Step("release", f"release {release}", {"code": code[0]},
+        Step("release", f"release {release}", {"code": _code(client)},
              lambda folder, made: _release(request, made, folder), ("wheel", *emulating)),
-        Step("tree", "files of the board", {"about": about, "deploy": tree_hash(source / "deploy/rootfs"), "code": code[2]},
+        Step("tree", "files of the board",
+             {"about": about, "deploy": tree_hash(source / "deploy/rootfs"), "code": _code(rootfs, private_keys, this)},
              lambda folder, made: _tree(request, made, folder, about), ("debian", "packages", "release")),
-        Step("card", "card image", {"code": code[3:], "at": at},
+        Step("card", "card image", {"code": _code(disk, ext4, fat, partitions), "at": at},
              lambda folder, made: _card(made["tree"], folder, at), ("tree",)),
     )  # fmt: skip
+
+
+def _code(*modules: ModuleType) -> list[str]:
+    """What the outcome of a step depends on besides its inputs: the program that does it."""
+    return [_digest(Path(module.__file__ or "")) for module in modules]
 
 
 def release_name(source: Path, lock: Path) -> str:
     """The version and eight digits of all that is in it, so that another build of other files has another name."""
     total = hashlib.sha256(_digest(lock).encode() + tree_hash(source / "edgegossip/native/src").encode())
+    total.update(tree_hash(source, *_METADATA).encode())
     for inside, path in wheel.package_files(source):
         total.update(f"{inside} {_digest(path)}\n".encode())
     return f"{__version__}-{total.hexdigest()[:8]}"
@@ -244,7 +270,7 @@ def _tree(request: Request, made: Mapping[str, Path], folder: Path, about: Mappi
     site.parent.mkdir(parents=True)
     tools.run(["cp", "--recursive", "--preserve=timestamps,links,mode", made["packages"] / "site", site], 600)
     tools.run(["cp", "--recursive", "--preserve=timestamps,links,mode", f"{made['release']}/site/.", site], 600)
-    tools.run(["chmod", "--recursive", "a+rX", root / "opt"], 600)  # whatever this machine's umask
+    tools.run(["chmod", "--recursive", "u=rwX,go=rX", root / "opt"], 600)  # whatever this machine's umask
     (root / "opt/edgegossip/current").symlink_to(f"releases/{about['release']}")
     whole = {**about, "units": units, "packages": dict(sorted(rootfs.packages(root)))}
     whole["library_keys"] = private_keys.of_libraries(root)
@@ -254,9 +280,9 @@ def _tree(request: Request, made: Mapping[str, Path], folder: Path, about: Mappi
 
 def _card(tree: Path, folder: Path, at: int) -> None:
     card = folder / "card.img"
-    partitions = disk.assemble(tree / "boot", tree / "root", card, _BOOT_BYTES, at)
+    made = disk.assemble(tree / "boot", tree / "root", card, _BOOT_BYTES, at)
     about = json.loads((tree / "image.json").read_text())
-    about |= {"sha256": disk.sha256(card), "size": card.stat().st_size, "partitions": [asdict(p) for p in partitions]}
+    about |= {"sha256": disk.sha256(card), "size": card.stat().st_size, "partitions": [asdict(p) for p in made]}
     (folder / "image.json").write_text(json.dumps(about))
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ PACKAGES = (
     "initramfs-tools zstd fdisk dosfstools e2fsprogs"
 ).split()
 SYSROOT_PACKAGES = ("libc6-dev", "libpython3-dev")
+_HEADERS = ("--variant=extract", f"--include={','.join(SYSROOT_PACKAGES)}")
 # What the root file system is on: SD cards and USB of Raspberry Pis, and the disks of emulators. Other modules come from it
 # later. initramfs-tools' own choice, every module there is, takes minutes to copy under emulation.
 MODULES = (
@@ -61,29 +62,42 @@ def files_before_packages() -> dict[str, str]:
 
 def inputs(debian: Debian, mirrors: Mirrors, epoch: int) -> dict[str, Any]:
     """All that the tree depends on, but for what the mirrors hold on the day."""
-    lines = deb_lines(mirrors, debian)
-    return {"lines": lines, "packages": PACKAGES, "files": files_before_packages(), "units": UNITS, "epoch": epoch}
+    command = _command(_system(Path("BEFORE")), debian, deb_lines(mirrors, debian), Path("TAR"))
+    return {"command": [str(word) for word in command], "files": files_before_packages(), "epoch": epoch}
+
+
+def sysroot_inputs(debian: Debian, mirrors: Mirrors, epoch: int) -> dict[str, Any]:
+    """The same of the headers."""
+    command = _command(_HEADERS, debian, deb_lines(mirrors, debian)[:1], Path("TAR"))
+    return {"command": [str(word) for word in command], "epoch": epoch}
 
 
 def bootstrap(debian: Debian, mirrors: Mirrors, epoch: int, folder: Path) -> None:
     """rootfs.tar in `folder`: all packages, configured. Raises HostError."""
     overlay = folder / "before"
     write_files(overlay, files_before_packages())
-    options = ["--variant=minbase", f"--include={','.join(PACKAGES)}", "--dpkgopt=force-confold"]
-    options += [f"--dpkgopt={line}" for line in (*_DPKG, *_DOCS)]
-    options += [f'--extract-hook=cp -r "{overlay}/." "$1"']
-    options += [
+    lines = deb_lines(mirrors, debian)
+    _mmdebstrap(_system(overlay), debian, lines, folder / "rootfs.tar", epoch, folder / "mmdebstrap.log")
+    shutil.rmtree(overlay)
+
+
+def _system(overlay: Path) -> tuple[str, ...]:
+    """mmdebstrap's options for a board's system, with the files of `overlay` before any package."""
+    return (
+        "--variant=minbase",
+        f"--include={','.join(PACKAGES)}",
+        "--dpkgopt=force-confold",
+        *(f"--dpkgopt={line}" for line in (*_DPKG, *_DOCS)),
+        f'--extract-hook=cp -r "{overlay}/." "$1"',
         '--customize-hook=rm "$1/boot/firmware/.keep"',
         f'--customize-hook=chroot "$1" systemctl enable {" ".join(UNITS)}',
-    ]
-    _mmdebstrap(options, debian, deb_lines(mirrors, debian), folder / "rootfs.tar", epoch, folder / "mmdebstrap.log")
-    shutil.rmtree(overlay)
+    )
 
 
 def sysroot(debian: Debian, mirrors: Mirrors, epoch: int, folder: Path) -> None:
     """Headers and C library to compile against, in `folder`; nothing of it runs. Raises HostError."""
-    tar, options = folder / "sysroot.tar", ["--variant=extract", f"--include={','.join(SYSROOT_PACKAGES)}"]
-    _mmdebstrap(options, debian, deb_lines(mirrors, debian)[:1], tar, epoch, folder / "mmdebstrap.log")
+    tar = folder / "sysroot.tar"
+    _mmdebstrap(_HEADERS, debian, deb_lines(mirrors, debian)[:1], tar, epoch, folder / "mmdebstrap.log")
     extract_headers(tar, folder)
     tar.unlink()
 
@@ -95,10 +109,13 @@ def extract_headers(tar: Path, folder: Path) -> None:
         (folder / "lib").symlink_to("usr/lib")
 
 
-def _mmdebstrap(options: list[str], debian: Debian, lines: tuple[str, ...], tar: Path, epoch: int, log: Path) -> None:
-    fixed = ["mmdebstrap", "--mode=root", "--arch=arm64", "--verbose", '--aptopt=Acquire::Languages "none"']
-    fixed += ['--aptopt=APT::Install-Recommends "false"']
-    run([*fixed, *options, debian.suite, tar, *lines], _TIMEOUT_S, env={"SOURCE_DATE_EPOCH": str(epoch)}, log=log)
+def _mmdebstrap(options: Sequence[str], debian: Debian, lines: Sequence[str], tar: Path, epoch: int, log: Path) -> None:
+    run(_command(options, debian, lines, tar), _TIMEOUT_S, env={"SOURCE_DATE_EPOCH": str(epoch)}, log=log)
+
+
+def _command(options: Sequence[str], debian: Debian, lines: Sequence[str], tar: Path) -> tuple[str | Path, ...]:
+    fixed = ("mmdebstrap", "--mode=root", "--arch=arm64", "--verbose", '--aptopt=Acquire::Languages "none"')
+    return (*fixed, '--aptopt=APT::Install-Recommends "false"', *options, debian.suite, tar, *lines)
 
 
 def extract(tar: Path, root: Path) -> None:
@@ -154,7 +171,7 @@ def overlay(files: Path, root: Path) -> list[str]:
             target.unlink(missing_ok=True)
             target.symlink_to(os.readlink(path))
         elif path.is_dir():
-            target.mkdir(exist_ok=True)
+            make_folder(target)
         else:
             target.write_bytes(path.read_bytes())
             target.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
@@ -170,11 +187,21 @@ def packages(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> None:
+    """For root and readable by all, whatever this machine's umask."""
     for name, text in files.items():
         path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         path.unlink(missing_ok=True)  # it may be a link to elsewhere
         path.write_text(text)
+        path.chmod(0o644)
+
+
+def make_folder(folder: Path) -> None:
+    """And those above it, as files of `write_files`; one that is there stays as it is."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir()
+        folder.chmod(0o755)
 
 
 def say_what_it_is(root: Path, about: Mapping[str, Any]) -> None:

@@ -84,7 +84,7 @@ def _one(step: Step, key: str, folders: Mapping[str, Path], cache: Path, count: 
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     start = time.monotonic()
-    with _telling(count, step.title, tell):
+    with _telling(count, step.title, tell), _usual_umask():
         step.make(aside, folders)
     seconds = time.monotonic() - start
     about.write_text(json.dumps({"seconds": round(seconds, 3)}) + "\n")
@@ -106,6 +106,16 @@ def _forget_older(cache: Path, name: str, present: Path) -> None:
     for old in sorted(others, key=lambda p: p.stat().st_mtime, reverse=True)[_KEEP - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
         (cache / f"{old.name}.json").unlink(missing_ok=True)
+
+
+@contextmanager
+def _usual_umask() -> Iterator[None]:
+    """What a step makes, and the programs that it starts, must not depend on who builds."""
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 @contextmanager

@@ -12,7 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip.image import boards, build, client, rootfs, sources, tools, wheel
+from edgegossip.image import (
+    boards,
+    build,
+    client,
+    disk,
+    ext4,
+    fat,
+    partitions,
+    private_keys,
+    rootfs,
+    sources,
+    steps,
+    tools,
+    wheel,
+)
 from edgegossip.image.boards import BOARDS, BOOKWORM, TRIXIE
 from edgegossip.image.sources import Mirrors
 from edgegossip.types import ConfigError, DataError, HostError, LocalError
@@ -189,10 +203,70 @@ def test_a_release_is_named_after_all_that_is_in_it(tmp_path):
     lock = tmp_path / "deploy/locks/lock.txt"
     lock.write_text("a==1")
     names = {build.release_name(tmp_path, lock)}
-    for change in ("edgegossip/a.py", "edgegossip/native/src/a.cpp", "deploy/locks/lock.txt"):
+    for change in (
+        "edgegossip/a.py",
+        "edgegossip/native/src/a.cpp",
+        "deploy/locks/lock.txt",
+        "pyproject.toml",
+        "README.md",
+    ):
         (tmp_path / change).write_text("x")
         names.add(build.release_name(tmp_path, lock))
-    assert len(names) == 4
+    assert len(names) == 6
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """What gives the steps' keys of a checkout with few files."""
+    for name in ("edgegossip/native/src", "deploy/locks", "deploy/rootfs"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("CMakeLists.txt", "pyproject.toml", f"deploy/locks/{BOOKWORM.lock}"):
+        (tmp_path / name).write_text("x")
+    request = build.Request(BOARDS["raspberry-pi-4"], tmp_path, tmp_path, tmp_path, Mirrors("http://a", ""))
+    return lambda: steps.keys(build.plan(request))
+
+
+def changed(before, after):
+    return {name for name in before if before[name] != after[name]}
+
+
+@pytest.mark.parametrize(
+    ("file", "first"),
+    [
+        ("pyproject.toml", "wheel"),
+        ("edgegossip/a.py", "wheel"),
+        ("edgegossip/native/src/a.cpp", "native"),
+        ("CMakeLists.txt", "native"),
+        (f"deploy/locks/{BOOKWORM.lock}", "packages"),
+        ("deploy/rootfs/etc", "tree"),
+    ],
+)
+def test_a_change_of_a_file_is_built(keys, tmp_path, file, first):
+    before = keys()
+    (tmp_path / file).write_text("another")
+    assert {first, "card"} <= changed(before, keys())
+
+
+@pytest.mark.parametrize(
+    ("module", "first"),
+    [(wheel, "native"), (client, "packages"), (rootfs, "tree"), (build, "tree"), (private_keys, "tree"), (ext4, "card"),
+     (fat, "card"), (disk, "card"), (partitions, "card")],
+)  # fmt: skip
+def test_a_change_of_the_program_is_built(keys, tmp_path, monkeypatch, module, first):
+    before = keys()
+    (tmp_path / "other.py").write_text("another")
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "other.py"))
+    assert {first, "card"} <= changed(before, keys())
+
+
+@pytest.mark.parametrize("part", ["_DPKG", "_DOCS", "PACKAGES", "UNITS", "MODULES"])
+def test_another_debian_is_built(keys, monkeypatch, part):
+    """Each of mmdebstrap's options is in the key, as the whole of its command is."""
+    before = keys()
+    monkeypatch.setattr(rootfs, part, (*getattr(rootfs, part), "another"))
+    assert "debian" in changed(before, keys())
+    command = rootfs.inputs(BOOKWORM, Mirrors("http://a", ""), 0)["command"]
+    assert "--variant=minbase" in command and any("systemctl enable" in word for word in command)
 
 
 def test_what_is_missing_is_named_with_its_package():

@@ -5,19 +5,22 @@ import os
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from edgegossip.fleet import kitfile
-from edgegossip.image import configure, disk, ext4, fat, verify
+from edgegossip.image import configure, disk, ext4, fat, rootfs, verify
 from edgegossip.image.build import description, place
 from edgegossip.image.partitions import FAT32_LBA, LINUX
 from edgegossip.image.private_keys import find_keys, of_libraries
-from edgegossip.image.tools import find
+from edgegossip.image.steps import Step, carry_out
+from edgegossip.image.tools import find, run
 from edgegossip.types import ConfigError, DataError
 from tests.image.kits import kit_of
 
 MIB, EPOCH = 1 << 20, 1767225600
+DEPLOY = Path(__file__).parents[2] / "deploy/rootfs"
 TOOLS = ("mkfs.vfat", "mmd", "mcopy", "mdir", "mtype", "mke2fs", "debugfs")
 pytestmark = pytest.mark.skipif(
     any(find(tool) is None for tool in TOOLS), reason="needs mtools, dosfstools and e2fsprogs to make file systems"
@@ -66,6 +69,45 @@ def faults(image):
 def test_the_same_files_give_the_same_bytes(card, tmp_path):
     time.sleep(1.1)  # another second on the clock, other inodes, another order on the disk
     assert disk.sha256(make(tmp_path)) == disk.sha256(card)
+
+
+def test_whose_umask_it_was_is_not_in_the_bytes(tmp_path):
+    """Under 077 a board's own services could not read /etc/hosts."""
+
+    def settle(folder, folders):
+        root = tree(folder / "root", {"boot/firmware/config.txt": "x", "etc/systemd/system/other": "x"})
+        (root / "usr").mkdir()
+        run(["sh", "-c", "mkdir made; echo made by a program >made/file"], 20, cwd=root)
+        rootfs.settle(root, folder / "boot")
+        rootfs.overlay(DEPLOY, root)
+        rootfs.say_what_it_is(root, {"board": "x"})
+        disk.assemble(folder / "boot", root, folder / "card.img", 40 * MIB, EPOCH)
+
+    found = []
+    for umask in (0o077, 0o022, 0o002):
+        before = os.umask(umask)
+        try:
+            done = carry_out((Step("tree", "files", {}, settle),), tmp_path / f"{umask}", lambda text: None)
+            assert os.umask(umask) == umask, "the user's own is as it was"
+        finally:
+            os.umask(before)
+        found.append(disk.sha256(done["tree"].folder / "card.img"))
+        assert (done["tree"].folder / "root/etc/hosts").stat().st_mode & 0o777 == 0o644
+        assert (done["tree"].folder / "root/etc/systemd/resolved.conf.d").stat().st_mode & 0o777 == 0o755
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o002])
+def test_our_own_files_are_readable_by_all(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        (tmp_path / "root").mkdir(mode=0o755)
+        rootfs.overlay(DEPLOY, tmp_path / "root")
+        rootfs.write_files(tmp_path / "root", {"etc/a/b/hosts": "x"})
+    finally:
+        os.umask(before)
+    modes = {p.stat().st_mode & 0o777 for p in (tmp_path / "root").rglob("*") if not p.is_symlink()}
+    assert modes == {0o755, 0o644}
 
 
 def test_what_is_in_a_card(card):
