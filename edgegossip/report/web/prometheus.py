@@ -38,6 +38,8 @@ def _samples(view: RunView) -> Iterator[Sample]:
     for board in view.summary()["boards"]:
         labels = f'{run},node="{_escaped(board["node"])}"'
         yield "edgegossip_rounds", "gauge", labels, float(board["rounds"])
+        if board["energy_rounds"]:  # of so many rounds edgegossip_sys_energy_joules_total is
+            yield "edgegossip_energy_rounds", "gauge", labels, float(board["energy_rounds"])
         for state in _STATES:
             yield "edgegossip_state", "gauge", f'{labels},state="{state}"', float(board["state"] == state)
     for node, table in view.tables.nodes.items():

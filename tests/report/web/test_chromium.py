@@ -171,6 +171,22 @@ def test_what_became_of_a_board_without_rounds_is_told(desktop, tmp_path):
     assert "2 boards, 3 rounds" in desktop.run("return document.getElementById('subtitle').textContent")
 
 
+def test_energy_says_of_how_many_rounds_it_is(desktop, tmp_path):
+    """A sensor that failed leaves rounds without; a sum of the others is not the run's."""
+    folder = RunFolder.create(tmp_path, "energy", '[run]\nname = "energy"\nmode = "gossip"\n', {})
+    for step in range(4):
+        for node, joules in (("a", 2.0), ("b", 3.0 if step < 3 else None)):
+            values = {"time/compute_s": 0.1, "time/round_s": 0.1, "sys/energy_j": joules}
+            folder.write(MetricsRecord(node, step, 0.1 * (step + 1), values))
+    folder.close()
+    page = write_page([folder.path], tmp_path / "energy.html")
+    show(desktop, page)
+    assert "some rounds not measured" in desktop.run("return document.getElementById('tiles').textContent")
+    cells = desktop.run("return [...document.querySelectorAll('#boards td:last-child')].map(e => e.textContent)")
+    assert cells == ["8.00 J", "9.00 J (3 of 4 rounds)"]
+    quiet(desktop, page)
+
+
 def test_a_coordinator_evaluates_in_records_of_their_own(desktop, tmp_path):
     folder = RunFolder.create(tmp_path, "server", '[run]\nname = "server"\nmode = "server"\n', {})
     for step in range(4):

@@ -108,6 +108,8 @@ def test_prometheus_gets_counters_and_gauges(served):
     assert (
         found["edgegossip_state", "pi-00", ',state="finished"'] == 1 and found["edgegossip_rounds", "pi-00", None] == 20
     )
+    measured = sum(r.number("sys/energy_j") is not None for r in records)
+    assert found.get(("edgegossip_energy_rounds", "pi-00", None), 0) == measured
     sent = sum(r.number("link/pi-01_bytes") or 0 for r in records)
     assert found["edgegossip_link_bytes_total", "pi-00", ',peer="pi-01"'] == sent
 

@@ -55,6 +55,9 @@ function eventsView(app) {
   return { element: card.element, draw };
 }
 
+// Of how many rounds a board's energy is: a sensor that failed leaves rounds without.
+const measuredText = (b) => (b.energy_rounds && b.energy_rounds < b.rounds ? ` (${b.energy_rounds} of ${b.rounds} rounds)` : "");
+
 function boardsView(app) {
   const box = h("div", {});
   const card = app.card("boards", "Boards", "full", box);
@@ -83,7 +86,11 @@ function boardsView(app) {
             bytesText(b.sent_bytes.socket ?? b.sent_bytes.payload),
             secondsText(b.cpu_s),
             bytesText(b.peak_rss_bytes),
-            ...sensors.map(([name]) => (run.nodes.includes(b.node) ? unitOf(name)(value(b.node, name)) : "–")),
+            ...sensors.map(([name]) =>
+              run.nodes.includes(b.node)
+                ? unitOf(name)(value(b.node, name)) + (name === "sys/energy_j" ? measuredText(b) : "")
+                : "–",
+            ),
           ],
         })),
       ),

@@ -48,7 +48,8 @@ function renderHead(app) {
     tiles.splice(6, 0, [
       "Energy a board",
       unitOf("energy_j")(joules.reduce((a, b) => a + b, 0) / (joules.length || 1)),
-      joules.length < d.nodes ? `of ${joules.length} with a sensor` : "mean of the boards",
+      (joules.length < d.nodes ? `of ${joules.length} with a sensor` : "mean of the boards") +
+        (d.boards.some((b) => b.energy_rounds && b.energy_rounds < b.rounds) ? ", some rounds not measured" : ""),
     ]);
   }
   document
