@@ -15,14 +15,15 @@ writes a profile that is. Rates are of plain float32 bytes: encoding takes 4 byt
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from edgegossip.choices import did_you_mean
+from edgegossip.scale import checks
 from edgegossip.types import ConfigError
 
 DEFAULT = "default"  # rate of every codec that is not named
@@ -143,7 +144,7 @@ def devices_of(fleet: FleetProfile, count: int | None = None) -> tuple[DevicePro
 def device_of(document: Mapping[str, Any], name: str) -> DeviceProfile:
     """Check a parsed TOML document. Raises ConfigError."""
     what = f"board profile {name}"
-    values = {"name": name, **_checked(document, DeviceProfile, _DEVICE, what)}
+    values = {"name": name, **checks.checked(document, DeviceProfile, _DEVICE, what)}
     for key in ("encode_bytes_per_s", "decode_bytes_per_s"):
         if DEFAULT not in values[key]:
             raise ConfigError(f"{what}: {key} has no {DEFAULT!r}, the rate of every codec that is not named there")
@@ -154,9 +155,9 @@ def device_of(document: Mapping[str, Any], name: str) -> DeviceProfile:
 def fleet_of(document: Mapping[str, Any], name: str) -> FleetProfile:
     """Check a parsed TOML document. Raises ConfigError."""
     what = f"fleet {name}"
-    values = {"name": name, **_checked(document, FleetProfile, _FLEET, what)}
+    values = {"name": name, **checks.checked(document, FleetProfile, _FLEET, what)}
     link = values.get("link", {})
-    values["link"] = LinkProfile(**_checked(link, LinkProfile, _LINK, f"{what}, [link]"))
+    values["link"] = LinkProfile(**checks.checked(link, LinkProfile, _LINK, f"{what}, [link]"))
     said = {"boards": document["boards"], **{f"link.{key}": value for key, value in link.items()}}
     _check_sources(what, said, values.get("sources", {}))
     fleet = FleetProfile(**values)
@@ -201,19 +202,6 @@ def _read(source: str, folder: Path, what: str, known: list[str]) -> tuple[dict[
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
-def _checked(document: Mapping[str, Any], kind: Any, checks: Mapping[str, Check], what: str) -> dict[str, Any]:
-    """The document's values in the types of the dataclass; every key is known, none that is needed is missing."""
-    if not isinstance(document, Mapping):
-        raise ConfigError(f"{what} is a table of keys and values, not {document!r}")
-    for key in document:
-        if key not in checks:
-            raise ConfigError(f"{what}: unknown key {key}{did_you_mean(key, checks)}")
-    needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING} & checks.keys()
-    if missing := sorted(needed - document.keys()):
-        raise ConfigError(f"{what} lacks {', '.join(missing)}")
-    return {key: checks[key](f"{what}: {key}", value) for key, value in document.items()}
-
-
 def _check_sources(what: str, document: Mapping[str, Any], sources: Mapping[str, str]) -> None:
     """Every number says where it comes from, and nothing else does."""
     for key, value in document.items():
@@ -227,59 +215,6 @@ def _check_sources(what: str, document: Mapping[str, Any], sources: Mapping[str,
             raise ConfigError(f"{what}: the source of {key} begins with one of {' '.join(SOURCES)}")
 
 
-Check = Callable[[str, Any], Any]
-
-
-def _text(key: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ConfigError(f"{key} = {value!r}: must be text")
-    return value
-
-
-def _flag(key: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{key} = {value!r}: must be true or false")
-    return value
-
-
-def _positive(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e18:
-        raise ConfigError(f"{key} = {value!r}: must be a number above 0")
-    return float(value)
-
-
-def _seconds(key: str, value: Any) -> float:
-    return 0.0 if value == 0 and not isinstance(value, bool) else _positive(key, value)
-
-
-def _share(key: str, value: Any) -> float:
-    share = _seconds(key, value)
-    if share >= 1:
-        raise ConfigError(f"{key} = {value!r}: must be below 1")
-    return share
-
-
-def _count(key: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{key} = {value!r}: must be a whole number of at least 1")
-    return value
-
-
-def _texts(key: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise ConfigError(f"{key} = {value!r}: must be a list of words")
-    return tuple(_text(key, word) for word in value)
-
-
-def _table_of(check: Check) -> Check:
-    def checked(key: str, value: Any) -> dict[str, Any]:
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{key} = {value!r}: must be a table")
-        return {name: check(f"{key}.{name}", content) for name, content in value.items()}
-
-    return checked
-
-
 def _boards(key: str, value: Any) -> tuple[tuple[str, int], ...]:
     """[["raspberry-pi-4", 3], ...]"""
     shape = f'{key}: write it as [["raspberry-pi-4", 3], ...]: a board profile and how many of it'
@@ -289,32 +224,32 @@ def _boards(key: str, value: Any) -> tuple[tuple[str, int], ...]:
         if not isinstance(entry, list) or len(entry) != 2:
             raise ConfigError(shape)
     for name, _ in value:
-        load_device(_text(key, name))
-    return tuple((name, _count(key, count)) for name, count in value)
+        load_device(checks.text(key, name))
+    return tuple((name, checks.count(key, count)) for name, count in value)
 
 
-def _whole(key: str, value: Any) -> dict[str, Any]:
-    return dict(value) if isinstance(value, Mapping) else _table_of(_text)(key, value)
-
-
-_DEVICE: Mapping[str, Check] = {
-    "title": _text,
-    "cores": _count,
-    "memory_bytes": _count,
+_DEVICE: Mapping[str, checks.Check] = {
+    "title": checks.text,
+    "cores": checks.count,
+    "memory_bytes": checks.count,
     **dict.fromkeys(
-        ("fp32_flops", "int8_ops", "memory_bytes_per_s", "link_bits_per_s", "accelerator_flops"), _positive
+        ("fp32_flops", "int8_ops", "memory_bytes_per_s", "link_bits_per_s", "accelerator_flops"), checks.positive
     ),
-    **dict.fromkeys(("one_thread_flops", "one_thread_int8_ops"), _positive),
-    **dict.fromkeys(("encode_bytes_per_s", "decode_bytes_per_s"), _table_of(_positive)),
-    "update_spread": _share,
-    "power_sensors": _texts,
-    "sources": _table_of(_text),
+    **dict.fromkeys(("one_thread_flops", "one_thread_int8_ops"), checks.positive),
+    **dict.fromkeys(("encode_bytes_per_s", "decode_bytes_per_s"), checks.table_of(checks.positive)),
+    "update_spread": checks.share,
+    "power_sensors": checks.texts,
+    "sources": checks.table_of(checks.text),
 }
-_LINK: Mapping[str, Check] = {"shared_bits_per_s": _positive, "crossings": _count, "latency_s": _seconds}
-_FLEET: Mapping[str, Check] = {
-    "title": _text,
+_LINK: Mapping[str, checks.Check] = {
+    "shared_bits_per_s": checks.positive,
+    "crossings": checks.count,
+    "latency_s": checks.seconds,
+}
+_FLEET: Mapping[str, checks.Check] = {
+    "title": checks.text,
     "boards": _boards,
-    "link": _whole,
-    "accelerated": _flag,
-    "sources": _table_of(_text),
+    "link": checks.whole,
+    "accelerated": checks.flag,
+    "sources": checks.table_of(checks.text),
 }

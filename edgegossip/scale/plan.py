@@ -17,7 +17,8 @@ from edgegossip.recipe import Recipe, with_settings
 from edgegossip.scale import frames
 from edgegossip.scale.devices import DeviceProfile, FleetProfile, LinkProfile, devices_of
 from edgegossip.scale.frames import Sent
-from edgegossip.scale.predict import BoardWork, Message, RoundParts, gossip_round, round_seconds, server_round, work_of
+from edgegossip.scale.predict import gossip_round, round_seconds, server_round, work_of
+from edgegossip.scale.rounds import BoardWork, Message, RoundParts
 from edgegossip.types import ConfigError
 
 # Codecs that are worth a try instead, of those that lose little; at their packaged parameters.

@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 from edgegossip.scale.devices import LinkProfile, load_device
 from edgegossip.scale.flows import Network
 from edgegossip.scale.predict import (
-    BoardWork,
-    Message,
     gossip_round,
     gossip_rounds,
     round_seconds,
     server_round,
     work_of,
 )
+from edgegossip.scale.rounds import BoardWork, Message
 from edgegossip.types import LocalError
 
 SWITCH = LinkProfile(latency_s=0.0)

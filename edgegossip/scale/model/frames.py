@@ -17,11 +17,12 @@ import numpy as np
 
 from edgegossip import frame as wire
 from edgegossip import recipe as recipes
-from edgegossip.gossip.base import GossipAlgorithm, Message, Send
+from edgegossip.gossip.base import GossipAlgorithm, Send
+from edgegossip.gossip.base import Message as Received
 from edgegossip.layout import Layout
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_topology, make_view
 from edgegossip.recipe import Recipe
-from edgegossip.scale import predict
+from edgegossip.scale.rounds import Message
 from edgegossip.study.measure import Recorder
 from edgegossip.study.virtual import VirtualFleet
 from edgegossip.types import LocalUpdate, Metrics, Round, Vec
@@ -38,14 +39,14 @@ HANDLING_BYTES = 400  # a message's gRPC and HTTP/2 frames, its receipt, and the
 class Frames:
     """Messages of one round after another, and what making and taking one costs on this machine."""
 
-    rounds: tuple[tuple[predict.Message, ...], ...]  # sizes are bytes of packets
+    rounds: tuple[tuple[Message, ...], ...]  # sizes are bytes of packets
     encode_s: float  # CPU seconds a board and round
     decode_s: float  # CPU seconds a message
     payload_bytes: float  # of all boards, a round
     overhead_bytes: float
     bits_per_value: float
 
-    def of_round(self, round: int) -> Sequence[predict.Message]:
+    def of_round(self, round: int) -> Sequence[Message]:
         return self.rounds[round % len(self.rounds)]
 
 
@@ -67,8 +68,7 @@ def measure(recipe: Recipe, layout: Layout, local: LocalUpdate, initial: Vec) ->
     index = {name: k for k, name in enumerate(members)}
     counted = [timed.sent[round] for round in range(FIRST, rounds)]
     messages = [
-        tuple(predict.Message(sender, index[to], wire_bytes(size)) for sender, to, size, _ in of_round)
-        for of_round in counted
+        tuple(Message(sender, index[to], wire_bytes(size)) for sender, to, size, _ in of_round) for of_round in counted
     ]
     payload = sum(body for of_round in counted for *_, body in of_round)
     whole = sum(size for of_round in counted for _, _, size, _ in of_round)
@@ -134,7 +134,7 @@ class _Timed:
                 self.sent[round].append((self.nodes[id(local)], action.to, size, len(action.frame.body)))
         return after, actions
 
-    def receive(self, s: Any, m: Message) -> Any:
+    def receive(self, s: Any, m: Received) -> Any:
         began_s = time.thread_time()
         outcome = self.inner.receive(s, m)
         if len(m.frame.body):

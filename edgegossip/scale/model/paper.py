@@ -24,6 +24,7 @@ import numpy as np
 
 from edgegossip.scale import predict
 from edgegossip.scale.devices import DeviceProfile, LinkProfile
+from edgegossip.scale.rounds import BoardWork, Message
 
 COUNTS = (2, 4, 7)
 SCHEMES = {
@@ -116,7 +117,7 @@ def _line(
     cost = 0.0
     if scheme != "SGD":
         cost = fitted.message_min * device.encode_rate(SCHEMES[BASE]) / device.encode_rate(SCHEMES[scheme])
-    work = predict.BoardWork(
+    work = BoardWork(
         compute_s=(fitted.batch_min + fitted.peer_min * count) * per_round,
         encode_s=cost * per_round,
         decode_s=cost * per_round,
@@ -125,7 +126,7 @@ def _line(
     full_bits = 32.0 * VALUES[network]
     link = LinkProfile(full_bits / (fitted.gradient_min * per_round), 1, fitted.round_min * per_round)
     size_bytes = round(bits[scheme] * VALUES[network] / 8)
-    messages = [predict.Message(a, b, size_bytes) for a in range(count) for b in range(count) if a != b]
+    messages = [Message(a, b, size_bytes) for a in range(count) for b in range(count) if a != b]
     parts = predict.gossip_round([work] * count, lambda _: messages, link)
     epoch = _ROUNDS / count / _MINUTE_S / count  # of a sum over boards
     cp = sum(p.compute_s for p in parts) * epoch

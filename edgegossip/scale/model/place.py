@@ -21,6 +21,7 @@ from edgegossip.scale import measure, played, predict
 from edgegossip.scale.cells import Cell
 from edgegossip.scale.devices import DeviceProfile, LinkProfile, devices_of, load_device, load_fleet
 from edgegossip.scale.model import frames
+from edgegossip.scale.rounds import BoardWork, RoundParts
 from edgegossip.types import ConfigError, LocalUpdate, Vec
 
 LAN_BPS = 10e9  # a board's own interface where only the shared link counts
@@ -83,7 +84,7 @@ class Model:
 
     def _gossip(
         self, cell: Cell, update: Update, link: LinkProfile, interface_bps: float
-    ) -> tuple[Sequence[predict.RoundParts], dict[str, Any]]:
+    ) -> tuple[Sequence[RoundParts], dict[str, Any]]:
         found = frames.measure(cell.recipe, update.layout, update.local, update.initial)
         works = self._works(cell, update, found.encode_s, found.decode_s, interface_bps)
         parts = predict.gossip_round(works, found.of_round, link, len(found.rounds))
@@ -93,23 +94,23 @@ class Model:
 
     def _server(
         self, cell: Cell, update: Update, link: LinkProfile, interface_bps: float
-    ) -> tuple[Sequence[predict.RoundParts], dict[str, Any]]:
+    ) -> tuple[Sequence[RoundParts], dict[str, Any]]:
         encode_s, decode_s, body = frames.codec_frames(cell.recipe, update.layout, update.local.delta)
         works = self._works(cell, update, encode_s, decode_s, interface_bps)
         size = frames.wire_bytes(body)
-        coordinator = predict.BoardWork(0.0, encode_s, decode_s, LAN_BPS)
+        coordinator = BoardWork(0.0, encode_s, decode_s, LAN_BPS)
         *boards, _ = predict.server_round(works, coordinator, size, size, link)
         sizes = {"payload": 2.0 * body * cell.devices, "overhead": 0.0, "link": 2.0 * size * cell.devices}
         return boards, {"round_bytes": sizes, "bits_per_value": 8 * body / update.layout.size}
 
     def _works(
         self, cell: Cell, update: Update, encode_s: float, decode_s: float, interface_bps: float
-    ) -> list[predict.BoardWork]:
+    ) -> list[BoardWork]:
         """Of each board, in this machine's seconds or in those of its profile."""
         if self._fleet is None and self._device is None:
             own = (update.compute_s, encode_s, decode_s)
             compute_s, encode_s, decode_s = (cell.how.get("slower", 1.0) * seconds for seconds in own)
-            work = predict.BoardWork(compute_s, encode_s, decode_s, interface_bps)
+            work = BoardWork(compute_s, encode_s, decode_s, interface_bps)
             return [work] * cell.devices
         profiles: Sequence[DeviceProfile]
         profiles = [self._device] * cell.devices if self._device else devices_of(self._fleet, cell.devices)  # type: ignore[arg-type]
@@ -179,11 +180,11 @@ def _flops(work: Callable[[], object]) -> float:
     return float(counter.get_total_flops())
 
 
-def _mean(parts: Sequence[predict.RoundParts], name: str) -> float:
+def _mean(parts: Sequence[RoundParts], name: str) -> float:
     return sum(float(getattr(p, name)) for p in parts) / len(parts)
 
 
-def _marks(name: str, parts: predict.RoundParts) -> Mapping[str, Any]:
+def _marks(name: str, parts: RoundParts) -> Mapping[str, Any]:
     """A board's round for the Gantt plot, in nanoseconds."""
     seconds = asdict(parts)
     computed = seconds["compute_s"]
