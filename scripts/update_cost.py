@@ -1,4 +1,5 @@
-"""What an update costs a board: bytes fetched, beside the whole bundle, when the first release comes and when one file changes.
+"""What an update costs a board: bytes fetched, beside the whole bundle, when a release with packages comes, and then one of our
+package alone with one changed file.
 
     python scripts/update_cost.py
 
@@ -6,6 +7,7 @@ A release of this environment's own packages (all that a gossip board needs but 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import shutil
@@ -18,11 +20,13 @@ from pathlib import Path
 
 import edgegossip
 from edgegossip.fleet import releases
+from edgegossip.fleet.release_site import Site
 from edgegossip.fleet.serve import Server, open_desk
 from edgegossip.fleet.store import Fleet
 from edgegossip.launch.admission import coordinator_of
 from edgegossip.update import agent
 from edgegossip.update.client import Client
+from edgegossip.update.packages import LOCK
 
 PACKAGES = ("numpy", "numpy.libs", "grpc", "google", "psutil", "click", "tomli_w", "zstandard")
 
@@ -51,6 +55,13 @@ class Machine(agent.Board):
         pass
 
 
+def only_ours(site: Path, folder: Path) -> Path:
+    """What `edgegossip image release` leaves where boards have the packages."""
+    shutil.copytree(site / "edgegossip", folder / "edgegossip")
+    shutil.copyfile(site / LOCK, folder / LOCK)
+    return folder
+
+
 def main() -> None:
     agent.Client = Counting
     with tempfile.TemporaryDirectory() as folder:
@@ -60,6 +71,7 @@ def main() -> None:
             source = Path(sysconfig.get_path("platlib")) / name
             if source.exists():
                 shutil.copytree(source, site / name, ignore=shutil.ignore_patterns("__pycache__"))
+        (site / LOCK).write_text("# those of this environment\n")
         own = Path(edgegossip.__file__).parent
         shutil.copytree(own, site / "edgegossip", ignore=shutil.ignore_patterns("__pycache__", "src"))
         fleet = Fleet.create(root / "fleet", "home", 1).add("pi-01", "board", 1)
@@ -77,7 +89,10 @@ def main() -> None:
                 with open(site / "edgegossip/frame.py", "a") as file:
                     file.write("\n# changed\n")
             bundle = root / version
-            made = releases.build(fleet, site, version, platform.machine(), "{}.{}".format(*sys.version_info), bundle)
+            python, first = "{}.{}".format(*sys.version_info), version == "first"
+            folder = site if first else only_ours(site, root / "ours")
+            packages = hashlib.sha256((site / LOCK).read_bytes()).hexdigest()
+            made = releases.build(fleet, Site(folder, version, platform.machine(), python, packages, first), bundle)
             releases.push(fleet, bundle, [])
             Counting.fetched, began, cpu = 0, time.monotonic(), time.process_time()
             agent.check_in(Machine(), agent.Places(kit, home, str(current)), lambda text: None)

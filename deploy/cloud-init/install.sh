@@ -24,6 +24,7 @@ if [ ! -e "$home/releases/$release/whole" ]; then
     python3 -m pip install --quiet --no-cache-dir --disable-pip-version-check --root-user-action ignore --require-hashes --no-deps \
         --only-binary :all: --target "$site" --requirement "$lock" || fail "packages could not be fetched: is there a network? See cloud-init-output.log"
     python3 -m zipfile -e "$wheel" "$site"
+    cp "$lock" "$site/packages.lock" # by which updates know what is here
     python3 -m compileall -q --invalidation-mode unchecked-hash "$site" || true
     sync
     touch "$home/releases/$release/whole"

@@ -56,9 +56,11 @@ if [ ! -e "$target/whole" ]; then
     cp "$lock" "$work/lock.txt"
     if [ -n "$torch" ]; then
         sed -i '/^torch==/,/[^\\]$/d' "$work/lock.txt"
+        echo "# torch: $(sha256sum <"$torch")" >>"$work/lock.txt"
         pip "$torch" || fail "$torch is not for Python $version"
     fi
     pip --require-hashes --only-binary :all: --requirement "$work/lock.txt" || fail "packages could not be fetched: is there a network?"
+    cp "$work/lock.txt" "$target/site/packages.lock" # by which updates know what is here
     pip "$wheel" || fail "$wheel is not for Python $version on aarch64"
     "$work/venv/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$target/site" || true
     sync

@@ -80,7 +80,8 @@ def release() -> None:
 
     \b
     Examples:
-      edgegossip fleet release build site/ --release 0.4.0 -o 0.4.0.bundle
+      sudo edgegossip image release --board raspberry-pi-4 -o 0.4.0
+      edgegossip fleet release build 0.4.0 -o 0.4.0.bundle
       edgegossip fleet release push 0.4.0.bundle pi-01          # try it on one board
       edgegossip fleet release status
       edgegossip fleet release push 0.4.0.bundle                # then on all
@@ -91,23 +92,25 @@ def release() -> None:
 @click.argument("site", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @FLEET
 @click.option("--release", "version", metavar="VERSION", help="[default: that of the package in SITE]")
-@click.option("--machine", default="aarch64", show_default=True, help="As `uname -m` says on the board.")
-@click.option(
-    "--python", default="3.11", show_default=True, metavar="X.Y", help="Of the board: Debian 12 has 3.11, 13 has 3.13."
-)
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, metavar="FILE")
-def build(site: Path, folder: Path, version: str | None, machine: str, python: str, output: Path) -> int:
-    """Pack SITE, the folder that a board has as /opt/edgegossip/current/site, as a signed bundle.
+def build(site: Path, folder: Path, version: str | None, output: Path) -> int:
+    """Pack SITE, a folder that `edgegossip image release` made, as a signed bundle.
 
-    Boards fetch only what differs from the release they run, so a bundle may hold torch and all.
+    Boards keep their Python packages (torch, numpy, ...): a release is a few megabytes. One with other packages must bring them
+    (`image release --with-packages`); boards still fetch only what differs from the release they run.
     """
+    from dataclasses import replace
+
     from edgegossip.fleet import releases
+    from edgegossip.fleet.release_site import examine
     from edgegossip.fleet.store import Fleet
 
-    made = releases.build(Fleet.open(folder), site, version or releases.version_of(site), machine, python, output)
+    found = examine(site)
+    made = releases.build(Fleet.open(folder), replace(found, version=version or found.version), output)
     size = output.stat().st_size
     click.echo(
-        f"{output}: release {made.version}, number {made.sequence}, {len(made.entries)} files, {size / 1e6:.1f} MB, signed"
+        f"{output}: release {made.version}, number {made.sequence}, {len(made.entries)} files, {size / 1e6:.1f} MB, signed; "
+        f"for {made.machine} and Python {made.python}, {'with' if found.whole else 'without'} packages"
     )
     click.echo(f"next: edgegossip fleet release push --fleet {folder} {output} [BOARD ...]")
     return 0

@@ -73,9 +73,27 @@ def build(
 @CACHE
 def wheel(board: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None) -> int:
     """Make our wheel alone for a kind of board, cross-compiled: for cards with another system."""
-    from edgegossip.image.build import build_wheel
+    from edgegossip.image.parts import build_wheel
 
     click.echo(build_wheel(board, output, mirror, source, cache, click.echo))
+    return 0
+
+
+@image.command()
+@BOARD
+@click.option("-o", "--output", required=True, type=_FOLDER, help="New folder to put it in.")
+@click.option("--with-packages", is_flag=True, help="With all Python packages: for boards that have other ones.")
+@MIRROR
+@SOURCE
+@CACHE
+def release(
+    board: str, output: Path, with_packages: bool, mirror: str | None, source: Path | None, cache: Path | None
+) -> int:
+    """Make a folder that `edgegossip fleet release build` signs: the client alone, for boards that run already."""
+    from edgegossip.image.parts import build_release
+
+    build_release(board, output, mirror, source, cache, click.echo, with_packages=with_packages)
+    click.echo(f"next: edgegossip fleet release build {output} -o {output.name}.bundle")
     return 0
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,8 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from edgegossip.fleet import checkins
 from edgegossip.fleet.lock import locked
 from edgegossip.fleet.making import boards_of
+from edgegossip.fleet.release_site import Site
 from edgegossip.fleet.store import Fleet
 from edgegossip.fleet.telling import operator_of
 from edgegossip.mesh.security.revocations import write_file
@@ -38,8 +39,10 @@ from edgegossip.update.bundle import (
     parse_head,
     parse_manifest,
 )
+from edgegossip.update.packages import LOCK
 
 INDEX = "releases.json"
+WITH_PACKAGES = "build one that brings them, from `edgegossip image release --with-packages`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +69,17 @@ def bundle_file(folder: Path, sequence: int) -> Path:
     return folder / "releases" / f"{sequence}.bundle"
 
 
-def build(fleet: Fleet, site: Path, version: str, machine: str, python: str, output: Path) -> Manifest:
-    """Pack the Python tree `site` as a signed bundle in `output`. Raises ConfigError, LocalError."""
-    files = _files(site)
-    manifest = Manifest(fleet.fleet_id, version, 1, machine, python, ())
+def build(fleet: Fleet, site: Site, output: Path) -> Manifest:
+    """Pack a folder as a signed bundle in `output`. Raises ConfigError, LocalError."""
+    needed = "" if site.whole else site.packages
+    have = {p for name in boards_of(fleet) if (p := _packages(fleet, name))}
+    if needed and have and needed not in have:
+        raise ConfigError(f"no board that has checked in has the packages that {site.folder} needs: {WITH_PACKAGES}")
+    files = _files(site.folder, site.whole)
+    manifest = Manifest(fleet.fleet_id, site.version, 1, site.machine, site.python, (), needed)
     temporary = output.with_name(f".{output.name}.{os.getpid()}")
     with _told(temporary), open(temporary, "w+b") as blobs:
-        manifest = replace(manifest, entries=tuple(_pack(site, files, blobs)))
+        manifest = replace(manifest, entries=tuple(_pack(site.folder, files, blobs)))
         with _changing(fleet) as index:
             manifest = replace(manifest, sequence=index.next)
             parse_manifest(manifest.pack())  # what no board would take must not leave this machine
@@ -94,6 +101,8 @@ def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple
     names = tuple(fleet.valid_board(name).name for name in boards) or boards_of(fleet)
     if not names:
         raise ConfigError(f"{fleet.folder} has no boards: edgegossip fleet add NAME")
+    if other := [n for n in names if manifest.packages and _packages(fleet, n) not in ("", manifest.packages)]:
+        raise ConfigError(f"{', '.join(other)} have other Python packages than {file} needs: {WITH_PACKAGES}")
     with _changing(fleet) as index:
         again = bool(index.bundles) and manifest.sequence < max(map(int, index.bundles))
         if again:
@@ -130,28 +139,22 @@ def read_head(file: Path) -> tuple[Head, int]:
     return found
 
 
-def version_of(site: Path) -> str:
-    """Of the package in it. Raises ConfigError."""
-    try:
-        text = (site / "edgegossip" / "__init__.py").read_text()
-    except OSError as error:
-        raise ConfigError(f"{site}: no edgegossip is in it; name the folder site/ of a board's release") from error
-    found = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
-    if found is None:
-        raise ConfigError(f"{site}: its edgegossip does not say its version: say --release VERSION")
-    return found[1]
+def _packages(fleet: Fleet, name: NodeId) -> str:
+    """Which packages a board said that it has; empty when it has not said."""
+    return str((checkins.of(fleet.folder, name) or {}).get("packages", ""))
 
 
-def _files(site: Path) -> list[Path]:
-    if not (site / "edgegossip" / "__init__.py").is_file():
-        raise ConfigError(f"{site}: no edgegossip is in it; name the folder that a board has on its PYTHONPATH (site/)")
+def _files(site: Path, whole: bool) -> list[Path]:
+    """What goes into the bundle; the list of packages only with them, for it is theirs."""
     found = []
     for path in sorted(site.rglob("*")):
         if path.is_symlink():
             raise ConfigError(f"{path} is a symbolic link: releases have none")
         if path.is_file():
-            check_path(f"site/{path.relative_to(site).as_posix()}")
-            found.append(path)
+            name = path.relative_to(site).as_posix()
+            check_path(f"site/{name}")
+            if whole or name != LOCK:
+                found.append(path)
         elif not path.is_dir():
             raise ConfigError(f"{path} is neither a file nor a folder")
     return found

@@ -34,7 +34,7 @@ HANDSHAKE_S, SILENT_S = 10.0, 30.0
 LINGER_S = 1.0  # for a refused caller to hear the alert
 MAX_CONNECTIONS = 64
 MAX_PART_BYTES = 8 << 20
-_TEXTS = ("version", "release", "state", "status")
+_TEXTS = ("version", "release", "packages", "state", "status")
 _NUMBERS = ("sequence", "restarts", "uptime_s")
 
 Say = Callable[[str], None]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from edgegossip.fleet import releases
+from edgegossip.fleet import checkins, releases
 from edgegossip.fleet.store import Fleet
 from edgegossip.types import NodeId
 
@@ -50,7 +48,7 @@ def status(fleet: Fleet, now_s: float) -> tuple[Seen, ...]:
     boards = dict.fromkeys(m.name for m in fleet.members if m.role == "board")
     valid = {m.name for m in fleet.members if m.role == "board" and m.state == "valid"}
     for name in boards:
-        report = _report(fleet.folder, name)
+        report = checkins.of(fleet.folder, name)
         ago_s = None if report is None else max(0.0, now_s - float(report.get("at_s", 0)))
         seen = "never" if ago_s is None else "here" if ago_s < LATE_S else "late"
         found.append(_seen(name, seen if name in valid else "revoked", ago_s, report or {}, wanted.get(name, 0)))
@@ -73,11 +71,3 @@ def _seen(name: NodeId, seen: str, ago_s: float | None, report: dict[str, Any], 
     failed = {str(k): str(v) for k, v in (report.get("failed") or {}).items()}
     release, trial = int(report.get("sequence", 0)), bool(report.get("trial"))
     return Seen(name, seen, ago_s, **texts, release=release, wanted=wanted, trial=trial, failed=failed)
-
-
-def _report(folder: Path, name: NodeId) -> dict[str, Any] | None:
-    try:
-        found = json.loads((folder / "checkins" / f"{name}.json").read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None

@@ -86,14 +86,15 @@ def build_image(
     fresh: bool = False,
 ) -> Built:
     """What the command line asks for. Raises EdgegossipError."""
-    request = _request(name, output, mirror, source, cache)
+    request = request_of(name, output, mirror, source, cache)
     if fresh:
         for old in (*request.cache.glob("debian-*"), *request.cache.glob("sysroot-*")):
             shutil.rmtree(old) if old.is_dir() else old.unlink()
     return build(request, tell)
 
 
-def _request(name: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None) -> Request:
+def request_of(name: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None) -> Request:
+    """With what the command line left out. Raises EdgegossipError."""
     mirrors = sources.named(mirror) if mirror else sources.ask_apt()
     cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgegossip" / "images"
     return Request(boards.board(name), output, source_of(source), cache, mirrors, epoch())
@@ -144,21 +145,6 @@ def build(request: Request, tell: Tell) -> Built:
     tell(f"writing {request.output}")
     place(done["card"].folder / "card.img", request.output, about)
     return Built(request.output, about, tuple(done.values()), time.monotonic() - start)
-
-
-def build_wheel(
-    name: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None, tell: Tell
-) -> Path:
-    """Our wheel alone for the Debian of a kind of board, in the folder `output`. Raises EdgegossipError."""
-    request = _request(name, output, mirror, source, cache)
-    check_machine()
-    wanted = [step for step in plan(request) if step.name in ("sysroot", "native", "wheel")]
-    (made,) = steps.carry_out(wanted, request.cache, tell)["wheel"].folder.glob("*.whl")
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        return Path(shutil.copy(made, output / made.name))
-    except OSError as error:
-        raise HostError(f"{output}: {(error.strerror or str(error)).lower()}") from error
 
 
 def plan(request: Request) -> tuple[Step, ...]:

@@ -23,8 +23,9 @@ import edgegossip
 from edgegossip.mesh.security.identity import Identity
 from edgegossip.mesh.security.revocations import write_file
 from edgegossip.types import EdgegossipError, LocalError, PeerError
+from edgegossip.update.bundle import Manifest
 from edgegossip.update.client import Answer, Client
-from edgegossip.update.install import OsTree, about, install, running_from
+from edgegossip.update.install import OTHER_PACKAGES, OsTree, about, install, packages_of, running_from
 from edgegossip.update.order import Order
 
 KIT, HOME = Path("/etc/edgegossip"), Path("/opt/edgegossip")
@@ -134,14 +135,9 @@ def _take(
     manifest = head.manifest(identity)
     if manifest.sequence != sequence:
         raise PeerError(f"asked for release {sequence}, and got release {manifest.sequence}")
-    here = (platform.machine(), f"{sys.version_info[0]}.{sys.version_info[1]}")
-    if (manifest.machine, manifest.python) != here:
-        _give_up(
-            places,
-            sequence,
-            f"it is for {manifest.machine} and Python {manifest.python}, this board has {' and '.join(here)}",
-        )
-        raise PeerError(f"release {manifest.version} is for another kind of board: {_failed(places)[str(sequence)]}")
+    if why := _unfit(manifest, packages_of(OsTree(), str(places.home / "releases" / running))):
+        _give_up(places, sequence, why)
+        raise PeerError(f"release {manifest.version} is for another kind of board: {why}")
     say(f"release {manifest.version} (number {sequence}) is fetched")
     try:
         name = install(OsTree(), str(places.home), running, head.digest, manifest, fetch)
@@ -153,6 +149,14 @@ def _take(
     say(f"release {manifest.version} is whole in releases/{name}")
 
 
+def _unfit(manifest: Manifest, packages: str) -> str:
+    """Why this release cannot start on this board, which has these packages; empty when it can."""
+    here = (platform.machine(), f"{sys.version_info[0]}.{sys.version_info[1]}")
+    if (manifest.machine, manifest.python) != here:
+        return f"it is for {manifest.machine} and Python {manifest.python}, this board has {' and '.join(here)}"
+    return f"it {OTHER_PACKAGES}" if manifest.packages not in ("", packages) else ""
+
+
 def _report(places: Places, running: str, node: Mapping[str, str]) -> dict[str, Any]:
     """What the fleet's machine gets to know."""
     present = about(OsTree(), str(places.home / "releases" / running)) if running else {}
@@ -161,6 +165,7 @@ def _report(places: Places, running: str, node: Mapping[str, str]) -> dict[str, 
         "version": edgegossip.__version__,
         "release": running,
         "sequence": int(present.get("sequence", 0)),
+        "packages": packages_of(OsTree(), str(places.home / "releases" / running)) if running else "",
         "trial": (places.home / "trial").exists(),
         "failed": _failed(places),
         "state": node.get("ActiveState", "unknown"),

@@ -6,7 +6,8 @@
     blobs    the content of files in pieces of 4 MiB, each deflated, each once
 
 The manifest names the fleet, version, sequence number, machine and Python, every file with size, SHA-256 and its pieces, and
-every piece. So a board checks one signature, then takes the pieces that it has not got; what one is worth, its SHA-256 says.
+every piece; and, where it has our own package only, the name of the packages that the board must have already (packages.py). So a
+board checks one signature, then takes the pieces that it has not got; what one is worth, its SHA-256 says.
 There are no links, owners, or times in it, and paths are plain names below site/. The signature is that of operators, P-256
 like everything in a fleet (not Ed25519): boards have that code, and a lost operator's key can be revoked. Sequence numbers
 only ever grow."""
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from edgegossip.types import DecodeError, PeerError
+from edgegossip.update.packages import is_ours
 
 MAGIC = b"EGREL\0\0\1"
 DOMAIN = b"edgegossip release 1\0"
@@ -31,6 +33,7 @@ MAX_SIGNATURE_BYTES = 8192
 MAX_FILES = 50_000
 PIECE_BYTES = 4 << 20  # a board holds one at a time
 MAX_TOTAL_BYTES = 4 << 30
+_TEXTS = ("fleet_id", "version", "machine", "python", "packages")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]{0,63}")
 _NAME = re.compile(r"[^\0/\x01-\x1f\x7f]{1,255}")
 
@@ -78,6 +81,9 @@ class Manifest:
     machine: str  # as `uname -m`: aarch64
     python: str  # 3.11
     entries: tuple[Entry, ...]
+    packages: str = (
+        ""  # SHA-256 of the board's packages.lock, all of whose packages stay; empty: they are among the entries
+    )
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
@@ -89,7 +95,7 @@ class Manifest:
         blobs = self.blobs
         number = {b: k for k, b in enumerate(blobs)}
         document = {
-            **{k: getattr(self, k) for k in ("fleet_id", "version", "sequence", "machine", "python")},
+            **{k: getattr(self, k) for k in (*_TEXTS, "sequence")},
             "blobs": [[b.sha256, b.size_bytes, b.stored_bytes] for b in blobs],
             "files": [[e.path, int(e.executable), e.sha256, [number[b] for b in e.pieces]] for e in self.entries],
         }
@@ -143,7 +149,7 @@ def parse_manifest(packed: bytes) -> Manifest:
         document = json.loads(inflate(packed, MAX_MANIFEST_BYTES))
         blobs = _blobs(document["blobs"])
         entries = tuple(_entry(line, blobs) for line in document["files"])
-        fields = {k: str(document[k]) for k in ("fleet_id", "version", "machine", "python")}
+        fields = {k: str(document[k]) for k in _TEXTS}
         manifest = Manifest(sequence=int(document["sequence"]), entries=entries, **fields)
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise DecodeError(f"a manifest that makes no sense: {error}") from None
@@ -210,6 +216,8 @@ def _check(manifest: Manifest) -> None:
     if not _VERSION.fullmatch(manifest.version) or not 0 < manifest.sequence < 1 << 53:
         raise DecodeError(f"a release of version {manifest.version!r}, sequence {manifest.sequence}")
     paths = [e.path for e in manifest.entries]
+    if manifest.packages and (not all(map(is_ours, paths)) or not _hash(manifest.packages)):
+        raise DecodeError("a release without packages, with files that are not ours")
     if not 0 < len(paths) <= MAX_FILES:
         raise DecodeError(f"a release of {len(paths)} files; 1 to {MAX_FILES} are taken")
     files, folders = set(paths), {path.rsplit("/", k)[0] for path in paths for k in range(1, path.count("/") + 1)}

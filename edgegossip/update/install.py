@@ -2,7 +2,8 @@
 there, which comes last; so whatever ends this in between leaves the board as it was, and the next call goes on.
 
 Files that the running release has already are linked, not fetched: a new version of this package is a megabyte, torch a hundred.
-Every file, linked or fetched, is checked against the manifest's SHA-256 before it counts."""
+Every file, linked or fetched, is checked against the manifest's SHA-256 before it counts. A release of our own package only takes
+over the packages of the running one, which runs with these very files: they are linked as they are."""
 
 from __future__ import annotations
 
@@ -19,10 +20,14 @@ from typing import Any, Protocol, TypeVar
 from edgegossip.checkpoint.files import Files, OsFiles
 from edgegossip.types import HostError
 from edgegossip.update.bundle import Blob, Entry, Manifest, content_of
+from edgegossip.update.packages import LOCK, is_ours
 
 H = TypeVar("H")
 RELEASE = "release.json"
 SPARE_BYTES = 64 << 20  # that stay free
+OTHER_PACKAGES = (
+    "needs other Python packages than this board has: push one that brings them (image release --with-packages)"
+)
 
 Fetch = Callable[[Blob], bytes]  # its stored bytes
 
@@ -45,6 +50,9 @@ class Tree(Files[H], Protocol[H]):
         """A folder and all below it, if it is there."""
 
     def free_bytes(self, path: str) -> int: ...
+
+    def files(self, folder: str) -> list[str]:
+        """Paths below a folder of all files in it and further down; links are none."""
 
 
 class OsTree(OsFiles):
@@ -89,6 +97,10 @@ class OsTree(OsFiles):
     def free_bytes(self, path: str) -> int:
         return shutil.disk_usage(path).free
 
+    def files(self, folder: str) -> list[str]:
+        paths = [os.path.join(above, name) for above, _, names in os.walk(folder) for name in names]
+        return sorted(os.path.relpath(path, folder) for path in paths if not os.path.islink(path))
+
 
 def folder_name(manifest: Manifest, digest: str) -> str:
     """Of its own for each bundle, so that what an interrupted call left there is of the same one."""
@@ -97,23 +109,31 @@ def folder_name(manifest: Manifest, digest: str) -> str:
 
 def install(tree: Tree[Any], home: str, current: str, digest: str, manifest: Manifest, fetch: Fetch) -> str:
     """Put the release into home/releases; the name of its folder there. `current`: that of the running release. Raises HostError
-    when there is no room, DecodeError when what is fetched is not what the manifest says, OSError."""
+    when there is no room or the running one has other packages, DecodeError when what is fetched is not what the manifest says,
+    OSError."""
     releases, name = f"{home}/releases", folder_name(manifest, digest)
-    folder = f"{releases}/{name}"
+    folder, running = f"{releases}/{name}", f"{releases}/{current}"
     if installed(tree, folder) == digest:
         return name
+    if manifest.packages and manifest.packages != packages_of(tree, running):
+        raise HostError(f"release {manifest.version} {OTHER_PACKAGES}")
     _remove_others(tree, releases, {current, name})
-    plan = [(e, _source(tree, e, folder, f"{releases}/{current}")) for e in manifest.entries]
+    plan = [(e, _source(tree, e, folder, running)) for e in manifest.entries]
+    kept = [path for path in tree.files(running) if _stays(path)] if manifest.packages else []
+    folders = sorted({posixpath.dirname(f"{folder}/{path}") for path in (*kept, *(e.path for e in manifest.entries))})
     missing = sum(e.size_bytes for e, source in plan if source is None)
     if (free := tree.free_bytes(home)) < missing + SPARE_BYTES:
         raise HostError(
             f"release {manifest.version} needs {missing + SPARE_BYTES >> 20} MiB, and {free >> 20} are free on this board"
         )
-    for above in sorted({posixpath.dirname(f"{folder}/{e.path}") for e in manifest.entries}):
+    for above in folders:
         tree.make_folder(above)
+    for path in kept:
+        _forget(tree, f"{folder}/{path}")
+        tree.link(f"{running}/{path}", f"{folder}/{path}")
     for entry, source in plan:
         _place(tree, entry, f"{folder}/{entry.path}", source, fetch)
-    for above in sorted({posixpath.dirname(f"{folder}/{e.path}") for e in manifest.entries}):
+    for above in folders:
         tree.sync_folder(above)
     about = {"version": manifest.version, "sequence": manifest.sequence, "digest": digest}
     _write_last(tree, f"{folder}/{RELEASE}", (json.dumps(about) + "\n").encode())
@@ -132,6 +152,15 @@ def about(tree: Tree[Any], folder: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def packages_of(tree: Tree[Any], folder: str) -> str:
+    """Which packages a release has (packages.py); empty when it does not say."""
+    return tree.digest(f"{folder}/site/{LOCK}")
+
+
+def _stays(path: str) -> bool:
+    return path.startswith("site/") and not is_ours(path)
 
 
 def _remove_others(tree: Tree[Any], releases: str, keep: set[str]) -> None:

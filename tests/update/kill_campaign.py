@@ -24,13 +24,30 @@ from tests.update.support import release
 
 disk_module, guard_module = program("disk"), program("guard")
 UPDATE_S = 60.0
-LARGE = Random(7).randbytes(300_000)  # the same in every release, as torch is
+LARGE = Random(7).randbytes(300_000)
+PACKAGES_EVERY = 3  # releases have the same packages: only the first of them that a board gets brings them
+
+
+def packages_of(sequence: int) -> dict[str, bytes]:
+    """The part of a release that is not ours."""
+    number = sequence // PACKAGES_EVERY
+    parts = {f"torch/part_{k}.py": f"packages {number}, part {k}\n".encode() * 100 for k in range(6)}
+    return {
+        "packages.lock": f"torch=={number}\n".encode(),
+        "torch/lib.so": LARGE[number:],
+        "numpy/lib.so": LARGE,
+        **parts,
+    }
+
+
+def name_of(packages: dict[str, bytes]) -> str:
+    return hashlib.sha256(packages["packages.lock"]).hexdigest()
 
 
 def files_of(sequence: int) -> dict[str, bytes]:
     """Of a release: every file says whose it is."""
     own = {f"edgegossip/part_{k}.py": f"release {sequence}, part {k}\n".encode() * 400 for k in range(12)}
-    return {"edgegossip/__init__.py": f"__version__ = '{sequence}'\n".encode(), "torch/lib.so": LARGE, **own}
+    return {"edgegossip/__init__.py": f"__version__ = '{sequence}'\n".encode(), **packages_of(sequence), **own}
 
 
 def life(root: Path, rng: Random) -> None:
@@ -43,7 +60,10 @@ def life(root: Path, rng: Random) -> None:
         known = [int(k) for k in guard_module.document(disk, "/opt/edgegossip/failed")]
         sequence = max([present, *known]) + 1
         if not os.path.exists(f"{home}/trial"):
-            manifest, blobs = release(files_of(sequence), str(sequence), sequence)
+            files, packages = files_of(sequence), name_of(packages_of(sequence))
+            if there := packages == name_of(packages_of(present)):
+                files = {name: content for name, content in files.items() if name.startswith("edgegossip/")}
+            manifest, blobs = release(files, str(sequence), sequence, packages=packages if there else "")
             digest = hashlib.sha256(manifest.pack()).hexdigest()
 
             def fetch(piece: Blob, blobs: bytes = blobs) -> bytes:

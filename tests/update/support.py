@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from random import Random
 
 from edgegossip.sim.fake_disk import FakeDisk
@@ -15,7 +16,7 @@ HOME = "/opt/edgegossip"
 
 
 def release(
-    files: Mapping[str, bytes], version: str = "2", sequence: int = 2, fleet: str = "f" * 16
+    files: Mapping[str, bytes], version: str = "2", sequence: int = 2, fleet: str = "f" * 16, packages: str = ""
 ) -> tuple[Manifest, bytes]:
     """Manifest and blobs of these files, with site/ before each name."""
     entries, blobs, known = [], b"", {}
@@ -29,7 +30,29 @@ def release(
                 blobs += stored
             pieces.append(known[part])
         entries.append(Entry(f"site/{name}", False, hashlib.sha256(content).hexdigest(), tuple(pieces)))
-    return Manifest(fleet, version, sequence, "aarch64", "3.11", tuple(entries)), blobs
+    return Manifest(fleet, version, sequence, "aarch64", "3.11", tuple(entries), packages), blobs
+
+
+def site_of(
+    folder: Path,
+    version: str,
+    files: Mapping[str, bytes],
+    machine: str = "aarch64",
+    python: str = "3.11",
+    lock: str = "",
+) -> Path:
+    """A folder as `edgegossip image release` makes it, with these files besides."""
+    code = {"aarch64": 183, "x86_64": 62}[machine]
+    own = {
+        "edgegossip/__init__.py": f'__version__ = "{version}"\n'.encode(),
+        f"edgegossip/__pycache__/__init__.cpython-{python.replace('.', '')}.pyc": b"compiled",
+        "edgegossip/native/_native.abi3.so": b"\x7fELF" + bytes(14) + code.to_bytes(2, "little"),
+        "packages.lock": lock.encode(),
+    }
+    for name, content in {**own, **files}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
 
 
 class FakeTree(FakeDisk, Tree):
@@ -61,6 +84,9 @@ class FakeTree(FakeDisk, Tree):
 
     def free_bytes(self, path: str) -> int:
         return 1 << 40
+
+    def files(self, folder: str) -> list[str]:
+        return sorted(p[len(folder) + 1 :] for p in self._now if p.startswith(f"{folder}/"))
 
     def names(self, folder: str) -> list[str]:
         inside = [*self._now, *self._folders]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgegossip.fleet.release_site import examine
 from edgegossip.mesh.security.identity import Identity
 from edgegossip.types import DecodeError, EdgegossipError, PeerError
 from edgegossip.update import bundle
 from edgegossip.update.bundle import DOMAIN, MAGIC, MAX_STORED_BYTES, Head, content_of, parse_head, parse_manifest
-from tests.update.support import release
+from tests.update.support import release, site_of
 
 FILES = {"edgegossip/__init__.py": b'__version__ = "2"\n', "edgegossip/a.py": b"a = 1\n" * 500, "empty": b""}
 
@@ -176,14 +178,12 @@ def test_a_folder_is_packed_and_read_again(tmp_path: Path):
     from edgegossip.types import ConfigError, DataError
 
     fleet = Fleet.create(tmp_path / "fleet", "home", 20).add_all(("pi-01", "pi-02"), "board", 20)
-    site = tmp_path / "site"
-    for name, content in FILES.items():
-        (site / name).parent.mkdir(parents=True, exist_ok=True)
-        (site / name).write_bytes(content)
-    out = tmp_path / "2.bundle"
-    made = releases.build(fleet, site, releases.version_of(site), "aarch64", "3.11", out)
-    assert (made.version, made.sequence, {e.path for e in made.entries}) == ("2", 1, {f"site/{n}" for n in FILES})
-    later = releases.build(fleet, site, "3", "aarch64", "3.11", tmp_path / "3.bundle")
+    site = site_of(tmp_path / "site", "2", {**FILES, "edgegossip/empty": b""})
+    out, files = tmp_path / "2.bundle", {f"site/{p.relative_to(site)}" for p in site.rglob("*") if p.is_file()}
+    made = releases.build(fleet, examine(site), out)
+    assert (made.version, made.sequence, {e.path for e in made.entries}) == ("2", 1, files)
+    assert (made.machine, made.python, made.packages) == ("aarch64", "3.11", ""), "with a file that is not ours"
+    later = releases.build(fleet, replace(examine(site), version="3"), tmp_path / "3.bundle")
     assert releases.push(fleet, tmp_path / "3.bundle", ["pi-01"]) == (2, ("pi-01",)) and later.sequence == 2
     assert releases.push(fleet, out, []) == (3, ("pi-01", "pi-02")), "an older one gets a number of its own"
     head, _ = releases.read_head(releases.bundle_file(fleet.folder, 3))
@@ -195,4 +195,39 @@ def test_a_folder_is_packed_and_read_again(tmp_path: Path):
         releases.push(fleet, out, ["pi-10"])
     (site / "link").symlink_to("/etc/passwd")
     with pytest.raises(ConfigError, match="symbolic link"):
-        releases.build(fleet, site, "4", "aarch64", "3.11", out)
+        releases.build(fleet, examine(site), out)
+
+
+def test_what_could_not_start_is_not_packed(tmp_path: Path):
+    from edgegossip.types import ConfigError
+
+    lock = "numpy==2.4.6 \\\n    --hash=sha256:00\nPy_YAML==6 \\\n"
+    whole = {"numpy/__init__.py": b"", "numpy-2.4.6.dist-info/METADATA": b"", "py_yaml-6.dist-info/METADATA": b""}
+    assert not examine(site_of(tmp_path / "ours", "2", {}, lock=lock)).whole
+    found = examine(site_of(tmp_path / "whole", "2", whole, "x86_64", "3.13", lock))
+    assert found.whole and (found.machine, found.python) == ("x86_64", "3.13")
+
+    def refused(why: str, gone: str) -> None:
+        site = site_of(tmp_path / f"without {gone}", "2", whole, lock=lock)
+        shutil.rmtree(site / gone) if (site / gone).is_dir() else (site / gone).unlink()
+        with pytest.raises(ConfigError, match=why):
+            examine(site)
+
+    refused("no edgegossip is in it", "edgegossip/__init__.py")
+    refused("no native module", "edgegossip/native")
+    refused("has no packages.lock", "packages.lock")
+    refused("compiled for no Python", "edgegossip/__pycache__")
+    refused("lacks numpy 2.4.6 of its packages.lock, and could not start", "numpy-2.4.6.dist-info")
+    strange = site_of(tmp_path / "strange", "2", {"edgegossip/native/_native.abi3.so": b"#!/bin/sh\n" * 9}, lock=lock)
+    with pytest.raises(ConfigError, match="no machine that is known"):
+        examine(strange)
+
+
+def test_a_release_of_our_package_alone_has_no_other_files():
+    made, _ = release({"edgegossip/a.py": b"a", "edgegossip-2.dist-info/METADATA": b"m"}, packages="a" * 64)
+    assert parse_manifest(made.pack()) == made
+    for path in ("numpy/a.py", "edgegossip.py", "edgegossip_evil/a.py", "packages.lock", "edgegossip-2.libs/a"):
+        with pytest.raises(DecodeError, match="not ours"):
+            parse_manifest(release({"edgegossip/a.py": b"a", path: b"x"}, packages="a" * 64)[0].pack())
+    with pytest.raises(DecodeError, match="hash that is none"):
+        parse_manifest(release({"edgegossip/a.py": b"a"}, packages="abc")[0].pack())

@@ -8,11 +8,13 @@ import platform
 import shutil
 import socket
 import ssl
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,17 +22,20 @@ import pytest
 pytest.importorskip("cryptography", reason="makes the identities")
 
 from edgegossip.fleet import making, releases
+from edgegossip.fleet.release_site import examine
 from edgegossip.fleet.serve import HANDSHAKE_S, Server, open_desk
 from edgegossip.fleet.status import status, table
 from edgegossip.fleet.store import Fleet
 from edgegossip.launch.admission import coordinator_of
 from edgegossip.mesh.security import tls
 from edgegossip.mesh.security.identity import Identity
-from edgegossip.types import PeerError
+from edgegossip.types import ConfigError, PeerError
 from edgegossip.update import agent
 from edgegossip.update.client import Client
 from edgegossip.update.order import Order
+from tests.update.support import site_of
 
+LOCK = "# no packages\n"
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -50,6 +55,8 @@ class Place:
         site = self.home / "releases/factory/site"
         (site / "edgegossip").mkdir(parents=True)
         (site / "edgegossip/__init__.py").write_text('__version__ = "1"\n')
+        (site / "packages.lock").write_text(LOCK)
+        (site / "dependency.py").write_text("works = True\n")
         (self.home / "current").symlink_to("releases/factory")
         self.names(self.server.address)
 
@@ -65,12 +72,14 @@ class Place:
         agent.check_in(machine, agent.Places(self.kit, self.home, str(module)), machine.said.append)
         return machine
 
-    def push(self, version: str, *boards: str, machine: str = "", python: str = PYTHON) -> None:
-        site = self.folder / f"site-{version}"
-        (site / "edgegossip").mkdir(parents=True)
-        (site / "edgegossip/__init__.py").write_text(f'__version__ = "{version}"\n')
+    def push(
+        self, version: str, *boards: str, machine: str = "", python: str = PYTHON, lock: str = LOCK, **files: bytes
+    ) -> None:
+        """A release of our package, with `files` one with packages."""
+        site = site_of(self.folder / f"site-{version}", version, files, lock=lock)
+        found = replace(examine(site), machine=machine or platform.machine(), python=python)
         out = self.folder / f"{version}.bundle"
-        releases.build(self.fleet, site, version, machine or platform.machine(), python, out)
+        releases.build(self.fleet, found, out)
         releases.push(self.fleet, out, boards)
 
 
@@ -142,6 +151,42 @@ def test_a_release_comes_and_is_checked_in_from(place):
     assert status(Fleet.open(place.fleet.folder), time.time())[0].release == 1
 
 
+def test_a_release_of_our_package_alone_runs_with_the_packages_that_the_board_has(place):
+    place.push("2")
+    assert (place.folder / "2.bundle").stat().st_size < 10_000
+    place.check_in()
+    new = place.home / "releases" / json.loads((place.home / "wanted").read_text())["name"] / "site"
+    works = [
+        sys.executable,
+        "-S",
+        "-c",
+        "import dependency, edgegossip; print(dependency.works, edgegossip.__version__)",
+    ]
+    said = subprocess.run(works, env={"PYTHONPATH": str(new)}, cwd=place.kit, capture_output=True, text=True)
+    assert said.stdout == "True 2\n", said.stderr
+    old = place.home / "releases/factory/site/dependency.py"
+    assert (new / "dependency.py").samefile(old) and old.read_text() == "works = True\n", "no second copy of them"
+
+
+def test_a_board_with_other_packages_does_not_try_it(place):
+    place.push("2", lock="another==1 \\\n")
+    machine = Machine()
+    with pytest.raises(PeerError, match="other Python packages than this board has.*--with-packages"):
+        place.check_in(machine)
+    place.check_in(machine)  # which says so
+    assert machine.guards == 0, "it was not tried"
+    assert "--with-packages" in status(Fleet.open(place.fleet.folder), time.time())[0].update
+    with pytest.raises(ConfigError, match="pi-01 have other Python packages than .*2.bundle needs"):
+        releases.push(place.fleet, place.folder / "2.bundle", [])
+    with pytest.raises(ConfigError, match="no board that has checked in has the packages.*--with-packages"):
+        place.push("3", lock="another==1 \\\n")
+    brought = {"another.py": b"x = 1\n", "another-1.dist-info/METADATA": b""}
+    place.push("4", lock="another==1 \\\n", **brought)
+    place.check_in(machine)
+    new = place.home / "releases" / json.loads((place.home / "wanted").read_text())["name"] / "site"
+    assert machine.guards == 1 and (new / "another.py").exists() and not (new / "dependency.py").exists()
+
+
 def test_what_a_board_runs_is_changed_from_afar(place):
     machine = place.check_in()
     assert machine.restarts == 0, "nothing was said yet"
@@ -205,7 +250,7 @@ def test_a_bundle_that_somebody_exchanged_is_refused(place, tmp_path):
     """On the fleet's machine itself, by whoever can write files there but has no operator's key."""
     place.push("2")
     other = Fleet.create(tmp_path / "other", "other", 20)
-    releases.build(other, place.folder / "site-2", "2", platform.machine(), PYTHON, tmp_path / "evil.bundle")
+    releases.build(other, examine(place.folder / "site-2"), tmp_path / "evil.bundle")
     shutil.copy(tmp_path / "evil.bundle", releases.bundle_file(place.fleet.folder, 1))
     with pytest.raises(PeerError, match="not of our fleet"):
         place.check_in()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from random import Random
 
@@ -13,9 +14,17 @@ from tests.deploy.board import FakeOs, PowerCut, cut_at, program, put
 from tests.update.support import HOME, FakeTree, release
 
 disk_module, guard_module = program("disk"), program("guard")
-OLD = {"edgegossip/__init__.py": b"old", "torch/lib.so": b"large" * 300, "gone.py": b"x"}
+OLD = {
+    "edgegossip/__init__.py": b"old",
+    "torch/lib.so": b"large" * 300,
+    "gone.py": b"x",
+    "packages.lock": b"torch==2\n",
+}
 NEW = {"edgegossip/__init__.py": b"new", "torch/lib.so": b"large" * 300, "edgegossip/update.py": b"fresh" * 999}
 MADE, BLOBS = release(NEW)
+PACKAGES = hashlib.sha256(OLD["packages.lock"]).hexdigest()
+OURS = {name: content for name, content in NEW.items() if name.startswith("edgegossip/")}
+SMALL = release(OURS, packages=PACKAGES)[0]
 DIGEST = "d" * 64
 
 
@@ -29,6 +38,10 @@ def card() -> FakeTree:
 
 def fetch(piece):
     return BLOBS[piece.at : piece.at + piece.stored_bytes]
+
+
+def fetch_ours(piece):
+    return release(OURS)[1][piece.at : piece.at + piece.stored_bytes]
 
 
 def test_only_what_differs_is_fetched():
@@ -47,6 +60,19 @@ def test_the_release_before_the_running_one_gives_way():
     put(tree, f"{HOME}/releases/0/{RELEASE}", b"{}")
     install(tree, HOME, "1", DIGEST, MADE, fetch)
     assert tree.files_of("0") == {} and tree.files_of("1")
+
+
+def test_a_release_of_our_package_keeps_the_packages_of_the_running_one():
+    tree, fetched = card(), []
+    put(tree, f"{HOME}/releases/1/site/edgegossip-1.dist-info/METADATA", b"of the old one")
+    name = install(tree, HOME, "1", DIGEST, SMALL, lambda p: fetched.append(p) or fetch_ours(p))
+    files = tree.files_of(name)
+    files.pop(RELEASE)
+    kept = {n: c for n, c in OLD.items() if not n.startswith("edgegossip")}
+    assert files == {f"site/{n}": c for n, c in (OURS | kept).items()} and len(fetched) == len(OURS)
+    tree.remove(f"{HOME}/releases/1/site/packages.lock")
+    with pytest.raises(HostError, match="needs other Python packages than this board has"):
+        install(tree, HOME, "1", "e" * 64, SMALL, fetch_ours)
 
 
 def test_a_full_card_is_said_before_anything_is_written():
@@ -159,15 +185,18 @@ def test_what_is_not_whole_is_never_tried(monkeypatch, name):
     assert not board.look() and board.current == "1" and f"{HOME}/trial" not in board.tree._now
 
 
-def whole(board: Board) -> bool:
+def whole(board: Board, new: dict[str, bytes]) -> bool:
     files = {k.removeprefix("site/"): v for k, v in board.tree.files_of(board.current).items() if k != RELEASE}
-    return files == (OLD if board.current == "1" else NEW)
+    return files == (OLD if board.current == "1" else new)
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_the_power_may_go_at_any_moment(monkeypatch, works):
+@pytest.mark.parametrize("packages", [True, False], ids=["with packages", "our package alone"])
+def test_the_power_may_go_at_any_moment(monkeypatch, works, packages):
     """Between any two operations of fetching, switching and going back: what runs is the old release or the new one, whole; and
     in the end the new one if it works, the old one if not."""
+
+    made, give, new = (MADE, fetch, NEW) if packages else (SMALL, fetch_ours, {**OLD, **OURS})
 
     def live(board: Board) -> None:
         """What a board does, from wherever it is."""
@@ -177,15 +206,15 @@ def test_the_power_may_go_at_any_moment(monkeypatch, works):
                 and board.current == "1"
                 and f"{HOME}/trial" not in board.tree._now
             ):
-                board.want_if_whole = install(board.tree, HOME, "1", DIGEST, MADE, fetch)
+                board.want_if_whole = install(board.tree, HOME, "1", DIGEST, made, give)
                 fake_want(board, board.want_if_whole)
             board.look()
-            assert whole(board)
+            assert whole(board, new)
             if works and board.current != "1":
                 board.checks_in()
             board.uptime_s += guard_module.TRIAL_S
             board.look()
-            assert whole(board)
+            assert whole(board, new)
 
     def fake_want(board: Board, name: str) -> None:
         _ = board.os
@@ -195,7 +224,7 @@ def test_the_power_may_go_at_any_moment(monkeypatch, works):
     board = Board(card(), monkeypatch)
     board.tree.before = lambda operation, path: count.__setitem__(0, count[0] + 1)
     live(board)
-    assert board.current == ("1" if not works else install(board.tree, HOME, board.current, DIGEST, MADE, fetch))
+    assert board.current == ("1" if not works else install(board.tree, HOME, board.current, DIGEST, made, give))
     end, total = board.current, count[0]
     assert total > 30
     for number in range(total):
@@ -209,6 +238,6 @@ def test_the_power_may_go_at_any_moment(monkeypatch, works):
             board.tree.before = lambda operation, path: None
             again = Board(board.tree.after_power_cut(Random(1000 * seed + number)), monkeypatch)
             again.boot, again.uptime_s = 2, 20.0
-            assert whole(again), f"cut {number}"
+            assert whole(again, new), f"cut {number}"
             live(again)
             assert again.current == end, f"cut {number}"
