@@ -143,30 +143,29 @@ struct Backward {
         }
     }
 
-    // Parts of the batch by themselves; sums[chunks][weights] are theirs.
+    // Parts of the batch by themselves; the first has its sums where the gradient will lie, sums[chunks - 1][weights] are the others'.
     void chunks(int64_t chunk, int64_t together, float* sums, int threads) const {
         parallel_for((shape.batch + chunk - 1) / chunk, threads, [&](int64_t k) {
             const int64_t last = std::min((k + 1) * chunk, shape.batch);
-            float* const of_chunk = out.weight == nullptr ? nullptr : sums + k * shape.weights();
-            if (of_chunk != nullptr) std::fill_n(of_chunk, shape.weights(), 0.0f);
+            float* const of_chunk = out.weight == nullptr || k == 0 ? out.weight : sums + (k - 1) * shape.weights();
             for (int64_t first = k * chunk; first < last; first += together) {
                 const int64_t some = std::min(together, last - first);
                 block(first, some, [&](const GradientScales* scales, ConvWork& work) {
-                    add_weight_gradients(kernels, shape, x, wide, first, some, scales, work, of_chunk);
+                    add_weight_gradients(kernels, shape, x, wide, first, some, scales, work, of_chunk, first == k * chunk);
                 });
             }
         });
     }
 };
 
-// From [chunks][out][kernel_h][kernel_w][in] to [out][in][kernel_h][kernel_w], chunks in order; an output at a time, which a
-// cache can hold.
+// From [out][kernel_h][kernel_w][in] to [out][in][kernel_h][kernel_w], with sums[chunks - 1] added in order; an output at a time,
+// which a cache can hold.
 void gather(const ConvShape& s, const float* sums, int64_t chunks, float* out) {
     const int64_t inputs = s.group_in(), taps = s.kernel_h * s.kernel_w, each = inputs * taps;
     std::vector<float> total(static_cast<size_t>(each));
     for (int64_t o = 0; o < s.out; o++, out += each, sums += each) {
-        std::copy_n(sums, each, total.data());
-        for (int64_t k = 1; k < chunks; k++) {
+        std::copy_n(out, each, total.data());
+        for (int64_t k = 0; k < chunks - 1; k++) {
             const float* const more = sums + k * s.weights();
             for (int64_t j = 0; j < each; j++) total[size_t(j)] += more[j];
         }
@@ -217,7 +216,7 @@ void conv_backward(const Int8& kernels, const ConvShape& s, const Maps& x, const
         backward.linear(together, threads);
     } else {
         static thread_local coding::Scratch<float> sums;  // for the next call: large blocks are cleared by the system each time
-        sums.need(by_chunks ? chunks * s.weights() : 0);
+        sums.need(by_chunks ? (chunks - 1) * s.weights() : 0);
         backward.chunks(chunk, together, sums.data(), threads);
         if (by_chunks) gather(s, sums.data(), chunks, out.weight);
     }

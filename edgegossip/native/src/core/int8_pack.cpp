@@ -102,6 +102,19 @@ void in_panel_order(const ConvShape& s, const int16_t* codes, int64_t row, T* to
         }
 }
 
+// Four inputs of a tap are a step of a lane: for panels of bytes whose taps are whole steps.
+void words_in_panel_order(const ConvShape& s, const int16_t* codes, int8_t* lane) {
+    const int64_t inputs = s.group_in(), taps = s.kernel_h * s.kernel_w;
+    for (int64_t t = 0; t < taps; t++) {
+        const int16_t* from = codes + t;
+        for (int64_t i = 0; i < inputs; i += 4, from += 4 * taps, lane += 4 * INT8_PANEL) {
+            const uint32_t word = uint32_t(uint8_t(from[0])) | uint32_t(uint8_t(from[taps])) << 8 | uint32_t(uint8_t(from[2 * taps])) << 16 |
+                                  uint32_t(uint8_t(from[3 * taps])) << 24;
+            std::memcpy(lane, &word, sizeof word);
+        }
+    }
+}
+
 // What one lane of a panel has for a step, two values of 16 bits or four of 8, goes to and fro as a word.
 template <class T>
 void pack_outputs(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, Panels& out, T* to) {
@@ -111,11 +124,15 @@ void pack_outputs(const Int8& kernels, const ConvShape& s, const float* weight, 
     for (int64_t o = 0; o < s.group_out(); o++) {
         if (!std::isfinite(scale[o])) continue;  // zeros; the scale says it
         kernels.round16(weight + o * each, each, 1.0f / scale[o], codes.data());
-        in_panel_order(s, codes.data(), row, ordered.data());
         T* const lane = to + out.channel(o);
+        if (out.of_bytes()) out.sums[size_t(o)] = std::accumulate(codes.begin(), codes.end(), int32_t(0));
+        if (out.of_bytes() && s.group_in() % 4 == 0) {
+            words_in_panel_order(s, codes.data(), out.bytes.data() + out.channel(o));
+            continue;
+        }
+        in_panel_order(s, codes.data(), row, ordered.data());
         for (int64_t k = 0; k < out.rows * out.steps; k++)
             std::memcpy(lane + k * INT8_PANEL * out.together, ordered.data() + k * out.together, sizeof(uint32_t));
-        if (out.of_bytes()) out.sums[size_t(o)] = std::accumulate(codes.begin(), codes.end(), int32_t(0));
     }
 }
 

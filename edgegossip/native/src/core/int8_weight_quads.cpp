@@ -56,7 +56,7 @@ struct Quads {
         return wide ? work.halves.data() + (part * samples + n) * s.out_size() : work.g8.data() + n * s.out_size();
     }
 
-    // [samples][kernel_h][kernel_w][out]: sums of the gradients that meet inputs, times what every byte of these has too much.
+    // [samples][kernel_h][kernel_w][out]: sums of the gradients that meet inputs, times what every byte of these lacks.
     void sum_up() const {
         const int64_t size = s.kernel_h * s.kernel_w * s.out;
         work.offsets.assign(size_t(samples * size), 0);
@@ -64,7 +64,7 @@ struct Quads {
         for (int64_t n = 0; n < samples; n++) {
             int32_t* const sums = work.offsets.data() + n * size;
             for (int64_t part = 0; part < (wide ? 2 : 1); part++) sum_up(gradient(n, part), wide && part == 0 ? 256 : 1, sums);
-            const int32_t bias = x.zero[first + n] + kernels.byte_bias;
+            const int32_t bias = -(x.zero[first + n] + kernels.byte_bias);
             if (is_long())
                 for (int64_t k = 0; k < size; k++) work.wide_offsets[size_t(n * size + k)] = double(bias) * double(sums[k]);
             else
@@ -119,11 +119,14 @@ struct Quads {
         }
     }
 
-    void products(int64_t group, float* sums) const {
+    void products(int64_t group, float* sums, bool fresh) const {
         const int64_t inputs = s.group_in(), count = s.group_out(), run = s.kernel_w * inputs, taps = s.kernel_h * s.kernel_w;
         for (int64_t kh = 0; kh < s.kernel_h; kh++) {
             const Met rows(kh, s.stride_h, s.pad_h, s.height, s.out_height());
-            if (rows.first == rows.last) continue;
+            if (rows.first == rows.last) {
+                for (int64_t o = group * count; fresh && o < (group + 1) * count; o++) std::fill_n(sums + (o * s.kernel_h + kh) * run, run, 0.0f);
+                continue;
+            }
             const int64_t row = rows.first * s.stride_h + kh - s.pad_h;
             for (int64_t phase = 0; phase < std::min(s.stride_w, s.width); phase++) {
                 const int64_t kw = (phase + s.pad_w) % s.stride_w, start = (phase + s.pad_w - kw) / s.stride_w;
@@ -136,7 +139,7 @@ struct Quads {
                                        work.offsets.data() + offsets, is_long() ? work.wide_offsets.data() + offsets : nullptr, taps * s.out,
                                        s.stride_w * s.out, work.factor.data(), count, (s.kernel_w - 1 - kw) / s.stride_w + 1, inputs,
                                        sums + group * count * s.kernel_h * run + kh * run + kw * inputs, s.kernel_h * run,
-                                       s.stride_w * inputs});
+                                       s.stride_w * inputs, fresh});
             }
         }
     }
@@ -148,14 +151,18 @@ bool takes_quads(const Int8& kernels, const ConvShape& s) {
     return kernels.quad_products != nullptr && s.group_in() >= FEWEST_INPUTS && s.pixels() > 1 && s.pixels() <= MOST_PIXELS;
 }
 
-void add_quads(const Int8& kernels, const ConvShape& shape, const Maps& x, bool wide, int64_t first, int64_t samples, ConvWork& work,
-               float* sums) {
-    const Quads quads{kernels, shape, x, wide, first, samples, work};
+void add_quads(const Int8& kernels, const ConvShape& s, const Maps& x, bool wide, int64_t first, int64_t samples, ConvWork& work,
+               float* sums, bool fresh) {
+    if (fresh && s.width < s.stride_w) {  // not every tap is met
+        std::fill_n(sums, s.weights(), 0.0f);
+        fresh = false;
+    }
+    const Quads quads{kernels, s, x, wide, first, samples, work};
     quads.split();
     quads.sum_up();
-    for (int64_t group = 0; group < shape.groups; group++) {
+    for (int64_t group = 0; group < s.groups; group++) {
         quads.lay_out(group);
-        quads.products(group, sums);
+        quads.products(group, sums, fresh);
     }
 }
 

@@ -11,6 +11,6 @@ bool takes_quads(const Int8& kernels, const ConvShape& shape);
 
 // As add_weight_gradients(), with work.factor filled.
 void add_quads(const Int8& kernels, const ConvShape& shape, const Maps& x, bool wide, int64_t first, int64_t samples, ConvWork& work,
-               float* sums);
+               float* sums, bool fresh);
 
 }  // namespace edgegossip

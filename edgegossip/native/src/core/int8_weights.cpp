@@ -91,14 +91,15 @@ struct Pairs {
 }  // namespace
 
 void add_weight_gradients(const Int8& kernels, const ConvShape& shape, const Maps& x, bool wide, int64_t first, int64_t samples,
-                          const GradientScales* scales, ConvWork& work, float* sums) {
+                          const GradientScales* scales, ConvWork& work, float* sums, bool fresh) {
     std::vector<float>& factor = work.factor;
     factor.resize(size_t(samples));
     for (int64_t n = 0; n < samples; n++) factor[size_t(n)] = x.scale[first + n] * (wide ? scales[n].wide : scales[n].narrow);
     if (takes_quads(kernels, shape)) {
-        add_quads(kernels, shape, x, wide, first, samples, work, sums);
+        add_quads(kernels, shape, x, wide, first, samples, work, sums, fresh);
         return;
     }
+    if (fresh) std::fill_n(sums, shape.weights(), 0.0f);
     const Pairs pairs{kernels, shape, x, wide, first, samples, factor.data(), work};
     for (int64_t group = 0; group < shape.groups; group++) pairs.add(group, sums);
 }

@@ -40,7 +40,7 @@ struct QuadProducts {
     const int8_t* g;
     int64_t g_sample, g_row, g_out;
     int64_t low;              // from the high bytes of gradients of 16 bits to the low ones; 0: they have 8
-    // What the sums have too much, because every byte of x has: [samples][taps][outs], modulo 2^32, or as they are
+    // What the sums lack, because every byte of x has too much: [samples][taps][outs], modulo 2^32, or as it is
     // where sums of gradients of 16 bits may not fit into an int32 (null where they all do).
     const int32_t* offsets;
     const double* wide_offsets;
@@ -49,6 +49,7 @@ struct QuadProducts {
     int64_t outs, taps, inputs;
     float* out;
     int64_t out_stride, out_tap;
+    bool fresh;               // out = what it says above, not +=
 };
 
 // The gradient of ranges: of every chunk of pixels, gradient[c] goes in equal parts to the values that equal the highest of their
