@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from edgegossip.image import writing
+from edgegossip.image.block_devices import gather
 from edgegossip.image.card_source import open_source
 
 
@@ -27,7 +28,8 @@ def dd(image: Path, device: str) -> float:
 
 def ours(image: Path, device: str) -> tuple[float, float]:
     """(seconds to write, seconds to verify)"""
-    done = writing.flash(open_source(image), device, "", lambda *_: None)
+    judged = gather(device).medium
+    done = writing.flash(open_source(image), device, judged, "", lambda *_: None)
     return done.write_s, done.verify_s
 
 

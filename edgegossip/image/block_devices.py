@@ -69,20 +69,47 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Medium:
+    """What tells a disk from another one that has its name later: another card in the reader, a stick put in anew. `size` is
+    bytes; `sequence` is the kernel's count of disks that it has seen (Linux 5.15)."""
+
+    number: str = ""
+    size: int = 0
+    removable: bool = False
+    sequence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     target: Target
     devices: tuple[Device, ...]
     mounts: tuple[Mount, ...]
     kept: tuple[Kept, ...] = ()  # swap, files behind loop devices, the image itself
     cards: frozenset[str] = frozenset()  # names of SD cards in a reader that says so (not soldered eMMC)
+    medium: Medium = Medium()  # as it was before all the rest was asked
 
 
 def gather(path: str, image: Path | None = None) -> Facts:
     """Facts about the device at `path`, and where `image` lies. Raises HostError when lsblk cannot be asked."""
+    target = _target(path)
+    medium = medium_of(target.number)
     said = run(["lsblk", "--json", "--bytes", "--output", COLUMNS], 60)
     kept = (*parse_swaps(_read("/proc/swaps"), _number_of), *_loops(), *_image(image))
     mounts = parse_mounts(_read("/proc/self/mountinfo"))
-    return Facts(_target(path), parse_lsblk(said), mounts, kept, _cards())
+    return Facts(target, parse_lsblk(said), mounts, kept, _cards(), medium)
+
+
+def medium_of(number: str) -> Medium:
+    """By sysfs, at this moment, of the block device MAJOR:MINOR."""
+    about = Path("/sys/dev/block") / (number or "none")
+    sectors, removable, sequence = (_read(about / name).strip() for name in ("size", "removable", "diskseq"))
+    return Medium(number, 512 * int(sectors or 0), removable == "1", sequence)
+
+
+def number_of(descriptor: int) -> str:
+    """Of the block device that is open; empty when it is none. Raises OSError."""
+    status = os.fstat(descriptor)
+    return _name_number(status.st_rdev) if stat.S_ISBLK(status.st_mode) else ""
 
 
 def parse_lsblk(text: str) -> tuple[Device, ...]:

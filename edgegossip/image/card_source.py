@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gzip
 import lzma
-import struct
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -30,21 +31,30 @@ class Source:
         """Without what the compressor added."""
         return self.file.stem if self.kind != "raw" else self.file.name
 
+    def head(self, count: int) -> bytes:
+        """Its first bytes, at most so many. Raises DataError when the file is damaged."""
+        with self._told(), self._open() as stream:
+            return stream.read(count)
+
     def chunks(self) -> Iterator[bytes]:
         """All of it; every piece but the last has CHUNK bytes. Raises DataError when the file is damaged or not as long as it
         says."""
         left = self.size
-        try:
-            with self._open() as stream:
-                while data := stream.read(CHUNK):
-                    left -= len(data)
-                    yield data
-        except (OSError, EOFError, lzma.LZMAError) as error:
-            raise DataError(f"{self.file} is damaged: {str(error).lower()}; copy or build it again") from error
+        with self._told(), self._open() as stream:
+            while data := stream.read(CHUNK):
+                left -= len(data)
+                yield data
         if left:
             raise DataError(
                 f"{self.file} unpacks to {self.size - left} bytes, and says that it has {self.size}: copy it again"
             )
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+            raise DataError(f"{self.file} is damaged: {str(error).lower()}; copy or build it again") from error
 
     def _open(self) -> IO[bytes]:
         if self.kind == "xz":
@@ -54,8 +64,8 @@ class Source:
         return open(self.file, "rb", buffering=0)
 
 
-def open_source(file: Path) -> Source:
-    """Raises DataError, and HostError when `xz` is needed and missing."""
+def open_source(file: Path, tell: Callable[[str], None] = lambda text: None) -> Source:
+    """Raises DataError, and HostError when `xz` is needed and missing. Tells what takes long."""
     try:
         with open(file, "rb") as stream:
             head = stream.read(6)
@@ -65,6 +75,7 @@ def open_source(file: Path) -> Source:
     if head == _XZ:
         return Source(file, "xz", _xz_size(file))
     if head[:2] == _GZIP:
+        tell(f"reading {file} through: gzip does not say how large it is when it is unpacked")
         return Source(file, "gzip", _gzip_size(file))
     if total < 1 << 20:
         raise DataError(f"{file} has {total} bytes, too few for the image of a card")
@@ -80,10 +91,10 @@ def _xz_size(file: Path) -> int:
 
 
 def _gzip_size(file: Path) -> int:
-    """RFC 1952 keeps it modulo 4 GiB, so a file that says less than its own size cannot be believed."""
-    with open(file, "rb") as stream:
-        stream.seek(-4, 2)
-        (size,) = struct.unpack("<I", stream.read(4))
-    if size < file.stat().st_size:
-        raise DataError(f"{file} holds more than gzip can say: unpack it first, or use xz")
-    return int(size)
+    """What RFC 1952 keeps is that of the last member, modulo 4 GiB: only reading all of it tells. A file that is damaged is found
+    before a card is overwritten."""
+    packed, total = Source(file, "gzip", 0), 0
+    with packed._told(), packed._open() as stream:
+        while data := stream.read(CHUNK):
+            total += len(data)
+    return total

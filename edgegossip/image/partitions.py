@@ -15,6 +15,7 @@ FAT32_LBA, LINUX = 0x0C, 0x83
 ALIGNMENT = 4 << 20  # bytes; erase blocks of cards
 DISK_ID = 0x65646765
 _ENTRIES, _SIGNATURE = 446, b"\x55\xaa"
+_PROTECTIVE = 0xEE
 _NO_CHS = b"\xfe\xff\xff"  # cylinder, head and sector of what lies beyond them: read the LBA
 
 
@@ -54,6 +55,8 @@ def read(sector: bytes, total: int) -> tuple[Partition, ...]:
     found = []
     for at in range(4):
         flag, _, kind, _, start, size = struct.unpack_from("<B3sB3sII", sector, _ENTRIES + 16 * at)
+        if kind == _PROTECTIVE and start:
+            size = min(size, total // SECTOR - start)  # a GUID table's: all there is, or the most that can be said
         if kind:
             found.append(Partition(kind, start * SECTOR, size * SECTOR, flag == 0x80))
     end = SECTOR

@@ -5,6 +5,7 @@ does not look like one that boots. What is read back comes from the medium and n
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import hashlib
 import os
@@ -13,16 +14,24 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
+from edgegossip.image import block_devices
+from edgegossip.image.block_devices import Medium
 from edgegossip.image.card_source import CHUNK, Source
 from edgegossip.types import DataError, HostError
 
 Progress = Callable[[str, int, int], None]  # what is done ("written", "verified"), bytes so far, bytes in all
 _BLKGETSIZE64, _BLKROGET, _BLKFLSBUF, _BLKRRPART = 0x80081272, 0x125E, 0x1261, 0x125F  # linux/fs.h
 _LAST = 4096  # bytes that are written last
-_SYNC_EVERY = 64 << 20  # bytes: or progress would be that of memory, and Ctrl-C would wait for minutes
+_SYNC_EVERY = 64 << 20  # bytes
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_ALL_OF_IT = 7  # SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE, _WAIT_AFTER (linux/fs.h)
 _AHEAD = 4  # pieces that are read before they can be written
 
 
@@ -36,10 +45,13 @@ class Written:
     verify_s: float
 
 
-def flash(source: Source, device: str, expected: str, progress: Progress, *, verify: bool = True) -> Written:
-    """Write an image to a device that `refusals` has nothing against. `expected` is its SHA-256 when that is known. Raises
-    HostError when the device is in use or fails, DataError when the image is damaged or what is read back differs."""
-    with _taken(device) as descriptor:
+def flash(
+    source: Source, device: str, judged: Medium, expected: str, progress: Progress, *, verify: bool = True
+) -> Written:
+    """Write an image to a device that `refusals` has nothing against; `judged` is the medium of that decision. `expected` is the
+    image's SHA-256 when that is known. Raises HostError when the device is another one by now, in use, or fails, DataError when
+    the image is damaged or what is read back differs."""
+    with _taken(device, judged) as descriptor:
         room = size_of(descriptor)
         if source.size > room:
             raise HostError(f"{device}: the image needs {source.size} bytes, and it has {room}")
@@ -57,8 +69,9 @@ def flash(source: Source, device: str, expected: str, progress: Progress, *, ver
 
 
 @contextmanager
-def _taken(device: str) -> Iterator[int]:
-    """The device, for nobody else: the kernel refuses one that is mounted, swap or part of something, in any namespace."""
+def _taken(device: str, judged: Medium) -> Iterator[int]:
+    """The device, for nobody else: the kernel refuses one that is mounted, swap or part of something, in any namespace. What is
+    open stays the same disk; what has that name may have been exchanged since it was looked at."""
     try:
         descriptor = os.open(device, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC)
     except OSError as error:
@@ -69,6 +82,8 @@ def _taken(device: str) -> Iterator[int]:
         )
         raise HostError(f"{device} cannot be taken for writing: {why}") from error
     try:
+        if block_devices.medium_of(block_devices.number_of(descriptor)) != judged:
+            raise HostError(f"{device} is another disk or card than a moment ago: nothing was written, say it again")
         yield descriptor
     except OSError as error:
         raise HostError(
@@ -80,21 +95,18 @@ def _taken(device: str) -> Iterator[int]:
 
 def write(source: Source, descriptor: int, expected: str, progress: Progress) -> str:
     """All but the first bytes, a sync, the first bytes, a sync. Returns the image's SHA-256. Raises OSError and DataError."""
-    total, at, first, unsynced = hashlib.sha256(), 0, b"", 0
+    total, at, first = hashlib.sha256(), 0, b""
     os.pwrite(descriptor, bytes(_LAST), 0)
-    for data in _ahead(source):
-        total.update(data)
-        if at == 0:
-            first, rest = data[:_LAST], memoryview(data)[_LAST:]
-            _write_all(descriptor, rest, _LAST)
-        else:
-            _write_all(descriptor, memoryview(data), at)
-        at += len(data)
-        unsynced += len(data)
-        if unsynced >= _SYNC_EVERY:
-            os.fdatasync(descriptor)
-            unsynced = 0
-        progress("written", at, source.size)
+    with _Syncs(descriptor) as syncs:
+        for data in _ahead(source, total.update):
+            if at == 0:
+                first, rest = data[:_LAST], memoryview(data)[_LAST:]
+                _write_all(descriptor, rest, _LAST)
+            else:
+                _write_all(descriptor, memoryview(data), at)
+            at += len(data)
+            syncs.written(len(data))
+            progress("written", at, source.size)
     if expected and total.hexdigest() != expected:
         raise DataError(
             f"{source.file} is not the image that was built: copy or build it again (the card does not boot now)"
@@ -103,6 +115,45 @@ def write(source: Source, descriptor: int, expected: str, progress: Progress) ->
     _write_all(descriptor, memoryview(first), 0)
     os.fsync(descriptor)
     return total.hexdigest()
+
+
+class _Syncs:
+    """What was written goes to the medium meanwhile: a thread waits for a stretch while the next one is written. Without that
+    progress would be that of memory, and Ctrl-C would wait for minutes."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._begin, self._unsynced = descriptor, 0, 0
+        self._line = ThreadPoolExecutor(1, "sync")
+        self._under_way: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._line.shutdown(wait=True)
+        if self._under_way is not None and error is None:
+            self._under_way.result()
+
+    def written(self, count: int) -> None:
+        """So many bytes more. Raises OSError for what the medium did not take before."""
+        self._unsynced += count
+        if self._unsynced < _SYNC_EVERY:
+            return
+        if self._under_way is not None:
+            self._under_way.result()
+        at, count = self._begin, self._unsynced
+        self._begin, self._unsynced = at + count, 0
+        self._under_way = self._line.submit(_write_back, self._descriptor, at, count)
+
+
+def _write_back(descriptor: int, at: int, count: int) -> None:
+    """Wait until the medium has taken this stretch; it may still be in its own cache, as the last sync sees to that. Raises
+    OSError."""
+    if _LIBC.sync_file_range(descriptor, at, count, _ALL_OF_IT):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def read_back(descriptor: int, size: int, digest: str, progress: Progress) -> None:
@@ -142,8 +193,8 @@ def _write_all(descriptor: int, data: memoryview, at: int) -> None:
         data, at = data[count:], at + count
 
 
-def _ahead(source: Source) -> Iterator[bytes]:
-    """The chunks, read and unpacked by a thread of its own, some before they are asked for."""
+def _ahead(source: Source, also: Callable[[bytes], object]) -> Iterator[bytes]:
+    """The chunks, read, unpacked and given to `also` by a thread of its own, some before they are asked for."""
     line: queue.Queue[bytes | BaseException | None] = queue.Queue(_AHEAD)
     over = threading.Event()
 
@@ -156,6 +207,7 @@ def _ahead(source: Source) -> Iterator[bytes]:
     def fill() -> None:
         try:
             for data in source.chunks():
+                also(data)
                 put(data)
                 if over.is_set():
                     return

@@ -6,19 +6,24 @@ import lzma
 import os
 import random
 import shutil
+import struct
 import subprocess
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
-from edgegossip.image import writing
+from edgegossip.image import block_devices, partitions, writing
+from edgegossip.image.block_devices import gather
 from edgegossip.image.card_source import open_source
 from edgegossip.image.flashing import flash_card
+from edgegossip.image.partitions import FAT32_LBA, LINUX, Partition
 from edgegossip.image.refusals import Wish
 from edgegossip.types import ConfigError, DataError, HostError
 
 MIB = 1 << 20
 SIZE, ROOM = 9 * MIB + 512, 16 * MIB
+TABLE = partitions.write((Partition(FAT32_LBA, 4 * MIB, MIB, bootable=True), Partition(LINUX, 5 * MIB, SIZE - 5 * MIB)))
 
 
 def quiet(*_):
@@ -32,23 +37,39 @@ def image(tmp_path):
     block = random.Random(1).randbytes(8192)
     file.write_bytes(b"".join(at.to_bytes(8, "big") + block for at in range(SIZE // 8192))[:SIZE])
     os.truncate(file, SIZE)
+    with open(file, "r+b") as stream:
+        stream.write(TABLE)
     return file
 
 
 @pytest.fixture
 def loop(tmp_path):
     """(device, file behind it): 16 MiB of 0xee."""
+    with loop_device(tmp_path / "card") as made:
+        yield made
+
+
+@pytest.fixture
+def another(tmp_path):
+    """Another one of them."""
+    with loop_device(tmp_path / "another card") as made:
+        yield made
+
+
+@contextmanager
+def loop_device(behind):
     if os.geteuid() or not shutil.which("losetup", path="/sbin:/usr/sbin"):
         pytest.skip("loop devices need root and losetup")
-    behind = tmp_path / "card"
     behind.write_bytes(b"\xee" * ROOM)
     made = subprocess.run(["/sbin/losetup", "--find", "--show", behind], capture_output=True, text=True)
     if made.returncode:
         pytest.skip(f"no loop device to be had here: {made.stderr.strip()}")
     device = made.stdout.strip()
     assert device.startswith("/dev/loop")
-    yield device, behind
-    subprocess.run(["/sbin/losetup", "--detach", device], check=True)
+    try:
+        yield device, behind
+    finally:
+        subprocess.run(["/sbin/losetup", "--detach", device], check=True)
 
 
 def flash(image, device, fixed=True, confirmed=None, **options):
@@ -128,6 +149,102 @@ def test_what_somebody_holds_is_not_taken(image, loop):
     assert set(behind.read_bytes()) == {0xEE}
 
 
+def test_what_was_not_judged_is_not_written(image, loop, another, monkeypatch):
+    """The name that lsblk gave leads to another disk by now."""
+    (judged, behind), (other, untouched) = loop, another
+
+    def gather_late(*arguments):
+        facts = gather(*arguments)
+        moved = [replace(d, path=other) if d.path == judged else d for d in facts.devices]
+        return replace(facts, devices=tuple(moved))
+
+    monkeypatch.setattr(block_devices, "gather", gather_late)
+    with pytest.raises(HostError, match="another disk or card than a moment ago"):
+        flash(image, judged)
+    assert set(untouched.read_bytes()) == set(behind.read_bytes()) == {0xEE}
+
+
+def test_another_card_in_the_same_reader_is_another_medium(image, loop):
+    device, behind = loop
+    judged = gather(device).medium
+    assert judged.size == ROOM and judged.number.startswith("7:")
+    for change in ({"sequence": "0"}, {"size": ROOM + 512}, {"removable": True}, {"number": "8:0"}):
+        with pytest.raises(HostError, match="another disk or card"):
+            writing.flash(open_source(image), device, replace(judged, **change), "", quiet)
+    assert set(behind.read_bytes()) == {0xEE}
+
+
+@pytest.mark.parametrize(
+    ("says", "make"),
+    [
+        ("it has no partition table", lambda data: random.Random(2).randbytes(len(data) - 2) + b"PK"),
+        ("partition table is empty", lambda data: bytes(510) + b"\x55\xaa" + data[512:]),
+        ("it was cut short", lambda data: data[: 8 * MIB]),
+    ],
+)
+@pytest.mark.parametrize("pack", ["", ".xz", ".gz"])
+def test_what_is_no_whole_image_of_a_card_is_not_written(tmp_path, image, loop, says, make, pack):
+    device, behind = loop
+    data, file = make(image.read_bytes()), tmp_path / f"other.img{pack}"
+    packers = {"": bytes, ".xz": lambda d: lzma.compress(d, preset=0), ".gz": lambda d: gzip.compress(d, 1)}
+    file.write_bytes(packers[pack](data))
+    for dry_run in (True, False):
+        with pytest.raises(DataError, match=says):
+            flash(file, device, dry_run=dry_run)
+    assert set(behind.read_bytes()) == {0xEE}
+
+
+def test_an_image_of_another_size_than_the_one_that_was_built_is_not_written(image, loop):
+    image.with_name("card.img.json").write_text(json.dumps({"size": SIZE + 512}))
+    with pytest.raises(DataError, match=f"the image that was built has {SIZE + 512}"):
+        flash(image, loop[0])
+    assert set(loop[1].read_bytes()) == {0xEE}
+
+
+def test_images_with_a_guid_partition_table_are_images(image):
+    """Its protective entry may name more sectors than there are (UEFI 2.10, 5.2.3)."""
+    entry = struct.pack("<B3sB3sII", 0, bytes(3), 0xEE, bytes(3), 1, 0xFFFFFFFF)
+    (found,) = partitions.read(bytes(446) + entry + bytes(48) + b"\x55\xaa", SIZE)
+    assert (found.start, found.end) == (512, SIZE)
+
+
+def test_how_large_a_gzip_file_is_tells_only_reading_it(tmp_path, image):
+    """What it says of itself is its last member's, modulo 4 GiB."""
+    data, file, said = image.read_bytes(), tmp_path / "card.img.gz", []
+    file.write_bytes(gzip.compress(data[: 5 * MIB], 1) + gzip.compress(data[5 * MIB :], 1))
+    source = open_source(file, said.append)
+    assert source.size == SIZE and b"".join(source.chunks()) == data and "reading" in said[0]
+    packed = bytearray(gzip.compress(data, 1))
+    packed[-4:] = bytes(4)  # as it says of 4 GiB
+    for bad in (packed, packed[: len(packed) // 2]):
+        file.write_bytes(bad)
+        with pytest.raises(DataError, match="is damaged"):
+            open_source(file)
+
+
+def test_what_the_medium_does_not_take_while_it_is_written_is_said(image, loop, monkeypatch):
+    device, _ = loop
+    monkeypatch.setattr(writing, "_SYNC_EVERY", MIB)
+
+    seen = []
+
+    def fail(descriptor, at, count):
+        seen.append((at, count))
+        if len(seen) == 2:
+            raise OSError(5, "Input/output error")
+        real(descriptor, at, count)
+
+    real = writing._write_back
+    monkeypatch.setattr(writing, "_write_back", fail)
+    with pytest.raises(HostError, match="input/output error"):
+        flash(image, device)
+    assert seen == [(0, 4 * MIB), (4 * MIB, 4 * MIB)]
+    with opened(device) as descriptor:
+        assert os.pread(descriptor, 4096, 0) == bytes(4096)
+        with pytest.raises(OSError, match="Illegal seek|Invalid argument"):
+            real(descriptor, -1, 1)
+
+
 def test_the_first_bytes_come_last(image, loop):
     device, _ = loop
     seen = []
@@ -136,7 +253,7 @@ def test_the_first_bytes_come_last(image, loop):
         with opened(device) as descriptor:
             seen.append((what, os.pread(descriptor, 4096, 0)))
 
-    writing.flash(open_source(image), device, "", look)
+    writing.flash(open_source(image), device, gather(device).medium, "", look)
     assert {head for what, head in seen if what == "written"} == {bytes(4096)}
     assert {head for what, head in seen if what == "verified"} == {image.read_bytes()[:4096]}
 
