@@ -22,6 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from edgegossip.fleet import making, releases
 from edgegossip.fleet.store import Fleet
+from edgegossip.fleet.strangers import Stranger, Strangers
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.security import tls
 from edgegossip.mesh.security.identity import CRL, Identity
@@ -30,9 +31,9 @@ from edgegossip.mesh.text import printable
 from edgegossip.types import ConfigError, EdgegossipError, HostError, NodeId
 from edgegossip.update.client import CHECK_IN, MAX_ANSWER_BYTES, RELEASE, REVOCATIONS
 
-HANDSHAKE_S, SILENT_S = 10.0, 30.0
+SILENT_S = 30.0
 LINGER_S = 1.0  # for a refused caller to hear the alert
-MAX_CONNECTIONS = 64
+MAX_CONNECTIONS = 64  # of boards; strangers have places of their own
 MAX_PART_BYTES = 8 << 20
 _TEXTS = ("version", "release", "packages", "state", "status")
 _NUMBERS = ("sequence", "restarts", "uptime_s")
@@ -110,7 +111,8 @@ class Server(ThreadingHTTPServer):
     def __init__(self, desk: Desk, listen: str) -> None:
         where = addresses.parse(listen, "--listen", any_port=True)
         self.address_family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
-        self.desk, self._free = desk, threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self.desk, self._strangers = desk, Strangers()
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         try:
             super().__init__((where.host, where.port), _Handler)
         except OSError as error:
@@ -121,24 +123,35 @@ class Server(ThreadingHTTPServer):
         return str(addresses.Address(str(self.server_address[0]), int(self.server_address[1])))
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
+        stranger = self._strangers.come(request, *client_address[:2])
+        if stranger is None:
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        threading.Thread(target=self._meet, args=(request, client_address, stranger), daemon=True).start()
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def _meet(self, request: Any, client_address: Any, stranger: Stranger) -> None:
+        """On a thread of its own."""
         try:
-            request.settimeout(HANDSHAKE_S)
+            stranger.listen(request)
             with _greeted(self.desk.context(), request) as connection:
-                connection.settimeout(SILENT_S)
                 subject, serial = tls.peer_of(connection.getpeercert(), self.desk.identity.fleet)
+                self._strangers.done(stranger)
                 if subject.role == "board":
-                    _Handler(connection, client_address, self, subject.name, serial)
+                    self._serve(connection, client_address, subject.name, serial)
         except (OSError, EdgegossipError):
             pass  # a stranger: the handshake's alert has told it why
         finally:
+            self._strangers.done(stranger)
             self.shutdown_request(request)
-            self._free.release()
+
+    def _serve(self, connection: ssl.SSLSocket, client_address: Any, name: NodeId, serial: int) -> None:
+        """A board, if there is a place."""
+        if self._free.acquire(blocking=False):
+            try:
+                connection.settimeout(SILENT_S)
+                _Handler(connection, client_address, self, name, serial)
+            finally:
+                self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that broke."""

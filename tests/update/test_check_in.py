@@ -23,9 +23,10 @@ pytest.importorskip("cryptography", reason="makes the identities")
 
 from edgegossip.fleet import making, releases
 from edgegossip.fleet.release_site import examine
-from edgegossip.fleet.serve import HANDSHAKE_S, Server, open_desk
+from edgegossip.fleet.serve import Server, open_desk
 from edgegossip.fleet.status import status, table
 from edgegossip.fleet.store import Fleet
+from edgegossip.fleet.strangers import HANDSHAKE_S, MAX_OF_ONE, MAX_STRANGERS, Strangers
 from edgegossip.launch.admission import coordinator_of
 from edgegossip.mesh.security import tls
 from edgegossip.mesh.security.identity import Identity
@@ -320,6 +321,55 @@ def test_nobody_else_comes_in(place, tmp_path):
             heard = s.recv(1000)
         assert b"HTTP" not in heard
     place.check_in()
+
+
+@pytest.mark.parametrize("say", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "the start of a handshake"])
+def test_strangers_that_stay_keep_no_board_out(place, say):
+    """More than there are places for, of boards and of strangers."""
+    crowd = []
+    try:
+        for _ in range(MAX_STRANGERS + 80):
+            crowd.append(socket.create_connection(place.server.server_address, 5))
+            crowd[-1].sendall(say)
+        for _ in range(3):
+            began = time.monotonic()
+            place.check_in()
+            assert time.monotonic() - began < HANDSHAKE_S / 2
+        held = [s for s in crowd if not _was_closed(s)]
+        assert 0 < len(held) <= MAX_OF_ONE
+    finally:
+        for s in crowd:
+            s.close()
+
+
+def _was_closed(s: socket.socket) -> bool:
+    s.settimeout(0.0)
+    try:
+        return not s.recv(1)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def test_a_board_with_many_connections_takes_no_strangers_place(place):
+    """And who has shown a certificate is no stranger any more, whose connection may be closed for another's."""
+    clients = [Client(place.identity(), place.server.address) for _ in range(MAX_OF_ONE + 4)]
+    for client in clients:
+        client.check_in({})
+    for client in clients:
+        client.check_in({})
+        client.__exit__(None, None, None)
+
+
+def test_who_comes_too_often_is_not_listened_to():
+    strangers = Strangers()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        came = [strangers.come(ours, "10.0.0.1", port) for port in range(1000)]
+        assert None in came and strangers.come(ours, "10.0.0.2", 1) is not None
+        for stranger in filter(None, came):
+            strangers.done(stranger)
 
 
 @pytest.mark.parametrize(
