@@ -44,6 +44,8 @@ def damaged(body, rng):
         (TERNARY, 290_000, 0.6, STAGE_HUFFMAN),
         (uniform(4, 512), 290_011, 0.15, STAGE_RUNS),
         (uniform(4), 290_001, 0.28, STAGE_RUNS),
+        (uniform(4), 40_003, 0.2, STAGE_RUNS),
+        (uniform(4, 512), 32_767, 0.2, STAGE_RUNS),
         (TERNARY, 290_003, 0.06, STAGE_RUNS),
         (uniform(6, 512), 290_000, 0.15, STAGE_RUNS),
     ],

@@ -122,8 +122,6 @@ struct Counts {
         return found;
     }
 
-    bool is_sparse() const { return 3 * int64_t(bytes[0]) > SPARSE_SHARE_OF_3 * all; }
-
     // A byte of zeros gets a code of one bit then, which may be far above its worth.
     bool has_frequent_zeros() const { return 5 * int64_t(bytes[0]) > 2 * all; }
 
@@ -133,6 +131,23 @@ struct Counts {
         return double(all) + entropy_bits(bytes + 1, 255);  // 1 bit for each, the first; what an ideal code takes for the others
     }
 };
+
+// Whether of the bytes that a glance looks at so many are 0.
+bool looks_sparse(const Symbols& s, const Quantiser& q) {
+    const int64_t total = symbol_bytes(s.count, q.bits);
+    int64_t zeros = 0, all = 0;
+    for (int64_t first = 0; first < total; first += GLANCE_STEP * GLANCE_PIECE) {
+        const uint8_t *p = s.data.data() + first, *const end = p + std::min(GLANCE_PIECE, total - first);
+        all += end - p;
+        for (; end - p >= 128; p += 128) {
+            uint8_t some = 0;  // a byte is enough for them, and an addition takes as many at once as a vector has
+            for (int k = 0; k < 128; k++) some = uint8_t(some + (p[k] == 0));
+            zeros += some;
+        }
+        zeros += std::count(p, end, uint8_t(0));
+    }
+    return 3 * zeros > SPARSE_SHARE_OF_3 * all;
+}
 
 // What was considered, the smallest so far in `stage`.
 struct Contest {
@@ -160,8 +175,8 @@ Plan make_plan(const Symbols& s, const Source& source, Choice choice, const Stat
         contest.consider(STAGE_RUNS, plan.runs.table.bits);
     } else {
         if (choice == Choice::HUFFMAN && symbol_bytes(s.count, q.bits) >= GLANCE_FROM) {
-            const Counts glance(s, q, GLANCE_STEP);
-            if (glance.is_sparse()) {
+            if (looks_sparse(s, q)) {
+                const Counts glance(s, q, GLANCE_STEP);
                 plan.runs = plan_runs(s, source, scale, glance.nonzeros(q).count * symbol_bytes(s.count, q.bits) / glance.all, state.tokens);
                 contest.consider(STAGE_RUNS, plan.runs.table.bits);
                 return plan;

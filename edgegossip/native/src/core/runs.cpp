@@ -113,42 +113,77 @@ void make_token_table(const CodeLengths& lengths, const RunShape& shape, TokenEn
 }
 
 // With fewer values, since the last of its kind, a table of several items does not pay.
-constexpr int64_t SEVERAL_ITEMS_FROM = 131072;
+constexpr int64_t SEVERAL_ITEMS_FROM = 32768;
 
-// An item as its window begins; `bits` beyond any window when it is longer.
+// An item that ends within a window, whose code is not escaped.
 struct Item {
-    uint8_t bits, values, code;
+    uint16_t word;
+    uint8_t values, code;
 };
-constexpr uint8_t TOO_LONG = ITEMS_WINDOW_BITS + 1;
 
-Item first_item(const TokenEntry* table, uint32_t window, uint32_t run_bits) {
-    const TokenEntry e = table[window & uint32_t(RUN_WINDOWS - 1)];
-    const uint32_t bits = (e & 63) + run_bits;
-    if (e >> 31 != 0 || bits > ITEMS_WINDOW_BITS) return {TOO_LONG, 0, 0};
-    const uint32_t low = window >> (e & 63) & ((1u << run_bits) - 1);
-    return {uint8_t(bits), uint8_t(((e >> 24 & 15) << run_bits) + low + 1), uint8_t(e >> 8)};
+// Items in the order of their bits.
+struct Items {
+    Item items[ITEMS_WINDOWS];  // no two begin alike
+    int first[ITEMS_WINDOW_BITS + 2] = {};
+
+    Items(const CodeLengths& lengths, const RunShape& shape) {
+        const int k = shape.run_bits;
+        int count[ITEMS_WINDOW_BITS + 1] = {};
+        const auto each = [&](const auto& visit) {
+            each_word(lengths, shape, [&](int bits, uint32_t code, TokenEntry entry) {
+                if (entry >> 31 == 0 && bits + k <= ITEMS_WINDOW_BITS) visit(bits, code, entry);
+            });
+        };
+        each([&](int bits, uint32_t, TokenEntry) { count[bits + k] += 1 << k; });
+        for (int bits = 0; bits <= ITEMS_WINDOW_BITS; bits++) first[bits + 1] = first[bits] + count[bits];
+        int next[ITEMS_WINDOW_BITS + 1];
+        std::copy_n(first, ITEMS_WINDOW_BITS + 1, next);
+        each([&](int bits, uint32_t code, TokenEntry entry) {
+            for (uint32_t low = 0; low < 1u << k; low++)
+                items[next[bits + k]++] = {uint16_t(code | low << bits), uint8_t((entry >> 24 << k | low) + 1), uint8_t(entry >> 8)};
+        });
+    }
+};
+
+// Windows that items fill to the last bit.
+struct FilledWindow {
+    ItemsEntry entry;
+    uint16_t window;
+    uint8_t items;
+};
+
+// The entry of so many items and then another: its place and code, and again where fewer than three are.
+inline ItemsEntry with_item(ItemsEntry before, int items, int bits, const Item& item) {
+    static constexpr uint64_t KEPT[3] = {0xffff, 0xff0000ffffff, 0xffff00ffffffff}, PLACES[3] = {0x0101010000, 0x0101000000, 0x0100000000};
+    const uint64_t values = before >> 8 & 0xff;
+    return (before & KEPT[items]) + uint64_t(bits) + (uint64_t(item.values) << 8) +
+           (values + item.values - 1 + (uint64_t(item.code) << 24)) * PLACES[items];
 }
 
-// Without branches on the data, which would be missed.
-void make_items_table(const TokenEntry* tokens, uint32_t run_bits, ItemsEntry* table) {
-    Item first[ITEMS_WINDOWS];
-    for (uint32_t window = 0; window < ITEMS_WINDOWS; window++) first[window] = first_item(tokens, window, run_bits);
-    for (uint32_t window = 0; window < ITEMS_WINDOWS; window++) {
-        const Item one = first[window];
-        uint32_t bits = one.bits, values = one.values, code = one.code;
-        uint64_t places = 0, codes = 0;
-        for (int k = 0; k < 3; k++) {
-            places |= uint64_t(values - 1) << (16 + 8 * k);
-            codes |= uint64_t(code) << (40 + 8 * k);
-            if (k == 2) break;
-            const Item next = first[window >> (bits & 15)];
-            const bool fits = (bits + next.bits <= ITEMS_WINDOW_BITS) & (values + next.values <= MOST_ITEMS_VALUES);
-            const uint32_t all = 0u - uint32_t(fits);
-            bits += next.bits & all;
-            values += next.values & all;
-            code ^= (code ^ next.code) & all;
+// As fill_windows of huffman_table.cpp: entries of windows of so many bits are those of one bit less, twice, but where an item ends with the new bit.
+void make_items_table(const CodeLengths& lengths, const RunShape& shape, ItemsEntry* table) {
+    const Items all(lengths, shape);
+    FilledWindow filled[ITEMS_WINDOWS];
+    int first[ITEMS_WINDOW_BITS + 2] = {0, 1}, count = 1;
+    filled[0] = {0, 0, 0};
+    table[0] = ITEMS_LONG;
+    for (int bits = 1; bits <= ITEMS_WINDOW_BITS; bits++) {
+        std::memcpy(table + (1 << (bits - 1)), table, sizeof *table << (bits - 1));
+        for (int last = 1; last <= bits; last++) {
+            if (all.first[last] == all.first[last + 1]) continue;
+            for (int f = first[bits - last]; f < first[bits - last + 1]; f++) {
+                const FilledWindow before = filled[f];
+                if (before.items == 3) continue;
+                for (int i = all.first[last]; i < all.first[last + 1]; i++) {
+                    const Item& item = all.items[i];
+                    if ((before.entry >> 8 & 0xff) + item.values > MOST_ITEMS_VALUES) continue;
+                    const uint32_t window = before.window | uint32_t(item.word) << (bits - last);
+                    table[window] = with_item(before.entry, before.items, last, item);
+                    if (bits < ITEMS_WINDOW_BITS) filled[count++] = {table[window], uint16_t(window), uint8_t(before.items + 1)};
+                }
+            }
         }
-        table[window] = one.bits == TOO_LONG ? ITEMS_LONG : bits | uint64_t(values) << 8 | places | codes;
+        first[bits + 1] = count;
     }
     table_work() += 4 * ITEMS_WINDOWS;
 }
@@ -178,7 +213,7 @@ TokenTable token_table(const CodeLengths& lengths, const RunShape& shape, int64_
     }
     last->values += n;
     if (last->values >= SEVERAL_ITEMS_FROM && last->several_run_bits != shape.run_bits && shape.run_bits <= MOST_ITEMS_RUN_BITS && shape.bits <= 8) {
-        make_items_table(last->entries, uint32_t(shape.run_bits), last->several);
+        make_items_table(lengths, shape, last->several);
         last->several_run_bits = shape.run_bits;
         last->values = 0;
     }
