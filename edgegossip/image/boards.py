@@ -16,6 +16,7 @@ class Debian:
     suite: str
     version: int
     python: str  # its python3, as "3.11"
+    glibc: tuple[int, int]  # the newest that our wheel for it may need
 
     @property
     def lock(self) -> str:
@@ -23,8 +24,10 @@ class Debian:
         return f"debian-{self.version}-python{self.python}-aarch64.txt"
 
 
-BOOKWORM = Debian("bookworm", 12, "3.11")
-TRIXIE = Debian("trixie", 13, "3.13")
+BOOKWORM = Debian(
+    "bookworm", 12, "3.11", (2, 35)
+)  # it has 2.36; the same wheel is for JetPack 6, which is Ubuntu 22.04
+TRIXIE = Debian("trixie", 13, "3.13", (2, 41))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from edgegossip.image import (
     disk,
     ext4,
     fat,
+    glibc,
     partitions,
     private_keys,
     rootfs,
@@ -166,7 +167,7 @@ def plan(request: Request) -> tuple[Step, ...]:
         Step("native", "native module for aarch64",
              {"sources": native, "python": debian.python, "by": at_hand, "code": _code(wheel)},
              lambda folder, made: _native(source, made["sysroot"], board, folder), ("sysroot",)),
-        Step("wheel", f"wheel of release {release}", {"release": release, "code": _code(wheel), "at": at},
+        Step("wheel", f"wheel of release {release}", {"release": release, "code": _code(wheel, glibc), "at": at},
              lambda folder, made: _wheel(request, made["native"], folder, release), ("native",)),
         Step("packages", f"Python packages of {lock.name}", {"lock": _digest(lock), "code": _code(client)},
              lambda folder, made: _packages(request, lock, made, folder), emulating),
@@ -221,7 +222,8 @@ def _wheel(request: Request, native_folder: Path, folder: Path, release: str) ->
     """Raises LocalError when somebody changes the checkout meanwhile: the wheel would not be what its name says."""
     debian = request.board.debian
     (native,) = native_folder.glob("_native*.so")
-    wheel.make(request.source, native, debian, folder, request.epoch)
+    platform = glibc.platform_tag(glibc.needed(native, debian.glibc))
+    wheel.make(request.source, native, debian, folder, request.epoch, platform)
     if release_name(request.source, client.lock_file(request.source, debian)) != release:
         raise LocalError(f"{request.source} changed while it was packed: say it again")
 

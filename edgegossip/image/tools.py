@@ -15,6 +15,7 @@ PACKAGES = {
     "mmdebstrap": "mmdebstrap",
     "qemu-aarch64-static": "qemu-user-static",
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
+    "aarch64-linux-gnu-objdump": "binutils-aarch64-linux-gnu",
     "mkfs.vfat": "dosfstools",
     "mcopy": "mtools",
     "mke2fs": "e2fsprogs",

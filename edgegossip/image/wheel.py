@@ -63,13 +63,13 @@ def _with_own_tools() -> dict[str, str]:
     return {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
-def tag(debian: Debian) -> str:
+def tag(debian: Debian, platform: str) -> str:
     """Of the wheel's name: pyproject.toml's `wheel.py-api` says from which Python on one wheel serves all later ones."""
     major, minor = map(int, debian.python.split("."))
     python = f"cp{major}{minor}"
     if (major, minor) >= _ABI3_SINCE:
-        return f"cp{_ABI3_SINCE[0]}{_ABI3_SINCE[1]}-abi3-linux_aarch64"
-    return f"{python}-{python}-linux_aarch64"
+        return f"cp{_ABI3_SINCE[0]}{_ABI3_SINCE[1]}-abi3-{platform}"
+    return f"{python}-{python}-{platform}"
 
 
 def package_files(source: Path) -> Iterator[tuple[str, Path]]:
@@ -82,19 +82,20 @@ def package_files(source: Path) -> Iterator[tuple[str, Path]]:
                 yield inside.as_posix(), path
 
 
-def make(source: Path, native: Path, debian: Debian, folder: Path, epoch: int) -> Path:
-    """The wheel, in `folder`. Raises HostError."""
+def make(source: Path, native: Path, debian: Debian, folder: Path, epoch: int, platform: str) -> Path:
+    """The wheel, in `folder`; `platform` is what its name says of where the module loads (glibc.py). Raises HostError."""
     metadata = _metadata(source, folder)
+    tags = tag(debian, platform)
     name, version = (_field(metadata, field) for field in ("Name", "Version"))
     about = f"{name}-{version}.dist-info"
     held = {inside: path.read_bytes() for inside, path in package_files(source)}
     held[f"edgegossip/native/{native.name}"] = native.read_bytes()
     held[f"{about}/METADATA"] = metadata.encode()
-    lines = ["Wheel-Version: 1.0", "Generator: edgegossip image build", "Root-Is-Purelib: false", f"Tag: {tag(debian)}"]
+    lines = ["Wheel-Version: 1.0", "Generator: edgegossip image build", "Root-Is-Purelib: false", f"Tag: {tags}"]
     held[f"{about}/WHEEL"] = ("\n".join(lines) + "\n").encode()
     held[f"{about}/entry_points.txt"] = b"[console_scripts]\nedgegossip = edgegossip.cli.main:main\n"
     held[f"{about}/RECORD"] = _record(held, f"{about}/RECORD")
-    wheel = folder / f"{name}-{version}-{tag(debian)}.whl"
+    wheel = folder / f"{name}-{version}-{tags}.whl"
     at = time.gmtime(max(epoch, 315532800))[:6]  # zip files know no time before 1980
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
         for inside, data in held.items():

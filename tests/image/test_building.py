@@ -19,6 +19,7 @@ from edgegossip.image import (
     disk,
     ext4,
     fat,
+    glibc,
     partitions,
     private_keys,
     rootfs,
@@ -166,12 +167,12 @@ def made(tmp_path_factory):
     wheels = []
     for name in ("one", "two"):
         (folder / name).mkdir()
-        wheels.append(wheel.make(ROOT, native, BOOKWORM, folder / name, build.EPOCH))
+        wheels.append(wheel.make(ROOT, native, BOOKWORM, folder / name, build.EPOCH, "manylinux_2_34_aarch64"))
     return wheels
 
 
 def test_the_wheel_is_whole(made):
-    assert made[0].name.endswith("-cp311-cp311-linux_aarch64.whl")
+    assert made[0].name.endswith("-cp311-cp311-manylinux_2_34_aarch64.whl")
     archive = zipfile.ZipFile(made[0])
     (record,) = (name for name in archive.namelist() if name.endswith("/RECORD"))
     rows = list(csv.reader(io.StringIO(archive.read(record).decode())))
@@ -193,8 +194,46 @@ def test_the_same_sources_give_the_same_wheel(made):
 
 
 def test_tags():
-    assert wheel.tag(BOOKWORM) == "cp311-cp311-linux_aarch64"
-    assert wheel.tag(TRIXIE) == "cp312-abi3-linux_aarch64"  # pyproject.toml, wheel.py-api
+    assert wheel.tag(BOOKWORM, "x") == "cp311-cp311-x"
+    assert wheel.tag(TRIXIE, "x") == "cp312-abi3-x"  # pyproject.toml, wheel.py-api
+
+
+# `aarch64-linux-gnu-objdump -p` of the module, linked without and with what cross/toolchain.cmake says
+NEEDS_NEWER = """
+  NEEDED               libm.so.6
+  NEEDED               libc.so.6
+  required from libm.so.6:
+    0x06969189 0x00 08 GLIBC_2.29
+  required from libc.so.6:
+    0x069691b2 0x00 07 GLIBC_2.35
+    0x069691b2 0x00 06 GLIBC_2.4
+    0x069691b6 0x00 04 GLIBC_2.36
+"""
+NEEDS_LITTLE = """
+  NEEDED               libgcc_s.so.1
+  NEEDED               libc.so.6
+  required from libgcc_s.so.1:
+    0x09276060 0x00 10 GCC_4.2.0
+  required from libc.so.6:
+    0x06969198 0x00 09 GLIBC_2.18
+    0x069691b4 0x00 02 GLIBC_2.34
+"""
+
+
+def test_a_module_must_load_where_its_wheel_goes(monkeypatch):
+    """JetPack 6 has glibc 2.35, and takes the wheel of Debian 12, which has 2.36."""
+    module = Path("_native.so")
+    monkeypatch.setattr(glibc, "run", lambda *_: NEEDS_NEWER)
+    with pytest.raises(HostError, match="_native.so needs glibc 2.36, and must load with 2.35"):
+        glibc.needed(module, BOOKWORM.glibc)
+    assert glibc.needed(module, TRIXIE.glibc) == (2, 36)
+    monkeypatch.setattr(glibc, "run", lambda *_: NEEDS_LITTLE)
+    assert glibc.platform_tag(glibc.needed(module, BOOKWORM.glibc)) == "manylinux_2_34_aarch64"
+    monkeypatch.setattr(glibc, "run", lambda *_: "  NEEDED               libstdc++.so.6\n")
+    with pytest.raises(HostError, match="needs libstdc"):
+        glibc.needed(module, BOOKWORM.glibc)
+    monkeypatch.setattr(glibc, "run", lambda *_: "  NEEDED               libc.so.6\n")
+    assert glibc.needed(module, BOOKWORM.glibc) == (2, 17), "of which aarch64's first has all symbols"
 
 
 def test_a_release_is_named_after_all_that_is_in_it(tmp_path):
