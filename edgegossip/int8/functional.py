@@ -6,6 +6,7 @@ are int8 tensors, a scale and zero point a sample, and references to the weights
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -29,7 +30,9 @@ def quantise(x: Tensor) -> QuantisedTensor:
 
 def quantise_maps(x: Tensor) -> QuantisedTensor:
     """x [batch, channels, height, width]. Raises LocalError for another number of dimensions."""
-    if (x.q if isinstance(x, QuantisedTensor) else x).dim() != 4:
+    if isinstance(x, QuantisedTensor) and x.q.dim() == 4:
+        return x
+    if x.dim() != 4:
         raise LocalError(f"this int8 layer takes [batch, channels, height, width], not {list(x.shape)}")
     return quantise(x)
 
@@ -59,6 +62,21 @@ def place_of(t: Tensor) -> Any:
 
 def maps_of(q: Tensor, scale: Tensor, zero: Tensor) -> native.Maps:
     return native.Maps(flat(q), flat(scale), flat(zero))
+
+
+def maps(x: QuantisedTensor) -> native.Maps:
+    """`maps_of` an int8 tensor, worked out once."""
+    if x.places is None:
+        x.places = maps_of(x.q, x.scale, x.zero)
+    made: native.Maps = x.places
+    return made
+
+
+def made_of(parts: tuple[Tensor, Tensor, Tensor], places: native.Maps) -> QuantisedTensor:
+    """The int8 tensor of what a kernel has written to `places`."""
+    made = QuantisedTensor(*parts)
+    made.places = places
+    return made
 
 
 def room(batch: int, *sizes: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -119,6 +137,19 @@ class Origin(NamedTuple):
     key: int
 
 
+def _convolved(x: QuantisedTensor, weight: Tensor, bias: Tensor | None, shape: native.ConvShape) -> QuantisedTensor:
+    parts = room(shape.batch, shape.out_height, shape.out_width, shape.outputs)
+    places = maps_of(*parts)
+    native.conv(shape, maps(x), flat(weight), flat(bias), places, threads=torch.get_num_threads())
+    return made_of(parts, places)
+
+
+def _product(x: QuantisedTensor, weight: Tensor, bias: Tensor | None, shape: native.ConvShape) -> Tensor:
+    values = memory.empty_nchw((shape.batch, shape.outputs))
+    native.conv(shape, maps(x), flat(weight), flat(bias), place_of(values), threads=torch.get_num_threads())
+    return values
+
+
 class _Conv(torch.autograd.Function):
     """`as_values`: the result is a plain float32 tensor (linear layers), else an int8 tensor."""
 
@@ -135,15 +166,7 @@ class _Conv(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x.q, x.scale, x.zero, weight)
         ctx.shape, ctx.wide, ctx.key, ctx.has_bias = shape, wide, key, bias is not None
-        size = (shape.out_height, shape.out_width, shape.outputs) if x.q.dim() == 4 else (shape.outputs,)
-        threads, at = torch.get_num_threads(), maps_of(x.q, x.scale, x.zero)
-        if as_values:
-            values = memory.empty_nchw((shape.batch, *size))
-            native.conv(shape, at, flat(weight), flat(bias), place_of(values), threads=threads)
-            return values
-        made = room(shape.batch, *size)
-        native.conv(shape, at, flat(weight), flat(bias), maps_of(*made), threads=threads)
-        return QuantisedTensor(*made)
+        return _product(x, weight, bias, shape) if as_values else _convolved(x, weight, bias, shape)
 
     @staticmethod
     @once_differentiable
@@ -168,16 +191,23 @@ class _Conv(torch.autograd.Function):
         return dx, dw, db, None, None, None, None
 
 
+@lru_cache(maxsize=1024)
+def _conv_shape(
+    maps: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair, groups: int
+) -> native.ConvShape:
+    batch, height, width, inputs = maps
+    outputs, _, kernel_h, kernel_w = weight
+    return native.ConvShape(batch, height, width, inputs, outputs, kernel_h, kernel_w, *stride, *padding, groups)
+
+
 def conv2d(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, groups: int, dw: int = 16
 ) -> Tensor:
     """Convolution of x [batch, in, height, width] by weight [out, in / groups, kernel_h, kernel_w]. See `native.int8.conv`."""
     x = quantise_maps(x)
-    batch, height, width, inputs = x.q.shape
-    outputs, _, kernel_h, kernel_w = weight.shape
-    shape = native.ConvShape(batch, height, width, inputs, outputs, kernel_h, kernel_w, *stride, *padding, groups)
+    shape = _conv_shape(x.q.shape, weight.shape, stride, padding, groups)
     if not torch.is_grad_enabled():
-        return _Conv.apply(x, weight, bias, shape, dw == 16, False, 0)
+        return _convolved(x, weight, bias, shape)
     key = draw_key()
     y: QuantisedTensor = _Conv.apply(x, weight, bias, shape, dw == 16, False, key)
     y.origin = Origin(x, weight, bias, shape, dw == 16, key)
@@ -188,7 +218,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, dw: int = 16) -> Tens
     """x [..., in] by weight [out, in]; the result is a plain float32 tensor [..., out]."""
     rows = quantise(_rows(x))
     shape = native.ConvShape(rows.shape[0], 1, 1, rows.shape[1], weight.shape[0], 1, 1, 1, 1, 0, 0, 1)
-    y: Tensor = _Conv.apply(rows, weight, bias, shape, dw == 16, True, draw_key() if torch.is_grad_enabled() else 0)
+    if torch.is_grad_enabled():
+        y: Tensor = _Conv.apply(rows, weight, bias, shape, dw == 16, True, draw_key())
+    else:
+        y = _product(rows, weight, bias, shape)
     return y if x.dim() == 2 else y.reshape(*x.shape[:-1], weight.shape[0])
 
 
@@ -203,13 +236,17 @@ def _rows(x: Tensor) -> Tensor:
     return dequantise(x).reshape(-1, x.shape[-1])
 
 
+def _sum(a: QuantisedTensor, b: QuantisedTensor) -> QuantisedTensor:
+    parts = room(*a.q.shape)
+    places = maps_of(*parts)
+    native.add(maps(a), maps(b), places, threads=torch.get_num_threads())
+    return made_of(parts, places)
+
+
 class _Add(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, a: QuantisedTensor, b: QuantisedTensor) -> QuantisedTensor:
-        made = room(*a.q.shape)
-        first, second = (maps_of(t.q, t.scale, t.zero) for t in (a, b))
-        native.add(first, second, maps_of(*made), threads=torch.get_num_threads())
-        return QuantisedTensor(*made)
+        return _sum(a, b)
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,7 +256,9 @@ class _Add(torch.autograd.Function):
 def add(a: Any, b: Any, *, alpha: float = 1) -> Any:
     """a + b of two int8 tensors of one shape; anything else is not for int8."""
     both = isinstance(a, QuantisedTensor) and isinstance(b, QuantisedTensor)
-    return _Add.apply(a, b) if both and alpha == 1 and a.q.shape == b.q.shape else NotImplemented
+    if not both or alpha != 1 or a.q.shape != b.q.shape:
+        return NotImplemented
+    return _Add.apply(a, b) if torch.is_grad_enabled() else _sum(a, b)
 
 
 class _ReLU(torch.autograd.Function):

@@ -3,6 +3,7 @@ computed, rounded and used up sample by sample, and never lies in memory as a wh
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -10,19 +11,29 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from edgegossip.int8 import memory
-from edgegossip.int8.functional import Origin, flat, maps_of, nhwc, place_of, quantise_maps, room
+from edgegossip.int8.functional import Origin, flat, made_of, maps, maps_of, nhwc, place_of, quantise_maps, room
 from edgegossip.int8.norms import chunks_of
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
 
 
-def _forward(ctx: Any, y: QuantisedTensor, parameters: tuple[Tensor, ...], groups: int) -> QuantisedTensor:
-    batch, height, width, channels = y.q.shape
-    ctx.norm = native.NormShape(batch, height * width, channels, groups, chunks_of(height * width))
-    made = room(*y.q.shape)
+@lru_cache(maxsize=1024)
+def _norm_shape(maps: tuple[int, ...], groups: int) -> native.NormShape:
+    batch, height, width, channels = maps
+    return native.NormShape(batch, height * width, channels, groups, chunks_of(height * width))
+
+
+def _normed(y: QuantisedTensor, parameters: tuple[Tensor, ...], shape: native.NormShape) -> QuantisedTensor:
+    parts = room(*y.q.shape)
+    places = maps_of(*parts)
     by = native.NormParameters(*map(flat, parameters))
-    native.evonorm(ctx.norm, maps_of(y.q, y.scale, y.zero), by, maps_of(*made), threads=torch.get_num_threads())
-    return QuantisedTensor(*made)
+    native.evonorm(shape, maps(y), by, places, threads=torch.get_num_threads())
+    return made_of(parts, places)
+
+
+def _forward(ctx: Any, y: QuantisedTensor, parameters: tuple[Tensor, ...], groups: int) -> QuantisedTensor:
+    ctx.norm = _norm_shape(y.q.shape, groups)
+    return _normed(y, parameters, ctx.norm)
 
 
 class _RangeEvoNorm(torch.autograd.Function):
@@ -103,7 +114,9 @@ def _is_watched(y: Tensor) -> bool:
 def range_evonorm(y: Tensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int) -> Tensor:
     """See `norms.RangeEvoNorm`; y [batch, channels, height, width]."""
     y = quantise_maps(y)
+    if not torch.is_grad_enabled():
+        return _normed(y, (v, gamma, beta), _norm_shape(y.q.shape, groups))
     origin: Origin | None = y.origin
-    if origin is None or not torch.is_grad_enabled() or _is_watched(y):
+    if origin is None or _is_watched(y):
         return _RangeEvoNorm.apply(y, v, gamma, beta, groups)
     return _ConvRangeEvoNorm.apply(*origin[:3], v, gamma, beta, (y, origin), groups)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from edgegossip.int8 import memory
-from edgegossip.int8.functional import nchw
+from edgegossip.int8.functional import flat, nchw
 from edgegossip.int8.tensor import QuantisedTensor
+from edgegossip.native import int8 as native
 
 Pair = tuple[int, int]
 
@@ -50,11 +51,15 @@ def rows(x: QuantisedTensor) -> QuantisedTensor:
     return _Rows.apply(x)
 
 
+def _sliced(x: QuantisedTensor, index: tuple[slice, ...]) -> QuantisedTensor:
+    return QuantisedTensor(x.q[index].contiguous(), x.scale[index[0]], x.zero[index[0]])
+
+
 class _Slice(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: QuantisedTensor, index: tuple[slice, ...]) -> QuantisedTensor:
         ctx.shape, ctx.index = tuple(x.q.shape), index
-        return QuantisedTensor(x.q[index].contiguous(), x.scale[index[0]], x.zero[index[0]])
+        return _sliced(x, index)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -71,18 +76,26 @@ def getitem(x: Any, index: Any) -> Any:
     if len(parts) > 4:
         return NotImplemented
     n, c, h, w = list(parts) + [slice(None)] * (4 - len(parts))
-    return _Slice.apply(x, (n, h, w, c))
+    return _Slice.apply(x, (n, h, w, c)) if torch.is_grad_enabled() else _sliced(x, (n, h, w, c))
+
+
+def _padded(x: QuantisedTensor, pads: tuple[Pair, Pair, Pair]) -> QuantisedTensor:
+    batch, height, width, channels = x.q.shape
+    size = [old + first + last for old, (first, last) in zip((height, width, channels), pads, strict=True)]
+    q = memory.empty((batch, *size), torch.int8)
+    shape = native.PadShape(batch, height, width, channels, *pads[0], *pads[1], *pads[2])
+    native.pad(shape, flat(x.q), flat(x.zero), flat(q), threads=torch.get_num_threads())
+    return QuantisedTensor(q, x.scale, x.zero)
 
 
 class _Pad(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: QuantisedTensor, pads: tuple[Pair, Pair, Pair]) -> QuantisedTensor:
-        size = [old + first + last for old, (first, last) in zip(x.q.shape[1:], pads, strict=True)]
-        q = x.zero.to(torch.int8).view(-1, 1, 1, 1).repeat(1, *size)
-        inner = tuple(slice(first, first + old) for old, (first, _) in zip(x.q.shape[1:], pads, strict=True))
-        ctx.index = (slice(None), *inner)
-        q[ctx.index] = x.q
-        return QuantisedTensor(q, x.scale, x.zero)
+        ctx.index = (
+            slice(None),
+            *(slice(first, first + old) for old, (first, _) in zip(x.q.shape[1:], pads, strict=True)),
+        )
+        return _padded(x, pads)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -97,4 +110,5 @@ def pad(x: Any, pad: Any, mode: str = "constant", value: float | None = None) ->
     if min(sizes) < 0:
         return NotImplemented
     columns, rows, channels = ((sizes[k], sizes[k + 1]) for k in (0, 2, 4))
-    return _Pad.apply(x, (rows, columns, channels))
+    pads = rows, columns, channels
+    return _Pad.apply(x, pads) if torch.is_grad_enabled() else _padded(x, pads)

@@ -33,6 +33,7 @@ class QuantisedTensor(torch.Tensor):
     scale: Tensor
     zero: Tensor
     origin: Any = None  # functional.Origin, where a convolution gave this and gradients may be asked for
+    places: Any = None  # native.Maps of the three, once a kernel asked for them (`functional.maps`)
 
     @staticmethod
     def __new__(cls, q: Tensor, scale: Tensor, zero: Tensor) -> QuantisedTensor:

@@ -290,6 +290,9 @@ def int8_max_pool(
 def int8_max_pool_backward(
     shape: Sequence[int], tap: ReadBuffer, g: ReadBuffer, out: WriteBuffer, threads: int | None = None
 ) -> None: ...
+def int8_pad(
+    shape: Sequence[int], x_q: ReadBuffer, zero: ReadBuffer, q: WriteBuffer, threads: int | None = None
+) -> None: ...
 def int8_average_pool(
     shape: Sequence[int],
     x_q: ReadBuffer,

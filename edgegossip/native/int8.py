@@ -75,6 +75,21 @@ class PoolShape(NamedTuple):
     out_width: int
 
 
+class PadShape(NamedTuple):
+    """Maps, and zeros on either side of rows, columns and channels."""
+
+    batch: int
+    height: int
+    width: int
+    channels: int
+    above: int
+    below: int
+    before: int
+    after: int
+    first: int
+    last: int
+
+
 class NormShape(NamedTuple):
     """Range EvoNorm: `groups` of channels and `chunks` of pixels, divisors of both."""
 
@@ -222,6 +237,13 @@ def max_pool_backward(
 ) -> None:
     """The gradient of every output goes to the place that it came from. ValueError for a tap outside the map."""
     _native.int8_max_pool_backward(shape, tap, g, dx, threads)
+
+
+def pad(
+    shape: PadShape, q: NDArray[np.int8], zero: NDArray[np.int32], out: NDArray[np.int8], threads: int | None = None
+) -> None:
+    """Maps with their sample's zero point around them."""
+    _native.int8_pad(shape, q, zero, out, threads)
 
 
 def average_pool(shape: PoolShape, x: Maps, count_padding: bool, out: Floats, threads: int | None = None) -> None:

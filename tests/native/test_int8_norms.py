@@ -133,3 +133,15 @@ def test_a_constant_map_has_no_range_and_a_finite_gradient(isa):
     dy, grads = np.empty(512, F), int8.NormParameters(*(np.empty(8, F) for _ in range(3)))
     int8.evonorm_backward(shape, maps, by, np.ones(512, F), dy, grads, isa)
     assert np.isfinite(dy).all() and all(np.isfinite(grad).all() for grad in grads)
+
+
+@pytest.mark.parametrize("sides", [(0, 0, 0, 0, 0, 16), (1, 2, 0, 3, 4, 1), (0, 1, 2, 0, 0, 0), (0, 0, 0, 0, 0, 0)])
+@pytest.mark.parametrize("channels", [5, 16, 35])
+def test_padding_puts_the_zero_point_around_maps(sides, channels):
+    q = np.random.default_rng(3).integers(-128, 128, (3, 4, 6, channels)).astype(np.int8)
+    zero = np.array([-128, 0, 127], np.int32)
+    rows, columns, more = sides[:2], sides[2:4], sides[4:]
+    expected = np.stack([np.pad(m, (rows, columns, more), constant_values=z) for m, z in zip(q, zero, strict=True)])
+    out = np.empty(expected.size, np.int8)
+    int8.pad(int8.PadShape(3, 4, 6, channels, *sides), q.ravel(), zero, out, 2)
+    np.testing.assert_array_equal(out.reshape(expected.shape), expected)

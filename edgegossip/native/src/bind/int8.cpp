@@ -1,5 +1,6 @@
 #include "../core/int8_embedding.hpp"
 #include "../core/int8_norm.hpp"
+#include "../core/int8_pad.hpp"
 #include "../core/int8_pool.hpp"
 
 #include "../bind.hpp"
@@ -48,6 +49,13 @@ PoolShape pool_shape(const Numbers& n) {
     bounded({s.batch, std::max(s.height, s.out_height), std::max(s.width, s.out_width), s.channels});
     const bool inside = (s.out_height - 1) * s.stride_h - s.pad_h < s.height && (s.out_width - 1) * s.stride_w - s.pad_w < s.width;
     if (2 * s.pad_h > s.kernel_h || 2 * s.pad_w > s.kernel_w || !inside) throw nb::value_error("a window lies outside the map");
+    return s;
+}
+
+PadShape pad_shape(const Numbers& n) {
+    check_sizes(n, 10, 4, 6);
+    const PadShape s{n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9]};
+    bounded({s.batch, s.above + s.height + s.below, s.before + s.width + s.after, s.out_channels()});
     return s;
 }
 
@@ -243,6 +251,18 @@ void max_pool_back(const Numbers& numbers, nb::handle tap_object, nb::handle g_o
     max_pool_backward(s, tap.data(), g.data(), out.data(), threads);
 }
 
+void pad(const Numbers& numbers, nb::handle x_q, nb::handle zero_object, nb::handle q_object, std::optional<int> threads_argument) {
+    const int threads = choose_threads(threads_argument);
+    const PadShape s = pad_shape(numbers);
+    const Buffer<int8_t> x(x_q, "x", false), q(q_object, "q", true);
+    const Buffer<int32_t> zero(zero_object, "zero", false);
+    x.expect_size(s.batch * s.in_size());
+    zero.expect_size(s.batch);
+    q.expect_size(s.batch * s.out_size());
+    WithoutGil unlocked;
+    pad_maps(s, x.data(), zero.data(), q.data(), threads);
+}
+
 void average(const Numbers& numbers, nb::handle x_q, nb::handle x_scale, nb::handle x_zero, bool count_padding, nb::handle out_object,
              std::optional<int> threads_argument) {
     const int threads = choose_threads(threads_argument);
@@ -335,6 +355,7 @@ void bind_int8(nb::module_& m) {
     m.def("int8_max_pool_backward", &max_pool_back, "shape"_a, "tap"_a.none(), "g"_a.none(), "out"_a.none(), threads);
     m.def("int8_average_pool", &average, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "count_padding"_a,
           "out"_a.none(), threads);
+    m.def("int8_pad", &pad, "shape"_a, "x_q"_a.none(), "zero"_a.none(), "q"_a.none(), threads);
     m.def("int8_embedding", &embed, "shape"_a, "ids"_a.none(), "table"_a.none(), "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
     m.def("int8_embedding_backward", &embed_back, "shape"_a, "ids"_a.none(), "g"_a.none(), "key"_a, "wide"_a, "padding"_a, "dw"_a.none(), isa,
           threads);
