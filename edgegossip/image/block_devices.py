@@ -6,7 +6,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,12 +43,14 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A line of mountinfo. `number` is of the file system: not that of the disk with btrfs, overlays and ZFS."""
+    """A line of mountinfo. `number` is of the file system: not that of the disk with btrfs, overlays, ZFS and FUSE. `behind` is
+    that of the block device which `source` leads to, through links such as /dev/disk/by-uuid/...; empty when it is none."""
 
     number: str
     point: str
     source: str
     file_system: str
+    behind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def gather(path: str, image: Path | None = None) -> Facts:
     medium = medium_of(target.number)
     said = run(["lsblk", "--json", "--bytes", "--output", COLUMNS], 60)
     kept = (*parse_swaps(_read("/proc/swaps"), _number_of), *_loops(), *_image(image))
-    mounts = parse_mounts(_read("/proc/self/mountinfo"))
+    mounts = parse_mounts(_read("/proc/self/mountinfo"), _block_number)
     return Facts(target, parse_lsblk(said), mounts, kept, _cards(), medium)
 
 
@@ -122,14 +124,15 @@ def parse_lsblk(text: str) -> tuple[Device, ...]:
         ) from error
 
 
-def parse_mounts(text: str) -> tuple[Mount, ...]:
-    """From /proc/self/mountinfo (proc(5))."""
+def parse_mounts(text: str, block_number: Callable[[str], str] = lambda path: "") -> tuple[Mount, ...]:
+    """From /proc/self/mountinfo (proc(5)). `block_number(path)` is that of the block device there, empty for anything else."""
     found = []
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
         fields, rest = before.split(), after.split()
         if len(fields) >= 5 and len(rest) >= 2:
-            found.append(Mount(fields[2], _unescaped(fields[4]), _unescaped(rest[1]), rest[0]))
+            source = _unescaped(rest[1])
+            found.append(Mount(fields[2], _unescaped(fields[4]), source, rest[0], block_number(source)))
     return tuple(found)
 
 
@@ -183,6 +186,14 @@ def _number_of(path: str) -> str:
     except OSError:
         return ""
     return _name_number(status.st_rdev if stat.S_ISBLK(status.st_mode) else status.st_dev)
+
+
+def _block_number(path: str) -> str:
+    try:
+        status = os.stat(path) if path.startswith("/") else None
+    except OSError:
+        return ""
+    return _name_number(status.st_rdev) if status is not None and stat.S_ISBLK(status.st_mode) else ""
 
 
 def _name_number(device: int) -> str:

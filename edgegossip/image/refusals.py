@@ -10,6 +10,15 @@ from dataclasses import dataclass
 from edgegossip.image.block_devices import Device, Facts, Mount
 
 _SYSTEM = ("/", "/boot", "/boot/efi", "/usr", "/var", "/home", "/nix", "/run/live/medium")
+# Disks to lsblk, and made of something else: another disk, memory, another machine.
+_MADE_UP = re.compile(r"(bcache|zram|ram|zd|drbd|nbd|rbd)\d+")
+_PARTS_OF_MORE = {
+    "LVM2_member": "LVM",
+    "bcache": "bcache",
+    "drbd": "DRBD",
+    "ceph_bluestore": "Ceph",
+    "mpath_member": "multipath",
+}
 _PART_OF_A_CARD = re.compile(r"mmcblk\d+(boot\d+|rpmb|gp\d+)")
 
 
@@ -60,7 +69,7 @@ def _part(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
     if device.kind == "part":
         whole = next(d for d in facts.devices if any(m.number == device.number for m in d.family()))
         yield f"it is a partition: name the whole device, {whole.path}"
-    elif device.kind not in ("disk", "loop"):
+    elif device.kind not in ("disk", "loop") or _MADE_UP.fullmatch(device.name):
         yield f"it is no disk or card of its own ({device.kind})"
     elif _PART_OF_A_CARD.fullmatch(device.name):
         yield "it is a boot area of an eMMC, not a card"
@@ -94,12 +103,22 @@ def _holders(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
 def _member(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
     """File systems over several disks, whose mounts name one of them or none."""
     everything = [d for top in facts.devices for d in top.family()]
-    in_use = {d.uuid for d in everything for m in facts.mounts if d.uuid and m.source == d.path}
+    in_use = {d.uuid for d in everything for m in facts.mounts if d.uuid and _is_behind(d, m)}
     for member in device.family():
         if member.file_system == "btrfs" and member.uuid in in_use:
             yield f"{member.name} is part of a btrfs that is mounted"
         if member.file_system == "zfs_member" and any(m.file_system == "zfs" for m in facts.mounts):
             yield f"{member.name} is part of a ZFS pool, and pools are in use here"
+
+
+def _sleeping_member(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
+    """Of something over several disks that is not assembled now, so that nothing is built on it: a part of a RAID holds what the
+    others cannot replace."""
+    for member in device.family():
+        kind = member.file_system
+        whole = "a RAID" if kind.endswith("_raid_member") else _PARTS_OF_MORE.get(kind)
+        if whole and not member.children:
+            yield f"{member.name} is part of {whole}: `wipefs --all {member.path}` if that is not needed any more"
 
 
 def _read_only(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
@@ -126,12 +145,18 @@ def _not_confirmed(device: Device, wish: Wish) -> Iterator[str]:
 
 
 def _mounts(device: Device, facts: Facts) -> list[Mount]:
-    """By number, and by the name behind the mount, since some file systems show a number of their own."""
+    """By number, and by the device behind the mount, since some file systems show a number of their own."""
     family = list(device.family())
-    numbers, paths = {d.number for d in family}, {d.path for d in family}
-    return [m for m in facts.mounts if m.number in numbers or m.source in paths]
+    return [m for m in facts.mounts if any(m.number == d.number or _is_behind(d, m) for d in family)]
+
+
+def _is_behind(device: Device, mount: Mount) -> bool:
+    """Whether that is the device that was mounted, by whatever name."""
+    names = {device.path, f"/dev/{device.name}"}
+    names |= {f"/dev/disk/by-uuid/{device.uuid}", f"UUID={device.uuid}"} if device.uuid else set()
+    return mount.behind == device.number or mount.source in names
 
 
 _RULES: tuple[Callable[[Device, Facts, Wish], Iterator[str]], ...] = (
-    _part, _system_disk, _mounted, _in_use, _holders, _member, _read_only, _fixed, _too_small,
+    _part, _system_disk, _mounted, _in_use, _holders, _member, _sleeping_member, _read_only, _fixed, _too_small,
 )  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgegossip.image import refusals as rules
-from edgegossip.image.block_devices import Facts, Kept, Target, parse_lsblk, parse_mounts, parse_swaps
+from edgegossip.image.block_devices import Device, Facts, Kept, Mount, Target, parse_lsblk, parse_mounts, parse_swaps
 from edgegossip.image.refusals import Wish, refusals
 from edgegossip.types import HostError
 
@@ -162,11 +162,72 @@ def test_the_image_must_not_lie_on_the_device():
     assert found == ("/dev/sdb: the image /media/x.img lies on it",)
 
 
+def with_card(file_system="", uuid="", mounts=(), **changes):
+    """A stick of one partition at /dev/sdx, beside the disks of the laptop."""
+    part = Device("sdx1", "/dev/sdx1", "8:113", "part", GIB, file_system=file_system, uuid=uuid)
+    stick = Device("sdx", "/dev/sdx", "8:112", "disk", 4 * GIB, removable=True, children=(part,))
+    stick = replace(stick, **changes)
+    there = facts("laptop", "/dev/sdb")
+    target = Target(stick.path, "block", stick.number)
+    return replace(there, target=target, devices=(*there.devices, stick), mounts=(*there.mounts, *mounts))
+
+
+@pytest.mark.parametrize(
+    "mount",
+    [
+        Mount("0:44", "/home", "/dev/disk/by-uuid/u-1", "btrfs"),
+        Mount("0:44", "/home", "UUID=u-1", "btrfs"),
+        Mount("0:44", "/home", "/dev/disk/by-label/backup", "btrfs", "8:113"),
+        Mount("0:44", "/home", "/dev/sdx1", "fuseblk"),
+    ],
+)
+def test_a_mount_by_another_name_is_a_mount(mount):
+    """Of file systems that show a number of their own."""
+    wish = Wish(GIB, "sdx")
+    assert refusals(with_card("btrfs", "u-1"), wish) == ()
+    assert any(
+        "this machine runs from it (it holds /home)" in why
+        for why in refusals(with_card("btrfs", "u-1", (mount,)), wish)
+    )
+    elsewhere = replace(mount, point="/media/x")
+    assert any("it is mounted at /media/x" in why for why in refusals(with_card("btrfs", "u-1", (elsewhere,)), wish))
+
+
+def test_which_device_is_behind_a_mount_says_the_system():
+    line = "36 35 0:44 / /home rw - btrfs {} rw\n"
+    text = line.format("/dev/disk/by-label/my\\040disk") + line.format("tmpfs")
+    asked = {"/dev/disk/by-label/my disk": "8:113"}
+    assert [m.behind for m in parse_mounts(text, lambda path: asked.get(path, ""))] == ["8:113", ""]
+
+
+@pytest.mark.parametrize(
+    ("file_system", "says"),
+    [
+        ("LVM2_member", "sdx1 is part of LVM: `wipefs --all /dev/sdx1`"),
+        ("linux_raid_member", "sdx1 is part of a RAID"),
+        ("isw_raid_member", "sdx1 is part of a RAID"),
+        ("bcache", "sdx1 is part of bcache"),
+        ("vfat", ""),
+        ("crypto_LUKS", ""),
+    ],
+)
+def test_parts_of_something_that_is_not_assembled(file_system, says):
+    for fixed in (False, True):
+        found = refusals(with_card(file_system), Wish(GIB, "sdx", fixed))
+        assert bool(found) == bool(says) and all(says in why for why in found)
+
+
+@pytest.mark.parametrize("name", ["bcache0", "zram0", "nbd3", "zd16", "drbd1"])
+def test_what_lsblk_calls_a_disk_and_is_made_of_something_else(name):
+    found = refusals(with_card(name=name, path=f"/dev/{name}", children=()), Wish(GIB, name, True))
+    assert found == (f"/dev/{name}: it is no disk or card of its own (disk)",)
+
+
 def test_every_rule_refuses_something_here():
     """A rule that no tree needs is a rule that no test holds."""
     said = set()
-    for file in TREES.glob("*.json"):
-        held = facts(file.stem, "/dev/none")
+    trees = [facts(file.stem, "/dev/none") for file in TREES.glob("*.json")]
+    for held in (*trees, with_card("LVM2_member")):
         for device in (d for top in held.devices for d in top.family()):
             there = replace(held, target=Target(device.path, "block", device.number))
             said |= {rule.__name__ for rule in rules._RULES for _ in rule(device, there, Wish(10**10))}
