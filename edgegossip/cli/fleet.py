@@ -89,13 +89,17 @@ def add(
     as_json: bool,
 ) -> int:
     """Issue a certificate and make a folder for each of NAMES, and keep what their kits will have."""
-    from edgegossip.fleet.profiles import Profile
+    from edgegossip.fleet import profiles
 
     store, asked = _store(), {key: value for key, value in given.items() if value is not None}
     if asked and role != "board":
         raise click.UsageError(f"--{next(iter(asked)).replace('_', '-')} is for boards, which have kits")
-    Profile().changed(**asked)  # a mistake must not leave certificates behind
-    present = store.Fleet.open(folder).add_all(names, role, years, hosts, again=again)
+    present = store.Fleet.open(folder)
+    if asked:  # a mistake must not leave certificates behind
+        _making().check_others(present, asked, names)
+        for name in names:
+            (profiles.load(folder, name) if again else profiles.Profile()).changed(**asked)
+    present = present.add_all(names, role, years, hosts, again=again)
     if asked:
         _making().set_profiles(present, names, asked)
     new = [m for m in present.members if m.name in names and m.revoked is None]

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from edgegossip.fleet.kitfile import Wifi
+from edgegossip.mesh import address as addresses
 from edgegossip.types import ConfigError
 
 PASSWORD = "EDGEGOSSIP_WIFI_PASSWORD"
@@ -29,14 +30,22 @@ _OPTIONS = (
     click.option(
         "--ssh-key", "ssh_keys", multiple=True, type=_FILE, metavar="FILE", help="Public key of who may log in; repeat."
     ),
-    click.option("--recipe", metavar="NAME", help="What it runs; default quickstart-server or quickstart-gossip."),
-    click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a key of the recipe; repeat."),
-    click.option("--coordinator", metavar="HOST:PORT", help="It is a client of this coordinator."),
+    click.option("--recipe", metavar="NAME", help="With --join: what it runs; default quickstart-gossip."),
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Change a key of the recipe; repeat. With --coordinator only what is the board's own matter.",
+    ),
+    click.option(
+        "--coordinator", metavar="HOST:PORT", help="It is a client of this coordinator, which tells it the recipe."
+    ),
     click.option(
         "--join", multiple=True, metavar="HOST:PORT", help="It joins the mesh there: the founder's place first."
     ),
     click.option("--founder", metavar="NAME", help="With --join: the board that begins the run."),
-    click.option("--boards", metavar="A,B,...", help="Of the run; default: all of the fleet."),
+    click.option("--boards", metavar="A,B,...", help="With --join: of the run; default: all of the fleet."),
     click.option("--listen", metavar="HOST:PORT", help="Where it listens for peers.  [default: 0.0.0.0:7700]"),
     click.option(
         "--check-in", metavar="HOST:PORT", help="Where `edgegossip fleet serve` listens: time, status, updates."
@@ -68,10 +77,22 @@ def _given(**taken: Any) -> dict[str, Any]:
         raise ConfigError("--wifi-password-file and --wifi-country go with --wifi SSID")
     given: dict[str, Any] = {key: value or None for key, value in taken.items()}
     given["wifi"] = None if ssid is None else (Wifi.of(ssid, _password(ssid, file), country),)
+    for option in ("coordinator", "join", "check_in"):
+        for place in filter(None, (given[option],) if option != "join" else given[option] or ()):
+            _reached(f"--{option.replace('_', '-')}", place)
     given["boards"] = tuple(filter(None, given["boards"].split(","))) if given["boards"] else None
     if given["ssh_keys"]:
         given["ssh_keys"] = tuple(line for key in given["ssh_keys"] for line in _lines(key))
     return given
+
+
+def _reached(option: str, place: str) -> None:
+    """Raises ConfigError for a place that is another on each machine: a kit's board would look for it on itself."""
+    address = addresses.parse(place, option)
+    if address.is_loopback or address.host in ("localhost", "0.0.0.0", "::"):
+        raise ConfigError(
+            f"{option} {place}: that is each board itself: name this machine as boards reach it, such as 192.168.1.10"
+        )
 
 
 def _password(ssid: str, file: Path | None) -> str:

@@ -87,12 +87,17 @@ def set_profiles(fleet: Fleet, names: Sequence[NodeId], given: dict[str, Any]) -
     """Keep what is given (not None) for each of these boards. All are checked before one is changed. Raises ConfigError."""
     for name in names:
         _board(fleet, name)
-    founder = given.get("founder")
-    if founder is not None:
-        _board(fleet, founder)
+    check_others(fleet, given)
     new = {name: profiles.load(fleet.folder, name).changed(**given) for name in names}
     for name, profile in new.items():
         profiles.keep(fleet.folder, name, profile)
+
+
+def check_others(fleet: Fleet, given: dict[str, Any], new: Sequence[NodeId] = ()) -> None:
+    """Whether the boards that are named in there are in the fleet, or among those that are to be added. Raises ConfigError."""
+    for name in (*filter(None, [given.get("founder")]), *(given.get("boards") or ())):
+        if name not in new:
+            _board(fleet, name)
 
 
 def _board(fleet: Fleet, name: NodeId) -> Member:

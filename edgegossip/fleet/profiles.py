@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
 from edgegossip.fleet.kitfile import Wifi
 from edgegossip.mesh.security.revocations import write_file
@@ -31,12 +32,12 @@ class Profile:
     board: str = "other"
     wifi: tuple[Wifi, ...] = ()
     ssh_keys: tuple[str, ...] = ()
-    recipe: str = ""  # a name in the package
-    settings: tuple[str, ...] = ()  # KEY=VALUE of that recipe
+    recipe: str = ""  # of a mesh: a name in the package
+    settings: tuple[str, ...] = ()  # KEY=VALUE of that recipe; with a coordinator only what is the board's own matter
     coordinator: str = ""  # HOST:PORT
     join: tuple[str, ...] = ()  # HOST:PORT of boards; the first is the founder's
     founder: NodeId = ""  # who begins a run of the mesh
-    boards: tuple[NodeId, ...] = ()  # of the run; none: all of the fleet
+    boards: tuple[NodeId, ...] = ()  # of the run of a mesh; none: all of the fleet
     listen: str = LISTEN
     check_in: str = ""  # HOST:PORT of `edgegossip fleet serve`
     number: int = 0  # how many times this was changed: a board that checks in takes over a newer command line
@@ -48,12 +49,14 @@ class Profile:
         if given.get("coordinator") and given.get("join"):
             raise ConfigError("--coordinator is for runs through a server, --join for runs of the mesh: leave one out")
         if given.get("coordinator"):
-            new = replace(new, join=(), founder="")
+            new = replace(new, join=(), founder="", boards=given.get("boards") or ())
         elif given.get("join"):
             new = replace(new, coordinator="")
         if (self.join and new.coordinator) or (self.coordinator and new.join):
             new = replace(new, recipe=given.get("recipe") or "", settings=given.get("settings") or ())
-        return _checked(replace(new, number=self.number + 1))
+        checked = _checked(replace(new, number=self.number + 1))
+        check_run(checked)
+        return checked
 
 
 def _checked(profile: Profile) -> Profile:
@@ -78,6 +81,36 @@ def _checked(profile: Profile) -> Profile:
     return profile
 
 
+def check_run(profile: Profile) -> None:
+    """What `edgegossip node` would not take is refused here: no board could say it to anybody. Raises ConfigError."""
+    if profile.coordinator:
+        _check_client(profile)
+    if profile.join and not profile.founder:
+        raise ConfigError(
+            "--join also takes --founder NAME: the board that begins the run, which listens at the first --join"
+        )
+    recipe = profile.recipe or ("quickstart-server" if profile.coordinator else "quickstart-gossip")
+    found = recipes.load(recipe, profile.settings)
+    if profile.join and found.run.mode != "gossip":
+        raise ConfigError(
+            f"--recipe {recipe} is for runs through a coordinator: say --coordinator HOST:PORT, or another recipe"
+        )
+
+
+def _check_client(profile: Profile) -> None:
+    """The coordinator tells its boards recipe and members, so that they cannot differ."""
+    there = "the coordinator tells its boards: say it to `edgegossip coordinator`"
+    if profile.recipe:
+        raise ConfigError(f"--recipe {profile.recipe}: {there}, and leave it out here")
+    if profile.boards:
+        raise ConfigError(f"--boards: {there}, and leave it out here")
+    for setting in profile.settings:
+        recipes.load("quickstart-server", (setting,))
+        if not setting.startswith(_OWN):
+            own = ", ".join(key.removesuffix("=") for key in _OWN)
+            raise ConfigError(f"--set {setting}: {there}; boards themselves have only {own}")
+
+
 def check_place(option: str, place: str) -> None:
     """Raises ConfigError unless it is HOST:PORT of something that others reach."""
     from edgegossip.mesh import address as addresses
@@ -86,16 +119,18 @@ def check_place(option: str, place: str) -> None:
 
 
 def arguments(profile: Profile, name: NodeId, fleet: Sequence[NodeId]) -> tuple[str, ...]:
-    """Of `edgegossip node` on that board. `fleet`: all boards of it. Raises ConfigError when the profile does not say."""
+    """Of `edgegossip node` on that board. `fleet`: all boards of it. Raises ConfigError when the profile does not say, or what no
+    board would take."""
+    if profile.coordinator:
+        own = [part for setting in profile.settings if setting.startswith(_OWN) for part in ("--set", setting)]
+        return ("--coordinator", profile.coordinator, *own)
+    check_run(profile)
     boards = profile.boards or tuple(fleet)
     if name not in boards:
         raise ConfigError(f"{name} is not among the boards of its run ({', '.join(boards)}): say --boards again")
     settings = [part for setting in profile.settings for part in ("--set", setting)]
     if not any(setting.startswith("run.nodes=") for setting in profile.settings):
         settings += ["--set", f"run.nodes={len(boards)}"]
-    if profile.coordinator:
-        recipe = profile.recipe or "quickstart-server"
-        return (recipe, *settings, "--boards", ",".join(boards), "--coordinator", profile.coordinator)
     if not profile.join:
         raise ConfigError(
             f"nothing says what {name} runs: edgegossip fleet set {name} --coordinator HOST:PORT, "
@@ -116,13 +151,20 @@ def load(folder: Path, name: NodeId) -> Profile:
         found: Mapping[str, Any] = json.loads(file.read_bytes())
         known = {f.name for f in fields(Profile)}
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items() if k in known}
-        return Profile(**(plain | {"wifi": tuple(Wifi(**w) for w in found.get("wifi", ()))}))
+        kept = Profile(**(plain | {"wifi": tuple(Wifi(**w) for w in found.get("wifi", ()))}))
+        return _told(kept) if kept.coordinator else kept
     except FileNotFoundError:
         return Profile()
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise DataError(
             f"{file} is damaged ({error}): remove it, and say it again with `edgegossip fleet set`"
         ) from error
+
+
+def _told(profile: Profile) -> Profile:
+    """Without what earlier versions kept of a coordinator's run for each board."""
+    own = tuple(setting for setting in profile.settings if setting.startswith(_OWN))
+    return replace(profile, recipe="", boards=(), settings=own)
 
 
 def keep(folder: Path, name: NodeId, profile: Profile) -> None:

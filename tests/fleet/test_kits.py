@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,10 +36,7 @@ def test_a_kit_has_all_that_the_board_needs(fleet):
         fleet.fleet_id,
         1_800_000_000,
     )
-    assert kit.node == (
-        *("quickstart-server", "--set", "run.nodes=2", "--boards", "pi-01,pi-02"),
-        *("--coordinator", "10.0.0.9:8000"),
-    )
+    assert kit.node == ("--coordinator", "10.0.0.9:8000"), "which tells it recipe and members"
     assert kit.identity["identity.key"] == (fleet.folder / "boards/pi-01/identity.key").read_text()
     assert kit.wifi[0].ssid == "Garden" and "correct horse" not in making.make(fleet, "pi-01", 0).decode()
 
@@ -122,13 +121,79 @@ def test_a_board_that_gets_a_coordinator_after_peers_runs_no_recipe_of_theirs():
     mesh = profiles.Profile().changed(
         recipe="quickstart-gossip", join=("a.local:7700",), founder="a", settings=("run.nodes=3",)
     )
-    server = mesh.changed(coordinator="c.local:8000", boards=("a", "b"))
-    assert profiles.arguments(server, "a", ("a", "b"))[:3] == ("quickstart-server", "--set", "run.nodes=2")
-    kept = mesh.changed(coordinator="c.local:8000", recipe="co3", settings=("run.rounds=5",))
-    assert (kept.recipe, kept.settings) == ("co3", ("run.rounds=5",))
-    back = kept.changed(join=("a.local:7700",), founder="a")
+    server = mesh.changed(coordinator="c.local:8000", settings=("run.threads=2",))
+    assert profiles.arguments(server, "a", ("a", "b")) == ("--coordinator", "c.local:8000", "--set", "run.threads=2")
+    back = server.changed(join=("a.local:7700",), founder="a")
     assert (back.recipe, back.settings, back.coordinator) == ("", (), "")
     assert mesh.changed(join=("b.local:7700",)).recipe == "quickstart-gossip"
+
+
+def test_what_a_coordinators_board_was_given_by_an_earlier_version_is_not_said_to_it_any_more(fleet):
+    """Every setting of the coordinator's own, and every board that was revoked, would keep it out of the run."""
+    old = profiles.load(fleet.folder, "pi-02")
+    kept = replace(
+        old, recipe="quickstart-server", settings=("run.nodes=3", "data.dir=/data"), boards=("pi-01", "pi-03")
+    )
+    profiles.keep(fleet.folder, "pi-02", kept)
+    said = kitfile.parse(making.make(fleet, "pi-02", 0)).node
+    assert said == ("--coordinator", "10.0.0.9:8000", "--set", "data.dir=/data")
+    making.set_profiles(fleet, ("pi-02",), {"settings": ("run.threads=1",)})
+    assert profiles.load(fleet.folder, "pi-02").settings == ("run.threads=1",)
+
+
+MESH = {"join": ("a.local:7700",), "founder": "pi-01"}
+CLIENT = {"coordinator": "10.0.0.9:8000"}
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({**MESH, "settings": ("run.nods=2",)}, "run.nods"),
+        ({**MESH, "settings": ("training.lrr=0.1",)}, "training.lrr"),
+        ({**MESH, "settings": ("foo",)}, "--set foo"),
+        ({**MESH, "recipe": "nope"}, "nope"),
+        ({**MESH, "recipe": "quickstart-server"}, "is for runs through a coordinator"),
+        ({"join": ("a.local:7700",)}, "also takes --founder NAME"),
+        ({**MESH, "boards": ("pi-01", "zz")}, "zz is not in the fleet"),
+        ({**MESH, "founder": "zz"}, "zz is not in the fleet"),
+        ({**CLIENT, "recipe": "quickstart-server"}, "the coordinator tells its boards"),
+        ({**CLIENT, "boards": ("pi-01",)}, "--boards: the coordinator tells its boards"),
+        ({**CLIENT, "settings": ("run.rounds=3",)}, "--set run.rounds=3: the coordinator tells its boards.*data.dir"),
+        ({**CLIENT, "settings": ("network.gracee_s=3",)}, "network.gracee_s"),
+        ({"settings": ("run.nods=2",)}, "run.nods"),
+    ],
+)
+def test_what_no_board_could_start_with_is_refused_where_it_is_said(tmp_path, given, why):
+    fleet = Fleet.create(tmp_path / "fleet", "home", 20).add_all(("pi-01", "pi-02"), "board", 20)
+    with pytest.raises(ConfigError, match=why):
+        making.set_profiles(fleet, ("pi-01", "pi-02"), given)
+    assert not (fleet.folder / "profiles").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--founder", "zz", "--join", "a.local:7700"), "zz is not in the fleet"),
+        (("--founder", "pi-01", "--join", "a.local:7700", "--boards", "pi-01,zz"), "zz is not in the fleet"),
+        (("--coordinator", "localhost:8000"), "each board itself"),
+        (("--coordinator", "127.0.0.1:8000"), "each board itself"),
+        (("--coordinator", "10.0.0.9:8000", "--check-in", "0.0.0.0:7710"), "each board itself"),
+        (("--coordinator", "10.0.0.9:8000", "--set", "run.rounds=3"), "the coordinator tells its boards"),
+    ],
+)
+def test_a_mistake_leaves_no_certificate(tmp_path, words, why):
+    fleet = Fleet.create(tmp_path / "fleet", "home", 20)
+    done = CliRunner().invoke(command, ["add", "pi-01", "--fleet", str(fleet.folder), *words])
+    assert re.search(why, str(done.exception)) and isinstance(done.exception, ConfigError)
+    assert [m.role for m in Fleet.open(fleet.folder).members] == ["operator"]
+
+
+def test_boards_that_are_added_together_may_name_each_other(tmp_path):
+    fleet = Fleet.create(tmp_path / "fleet", "home", 20)
+    run = ["--founder", "a", "--join", "a.local:7700", "--boards", "a,b"]
+    done = CliRunner().invoke(command, ["add", "a", "b", "--fleet", str(fleet.folder), *run])
+    assert not done.exception, done.output
+    assert kitfile.parse(making.make(Fleet.open(fleet.folder), "b", 0)).node[:2] == ("--join", "a.local:7700")
 
 
 def test_the_commands(tmp_path, monkeypatch):

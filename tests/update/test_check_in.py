@@ -192,15 +192,15 @@ def test_what_a_board_runs_is_changed_from_afar(place):
     machine = place.check_in()
     assert machine.restarts == 0, "nothing was said yet"
     making.set_profiles(
-        place.fleet, ("pi-01", "pi-02"), {"coordinator": "10.0.0.9:8000", "settings": ("run.rounds=7",)}
+        place.fleet, ("pi-01", "pi-02"), {"coordinator": "10.0.0.9:8000", "settings": ("run.threads=7",)}
     )
     place.check_in(machine)
     arguments = (place.kit / "node.args").read_text().splitlines()[1:]
-    assert machine.restarts == 1 and arguments[:3] == ["quickstart-server", "--set", "run.rounds=7"]
+    assert machine.restarts == 1 and arguments[:4] == ["--coordinator", "10.0.0.9:8000", "--set", "run.threads=7"]
     (place.kit / "node.args").write_text("edited by hand\n")
     place.check_in(machine)
     assert machine.restarts == 1 and (place.kit / "node.args").read_text() == "edited by hand\n", "told once"
-    making.set_profiles(place.fleet, ("pi-01",), {"join": ("10.0.0.1:7700",)})
+    making.set_profiles(place.fleet, ("pi-01",), {"join": ("10.0.0.1:7700",), "founder": "pi-02"})
     place.check_in(machine)
     assert machine.restarts == 2 and "--join" in (place.kit / "node.args").read_text()
 

@@ -77,19 +77,7 @@ def kits(work: Path, cache: Path) -> str:
         said("fleet", "init", f"{fleet}")
         said("fleet", "add", "--fleet", fleet, *HELPERS)
         said("fleet", "add", "--fleet", fleet, NAME, "--board", BOARD)
-    boards = ",".join((HELPERS[0], NAME))
-    said(
-        "fleet",
-        "set",
-        "--fleet",
-        fleet,
-        NAME,
-        "--coordinator",
-        ":".join(map(str, COORDINATOR)),
-        "--boards",
-        boards,
-        *settings(SERVER),
-    )
+    said("fleet", "set", "--fleet", fleet, NAME, "--coordinator", ":".join(map(str, COORDINATOR)))
     said("fleet", "kit", "--fleet", fleet, NAME, "-o", work / "server.kit")
     everybody = ",".join((*HELPERS, NAME))
     join = ["--join", f"{FOUNDER[0]}:{FOUNDER[1]}", "--founder", HELPERS[0], "--boards", everybody]
