@@ -22,18 +22,39 @@ from edgegossip.types import DataError, HostError
 
 FOLDER, KIT = "edgegossip", "edgegossip.kit"
 _BOOT = "/boot/firmware"
+UNIT_FILE = "/etc/systemd/system/edgegossip-install.service"
+UNIT = f"""[Unit]
+Description=edgegossip: install the client, until that has succeeded
+RequiresMountsFor={_BOOT}
+Wants=network-online.target
+After=network-online.target cloud-final.service
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStart=/bin/sh {_BOOT}/{FOLDER}/install.sh
+Restart=on-failure
+RestartSec=60
+
+[Install]
+WantedBy=multi-user.target
+"""
+# The boot partition need not be there yet, so the unit comes with user-data itself.
+_BEGIN = (
+    'printf %s "$2" >"$1.new" && mv "$1.new" "$1" && systemctl daemon-reload && '
+    'systemctl enable "$(basename "$1")" && systemctl start --no-block "$(basename "$1")"'
+)
 _HEADER = "#cloud-config\n# Made by `edgegossip image configure --cloud-init`; JSON is YAML, too.\n"
 
 
 def user_data(kit: Kit) -> str:
-    """cloud-config: the board's name, who may log in, and our installer at the end of the first boot."""
+    """cloud-config: the board's name, who may log in, and the unit that installs. `bootcmd` is what cloud-init does at every
+    boot; everything else it does once, also when the power goes meanwhile or there is no network."""
     document: dict[str, Any] = {
         "hostname": kit.name,
         "manage_etc_hosts": True,
         "ssh_pwauth": False,
-        "package_update": True,
-        "packages": ["python3-pip"],
-        "runcmd": [["sh", f"{_BOOT}/{FOLDER}/install.sh"]],
+        "bootcmd": [["sh", "-c", _BEGIN, "sh", UNIT_FILE, UNIT]],
     }
     if kit.ssh_keys:
         document |= {"disable_root": False, "users": ["default", _root(kit.ssh_keys)]}

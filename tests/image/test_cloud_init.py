@@ -2,10 +2,13 @@
 
 import io
 import json
+import os
 import shutil
 import stat
 import subprocess
+import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -50,7 +53,103 @@ def test_user_data(kit):
     document = json.loads("".join(line for line in text.splitlines() if not line.startswith("#")))
     assert document["hostname"] == "pi-01" and document["ssh_pwauth"] is False
     assert document["users"][1] == {"name": "root", "ssh_authorized_keys": [KEY]}
-    assert document["runcmd"] == [["sh", "/boot/firmware/edgegossip/install.sh"]]
+    assert not {"runcmd", "packages", "package_update"} & set(document), (
+        "cloud-init does these once, whatever comes of it"
+    )
+
+
+class StockCard:
+    """The root of a Raspberry Pi OS as a folder; programs that would reach beyond it only say that they were called."""
+
+    def __init__(self, folder: Path, kit: Path) -> None:
+        self.root, self.programs, self.log = folder / "root", folder / "programs", folder / "log"
+        self.card = self.root / "boot/firmware"
+        self.card.mkdir(parents=True)
+        (self.card / "cmdline.txt").write_text("console=tty1\n")
+        wheel = folder / "edgegossip-1-cp312-abi3-linux_aarch64.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("edgegossip/__init__.py", "")
+        cloud_init.prepare(self.card, kit, wheel, ROOT)
+        self.programs.mkdir()
+        self.program("uname", "echo aarch64")
+        self.program("systemctl", f'echo "systemctl $*" >>{self.log}')
+        real = f'exec {sys.executable} "$@"'
+        self.program(
+            "python3",
+            f'case "$*" in "-c import sys"*) echo 3.13;; *"pip --version") ;; *"pip install"*) echo pip >>{self.log}; '
+            f"test -e {folder}/network;; *) {real};; esac",
+        )
+
+    def program(self, name: str, text: str) -> None:
+        (self.programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (self.programs / name).chmod(0o755)
+
+    def run(self, *command: str) -> int:
+        environ = {"PATH": f"{self.programs}:/usr/sbin:/usr/bin:/sbin:/bin", "EDGEGOSSIP_ROOT": str(self.root)}
+        return subprocess.run(command, env=environ, timeout=60, stderr=subprocess.DEVNULL).returncode
+
+    def install(self) -> int:
+        return self.run("/bin/sh", str(self.card / "edgegossip/install.sh"))
+
+    def said(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+def test_a_first_boot_without_a_network_is_made_good_later(tmp_path, kit):
+    stock = StockCard(tmp_path, kit)
+    home, words = stock.root / "opt/edgegossip", stock.card / "edgegossip-install.txt"
+    assert stock.install() == 1 and "is there a network?" in words.read_text() and not (home / "current").exists()
+    assert stock.install() == 1, "nothing counts before all is there"
+    (tmp_path / "network").touch()
+    assert stock.install() == 0 and not words.exists()
+    assert (home / "current/site/edgegossip/__init__.py").exists() and (home / "current/whole").exists()
+    assert (stock.root / "etc/systemd/system/edgegossip-node.service").exists()
+    assert "systemctl start --no-block edgegossip-node.service" in stock.said()
+
+
+def test_once_it_has_succeeded_updates_are_left_alone(tmp_path, kit):
+    stock = StockCard(tmp_path, kit)
+    (tmp_path / "network").touch()
+    assert stock.install() == 0
+    home, before = stock.root / "opt/edgegossip", stock.said()
+    first = os.readlink(home / "current")
+    (home / "current").unlink()
+    (home / "current").symlink_to("releases/newer")
+    shutil.rmtree(home / first)  # two updates later
+    assert stock.install() == 0 and stock.said() == before
+    assert os.readlink(home / "current") == "releases/newer"
+
+
+def test_a_power_cut_while_it_installs(tmp_path, kit):
+    """After the packages, and after the files of the root file system: the next boot goes on, without fetching again."""
+    stock = StockCard(tmp_path, kit)
+    (tmp_path / "network").touch()
+    stock.program("systemctl", "kill -9 $PPID")
+    assert stock.install() == -9 and stock.said() == ["pip"]
+    stock.program("systemctl", f'echo "systemctl $*" >>{stock.log}')
+    assert stock.install() == 0 and stock.said().count("pip") == 1
+
+
+def test_every_boot_sees_to_the_unit(tmp_path, kit):
+    stock = StockCard(tmp_path, kit)
+    text = (stock.card / "user-data").read_text()
+    document = json.loads("".join(line for line in text.splitlines() if not line.startswith("#")))
+    ((*program, where, unit),) = document["bootcmd"]
+    assert where == "/etc/systemd/system/edgegossip-install.service"
+    file = tmp_path / "edgegossip-install.service"
+    for _ in range(2):
+        assert stock.run(*program, str(file), unit) == 0
+        assert file.read_text() == cloud_init.UNIT and "Restart=on-failure" in unit
+    assert stock.said()[:3] == [
+        "systemctl daemon-reload",
+        "systemctl enable edgegossip-install.service",
+        "systemctl start --no-block edgegossip-install.service",
+    ]
+    if shutil.which("systemd-analyze"):
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", file], capture_output=True, text=True, timeout=60
+        )
+        assert not [line for line in done.stderr.splitlines() if "edgegossip-install" in line], done.stderr
 
 
 def test_network_config(kit):
