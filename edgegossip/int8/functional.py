@@ -84,6 +84,13 @@ def room(batch: int, *sizes: int) -> tuple[Tensor, Tensor, Tensor]:
     return memory.empty((batch, *sizes), torch.int8), torch.empty(batch), torch.empty(batch, dtype=torch.int32)
 
 
+def fresh(batch: int, *sizes: int) -> tuple[tuple[Tensor, Tensor, Tensor], native.Maps]:
+    """`room`, and `maps_of` it."""
+    q, scale, zero = parts = room(batch, *sizes)
+    at = (q.data_ptr(), q.numel(), "b", q), (scale.data_ptr(), batch, "f", scale), (zero.data_ptr(), batch, "i", zero)
+    return parts, native.Maps(*at)  # type: ignore[arg-type]
+
+
 def nhwc(x: Tensor) -> Tensor:
     """[batch, channels, height, width] -> contiguous [batch, height, width, channels]; no copy where channels come last."""
     return (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).contiguous()
@@ -138,8 +145,7 @@ class Origin(NamedTuple):
 
 
 def _convolved(x: QuantisedTensor, weight: Tensor, bias: Tensor | None, shape: native.ConvShape) -> QuantisedTensor:
-    parts = room(shape.batch, shape.out_height, shape.out_width, shape.outputs)
-    places = maps_of(*parts)
+    parts, places = fresh(shape.batch, shape.out_height, shape.out_width, shape.outputs)
     native.conv(shape, maps(x), flat(weight), flat(bias), places, threads=torch.get_num_threads())
     return made_of(parts, places)
 
@@ -237,8 +243,7 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _sum(a: QuantisedTensor, b: QuantisedTensor) -> QuantisedTensor:
-    parts = room(*a.q.shape)
-    places = maps_of(*parts)
+    parts, places = fresh(*a.q.shape)
     native.add(maps(a), maps(b), places, threads=torch.get_num_threads())
     return made_of(parts, places)
 

@@ -13,8 +13,16 @@ Pair = tuple[int, int]
 
 
 def _pair(value: Any) -> Pair:
+    if type(value) is tuple and type(value[0]) is type(value[-1]) is int:
+        return value
     first, second = value if isinstance(value, tuple) else (value, value)
     return int(first), int(second)
+
+
+def _own(module: nn.Module, name: str) -> Any:
+    """A parameter: `module.name` first looks for an attribute and makes an error of its absence, a hundred times a prediction."""
+    parameters = module._parameters
+    return parameters[name] if name in parameters else getattr(module, name)
 
 
 class Conv2d(nn.Conv2d):
@@ -23,9 +31,8 @@ class Conv2d(nn.Conv2d):
     dw: int = 16  # bits of the gradient that weight gradients are made of
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.conv2d(
-            x, self.weight, self.bias, _pair(self.stride), _pair(self.padding), self.groups, self.dw
-        )
+        weight, bias = _own(self, "weight"), _own(self, "bias")
+        return functional.conv2d(x, weight, bias, _pair(self.stride), _pair(self.padding), self.groups, self.dw)
 
 
 class Linear(nn.Linear):
@@ -50,7 +57,8 @@ class RangeEvoNorm(norms.RangeEvoNorm):
     """Takes int8 or float32, gives int8."""
 
     def forward(self, y: Tensor) -> Tensor:
-        return norm.range_evonorm(y, self.v, self.gamma, self.beta, self.groups)
+        v, gamma, beta = (_own(self, name) for name in ("v", "gamma", "beta"))
+        return norm.range_evonorm(y, v, gamma, beta, self.groups)
 
 
 class ReLU(nn.ReLU):

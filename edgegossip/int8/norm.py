@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from edgegossip.int8 import memory
-from edgegossip.int8.functional import Origin, flat, made_of, maps, maps_of, nhwc, place_of, quantise_maps, room
+from edgegossip.int8.functional import Origin, flat, fresh, made_of, maps, maps_of, nhwc, place_of, quantise_maps
 from edgegossip.int8.norms import chunks_of
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
@@ -24,8 +24,7 @@ def _norm_shape(maps: tuple[int, ...], groups: int) -> native.NormShape:
 
 
 def _normed(y: QuantisedTensor, parameters: tuple[Tensor, ...], shape: native.NormShape) -> QuantisedTensor:
-    parts = room(*y.q.shape)
-    places = maps_of(*parts)
+    parts, places = fresh(*y.q.shape)
     by = native.NormParameters(*map(flat, parameters))
     native.evonorm(shape, maps(y), by, places, threads=torch.get_num_threads())
     return made_of(parts, places)

@@ -82,7 +82,7 @@ def getitem(x: Any, index: Any) -> Any:
 def _padded(x: QuantisedTensor, pads: tuple[Pair, Pair, Pair]) -> QuantisedTensor:
     batch, height, width, channels = x.q.shape
     size = [old + first + last for old, (first, last) in zip((height, width, channels), pads, strict=True)]
-    q = memory.empty((batch, *size), torch.int8)
+    q = torch.empty((batch, *size), dtype=torch.int8)  # few and small: from the pool they made its peak larger
     shape = native.PadShape(batch, height, width, channels, *pads[0], *pads[1], *pads[2])
     native.pad(shape, flat(x.q), flat(x.zero), flat(q), threads=torch.get_num_threads())
     return QuantisedTensor(q, x.scale, x.zero)
