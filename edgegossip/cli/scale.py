@@ -134,6 +134,7 @@ def scale(
     if slower is not None and math.isnan(slower):
         raise click.BadParameter("nan is no number", param_hint="--slower")
     if follow:
+        _only_a_boards(click.get_current_context())
         from edgegossip.scale.boards import follow as following
 
         where, runs = listen or "0.0.0.0:7700", Path(out or "runs")
@@ -175,3 +176,24 @@ def scale(
     if as_json:
         click.echo(json.dumps(document))
     return code
+
+
+def _only_a_boards(context: click.Context) -> None:
+    """Raises UsageError for an option that says nothing to a board, which runs what it is told."""
+    asked = (
+        "devices",
+        "schemes",
+        "on",
+        "rate",
+        "link",
+        "rounds",
+        "slower",
+        "device",
+        "fleet",
+        "boards",
+        "fleet_folder",
+    )
+    for name in asked:
+        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
+            option = "--" + name.replace("_", "-")
+            raise click.UsageError(f"{option} says nothing with --follow: a board runs what the machine there asks for")

@@ -21,7 +21,7 @@ from typing import Any
 
 from edgegossip.layout import Layout
 from edgegossip.mesh.base import Buffers, SendReceipt, Transport, TransportEvent
-from edgegossip.profiling.spans import NS_PER_S, RoundClock
+from edgegossip.profiling.spans import NS_PER_S, RoundClock, Span
 from edgegossip.training.base import Workload
 from edgegossip.types import LocalUpdate, Metrics, NodeId, Round, RunError, Vec
 
@@ -73,13 +73,26 @@ class Charged:
         self._source, self._since = source, 0 if source is None else source()
 
 
+class _Rounds(RoundClock):
+    """Says so when a board begins to encode."""
+
+    def __init__(self, clock_ns: Callable[[], int], encodes: Callable[[], None]) -> None:
+        super().__init__(clock_ns)
+        self._encodes = encodes
+
+    def span(self, part: str) -> Span:
+        if part == "encode":
+            self._encodes()
+        return super().span(part)
+
+
 class Pace:
     """The line to the conductor, and this board's clock."""
 
     def __init__(self, path: Path, name: NodeId) -> None:
         """Raises RunError when nobody is there."""
         self.clock = Charged()
-        self.rounds = RoundClock(self.clock.now_ns)
+        self.rounds = _Rounds(self.clock.now_ns, self._encodes)
         self._holds = self._computed = False  # the turn, and with an update that is not sent yet
         self._handling = 1.0  # so many times CPU seconds count once the update is there
         self._marks: dict[str, int] = {}
@@ -113,7 +126,11 @@ class Pace:
         self._computed = True
         self._marks["computed"] = self.clock.now_ns()
         self._marks["update"] += time.process_time_ns()
-        self.clock.by_cpu(self._handling)
+
+    def _encodes(self) -> None:
+        """From now on messages are made."""
+        if self._holds and self._computed:
+            self.clock.by_cpu(self._handling)
 
     def leave(self) -> None:
         """Give up the turn with nothing to send."""

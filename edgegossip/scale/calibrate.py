@@ -39,7 +39,6 @@ from edgegossip.scale.devices import DEFAULT, DeviceProfile
 from edgegossip.training.data import DataSet, Description, describe
 from edgegossip.training.data.base import Examples, InMemory
 from edgegossip.training.workload import TorchWorkload
-from edgegossip.types import ConfigError
 
 CODECS = (
     "fp32",
@@ -71,14 +70,14 @@ def calibrate(name: str, recipe: Recipe, link: LinkRate | None = None, note: Not
     Raises ConfigError for a recipe that cannot be built."""
     cores = len(os.sched_getaffinity(0))
     layout, step = cost.of_recipe(recipe)
-    flops, rates, spread = counted(recipe, step), {}, 0.0
+    flops, rates, spread = cost.counted(recipe, step), {}, 0.0
     for precision in ("fp32", "int8"):
         for threads in dict.fromkeys((1, cores)):
             note(f"training, {precision}, {threads} threads")
             settings = {"training.precision": precision, "run.threads": threads, "run.nodes": 2}
             seconds = update_seconds(with_settings(recipe, settings), clock_of(threads))
             rates[precision, threads] = _four(flops * recipe.training.local_steps / statistics.median(seconds))
-            spread = max(spread, played.spread_of(seconds)) if threads == 1 else spread
+            spread = played.spread_of(seconds) if (precision, threads) == ("fp32", 1) else spread
     note("codecs")
     rates_of = codec_rates(CODECS)
     encode, decode = (
@@ -110,7 +109,7 @@ def calibrate(name: str, recipe: Recipe, link: LinkRate | None = None, note: Not
             **dict.fromkeys(("cores", "memory_bytes"), how),
             **dict.fromkeys(("fp32_flops", "int8_ops"), f"{training}, the better of {cores} threads and one"),
             **dict.fromkeys(("one_thread_flops", "one_thread_int8_ops"), f"{training}, one thread, CPU time"),
-            "update_spread": f"{training}, the wider one of fp32 and int8, one thread, CPU time, from the median deviation",
+            "update_spread": f"{training}, fp32, one thread, CPU time, from the median deviation",
             "memory_bytes_per_s": f"{how}; {_COPIED_BYTES >> 20} MiB copied",
             **dict.fromkeys(
                 ("encode_bytes_per_s", "decode_bytes_per_s"), f"{how}; {VALUES} values, one thread, CPU time"
@@ -131,13 +130,6 @@ def made_up(about: Description, count: int = _EXAMPLES) -> DataSet:
     labels = (np.arange(count) % about.classes).astype(np.int64)
     part = Examples(labels, InMemory(inputs))
     return DataSet("made-up", about, part, part)
-
-
-def counted(recipe: Recipe, step: cost.StepCost) -> float:
-    """Operations of a step. Raises ConfigError where there are none."""
-    if not step.flops:
-        raise ConfigError(f"model {recipe.model.name} has no product that is counted: choose another model.name")
-    return step.flops
 
 
 def clock_of(threads: int) -> Callable[[], float]:

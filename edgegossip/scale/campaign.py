@@ -255,8 +255,11 @@ def _write(
 def _played(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> str:
     """Which boards they were."""
     device = cell.how.get("device", "")
-    slower = next((row["slower"] for row in rows if row.get("slower")), cell.how.get("slower", 1.0))
-    times = f"{slower:.3g} times slower than a core here"
+    found = {f"{row['slower']:.3g}": row["slower"] for row in rows if row.get("slower")} or {
+        "": cell.how.get("slower", 1.0)
+    }
+    slower = min(found.values())
+    times = f"{' to '.join(f'{s:.3g}' for s in sorted({slower, max(found.values())}))} times slower than a core here"
     if not device:
         return f", boards {times}" if slower != 1.0 else ""
     return f", boards: {device}" + (f", {times}" if cell.on == "netns" else "")

@@ -23,6 +23,7 @@ from edgegossip.recipe import Recipe
 from edgegossip.training import models
 from edgegossip.training.data import Description, describe
 from edgegossip.training.flat_model import layout_of_module
+from edgegossip.types import ConfigError
 
 PROCESS_BYTES = 230_000_000  # Python, torch (CPU) and gRPC before there is a model: resident on x86-64, torch 2.13
 # Training and test examples of the package's data sets; what a user's own data take is not counted.
@@ -74,6 +75,13 @@ def of_recipe(recipe: Recipe) -> tuple[Layout, StepCost]:
     cost = step_cost(module, batch, about.classes)
     saved = cost.saved_bytes // 4 if recipe.training.precision == "int8" else cost.saved_bytes  # a byte a value
     return layout_of_module(module), StepCost(cost.flops, saved)
+
+
+def counted(recipe: Recipe, step: StepCost) -> float:
+    """Operations of a step. Raises ConfigError where there are none."""
+    if not step.flops:
+        raise ConfigError(f"model {recipe.model.name} has no product that is counted: choose another model.name")
+    return step.flops
 
 
 def _on_meta(recipe: Recipe, about: Description) -> nn.Module:

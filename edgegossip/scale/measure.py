@@ -59,19 +59,24 @@ def of_records(
 
 
 def _parts(cell: Cell, records: Sequence[MetricsRecord], barriers: Barriers | None, late: Barriers) -> dict[str, float]:
-    """One board's, seconds of an epoch. A board that is through before others are waits for them in its next round."""
+    """One board's, seconds of an epoch. A board that is through before others are waits for them in its next round: that is the
+    link's in the round before, of the last counted round too, and no part of the first one."""
     parts = {key: cell.epoch_rounds * (_mean(records, f"time/{part}_s") or 0.0) for key, part in PARTS.items()}
     if barriers is None:
         return parts
-    before = [min(barriers.get((r.node, r.step), 0.0), r.number("time/wait_s") or 0.0) for r in records]
-    before = [s - min(s, late.get((r.node, r.step - 1), 0.0)) for s, r in zip(before, records, strict=True)]
-    wait_s = cell.epoch_rounds * sum(before) / len(before)
-    return parts | {"tx_s": parts["tx_s"] + parts["wait_s"] - wait_s, "wait_s": wait_s}
+    at_barrier = [min(barriers.get((r.node, r.step), 0.0), r.number("time/wait_s") or 0.0) for r in records]
+    for_others = [min(s, late.get((r.node, r.step - 1), 0.0)) for s, r in zip(at_barrier, records, strict=True)]
+    first, last = (pick(range(len(records)), key=lambda k: records[k].step) for pick in (min, max))
+    outside_s = late.get((records[last].node, records[last].step), 0.0) - for_others[first]
+    each = cell.epoch_rounds / len(records)
+    wait_s = each * (sum(at_barrier) - sum(for_others))
+    return parts | {"tx_s": parts["tx_s"] + parts["wait_s"] - wait_s + each * outside_s, "wait_s": wait_s}
 
 
 def slowest(parts: Mapping[str, Mapping[str, float]]) -> Row:
-    """The parts of the board that waits least, and its name as `node`. `parts`: of each board, by the keys of PARTS."""
-    node = min(parts, key=lambda name: parts[name]["wait_s"])
+    """The parts of the board that waits least, of those the one that computes longest, and its name as `node`. `parts`: of each
+    board, by the keys of PARTS."""
+    node = min(parts, key=lambda name: (parts[name]["wait_s"], -parts[name]["cp_s"] - parts[name]["en_s"]))
     return {"node": node, **parts[node]}
 
 

@@ -52,10 +52,10 @@ def of_profile(recipe: Recipe, device: str) -> Played:
 
     Raises ConfigError for an unknown profile or a model without a product that is counted, HostError when it could not be
     measured."""
-    from edgegossip.scale import calibrate, cost
+    from edgegossip.scale import cost
 
     profile = load_device(device)
-    operations = calibrate.counted(recipe, cost.of_recipe(recipe)[1]) * recipe.training.local_steps
+    operations = cost.counted(recipe, cost.of_recipe(recipe)[1]) * recipe.training.local_steps
     there_s = operations / profile.training_rate(recipe.training.precision, recipe.run.threads)
     slower = there_s / statistics.mean(_seconds_here(recipe))
     return Played(slower, handling_of(profile, rates_here()), there_s)

@@ -14,6 +14,7 @@ KEYS = (
     "scheme", "devices", "on", "cp_s", "en_s", "tx_s", "de_s", "wait_s", "t_s", "sp_s", "efficiency", "accuracy",
 )  # fmt: skip
 _HEAD = ("scheme", "boards", "Cp", "En", "Tx", "De", "wait", "T", "Sp", "speed-up", "efficiency", "bits", "sent/round")
+_FREE = 1.05  # of the link's rate
 _MORE = 0.5  # of T: that part is what holds a run up
 _UNEVEN = 0.2  # of T: boards that wait so much longer than one of them wait for that one
 _WORTH = 0.95  # another scheme is named when it needs less of the time than this
@@ -41,6 +42,13 @@ def notes(rows: Sequence[Row], epoch: str) -> list[str]:
     if any(row["on"] == "netns" for row in rows):
         said.append(
             "netns: real processes; Cp and En are CPU seconds of each board, Tx, De and wait of the wall on the shaped network"
+        )
+    if free := [
+        f"{r['scheme']} on {r['devices']}" for r in rows if (r.get("exchange") or {}).get("rate_share", 0) > _FREE
+    ]:
+        said.append(
+            "so little is sent at a time that the first packets, which a link of this rate lets through at once, are much of it, "
+            f"so Tx is too short: {', '.join(free)}"
         )
     if busy := [f"{r['scheme']} on {r['devices']}" for r in rows if r.get("machine_bound")]:
         said.append(
@@ -93,16 +101,19 @@ def _verdict(scheme: str, rows: Sequence[Row]) -> str:
 def _bound(row: Row) -> str:
     """What the board is busy with that the others wait for."""
     last = row.get("slowest") or row
-    shares = {
-        "link": (last["tx_s"] + last["wait_s"]) / row["t_s"],
-        "compute": last["cp_s"] / row["t_s"],
-        "codec": (last["en_s"] + last["de_s"]) / row["t_s"],
+    seconds = {
+        "link": last["tx_s"] + last["wait_s"],
+        "compute": last["cp_s"],
+        "codec": last["en_s"] + last["de_s"],
     }
+    whole = sum(seconds.values())  # the board's own: of a few rounds it is not quite the mean of all boards
+    shares = {name: part / whole for name, part in seconds.items()}
     most = max(shares, key=lambda name: shares[name])
     word = f"{most}-bound" if shares[most] >= _MORE else f"mostly {most}-bound"
     uneven = "node" in last and row["wait_s"] - last["wait_s"] > _UNEVEN * row["t_s"]
     waited = f" on {printable(last['node'], 40)}, for which the others wait," if uneven else ""
-    return f"{word} ({100 * shares[most]:.0f} % of T){waited}"
+    doubt = ", as far as this machine could play it" if row.get("machine_bound") else ""
+    return f"{word} ({100 * shares[most]:.0f} % of T{doubt}){waited}"
 
 
 def _cure(row: Row, rows: Sequence[Row]) -> str:

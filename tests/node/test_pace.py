@@ -124,8 +124,12 @@ def test_an_update_and_what_is_done_with_messages_count_as_the_boards_would_take
             start = pace.clock.now_ns()
             sum(range(3_000_000))
             pace.computed()
-            done = pace.clock.now_ns()
-            sum(range(3_000_000))
+            sum(range(100_000))  # whatever comes before encoding is computing
+            updated = pace.clock.now_ns()
+            with pace.rounds.span("encode"):
+                done = pace.clock.now_ns()
+                sum(range(3_000_000))
+            assert done - updated < 0.2 * (updated - start)
             spans.append((done - start, pace.clock.now_ns() - done))
             pace.meet()
         pace.turn(-1)
@@ -134,7 +138,7 @@ def test_an_update_and_what_is_done_with_messages_count_as_the_boards_would_take
     for round, (updated, handled) in enumerate(spans):
         seen = took[max(1, round - 4) : round]  # the first one only warms up
         slower = 50e9 / statistics.mean(seen) if seen else 1.0
-        assert updated == pytest.approx(slower * took[round], rel=0.05), round
+        assert updated == pytest.approx(slower * took[round], rel=0.15), round
         assert handled == 0
 
 

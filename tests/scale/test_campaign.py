@@ -152,6 +152,14 @@ def test_the_table_says_which_boards_were_played(monkeypatch: pytest.MonkeyPatch
 
     _run(monkeypatch, Slow(), _asked(tmp_path))
     assert "boards: raspberry-pi-4, 51.5 times slower than a core here" in (tmp_path / "table.txt").read_text()
+    (tmp_path / "scale.jsonl").write_text(
+        "".join(
+            json.dumps(line | {"row": line["row"] | {"slower": 60.0}} if k == 2 else line) + "\n"
+            for k, line in enumerate(map(json.loads, (tmp_path / "scale.jsonl").read_text().splitlines()))
+        )
+    )
+    _run(monkeypatch, Slow(), _asked(tmp_path))
+    assert "boards: raspberry-pi-4, 51.5 to 60 times slower than a core here" in (tmp_path / "table.txt").read_text()
     _run(monkeypatch, Paper(), _asked(tmp_path / "own", slower=12.0))
     assert "boards 12 times slower than a core here" in (tmp_path / "own" / "table.txt").read_text()
 

@@ -7,7 +7,9 @@ import pytest
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 
 from edgegossip import recipe as recipes  # noqa: E402
+from edgegossip.recipe import with_settings  # noqa: E402
 from edgegossip.scale import cells, schemes  # noqa: E402
+from edgegossip.scale.devices import load_device  # noqa: E402
 from edgegossip.scale.model import frames  # noqa: E402
 from edgegossip.scale.model.place import Model, measure_update  # noqa: E402
 from edgegossip.types import ConfigError  # noqa: E402
@@ -49,6 +51,17 @@ def test_boards_of_a_profile() -> None:
     slow = Model(device="raspberry-pi-3").run(cell)["row"]
     fast = Model(device="raspberry-pi-5").run(cell)["row"]
     assert slow["cp_s"] > 2 * fast["cp_s"] and slow["tx_s"] == pytest.approx(fast["tx_s"], rel=0.05)
+
+
+def test_integer_training_computes_too() -> None:
+    """What torch counts of integer kernels is nothing; as many operations a second as the profile says, in either."""
+    seconds = []
+    for precision in ("fp32", "int8"):
+        recipe = with_settings(BASE, {"training.precision": precision})
+        (cell,) = cells.make_cells(recipe, schemes.parse("sgd"), (2,), "model", HOW, 960, 0)
+        seconds.append(Model(device="raspberry-pi-4").run(cell)["row"]["cp_s"])
+    pi = load_device("raspberry-pi-4")
+    assert seconds[0] > 0 and seconds[1] == pytest.approx(seconds[0] * pi.training_rate() / pi.training_rate("int8"))
 
 
 def test_a_fleet_has_so_many_boards() -> None:

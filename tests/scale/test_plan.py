@@ -157,9 +157,27 @@ def test_the_link_is_busy_until_the_last_board_has_what_it_needs() -> None:
     records = _records(cell, 2.0, 1.0)
     before, _ = measure.of_records(cell, records, boards, barriers=barriers)
     row, _ = measure.of_records(cell, records, boards, barriers=barriers, late=late)
-    assert row["tx_s"] - before["tx_s"] == pytest.approx(9 * 0.15 / 4)
+    assert row["tx_s"] - before["tx_s"] == pytest.approx(
+        9 * (0.15 + 0.15 / 3) / 4
+    )  # board-2: in the last round, after which nobody waits
     assert row["wait_s"] == pytest.approx(before["wait_s"] - 9 * 0.15 / 4)
-    assert row["t_s"] == pytest.approx(before["t_s"])
+    assert row["t_s"] == pytest.approx(before["t_s"] + 9 * 0.15 / 3 / 4)
+
+
+def test_a_verdicts_shares_are_of_one_board() -> None:
+    """Of few rounds a board's own sum is not quite the mean of all."""
+    parts = {"cp_s": 1.0, "en_s": 0.0, "tx_s": 9.0, "de_s": 0.0, "wait_s": 0.0}
+    row = {"scheme": "sgd", "devices": 4, **parts, "t_s": 8.0, "slowest": {"node": "board-1", **parts}}
+    assert "link-bound (90 % of T) at 4 boards" in table.verdicts([row])[0]
+    doubtful = table.verdicts([row | {"machine_bound": True}])[0]
+    assert "link-bound (90 % of T, as far as this machine could play it)" in doubtful
+    assert measure.slowest({"a": parts, "b": parts | {"cp_s": 3.0}})["node"] == "b"
+
+
+def test_a_link_that_carries_more_than_its_rate_is_named() -> None:
+    row = {"scheme": "co3", "devices": 2, "on": "netns", "exchange": {"rate_share": 1.42}}
+    said = table.notes([row, row | {"devices": 4, "exchange": {"rate_share": 0.99}}], "")
+    assert any(s.endswith("so Tx is too short: co3 on 2") for s in said)
 
 
 def test_a_cell_in_which_the_machine_was_busy_makes_no_scheme_better() -> None:

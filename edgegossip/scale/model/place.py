@@ -9,7 +9,7 @@ with it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -152,11 +152,16 @@ class Model:
         key = essence(alike)
         if key not in self._updates:
             wants_flops = self._fleet is not None or self._device is not None
-            self._updates[key] = measure_update(recipe, wants_flops)
+            self._updates[key] = measure_update(recipe)
+            if wants_flops:  # counted on a float32 twin: what torch counts of integer kernels is nothing
+                from edgegossip.scale.cost import counted, of_recipe
+
+                flops = counted(recipe, of_recipe(recipe)[1]) * recipe.training.local_steps
+                self._updates[key] = replace(self._updates[key], flops=flops)
         return self._updates[key]
 
 
-def measure_update(recipe: Recipe, wants_flops: bool = False) -> Update:
+def measure_update(recipe: Recipe) -> Update:
     """Train board 0 of the recipe for some rounds. Imports torch."""
     from edgegossip.training.workload import TorchWorkload
 
@@ -167,17 +172,7 @@ def measure_update(recipe: Recipe, wants_flops: bool = False) -> Update:
         began_s = time.process_time()
         updates.append(workload.local_update(x, 0))
         seconds.append(time.process_time() - began_s)
-    flops = _flops(lambda: workload.local_update(x, 0)) if wants_flops else 0.0
-    return Update(workload.layout, x, updates[-1], min(seconds[1:]), flops)
-
-
-def _flops(work: Callable[[], object]) -> float:
-    """Floating-point operations of it, as torch counts them: matrix products and convolutions, forward and backward."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with FlopCounterMode(display=False) as counter:
-        work()
-    return float(counter.get_total_flops())
+    return Update(workload.layout, x, updates[-1], min(seconds[1:]), 0.0)
 
 
 def _mean(parts: Sequence[RoundParts], name: str) -> float:

@@ -23,13 +23,14 @@ from edgegossip.profiling.tee import Tee
 from edgegossip.scale import measure
 from edgegossip.scale.cells import WARM_UP, Cell
 from edgegossip.scale.netns.access_point import AccessPoint
-from edgegossip.scale.netns.conductor import Conductor, Exchange, Score
+from edgegossip.scale.netns.conductor import BUSY, Conductor, Exchange, Score
 from edgegossip.scale.netns.namespaces import check_host
 from edgegossip.scale.played import Played, of_profile, pace_key, spread_of
 from edgegossip.types import ConfigError, RunError
 
-# While boards exchange the cores are busier, and the link less full, than this: the machine is in the way then, not the link.
-_BUSY, _FULL = 0.9, 0.9
+# While boards exchange the cores are as busy as the conductor takes for in the way, and the link is less full than this.
+_FULL = 0.85
+_UNLIKELY = 1.5  # times slower than a core of this machine
 
 
 def check(cell: Cell) -> None:
@@ -111,7 +112,7 @@ def _result(cell: Cell, folder: RunFolder, score: Score, cores: int) -> dict[str
         "cpu_share": sum(e.cpu_s for e in exchanges) / (wall_s * (os.cpu_count() or 1)),
         "dilation": wall_s / seconds,
     }
-    row["machine_bound"] = row["exchange"]["cpu_share"] > _BUSY and row["exchange"]["rate_share"] < _FULL
+    row["machine_bound"] = row["exchange"]["cpu_share"] > BUSY and row["exchange"]["rate_share"] < _FULL
     last = [mark for mark in score.marks if mark["round"] == max(m["round"] for m in score.marks)]
     return {
         "row": row,
@@ -192,6 +193,11 @@ class Netns:
             self._say(f"measuring how much slower than a core here a {device} is")
             found = self._paces[key] = of_profile(cell.recipe, device)
             self._say(f"a {device} is {found.slower:.3g} times slower, and {found.handling:.3g} times with messages")
+            if found.slower < _UNLIKELY:
+                self._say(
+                    "that is hardly so: its profile's rate is of larger models than this one; `edgegossip calibrate --recipe` on "
+                    "the board measures the recipe's own"
+                )
         return self._paces[key]
 
     def close(self) -> None:
