@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -81,7 +82,7 @@ def build(fleet: Fleet, site: Site, output: Path) -> Manifest:
     with _told(temporary), open(temporary, "w+b") as blobs:
         manifest = replace(manifest, entries=tuple(_pack(site.folder, files, blobs)))
         with _changing(fleet) as index:
-            manifest = replace(manifest, sequence=index.next)
+            manifest = replace(manifest, sequence=index.next, signed_s=int(time.time()))
             parse_manifest(manifest.pack())  # what no board would take must not leave this machine
             _keep(fleet.folder, replace(index, next=index.next + 1))
         blobs.seek(0)
@@ -107,13 +108,15 @@ def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple
         again = bool(index.bundles) and manifest.sequence < max(map(int, index.bundles))
         if again:
             manifest = replace(manifest, sequence=index.next)
+        first_s = index.bundles.get(str(manifest.sequence), {}).get("signed_s", int(time.time()))
+        manifest = replace(manifest, signed_s=first_s)  # boards compare it with the day their kit was made
         number, target = manifest.sequence, bundle_file(fleet.folder, manifest.sequence)
         with _told(target):
             target.parent.mkdir(mode=0o700, exist_ok=True)
             with open(file, "rb") as source:
                 source.seek(begin)
                 _join(fleet, manifest, source, target)
-        about = {"version": manifest.version, "machine": manifest.machine, "python": manifest.python}
+        about = {k: getattr(manifest, k) for k in ("version", "machine", "python", "signed_s")}
         _keep(
             fleet.folder,
             Index(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -109,7 +110,7 @@ def check_in(machine: Machine, places: Places, say: Callable[[str], None], *, fe
         elif running and well(node):
             _write(places.home / "checked-in", running)
         if fetch and wanted(places, running, answer.sequence):
-            _take(client, identity, places, running, answer.sequence, say)
+            _take(client, identity, board, places, running, answer.sequence, say)
             machine.start_guard()
     return True
 
@@ -129,7 +130,13 @@ def wanted(places: Places, running: str, sequence: int) -> bool:
 
 
 def _take(
-    client: Client, identity: Identity, places: Places, running: str, sequence: int, say: Callable[[str], None]
+    client: Client,
+    identity: Identity,
+    board: Mapping[str, Any],
+    places: Places,
+    running: str,
+    sequence: int,
+    say: Callable[[str], None],
 ) -> None:
     head, fetch = client.head(sequence)
     manifest = head.manifest(identity)
@@ -138,6 +145,14 @@ def _take(
     if why := _unfit(manifest, packages_of(OsTree(), str(places.home / "releases" / running))):
         _give_up(places, sequence, why)
         raise PeerError(f"release {manifest.version} is for another kind of board: {why}")
+    if not about(OsTree(), str(places.home / "releases" / running)) and _is_of_before(manifest, board):
+        _give_up(
+            places,
+            sequence,
+            f"it is older than version {edgegossip.__version__}, which the card brought, and was pushed before that was made: "
+            "build and push it again if it is meant",
+        )
+        raise PeerError(f"release {manifest.version} is not taken: {_failed(places)[str(sequence)]}")
     say(f"release {manifest.version} (number {sequence}) is fetched")
     try:
         name = install(OsTree(), str(places.home), running, head.digest, manifest, fetch)
@@ -155,6 +170,20 @@ def _unfit(manifest: Manifest, packages: str) -> str:
     if (manifest.machine, manifest.python) != here:
         return f"it is for {manifest.machine} and Python {manifest.python}, this board has {' and '.join(here)}"
     return f"it {OTHER_PACKAGES}" if manifest.packages not in ("", packages) else ""
+
+
+def _is_of_before(manifest: Manifest, board: Mapping[str, Any]) -> bool:
+    """Numbers of releases begin anew on a card that was made anew. What had been pushed until then counts only if it is not
+    older than what the card brings."""
+    return manifest.signed_s < int(board.get("issued_s", 0)) and _in_order(manifest.version) < _in_order(
+        edgegossip.__version__
+    )
+
+
+def _in_order(version: str) -> tuple[int, ...]:
+    """The numbers that a version begins with."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def _report(places: Places, running: str, node: Mapping[str, str]) -> dict[str, Any]:

@@ -8,9 +8,9 @@
 The manifest names the fleet, version, sequence number, machine and Python, every file with size, SHA-256 and its pieces, and
 every piece; and, where it has our own package only, the name of the packages that the board must have already (packages.py). So a
 board checks one signature, then takes the pieces that it has not got; what one is worth, its SHA-256 says.
-There are no links, owners, or times in it, and paths are plain names below site/. The signature is that of operators, P-256
-like everything in a fleet (not Ed25519): boards have that code, and a lost operator's key can be revoked. Sequence numbers
-only ever grow."""
+There are no links, owners, or times of files in it, and paths are plain names below site/. The signature is that of operators,
+P-256 like everything in a fleet (not Ed25519): boards have that code, and a lost operator's key can be revoked. Sequence
+numbers only ever grow; `signed_s` is when this one was first pushed."""
 
 from __future__ import annotations
 
@@ -84,6 +84,7 @@ class Manifest:
     packages: str = (
         ""  # SHA-256 of the board's packages.lock, all of whose packages stay; empty: they are among the entries
     )
+    signed_s: int = 0  # Unix seconds when its number was given or it was first pushed; 0: not said
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
@@ -95,7 +96,7 @@ class Manifest:
         blobs = self.blobs
         number = {b: k for k, b in enumerate(blobs)}
         document = {
-            **{k: getattr(self, k) for k in (*_TEXTS, "sequence")},
+            **{k: getattr(self, k) for k in (*_TEXTS, "sequence", "signed_s")},
             "blobs": [[b.sha256, b.size_bytes, b.stored_bytes] for b in blobs],
             "files": [[e.path, int(e.executable), e.sha256, [number[b] for b in e.pieces]] for e in self.entries],
         }
@@ -150,7 +151,8 @@ def parse_manifest(packed: bytes) -> Manifest:
         blobs = _blobs(document["blobs"])
         entries = tuple(_entry(line, blobs) for line in document["files"])
         fields = {k: str(document[k]) for k in _TEXTS}
-        manifest = Manifest(sequence=int(document["sequence"]), entries=entries, **fields)
+        signed_s = int(document.get("signed_s", 0))
+        manifest = Manifest(sequence=int(document["sequence"]), entries=entries, signed_s=signed_s, **fields)
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise DecodeError(f"a manifest that makes no sense: {error}") from None
     _check(manifest)

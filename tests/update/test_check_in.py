@@ -32,6 +32,7 @@ from edgegossip.mesh.security import tls
 from edgegossip.mesh.security.identity import Identity
 from edgegossip.types import ConfigError, PeerError
 from edgegossip.update import agent
+from edgegossip.update.bundle import parse_manifest
 from edgegossip.update.client import Client
 from edgegossip.update.order import Order
 from tests.update.support import site_of
@@ -232,6 +233,48 @@ def test_no_release_is_fetched_that_is_not_due(place, what):
     if what == "given up":
         (one, _) = status(Fleet.open(place.fleet.folder), time.time())
         assert one.update == "release 1 failed: it did not check in"
+
+
+@pytest.mark.parametrize(
+    ("version", "kit_made_after_s", "taken"),
+    [
+        ("0.1.0", 1000, False),  # a newer card, and a push of last year
+        ("0.1.0", -1000, True),  # pushed since: the operator wants the older one
+        ("0.10.0", 1000, True),  # a card from an older image: the fleet's release is newer
+        ("0.9.0", 1000, True),
+    ],
+)
+def test_a_new_card_is_not_set_back_by_an_old_push(place, monkeypatch, version, kit_made_after_s, taken):
+    monkeypatch.setattr(agent.edgegossip, "__version__", "0.9.0")
+    place.push(version)
+    board = {"name": "pi-01", "check_in": place.server.address, "issued_s": time.time() + kit_made_after_s}
+    (place.kit / "board.json").write_text(json.dumps(board))
+    if taken:
+        assert place.check_in().guards == 1
+        return
+    with pytest.raises(PeerError, match="older than version 0.9.0, which the card brought"):
+        place.check_in()
+    assert place.check_in().guards == 0 and not (place.home / "wanted").exists(), "and it is not asked for again"
+    place.push("0.2.0")
+    place.names(place.server.address)  # a board that runs a release goes by numbers alone
+    place.check_in()
+    (place.kit / "board.json").write_text(json.dumps(board))
+    assert json.loads((place.home / "wanted").read_text())["sequence"] == 2
+
+
+def test_a_push_says_when_it_was_first_made(place, monkeypatch):
+    """Not when the bundle was built; and the same for all boards that it goes to after one another."""
+    signed = []
+    for at_s in (1e9, 2e9, 3e9):
+        monkeypatch.setattr(releases.time, "time", lambda at_s=at_s: at_s)
+        if at_s == 1e9:
+            place.push("2", "pi-01")
+            releases.build(place.fleet, examine(place.folder / "site-2"), place.folder / "later.bundle")
+        else:
+            releases.push(place.fleet, place.folder / "later.bundle", ("pi-01",))
+        head, _ = releases.read_head(releases.bundle_file(place.fleet.folder, 1 if at_s == 1e9 else 2))
+        signed.append(parse_manifest(head.packed).signed_s)
+    assert signed == [1e9, 2e9, 2e9]
 
 
 def test_a_release_for_another_kind_of_board_is_given_up_once(place):

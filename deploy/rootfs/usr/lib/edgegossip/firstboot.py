@@ -174,7 +174,7 @@ def identity(disk: Disk, kit: dict[str, Any]) -> None:
         )  # its service is started only if this is there
     else:
         disk.remove(f"{HOME}/check-in")
-    about = {key: kit[key] for key in ("name", "board", "fleet", "fleet_id", "serial", "check_in")}
+    about = {key: kit[key] for key in ("name", "board", "fleet", "fleet_id", "serial", "check_in", "issued_s")}
     about["number"] = kit.get("number", 0)
     disk.replace(f"{HOME}/board.json", (json.dumps(about, indent=1) + "\n").encode())
 
