@@ -39,6 +39,7 @@ if [ ! -e "$home/releases/$release/whole" ]; then
         --only-binary :all: --target "$site" --requirement "$lock" ||
         fail "packages could not be fetched: is there a network? See journalctl -u edgegossip-install"
     python3 -m zipfile -e "$wheel" "$site"
+    cp "$lock" "$site/packages.lock" # by which updates know what is here
     python3 -m compileall -q --invalidation-mode unchecked-hash "$site" || true
     sync
     touch "$home/releases/$release/whole"

@@ -44,7 +44,8 @@ def flash(
         click.echo(f"{done['device']} ({done['model']}) would be written: {done['size']} bytes")
     else:
         how = "written and verified" if verify else "written, not verified"
-        click.echo(
-            f"{done['device']} is {how} ({done['write_s']:.0f} + {done['verify_s']:.0f} s): put it into the board"
-        )
+        then = f"put it into {done['name'] or 'the board'}"
+        if done["base"]:
+            then = "it is a base image, which is no board's until its boot partition has a kit as edgegossip.kit"
+        click.echo(f"{done['device']} is {how} ({done['write_s']:.0f} + {done['verify_s']:.0f} s): {then}")
     return 0

@@ -106,14 +106,15 @@ def add(
     if as_json:
         click.echo(json.dumps([m.document() for m in new], indent=2))
     else:
+        with_kit = bool(asked) or all(profiles.load(folder, name).runs for name in names)
         for m in new:
             use = (
                 "`fleet kit` makes one file of it"
-                if asked
+                if with_kit
                 else f"copy it to that {m.role}, which names it with --identity"
             )
             click.echo(f"{m.name}: {folder / m.folder} ({use})")
-        if asked:
+        if with_kit:
             click.echo(f"next: edgegossip fleet kit --fleet {folder} {names[0]} -o {names[0]}.kit")
     return 0
 
@@ -150,11 +151,13 @@ def kit(name: str, folder: Path, output: Path | None) -> int:
     onto the boot partition as edgegossip.kit). The board moves it to where only root can read it, and wipes it from the card.
     """
     making, output = _making(), output or Path(f"{name}.kit")
+    from edgegossip.fleet import profiles
+
     making.write(output, making.make(_store().Fleet.open(folder), name, time.time()))
     click.echo(f"{output}: the kit of {name}, with its private key; only you can read it")
     if making.in_repository(output):
         click.echo(f"mind that {output} lies in a git repository: it must not be committed", err=True)
-    click.echo(f"next: edgegossip image configure base.img --kit {output} -o {name}.img")
+    click.echo(f"next: {_use_of(output, name, profiles.load(folder, name).board)}")
     return 0
 
 
@@ -239,6 +242,12 @@ def _document(present: Fleet) -> dict[str, object]:
         "crl_number": present.crl_number,
         "members": [m.document() for m in present.members],
     }
+
+
+def _use_of(kit: Path, name: str, board: str) -> str:
+    if board.startswith("jetson-"):
+        return f"copy it to {name}, and there: sudo deploy/jetson/install.sh edgegossip-*.whl {kit.name} (deploy/README.md)"
+    return f"edgegossip image configure base.img --kit {kit} -o {name}.img"
 
 
 def _making():  # type: ignore[no-untyped-def]

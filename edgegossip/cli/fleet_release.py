@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -41,6 +42,10 @@ def status(folder: Path, places: tuple[str, ...], watch: bool, as_json: bool) ->
     it says who it is, by its certificate, and takes over the fleet's revocation list.
     """
     while True:
+        if watch and not as_json and sys.stdout.isatty():
+            click.clear()
+        elif watch and not as_json:
+            click.echo(time.strftime("-- %H:%M:%S"))
         code = _show_status(folder, places, as_json)
         if not watch:
             return code

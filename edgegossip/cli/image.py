@@ -146,11 +146,12 @@ def configure(
         if base is None or output is None:
             raise click.UsageError("say which image, and the one to make of it: BASE -o OUTPUT")
         from edgegossip.image.configure import configure as make
+        from edgegossip.image.tools import with_sudo
 
         done = make(base, kit, output)
         name, said = done.kit.name, {"name": done.kit.name, "image": str(output), "seconds": f"{done.seconds:.1f}"}
         words = f"{output} is the card of {name} ({done.seconds:.1f} s); it holds a key: it is for you alone"
-        words += f"\nnext: sudo edgegossip flash {output} /dev/sdX"
+        words += f"\nnext: {with_sudo(f'flash {output} /dev/sdX --yes sdX')}   (lsblk says which sdX)"
     click.echo(json.dumps(said, indent=2) if as_json else words)
     return 0
 

@@ -36,7 +36,7 @@ from edgegossip.mesh.security import der, p256
 from edgegossip.mesh.security.identity import CA, CERTIFICATE, CRL, KEY, Identity
 from edgegossip.mesh.security.names import fleet_id, subject_of
 from edgegossip.mesh.security.revocations import LABEL, Revocations
-from edgegossip.types import DataError, EdgegossipError
+from edgegossip.types import ConfigError, DataError, EdgegossipError
 
 FORMAT, VERSION = "edgegossip-kit", 1
 MAX_BYTES = 1 << 20  # most of it a revocation list
@@ -54,13 +54,13 @@ class Wifi:
 
     @classmethod
     def of(cls, ssid: str, password: str, country: str = "") -> Wifi:
-        """IEEE 802.11i-2004, H.4: the key that every password of 8 to 63 characters stands for. Raises DataError."""
+        """IEEE 802.11i-2004, H.4: the key that every password of 8 to 63 characters stands for. Raises ConfigError."""
         if not 1 <= len(ssid.encode()) <= 32:
-            raise DataError(f"Wi-Fi {ssid!r}: a network's name has 1 to 32 bytes")
+            raise ConfigError(f"Wi-Fi {ssid!r}: a network's name has 1 to 32 bytes")
         if not (8 <= len(password) <= 63 and password.isascii() and password.isprintable()):
-            raise DataError(f"Wi-Fi {ssid}: its password must have 8 to 63 ASCII characters")
+            raise ConfigError(f"Wi-Fi {ssid}: its password must have 8 to 63 ASCII characters")
         if country and not (len(country) == 2 and country.isascii() and country.isupper()):
-            raise DataError(f"Wi-Fi {ssid}: {country!r} is no country; write two capital letters, such as DE")
+            raise ConfigError(f"Wi-Fi {ssid}: {country!r} is no country; write two capital letters, such as DE")
         return cls(ssid, hashlib.pbkdf2_hmac("sha1", password.encode(), ssid.encode(), 4096, 32).hex(), country)
 
 

@@ -42,6 +42,11 @@ class Profile:
     check_in: str = ""  # HOST:PORT of `edgegossip fleet serve`
     number: int = 0  # how many times this was changed: a board that checks in takes over a newer command line
 
+    @property
+    def runs(self) -> bool:
+        """Whether it says what the board runs, so that a kit can be made."""
+        return bool(self.coordinator or self.join)
+
     def changed(self, **given: Any) -> Profile:
         """With what is given and not None. A board that gets a coordinator after peers, or the other way round, also loses the
         recipe and settings that were for those, if none are given. Raises ConfigError for what cannot be."""

@@ -187,7 +187,8 @@ class Fleet:
         if any(m.name == name for m in self.members):
             raise ConfigError(
                 f"{name} is revoked already; to tell a running board, leave the name out: "
-                f"edgegossip fleet revoke --fleet {self.folder} --tell HOST:PORT"
+                f"edgegossip fleet revoke --fleet {self.folder} --tell HOST:PORT; to let it in again: "
+                f"edgegossip fleet add --fleet {self.folder} --again {name}"
             )
         there = list(dict.fromkeys(m.name for m in self.members if m.revoked is None))
         hint = did_you_mean(name, there) or f"; there are {', '.join(there)}"

@@ -128,7 +128,8 @@ def check_machine() -> None:
     if missing:
         raise HostError(f"this needs {', '.join(missing)}: pip install 'edgegossip[image]'")
     if os.geteuid():
-        raise HostError("building a root file system needs root, for the owners of its files: say it again with sudo")
+        again = tools.with_sudo("image ... --cache DIR")
+        raise HostError(f"building a root file system needs root, for the owners of its files: say it again as {again}")
     if os.uname().machine != "aarch64" and not _BINFMT.exists():
         raise HostError(
             "this machine does not run programs of aarch64 by itself yet: systemctl restart systemd-binfmt "

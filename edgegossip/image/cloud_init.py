@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from edgegossip.fleet import kitfile
 from edgegossip.fleet.kitfile import Kit, Wifi
+from edgegossip.image.boards import TRIXIE
 from edgegossip.mesh.security.revocations import write_file
 from edgegossip.types import DataError, HostError
 
@@ -44,6 +47,7 @@ _BEGIN = (
     'printf %s "$2" >"$1.new" && mv "$1.new" "$1" && systemctl daemon-reload && '
     'systemctl enable "$(basename "$1")" && systemctl start --no-block "$(basename "$1")"'
 )
+_WHEEL = re.compile(r"edgegossip-[^-]+-cp3(\d+)-(abi3|cp3\d+)-\w*linux\w*_aarch64\.whl")
 _HEADER = "#cloud-config\n# Made by `edgegossip image configure --cloud-init`; JSON is YAML, too.\n"
 
 
@@ -58,6 +62,8 @@ def user_data(kit: Kit) -> str:
     }
     if kit.ssh_keys:
         document |= {"disable_root": False, "users": ["default", _root(kit.ssh_keys)]}
+        # Raspberry Pi OS has it off
+        document["bootcmd"].append(["systemctl", "enable", "--now", "--no-block", "ssh.service"])
     return _HEADER + _text(document)
 
 
@@ -105,18 +111,39 @@ def files(kit: Kit, kit_bytes: bytes, wheel: Path, source: Path) -> Mapping[str,
 def prepare(folder: Path, kit_file: Path, wheel: Path, source: Path) -> Kit:
     """Write all that into the mounted boot partition of a stock card. Raises EdgegossipError."""
     kit = kitfile.read(kit_file)
-    if not (folder / "cmdline.txt").is_file() and any(folder.iterdir() if folder.is_dir() else ()):
+    if not (folder / "cmdline.txt").is_file():
         raise DataError(
-            f"{folder} is not the boot partition of a Raspberry Pi OS card (it has no cmdline.txt), nor empty"
+            f"{folder} is not the boot partition of a Raspberry Pi OS card (it has no cmdline.txt): mount the card's first one"
         )
+    check_wheel(wheel)
     try:
         for name, data in files(kit, kit_file.read_bytes(), wheel, source).items():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             write_file(target, data, 0o600)
+        for old in (folder / FOLDER).glob("*.whl"):
+            if old.name != wheel.name:
+                old.unlink()
     except OSError as error:
         raise HostError(f"{error.filename or folder}: {(error.strerror or str(error)).lower()}") from error
     return kit
+
+
+def check_wheel(wheel: Path) -> None:
+    """Raises DataError unless it is ours, and for the Python and machine of such a card."""
+    make = "make it with `edgegossip image wheel --board raspberry-pi-5`"
+    named = _WHEEL.fullmatch(wheel.name)
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            ours = "edgegossip/__init__.py" in archive.namelist()
+    except (OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"{wheel}: it is no wheel ({str(error).lower()}): {make}") from error
+    if named is None or not ours:
+        raise DataError(f"{wheel} is no wheel of edgegossip for aarch64: {make}")
+    since, only = int(named[1]), named[2] != "abi3"
+    minor = int(TRIXIE.python.partition(".")[2])
+    if since > minor or (only and since != minor):
+        raise DataError(f"{wheel} is for Python 3.{since}, and such a card has {TRIXIE.python}: {make}")
 
 
 def tar_of(folder: Path) -> bytes:

@@ -38,6 +38,8 @@ def configure(base: Path, kit_file: Path, output: Path) -> Configured:
     _check_fits(kit, about, base)
     if output.exists() and output.samefile(base):
         raise ConfigError(f"{output} is the base image itself: name another file, as other boards need it too")
+    if not output.absolute().parent.is_dir():
+        raise ConfigError(f"{output}: there is no folder {output.absolute().parent}: make it, or name another place")
     boot, _ = layout(base)
     aside = output.with_name(f".{output.name}.part")
     try:

@@ -30,6 +30,8 @@ def flash_card(image: Path, device: str, wish: Wish, tell: Tell, *, verify: bool
     found = device_of(facts)
     assert found is not None  # or it would have been refused
     about = {"image": str(image), "device": found.path, "model": describe(found), "size": source.size}
+    about["name"] = str(_about(source).get("name", ""))
+    about["base"] = bool(_about(source)) and not about["name"]
     if dry_run:
         return {**about, "written": False}
     tell(f"writing {source.size / 1e9:.2f} GB to {found.path} ({describe(found)})")

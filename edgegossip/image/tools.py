@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import IO
 
 from edgegossip.types import HostError
 
@@ -28,6 +32,13 @@ PACKAGES = {
 }
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # not on every user's PATH
 _LAST_LINES = 4
+_PATIENCE_S = 10.0
+_FULL = os.strerror(errno.ENOSPC)
+
+
+def with_sudo(words: str) -> str:
+    """A command of ours as root. sudo does not look where a virtual environment has its programs, so the whole path."""
+    return f"sudo {shutil.which('edgegossip') or 'edgegossip'} {words}"
 
 
 def find(program: str) -> str | None:
@@ -59,21 +70,54 @@ def run(
     whole = [find(program) or program, *map(str, command[1:])]
     env = None if env is None else {**os.environ, **env}
     try:
-        if log is None:
-            done = subprocess.run(
-                whole, input=text, capture_output=True, text=True, timeout=timeout_s, env=env, cwd=cwd
-            )
-        else:
-            with open(log, "a") as stream:
-                done = subprocess.run(
-                    whole, input=text, stdout=stream, stderr=stream, text=True, timeout=timeout_s, env=env, cwd=cwd
-                )
+        with open(log, "a") if log else nullcontext(subprocess.PIPE) as stream:
+            code, out, err = _carry_out(whole, text, timeout_s, stream, env, cwd)
     except subprocess.TimeoutExpired as error:
         raise HostError(f"{program} did not end in {timeout_s:.0f} s{_where(log)}") from error
-    if done.returncode:
-        said = log.read_text(errors="replace") if log else done.stderr or done.stdout
-        raise HostError(f"{program} failed with {done.returncode}: {_last(said)}{_where(log)}")
-    return done.stdout or ""
+    if code:
+        said = log.read_text(errors="replace") if log else err or out or ""
+        why = f"failed with {code}: {_last(said)}"
+        if _FULL in said:
+            why = "was refused by the disk: no space left on device"
+        raise HostError(f"{program} {why}{_where(log)}")
+    return out or ""
+
+
+def _carry_out(
+    whole: Sequence[str],
+    text: str | None,
+    timeout_s: float,
+    stream: IO[str] | int,
+    env: Mapping[str, str] | None,
+    cwd: Path | None,
+) -> tuple[int, str | None, str | None]:
+    """Exit code, output, errors. In a session of its own: mmdebstrap signals its whole process group when it fails, which must
+    not be ours. So Ctrl-C does not reach it, and whatever ends the waiting here ends all of it."""
+    process = subprocess.Popen(
+        whole,
+        stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+        stdout=stream,
+        stderr=stream,
+        text=True,
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(text, timeout_s)
+        return process.returncode, out, err
+    except BaseException:
+        _end(process)
+        raise
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """It and what it has started: first asked, as mmdebstrap has mounts to take back."""
+    for signal_, patience_s in ((signal.SIGTERM, _PATIENCE_S), (signal.SIGKILL, None)):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal_)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)
 
 
 def _last(said: str) -> str:

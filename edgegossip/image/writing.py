@@ -23,6 +23,7 @@ from typing import Self
 from edgegossip.image import block_devices
 from edgegossip.image.block_devices import Medium
 from edgegossip.image.card_source import CHUNK, Source
+from edgegossip.image.tools import with_sudo
 from edgegossip.types import DataError, HostError
 
 Progress = Callable[[str, int, int], None]  # what is done ("written", "verified"), bytes so far, bytes in all
@@ -80,7 +81,8 @@ def _taken(device: str, judged: Medium) -> Iterator[int]:
             if isinstance(error, BlockingIOError) or error.errno == 16
             else (error.strerror or "").lower()
         )
-        raise HostError(f"{device} cannot be taken for writing: {why}") from error
+        again = f": say it again as {with_sudo('flash ...')}" if isinstance(error, PermissionError) else ""
+        raise HostError(f"{device} cannot be taken for writing: {why}{again}") from error
     try:
         if block_devices.medium_of(block_devices.number_of(descriptor)) != judged:
             raise HostError(f"{device} is another disk or card than a moment ago: nothing was written, say it again")

@@ -236,3 +236,23 @@ def test_a_file_that_is_no_kit(tmp_path):
     (tmp_path / "x.kit").write_text("{}")
     with pytest.raises(DataError, match="make it with `edgegossip fleet kit`"):
         kitfile.read(tmp_path / "x.kit")
+
+
+def test_what_to_do_next_is_what_works(tmp_path, monkeypatch):
+    def call(*words: str) -> str:
+        done = CliRunner().invoke(command, words)
+        return str(done.exception) if isinstance(done.exception, EdgegossipError) else done.output
+
+    monkeypatch.chdir(tmp_path)
+    call("init", "lab")
+    call("add", "pi-01", "--board", "raspberry-pi-4", "--coordinator", "10.0.0.9:8000")
+    call("add", "jet", "--board", "jetson-orin-nano", "--coordinator", "10.0.0.9:8000")
+    assert "image configure base.img --kit pi-01.kit" in call("kit", "pi-01")
+    said = call("kit", "jet")
+    assert "image configure" not in said and "sudo deploy/jetson/install.sh edgegossip-*.whl jet.kit" in said
+    assert "edgegossip fleet add --fleet fleet --again pi-01" in (call("revoke", "pi-01") and call("kit", "pi-01"))
+    again = call("add", "--again", "pi-01")
+    assert "`fleet kit` makes one file of it" in again and "next: edgegossip fleet kit" in again
+    monkeypatch.setenv("EDGEGOSSIP_WIFI_PASSWORD", "correct horse")
+    done = CliRunner().invoke(command, ["set", "jet", "--wifi", "x", "--wifi-country", "Germany"])
+    assert isinstance(done.exception, ConfigError), "what was typed is wrong, not a file"

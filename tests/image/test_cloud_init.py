@@ -16,6 +16,7 @@ import pytest
 from edgegossip.fleet import kitfile
 from edgegossip.fleet.kitfile import Wifi
 from edgegossip.image import cloud_init
+from edgegossip.image.boards import TRIXIE
 from edgegossip.types import DataError
 from tests.image.kits import kit_of
 
@@ -31,8 +32,12 @@ def kit(tmp_path):
 
 @pytest.fixture
 def wheel(tmp_path):
-    file = tmp_path / "edgegossip-1-cp312-abi3-linux_aarch64.whl"
-    file.write_bytes(b"PK wheel")
+    return wheel_at(tmp_path / "edgegossip-1-cp312-abi3-manylinux_2_34_aarch64.whl")
+
+
+def wheel_at(file: Path) -> Path:
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("edgegossip/__init__.py", "")
     return file
 
 
@@ -66,9 +71,7 @@ class StockCard:
         self.card = self.root / "boot/firmware"
         self.card.mkdir(parents=True)
         (self.card / "cmdline.txt").write_text("console=tty1\n")
-        wheel = folder / "edgegossip-1-cp312-abi3-linux_aarch64.whl"
-        with zipfile.ZipFile(wheel, "w") as archive:
-            archive.writestr("edgegossip/__init__.py", "")
+        wheel = wheel_at(folder / "edgegossip-1-cp312-abi3-linux_aarch64.whl")
         cloud_init.prepare(self.card, kit, wheel, ROOT)
         self.programs.mkdir()
         self.program("uname", "echo aarch64")
@@ -103,6 +106,8 @@ def test_a_first_boot_without_a_network_is_made_good_later(tmp_path, kit):
     (tmp_path / "network").touch()
     assert stock.install() == 0 and not words.exists()
     assert (home / "current/site/edgegossip/__init__.py").exists() and (home / "current/whole").exists()
+    lock = (ROOT / "deploy/locks" / TRIXIE.lock).read_bytes()
+    assert (home / "current/site/packages.lock").read_bytes() == lock, "updates go by it"
     assert (stock.root / "etc/systemd/system/edgegossip-node.service").exists()
     assert "systemctl start --no-block edgegossip-node.service" in stock.said()
 
@@ -134,7 +139,7 @@ def test_every_boot_sees_to_the_unit(tmp_path, kit):
     stock = StockCard(tmp_path, kit)
     text = (stock.card / "user-data").read_text()
     document = json.loads("".join(line for line in text.splitlines() if not line.startswith("#")))
-    ((*program, where, unit),) = document["bootcmd"]
+    (*program, where, unit), _ = document["bootcmd"]
     assert where == "/etc/systemd/system/edgegossip-install.service"
     file = tmp_path / "edgegossip-install.service"
     for _ in range(2):
@@ -150,6 +155,18 @@ def test_every_boot_sees_to_the_unit(tmp_path, kit):
             ["systemd-analyze", "verify", "--man=no", file], capture_output=True, text=True, timeout=60
         )
         assert not [line for line in done.stderr.splitlines() if "edgegossip-install" in line], done.stderr
+
+
+def test_who_has_a_key_is_let_in(tmp_path, kit):
+    """Raspberry Pi OS has ssh off."""
+    command = ["systemctl", "enable", "--now", "--no-block", "ssh.service"]
+    assert command in documented(cloud_init.user_data(kitfile.read(kit)))["bootcmd"]
+    nobody = documented(cloud_init.user_data(kitfile.read(kit_of(tmp_path, "pi-02"))))
+    assert command not in nobody["bootcmd"] and "users" not in nobody
+
+
+def documented(text: str) -> dict:
+    return json.loads("".join(line for line in text.splitlines() if not line.startswith("#")))
 
 
 def test_network_config(kit):
@@ -197,6 +214,45 @@ def test_a_folder_that_is_no_card_is_refused(tmp_path, kit, wheel):
     with pytest.raises(DataError, match="is not the boot partition"):
         cloud_init.prepare(other, kit, wheel, ROOT)
     assert {path.name for path in other.iterdir()} == {"holiday.jpg"}
+    (tmp_path / "empty").mkdir()
+    for nothing in ("empty", "not-there"):
+        with pytest.raises(DataError, match="no cmdline.txt.*mount the card"):
+            cloud_init.prepare(tmp_path / nothing, kit, wheel, ROOT)
+    assert not (tmp_path / "not-there").exists() and not list((tmp_path / "empty").iterdir()), "no key is left there"
+
+
+def card_of(tmp_path):
+    card = tmp_path / "bootfs"
+    card.mkdir()
+    (card / "cmdline.txt").write_text("console=tty1\n")
+    return card
+
+
+def test_a_newer_wheel_takes_the_place_of_the_older(tmp_path, kit, wheel):
+    card = card_of(tmp_path)
+    newer = wheel_at(tmp_path / "edgegossip-2-cp312-abi3-manylinux_2_34_aarch64.whl")
+    for file in (wheel, newer):
+        cloud_init.prepare(card, kit, file, ROOT)
+    assert [path.name for path in (card / "edgegossip").glob("*.whl")] == [newer.name], "install.sh takes the one"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("edgegossip-1-cp311-cp311-manylinux_2_34_aarch64.whl", "is for Python 3.11, and such a card has 3.13"),
+        ("edgegossip-1-cp314-abi3-manylinux_2_34_aarch64.whl", "is for Python 3.14"),
+        ("edgegossip-1-cp312-abi3-linux_x86_64.whl", "no wheel of edgegossip for aarch64"),
+        ("numpy-1-cp312-abi3-linux_aarch64.whl", "no wheel of edgegossip for aarch64"),
+        ("pi-01.kit", "it is no wheel"),
+    ],
+)
+def test_what_the_card_could_not_install_is_refused(tmp_path, kit, name, why):
+    card, file = card_of(tmp_path), tmp_path / name
+    if name != kit.name:
+        wheel_at(file)
+    with pytest.raises(DataError, match=why):
+        cloud_init.prepare(card, kit, file, ROOT)
+    assert [path.name for path in card.iterdir()] == ["cmdline.txt"]
 
 
 def test_the_installer_is_a_shell_script():
