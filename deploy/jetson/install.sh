@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes a Jetson with JetPack a board of a fleet, without a container: install.sh [--torch WHEEL] EDGEGOSSIP_WHEEL KIT
+# Makes a Jetson with JetPack a board of a fleet: install.sh [--torch WHEEL] EDGEGOSSIP_WHEEL KIT
+# or, where the client runs in a container whose image docker has already: install.sh --container KIT
 #
 # Run it as root on the Jetson, from a copy of deploy/. It takes a Python that edgegossip runs on (3.11 to 3.13). JetPack 6 has 3.10 as
 # its own and 3.11 among its packages; NVIDIA's torch wheels follow JetPack's own Python, so with 3.11 torch is the CPU build of the lock
@@ -14,77 +15,108 @@ fail() {
 }
 
 torch=
+container=
+if [ "${1:-}" = --container ]; then
+    container=yes
+    wheel=
+    shift
+fi
 if [ "${1:-}" = --torch ]; then
     [ -n "${2:-}" ] || fail "--torch takes a file: --torch torch-2.9.1-cp311-cp311-linux_aarch64.whl"
     torch=$2
     shift 2
 fi
-[ $# -eq 2 ] || fail "usage: install.sh [--torch WHEEL] EDGEGOSSIP_WHEEL KIT"
-wheel=$1
-kit=$2
+if [ -z "$container" ]; then
+    [ $# -eq 2 ] || fail "usage: install.sh [--torch WHEEL] EDGEGOSSIP_WHEEL KIT, or install.sh --container KIT"
+    wheel=$1
+    shift
+fi
+[ $# -eq 1 ] || fail "usage: install.sh --container KIT"
+kit=$1
 [ "$(uname -m)" = aarch64 ] || fail "this machine is $(uname -m), and no Jetson"
 [ "$(id -u)" = 0 ] || fail "installing units needs root: say it again with sudo"
-for file in "$wheel" "$kit" ${torch:+"$torch"}; do
+for file in ${wheel:+"$wheel"} "$kit" ${torch:+"$torch"}; do
     [ -f "$file" ] || fail "$file is not there"
 done
 
-python=
-for name in python3 python3.13 python3.12 python3.11; do
-    path=$(command -v "$name") || continue
-    version=$("$path" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-    lock=$(ls "$deploy"/locks/*-python"$version"-aarch64.txt 2>/dev/null | head -n 1)
-    if [ -n "$lock" ] && "$path" -c 'import ensurepip' 2>/dev/null; then
-        python=$(readlink -f "$path")
-        break
-    fi
-done
-[ -n "$python" ] || fail "no Python with a lock file in $deploy/locks: apt-get install python3.11 python3.11-venv, then say this again"
-echo "Python $version: $python"
+client() {
+    python=
+    for name in python3 python3.13 python3.12 python3.11; do
+        path=$(command -v "$name") || continue
+        version=$("$path" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+        lock=$(ls "$deploy"/locks/*-python"$version"-aarch64.txt 2>/dev/null | head -n 1)
+        if [ -n "$lock" ] && "$path" -c 'import ensurepip' 2>/dev/null; then
+            python=$(readlink -f "$path")
+            break
+        fi
+    done
+    [ -n "$python" ] || fail "no Python with a lock file in $deploy/locks: apt-get install python3.11 python3.11-venv, then say this again"
+    echo "Python $version: $python"
 
-release=jetson-$(cat "$lock" "$wheel" ${torch:+"$torch"} | sha256sum | cut -c 1-8)
-target=$home/releases/$release
-if [ ! -e "$target/whole" ]; then
-    work=$(mktemp -d)
-    trap 'rm -rf "$work"' EXIT
-    "$python" -m venv "$work/venv"
-    pip() {
-        "$work/venv/bin/python" -m pip --quiet --disable-pip-version-check install --no-cache-dir --no-deps --target "$target/site" "$@"
-    }
-    rm -rf "$target"
-    mkdir -p "$target/site"
-    chmod 755 "$home" "$home/releases" "$target" "$target/site"
-    cp "$lock" "$work/lock.txt"
-    if [ -n "$torch" ]; then
-        sed -i '/^torch==/,/[^\\]$/d' "$work/lock.txt"
-        echo "# torch: $(sha256sum <"$torch")" >>"$work/lock.txt"
-        pip "$torch" || fail "$torch is not for Python $version"
+    release=jetson-$(cat "$lock" "$wheel" ${torch:+"$torch"} | sha256sum | cut -c 1-8)
+    target=$home/releases/$release
+    if [ ! -e "$target/whole" ]; then
+        work=$(mktemp -d)
+        trap 'rm -rf "$work"' EXIT
+        "$python" -m venv "$work/venv"
+        pip() {
+            "$work/venv/bin/python" -m pip --quiet --disable-pip-version-check install --no-cache-dir --no-deps --target "$target/site" "$@"
+        }
+        rm -rf "$target"
+        mkdir -p "$target/site"
+        chmod 755 "$home" "$home/releases" "$target" "$target/site"
+        cp "$lock" "$work/lock.txt"
+        if [ -n "$torch" ]; then
+            sed -i '/^torch==/,/[^\\]$/d' "$work/lock.txt"
+            echo "# torch: $(sha256sum <"$torch")" >>"$work/lock.txt"
+            pip "$torch" || fail "$torch is not for Python $version"
+        fi
+        pip --require-hashes --only-binary :all: --requirement "$work/lock.txt" || fail "packages could not be fetched: is there a network?"
+        cp "$work/lock.txt" "$target/site/packages.lock" # by which updates know what is here
+        pip "$wheel" || fail "$wheel is not for Python $version on aarch64"
+        "$work/venv/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$target/site" || true
+        sync
+        touch "$target/whole"
     fi
-    pip --require-hashes --only-binary :all: --requirement "$work/lock.txt" || fail "packages could not be fetched: is there a network?"
-    cp "$work/lock.txt" "$target/site/packages.lock" # by which updates know what is here
-    pip "$wheel" || fail "$wheel is not for Python $version on aarch64"
-    "$work/venv/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$target/site" || true
-    sync
-    touch "$target/whole"
+    ln -sfn "releases/$release" "$home/current.new"
+    mv -T "$home/current.new" "$home/current"
+
+    cp -a --no-preserve=ownership "$deploy/rootfs/usr/lib/edgegossip" /usr/lib/
+    cp -a --no-preserve=ownership "$deploy"/rootfs/etc/systemd/system/. /etc/systemd/system/
+    for service in firstboot guard checkin node; do
+        folder=/etc/systemd/system/edgegossip-$service.service.d
+        command=$(sed -n "s#^ExecStart=/usr/bin/python3#$python#p" "/etc/systemd/system/edgegossip-$service.service")
+        mkdir -p "$folder"
+        printf '[Service]\nExecStart=\nExecStart=%s\n' "$command" > "$folder/python.conf"
+    done
+    cp "$deploy/jetson/edgegossip-node.service.d/gpu.conf" /etc/systemd/system/edgegossip-node.service.d/
+}
+
+# The first boot's program and unit take the kit, whichever way the client runs.
+take_kit() {
+    mkdir -p /etc/edgegossip /boot/firmware
+    touch /etc/edgegossip/grown # JetPack's own tools grow partitions, so ours leaves them alone
+    install -m 600 "$kit" /boot/firmware/edgegossip.kit
+    systemctl daemon-reload
+    systemctl restart edgegossip-firstboot.service ||
+        fail "$(cat /boot/firmware/edgegossip-firstboot.txt 2>/dev/null || echo 'see: journalctl -u edgegossip-firstboot')"
+}
+
+if [ -n "$container" ]; then
+    cp -a --no-preserve=ownership "$deploy/rootfs/usr/lib/edgegossip" /usr/lib/
+    for unit in rootfs/etc/systemd/system/edgegossip-firstboot.service jetson/edgegossip-container.service; do
+        cp -a --no-preserve=ownership "$deploy/$unit" /etc/systemd/system/
+    done
+    take_kit
+    chown -R 990 /etc/edgegossip # the container's user; nobody else may read the key
+    systemctl enable edgegossip-container.service
+    systemctl restart --no-block edgegossip-container.service
+    echo "this Jetson is $(hostname); watch it: journalctl -fu edgegossip-container"
+    exit 0
 fi
-ln -sfn "releases/$release" "$home/current.new"
-mv -T "$home/current.new" "$home/current"
 
-cp -a --no-preserve=ownership "$deploy/rootfs/usr/lib/edgegossip" /usr/lib/
-cp -a --no-preserve=ownership "$deploy"/rootfs/etc/systemd/system/. /etc/systemd/system/
-for service in firstboot guard checkin node; do
-    folder=/etc/systemd/system/edgegossip-$service.service.d
-    command=$(sed -n "s#^ExecStart=/usr/bin/python3#$python#p" "/etc/systemd/system/edgegossip-$service.service")
-    mkdir -p "$folder"
-    printf '[Service]\nExecStart=\nExecStart=%s\n' "$command" > "$folder/python.conf"
-done
-cp "$deploy/jetson/edgegossip-node.service.d/gpu.conf" /etc/systemd/system/edgegossip-node.service.d/
-
-# The kit goes the way of every other; JetPack's own tools grow partitions, so ours leaves them alone.
-mkdir -p /etc/edgegossip /boot/firmware
-touch /etc/edgegossip/grown
-install -m 600 "$kit" /boot/firmware/edgegossip.kit
-systemctl daemon-reload
-systemctl restart edgegossip-firstboot.service || fail "$(cat /boot/firmware/edgegossip-firstboot.txt 2>/dev/null || echo 'see: journalctl -u edgegossip-firstboot')"
+client
+take_kit
 for unit in edgegossip-guard.timer edgegossip-checkin.timer edgegossip-node.service; do
     systemctl restart --no-block "$unit"
 done

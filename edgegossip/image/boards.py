@@ -44,9 +44,21 @@ _ALL = (
     Board("raspberry-pi-3", "Raspberry Pi 3, 3+, CM3", BOOKWORM, "no more than raspberry-pi-4: the same files"),
     Board("raspberry-pi-4", "Raspberry Pi 4, 400, CM4", BOOKWORM, "first boot and a round, qemu -M virt -cpu cortex-a72"),
     Board("raspberry-pi-zero-2-w", "Raspberry Pi Zero 2 W", BOOKWORM, "no more than raspberry-pi-4: the same files"),
-    Board("raspberry-pi-5", "Raspberry Pi 5, 500, CM5", TRIXIE, "nothing"),
+    Board("raspberry-pi-5", "Raspberry Pi 5, 500, CM5", TRIXIE, "first boot and a round, qemu -M virt -cpu cortex-a72"),
 )  # fmt: skip
 BOARDS = MappingProxyType({board.name: board for board in _ALL})
+
+
+# Boards with a system of their own that takes the wheel, and the releases, of one of these
+_ALSO = MappingProxyType({"jetson-orin-nano": "raspberry-pi-4"})
+
+
+def client_board(name: str) -> Board:
+    """Whose client a board of this name runs: also boards that start from no image of ours. Raises ConfigError."""
+    if name not in {*BOARDS, *_ALSO}:
+        choices = (*BOARDS, *_ALSO)
+        raise ConfigError(f"no client for board {name!r}: one of {', '.join(choices)}{did_you_mean(name, choices)}")
+    return BOARDS[_ALSO.get(name, name)]
 
 
 def board(name: str) -> Board:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgegossip.image import client, steps, tools
+from edgegossip.image import boards, client, steps, tools
 from edgegossip.image.build import Request, check_machine, plan, request_of
 from edgegossip.image.steps import Done, Tell
 from edgegossip.types import ConfigError, HostError
@@ -18,7 +18,7 @@ def build_wheel(
     name: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None, tell: Tell
 ) -> Path:
     """Our wheel for the Debian of a kind of board, in the folder `output`. Raises EdgegossipError."""
-    request = request_of(name, output, mirror, source, cache)
+    request = request_of(boards.client_board(name).name, output, mirror, source, cache)
     (made,) = _made(request, ("wheel",), tell)["wheel"].folder.glob("*.whl")
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def build_release(
     with these packages. Raises EdgegossipError."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already: name a new folder, as all that is in it becomes the release")
-    request = request_of(name, output, mirror, source, cache)
+    request = request_of(boards.client_board(name).name, output, mirror, source, cache)
     layers = ("packages", "release") if with_packages else ("release",)
     done = _made(request, layers, tell)
     aside = output.with_name(f".{output.name}.part")

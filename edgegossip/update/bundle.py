@@ -81,9 +81,7 @@ class Manifest:
     machine: str  # as `uname -m`: aarch64
     python: str  # 3.11
     entries: tuple[Entry, ...]
-    packages: str = (
-        ""  # SHA-256 of the board's packages.lock, all of whose packages stay; empty: they are among the entries
-    )
+    packages: str = ""  # SHA-256 of the packages.lock whose packages a board keeps; empty: they are among the entries
     signed_s: int = 0  # Unix seconds when its number was given or it was first pushed; 0: not said
 
     @property

@@ -44,6 +44,12 @@ def test_boards():
     assert boards.board("raspberry-pi-4").debian is BOOKWORM and boards.board("raspberry-pi-5").debian is TRIXIE
     with pytest.raises(ConfigError, match="did you mean raspberry-pi-4"):
         boards.board("raspbery-pi-4")
+    assert (
+        boards.client_board("jetson-orin-nano").debian is BOOKWORM
+        and boards.client_board("raspberry-pi-5").debian is TRIXIE
+    )
+    with pytest.raises(ConfigError, match="no client for board 'jetson-orin-nan'.*did you mean jetson-orin-nano"):
+        boards.client_board("jetson-orin-nan")
     for board in BOARDS.values():
         assert client.lock_file(ROOT, board.debian).read_text().count("torch==2.9.1") == 1
     with pytest.raises(DataError, match="lock_boards"):
