@@ -1,6 +1,7 @@
 """Writing cards, on loop devices that these tests make themselves. They never name another device."""
 
 import gzip
+import hashlib
 import json
 import lzma
 import os
@@ -12,7 +13,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
+from edgegossip.cli.flash import flash as command
 from edgegossip.image import block_devices, partitions, writing
 from edgegossip.image.block_devices import gather
 from edgegossip.image.card_source import open_source
@@ -130,6 +133,24 @@ def test_a_mounted_device_is_refused(image, loop, tmp_path):
         refused(image, device, f"it is mounted at {point}: unmount it first")
     finally:
         subprocess.run(["/bin/umount", point], check=True)
+
+
+@pytest.mark.parametrize(
+    ("about", "then"),
+    [
+        ({}, "no board's until its boot partition has a kit"),
+        ({"name": "pi-01"}, ": put it into pi-01"),
+        (None, ": put it into the board"),
+    ],
+)
+def test_what_to_do_with_the_card_is_said(image, loop, about, then):
+    if about is not None:
+        sha256 = hashlib.sha256(image.read_bytes()).hexdigest()
+        image.with_name(f"{image.name}.json").write_text(json.dumps({"sha256": sha256, "size": SIZE, **about}))
+    device, _ = loop
+    words = [str(image), device, "--allow-fixed", "--yes", device.removeprefix("/dev/")]
+    done = CliRunner().invoke(command, words, standalone_mode=False)
+    assert done.exception is None and then in done.output.splitlines()[-1], done.output
 
 
 def test_a_dry_run_writes_nothing(image, loop):
