@@ -233,3 +233,9 @@ def test_keys_that_a_library_tests_itself_with_are_known(base, tmp_path):
             stream.write(text)
         description(base).write_text(json.dumps({"sha256": disk.sha256(base), "library_keys": known}))
         assert ("secrets" in faults(base)) == found
+
+
+def test_a_folder_that_is_not_there_is_called_by_its_name(tmp_path):
+    kit = kit_of(tmp_path, "pi-01")
+    with pytest.raises(ConfigError, match=r"there is no folder .*/nodir: make it"):
+        configure.configure(tmp_path / "base.img", kit, tmp_path / "nodir/pi-01.img")

@@ -159,6 +159,19 @@ def test_a_dry_run_writes_nothing(image, loop):
     assert set(behind.read_bytes()) == {0xEE}
 
 
+def test_who_may_not_write_is_told_how(image, loop, monkeypatch):
+    device, real = loop[0], os.open
+
+    def denied(path, flags, *rest, **more):
+        if str(path) == device and flags & os.O_EXCL:
+            raise PermissionError(13, "Permission denied", device)
+        return real(path, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", denied)
+    with pytest.raises(HostError, match=r"permission denied: say it again as sudo \S*edgegossip flash \.\.\."):
+        flash(image, device)
+
+
 def test_what_somebody_holds_is_not_taken(image, loop):
     device, behind = loop
     held = os.open(device, os.O_RDWR | os.O_EXCL)
