@@ -352,3 +352,11 @@ def test_headers_lie_where_linker_scripts_say(tmp_path, merged):
     rootfs.extract_headers(tmp_path / "sysroot.tar", folder)
     assert (folder / "lib/aarch64-linux-gnu/libc.so.6").read_bytes() == b"x"
     assert (folder / "usr/include/stdio.h").exists() and not (folder / "dev/null").exists()
+
+
+def test_a_board_knows_which_packages_it_has(tmp_path, monkeypatch):
+    """Updates go by that list: they bring our package only where it is the one that they were built with."""
+    site, lock = tmp_path / "site", client.lock_file(ROOT, BOOKWORM)
+    monkeypatch.setattr(client, "run", lambda *_, **__: (site / "numpy").mkdir(parents=True))
+    client.install(lock, BOOKWORM, site, tmp_path / "log")
+    assert (site / "packages.lock").read_bytes() == lock.read_bytes()
