@@ -29,6 +29,11 @@ RSA = rsa.generate_private_key(65537, 2048)
 PKCS8, SEC1 = PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL
 
 
+def numbered(cases):
+    """By number: keys made anew would name a test otherwise each time it is collected."""
+    return [pytest.param(case, id=str(k)) for k, case in enumerate(cases)]
+
+
 def text(key, form=PKCS8):
     return key.private_bytes(Encoding.PEM, form, NoEncryption())
 
@@ -84,22 +89,30 @@ def test_however_it_is_laid_out_it_is_the_same_key(layout):
 
 @pytest.mark.parametrize(
     "data",
-    [
-        *(text(key, form) for key in (CURVE, RSA) for form in (PKCS8, SEC1, PrivateFormat.OpenSSH)),
-        text(EDWARDS),
-        text(EDWARDS, PrivateFormat.OpenSSH),
-        text(dsa.generate_private_key(1024), SEC1),
-        CURVE.private_bytes(Encoding.PEM, PKCS8, BestAvailableEncryption(b"x")),
-        *(der(key, form) for key in (CURVE, RSA) for form in (PKCS8, SEC1)),
-        der(EDWARDS),
-        der(x25519.X25519PrivateKey.generate()),
-        *(der(ec.generate_private_key(c), form) for c in (ec.SECP384R1(), ec.SECP521R1()) for form in (PKCS8, SEC1)),
-        *(der(rsa.generate_private_key(65537, bits), SEC1) for bits in (1024, 3072)),
-        b"-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nlQHYBF" + b"A" * 60 + b"\n",
-        b"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\n" + b"A" * 64 + b"\n",
-        b'network={\n\tssid="home"\n\tpsk=' + b"0a" * 32 + b"\n}",
-        json.dumps(json.dumps({"wifi": [{"ssid": "home", "psk": "0a" * 32}]})).encode(),
-    ],
+    numbered(
+        [
+            *(text(key, form) for key in (CURVE, RSA) for form in (PKCS8, SEC1, PrivateFormat.OpenSSH)),
+            text(EDWARDS),
+            text(EDWARDS, PrivateFormat.OpenSSH),
+            text(dsa.generate_private_key(1024), SEC1),
+            CURVE.private_bytes(Encoding.PEM, PKCS8, BestAvailableEncryption(b"x")),
+            *(der(key, form) for key in (CURVE, RSA) for form in (PKCS8, SEC1)),
+            der(EDWARDS),
+            der(x25519.X25519PrivateKey.generate()),
+            *(
+                der(ec.generate_private_key(c), form)
+                for c in (ec.SECP384R1(), ec.SECP521R1())
+                for form in (PKCS8, SEC1)
+            ),
+            *(der(rsa.generate_private_key(65537, bits), SEC1) for bits in (1024, 3072)),
+            b"-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nlQHYBF" + b"A" * 60 + b"\n",
+            b"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\n"
+            + b"A" * 64
+            + b"\n",
+            b'network={\n\tssid="home"\n\tpsk=' + b"0a" * 32 + b"\n}",
+            json.dumps(json.dumps({"wifi": [{"ssid": "home", "psk": "0a" * 32}]})).encode(),
+        ]
+    ),
 )
 @pytest.mark.parametrize("before", [0, 4096 + 7])
 def test_every_kind_of_key(data, before):
@@ -108,7 +121,7 @@ def test_every_kind_of_key(data, before):
     assert abs(key.at - (before // 2 * 2 + 9)) < 60
 
 
-@pytest.mark.parametrize("kind", [PEM, der(CURVE), der(RSA, SEC1), PEM.decode().encode("utf-16-le")])
+@pytest.mark.parametrize("kind", numbered([PEM, der(CURVE), der(RSA, SEC1), PEM.decode().encode("utf-16-le")]))
 def test_once_wherever_the_windows_end(kind, monkeypatch):
     monkeypatch.setattr(private_keys, "_WINDOW", 40_000)
     for at in (*range(20_000, 45_000, 1_111), 79_990, 39_999):
@@ -130,18 +143,20 @@ def test_keys_are_told_apart_by_all_of_them():
 
 @pytest.mark.parametrize(
     "data",
-    [
-        b'HEADER = "-----BEGIN PRIVATE KEY-----"\nFOOTER = "-----END PRIVATE KEY-----"\n' * 40,
-        b"-----BEGIN PRIVATE KEY-----\nshort\n",
-        b"a text of -----BEGIN PRIVATE KEY----- and words that follow it without any end of the sentence at all",
-        b"-----BEGIN CERTIFICATE-----\n" + base64.encodebytes(bytes(range(200))) + b"-----END CERTIFICATE-----\n",
-        base64.b64encode(b"-----BEGIN PUBLIC KEY-----\n" + b"A" * 100),
-        CURVE.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
-        RSA.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
-        RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
-        b'psk="a passphrase of an example"\npsk=0123456789\n',
-        bytes(100_000),
-    ],
+    numbered(
+        [
+            b'HEADER = "-----BEGIN PRIVATE KEY-----"\nFOOTER = "-----END PRIVATE KEY-----"\n' * 40,
+            b"-----BEGIN PRIVATE KEY-----\nshort\n",
+            b"a text of -----BEGIN PRIVATE KEY----- and words that follow it without any end of the sentence at all",
+            b"-----BEGIN CERTIFICATE-----\n" + base64.encodebytes(bytes(range(200))) + b"-----END CERTIFICATE-----\n",
+            base64.b64encode(b"-----BEGIN PUBLIC KEY-----\n" + b"A" * 100),
+            CURVE.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
+            RSA.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
+            RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
+            b'psk="a passphrase of an example"\npsk=0123456789\n',
+            bytes(100_000),
+        ]
+    ),
 )
 def test_what_is_no_key(data):
     assert found(data) == []
