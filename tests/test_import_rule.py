@@ -36,7 +36,7 @@ MAY = {
     "training": {*PURE_MAY, "heap", "recipe", "profiling", "int8"},
     "mesh": {*PURE_MAY, "recipe", "profiling"},
     "update": {"types", "checkpoint", "mesh"},
-    "fleet": {"types", "choices", "profiling", "mesh", "update"},
+    "fleet": {"types", "choices", "recipe", "profiling", "mesh", "update"},
     "flower": {*PURE_MAY, "heap", "recipe", "checkpoint", "profiling", "training"},
     "node": {*PURE_MAY, "recipe", "checkpoint", "profiling", "training", "mesh", "flower"},
     "export": {"types", "recipe", "profiling", "int8", "training", "node"},
@@ -60,7 +60,7 @@ MAY = {
         "study",
         "launch",
     },
-    "image": {"types", "choices", "mesh", "fleet"},
+    "image": {"types", "choices", "mesh", "fleet", "update"},
 }
 MAY["cli"] = set(MAY)
 
