@@ -4,10 +4,8 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <new>
-#include <system_error>
-#include <thread>
-#include <vector>
+
+#include "thread_team.hpp"
 
 namespace edgegossip {
 
@@ -28,14 +26,10 @@ void parallel_for(int64_t count, int threads, const Task& task) {
             next = count;
         }
     };
-    std::vector<std::thread> others;
-    try {
-        for (int t = 1; t < threads && t < count; t++) others.emplace_back(work);
-    } catch (const std::system_error&) {  // no more threads; those that there are do it all
-    } catch (const std::bad_alloc&) {
-    }
-    work();
-    for (std::thread& other : others) other.join();
+    if (threads > 1 && count > 1)
+        work_together([](const void* with) { (*static_cast<decltype(&work)>(with))(); }, &work, int(count < threads ? count : threads) - 1);
+    else
+        work();
     if (error) std::rethrow_exception(error);
 }
 

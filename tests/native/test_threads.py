@@ -1,0 +1,95 @@
+"""The threads of the kernels: started once, the same results in forked children and from several callers, no signals, and a
+process that ends."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.native.driver import SRC
+
+PROGRAM = Path(__file__).parent / "team" / "main.cpp"
+START = """
+import os, sys, threading, time
+import numpy as np
+from edgegossip.native import int8
+x = np.random.default_rng(0).standard_normal(64 * 1024).astype(np.float32)
+def codes(threads):
+    out = int8.Maps.empty(64, 1024)
+    int8.quantise(x, 64, out, None, threads)
+    return out.q.tobytes()
+one = codes(1)
+tasks = lambda: set(os.listdir("/proc/self/task"))
+"""
+
+
+def python(lines):
+    done = subprocess.run([sys.executable, "-c", START + lines], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_threads_are_started_once_and_only_where_they_are_asked_for():
+    lines = """
+before = tasks()
+codes(1)
+assert tasks() == before
+assert codes(3) == one
+made = tasks() - before
+assert all(codes(3) == one and codes(2) == one for _ in range(100))
+assert tasks() - before == made
+print(len(made), *(line.split()[1] for t in made for line in open(f"/proc/self/task/{t}/status") if "SigBlk" in line))
+"""
+    count, *blocked = python(lines)
+    assert int(count) == 2
+    can_be_blocked = (1 << 31) - 1 & ~(1 << 8 | 1 << 18)  # of the first 31 signals all but SIGKILL and SIGSTOP
+    assert [int(mask, 16) & can_be_blocked for mask in blocked] == [can_be_blocked] * 2
+
+
+def test_a_forked_child_starts_its_own_threads():
+    lines = """
+assert codes(2) == one
+child = os.fork()
+if child == 0:
+    before = len(tasks())
+    grandchild = os.fork() if codes(3) == one and len(tasks()) == before + 2 else -1
+    if grandchild == 0:
+        os._exit(0 if codes(2) == one else 1)
+    sys.exit(0 if grandchild > 0 and os.waitpid(grandchild, 0)[1] == 0 else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert codes(2) == one
+print("done")
+"""
+    assert python(lines) == ["done"]
+
+
+def test_the_process_ends_while_threads_compute():
+    lines = """
+def go_on():
+    while True:
+        assert codes(4) == one
+for _ in range(3):
+    threading.Thread(target=go_on, daemon=True).start()
+time.sleep(0.2)
+print("done", flush=True)
+"""
+    assert python(lines) == ["done"]
+
+
+@pytest.mark.parametrize(
+    "flags", [["-O2"], ["-fsanitize=thread", "-O1", "-g1"], ["-fsanitize=address,undefined", "-O1", "-g1"]]
+)
+def test_every_task_runs_once_whoever_calls(tmp_path, flags):
+    compiler = next((c for c in ("clang++", *["c++"] * (flags == ["-O2"])) if shutil.which(c)), None)
+    if compiler is None:
+        pytest.skip("needs clang++")
+    sources = [PROGRAM, SRC / "core" / "thread_team.cpp"]
+    program = tmp_path / "team"
+    subprocess.run([compiler, "-std=c++17", "-pthread", f"-I{SRC}", *flags, *sources, "-o", program], check=True)
+    # The thread sanitizer lets no forked child of a process with threads start its own.
+    apart = ["no forks"] if "-fsanitize=thread" in flags else []
+    done = subprocess.run([program, *apart], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
