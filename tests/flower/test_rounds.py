@@ -534,7 +534,9 @@ def test_who_follows_the_first_late_answer_has_one_more_deadline(sink: Memory) -
     run.play()
     assert [values["server/used"] for _, _, values in sink.records if "server/used" in values] == [2]
     (text,) = sink.texts("suspect")
-    assert re.fullmatch(r"round 0: went on without board-2: no answer for 0\.5\d* s", text)
+    waited = re.fullmatch(r"round 0: went on without board-2: no answer for (0\.\d+) s", text)
+    # From the first answer on; boards begin their 0.3 s a little before or after the coordinator's watch.
+    assert waited is not None and 0.2 + 0.2 + 0.05 < float(waited[1]) < 1.2 - 0.2, text
 
 
 def test_boards_that_are_needed_are_waited_for_longer_than_the_deadline(sink: Memory) -> None:
