@@ -6,15 +6,17 @@ are int8 tensors, a scale and zero point a sample, and references to the weights
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from edgegossip.int8 import memory
-from edgegossip.int8.tensor import QuantisedTensor
+from edgegossip.int8.tensor import QuantisedTensor, places_in
 from edgegossip.native import int8 as native
 from edgegossip.types import LocalError
 
@@ -30,7 +32,7 @@ def quantise(x: Tensor) -> QuantisedTensor:
 
 def quantise_maps(x: Tensor) -> QuantisedTensor:
     """x [batch, channels, height, width]. Raises LocalError for another number of dimensions."""
-    if isinstance(x, QuantisedTensor) and x.q.dim() == 4:
+    if isinstance(x, QuantisedTensor) and len(x.sizes) == 4:
         return x
     if x.dim() != 4:
         raise LocalError(f"this int8 layer takes [batch, channels, height, width], not {list(x.shape)}")
@@ -72,23 +74,37 @@ def maps(x: QuantisedTensor) -> native.Maps:
     return made
 
 
-def made_of(parts: tuple[Tensor, Tensor, Tensor], places: native.Maps) -> QuantisedTensor:
-    """The int8 tensor of what a kernel has written to `places`."""
-    made = QuantisedTensor(*parts)
-    made.places = places
-    return made
-
-
 def room(batch: int, *sizes: int) -> tuple[Tensor, Tensor, Tensor]:
     """Empty q int8[batch, *sizes], scale and zero."""
     return memory.empty((batch, *sizes), torch.int8), torch.empty(batch), torch.empty(batch, dtype=torch.int32)
 
 
-def fresh(batch: int, *sizes: int) -> tuple[tuple[Tensor, Tensor, Tensor], native.Maps]:
-    """`room`, and `maps_of` it."""
-    q, scale, zero = parts = room(batch, *sizes)
+Fresh: TypeAlias = Callable[[tuple[int, ...]], QuantisedTensor]  # an empty one, whose q has these sizes
+
+
+def fresh(sizes: tuple[int, ...]) -> QuantisedTensor:
+    """`room`, and its `places`. For what may be saved for a backward pass."""
+    batch = sizes[0]
+    q, scale, zero = parts = room(*sizes)
     at = (q.data_ptr(), q.numel(), "b", q), (scale.data_ptr(), batch, "f", scale), (zero.data_ptr(), batch, "i", zero)
-    return parts, native.Maps(*at)  # type: ignore[arg-type]
+    made = QuantisedTensor(*parts)
+    made.places = native.Maps(*at)  # type: ignore[arg-type]
+    return made
+
+
+# As `places_in`, and the values of q: a model's layers have few sizes.
+_divided = lru_cache(maxsize=1024)(lambda sizes: (*places_in(sizes), math.prod(sizes)))
+
+
+def fresh_in_one(sizes: tuple[int, ...]) -> QuantisedTensor:
+    """The same in one piece of memory, with no tensor of each part. Without a backward pass, where small layers take no longer
+    than these tensors."""
+    scale, zero, end, values = _divided(sizes)
+    block = memory.empty((end,), torch.int8)
+    at, batch = block.data_ptr(), sizes[0]
+    made = QuantisedTensor.lying_in(block, sizes)
+    made.places = native.Maps((at, values, "b", block), (at + scale, batch, "f", block), (at + zero, batch, "i", block))  # type: ignore[arg-type]
+    return made
 
 
 def nhwc(x: Tensor) -> Tensor:
@@ -144,10 +160,12 @@ class Origin(NamedTuple):
     key: int
 
 
-def _convolved(x: QuantisedTensor, weight: Tensor, bias: Tensor | None, shape: native.ConvShape) -> QuantisedTensor:
-    parts, places = fresh(shape.batch, shape.out_height, shape.out_width, shape.outputs)
-    native.conv(shape, maps(x), flat(weight), flat(bias), places, threads=torch.get_num_threads())
-    return made_of(parts, places)
+def _convolved(
+    x: QuantisedTensor, weight: Tensor, bias: Tensor | None, shape: native.ConvShape, into: Fresh
+) -> QuantisedTensor:
+    made = into((shape.batch, shape.out_height, shape.out_width, shape.outputs))
+    native.conv(shape, maps(x), flat(weight), flat(bias), made.places, threads=torch.get_num_threads())
+    return made
 
 
 def _product(x: QuantisedTensor, weight: Tensor, bias: Tensor | None, shape: native.ConvShape) -> Tensor:
@@ -172,7 +190,7 @@ class _Conv(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x.q, x.scale, x.zero, weight)
         ctx.shape, ctx.wide, ctx.key, ctx.has_bias = shape, wide, key, bias is not None
-        return _product(x, weight, bias, shape) if as_values else _convolved(x, weight, bias, shape)
+        return _product(x, weight, bias, shape) if as_values else _convolved(x, weight, bias, shape, fresh)
 
     @staticmethod
     @once_differentiable
@@ -211,9 +229,9 @@ def conv2d(
 ) -> Tensor:
     """Convolution of x [batch, in, height, width] by weight [out, in / groups, kernel_h, kernel_w]. See `native.int8.conv`."""
     x = quantise_maps(x)
-    shape = _conv_shape(x.q.shape, weight.shape, stride, padding, groups)
+    shape = _conv_shape(x.sizes, weight.shape, stride, padding, groups)
     if not torch.is_grad_enabled():
-        return _convolved(x, weight, bias, shape)
+        return _convolved(x, weight, bias, shape, fresh_in_one)
     key = draw_key()
     y: QuantisedTensor = _Conv.apply(x, weight, bias, shape, dw == 16, False, key)
     y.origin = Origin(x, weight, bias, shape, dw == 16, key)
@@ -242,16 +260,16 @@ def _rows(x: Tensor) -> Tensor:
     return dequantise(x).reshape(-1, x.shape[-1])
 
 
-def _sum(a: QuantisedTensor, b: QuantisedTensor) -> QuantisedTensor:
-    parts, places = fresh(*a.q.shape)
-    native.add(maps(a), maps(b), places, threads=torch.get_num_threads())
-    return made_of(parts, places)
+def _sum(a: QuantisedTensor, b: QuantisedTensor, into: Fresh) -> QuantisedTensor:
+    made = into(a.sizes)
+    native.add(maps(a), maps(b), made.places, threads=torch.get_num_threads())
+    return made
 
 
 class _Add(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, a: QuantisedTensor, b: QuantisedTensor) -> QuantisedTensor:
-        return _sum(a, b)
+        return _sum(a, b, fresh)
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor]:
@@ -261,9 +279,9 @@ class _Add(torch.autograd.Function):
 def add(a: Any, b: Any, *, alpha: float = 1) -> Any:
     """a + b of two int8 tensors of one shape; anything else is not for int8."""
     both = isinstance(a, QuantisedTensor) and isinstance(b, QuantisedTensor)
-    if not both or alpha != 1 or a.q.shape != b.q.shape:
+    if not both or alpha != 1 or a.sizes != b.sizes:
         return NotImplemented
-    return _Add.apply(a, b) if torch.is_grad_enabled() else _sum(a, b)
+    return _Add.apply(a, b) if torch.is_grad_enabled() else _sum(a, b, fresh_in_one)
 
 
 class _ReLU(torch.autograd.Function):

@@ -11,7 +11,18 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from edgegossip.int8 import memory
-from edgegossip.int8.functional import Origin, flat, fresh, made_of, maps, maps_of, nhwc, place_of, quantise_maps
+from edgegossip.int8.functional import (
+    Fresh,
+    Origin,
+    flat,
+    fresh,
+    fresh_in_one,
+    maps,
+    maps_of,
+    nhwc,
+    place_of,
+    quantise_maps,
+)
 from edgegossip.int8.norms import chunks_of
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
@@ -23,16 +34,18 @@ def _norm_shape(maps: tuple[int, ...], groups: int) -> native.NormShape:
     return native.NormShape(batch, height * width, channels, groups, chunks_of(height * width))
 
 
-def _normed(y: QuantisedTensor, parameters: tuple[Tensor, ...], shape: native.NormShape) -> QuantisedTensor:
-    parts, places = fresh(*y.q.shape)
+def _normed(
+    y: QuantisedTensor, parameters: tuple[Tensor, ...], shape: native.NormShape, into: Fresh
+) -> QuantisedTensor:
+    made = into(y.sizes)
     by = native.NormParameters(*map(flat, parameters))
-    native.evonorm(shape, maps(y), by, places, threads=torch.get_num_threads())
-    return made_of(parts, places)
+    native.evonorm(shape, maps(y), by, made.places, threads=torch.get_num_threads())
+    return made
 
 
 def _forward(ctx: Any, y: QuantisedTensor, parameters: tuple[Tensor, ...], groups: int) -> QuantisedTensor:
-    ctx.norm = _norm_shape(y.q.shape, groups)
-    return _normed(y, parameters, ctx.norm)
+    ctx.norm = _norm_shape(y.sizes, groups)
+    return _normed(y, parameters, ctx.norm, fresh)
 
 
 class _RangeEvoNorm(torch.autograd.Function):
@@ -114,7 +127,7 @@ def range_evonorm(y: Tensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int
     """See `norms.RangeEvoNorm`; y [batch, channels, height, width]."""
     y = quantise_maps(y)
     if not torch.is_grad_enabled():
-        return _normed(y, (v, gamma, beta), _norm_shape(y.q.shape, groups))
+        return _normed(y, (v, gamma, beta), _norm_shape(y.sizes, groups), fresh_in_one)
     origin: Origin | None = y.origin
     if origin is None or _is_watched(y):
         return _RangeEvoNorm.apply(y, v, gamma, beta, groups)

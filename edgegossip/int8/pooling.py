@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from edgegossip.int8 import memory
-from edgegossip.int8.functional import flat, maps_of, nchw, nhwc, place_of, quantise_maps, room
+from edgegossip.int8.functional import flat, maps, nchw, nhwc, place_of, quantise_maps, room
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
 
@@ -23,7 +23,7 @@ def pooled_size(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) 
 
 
 def _shape(x: QuantisedTensor, kernel: Pair, stride: Pair, pad: Pair, ceil_mode: bool) -> native.PoolShape:
-    batch, *size, channels = x.q.shape
+    batch, *size, channels = x.sizes
     out = [pooled_size(size[k], kernel[k], stride[k], pad[k], ceil_mode) for k in (0, 1)]
     return native.PoolShape(batch, size[0], size[1], channels, *kernel, *stride, *pad, out[0], out[1])
 
@@ -59,8 +59,7 @@ class _AveragePool(torch.autograd.Function):
     def forward(ctx: Any, x: QuantisedTensor, shape: native.PoolShape, count_padding: bool) -> Tensor:
         ctx.shape, ctx.count_padding = shape, count_padding
         out = torch.empty(shape.batch, shape.out_height, shape.out_width, shape.channels)
-        at = maps_of(x.q, x.scale, x.zero)
-        native.average_pool(shape, at, count_padding, flat(out), threads=torch.get_num_threads())
+        native.average_pool(shape, maps(x), count_padding, flat(out), threads=torch.get_num_threads())
         return nchw(out)
 
     @staticmethod

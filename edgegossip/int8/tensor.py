@@ -8,6 +8,7 @@ still works.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,16 @@ _AS_THEY_ARE = frozenset(
 )
 
 
+_LINE = 64  # bytes
+
+
+def places_in(sizes: tuple[int, ...]) -> tuple[int, int, int]:
+    """Where scales and zero points of q [*sizes] begin in a block of memory, and where it ends, in bytes."""
+    scale = -(-math.prod(sizes) // _LINE) * _LINE
+    zero = scale + -(-4 * sizes[0] // _LINE) * _LINE
+    return scale, zero, zero + 4 * sizes[0]
+
+
 class QuantisedTensor(torch.Tensor):
     """value = scale (q - zero).
 
@@ -32,21 +43,45 @@ class QuantisedTensor(torch.Tensor):
     q: Tensor
     scale: Tensor
     zero: Tensor
+    sizes: tuple[int, ...]  # of q
     origin: Any = None  # functional.Origin, where a convolution gave this and gradients may be asked for
     places: Any = None  # native.Maps of the three, once a kernel asked for them (`functional.maps`)
 
     @staticmethod
     def __new__(cls, q: Tensor, scale: Tensor, zero: Tensor) -> QuantisedTensor:
-        shape: tuple[int, ...]
-        strides: tuple[int, ...]
-        if q.dim() == 4:
-            batch, height, width, channels = q.shape
+        made = cls._of(q.shape)
+        made.q, made.scale, made.zero = q, scale, zero
+        return made
+
+    @classmethod
+    def _of(cls, sizes: tuple[int, ...]) -> QuantisedTensor:
+        shape, strides = sizes, None
+        if len(sizes) == 4:
+            batch, height, width, channels = sizes
             row = width * channels
             shape, strides = (batch, channels, height, width), (height * row, 1, row, channels)
-        else:
-            shape, strides = tuple(q.shape), tuple(q.stride())
         made: QuantisedTensor = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=torch.float32)
-        made.q, made.scale, made.zero = q, scale, zero
+        made.sizes = sizes
+        return made
+
+    @classmethod
+    def lying_in(cls, block: Tensor, sizes: tuple[int, ...]) -> QuantisedTensor:
+        """Of one piece of memory, int8 as `places_in` divides it: q, scale and zero, each from a cache line's boundary on.
+        The three are made of it once somebody asks: in a prediction mostly nobody does."""
+        made = cls._of(sizes)
+        made.block = block
+        return made
+
+    def __getattr__(self, name: str) -> Tensor:
+        """Asked for what is not there (yet)."""
+        block: Tensor | None = self.__dict__.get("block")
+        if block is None or name not in ("q", "scale", "zero"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        scale_at, zero_at, end = places_in(self.sizes)
+        self.q = block[: math.prod(self.sizes)].view(self.sizes)
+        self.scale = block[scale_at : scale_at + 4 * self.sizes[0]].view(torch.float32)
+        self.zero = block[zero_at:end].view(torch.int32)
+        made: Tensor = self.__dict__[name]
         return made
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from edgegossip import int8
-from edgegossip.int8 import QuantisedTensor, norms
+from edgegossip.int8 import QuantisedTensor, layers, norms
+from edgegossip.int8.functional import maps, quantise
 
 COSINE = 0.99
 
@@ -192,3 +193,26 @@ def test_saved_for_backward_is_int8():
     for t in saved:
         if t.data_ptr() not in parameters and t.numel() > 4:  # scales and zero points: one a sample
             assert t.dtype in (torch.int8, torch.uint8), (t.dtype, t.shape)
+
+
+@pytest.mark.parametrize("size", [3, 40])  # of both kinds of memory: the C library's and the pool's
+def test_what_a_prediction_gives_has_the_parts_that_training_gives(size):
+    """Without a backward pass the parts of an int8 tensor are made when they are asked for."""
+    torch.manual_seed(size)
+    x = quantise(torch.randn(3, 5, size, size))
+    conv, norm = layers.Conv2d(5, 8, 3, 2, 1), layers.RangeEvoNorm(8)
+
+    def made():
+        y = conv(x)
+        z = norm(y)
+        return y, z, z + z
+
+    with torch.no_grad():
+        later = made()
+    for lean, full in zip(later, made(), strict=True):
+        assert not {"q", "scale", "zero"} & set(vars(lean))
+        assert (lean.shape, lean.stride(), lean.sizes) == (full.shape, full.stride(), full.sizes)
+        assert maps(lean).q[1] == lean.q.numel() and maps(lean).scale[0] == lean.scale.data_ptr()
+        for part in ("q", "scale", "zero"):
+            assert torch.equal(getattr(lean, part), getattr(full, part))
+    assert not hasattr(later[0], "something else")
