@@ -44,6 +44,7 @@ class QuantisedTensor(torch.Tensor):
     scale: Tensor
     zero: Tensor
     sizes: tuple[int, ...]  # of q
+    block: Tensor  # of `lying_in`
     origin: Any = None  # functional.Origin, where a convolution gave this and gradients may be asked for
     places: Any = None  # native.Maps of the three, once a kernel asked for them (`functional.maps`)
 
