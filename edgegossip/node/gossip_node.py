@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,7 +153,7 @@ def train(
     workload, keeper = loaded.workload, loaded.keeper
     transport = joined.replay()
     transport.limit_frames(frame_limit(workload.layout))
-    workload, transport, clock = _paced(pace, spec, workload, transport)
+    workload, transport, clock, over = _paced(pace, spec, workload, transport)
     records = Records(spec.name, sink)
     rounds = spec.recipe.run.rounds
     driver = Driver(loaded.algorithm, loaded.view, transport, workload, sink, clock, rounds, meanwhile=records.flush)
@@ -170,6 +171,7 @@ def train(
                 _wait_for_one(spec, driver, neighbours, joined.far, sink)
                 continue
             local, done = driver.play()
+            over()
             reporter.report(local, done)
             kept = driver.take_restorable()
             if keeper is not None and kept is not None:
@@ -202,14 +204,14 @@ def _wait_for_one(spec: NodeSpec, driver: Driver, neighbours: frozenset[NodeId],
 
 def _paced(
     pace: Path | None, spec: NodeSpec, workload: Workload, transport: Transport
-) -> tuple[Workload, Transport, RoundClock]:
-    """As they are, or as a conductor wants them."""
+) -> tuple[Workload, Transport, RoundClock, Callable[[], None]]:
+    """As they are, or as a conductor wants them; and whom to tell that a round is over."""
     if pace is None:
-        return workload, transport, RoundClock()
+        return workload, transport, RoundClock(), lambda: None
     from edgegossip.node.pace import Pace, PacedTransport, PacedWorkload
 
     line = Pace(pace, spec.name)
-    return PacedWorkload(workload, line), PacedTransport(transport, line), line.rounds
+    return PacedWorkload(workload, line), PacedTransport(transport, line), line.rounds, line.over
 
 
 def _begin(spec: NodeSpec, driver: Driver, loaded: Loaded, down: frozenset[NodeId], sink: Sink) -> None:

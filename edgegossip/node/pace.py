@@ -4,8 +4,8 @@ A conductor (scale/netns/conductor.py) gives each board a turn to compute, and l
 The board's clock is not the wall's. While it computes and encodes it goes by the CPU time of this process, or by so many
 times that as the conductor says; while it waits for its turn it stands still; when it meets the others before they send,
 it is put on to the latest of them, which is time spent waiting; from then until the round is over, while bytes cross the
-network, it goes by the wall, or by a fraction of it if the conductor has slowed the network down by as much. So a
-round's parts are what they would be on a board with a core of its own.
+network, it goes by the wall, or by a fraction of it if the conductor has slowed the network down by as much. Then, while
+the board puts the round down, CPU time counts again. So a round's parts are what they would be on a board with a core of its own.
 
 Frames of an update leave together once everybody has one: that suits algorithms that go by rounds.
 """
@@ -131,6 +131,10 @@ class Pace:
         """From now on messages are made."""
         if self._holds and self._computed:
             self.clock.by_cpu(self._handling)
+
+    def over(self) -> None:
+        """The round is. Putting it down is the processor's work again, which others on this machine have, too, just then."""
+        self.clock.by_cpu(self._handling)
 
     def leave(self) -> None:
         """Give up the turn with nothing to send."""

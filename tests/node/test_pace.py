@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,27 @@ def test_an_update_and_what_is_done_with_messages_count_as_the_boards_would_take
         slower = 50e9 / statistics.mean(seen) if seen else 1.0
         assert updated == pytest.approx(slower * took[round], rel=0.15), round
         assert handled == 0
+
+
+def test_what_follows_an_exchange_is_not_charged_with_what_others_do_then(tmp_path: Path) -> None:
+    """A round is put down on the CPU's clock: boards that share this machine's cores all do it at the same moment."""
+    with Conductor(tmp_path / "pace", 1, 1, Wire(), Played(1.0, 2.0)):
+        pace = Pace(tmp_path / "pace", "b")
+        pace.turn(0)
+        pace.computed()
+        with pace.rounds.span("wait"):
+            pace.meet()
+            before = pace.clock.now_ns()
+            time.sleep(0.05)
+            assert pace.clock.now_ns() - before >= 45_000_000  # by the wall
+        pace.over()
+        before, cpu = pace.clock.now_ns(), time.process_time_ns()
+        time.sleep(0.2)
+        sum(range(300_000))
+        charged, used = pace.clock.now_ns() - before, time.process_time_ns() - cpu
+        assert charged == pytest.approx(2 * used, rel=0.2) and charged < 150_000_000
+        pace.turn(-1)
+        pace.leave()
 
 
 def test_a_board_that_dies_is_not_waited_for(tmp_path: Path) -> None:
