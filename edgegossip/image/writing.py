@@ -13,6 +13,7 @@ import queue
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -99,8 +100,9 @@ def write(source: Source, descriptor: int, expected: str, progress: Progress) ->
     """All but the first bytes, a sync, the first bytes, a sync. Returns the image's SHA-256. Raises OSError and DataError."""
     total, at, first = hashlib.sha256(), 0, b""
     os.pwrite(descriptor, bytes(_LAST), 0)
-    with _Syncs(descriptor) as syncs:
-        for data in _ahead(source, total.update):
+    with _Syncs(descriptor) as syncs, _Beside(total.update) as hashing:
+        for data in _ahead(source):
+            hashing.take(data)
             if at == 0:
                 first, rest = data[:_LAST], memoryview(data)[_LAST:]
                 _write_all(descriptor, rest, _LAST)
@@ -117,6 +119,27 @@ def write(source: Source, descriptor: int, expected: str, progress: Progress) ->
     _write_all(descriptor, memoryview(first), 0)
     os.fsync(descriptor)
     return total.hexdigest()
+
+
+class _Beside:
+    """Gives pieces to `work` in their order on a thread of its own, no more than _AHEAD of them behind."""
+
+    def __init__(self, work: Callable[[bytes], object]) -> None:
+        self._work, self._line = work, ThreadPoolExecutor(1, "hash")
+        self._under_way: deque[Future[object]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._line.shutdown(wait=True)
+
+    def take(self, data: bytes) -> None:
+        if len(self._under_way) >= _AHEAD:
+            self._under_way.popleft().result()
+        self._under_way.append(self._line.submit(self._work, data))
 
 
 class _Syncs:
@@ -195,8 +218,8 @@ def _write_all(descriptor: int, data: memoryview, at: int) -> None:
         data, at = data[count:], at + count
 
 
-def _ahead(source: Source, also: Callable[[bytes], object]) -> Iterator[bytes]:
-    """The chunks, read, unpacked and given to `also` by a thread of its own, some before they are asked for."""
+def _ahead(source: Source) -> Iterator[bytes]:
+    """The chunks, read and unpacked by a thread of its own, some before they are asked for."""
     line: queue.Queue[bytes | BaseException | None] = queue.Queue(_AHEAD)
     over = threading.Event()
 
@@ -209,7 +232,6 @@ def _ahead(source: Source, also: Callable[[bytes], object]) -> Iterator[bytes]:
     def fill() -> None:
         try:
             for data in source.chunks():
-                also(data)
                 put(data)
                 if over.is_set():
                     return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from edgegossip import recipe as recipes
@@ -28,10 +30,10 @@ class Records:
 
     def __init__(self, name: NodeId, sink: Sink) -> None:
         self._name, self._sink = name, sink
-        self._pending: tuple[Round, dict[str, Value]] | None = None
+        self._pending: tuple[Round, Callable[[], dict[str, Value]]] | None = None
 
-    def add(self, round: Round, values: dict[str, Value], round_s: float) -> None:
-        """`round_s`: what the round took, and so the next one may take."""
+    def add(self, round: Round, values: Callable[[], dict[str, Value]], round_s: float) -> None:
+        """`values`: puts them together when the time has come. `round_s`: what the round took, and so the next one may take."""
         self.flush()
         self._pending = round, values
         if round_s >= PROMPT_S:
@@ -40,7 +42,8 @@ class Records:
     def flush(self) -> None:
         pending, self._pending = self._pending, None
         if pending is not None:
-            self._sink.metrics(self._name, *pending)
+            round, values = pending
+            self._sink.metrics(self._name, round, values())
 
 
 class Reporter:
@@ -72,23 +75,26 @@ class Reporter:
             **self._evaluate(done.round),
         }
         if self._keeper is not None:
-            self._keeper.ready()
+            with self._clock.span("wait"):  # for the disk
+                self._keeper.ready()
         last = self._driver.round >= self._spec.recipe.run.rounds
         if last:
             self._driver.drain(LEAVE_S)
         values |= self._driver.traffic.take(None if last else time.monotonic())
-        values |= self._meters(due=last)
         times = self._clock.finish_round()
-        values |= times.metrics(done.round)
-        self._records.add(done.round, values, times.round_s)
+        self._records.add(
+            done.round,
+            lambda: values | self._meters(due=last) | times.metrics(done.round),
+            math.inf if last else times.round_s,
+        )
 
     def last(self) -> Metrics:
         """The final evaluation. A board that came so late that it took over the final model has only this to report."""
         if self._final is None:
             values = self._evaluate(self._driver.round - 1)
             times = self._clock.finish_round()
-            values |= self._driver.traffic.take() | self._meters() | times.metrics()
-            self._records.add(self._driver.round - 1, values, times.round_s)
+            values |= self._driver.traffic.take()
+            self._records.add(self._driver.round - 1, lambda: values | self._meters() | times.metrics(), math.inf)
         assert self._final is not None
         return self._final
 

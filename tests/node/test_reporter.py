@@ -13,13 +13,13 @@ def steps(sink: ListSink) -> list[int]:
 def test_the_record_of_a_short_round_waits_for_a_better_moment_and_is_never_lost() -> None:
     sink = ListSink()
     records = Records("a", sink)
-    records.add(0, {"train/loss": 1.0}, PROMPT_S / 2)
+    records.add(0, lambda: {"train/loss": 1.0}, PROMPT_S / 2)
     assert steps(sink) == []
     records.flush()
     records.flush()
     assert steps(sink) == [0]
-    records.add(1, {}, PROMPT_S / 2)
-    records.add(2, {}, PROMPT_S / 2)  # nobody had a moment
+    records.add(1, dict, PROMPT_S / 2)
+    records.add(2, dict, PROMPT_S / 2)  # nobody had a moment
     assert steps(sink) == [0, 1]
-    records.add(3, {}, PROMPT_S)
+    records.add(3, dict, PROMPT_S)
     assert steps(sink) == [0, 1, 2, 3]
