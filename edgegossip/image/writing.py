@@ -100,9 +100,10 @@ def write(source: Source, descriptor: int, expected: str, progress: Progress) ->
     """All but the first bytes, a sync, the first bytes, a sync. Returns the image's SHA-256. Raises OSError and DataError."""
     total, at, first = hashlib.sha256(), 0, b""
     os.pwrite(descriptor, bytes(_LAST), 0)
-    with _Syncs(descriptor) as syncs, _Beside(total.update) as hashing:
+    with _Line("sync", 1) as syncing, _Line("hash", _AHEAD) as hashing:
+        syncs = _Syncs(descriptor, syncing)
         for data in _ahead(source):
-            hashing.take(data)
+            hashing.do(total.update, data)
             if at == 0:
                 first, rest = data[:_LAST], memoryview(data)[_LAST:]
                 _write_all(descriptor, rest, _LAST)
@@ -121,11 +122,12 @@ def write(source: Source, descriptor: int, expected: str, progress: Progress) ->
     return total.hexdigest()
 
 
-class _Beside:
-    """Gives pieces to `work` in their order on a thread of its own, no more than _AHEAD of them behind."""
+class _Line:
+    """Does things in their order on a thread of its own, no more than `ahead` of them behind. What one of them raises comes up
+    here, with a later one or at the end."""
 
-    def __init__(self, work: Callable[[bytes], object]) -> None:
-        self._work, self._line = work, ThreadPoolExecutor(1, "hash")
+    def __init__(self, name: str, ahead: int) -> None:
+        self._thread, self._ahead = ThreadPoolExecutor(1, name), ahead
         self._under_way: deque[Future[object]] = deque()
 
     def __enter__(self) -> Self:
@@ -134,43 +136,32 @@ class _Beside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._line.shutdown(wait=True)
+        self._thread.shutdown(wait=True)
+        if error is None:
+            self._wait_for_all_but(0)
 
-    def take(self, data: bytes) -> None:
-        if len(self._under_way) >= _AHEAD:
+    def do(self, work: Callable[..., object], *given: object) -> None:
+        self._wait_for_all_but(self._ahead - 1)
+        self._under_way.append(self._thread.submit(work, *given))
+
+    def _wait_for_all_but(self, count: int) -> None:
+        while len(self._under_way) > count:
             self._under_way.popleft().result()
-        self._under_way.append(self._line.submit(self._work, data))
 
 
 class _Syncs:
-    """What was written goes to the medium meanwhile: a thread waits for a stretch while the next one is written. Without that
-    progress would be that of memory, and Ctrl-C would wait for minutes."""
+    """What was written goes to the medium meanwhile, stretch by stretch: `line` waits for one while the next is written. Without
+    that progress would be that of memory, and Ctrl-C would wait for minutes."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor, self._begin, self._unsynced = descriptor, 0, 0
-        self._line = ThreadPoolExecutor(1, "sync")
-        self._under_way: Future[None] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._line.shutdown(wait=True)
-        if self._under_way is not None and error is None:
-            self._under_way.result()
+    def __init__(self, descriptor: int, line: _Line) -> None:
+        self._descriptor, self._line, self._begin, self._unsynced = descriptor, line, 0, 0
 
     def written(self, count: int) -> None:
         """So many bytes more. Raises OSError for what the medium did not take before."""
         self._unsynced += count
-        if self._unsynced < _SYNC_EVERY:
-            return
-        if self._under_way is not None:
-            self._under_way.result()
-        at, count = self._begin, self._unsynced
-        self._begin, self._unsynced = at + count, 0
-        self._under_way = self._line.submit(_write_back, self._descriptor, at, count)
+        if self._unsynced >= _SYNC_EVERY:
+            self._line.do(_write_back, self._descriptor, self._begin, self._unsynced)
+            self._begin, self._unsynced = self._begin + self._unsynced, 0
 
 
 def _write_back(descriptor: int, at: int, count: int) -> None:
