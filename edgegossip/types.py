@@ -5,7 +5,8 @@ Nothing here imports more than numpy, so the pure core and the command line can 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -82,6 +83,7 @@ class LocalUpdate:
     loss: float  # mean training loss over the examples seen
     examples: int  # examples seen
     steps: int  # optimiser steps taken
+    stages_s: Mapping[str, float] = field(default_factory=dict)  # wall seconds by profiling.records.STAGES, where measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ from edgegossip.profiling.sinks import PipeSink
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.recipe import Recipe
 from edgegossip.training import build_workload
-from edgegossip.training.base import stages_of
+from edgegossip.training.base import stage_metrics
+from edgegossip.types import LocalUpdate
 
 Meters = Callable[[], Mapping[str, Any]]
 LIMIT = 0.01  # what profiling may cost
@@ -56,7 +57,7 @@ class _Round:
     codec: Any = None
     state: Any = None
 
-    def play(self, span: Callable[[str], Any]) -> None:
+    def play(self, span: Callable[[str], Any]) -> LocalUpdate:
         with span("compute"):
             update = self.workload.local_update(self.x, 0)
         with span("encode"):
@@ -69,6 +70,7 @@ class _Round:
                 pass
             with span("decode"):
                 self.codec.decode(body, self.layout)
+        return update
 
 
 class _Profiler:
@@ -80,8 +82,8 @@ class _Profiler:
         self._fd = os.open(folder / "metrics.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._sink = PipeSink(self._fd)
 
-    def end(self, step: int, workload: Any) -> None:
-        values: dict[str, Any] = {**stages_of(workload), **self._meters()}
+    def end(self, step: int, update: LocalUpdate) -> None:
+        values: dict[str, Any] = {**stage_metrics(update.stages_s), **self._meters()}
         values |= self.clock.finish_round().metrics(step)
         self._sink.metrics("board", step, values)
 
@@ -124,15 +126,15 @@ def _measure(board: _Round, profiler: _Profiler, rounds: int) -> tuple[list[floa
     try:
         for step in range(rounds):
             start = process_time()
-            board.play(profiler.clock.span)
-            profiler.end(step, board.workload)
+            update = board.play(profiler.clock.span)
+            profiler.end(step, update)
             with_s.append(process_time() - start)
             start = process_time()
             board.play(nullcontext)
             without_s.append(process_time() - start)
             start = process_time()
             _spans(profiler.clock.span)
-            profiler.end(step, board.workload)
+            profiler.end(step, update)
             own_s.append(process_time() - start)
     finally:
         if was_enabled:

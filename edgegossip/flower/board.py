@@ -19,7 +19,7 @@ from edgegossip.flower.payload import STYPE, Channel, frame_bytes, frame_content
 from edgegossip.frame import Aux, Kind
 from edgegossip.profiling.records import Value
 from edgegossip.profiling.spans import RoundClock
-from edgegossip.training.base import Workload, stages_of
+from edgegossip.training.base import Workload, stage_metrics
 from edgegossip.types import LocalUpdate, NodeId, Round, Vec
 
 
@@ -133,7 +133,7 @@ class Board:
             update = self.workload.local_update(x, self.round)
         with clock.span("encode"):
             array = self._pack(update, aux)
-            self._report |= stages_of(self.workload)
+            self._report |= stage_metrics(update.stages_s)
             self._answered = _Answered(self.round, zlib.crc32(x.data), array, dict(self._report))
         return frame_content(array)
 

@@ -21,7 +21,7 @@ the new one. (4) A round with lr = 0 leaves m as it is, and so does one with an 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -147,7 +147,7 @@ class WithMomentum:
             return local
         with np.errstate(over="ignore", invalid="ignore"):  # the inner `step` says what is not finite
             delta = self._delta(s, local)
-        return LocalUpdate(delta, local.lr, local.loss, local.examples, local.steps)
+        return replace(local, delta=delta)
 
     def _delta(self, s: State, local: LocalUpdate) -> Vec:
         """The step, float32[n]. -lr times g stays delta itself, so nothing is divided by a small lr and multiplied again."""

@@ -149,19 +149,20 @@ class Driver:
     def play(self) -> tuple[LocalUpdate, RoundDone]:
         """One round, from training to the mixed model."""
         self._done = None
-        local, round = self._train(), self.round
+        local = self._train()
         with self._span("encode"):
+            round = self.round
             self._state, actions = self._algorithm.step(self._state, local)
             self._perform(actions)
         return local, self._done or self._exchange(round)
 
     def _exchange(self, round: Round) -> RoundDone:
         """Take in events until the round is done."""
-        began = self._now()
-        announce_at = began + ANNOUNCE_S
-        with self._span("transmit" if self._traffic.in_flight else "wait"):
-            self._meanwhile()
         with self._span("wait"):
+            began = self._now()
+            announce_at = began + ANNOUNCE_S
+            with self._span("transmit" if self._traffic.in_flight else "wait"):
+                self._meanwhile()
             while self._done is None:
                 now = self._now()
                 if now >= announce_at:

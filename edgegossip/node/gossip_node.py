@@ -175,7 +175,8 @@ def train(
             reporter.report(local, done)
             kept = driver.take_restorable()
             if keeper is not None and kept is not None:
-                keeper.offer(kept, loaded.algorithm.round(kept))
+                with clock.span("wait"):  # for the disk, and for what is kept while it writes
+                    keeper.offer(kept, loaded.algorithm.round(kept))
         metrics = reporter.last()
         patience_s = LEAVE_S
     finally:

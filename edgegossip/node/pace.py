@@ -16,6 +16,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,7 @@ class PacedWorkload:
         self._pace.turn(round)
         local = self._workload.local_update(x, round)
         self._pace.computed()
-        return local
+        return replace(local, stages_s={})  # they are of this processor
 
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics:
         self._pace.turn(-1)

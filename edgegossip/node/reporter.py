@@ -14,7 +14,7 @@ from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
-from edgegossip.training.base import Workload, stages_of
+from edgegossip.training.base import Workload, stage_metrics
 from edgegossip.types import LocalUpdate, Metrics, NodeId, Round
 
 if TYPE_CHECKING:
@@ -65,26 +65,18 @@ class Reporter:
         self._final: Metrics | None = None  # of the last round, over the whole test set
 
     def report(self, local: LocalUpdate, done: RoundDone) -> None:
-        values: dict[str, Value] = {
-            "train/loss": local.loss,
-            "train/lr": local.lr,
-            "train/examples": local.examples,
-            "codec/relative_error": done.relative_error,
-            "gossip/consensus_distance": done.consensus_distance,
-            **stages_of(self._workload),
-            **self._evaluate(done.round),
-        }
+        last = self._driver.round >= self._spec.recipe.run.rounds
+        values, stages_s = _values(local, done) | self._evaluate(done.round), local.stages_s
         if self._keeper is not None:
             with self._clock.span("wait"):  # for the disk
                 self._keeper.ready()
-        last = self._driver.round >= self._spec.recipe.run.rounds
         if last:
             self._driver.drain(LEAVE_S)
         values |= self._driver.traffic.take(None if last else time.monotonic())
         times = self._clock.finish_round()
         self._records.add(
             done.round,
-            lambda: values | self._meters(due=last) | times.metrics(done.round),
+            lambda: values | stage_metrics(stages_s) | self._meters(due=last) | times.metrics(done.round),
             math.inf if last else times.round_s,
         )
 
@@ -108,3 +100,13 @@ class Reporter:
         if last:
             self._final = metrics
         return {"eval/loss": metrics.loss, "eval/accuracy": metrics.accuracy}
+
+
+def _values(local: LocalUpdate, done: RoundDone) -> dict[str, Value]:
+    return {
+        "train/loss": local.loss,
+        "train/lr": local.lr,
+        "train/examples": local.examples,
+        "codec/relative_error": done.relative_error,
+        "gossip/consensus_distance": done.consensus_distance,
+    }

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from edgegossip.profiling.records import PARTS, SPANS
+from edgegossip.quick import quick
 from edgegossip.types import LocalError, Round
 
 NS_PER_S = 1_000_000_000
@@ -30,6 +31,7 @@ def _known(part: str) -> str:
     return part
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class RoundTimes:
     """One finished round. `sum(parts_ns.values()) == round_ns` always holds."""
@@ -38,7 +40,12 @@ class RoundTimes:
     round_ns: int  # wall nanoseconds from the last finish_round (or the clock's start) to this one
     cpu_ns: int  # CPU nanoseconds of the whole process, all threads, in the same interval
     cpu_parts_ns: Mapping[str, int] = field(default_factory=dict)  # the same part by part
-    spans_ns: Sequence[tuple[str, int]] = ()  # the stretches of the round in their order: part, wall nanoseconds
+    log: Sequence[tuple[Span, int]] = ()  # the stretches of the round in their order, wall nanoseconds
+
+    @property
+    def spans_ns(self) -> list[tuple[str, int]]:
+        """The stretches of the round in their order: part, wall nanoseconds."""
+        return [(span.part, ns) for span, ns in self.log]
 
     @property
     def parts_s(self) -> dict[str, float]:
@@ -91,7 +98,7 @@ class Span:
 
     def __init__(self, clock: RoundClock, part: str) -> None:
         self._clock = clock
-        self._part = _known(part)
+        self._part = part if part in PARTS else _known(part)
         self._own_ns = 0
         self._cpu_ns = 0
 
@@ -177,10 +184,11 @@ class RoundClock:
         cpu_ns = self._cpu_last_ns
         for span in self._stack:
             self._bank(span)
-        whole = len(self._log) <= _LOGGED  # of a round that was cut off nothing is told, rather than its beginning
-        spans_ns = tuple((span.part, ns) for span, ns in self._log) if whole else ()
+        log = self._log if len(self._log) <= _LOGGED else ()  # of a round that was cut off nothing is told
+        if log and len(self._stack) > 1:  # spans that go on may have another part by then
+            log = [(Span(self, span.part), ns) for span, ns in log]
         times = RoundTimes(
-            self._parts_ns, sum(self._parts_ns.values()), cpu_ns - self._cpu_start_ns, self._cpu_parts_ns, spans_ns
+            self._parts_ns, sum(self._parts_ns.values()), cpu_ns - self._cpu_start_ns, self._cpu_parts_ns, log
         )
         self._log = []
         self._parts_ns = dict.fromkeys(PARTS, 0)

@@ -36,17 +36,9 @@ class Workload(Protocol):
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None: ...
 
 
-class Staged(Protocol):
-    """What a workload may tell beside: the stages of its last `local_update`."""
-
-    def stages(self) -> Mapping[str, float]:
-        """Wall seconds by stage, of records.STAGES; together no more than the update took."""
-
-
-def stages_of(workload: object) -> dict[str, float]:
-    """The stages of a workload's last update as metrics, time/forward_s and so on; none where it does not tell."""
-    stages = getattr(workload, "stages", None)
-    return {f"time/{stage}_s": seconds for stage, seconds in stages().items()} if callable(stages) else {}
+def stage_metrics(stages_s: Mapping[str, float]) -> dict[str, float]:
+    """LocalUpdate.stages_s as metrics: time/forward_s and so on."""
+    return {f"time/{stage}_s": seconds for stage, seconds in stages_s.items()}
 
 
 def size_mb(layout: Layout) -> float:

@@ -212,11 +212,8 @@ class TorchWorkload:
             loss=float(np.mean(losses)),
             examples=steps * self._sampler.batch_size,
             steps=steps,
+            stages_s={stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)},
         )
-
-    def stages(self) -> Mapping[str, float]:
-        """See `base.Staged`: forward (with the loss), backward, and the optimiser's step."""
-        return {stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)}
 
     def _step(self, step: int, round: Round, lr: float) -> float:
         """One optimiser step on the flat model; its loss before the step."""
