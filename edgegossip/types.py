@@ -83,7 +83,9 @@ class LocalUpdate:
     loss: float  # mean training loss over the examples seen
     examples: int  # examples seen
     steps: int  # optimiser steps taken
-    stages_s: Mapping[str, float] = field(default_factory=dict)  # wall seconds by profiling.records.STAGES, where measured
+    stages_s: Mapping[str, float] = field(
+        default_factory=dict
+    )  # wall seconds by profiling.records.STAGES, where measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,13 @@ DEFAULT = "default"  # rate of every codec that is not named
 SOURCES = ("published:", "derived:", "measured:", "assumed:")
 MAX_BOARDS = 64
 
+SHORT_STEP_S = (
+    0.05  # of a step that a profile says takes less, Python and torch's own work are a share that no profile has
+)
+SHORT_STEP = (
+    "so short a step is mostly Python's and torch's own work, which no profile has: it takes a real board longer"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:

@@ -260,6 +260,7 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
         "limit": asdict(limit_of(case, up, down, seconds)),
         "faster_codec": {**asdict(faster[0]), "settings": list(faster[0].settings(recipe))} if faster else None,
         "codecs": [asdict(rival) for rival in rivals],
+        "step_s": max(p.compute_s for p in parts[: len(case.boards)]) / recipe.training.local_steps,
         "kinds": _kinds(case, parts, memory),
         "fits": all(memory <= board.memory_bytes for board in case.boards),
     }

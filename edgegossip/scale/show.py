@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgegossip.report.units import bytes_text, seconds_text
+from edgegossip.scale.devices import SHORT_STEP, SHORT_STEP_S
 
 _COLUMNS = (
     ("compute", "compute_s"),
@@ -33,6 +34,7 @@ def plan_text(plan: Mapping[str, Any]) -> str:
         "",
         _limit(plan),
         *_memory(plan["kinds"]),
+        *_short(plan["step_s"]),
         _faster(plan),
     ]
     return "\n".join(lines)
@@ -67,6 +69,10 @@ def _limit(plan: Mapping[str, Any]) -> str:
         return "limited by the link's latency: no faster board and no faster link would shorten a round by a hundredth"
     name = f"the {what}" if "link" in what else f"computing on {what}"
     return f"limited by {name}: twice as fast, a round would be {saves:.0%} shorter"
+
+
+def _short(step_s: float) -> list[str]:
+    return [f"a step takes {1000 * step_s:.2g} ms by the profile; {SHORT_STEP}"] if step_s < SHORT_STEP_S else []
 
 
 def _memory(kinds: list[Mapping[str, Any]]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from edgegossip.report.table import aligned
 from edgegossip.report.units import UNKNOWN, bytes_text, printable
+from edgegossip.scale.devices import SHORT_STEP, SHORT_STEP_S
 
 Row = Mapping[str, Any]
 
@@ -43,6 +44,8 @@ def notes(rows: Sequence[Row], epoch: str) -> list[str]:
         said.append(
             "netns: real processes; Cp and En are CPU seconds of each board, Tx, De and wait of the wall on the shaped network"
         )
+    if short := [r["step_s"] for r in rows if r.get("step_s") and r["step_s"] < SHORT_STEP_S]:
+        said.append(f"boards' steps take {1000 * min(short):.2g} ms by their profile; {SHORT_STEP}")
     if free := [
         f"{r['scheme']} on {r['devices']}" for r in rows if (r.get("exchange") or {}).get("rate_share", 0) > _FREE
     ]:

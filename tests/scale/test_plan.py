@@ -9,6 +9,7 @@ import pytest
 from edgegossip import recipe as recipes
 from edgegossip.profiling.lines import MetricsRecord
 from edgegossip.scale import cells, measure, schemes, table
+from edgegossip.scale.devices import SHORT_STEP, SHORT_STEP_S
 from edgegossip.scale.netns.rates import parse_rate, rate_text
 from edgegossip.types import ConfigError
 
@@ -178,6 +179,12 @@ def test_a_link_that_carries_more_than_its_rate_is_named() -> None:
     row = {"scheme": "co3", "devices": 2, "on": "netns", "exchange": {"rate_share": 1.42}}
     said = table.notes([row, row | {"devices": 4, "exchange": {"rate_share": 0.99}}], "")
     assert any(s.endswith("so Tx is too short: co3 on 2") for s in said)
+
+
+def test_steps_that_are_too_short_for_a_profile_are_named() -> None:
+    row = {"scheme": "co3", "devices": 2, "on": "netns", "step_s": SHORT_STEP_S / 10}
+    assert sum(SHORT_STEP in s for s in table.notes([row, row], "")) == 1
+    assert not any(SHORT_STEP in s for s in table.notes([row | {"step_s": SHORT_STEP_S}, row | {"step_s": None}], ""))
 
 
 def test_a_cell_in_which_the_machine_was_busy_makes_no_scheme_better() -> None:

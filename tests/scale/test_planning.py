@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
 from edgegossip.scale import devices, frames
-from edgegossip.scale.devices import FleetProfile, LinkProfile, load_fleet
+from edgegossip.scale.devices import SHORT_STEP, SHORT_STEP_S, FleetProfile, LinkProfile, load_fleet
 from edgegossip.scale.plan import plan
 from edgegossip.scale.show import plan_text
 from edgegossip.training import layout_of
@@ -52,6 +52,8 @@ def test_two_kinds_of_boards_that_are_equally_slow_limit_a_round_together(gossip
     document = plan(gossip, FleetProfile("f", "f", boards, LinkProfile(latency_s=0.0)))
     assert document["limit"]["what"] == "all boards" and document["limit"]["saves"] > 0.3
     assert "limited by computing on all boards" in plan_text(document)
+    assert SHORT_STEP not in plan_text(document | {"step_s": SHORT_STEP_S})
+    assert SHORT_STEP in plan_text(document | {"step_s": SHORT_STEP_S / 2})
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,8 @@ class Model:
             }
         )
         row |= {"accuracy": None, "loss": update.local.loss, "counted_rounds": 0, "modelled": True}
+        if update.flops:  # by profiles
+            row["step_s"] = max(p.compute_s for p in parts) / cell.recipe.training.local_steps
         marks = [_marks(name, p) for name, p in zip(default_members(cell.devices), parts, strict=False)]
         return {"row": row, "curve": [], "marks": marks, "links": {}}
 

@@ -85,6 +85,8 @@ def run_cell(
             raise RunError(f"lost {len(lost)} of {cell.devices} boards, first {name}: {why}")
         result = _result(cell, folder, conductor.score, cores)
         result["row"] |= {"slower": played.slower, "played": asdict(played)}
+        if played.update_s is not None:
+            result["row"]["step_s"] = played.update_s / cell.recipe.training.local_steps
         return result
     finally:
         folder.close()
