@@ -32,7 +32,7 @@ def main(folders: Sequence[str]) -> None:
     for folder in folders:
         print(folder)
         by_node: dict[str, list[MetricsRecord]] = {}
-        for record in read_run(Path(folder)).metrics:
+        for record in read_run(Path(folder)).metrics():
             if record.number("time/round_s") and record.number("eval/loss") is None:
                 by_node.setdefault(record.node, []).append(record)
         for node in sorted(by_node):
