@@ -66,6 +66,50 @@ print("done")
     assert python(lines) == ["done"]
 
 
+BESIDE_TORCH = """
+import ctypes, torch
+torch.set_num_threads(2)
+some = torch.randn(1 << 20)
+shared = hasattr(ctypes.CDLL(None), "GOMP_parallel")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_beside_torch_its_threads_compute_and_no_others():
+    """Both wait for work by spinning: more threads than cores would hold one another up."""
+    lines = """
+some.add_(1)
+before = tasks()
+assert codes(2) == one and codes(2) == one
+some.add_(1)
+other = threading.Thread(target=lambda: [codes(2) for _ in range(20)])
+other.start()
+other.join()
+kept, until = 0 if shared else 1, time.monotonic() + 20
+while len(tasks() - before) > kept and time.monotonic() < until:  # those of a caller that is gone end after it
+    time.sleep(0.01)
+assert len(tasks() - before) == kept, (shared, before, tasks())
+"""
+    python(BESIDE_TORCH + lines)
+
+
+@pytest.mark.parametrize("used", ["some.add_(1)", "codes(2)", "some.add_(1); codes(2)", "pass"])
+def test_a_child_does_not_wait_for_threads_of_its_parent_torch(used):
+    lines = f"""
+{used}
+child = os.fork()
+if child == 0:
+    grandchild = os.fork() if codes(2) == one else -1
+    if grandchild == 0:
+        os._exit(0 if codes(3) == one else 1)
+    os._exit(0 if grandchild > 0 and os.waitpid(grandchild, 0)[1] == 0 else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert codes(2) == one
+print("done")
+"""
+    assert python(BESIDE_TORCH + lines) == ["done"]
+
+
 def test_the_process_ends_while_threads_compute():
     lines = """
 def go_on():

@@ -27,7 +27,8 @@ void parallel_for(int64_t count, int threads, const Task& task) {
         }
     };
     if (threads > 1 && count > 1)
-        work_together([](const void* with) { (*static_cast<decltype(&work)>(with))(); }, &work, int(count < threads ? count : threads) - 1);
+        work_together([](const void* with) { (*static_cast<decltype(&work)>(with))(); }, &work,
+                      int(count < threads ? count : threads) - 1, threads);
     else
         work();
     if (error) std::rethrow_exception(error);

@@ -1,5 +1,6 @@
 #include "../thread_team.hpp"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -140,14 +141,66 @@ private:
     const void* with_ = nullptr;
 };
 
+// The entry of GNU's OpenMP for code that a compiler has made of "#pragma omp parallel". The threads are the calling thread's own
+// team, which lives as long as it and is the one that torch's operators on this thread have. A team of another size would have to
+// be made anew each time, hence always all of them.
+class OpenMp {
+public:
+    // Whether it is there. torch loads it for everybody to see; it may come later than we do.
+    bool run(void (*work)(const void*), const void* with, int threads) {
+        if (forked_) return false;
+        Parallel parallel = parallel_.load(std::memory_order_relaxed);
+        if (parallel == nullptr) parallel = find();
+        if (parallel == nullptr) return false;
+        Call call{work, with};
+        parallel(
+            [](void* one) {
+                const DefaultFloatEnv env;
+                const Call& call = *static_cast<const Call*>(one);
+                call.work(call.with);
+            },
+            &call, unsigned(threads), 0);
+        return true;
+    }
+
+    // A child has its parent's teams without their threads, and would wait for them. Nobody can tell whether there are any.
+    void before_fork() { find(); }
+    void in_child() { forked_ = parallel_.load(std::memory_order_relaxed) != nullptr; }
+
+private:
+    using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+
+    Parallel find() {
+        const auto parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+        parallel_.store(parallel, std::memory_order_relaxed);
+        return parallel;
+    }
+
+    struct Call {
+        void (*work)(const void*);
+        const void* with;
+    };
+    std::atomic<Parallel> parallel_{nullptr};
+    bool forked_ = false;
+};
+
+OpenMp openmp;
+
 // Never destroyed: its threads are there until the process is gone, also while static objects end.
 alignas(Team) unsigned char room[sizeof(Team)];
 
 void make_team() { new (room) Team; }
 
+void before_fork() { openmp.before_fork(); }
+
+void in_child() {
+    make_team();  // the child has one thread, and locks in whatever state they were
+    openmp.in_child();
+}
+
 Team* first_team() {
     make_team();
-    pthread_atfork(nullptr, nullptr, make_team);  // the child has one thread, and locks in whatever state they were
+    pthread_atfork(before_fork, nullptr, in_child);
     return std::launder(reinterpret_cast<Team*>(room));
 }
 
@@ -155,6 +208,8 @@ Team* const team = first_team();  // before there are threads that could fork
 
 }  // namespace
 
-void work_together(void (*work)(const void*), const void* with, int helpers) { team->run(work, with, helpers); }
+void work_together(void (*work)(const void*), const void* with, int helpers, int threads) {
+    if (!openmp.run(work, with, threads)) team->run(work, with, helpers);
+}
 
 }  // namespace edgegossip
