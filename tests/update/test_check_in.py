@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
-import socket
-import ssl
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,97 +17,15 @@ pytest.importorskip("cryptography", reason="makes the identities")
 
 from edgegossip.fleet import making, releases
 from edgegossip.fleet.release_site import examine
-from edgegossip.fleet.serve import Server, open_desk
 from edgegossip.fleet.status import status, table
 from edgegossip.fleet.store import Fleet
-from edgegossip.fleet.strangers import HANDSHAKE_S, MAX_OF_ONE, MAX_STRANGERS, Strangers
-from edgegossip.launch.admission import coordinator_of
-from edgegossip.mesh.security import tls
 from edgegossip.mesh.security.identity import Identity
 from edgegossip.types import ConfigError, PeerError
 from edgegossip.update import agent
 from edgegossip.update.bundle import parse_manifest
 from edgegossip.update.client import Client
 from edgegossip.update.order import Order
-from tests.update.support import site_of
-
-LOCK = "# no packages\n"
-PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
-
-
-class Place:
-    """A fleet whose machine serves, and a board of it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.fleet = Fleet.create(folder / "fleet", "home", 20).add_all(("pi-01", "pi-02"), "board", 20)
-        self.said: list[str] = []
-        self.folder, self.board = folder, folder / "board"
-        self.server = Server(
-            open_desk(self.fleet.folder, coordinator_of(self.fleet.folder), self.said.append), "127.0.0.1:0"
-        )
-        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
-        shutil.copytree(self.fleet.folder / "boards/pi-01", self.board / "kit")
-        self.home, self.kit = self.board / "opt", self.board / "kit"
-        site = self.home / "releases/factory/site"
-        (site / "edgegossip").mkdir(parents=True)
-        (site / "edgegossip/__init__.py").write_text('__version__ = "1"\n')
-        (site / "packages.lock").write_text(LOCK)
-        (site / "dependency.py").write_text("works = True\n")
-        (self.home / "current").symlink_to("releases/factory")
-        self.names(self.server.address)
-
-    def names(self, where: str) -> None:
-        (self.kit / "board.json").write_text(json.dumps({"name": "pi-01", "check_in": where}))
-
-    def identity(self, name: str = "pi-01") -> Identity:
-        return Identity.load(self.fleet.folder / "boards" / name)
-
-    def check_in(self, machine: Machine | None = None) -> Machine:
-        machine = machine or Machine()
-        module = (self.home / "current/site/edgegossip/__init__.py").resolve()
-        agent.check_in(machine, agent.Places(self.kit, self.home, str(module)), machine.said.append)
-        return machine
-
-    def push(
-        self, version: str, *boards: str, machine: str = "", python: str = PYTHON, lock: str = LOCK, **files: bytes
-    ) -> None:
-        """A release of our package, with `files` one with packages."""
-        site = site_of(self.folder / f"site-{version}", version, files, lock=lock)
-        found = replace(examine(site), machine=machine or platform.machine(), python=python)
-        out = self.folder / f"{version}.bundle"
-        releases.build(self.fleet, found, out)
-        releases.push(self.fleet, out, boards)
-
-
-class Machine:
-    """A board's clock and services, as the test wants them."""
-
-    def __init__(self, behind_s: float = 0.0, synchronised: bool = False) -> None:
-        self.behind_s, self.ntp, self.said, self.guards, self.restarts = behind_s, synchronised, [], 0, 0
-        self.service = {
-            "ActiveState": "active",
-            "NRestarts": "0",
-            "StatusText": "round 3",
-            "ActiveEnterTimestampMonotonic": "1",
-        }
-
-    def now(self) -> float:
-        return time.time() - self.behind_s
-
-    def set_clock(self, seconds: float) -> None:
-        self.behind_s = time.time() - seconds
-
-    def synchronised(self) -> bool:
-        return self.ntp
-
-    def node(self) -> dict[str, str]:
-        return self.service
-
-    def start_guard(self) -> None:
-        self.guards += 1
-
-    def restart_node(self) -> None:
-        self.restarts += 1
+from tests.update.place import Machine, Place
 
 
 @pytest.fixture
@@ -299,156 +211,6 @@ def test_a_bundle_that_somebody_exchanged_is_refused(place, tmp_path):
     with pytest.raises(PeerError, match="not of our fleet"):
         place.check_in()
     assert not (place.home / "wanted").exists() and os.listdir(place.home / "releases") == ["factory"]
-
-
-def test_a_revoked_board_is_refused_within_seconds_and_others_hear_of_it(place):
-    place.check_in()
-    began = time.monotonic()
-    place.fleet.revoke("pi-02")
-    with pytest.raises(PeerError, match="revoked"), Client(place.identity("pi-02"), place.server.address) as client:
-        client.check_in({})
-    place.check_in()
-    assert Identity.load(place.kit).revocations.number == 2 and time.monotonic() - began < 10
-    assert (place.kit / "crl.pem").stat().st_mode & 0o004, "the node, another user, reads it there (launch/news.py)"
-
-
-def test_a_board_that_runs_goes_no_further_than_to_a_coordinator_that_is_not_revoked(place):
-    """Its context was made before the list came."""
-    running = tls.caller_context(Identity.load(place.kit), "coordinator")
-    for says in ("", "its certificate was revoked"):
-        with socket.create_connection(place.server.server_address, 5) as plain:
-            if says:
-                with pytest.raises(PeerError, match=says):
-                    running.wrap_socket(plain)
-            else:
-                running.wrap_socket(plain).close()
-        place.fleet = place.fleet.revoke(Identity.load(coordinator_of(place.fleet.folder)).name)
-        shutil.copy(place.fleet.folder / "crl.pem", place.kit / "crl.pem")
-
-
-def test_a_connection_does_not_outlive_its_certificate(place):
-    with Client(place.identity("pi-02"), place.server.address) as client:
-        client.check_in({})
-        place.fleet.revoke("pi-02")
-        with pytest.raises(PeerError, match="revoked"):
-            client.check_in({})
-
-
-def test_who_it_is_says_the_certificate(place):
-    """A stolen kit of pi-01 with the name of pi-02 written into it reports as pi-01 all the same."""
-    with Client(place.identity(), place.server.address) as client:
-        client.check_in({"name": "pi-02", "version": "1\n\x1b[2J", "restarts": {"a": 1}, "failed": [], "trial": 1})
-    found = json.loads((place.fleet.folder / "checkins/pi-01.json").read_text())
-    assert (
-        found["name"] == "pi-01" and "\n" not in found["version"] and found["restarts"] == 0 and found["trial"] is False
-    )
-    assert not (place.fleet.folder / "checkins/pi-02.json").exists()
-
-
-def test_nobody_else_comes_in(place, tmp_path):
-    address = place.server.server_address
-    other = Fleet.create(tmp_path / "other", "other", 20).add("pi-01", "board", 20)
-    with pytest.raises(PeerError, match="of another fleet"):
-        Client(Identity.load(other.folder / "boards/pi-01"), place.server.address).check_in({})
-    operator = tls.caller_context(Identity.load(place.fleet.folder / "operator"), "coordinator")
-    with socket.create_connection(address, 5) as plain, operator.wrap_socket(plain) as s:
-        s.settimeout(5)
-        assert s.recv(100) == b"", "an operator's certificate is no board's"
-    bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    bare.check_hostname, bare.verify_mode = False, ssl.CERT_NONE
-    for wrap in (lambda plain: plain, bare.wrap_socket):
-        heard = b""
-        with suppress(OSError), socket.create_connection(address, 5) as plain, wrap(plain) as s:
-            s.settimeout(HANDSHAKE_S)
-            s.sendall(b"GET /v1/crl HTTP/1.1\r\n\r\n")
-            heard = s.recv(1000)
-        assert b"HTTP" not in heard
-    place.check_in()
-
-
-@pytest.mark.parametrize("say", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "the start of a handshake"])
-def test_strangers_that_stay_keep_no_board_out(place, say):
-    """More than there are places for, of boards and of strangers."""
-    crowd = []
-    try:
-        for _ in range(MAX_STRANGERS + 80):
-            crowd.append(socket.create_connection(place.server.server_address, 5))
-            crowd[-1].sendall(say)
-        for _ in range(3):
-            began = time.monotonic()
-            place.check_in()
-            assert time.monotonic() - began < HANDSHAKE_S / 2
-        held = [s for s in crowd if not _was_closed(s)]
-        assert 0 < len(held) <= MAX_OF_ONE
-    finally:
-        for s in crowd:
-            s.close()
-
-
-def _was_closed(s: socket.socket) -> bool:
-    s.settimeout(0.0)
-    try:
-        return not s.recv(1)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-
-
-def test_a_board_with_many_connections_takes_no_strangers_place(place):
-    """And who has shown a certificate is no stranger any more, whose connection may be closed for another's."""
-    clients = [Client(place.identity(), place.server.address) for _ in range(MAX_OF_ONE + 4)]
-    for client in clients:
-        client.check_in({})
-    for client in clients:
-        client.check_in({})
-        client.__exit__(None, None, None)
-
-
-def test_who_comes_too_often_is_not_listened_to():
-    strangers = Strangers()
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        came = [strangers.come(ours, "10.0.0.1", port) for port in range(1000)]
-        assert None in came and strangers.come(ours, "10.0.0.2", 1) is not None
-        for stranger in filter(None, came):
-            strangers.done(stranger)
-
-
-@pytest.mark.parametrize(
-    "request_line",
-    [
-        "GET /v1/release/1?from=0&count=99999999999 HTTP/1.1",
-        "GET /v1/release/../../ca.key?from=0&count=9 HTTP/1.1",
-        "GET / HTTP/1.1",
-    ],
-)
-def test_odd_questions_get_a_refusal(place, request_line):
-    context = tls.caller_context(place.identity(), "coordinator")
-    with socket.create_connection(place.server.server_address, 5) as plain, context.wrap_socket(plain) as s:
-        s.sendall(request_line.encode() + b"\r\n\r\n")
-        assert s.recv(1000).split(b" ")[1] in (b"403", b"404")
-
-
-def test_a_board_does_not_trust_another_board_with_its_time(place):
-    """Nobody but a coordinator of the fleet answers for it: here pi-02 does, with its own certificate."""
-    context = tls.server_context(place.identity("pi-02"))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        place.names(f"127.0.0.1:{listener.getsockname()[1]}")
-
-        def pretend() -> None:
-            try:
-                context.wrap_socket(listener.accept()[0], server_side=True).recv(1)
-            except OSError:
-                pass
-
-        thread = threading.Thread(target=pretend, daemon=True)
-        thread.start()
-        machine = Machine(behind_s=500)
-        with pytest.raises(PeerError, match="no coordinator but a board"):
-            place.check_in(machine)
-        assert machine.behind_s == 500
-        thread.join(5)
 
 
 def test_a_machine_that_is_away_is_one_sentence(place):
