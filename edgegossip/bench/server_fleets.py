@@ -56,7 +56,7 @@ class _Rounds:
         self.cpu_s: list[float] = []
         self.lost: list[str] = []
 
-    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Any]) -> None:
+    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Any], ago_s: float = 0.0) -> None:
         if node != COORDINATOR or "time/round_s" not in values:
             return
         self.seconds.append(float(values["time/round_s"]))

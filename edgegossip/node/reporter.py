@@ -30,20 +30,20 @@ class Records:
 
     def __init__(self, name: NodeId, sink: Sink) -> None:
         self._name, self._sink = name, sink
-        self._pending: tuple[Round, Callable[[], dict[str, Value]]] | None = None
+        self._pending: tuple[Round, Callable[[], dict[str, Value]], float] | None = None  # the last: when it came
 
     def add(self, round: Round, values: Callable[[], dict[str, Value]], round_s: float) -> None:
         """`values`: puts them together when the time has come. `round_s`: what the round took, and so the next one may take."""
         self.flush()
-        self._pending = round, values
+        self._pending = round, values, time.monotonic()
         if round_s >= PROMPT_S:
             self.flush()
 
     def flush(self) -> None:
         pending, self._pending = self._pending, None
         if pending is not None:
-            round, values = pending
-            self._sink.metrics(self._name, round, values())
+            round, values, ended_s = pending
+            self._sink.metrics(self._name, round, values(), time.monotonic() - ended_s)
 
 
 class Reporter:

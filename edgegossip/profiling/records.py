@@ -68,7 +68,8 @@ SPANS = "time/spans"  # text: the parts of some rounds in their order, see spans
 class Sink(Protocol):
     """Where records go: a run folder, the parent process's pipe, an exporter."""
 
-    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Value]) -> None: ...
+    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Value], ago_s: float = 0.0) -> None:
+        """What `node` measured in round `step`, which ended so many seconds ago."""
 
     def event(self, node: NodeId, name: str, text: str, **fields: Value) -> None: ...
 

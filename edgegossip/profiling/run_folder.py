@@ -56,10 +56,19 @@ def _open_lines(path: Path) -> int:
     return fd
 
 
+_CLAIMS = 200  # tries
+
+
 def _claim(fd: int) -> None:
     """Let others see that somebody writes there, for as long as the descriptor is open, kill -9 or not."""
-    with suppress(OSError):  # a file system without locks
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    for _ in range(_CLAIMS):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:  # by `is_written`, just for this moment
+            time.sleep(0.001)
+        except OSError:  # a file system without locks
+            return
 
 
 def is_written(path: Path) -> bool:

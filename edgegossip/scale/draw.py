@@ -65,6 +65,7 @@ def speedups(rows: Sequence[Row], what: str, path: Path) -> Path:
         axes.plot(counts, ideal, color=MUTED, linestyle="--", linewidth=1.2, label="ideal")
         for k, (scheme, color) in enumerate(zip(schemes, class_colors(len(schemes)), strict=True)):
             own = sorted((row for row in rows if row["scheme"] == scheme), key=lambda row: int(row["devices"]))
+            own = [row for row in own if row["speedup"] is not None]  # without the smallest count there is none
             x, y = [row["devices"] for row in own], [row["speedup"] for row in own]
             axes.plot(x, y, color=color, marker=_MARKERS[k % len(_MARKERS)], markersize=5, label=printable(scheme, 40))
         axes.set_xticks(counts)

@@ -105,13 +105,14 @@ def _mean(records: Sequence[MetricsRecord], name: str) -> float | None:
 def compare(rows: Sequence[Row]) -> list[Row]:
     """With `sp_s`, `speedup` and `efficiency`, which need the rows of the same scheme on other counts. `sp_s` is the paper's
     Sp: T here less T on the next smaller count, negative when boards were worth adding. `speedup` and `efficiency` are
-    against the smallest count: T(k0)/T(k), and that by k/k0. Null where there is nothing to compare with."""
-    done = [dict(row) for row in rows]
+    against the smallest count of all that were run: T(k0)/T(k), and that by k/k0. Null where there is nothing to compare with."""
+    done = [dict(row) | {"sp_s": None, "speedup": None, "efficiency": None} for row in rows]
+    fewest = min((row["devices"] for row in done if row["t_s"] is not None), default=0)
     for scheme in dict.fromkeys(row["scheme"] for row in done):
         own = sorted((r for r in done if r["scheme"] == scheme and r["t_s"] is not None), key=lambda r: r["devices"])
         for k, row in enumerate(own):
-            first = own[0]
             row["sp_s"] = row["t_s"] - own[k - 1]["t_s"] if k else None
-            row["speedup"] = first["t_s"] / row["t_s"]
-            row["efficiency"] = row["speedup"] * first["devices"] / row["devices"]
+            if own[0]["devices"] == fewest:
+                row["speedup"] = own[0]["t_s"] / row["t_s"]
+                row["efficiency"] = row["speedup"] * fewest / row["devices"]
     return done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from edgegossip.report.table import aligned
@@ -34,7 +35,7 @@ def notes(rows: Sequence[Row], epoch: str) -> list[str]:
     """What the columns are."""
     said = [
         f"seconds of an epoch ({epoch}); T = Cp + En + Tx + De + wait; Sp: T less T on fewer boards, v: faster, ^: slower",
-        "speed-up and efficiency: against the smallest count; bits: a value; sent/round: payload and overhead of all boards",
+        "speed-up and efficiency: against the smallest count that was run; bits: a value; sent/round: payload and overhead of all",
     ]
     if any(row["on"] == "model" for row in rows):
         said.append(
@@ -71,8 +72,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         str(row["devices"]),
         *parts,
         UNKNOWN if sp is None else f"{sp:+.2f}{arrow}",
-        f"{row['speedup']:.2f}",
-        f"{row['efficiency']:.2f}",
+        *(UNKNOWN if row[key] is None else f"{row[key]:.2f}" for key in ("speedup", "efficiency")),
         UNKNOWN if row["bits_per_value"] is None else f"{row['bits_per_value']:.2f}",
         bytes_text(row["round_bytes"]["payload"] + row["round_bytes"]["overhead"]),
     )
@@ -85,20 +85,34 @@ def _seconds(seconds: float) -> str:
 def verdicts(rows: Sequence[Row]) -> list[str]:
     """A sentence for each scheme: how far it scales, what holds it up on its most boards, and what would be faster there."""
     done = [row for row in rows if row["t_s"] is not None]
-    return [_verdict(scheme, done) for scheme in dict.fromkeys(row["scheme"] for row in done)]
+    schemes = dict.fromkeys(row["scheme"] for row in done)
+    return [_verdict(scheme, done) + _failed([r for r in rows if r["scheme"] == scheme]) for scheme in schemes]
 
 
 def _verdict(scheme: str, rows: Sequence[Row]) -> str:
     own = sorted((row for row in rows if row["scheme"] == scheme), key=lambda row: int(row["devices"]))
-    best, last = min(own, key=lambda row: float(row["t_s"])), own[-1]
+    last = own[-1]
     at = f"at {last['devices']} boards"
-    if len(own) == 1:
-        scales = f"{scheme}: {last['t_s']:.2f} s {at}"
-    elif best is last:
-        scales = f"{scheme} gets faster all the way to {last['devices']} boards ({last['speedup']:.2f} times {own[0]['devices']})"
-    else:
-        scales = f"{scheme} stops scaling at {best['devices']} boards and is {_times(last, best)} slower at {last['devices']}"
+    scales = f"{scheme}{_scaling(own)}" if len(own) > 1 else f"{scheme}: {last['t_s']:.2f} s {at}"
     return f"{scales}; {_bound(last)} {at}{_cure(last, rows)}"
+
+
+def _scaling(own: Sequence[Row]) -> str:
+    """Of rows of one scheme, the fewest boards first."""
+    best, first, last = min(own, key=lambda row: float(row["t_s"])), own[0], own[-1]
+    if best is not last:
+        return f" stops scaling at {best['devices']} boards and is {_times(last, best)} slower at {last['devices']}"
+    by = f"({_times(first, last)} {first['devices']})"
+    for fewer, more in pairwise(own):
+        if more["t_s"] >= fewer["t_s"]:
+            slower = f"slower at {more['devices']} than at {fewer['devices']}"
+            return f" is fastest at {last['devices']} boards {by}, but {slower}"
+    return f" gets faster all the way to {last['devices']} boards {by}"
+
+
+def _failed(own: Sequence[Row]) -> str:
+    counts = [str(row["devices"]) for row in own if row["t_s"] is None]
+    return f"; failed at {', '.join(counts)}" if counts else ""
 
 
 def _bound(row: Row) -> str:

@@ -64,7 +64,7 @@ def fedavg(boards: int, rounds: int, x: Vec) -> NDArray[np.float64]:
 class Lines:
     """A sink that prints."""
 
-    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Any]) -> None:
+    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Any], ago_s: float = 0.0) -> None:
         print(json.dumps({"node": node, "step": step, **values}), flush=True)
 
     def event(self, node: NodeId, name: str, text: str, **fields: Any) -> None:

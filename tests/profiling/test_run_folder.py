@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from edgegossip import native
 from edgegossip.profiling.environment import PACKAGES, board_name, cpu_name, environment, package_version
 from edgegossip.profiling.files import write_atomic
 from edgegossip.profiling.lines import MetricsRecord
-from edgegossip.profiling.run_folder import RunFolder, read_run
+from edgegossip.profiling.run_folder import RunFolder, is_written, read_run
 from edgegossip.types import DataError, HostError
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
@@ -26,6 +27,29 @@ NOW = datetime(2026, 1, 2, 3, 4, 5)
 
 def _create(parent, name="demo", **extra):
     return RunFolder.create(parent, name, "[run]\nrounds = 3\n", {"isa": None}, now=NOW, **extra)
+
+
+def test_a_folder_that_is_opened_while_others_ask_is_seen_as_written(tmp_path):
+    """Asking takes a lock for a moment, in which the folder's own claim fails."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/metrics.jsonl").touch()
+    over = threading.Event()
+
+    def ask():
+        while not over.is_set():
+            is_written(tmp_path / "run")
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        seen = []
+        for _ in range(300):
+            with closing(RunFolder(tmp_path / "run")):
+                seen.append(is_written(tmp_path / "run"))
+    finally:
+        over.set()
+        asking.join()
+    assert all(seen)
 
 
 def test_what_is_written_is_read_back(tmp_path):

@@ -1,6 +1,7 @@
 """Sensors over recorded trees, and energy against traces whose integral is known."""
 
 import math
+import threading
 import time
 from pathlib import Path
 
@@ -149,6 +150,23 @@ def test_energy_with_a_gap_is_not_known():
     assert energy.take() is None
     energy.add(4, 4.0)
     assert energy.take() == 4.0
+
+
+def test_power_is_sampled_while_nobody_asks():
+    """A round's end alone would see the power of that moment, and call it the round's."""
+    asked, enough = [], threading.Event()
+
+    def watts():
+        asked.append(time.monotonic())
+        if len(asked) == 6:
+            enough.set()
+        return 1.0 if len(asked) < 3 else 5.0
+
+    meter = EnergyMeter(watts, every_s=0.02)
+    assert enough.wait(30), asked
+    watt, joules = meter.take()
+    meter.close()
+    assert watt == 5.0 and asked[-1] - asked[0] < joules < 5 * (asked[-1] - asked[0])
 
 
 def test_a_meter_counts_from_call_to_call(tmp_path):

@@ -15,7 +15,7 @@ from edgegossip import recipe as recipes
 from edgegossip.scale import campaign, devices, played, table
 from edgegossip.scale.campaign import Asked
 from edgegossip.scale.cells import Cell
-from edgegossip.types import ConfigError, RunError
+from edgegossip.types import EXIT_DEGRADED, ConfigError, EdgegossipError, HostError, RunError
 
 
 class Paper:
@@ -23,8 +23,9 @@ class Paper:
 
     LINK = {"sgd": 8.0, "co3": 0.5}
 
-    def __init__(self, fails: tuple[str, int] | None = None) -> None:
+    def __init__(self, fails: tuple[str, int] | None = None, error: EdgegossipError | None = None) -> None:
         self.fails, self.ran = fails, []  # type: ignore[var-annotated]
+        self.error = error or RunError("lost board-1: the cat")
 
     def check(self, cell: Cell) -> None:
         pass
@@ -32,7 +33,7 @@ class Paper:
     def run(self, cell: Cell) -> dict[str, Any]:
         self.ran.append(cell.name)
         if self.fails == (cell.scheme.name, cell.devices):
-            raise RunError("lost board-1: the cat")
+            raise self.error
         link = self.LINK[cell.scheme.name]
         row = {"cp_s": 100.0 / cell.devices, "en_s": 0.1, "tx_s": link * (cell.devices - 1), "de_s": 0.1, "wait_s": 0.2}
         row |= {"t_s": sum(row.values()), "accuracy": 0.5, "bits_per_value": 32.0}
@@ -82,6 +83,20 @@ def test_a_failed_cell_is_named_and_tried_again(monkeypatch: pytest.MonkeyPatch,
     assert said[0].startswith("6 cells") and "5 done, 1 to go" in said[0]
     assert set(table.KEYS) <= set(document["rows"][0])
     assert json.loads((tmp_path / "table.json").read_text())["rows"] == document["rows"]
+
+
+def test_a_cell_that_this_machine_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    slow = HostError("ip took more than 20 s")
+    document, code, *_ = _run(monkeypatch, Paper(("sgd", 4), slow), _asked(tmp_path))
+    assert code == EXIT_DEGRADED and len(document["rows"]) == 6
+    assert document["failed"] == [{"scheme": "sgd", "devices": 4, "reason": str(slow)}]
+
+
+def test_where_nothing_can_run_the_first_cell_says_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    place = Paper(("sgd", 2), HostError("there are no namespaces here"))
+    with pytest.raises(HostError, match="no namespaces"):
+        _run(monkeypatch, place, _asked(tmp_path))
+    assert len(place.ran) == 1
 
 
 def test_verdicts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

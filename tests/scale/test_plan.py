@@ -206,3 +206,34 @@ def test_rows_are_compared_with_those_of_the_same_scheme() -> None:
     compared = measure.compare(rows)
     assert [row.get("sp_s") for row in compared] == [None, -2.0, 1.0, None, None]
     assert compared[1]["efficiency"] == pytest.approx(10 / 8 * 2 / 4) and compared[3]["efficiency"] == 1.0
+
+
+def test_without_the_smallest_count_a_scheme_has_no_speed_up() -> None:
+    """That of another count would stand beside others' as if it were the same."""
+    rows = [
+        {"scheme": s, "devices": k, "t_s": t}
+        for s, k, t in (("sgd", 2, 100.0), ("sgd", 4, 50.0), ("co3", 2, None), ("co3", 4, 50.0))
+    ]
+    compared = measure.compare(rows)
+    assert [row["speedup"] for row in compared] == [1.0, 2.0, None, None] and compared[3]["efficiency"] is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        ((100.0, 40.0, 30.0, 20.0), "sgd gets faster all the way to 18 boards (5.00 times 2); "),
+        ((100.0, 40.0, 95.0, 39.0), "sgd is fastest at 18 boards (2.56 times 2), but slower at 7 than at 4; "),
+        ((100.0, 40.0, 50.0, 60.0), "sgd stops scaling at 4 boards and is 1.50 times slower at 18; "),
+        ((100.0, 40.0, None, None), "sgd gets faster all the way to 4 boards (2.50 times 2); "),
+    ],
+)
+def test_a_verdict_says_what_the_seconds_do(seconds: tuple[float | None, ...], words: str) -> None:
+    parts = dict.fromkeys(("en_s", "tx_s", "de_s", "wait_s"), 0.0)
+    rows = measure.compare(
+        [
+            {"scheme": "sgd", "devices": k, "t_s": t, "cp_s": t, **parts}
+            for k, t in zip((2, 4, 7, 18), seconds, strict=True)
+        ]
+    )
+    (said,) = table.verdicts(rows)
+    assert said.startswith(words) and said.endswith("; failed at 7, 18") == (seconds[-1] is None)
