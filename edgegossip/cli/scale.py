@@ -124,9 +124,9 @@ def scale(
 
     \b
     Examples:
-      sudo edgegossip scale table3 --set data.dir=DIR
-      sudo edgegossip scale table3 --set data.dir=DIR --device raspberry-pi-5 --rate 50mbit
-      sudo edgegossip scale table3 --devices 2,4 --schemes sgd,e-elastiquant --rate 20mbit --rounds 3
+      sudo $(which edgegossip) scale table3 --set data.dir=DIR
+      sudo $(which edgegossip) scale table3 --set data.dir=DIR --device raspberry-pi-5 --rate 50mbit
+      sudo $(which edgegossip) scale table3 --devices 2,4 --schemes sgd,e-elastiquant --rate 20mbit --rounds 3
       edgegossip scale table3 --on model --rate 20mbit
       edgegossip scale table3 --on boards --devices 2,4 --listen 10.0.0.9:7800
       edgegossip scale --follow 10.0.0.9:7800 --name pi-01 --identity identity      (on each board)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from edgegossip.node.keeper import Keeper
 
 LEAVE_S = 10.0  # how long the last frames may take to be acknowledged
-PROMPT_S = 0.1  # of a round that takes so long the record is put down at once
+PROMPT_S = 1.0  # of a round that takes so long the record is put down at once
 
 
 class Records:
@@ -77,7 +77,7 @@ class Reporter:
         self._records.add(
             done.round,
             lambda: values | stage_metrics(stages_s) | self._meters(due=last) | times.metrics(done.round),
-            math.inf if last else times.round_s,
+            math.inf if last else times.round_s - times.parts_s["other"],  # the next round may be without an evaluation
         )
 
     def last(self) -> Metrics:

@@ -135,6 +135,9 @@ def _how(asked: Asked, base: Recipe) -> dict[str, Any]:
     if asked.on == "model" or device:
         how |= {"device": device, "fleet": asked.fleet}
     profiles: list[Any] = [load_device(device)] if device else []
+    if profiles and asked.link == "each" and how["rate_bps"] > profiles[0].link_bits_per_s:
+        own = rate_text(profiles[0].link_bits_per_s)
+        raise ConfigError(f"--rate {rate_text(how['rate_bps'])} --link each: the interface of a {device} does {own}")
     if asked.fleet:
         fleet = load_fleet(asked.fleet)
         profiles += [fleet, *(load_device(name) for name, _ in fleet.boards)]
@@ -156,6 +159,10 @@ def _rate_bps(asked: Asked) -> float:
     """Of the link: what is asked for, else the fleet's. Each byte counts once, however often it crosses the air."""
     if asked.rate or asked.on != "model" or not asked.fleet:
         return parse_rate(asked.rate or RATE)
+    if asked.link == "each":
+        raise ConfigError(
+            f"--fleet {asked.fleet} --link each: say the --rate of a link; the fleet's is of what all share"
+        )
     link = load_fleet(asked.fleet).link
     if link.shared_bits_per_s is None:
         raise ConfigError(f"--fleet {asked.fleet}: its boards share no link; say --link each and --rate")

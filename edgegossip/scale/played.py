@@ -1,5 +1,5 @@
 """Boards that this machine plays: how much slower than a core of it they are. `python -m edgegossip.scale.played` is a process
-that computes what a board does: recipe (TOML) in, median CPU seconds of a local update out."""
+that computes what a board does: recipe (TOML) in, median CPU seconds of a local update and their spread out."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def of_profile(recipe: Recipe, device: str) -> Played:
     profile = load_device(device)
     operations = cost.counted(recipe, cost.of_recipe(recipe)[1]) * recipe.training.local_steps
     there_s = operations / profile.training_rate(recipe.training.precision, recipe.run.threads)
-    slower = there_s / statistics.mean(_seconds_here(recipe))
+    slower = there_s / update_here(recipe)[0]
     return Played(slower, handling_of(profile, rates_here()), there_s)
 
 
@@ -83,8 +83,14 @@ def rates_here() -> dict[str, tuple[float, float]]:
     return calibrate.codec_rates(_HANDLED)
 
 
-def _seconds_here(recipe: Recipe) -> Sequence[float]:
-    """CPU seconds of a local update, of each of as many processes as compute at a time."""
+def update_here(recipe: Recipe) -> tuple[float, float]:
+    """CPU seconds of a local update and their `spread_of`, of as many processes as compute at a time: they share caches and
+    memory. Takes some seconds. Raises HostError."""
+    each = _told_here(recipe)
+    return statistics.mean(seconds for seconds, _ in each), statistics.mean(spread for _, spread in each)
+
+
+def _told_here(recipe: Recipe) -> list[tuple[float, float]]:
     cores = max(1, len(os.sched_getaffinity(0)) // recipe.run.threads)
     command, pipe = [sys.executable, "-m", __name__], subprocess.PIPE
     environment = environment_of(recipe.run.threads)
@@ -95,7 +101,8 @@ def _seconds_here(recipe: Recipe) -> Sequence[float]:
             process.stdin.write(recipes.to_toml(recipe))
             process.stdin.close()
             process.stdin = None  # `communicate` would close it again
-        return [float(process.communicate(timeout=_TIMEOUT_S)[0]) for process in each]
+        told = [process.communicate(timeout=_TIMEOUT_S)[0].split() for process in each]
+        return [(float(seconds), float(spread)) for seconds, spread in told]
     except (ValueError, OSError, subprocess.TimeoutExpired):
         raise HostError("a local update of this recipe could not be timed here") from None
     finally:
@@ -128,7 +135,8 @@ def main() -> None:
     from edgegossip.scale import calibrate
 
     recipe = recipes.from_dict(tomllib.loads(sys.stdin.read()))
-    print(statistics.median(calibrate.update_seconds(recipe, time.process_time)))
+    seconds = calibrate.update_seconds(recipe, time.process_time)
+    print(statistics.median(seconds), spread_of(seconds))
 
 
 if __name__ == "__main__":

@@ -78,6 +78,12 @@ def parse_one(name: str) -> Scheme:
         codec = name.removeprefix(f"{head}-")
         if codec != name and codec in (*codecs.names(), "sgd"):
             return Scheme(name, "fp32" if codec == "sgd" else codec, algorithm)
+    for head in _algorithms():
+        if name.startswith(f"{head}-"):
+            codec = name.removeprefix(f"{head}-")
+            raise ConfigError(
+                f"--schemes {name}: there is no codec {codec!r}{did_you_mean(codec, [*codecs.names(), 'sgd'])}"
+            )
     known = ["sgd", *codecs.names(), *_algorithms()]
     raise ConfigError(
         f"--schemes: there is no {name!r}{did_you_mean(name, known)}: say sgd, a codec ({', '.join(codecs.names()[:4])}, ...), "

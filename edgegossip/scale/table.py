@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,8 @@ KEYS = (
     "scheme", "devices", "on", "cp_s", "en_s", "tx_s", "de_s", "wait_s", "t_s", "sp_s", "efficiency", "accuracy",
 )  # fmt: skip
 _HEAD = ("scheme", "boards", "Cp", "En", "Tx", "De", "wait", "T", "Sp", "speed-up", "efficiency", "bits", "sent/round")
+_FEW = 3  # rounds
+_SPREAD = 0.15
 _FREE = 1.05  # of the link's rate
 _MORE = 0.5  # of T: that part is what holds a run up
 _UNEVEN = 0.2  # of T: boards that wait so much longer than one of them wait for that one
@@ -35,7 +37,7 @@ def notes(rows: Sequence[Row], epoch: str) -> list[str]:
     """What the columns are."""
     said = [
         f"seconds of an epoch ({epoch}); T = Cp + En + Tx + De + wait; Sp: T less T on fewer boards, v: faster, ^: slower",
-        "speed-up and efficiency: against the smallest count that was run; bits: a value; sent/round: payload and overhead of all",
+        "speed-up and efficiency: against the smallest count that was run; bits: a value; sent/round: payload, overhead of all",
     ]
     if any(row["on"] == "model" for row in rows):
         said.append(
@@ -47,18 +49,27 @@ def notes(rows: Sequence[Row], epoch: str) -> list[str]:
         )
     if short := [r["step_s"] for r in rows if r.get("step_s") and r["step_s"] < SHORT_STEP_S]:
         said.append(f"boards' steps take {1000 * min(short):.2g} ms by their profile; {SHORT_STEP}")
-    if free := [
-        f"{r['scheme']} on {r['devices']}" for r in rows if (r.get("exchange") or {}).get("rate_share", 0) > _FREE
-    ]:
+    if free := _names(rows, lambda r: (r.get("exchange") or {}).get("rate_share", 0) > _FREE):
         said.append(
             "so little is sent at a time that the first packets, which a link of this rate lets through at once, are much of it, "
-            f"so Tx is too short: {', '.join(free)}"
+            f"so Tx is too short: {free}"
         )
-    if busy := [f"{r['scheme']} on {r['devices']}" for r in rows if r.get("machine_bound")]:
+    if few := _names(rows, lambda r: r["on"] == "netns" and 0 < r.get("counted_rounds", 9) < _FEW):
+        said.append(f"only the last one or two rounds count, in the others time was still dilated more and more: {few}")
+    if uneven := _names(rows, lambda r: r["on"] == "netns" and r.get("update_spread", 0) > _SPREAD):
+        said.append(f"equal updates took this machine unequally long, so wait is too long: {uneven}")
+    if more := [100 * (b["link"] / (b["payload"] + b["overhead"]) - 1) for r in rows if (b := r.get("round_bytes"))]:
         said.append(
-            f"in the exchange the processors were busy and the link was not, so Tx is too long: {', '.join(busy)}"
+            f"on the link are headers of TCP, IP and Ethernet, too: {min(more):.0f} to {max(more):.0f} % of what is sent"
         )
+    if busy := _names(rows, lambda r: bool(r.get("machine_bound"))):
+        said.append(f"in the exchange the processors were busy and the link was not, so Tx is too long: {busy}")
     return said
+
+
+def _names(rows: Sequence[Row], which: Callable[[Row], bool]) -> str:
+    """Of the cells that have a result."""
+    return ", ".join(f"{r['scheme']} on {r['devices']}" for r in rows if r.get("t_s", 0) is not None and which(r))
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -54,8 +54,8 @@ def test_a_clock_is_charged_with_what_it_goes_by() -> None:
 class Wire:
     rate_bps = 1e6
 
-    def carried_bytes(self) -> int:
-        return 0
+    def carried_bytes(self) -> tuple[int, ...]:
+        return (0,)
 
     def slow_down(self, dilation: float) -> None:
         raise AssertionError("nothing was sent")
@@ -177,9 +177,26 @@ def test_a_board_that_dies_is_not_waited_for(tmp_path: Path) -> None:
     assert log.count(("alive", "sends")) == 2
 
 
+def test_boards_with_links_of_their_own_are_held_up_by_the_busiest(tmp_path: Path) -> None:
+    """By the sum of all links, as if one had carried it, the cores would never be seen to be in the way."""
+
+    class Links(Wire):
+        counts = iter(((0, 7, 0), (500, 1007, 900)))
+
+        def carried_bytes(self) -> tuple[int, ...]:
+            return next(self.counts)
+
+        def slow_down(self, dilation: float) -> None: ...
+
+    log: list[tuple[str, str]] = []
+    with Conductor(tmp_path / "pace", 1, 1, Links()) as conductor:
+        _play(tmp_path / "pace", "b", 1, log, {}, 10)
+    assert [e.carried_bytes for e in conductor.score.exchanges] == [1000]
+
+
 def test_a_conductor_that_fails_lets_boards_go_and_says_why(tmp_path: Path) -> None:
     class Broken(Wire):
-        def carried_bytes(self) -> int:
+        def carried_bytes(self) -> tuple[int, ...]:
             raise HostError("tc failed: cannot allocate memory")
 
     ended: list[str] = []

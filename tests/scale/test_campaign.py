@@ -119,6 +119,18 @@ def test_plots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert all(path.stat().st_size > 5000 for path in tmp_path.glob("*.png"))
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"device": "raspberry-pi-3", "link": "each", "rate": "1gbit"}, "the interface of a raspberry-pi-3 does"),
+        ({"fleet": "pi4-wifi", "link": "each", "rate": "", "on": "model"}, "say the --rate of a link"),
+    ],
+)
+def test_a_link_that_no_such_board_has_is_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        campaign.plan(_asked(tmp_path, **more))
+
+
 def test_a_profile_that_was_calibrated_anew_is_another_cell(tmp_path: Path) -> None:
     def keys() -> list[str]:
         return [cell.key for cell in campaign.plan(_asked(tmp_path, on="model", device=str(mine)))[1]]

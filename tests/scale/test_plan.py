@@ -38,6 +38,11 @@ def test_a_scheme_with_a_coordinator() -> None:
     assert (recipe.run.mode, recipe.codec.name, recipe.server.downlink) == ("server", "co3", "co3")
 
 
+def test_a_codec_that_there_is_not_is_named_as_such() -> None:
+    with pytest.raises(ConfigError, match="there is no codec 'nosuch'"):
+        schemes.parse_one("choco-nosuch")
+
+
 def test_parameters_stay_with_what_they_belong_to() -> None:
     base = recipes.load("table3", ["gossip.params.momentum=0.9", "codec.name=topk", "codec.params.ratio=0.2"])
     assert schemes.parse_one("topk").of(base, 2).gossip.params == {"momentum": 0.9}
@@ -185,6 +190,16 @@ def test_steps_that_are_too_short_for_a_profile_are_named() -> None:
     row = {"scheme": "co3", "devices": 2, "on": "netns", "step_s": SHORT_STEP_S / 10}
     assert sum(SHORT_STEP in s for s in table.notes([row, row], "")) == 1
     assert not any(SHORT_STEP in s for s in table.notes([row | {"step_s": SHORT_STEP_S}, row | {"step_s": None}], ""))
+
+
+def test_what_makes_a_cell_doubtful_is_named() -> None:
+    sizes = {"payload": 90.0, "overhead": 10.0, "link": 107.0}
+    row = {"scheme": "co3", "devices": 2, "on": "netns", "t_s": 9.0, "counted_rounds": 4, "round_bytes": sizes}
+    plain = table.notes([row | {"update_spread": 0.1}], "")
+    assert any("7 to 7 % of what is sent" in s for s in plain) and not any("co3 on 2" in s for s in plain)
+    failed = {"scheme": "sgd", "devices": 4, "on": "netns", "t_s": None}
+    said = table.notes([row | {"update_spread": 0.3}, row | {"devices": 7, "counted_rounds": 1}, failed], "")
+    assert [s.rpartition(": ")[2] for s in said if "co3" in s] == ["co3 on 7", "co3 on 2"]
 
 
 def test_a_cell_in_which_the_machine_was_busy_makes_no_scheme_better() -> None:

@@ -8,7 +8,6 @@ with it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -26,7 +25,6 @@ from edgegossip.types import ConfigError, LocalUpdate, Vec
 
 LAN_BPS = 10e9  # a board's own interface where only the shared link counts
 LATENCY_S = 0.0005
-_UPDATES = 3  # measured; the first one only warms caches
 _PARTS = {"cp_s": "compute_s", "en_s": "encode_s", "tx_s": "transmit_s", "de_s": "decode_s", "wait_s": "wait_s"}
 
 
@@ -37,8 +35,9 @@ class Update:
     layout: Layout
     initial: Vec
     local: LocalUpdate
-    compute_s: float  # CPU seconds here
     flops: float  # operations of it; 0 where nobody asks
+    compute_s: float = 0.0  # CPU seconds here, where boards are cores of this machine
+    spread: float = 0.0  # of those, as BoardWork has it
 
 
 class Model:
@@ -112,7 +111,7 @@ class Model:
         if self._fleet is None and self._device is None:
             own = (update.compute_s, encode_s, decode_s)
             compute_s, encode_s, decode_s = (cell.how.get("slower", 1.0) * seconds for seconds in own)
-            work = BoardWork(compute_s, encode_s, decode_s, interface_bps)
+            work = BoardWork(compute_s, encode_s, decode_s, interface_bps, spread=update.spread)
             return [work] * cell.devices
         profiles: Sequence[DeviceProfile]
         profiles = [self._device] * cell.devices if self._device else devices_of(self._fleet, cell.devices)  # type: ignore[arg-type]
@@ -160,21 +159,19 @@ class Model:
 
                 flops = counted(recipe, of_recipe(recipe)[1]) * recipe.training.local_steps
                 self._updates[key] = replace(self._updates[key], flops=flops)
+            else:
+                seconds, spread = played.update_here(alike)
+                self._updates[key] = replace(self._updates[key], compute_s=seconds, spread=spread)
         return self._updates[key]
 
 
 def measure_update(recipe: Recipe) -> Update:
-    """Train board 0 of the recipe for some rounds. Imports torch."""
+    """Train board 0 of the recipe for a round. Imports torch."""
     from edgegossip.training.workload import TorchWorkload
 
     workload = TorchWorkload.build(recipe, 0)
     x = workload.initial(recipe.run.seed)
-    seconds, updates = [], []
-    for _ in range(_UPDATES):
-        began_s = time.process_time()
-        updates.append(workload.local_update(x, 0))
-        seconds.append(time.process_time() - began_s)
-    return Update(workload.layout, x, updates[-1], min(seconds[1:]), 0.0)
+    return Update(workload.layout, x, workload.local_update(x, 0), 0.0)
 
 
 def _mean(parts: Sequence[RoundParts], name: str) -> float:

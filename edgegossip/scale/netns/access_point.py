@@ -61,11 +61,15 @@ class AccessPoint(Namespaces):
         """From now on every link has 1/factor of its rate; below 1 that is more."""
         self._shape_all(self.rate_bps / factor)
 
-    def carried_bytes(self) -> int:
-        """Bytes that the buckets have let through since the beginning, headers of Ethernet, IP and TCP included."""
+    def carried_bytes(self) -> tuple[int, ...]:
+        """Bytes that each link has let through since the beginning, headers of Ethernet, IP and TCP included: the cell, or up and
+        down of every board's own."""
+        rows = json.loads(ip("-n", self._router, "-s", "-j", "link", "show"))
+        counters = {row["ifname"]: row["stats64"] for row in rows}
         if self.link == "shared":
-            return _passed(self._router, ("cell0",))
-        return _passed(self._router, [f"port{k}" for k in range(1, self.size + 1)])
+            return (int(counters["cell0"]["tx"]["bytes"]),)
+        ports = [counters[f"port{k}"] for k in range(1, self.size + 1)]
+        return tuple(int(port[way]["bytes"]) for port in ports for way in ("tx", "rx"))
 
     def _open(self) -> None:
         self._router = self.add("router")
@@ -142,8 +146,3 @@ def _shape(namespace: str, interface: str, rate_bps: float, full_bps: float) -> 
 def burst_bytes(rate_bps: float) -> int:
     """What passes in BURST_S of the wall, by which the kernel has looked again; ten packets at least."""
     return max(16_000, round(rate_bps / 8 * BURST_S))
-
-
-def _passed(namespace: str, interfaces: Sequence[str]) -> int:
-    rows = json.loads(command("tc", "-n", namespace, "-s", "-j", "qdisc", "show"))
-    return sum(int(row["bytes"]) for row in rows if row["kind"] == "tbf" and row["dev"] in interfaces)

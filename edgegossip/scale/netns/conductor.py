@@ -25,6 +25,7 @@ import selectors
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -46,7 +47,8 @@ class Shaped(Protocol):
 
     rate_bps: float
 
-    def carried_bytes(self) -> int: ...
+    def carried_bytes(self) -> Sequence[int]:
+        """By each link, since the beginning."""
 
     def slow_down(self, dilation: float) -> None:
         """From now on by so much."""
@@ -66,7 +68,7 @@ class Exchange:
     """What all boards did between two phases of computing."""
 
     seconds: float  # of the wall, from the first frame to the last board's end of the round
-    carried_bytes: int  # by the network, in all
+    carried_bytes: int  # by the link that carried the most
     cpu_s: float  # of this machine, all processes, while it lasted
     dilation: float  # so many seconds of the wall counted as one; below 1 where boards are slower than this machine
 
@@ -100,7 +102,7 @@ class Conductor:
         self._live: list[_Board] = []
         self._came = 0
         self._turns: list[_Board] = []
-        self._began: tuple[float, int, float] | None = None  # the exchange in progress: wall, bytes, CPU
+        self._began: tuple[Sequence[int], float, float] | None = None  # the exchange in progress: bytes, CPU, wall
         self._over = threading.Event()
         self.hung, self.failure = False, ""
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -190,7 +192,7 @@ class Conductor:
             return
         states = [board.state for board in self._live]
         if all(state == "ready" for state in states):
-            self._began = (time.monotonic(), self._network.carried_bytes(), _busy_s())
+            self._began = (self._network.carried_bytes(), _busy_s(), time.monotonic())
             to_ns = max(board.now_ns for board in self._live)
             for board in self._live:
                 board.state = "exchanging"
@@ -207,9 +209,9 @@ class Conductor:
     def _end_exchange(self) -> None:
         if self._began is None:
             return
-        wall_s, carried, cpu_s = self._began
+        carried, cpu_s, wall_s = self._began
         seconds, self._began = time.monotonic() - wall_s, None
-        new_bytes = self._network.carried_bytes() - carried
+        new_bytes = max(after - before for after, before in zip(self._network.carried_bytes(), carried, strict=True))
         exchange = Exchange(seconds, new_bytes, _busy_s() - cpu_s, self._dilation)
         self.score.exchanges.append(exchange)
         wanted = dilation_after(exchange, 8 * new_bytes / self._network.rate_bps, os.cpu_count() or 1)

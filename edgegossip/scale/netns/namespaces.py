@@ -29,7 +29,7 @@ COMMAND_S = 20.0  # an `ip` or `tc` that takes longer hangs
 def check_host() -> None:
     """Raises HostError where no namespaces can be made."""
     if os.geteuid() != 0:
-        raise HostError("network namespaces need root: say `sudo edgegossip ...`")
+        raise HostError("network namespaces need root: say `sudo $(which edgegossip) ...`")
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
             raise HostError(f"network namespaces need the command {tool}: install iproute2")
