@@ -59,9 +59,9 @@ def notes(rows: Sequence[Row], epoch: str) -> list[str]:
     if uneven := _names(rows, lambda r: r["on"] == "netns" and r.get("update_spread", 0) > _SPREAD):
         said.append(f"equal updates took this machine unequally long, so wait is too long: {uneven}")
     if more := [100 * (b["link"] / (b["payload"] + b["overhead"]) - 1) for r in rows if (b := r.get("round_bytes"))]:
-        said.append(
-            f"on the link are headers of TCP, IP and Ethernet, too: {min(more):.0f} to {max(more):.0f} % of what is sent"
-        )
+        least, most = f"{min(more):.0f}", f"{max(more):.0f}"
+        by = least if least == most else f"{least} to {most}"
+        said.append(f"on the link are headers of TCP, IP and Ethernet, too: {by} % of what is sent")
     if busy := _names(rows, lambda r: bool(r.get("machine_bound"))):
         said.append(f"in the exchange the processors were busy and the link was not, so Tx is too long: {busy}")
     return said

@@ -196,7 +196,7 @@ def test_what_makes_a_cell_doubtful_is_named() -> None:
     sizes = {"payload": 90.0, "overhead": 10.0, "link": 107.0}
     row = {"scheme": "co3", "devices": 2, "on": "netns", "t_s": 9.0, "counted_rounds": 4, "round_bytes": sizes}
     plain = table.notes([row | {"update_spread": 0.1}], "")
-    assert any("7 to 7 % of what is sent" in s for s in plain) and not any("co3 on 2" in s for s in plain)
+    assert any("too: 7 % of what is sent" in s for s in plain) and not any("co3 on 2" in s for s in plain)
     failed = {"scheme": "sgd", "devices": 4, "on": "netns", "t_s": None}
     said = table.notes([row | {"update_spread": 0.3}, row | {"devices": 7, "counted_rounds": 1}, failed], "")
     assert [s.rpartition(": ")[2] for s in said if "co3" in s] == ["co3 on 7", "co3 on 2"]

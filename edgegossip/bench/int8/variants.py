@@ -70,8 +70,9 @@ def training_of(variant: str, model: str, batch: int, dw: int) -> Training:
             network = int8.convert(network, dw)
     else:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    momentum = {"momentum": 0.9, "nesterov": True, "weight_decay": 1e-4}
-    optimizer = torch.optim.SGD(network.parameters(), 0.01, fused=True, **momentum)  # the quickest that torch has
+    optimizer = torch.optim.SGD(  # fused: the quickest that torch has
+        network.parameters(), 0.01, momentum=0.9, nesterov=True, weight_decay=1e-4, fused=True
+    )
     at_a_time = micro_batches.EXAMPLES if variant == LOW else batch
     return Training(network, optimizer, channels_last(inputs), labels, at_a_time)
 
