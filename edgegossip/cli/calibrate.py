@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, SETTINGS
+from edgegossip.cli.options import JSON, SETTINGS, Seconds
 from edgegossip.types import HostError
 
 
@@ -23,7 +23,14 @@ from edgegossip.types import HostError
 @click.option(
     "--relay", is_flag=True, help="With --serve: also measure to third machines when asked (doctor --matrix)."
 )
-@click.option("--for", "seconds", default=600.0, show_default=True, help="With --serve: seconds until it ends.")
+@click.option(
+    "--for",
+    "seconds",
+    default=600.0,
+    show_default=True,
+    type=Seconds(0.1, 31 * 86_400.0),
+    help="With --serve: seconds until it ends.",
+)
 @click.option("--recipe", default="cifar10-gossip", show_default=True, help="Whose model is trained.")
 @SETTINGS
 @JSON

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -43,6 +44,16 @@ TOGETHER: Decorator = click.option(
 PLOTS: Decorator = click.option(
     "--plots/--no-plots", default=True, help="Draw PNG plots at the end (needs matplotlib)."
 )
+
+
+class Seconds(click.FloatRange):
+    """A finite range: no comparison refuses nan."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return number
 
 
 def parse_params(settings: Iterable[str]) -> dict[str, Any]:

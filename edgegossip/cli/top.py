@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, RUNS, TOGETHER
+from edgegossip.cli.options import JSON, RUNS, TOGETHER, Seconds
 from edgegossip.types import ConfigError
 
 
@@ -30,7 +30,7 @@ from edgegossip.types import ConfigError
     "interval_s",
     default=1.0,
     show_default=True,
-    type=click.FloatRange(0.1, 3600),
+    type=Seconds(0.1, 3600),
     help="Seconds between two looks.",
 )
 @TOGETHER

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from edgegossip.asked import whole_number
 from edgegossip.profiling.environment import package_version
 from edgegossip.types import ConfigError, HostError, PeerError
 
@@ -56,9 +57,10 @@ def parse_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon:
         return text, PORT
-    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+    number = whole_number(port, 65_535)
+    if not host or not number:
         raise ConfigError(f"--peer {text}: write it as HOST:PORT, such as 192.168.1.20:{PORT}")
-    return host.strip("[]"), int(port)
+    return host.strip("[]"), number
 
 
 def measure(host: str, port: int) -> LinkRate:

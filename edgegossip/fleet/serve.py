@@ -18,8 +18,9 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
+from edgegossip.asked import target_of, whole_number
 from edgegossip.fleet import making, releases
 from edgegossip.fleet.store import Fleet
 from edgegossip.fleet.strangers import Stranger, Strangers
@@ -190,18 +191,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.desk.context()  # looks at the list
         if self.server.desk.identity.revocations.revoked(self._serial):
             length = self.headers.get("content-length", "")
-            if length.isdigit():  # a connection that is closed with something unread may take the answer with it
-                self.rfile.read(min(int(length), MAX_ANSWER_BYTES))
+            if left := whole_number(
+                length, MAX_ANSWER_BYTES
+            ):  # closed with something unread, it may take the answer along
+                self.rfile.read(left)
             self._refuse(HTTPStatus.FORBIDDEN, f"the certificate of {self._name} was revoked")
             return False
         return True
 
     def do_POST(self) -> None:
-        length = self.headers.get("content-length", "")
-        if self.path != CHECK_IN or not length.isdigit() or int(length) > MAX_ANSWER_BYTES:
+        length = whole_number(self.headers.get("content-length", ""), MAX_ANSWER_BYTES)
+        if self.path != CHECK_IN or length is None:
             return self._refuse(HTTPStatus.BAD_REQUEST, "this is not how a board checks in")
         try:
-            report = json.loads(self.rfile.read(int(length)))
+            report = json.loads(self.rfile.read(length))
             if not isinstance(report, dict):
                 raise ValueError
         except (ValueError, RecursionError):
@@ -213,7 +216,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(json.dumps(answer).encode())
 
     def do_GET(self) -> None:
-        url = urlsplit(self.path)
+        url = target_of(self.path)
+        if url is None:
+            return self._refuse(HTTPStatus.BAD_REQUEST, "this is no address")
         if url.path == REVOCATIONS:
             return self._answer(self.server.desk.identity.revocations.present.der)
         asked = parse_qs(url.query)

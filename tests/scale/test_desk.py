@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edgegossip.scale.boards.desk import RECORDS, Desk, Server
+from edgegossip.scale.boards.desk import JOB, RECORDS, Desk, Server
 from edgegossip.scale.boards.follow import Following, Operator, command
 from edgegossip.types import PeerError
 
@@ -60,9 +61,17 @@ def test_strangers_and_nonsense_are_refused(server: Server) -> None:
         connection.request("POST", path, body)
         return connection.getresponse().status
 
+    def status(*head: bytes) -> bytes:
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(b"\r\n".join((*head, b"Host: x", b"", b"")))
+            return connection.recv(100).split()[1]
+
     for document in ({}, [], {"name": "a"}, {"name": "a", "cell": "k", **DONE, "metrics": 3}, {"name": [], **DONE}):
         assert post(RECORDS, json.dumps(document).encode()) == 400
     assert post(RECORDS, b"\xff{") == 400 and post("/", b"{}") == 400
+    for length in (b"\xb2", b"-1", b"9" * 5000):
+        assert status(f"POST {RECORDS} HTTP/1.1".encode(), b"Content-Length: " + length) == b"400"
+    assert status(b"GET http://[/ HTTP/1.1") == status(f"GET {JOB}?name=a&port=%C2%B2 HTTP/1.1".encode()) == b"404"
 
 
 def test_over_tls_a_board_is_who_its_certificate_says(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
+from edgegossip.asked import target_of, whole_number
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.security import tls
 from edgegossip.mesh.security.identity import Identity
@@ -172,13 +173,13 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(request, client_address, server)
 
     def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        asked = parse_qs(url.query)
-        name, port = self._certified or asked.get("name", [""])[0], asked.get("port", [""])[0]
-        if url.path != JOB or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        url = target_of(self.path)
+        asked = parse_qs(url.query) if url else {}
+        name, port = self._certified or asked.get("name", [""])[0], whole_number(asked.get("port", [""])[0], 65_535)
+        if url is None or url.path != JOB or not port:
             return self._answer({"error": "there is nothing here"}, HTTPStatus.NOT_FOUND)
         try:
-            self._answer(self.server.desk.job(name, str(self.client_address[0]), int(port)))
+            self._answer(self.server.desk.job(name, str(self.client_address[0]), port))
         except PermissionError:
             known = ", ".join(self.server.desk.names)
             self._answer(
@@ -186,11 +187,11 @@ class _Handler(BaseHTTPRequestHandler):
             )
 
     def do_POST(self) -> None:
-        length = self.headers.get("content-length", "")
-        if self.path != RECORDS or not length.isdigit() or int(length) > MAX_RECORDS_BYTES:
+        length = whole_number(self.headers.get("content-length", ""), MAX_RECORDS_BYTES)
+        if self.path != RECORDS or length is None:
             return self._answer({"error": "this is not how records are handed in"}, HTTPStatus.BAD_REQUEST)
         try:
-            document = json.loads(self.rfile.read(int(length)))
+            document = json.loads(self.rfile.read(length))
             self.server.desk.hand_in(self._certified or str(document["name"]), document)
             self._answer({"state": "taken"})
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError):

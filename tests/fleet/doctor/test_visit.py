@@ -67,10 +67,28 @@ def test_a_peer_that_is_not_there_is_one_sentence():
         link_test.measure("127.0.0.1", port)
 
 
+def test_an_address_that_is_none_does_not_end_the_relay():
+    with link_test.listen(0) as listener:
+        relay = listener.getsockname()[1]
+        thread = threading.Thread(target=link_test.serve, args=(listener, time.monotonic() + 3, True), daemon=True)
+        thread.start()
+        for port in ("²", "9" * 200):
+            with pytest.raises(PeerError, match="write it as HOST:PORT"):
+                link_test.measure_from("127.0.0.1", relay, ("x", port))
+        thread.join(10)
+
+
+def test_the_command_serves_for_a_time_that_is_one():
+    for seconds in ("nan", "inf", "-1"):
+        ended = CliRunner().invoke(cli, ["calibrate", "--serve", "0", "--for", seconds])
+        assert ended.exit_code == 2 and "--for" in ended.output
+    assert "0 callers" in CliRunner().invoke(cli, ["calibrate", "--serve", "0", "--for", "0.1"]).output
+
+
 def test_addresses():
     assert link_test.parse_address("pi-2") == ("pi-2", link_test.PORT)
     assert link_test.parse_address("[fe80::1]:80") == ("fe80::1", 80)
-    for text in ("pi-2:", "pi-2:x", ":80", "pi-2:99999"):
+    for text in ("pi-2:", "pi-2:x", ":80", "pi-2:99999", "pi-2:0", "pi-2:²", "pi-2:" + "9" * 5000):
         with pytest.raises(ConfigError, match="write it as HOST:PORT"):
             link_test.parse_address(text)
 
