@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.profiling.records import METRICS
-from edgegossip.report.web.view import RunView
+from edgegossip.report.web.view import RunView, names_of
 from edgegossip.types import HostError
 
 Columns = dict[str, list[Any]]
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet calculates what begins so
 _WHOLE = 2.0**53  # up to here a float64 holds every whole number
 
 
@@ -23,8 +24,12 @@ def columns_of(views: Sequence[RunView]) -> dict[str, Columns]:
     return {"metrics": _metrics(views), "events": _events(views), "links": _links(views)}
 
 
+def _named(views: Sequence[RunView]) -> Iterator[tuple[str, RunView]]:
+    return zip(names_of(views), views, strict=True)
+
+
 def _metrics(views: Sequence[RunView]) -> Columns:
-    tables = [(view.data.name, node, table) for view in views for node, table in view.tables.nodes.items()]
+    tables = [(run, node, table) for run, view in _named(views) for node, table in view.tables.nodes.items()]
     found = {name for _, _, table in tables for name in table.columns} - {"t_s"}
     names = [*(name for name in METRICS if name in found), *sorted(found - set(METRICS))]
     out: Columns = {name: [] for name in ("run", "node", "step", "t_s", *names)}
@@ -40,7 +45,7 @@ def _metrics(views: Sequence[RunView]) -> Columns:
 
 
 def _events(views: Sequence[RunView]) -> Columns:
-    events = [(view.data.name, event) for view in views for event in view.tables.events]
+    events = [(run, event) for run, view in _named(views) for event in view.tables.events]
     return {
         "run": [run for run, _ in events],
         "node": [event.node for _, event in events],
@@ -51,13 +56,14 @@ def _events(views: Sequence[RunView]) -> Columns:
 
 
 def _links(views: Sequence[RunView]) -> Columns:
-    rows = [(view.data.name, *link) for view in views for link in view.links()]
+    rows = [(run, *link) for run, view in _named(views) for link in view.links()]
     names = ("run", "sender", "receiver", "bytes", "seconds")
     return {name: [row[k] for row in rows] for k, name in enumerate(names)}
 
 
 def write_csv(views: Sequence[RunView], folder: Path) -> list[Path]:
-    """metrics.csv, events.csv and links.csv, as RFC 4180 has it. Raises HostError."""
+    """metrics.csv, events.csv and links.csv, as RFC 4180 has it. Text that a spreadsheet would take for a formula begins with
+    an apostrophe more. Raises HostError."""
     return list(_written(folder, ".csv", columns_of(views), _csv))
 
 
@@ -94,10 +100,16 @@ def _written(folder: Path, ending: str, tables: Mapping[str, Columns], write: An
 def _csv(path: Path, columns: Columns) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(columns)
+        writer.writerow(_cells(columns))
         writer.writerows(map(_cells, zip(*columns.values(), strict=True)))
 
 
 def _cells(row: Iterable[Any]) -> list[Any]:
-    """Whole numbers without ".0": bytes and counts are no fractions."""
-    return [int(v) if type(v) is float and v.is_integer() and abs(v) < _WHOLE else v for v in row]
+    """Whole numbers without ".0": bytes and counts are no fractions. No text is a formula: what boards say is in it."""
+    return [_cell(value) for value in row]
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(_FORMULA) else value
+    return int(value) if type(value) is float and value.is_integer() and abs(value) < _WHOLE else value

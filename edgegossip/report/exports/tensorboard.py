@@ -6,6 +6,7 @@ their masked CRC-32C. The data are Event messages (tensorflow/core/util/event.pr
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,21 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.report.web.tables import Table
-from edgegossip.report.web.view import RunView
+from edgegossip.report.web.view import RunView, names_of
 from edgegossip.types import HostError
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected (RFC 3720)
 _MASK_DELTA = 0xA282EAD8
+_ODD = re.compile(r"[^\w. +=@~()-]")  # in a name that becomes a folder; % is odd, too
 _AT_ONCE = 4096  # records whose checksums are computed together
 
 
 def write_tensorboard(views: Sequence[RunView], folder: Path) -> list[Path]:
-    """One event file a board, in `<folder>/<run>/<board>`; the folders. Raises HostError."""
+    """One event file a board, in `<folder>/<run>/<board>`; the folders. Runs of one name are told apart by the folders that they
+    are in. A name's letters that could lead elsewhere are written as %2F and so on. Raises HostError."""
     written = []
-    for view in views:
+    for run, view in zip(names_of(views), views, strict=True):
+        place = folder.joinpath(*map(_part, run.split("/")))
         clocks = view.tables.clocks
         for node, table in view.tables.nodes.items():
-            target = folder / view.data.name / node
+            target = place / _part(node)
             try:
                 target.mkdir(parents=True, exist_ok=True)
                 path = target / f"events.out.tfevents.{int(clocks.get(node, 0.0)):010d}.edgegossip"
@@ -39,6 +43,13 @@ def write_tensorboard(views: Sequence[RunView], folder: Path) -> list[Path]:
                 raise HostError(f"cannot write {target}: {error.strerror}") from None
             written.append(target)
     return written
+
+
+def _part(name: str) -> str:
+    """One part of a path, whatever the name is; no two names become the same."""
+    if not name.strip("."):
+        return name.replace(".", "%2E") or "%"
+    return _ODD.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass")), name)
 
 
 def _events(table: Table, zero_s: float) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from typing import Any
 from edgegossip.profiling.files import replacing
 from edgegossip.profiling.records import PARTS
 from edgegossip.report.web.tables import Table
-from edgegossip.report.web.view import RunView
+from edgegossip.report.web.view import RunView, names_of
 from edgegossip.types import HostError
 
 USUAL = ("compute", "encode", "transmit", "wait", "decode", "other")
@@ -43,8 +43,8 @@ def write_trace(views: Sequence[RunView], path: Path) -> Path:
 
 
 def trace_events(views: Sequence[RunView]) -> Iterator[dict[str, Any]]:
-    for pid, view in enumerate(views, 1):
-        yield _name("process_name", pid, 0, view.data.name)
+    for pid, (run, view) in enumerate(zip(names_of(views), views, strict=True), 1):
+        yield _name("process_name", pid, 0, run)
         zeros = view.tables.zeros()
         begin_s = min((zeros[node] + _began(t, 0) for node, t in view.tables.nodes.items() if len(t)), default=0.0)
         for tid, (node, table) in enumerate(view.tables.nodes.items(), 1):

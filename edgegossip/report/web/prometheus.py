@@ -2,7 +2,9 @@
 
 Seconds, bytes and joules of rounds are counters, summed over the rounds so far; everything else is a gauge, the last value
 that was recorded. Names are those of metrics.jsonl with Prometheus' units: time/compute_s is
-edgegossip_time_compute_seconds_total. What was never measured is not there. Labels: run, node."""
+edgegossip_time_compute_seconds_total. What was never measured is not there. Labels: run, node. Names
+that are not in records.METRICS, such as a workload's own, have a label more, `metric`, with the name as it was recorded:
+several may become one here ("top/1_a", "top_1/a")."""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from edgegossip.profiling.records import METRICS
 from edgegossip.report.web.tables import Table
-from edgegossip.report.web.view import RunView
+from edgegossip.report.web.view import RunView, names_of
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _UNITS = (("_s", "_seconds"), ("_c", "_celsius"), ("_j", "_joules"), ("_w", "_watts"), ("_hz", "_hertz"))
@@ -24,8 +27,11 @@ Sample = tuple[str, str, str, float]  # name, type, labels, value
 def exposition(views: Sequence[RunView]) -> str:
     """All samples of these runs, a metric's together."""
     metrics: dict[str, tuple[str, list[str]]] = {}
-    for name, kind, labels, value in (sample for view in views for sample in _samples(view)):
-        lines = metrics.setdefault(name, (kind, []))[1]
+    named = zip(names_of(views), views, strict=True)
+    for name, kind, labels, value in (sample for run, view in named for sample in _samples(run, view)):
+        known, lines = metrics.setdefault(name, (kind, []))
+        if known != kind:
+            metrics[name] = ("untyped", lines)
         lines.append(f"{name}{{{labels}}} {value!r}")
     return "".join(
         f"# TYPE {name} {kind}\n" + "".join(line + "\n" for line in lines)
@@ -33,8 +39,8 @@ def exposition(views: Sequence[RunView]) -> str:
     )
 
 
-def _samples(view: RunView) -> Iterator[Sample]:
-    run = f'run="{_escaped(view.data.name)}"'
+def _samples(name: str, view: RunView) -> Iterator[Sample]:
+    run = f'run="{_escaped(name)}"'
     for board in view.summary()["boards"]:
         labels = f'{run},node="{_escaped(board["node"])}"'
         yield "edgegossip_rounds", "gauge", labels, float(board["rounds"])
@@ -50,8 +56,9 @@ def _samples(view: RunView) -> Iterator[Sample]:
         yield "edgegossip_link_seconds_total", "counter", labels, seconds
 
 
-def _of(table: Table, labels: str) -> Iterator[Sample]:
+def _of(table: Table, node: str) -> Iterator[Sample]:
     for name, column in table.columns.items():
+        labels = node if name in METRICS else f'{node},metric="{_escaped(name)}"'
         values = np.asarray(column)
         known = values[np.isfinite(values)]
         if name == "t_s" or not known.size:

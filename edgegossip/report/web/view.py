@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,6 +149,24 @@ def _same_run(one: RunData, other: RunData) -> None:
     ids = [data.run.get("run_id") if data.run else None for data in (one, other)]
     if None not in ids and ids[0] != ids[1]:
         raise DataError(f"{other.path} is of another run than {one.path}; leave --together out to compare runs")
+
+
+def names_of(views: Sequence[RunView]) -> list[str]:
+    """A name for each run that no other one has: its folder's, with as many of the folders above as tell them apart
+    ("pi-1/runs/x" and "pi-2/runs/x"). The same folder again is "x (2)"."""
+    paths = [Path(os.path.abspath(view.folder)).parts for view in views]
+    names: list[str] = []
+    for path in paths:
+        alike = (_same_end(path, other) for other in paths if other != path)
+        name = "/".join(path[-1 - max(alike, default=0) :])
+        again = (f"{name} ({k})" for k in itertools.count(2))
+        names.append(next(one for one in (name, *itertools.islice(again, len(names))) if one not in names))
+    return names
+
+
+def _same_end(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many of the last parts are the same."""
+    return next((n for n, (a, b) in enumerate(zip(reversed(one), reversed(other), strict=False)) if a != b), 0)
 
 
 def scheme_of(recipe: Mapping[str, Any], mode: str | None) -> str:
