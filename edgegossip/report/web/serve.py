@@ -18,8 +18,9 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
+from edgegossip.asked import target_of
 from edgegossip.report.web.page import page
 from edgegossip.report.web.prometheus import CONTENT_TYPE, exposition
 from edgegossip.report.web.view import Known, RunView
@@ -39,7 +40,7 @@ class LiveRuns:
         """`together`: the folders are of boards of one run. Raises DataError."""
         self._lock = threading.Lock()
         self._views = [RunView(*folders)] if together else [RunView(folder) for folder in folders]
-        self._refreshed_s = time.monotonic()
+        self._refreshed_s = [time.monotonic()] * len(self._views)
         for view in self._views:
             view.read()
 
@@ -51,24 +52,23 @@ class LiveRuns:
         """What came new of run k, for a page that knows this much; None when that is nothing. Raises IndexError when there
         is no such run."""
         with self._lock:
-            self._refresh()
             view = self._views[k]
-            view.read()
+            self._look(k)
             return view.new(known)
 
     def metrics(self) -> bytes:
         """All runs as Prometheus reads them."""
         with self._lock:
-            self._refresh()
-            for view in self._views:
-                view.read()
+            for k in range(len(self._views)):
+                self._look(k)
             return exposition(self._views).encode()
 
-    def _refresh(self) -> None:
-        if time.monotonic() - self._refreshed_s >= REFRESH_S:
-            self._refreshed_s = time.monotonic()
-            for view in self._views:
-                view.refresh()
+    def _look(self, k: int) -> None:
+        """At one run only: another one's folder may be gone. Raises DataError, OSError."""
+        if time.monotonic() - self._refreshed_s[k] >= REFRESH_S:
+            self._views[k].refresh()
+            self._refreshed_s[k] = time.monotonic()
+        self._views[k].read()
 
 
 class Server(ThreadingHTTPServer):
@@ -92,20 +92,27 @@ class Server(ThreadingHTTPServer):
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.server_address[1]}/"
 
     def may_ask(self, host: str | None) -> bool:
-        """Whether a Host header names this server: by an address, as localhost, by the name it was given or the machine's own."""
+        """Whether a Host header names this server: by an address, as localhost, by the name it was given or the
+        machine's own."""
         if host is None:
             return False
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            return False
-        if name in ("localhost", self.host.lower(), socket.gethostname().lower()):
+        asked = target_of(f"//{host}")
+        name = (asked.hostname if asked else None) or ""
+        if name in ("localhost", self.host.lower(), *self._own_names()):
             return True
         try:
             ipaddress.ip_address(name)
         except ValueError:
             return False
         return True
+
+    def _own_names(self) -> list[str]:
+        """The machine's own, and on its network the one that mDNS gives it: a Pi is raspberrypi.local to everybody. Not on
+        loopback, where nobody comes by that name and another machine of the network could claim it."""
+        name = socket.gethostname().lower()
+        label = name.partition(".")[0]
+        reached = not ipaddress.ip_address(str(self.server_address[0])).is_loopback
+        return [name, f"{label}.local"] if reached and label not in ("", "localhost") else [name]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away in the middle is none."""
@@ -123,9 +130,11 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.server.may_ask(self.headers.get("Host")):
             self._answer(HTTPStatus.FORBIDDEN, b"this server is not the host that was asked for\n")
             return
-        asked, runs = urlsplit(self.path), self.server.runs
+        asked, runs = target_of(self.path), self.server.runs
         try:
-            if asked.path == "/":
+            if asked is None:
+                self._answer(HTTPStatus.BAD_REQUEST, b"this is no address\n")
+            elif asked.path == "/":
                 self._answer(HTTPStatus.OK, runs.page(), "text/html; charset=utf-8")
             elif asked.path == "/metrics":
                 self._answer(HTTPStatus.OK, runs.metrics(), CONTENT_TYPE)

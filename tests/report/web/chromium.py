@@ -125,3 +125,17 @@ class Chromium:
 
     def _log(self, kind: str) -> list[dict[str, Any]]:
         return list(self._ask("POST", f"{self._session}/se/log", {"type": kind}))
+
+
+def show(browser: Chromium, page: str | Path) -> None:
+    """Open a page of runs and draw all of it, also what is out of sight."""
+    browser.console(), browser.requests()
+    browser.open(page)
+    browser.until("return document.documentElement.dataset.ready")
+    browser.run("edgegossip.draw(() => true); return true")
+
+
+def quiet(browser: Chromium, page: Path | None = None) -> None:
+    """Nothing on the console, no request but for the page."""
+    assert browser.console() == []
+    assert set(browser.requests()) <= ({page.as_uri()} if page else set())

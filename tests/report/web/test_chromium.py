@@ -8,7 +8,7 @@ from edgegossip.profiling.lines import EventRecord, MetricsRecord
 from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.report.web.page import write_page
 from edgegossip.report.web.serve import LiveRuns, Server
-from tests.report.web.chromium import Chromium, missing
+from tests.report.web.chromium import missing, quiet, show
 from tests.report.web.synthetic import write_run
 
 pytestmark = [
@@ -17,10 +17,8 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-READY = "return document.documentElement.dataset.ready"
 EMPTY = """return [...document.querySelectorAll('.card')]
     .filter(c => !c.querySelector('canvas, svg, table, .bar, pre')).map(c => c.id)"""
-ALL = "edgegossip.draw(() => true); return true"  # also what is out of sight
 
 
 @pytest.fixture(scope="module")
@@ -34,31 +32,6 @@ def runs(tmp_path_factory):
 def pages(runs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     return {"one": write_page(runs[2:], folder / "one.html"), "three": write_page(runs, folder / "three.html")}
-
-
-@pytest.fixture(scope="module")
-def desktop():
-    with Chromium(1280, 900) as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def phone():
-    with Chromium(360, 740, phone=True) as browser:
-        yield browser
-
-
-def show(browser, page):
-    browser.console(), browser.requests()
-    browser.open(page)
-    browser.until(READY)
-    browser.run(ALL)
-
-
-def quiet(browser, page=None):
-    """Nothing on the console, no request but for the page."""
-    assert browser.console() == []
-    assert set(browser.requests()) <= ({page.as_uri()} if page else set())
 
 
 @pytest.mark.parametrize("which", ["one", "three"])

@@ -2,6 +2,7 @@
 
 import http.client
 import re
+import socket
 import threading
 
 import pytest
@@ -68,11 +69,12 @@ def test_data_come_whole_first_and_then_what_is_new(served):
     [
         ("/data/1", 404), ("/data/0/..", 404), ("/../../etc/passwd", 404), ("/metrics.jsonl", 404), ("/data/9999", 404),
         ("/data/0?rows=x,-1&life=" + "9" * 50, 200), ("/data/0?rows=99999,1&life=0&events=0&span=0", 200),
+        ("http://[/", 400), ("//[", 404),
         ("/data/0?rows=-5&life=0&events=-3&span=-9", 200), ("/data/0?" + "&".join(f"a{k}=1" for k in range(99)), 200),
     ],
 )  # fmt: skip
 def test_nothing_in_a_request_names_a_file(served, path, status):
-    assert ask(served[1], path)[0] == status
+    assert ask(served[1], path, host="127.0.0.1")[0] == status
 
 
 @pytest.mark.parametrize(
@@ -85,6 +87,17 @@ def test_a_name_that_only_points_here_is_refused(served, host):
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:80", "[::1]:80", "LOCALHOST:1"])
 def test_this_machine_is_let_in(served, host):
     assert ask(served[1], "/", host=host)[0] == 200
+
+
+def test_on_the_network_this_machine_is_let_in_by_its_own_names(served, monkeypatch):
+    _, on_loopback = served
+    monkeypatch.setattr(socket, "gethostname", lambda: "Pi-7.lan")
+    with Server(on_loopback.runs, "0.0.0.0", 0) as server:
+        for host in ("pi-7.local:8765", "PI-7.local", "pi-7.lan", "192.168.1.7:8765"):
+            assert server.may_ask(host), host
+        for host in ("pi-8.local", "pi-7.local.evil.example", "evil.example", "pi-7.evil", ".local", "local"):
+            assert not server.may_ask(host), host
+    assert on_loopback.may_ask("pi-7.lan") and not on_loopback.may_ask("pi-7.local")
 
 
 def test_prometheus_gets_counters_and_gauges(served):
@@ -127,7 +140,7 @@ def test_a_folder_that_is_gone_is_said_and_not_fatal(tmp_path):
         thread.start()
         (folder / "metrics.jsonl").rename(folder / "moved")
         (folder / "recipe.toml").unlink()
-        runs._refreshed_s = -1e9
+        runs._refreshed_s[0] = -1e9
         status, _, body = ask(server, "/data/0")
         server.shutdown()
         thread.join()

@@ -42,7 +42,7 @@ class App {
     return this.run?.state[node] === "lost";
   }
   key() {
-    return `${[...this.state.chosen].join("|")}`;
+    return JSON.stringify([...this.state.chosen]);
   }
   axis() {
     return {
@@ -72,6 +72,7 @@ class App {
   select(k) {
     this.state.run = k;
     this.state.chosen = new Set(this.run.nodes);
+    this.offered = new Set(this.run.nodes);
     Object.assign(this.state, { from: 0, to: this.run.length - 1, whole: true });
     this.shape = this.signature();
     renderHead(this);
@@ -81,14 +82,14 @@ class App {
 
   // Which plots there are depends on what was measured.
   signature() {
-    return [...this.run.names].sort().join() + this.run.nodes.join() + (this.run.doc.links.length > 0);
+    return JSON.stringify([[...this.run.names].sort(), this.run.nodes, this.run.doc.links.length > 0]);
   }
 
   build() {
     const run = this.run,
       many = this.runs.length > 1,
       has = (name) => run.has(name);
-    const views = many
+    this.across = many
       ? [
           compareTable(this),
           speedView(this),
@@ -97,6 +98,7 @@ class App {
           runsMetric(this, "eval/accuracy", "Test accuracy, all runs"),
         ]
       : [];
+    const views = [...this.across];
     if (run.length) {
       views.push(barsView(this), partsView(this));
       if (has("train/loss") || has("eval/loss"))
@@ -124,8 +126,8 @@ class App {
     this.dirty();
   }
 
-  dirty() {
-    this.views.forEach((v) => {
+  dirty(views = this.views) {
+    views.forEach((v) => {
       v.stale = true;
     });
     this.drawSoon();
@@ -158,11 +160,12 @@ class App {
     this.dirty();
   }
 
-  // More of a run that goes on.
+  // More of the run that is chosen, which goes on. Of the others there is nothing but what compares runs: dirty(this.across).
   grown() {
     if (this.state.whole) Object.assign(this.state, { from: 0, to: this.run.length - 1 });
     if (this.signature() !== this.shape) {
-      for (const node of this.run.nodes) if (!this.shape.includes(node)) this.state.chosen.add(node);
+      for (const node of this.run.nodes) if (!this.offered.has(node)) this.state.chosen.add(node);
+      this.offered = new Set(this.run.nodes);
       this.shape = this.signature();
       renderControls(this);
       this.build();

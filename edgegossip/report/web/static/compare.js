@@ -68,18 +68,30 @@ function compareTable(app) {
   return { element: card.element, draw };
 }
 
+// Training speed over boards: {counts, lines: [{name, y}], without}. Against the smallest count of all that there are, as the tables
+// have it: one ideal line is then right for all. Schemes without a run on so few have no speed-up, and are named.
+function speedUps(works) {
+  const counts = [...new Set(works.map((w) => w.boards))].sort((a, b) => a - b);
+  const rate = (scheme, n) => {
+    const same = works.filter((w) => w.scheme === scheme && w.boards === n);
+    return same.length ? same.reduce((a, w) => a + w.rate, 0) / same.length : NaN;
+  };
+  const all = [...new Set(works.map((w) => w.scheme))].map((name) => ({
+    name,
+    y: counts.map((n) => rate(name, n) / rate(name, counts[0])),
+  }));
+  return { counts, lines: all.filter((l) => known(l.y[0])), without: all.filter((l) => !known(l.y[0])).map((l) => l.name) };
+}
+
 function speedView(app) {
   const box = h("div", { class: "plot" }),
-    legend = h("div", { class: "legend" });
+    legend = h("div", { class: "legend" }),
+    note = h("p", { class: "note" });
   const card = app.card(
     "speed",
     "Speed-up with more boards",
     "half",
-    h(
-      "p",
-      { class: "note" },
-      "training examples a second of the whole fleet, against the run of the same scheme with the fewest boards",
-    ),
+    note,
     legend,
     box,
   );
@@ -89,21 +101,22 @@ function speedView(app) {
     yText: (v, more) => `${numberText(v, more, 3)}×`,
   });
   const draw = () => {
-    const schemes = new Map();
-    for (const run of app.runs) {
-      const work = workOf(run);
-      if (known(work.rate)) schemes.set(run.doc.scheme, [...(schemes.get(run.doc.scheme) || []), work]);
-    }
-    const counts = [...new Set([...schemes.values()].flat().map((w) => w.boards))].sort((a, b) => a - b),
+    const works = app.runs.map((run) => ({ scheme: run.doc.scheme, ...workOf(run) })).filter((w) => w.rate > 0),
+      { counts, lines, without } = speedUps(works),
       x = Float64Array.from(counts);
-    const series = [...schemes].map(([name, works], k) => {
-      const base = works.reduce((a, b) => (b.boards < a.boards ? b : a));
-      const y = counts.map((n) => {
-        const same = works.filter((w) => w.boards === n);
-        return same.length ? same.reduce((a, w) => a + w.rate, 0) / same.length / base.rate : NaN;
-      });
-      return { label: name, y, color: boardColor(k), dash: boardDash(k), width: 2, dots: true, spanGaps: true };
-    });
+    note.textContent =
+      "training examples a second of the whole fleet, against the same scheme on " +
+      (counts.length ? `${counts[0]} ${counts[0] === 1 ? "board" : "boards"}, the fewest of these runs` : "the fewest boards") +
+      (without.length ? `; with no run on so few: ${without.join("; ")}` : "");
+    const series = lines.map(({ name, y }, k) => ({
+      label: name,
+      y,
+      color: boardColor(k),
+      dash: boardDash(k),
+      width: 2,
+      dots: true,
+      spanGaps: true,
+    }));
     if (counts.length > 1)
       series.push({
         label: "ideal",

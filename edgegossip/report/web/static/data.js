@@ -4,6 +4,10 @@ const PARTS = ["compute", "encode", "transmit", "decode", "wait", "other"];
 
 const TICKS_A_SECOND = 1e5;
 
+// Keyed by what boards and people call things: a plain object has keys of its own, such as "constructor".
+const keyed = (object = {}) => Object.assign(Object.create(null), object);
+const KEYED = ["spans", "starts", "clocks"]; // of the document
+
 async function inflate(bytes) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
@@ -22,9 +26,10 @@ async function unpack(bytes) {
   const size = new DataView(plain.buffer).getUint32(0, true),
     base = 4 + size;
   const doc = JSON.parse(new TextDecoder().decode(plain.subarray(4, base)));
-  const columns = {};
+  const columns = keyed();
+  for (const name of KEYED) if (doc[name]) doc[name] = keyed(doc[name]);
   for (const [node, blocks] of Object.entries(doc.blocks)) {
-    columns[node] = {};
+    columns[node] = keyed();
     for (const [name, [offset, rows, width]] of Object.entries(blocks))
       columns[node][name] = fromPlanes(plain, base + offset, rows, width);
     if (columns[node].t_s) columns[node].t_s = columns[node].t_s.map((ticks) => ticks / TICKS_A_SECOND);
@@ -43,7 +48,7 @@ function fromPlanes(plain, start, rows, width) {
 
 class Run {
   constructor() {
-    this.tables = {};
+    this.tables = keyed();
     this.version = 0;
   }
 
@@ -53,7 +58,7 @@ class Run {
     if (before) {
       doc.events = before.events.slice(0).concat(doc.events);
       for (const [node, spans] of Object.entries(before.spans)) doc.spans[node] = { ...spans, ...doc.spans[node] };
-    } else this.tables = {};
+    } else this.tables = keyed();
     this.doc = doc;
     for (const [node, fresh] of Object.entries(columns)) {
       const table = this.tables[node],
@@ -87,7 +92,7 @@ class Run {
     this.at = columns.map((column) => Int32Array.from(column, place));
     this.boards = this.nodes.map((_, k) => k).filter((k) => this.nodes[k] !== this.doc.coordinator);
     this.names = new Set(this.doc.names);
-    this.state = Object.fromEntries(this.doc.summary.boards.map((row) => [row.node, row.state]));
+    this.state = keyed(Object.fromEntries(this.doc.summary.boards.map((row) => [row.node, row.state])));
   }
 
   get length() {
@@ -293,7 +298,7 @@ function placesOf(steps) {
 function joined(table, fresh) {
   const rows = table.step.length,
     more = fresh.step ? fresh.step.length : 0,
-    out = {};
+    out = keyed();
   for (const name of new Set([...Object.keys(table), ...Object.keys(fresh)])) {
     const Kind = name === "step" || name === "t_s" ? Float64Array : Float32Array;
     const column = (out[name] = new Kind(rows + more).fill(name === "rounds" ? 1 : NaN));

@@ -100,7 +100,7 @@ function titleOf(name) {
     .replace(/_(s|c|w|j|hz|bytes|percent)$/, "")
     .replaceAll("_", " ");
   const area = name.startsWith("cpu/") ? "CPU seconds: " : "";
-  return TITLES[name] || (area ? area + words : words.charAt(0).toUpperCase() + words.slice(1));
+  return (Object.hasOwn(TITLES, name) && TITLES[name]) || (area ? area + words : words.charAt(0).toUpperCase() + words.slice(1));
 }
 
 // h("div", {class: "x", onclick: f}, "text", child): text is never read as HTML.

@@ -2,38 +2,52 @@
 
 const POLL_S = 2;
 
+// The server answered, and with what it could not do.
+class Refused extends Error {}
+
 // What the server has of run k besides what is known; null when that is nothing.
 async function fetched(k, known = {}) {
   const answer = await fetch(`data/${k}?${new URLSearchParams(known)}`);
-  if (!answer.ok) throw new Error((await answer.text()) || answer.statusText);
+  if (!answer.ok) throw new Refused((await answer.text()).trim() || answer.statusText);
   return answer.status === 204 ? null : unpack(new Uint8Array(await answer.arrayBuffer()));
 }
 
 async function follow(app) {
   const badge = document.getElementById("live-badge"),
     text = document.getElementById("live-text");
-  const tell = () => {
-    text.textContent = app.run.doc.summary.unfinished_nodes.length || !app.run.length ? "live" : "the run is over";
-  };
+  const many = app.runs.length > 1,
+    goesOn = (run) => run.doc.summary.unfinished_nodes.length || !run.length,
+    pause = () => new Promise((done) => setTimeout(done, 1000 * POLL_S));
   badge.hidden = false;
-  for (;;) {
-    tell();
-    await new Promise((done) => setTimeout(done, 1000 * POLL_S));
+  for (let failed = []; ; ) {
+    if (!failed.length) text.textContent = app.runs.some(goesOn) ? "live" : many ? "the runs are over" : "the run is over";
+    await pause();
     if (document.hidden) continue;
-    const run = app.run;
-    try {
-      const news = await fetched(app.state.run, run.known);
-      if (news) {
-        run.absorb(news);
-        app.grown();
-      }
-      badge.classList.remove("stale");
-    } catch (error) {
-      badge.classList.add("stale");
-      text.textContent = "nobody answers: is edgegossip top still running?";
-      await new Promise((done) => setTimeout(done, 1000 * POLL_S));
+    failed = await askedAll(app);
+    badge.classList.toggle("stale", failed.length > 0);
+    if (failed.length) {
+      text.textContent = failedText(app, failed);
+      await pause();
     }
   }
+}
+
+// What came new of every run: the table of runs is of one moment. Gives [number of the run, error] of those that did not come.
+async function askedAll(app) {
+  const answers = await Promise.allSettled(app.runs.map((run, k) => fetched(k, run.known)));
+  const fresh = answers.map((answer, k) => {
+    if (answer.value) app.runs[k].absorb(answer.value);
+    return Boolean(answer.value);
+  });
+  if (fresh[app.state.run]) app.grown();
+  else if (fresh.some((is) => is)) app.dirty(app.across);
+  return answers.flatMap(({ reason }, k) => (reason ? [[k, reason]] : []));
+}
+
+function failedText(app, failed) {
+  const [k, error] = failed[0];
+  if (!(error instanceof Refused)) return "nobody answers: is edgegossip top still running?";
+  return app.runs.length > 1 ? `run ${k + 1} is not followed: ${error.message}` : error.message;
 }
 
 const loaded = () =>
