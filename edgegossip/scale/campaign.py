@@ -23,9 +23,7 @@ from edgegossip.scale.netns.rates import parse_rate, rate_text
 from edgegossip.study import store
 from edgegossip.types import EXIT_DEGRADED, EXIT_OK, ConfigError, DataError, EdgegossipError, HostError
 
-FILE = "scale.jsonl"
-RATE = "100mbit"
-LISTEN = "127.0.0.1:7800"
+FILE, RATE, LISTEN = "scale.jsonl", "100mbit", "127.0.0.1:7800"
 ON = ("netns", "model", "boards")
 Say = Callable[[str], None]
 
@@ -61,7 +59,7 @@ class Place(Protocol):
     def run(self, cell: Cell) -> dict[str, Any]:
         """{"row": ..., "curve": ..., and what the plots want}. Raises EdgegossipError."""
 
-    def close(self) -> None: ...
+    def close(self, over: bool) -> None: ...  # `over`: every cell had its turn
 
 
 def run(asked: Asked, say: Say, warn: Say) -> tuple[dict[str, Any], int]:
@@ -73,7 +71,7 @@ def run(asked: Asked, say: Say, warn: Say) -> tuple[dict[str, Any], int]:
     with store.Store(folder, FILE, "scalability run") as kept:
         results = store.read(folder, FILE)
         missing = [cell for cell in cells if results.get(cell.key, {}).get("state") != "done"]
-        place = _place(asked, folder, results, say)
+        place, over = _place(asked, folder, results, say), False
         try:
             for cell in missing:
                 place.check(cell)
@@ -82,11 +80,12 @@ def run(asked: Asked, say: Say, warn: Say) -> tuple[dict[str, Any], int]:
                 results[cell.key] = _run_cell(place, cell, first=cell is missing[0])
                 kept.add(results[cell.key])
                 say(f"[{number}/{len(cells)}] {_outcome(cell, results[cell.key])}")
+            over = True
         except KeyboardInterrupt:
             warn(f"stopped: what is done is kept in {folder}; the same command goes on from there")
             raise
         finally:
-            place.close()
+            place.close(over)
         document = _write(asked, base, folder, cells, results)
     document["wall_s"] = time.monotonic() - begun_s
     _show(document, folder, cells, results, asked.plots, say, warn)
@@ -129,7 +128,9 @@ def _check_options(asked: Asked) -> None:
 def _how(asked: Asked, base: Recipe) -> dict[str, Any]:
     """What decides a cell's result besides its recipe. A profile counts by what is in it: it may be calibrated anew."""
     if asked.on == "boards":
-        return {"boards": asked.boards} if asked.boards else {}
+        from edgegossip.scale.boards.place import members
+
+        return members(asked.boards, *asked.security)
     how: dict[str, Any] = {"rate_bps": _rate_bps(asked), "link": asked.link, "slower": asked.slower or 1.0}
     device = _device(asked)
     if asked.on == "model" or device:

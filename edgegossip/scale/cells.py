@@ -80,4 +80,6 @@ def _cell(recipe: Recipe, scheme: Scheme, on: str, how: Mapping[str, Any], examp
     gossip = replace(recipe.gossip, deadline_s=max(recipe.gossip.deadline_s, 1800.0))
     server = replace(recipe.server, deadline_s=max(recipe.server.deadline_s, 1800.0))
     recipe = replace(recipe, network=network, gossip=gossip, server=server)
+    if "boards" in how:  # the first ones are in it: one that is added later makes no other cell of this one
+        how = {**how, "boards": how["boards"][: recipe.run.nodes]}
     return Cell(scheme, recipe.run.nodes, on, recipe, epoch_rounds, how)

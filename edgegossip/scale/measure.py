@@ -33,8 +33,8 @@ def of_records(
 ) -> tuple[Row, list[list[float | None]]]:
     """The row without what compares it with others, and the curve: [seconds, bytes sent by all, training loss] a round; null
     for a loss or bits that nobody has told. Raises ValueError when a board has told nothing of a counted round, or not all
-    of its parts. `first`: round from which on they count. `barriers`: what a board waited before all began to send; `late`: from
-    its own end of a round to the last board's."""
+    of its parts, or when they took no time. `first`: round from which on they count. `barriers`: what a board waited before all
+    began to send; `late`: from its own end of a round to the last board's."""
     rounds = cell.recipe.run.rounds
     by_round: dict[int, dict[str, MetricsRecord]] = {}
     for record in records:
@@ -47,6 +47,8 @@ def of_records(
     own = {name: _parts(cell, [r for r in counted if r.node == name], barriers, late or {}) for name in boards}
     row: Row = {key: sum(parts[key] for parts in own.values()) / len(own) for key in PARTS}
     row["t_s"] = sum(row.values())
+    if row["t_s"] <= 0.0:
+        raise ValueError(f"its rounds took {row['t_s']:g} s")
     row["slowest"] = slowest(own)
     row["cpu_s"] = _times(cell.epoch_rounds, _mean(counted, "time/cpu_s"))
     every = [record for of_round in by_round.values() for record in of_round.values()]  # receipts may come a round late

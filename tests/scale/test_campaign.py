@@ -24,6 +24,7 @@ class Paper:
     LINK = {"sgd": 8.0, "co3": 0.5}
 
     def __init__(self, fails: tuple[str, int] | None = None, error: EdgegossipError | None = None) -> None:
+        self.over: bool | None = None
         self.fails, self.ran = fails, []  # type: ignore[var-annotated]
         self.error = error or RunError("lost board-1: the cat")
 
@@ -45,8 +46,8 @@ class Paper:
         links = {a: {b: 10 for b in names if b != a} for a in names}
         return {"row": {**row, **more}, "curve": [[1.0, 10.0, 2.0], [2.0, 20.0, 1.0]], "marks": marks, "links": links}
 
-    def close(self) -> None:
-        pass
+    def close(self, over: bool) -> None:
+        self.over = over
 
 
 def _asked(out: Path, **more: Any) -> Asked:
@@ -246,6 +247,42 @@ def test_other_boards_are_other_cells(tmp_path: Path) -> None:
         for boards in ("a,b,c", "d,e,f")
     ]
     assert not keys[0] & keys[1]
+
+
+def test_a_board_more_is_no_other_cell_for_the_first_ones(tmp_path: Path) -> None:
+    few, more = (
+        campaign.plan(_asked(tmp_path, on="boards", rate="", devices="2", boards=boards))[1][0].key
+        for boards in ("a,b", "a,b,c")
+    )
+    assert few == more
+
+
+def test_boards_of_another_fleet_are_other_cells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("cryptography", reason="makes the fleets")
+    from edgegossip.fleet.store import Fleet
+
+    def keys(folder: Path | None) -> list[str]:
+        asked = _asked(tmp_path, on="boards", rate="", devices="2", security=(folder, False))
+        return [cell.key for cell in campaign.plan(asked)[1]]
+
+    fleets = [Fleet.create(tmp_path / name / "fleet", "same", 20).folder for name in ("one", "other")]
+    for folder in fleets:
+        Fleet.open(folder).add_all(("a", "b"), "board", 20)
+    one, other = map(keys, fleets)
+    assert not set(one) & set(other) and one == keys(fleets[0])
+    monkeypatch.chdir(tmp_path / "one")
+    assert keys(None) == one
+    Fleet.open(fleets[0]).revoke("a").add("c", "board", 20)
+    assert not set(keys(None)) & set(one)
+
+
+def test_boards_are_told_that_it_is_over_only_when_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done, stopped = Paper(), Paper(("sgd", 4))
+    _run(monkeypatch, done, _asked(tmp_path / "done"))
+    stopped.error = KeyboardInterrupt()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        _run(monkeypatch, stopped, _asked(tmp_path / "stopped"))
+    assert (done.over, stopped.over) == (True, False)
 
 
 WRONG = (

@@ -7,12 +7,12 @@ import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edgegossip.scale.boards.desk import JOB, RECORDS, Desk, Server
 from edgegossip.scale.boards.follow import Following, Operator, command
+from edgegossip.scale.boards.job import Job
 from edgegossip.types import PeerError
 
 DONE = {"code": 0, "reason": "", "metrics": ["{}"], "accuracy": 0.5}
@@ -102,13 +102,18 @@ def test_a_function_that_only_the_operator_names_is_not_called(tmp_path: Path) -
 
     text = recipes.to_toml(recipes.load("quickstart-gossip", ["model.name=os:system"]))
     following = Following("127.0.0.1:1", "a", "127.0.0.1:7700", None, False, (), tmp_path)
-    document = _run(following, {"cell": "k", "recipe": text, "peers": {}}, lambda _: None)
-    assert document["code"] == 2 and "os:system" in document["reason"] and not list(tmp_path.glob("*/log"))
+    document = _run(following, Job("0" * 16, text, {}), lambda _: True, lambda _: None)
+    assert (
+        document is not None
+        and document["code"] == 2
+        and "os:system" in document["reason"]
+        and not list(tmp_path.glob("*/log"))
+    )
 
 
 def test_what_a_board_runs() -> None:
     following = Following("10.0.0.9:7800", "a", "0.0.0.0:7700", Path("id"), False, ("data.dir=/data",), Path("runs"))
-    job: dict[str, Any] = {"peers": {"b": "10.0.0.2:7700"}}
+    job = Job("0" * 16, "", {"b": "10.0.0.2:7700"})
     words = command(following, job, Path("r.toml"), Path("runs"))
     assert words[3:5] == ["node", "r.toml"] and "b=10.0.0.2:7700" in words and "data.dir=/data" in words
     assert words[words.index("--identity") + 1] == "id" and "--insecure" not in words and "--fresh" in words

@@ -7,6 +7,7 @@ name is that of its certificate; without TLS it is what it says. `Desk` knows no
 from __future__ import annotations
 
 import json
+import math
 import socket
 import ssl
 import threading
@@ -26,7 +27,7 @@ from edgegossip.mesh.security.identity import Identity
 from edgegossip.types import EdgegossipError, HostError, NodeId
 
 JOB, RECORDS = "/v1/scale/job", "/v1/scale/records"
-GONE_S = 30.0  # a board that has not asked for so long is not there; they ask every second or two
+GONE_S = 30.0  # a board that has not asked for so long is not there: see follow.ASK_S and follow.RUNNING_ASK_S
 MAX_RECORDS_BYTES = 64 << 20
 HANDSHAKE_S, SILENT_S = 10.0, 60.0
 
@@ -39,6 +40,15 @@ class HandedIn:
     reason: str
     lines: list[str]  # of metrics.jsonl
     accuracy: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """When a board asked last, where its peers reach it, and whether it is still at a cell."""
+
+    at_s: float
+    where: str
+    running: bool
 
 
 @dataclass(slots=True)
@@ -56,20 +66,26 @@ class Desk:
     def __init__(self, names: Sequence[NodeId]) -> None:
         self.names = tuple(names)
         self._lock = threading.Condition()
-        self._seen: dict[NodeId, tuple[float, str]] = {}  # board -> when it asked last, and where its peers reach it
+        self._seen: dict[NodeId, _Seen] = {}
         self._cell: _Cell | None = None
         self._over = False
 
     def missing(self, names: Sequence[NodeId]) -> list[NodeId]:
-        """Those that have not asked of late."""
-        now_s = time.monotonic()
+        """Those that have not asked of late, and those that have not ended an earlier cell."""
+        gone = self.silent(names, GONE_S)
         with self._lock:
-            return [name for name in names if now_s - self._seen.get(name, (-GONE_S, ""))[0] >= GONE_S]
+            return [name for name in names if name in gone or self._seen[name].running]
+
+    def silent(self, names: Sequence[NodeId], seconds: float) -> list[NodeId]:
+        """Those that have not asked for so long."""
+        since_s = time.monotonic() - seconds
+        with self._lock:
+            return [name for name in names if name not in self._seen or self._seen[name].at_s <= since_s]
 
     def begin(self, key: str, recipe_toml: str, boards: Sequence[NodeId]) -> None:
         """From now on this is what these boards are to run."""
         with self._lock:
-            self._cell = _Cell(key, recipe_toml, tuple(boards), {name: self._seen[name][1] for name in boards})
+            self._cell = _Cell(key, recipe_toml, tuple(boards), {name: self._seen[name].where for name in boards})
 
     def wait(self, timeout_s: float) -> Mapping[NodeId, HandedIn]:
         """What has been handed in of this cell; returns early when somebody hands in."""
@@ -87,13 +103,14 @@ class Desk:
         with self._lock:
             self._cell, self._over = None, True
 
-    def job(self, name: NodeId, host: str, port: int) -> dict[str, Any]:
-        """The answer to a board that listens on this port for its peers. Raises PermissionError for a stranger."""
+    def job(self, name: NodeId, host: str, port: int, running: bool = False) -> dict[str, Any]:
+        """The answer to a board that listens on this port for its peers. `running`: it is at a cell, and asks whether that is
+        still wanted. Raises PermissionError for a stranger."""
         if name not in self.names:
             raise PermissionError
         where = str(addresses.Address(host, port))
         with self._lock:
-            self._seen[name] = (time.monotonic(), where)
+            self._seen[name] = _Seen(time.monotonic(), where, running)
             cell = self._cell
             if self._over:
                 return {"state": "over"}
@@ -103,19 +120,35 @@ class Desk:
             return {"state": "go", "cell": cell.key, "recipe": cell.recipe_toml, "peers": peers}
 
     def hand_in(self, name: NodeId, document: Mapping[str, Any]) -> None:
-        """A board is done with a cell. One that was given up meanwhile is not wanted any more. Raises ValueError, KeyError,
-        TypeError for a document that makes no sense."""
-        key, accuracy = str(document["cell"]), document["accuracy"]
-        found = HandedIn(
-            int(document["code"]),
-            str(document["reason"])[:500],
-            [str(line) for line in document["metrics"]],
-            None if accuracy is None else float(accuracy),
-        )
+        """A board is done with a cell. One that was given up meanwhile is not wanted any more. Raises ValueError for a document
+        that makes no sense; the cell has then failed on this board, and nobody waits for another."""
+        try:
+            found = _handed_in(document)
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            self._take(
+                name, str(document.get("cell")), HandedIn(2, f"handed in records that make no sense: {error}", [], None)
+            )
+            raise ValueError(str(error)) from None
+        self._take(name, str(document["cell"]), found)
+
+    def _take(self, name: NodeId, key: str, found: HandedIn) -> None:
         with self._lock:
             if self._cell is not None and self._cell.key == key and name in self._cell.boards:
                 self._cell.results[name] = found
                 self._lock.notify_all()
+
+
+def _handed_in(document: Mapping[str, Any]) -> HandedIn:
+    """Raises ValueError, KeyError, TypeError, OverflowError."""
+    reason, lines, accuracy = str(document["reason"])[:500], document["metrics"], document["accuracy"]
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise ValueError("metrics are lines")
+    for line in lines:
+        line.encode()  # JSON can say half a character, which no file can hold
+    share = None if accuracy is None else float(accuracy)
+    if share is not None and not (math.isfinite(share) and 0.0 <= share <= 1.0):
+        raise ValueError(f"an accuracy of {share}")
+    return HandedIn(int(document["code"]), reason.encode(errors="replace").decode(), lines, share)
 
 
 class Server(ThreadingHTTPServer):
@@ -179,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
         if url is None or url.path != JOB or not port:
             return self._answer({"error": "there is nothing here"}, HTTPStatus.NOT_FOUND)
         try:
-            self._answer(self.server.desk.job(name, str(self.client_address[0]), port))
+            self._answer(self.server.desk.job(name, str(self.client_address[0]), port, "running" in asked))
         except PermissionError:
             known = ", ".join(self.server.desk.names)
             self._answer(
@@ -192,10 +225,12 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer({"error": "this is not how records are handed in"}, HTTPStatus.BAD_REQUEST)
         try:
             document = json.loads(self.rfile.read(length))
+            if not isinstance(document, dict):
+                raise ValueError("records are an object")
             self.server.desk.hand_in(self._certified or str(document["name"]), document)
             self._answer({"state": "taken"})
-        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
-            self._answer({"error": "records that make no sense"}, HTTPStatus.BAD_REQUEST)
+        except (ValueError, KeyError, RecursionError) as error:
+            self._answer({"error": f"records that make no sense: {error}"}, HTTPStatus.BAD_REQUEST)
 
     def _answer(self, document: Mapping[str, Any], status: HTTPStatus = HTTPStatus.OK) -> None:
         body = json.dumps(document).encode()

@@ -1,5 +1,6 @@
 """A board's side: ask the operator's machine for the next cell, run it as a gossip board in a process of its own, hand
-in the records.
+in the records. While it runs the board goes on asking, less often: that shows that it lives, and it hears of it when the cell is
+given up.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,13 @@ from edgegossip.node.entering import check_functions
 from edgegossip.node.spec import check_names
 from edgegossip.profiling.files import write_atomic
 from edgegossip.profiling.run_folder import read_run
+from edgegossip.report.units import printable
 from edgegossip.scale.boards.desk import JOB, RECORDS
-from edgegossip.types import ConfigError, PeerError, RunError
+from edgegossip.scale.boards.job import Job, parse_job
+from edgegossip.types import ConfigError, EdgegossipError, HostError, PeerError, RunError
 
 ASK_S = 1.0  # between two questions
+RUNNING_ASK_S = 10.0  # the same while a cell runs, whose seconds are measured
 TIMEOUT_S = 30.0
 PATIENCE_S = 600.0  # for an operator that is away: it may be started again
 STOP_S = 10.0
@@ -48,27 +53,56 @@ class Following:
 
 
 class Operator:
-    """Questions to the operator's machine, a connection each. Raises PeerError when it refuses, OSError when it is not there."""
+    """Questions to the operator's machine, a connection each. Raises PeerError when it refuses, OSError when it is not there, and
+    RunError when it has not been there for PATIENCE_S."""
 
     def __init__(self, following: Following, identity: Identity | None) -> None:
         self._following, self._identity = following, identity
         self._where = addresses.parse(following.operator, "--follow")
         self._port = addresses.parse(following.listen, "--listen").port
+        self._heard_s = time.monotonic()
 
-    def job(self) -> dict[str, Any]:
-        query = urlencode({"name": self._following.name, "port": self._port})
-        return self._ask("GET", f"{JOB}?{query}", None)
+    def job(self, running: bool = False) -> dict[str, Any]:
+        """What to run. `running`: a cell is, and is it still wanted?"""
+        query = {"name": self._following.name, "port": self._port} | ({"running": 1} if running else {})
+        return self._ask("GET", f"{JOB}?{urlencode(query)}", None)
+
+    def wants(self, cell: str) -> bool:
+        """Whether this cell, which runs here, is still wanted; yes while nobody answers."""
+        try:
+            return self.job(running=True).get("cell") == cell
+        except OSError:
+            return True
 
     def hand_in(self, document: Mapping[str, Any]) -> None:
-        self._ask("POST", RECORDS, json.dumps(document).encode())
+        """Again and again: what was measured took long."""
+        body = json.dumps(document).encode()
+        while True:
+            try:
+                self._ask("POST", RECORDS, body)
+                return
+            except OSError:
+                time.sleep(ASK_S)
 
     def _ask(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
+        try:
+            answer = self._answer(method, path, body)
+        except OSError as error:
+            if time.monotonic() - self._heard_s > PATIENCE_S:
+                raise RunError(f"{self._where} was out of reach for {PATIENCE_S:.0f} s: {error}") from None
+            raise
+        self._heard_s = time.monotonic()
+        return answer
+
+    def _answer(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         connection = self._connect()
         try:
             connection.request(method, path, body)
             answer = connection.getresponse()
             document = json.loads(answer.read())
-        except (ValueError, http.client.HTTPException) as error:
+        except (ConnectionError, http.client.IncompleteRead) as error:
+            raise ConnectionError(f"it went away ({error})") from None
+        except (ValueError, RecursionError, http.client.HTTPException) as error:
             raise PeerError(f"{self._where}: an answer that makes no sense ({error})") from None
         finally:
             connection.close()
@@ -86,26 +120,45 @@ class Operator:
 
 
 def follow(following: Following, say: Say) -> int:
-    """Until the operator says that it is over. Returns the exit code. Raises ConfigError, PeerError, RunError."""
+    """Until the operator says that it is over. Returns the exit code. Raises ConfigError, HostError, PeerError, RunError."""
     operator = Operator(following, _identity(following))
     say(f"{following.name} asks {following.operator} what to run")
-    heard_s = time.monotonic()
+    refused = ""
     while True:
-        try:
-            job = operator.job()
-            heard_s = time.monotonic()
-            if job["state"] == "over":
-                say("the scalability run is over")
-                return 0
-            if job["state"] == "go":
-                _hand_in(operator, _run(following, job, say))
-                heard_s = time.monotonic()
-        except OSError as error:
-            if time.monotonic() - heard_s > PATIENCE_S:
-                raise RunError(f"{following.operator} was out of reach for {PATIENCE_S:.0f} s: {error}") from None
-        except KeyError as error:
-            raise PeerError(f"{following.operator}: an answer without {error}") from None
+        document: Mapping[str, Any] = {}
+        with suppress(OSError):
+            document = operator.job()
+        if document.get("state") == "over":
+            say("the scalability run is over")
+            return 0
+        if document.get("state") == "go":
+            refusal = _turn(following, operator, document, say)
+            if refusal not in ("", refused):
+                say(refusal)
+            refused = refusal
         time.sleep(ASK_S)
+
+
+def _turn(following: Following, operator: Operator, document: Mapping[str, Any], say: Say) -> str:
+    """A cell from being told to handing in. Returns a sentence when either side refused it: the next one may do."""
+    records: dict[str, Any] | None
+    try:
+        job = parse_job(document)
+    except ValueError as error:
+        refusal = f"{following.operator}: a cell that is not run here: {error}"
+        records = _nothing(following, document.get("cell"), refusal)
+    else:
+        try:
+            refusal, records = "", _run(following, job, operator.wants, say)
+        except OSError as error:
+            raise HostError(f"cannot run a cell in {following.runs_dir}: {error.strerror or error}") from None
+    if records is None:
+        return ""
+    try:
+        operator.hand_in(records)
+    except PeerError as error:
+        return refusal or printable(str(error))
+    return refusal
 
 
 def _identity(following: Following) -> Identity | None:
@@ -127,19 +180,7 @@ def _identity(following: Following) -> Identity | None:
     return identity
 
 
-def _hand_in(operator: Operator, document: Mapping[str, Any]) -> None:
-    """Again and again: what was measured took long."""
-    until_s = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return operator.hand_in(document)
-        except OSError:
-            if time.monotonic() > until_s:
-                raise
-            time.sleep(ASK_S)
-
-
-def command(following: Following, job: Mapping[str, Any], recipe: Path, runs: Path) -> list[str]:
+def command(following: Following, job: Job, recipe: Path, runs: Path) -> list[str]:
     """What this board is to run: a gossip board that knows every peer."""
     words = [
         sys.executable,
@@ -152,37 +193,40 @@ def command(following: Following, job: Mapping[str, Any], recipe: Path, runs: Pa
         "--listen",
         following.listen,
     ]
-    words += [word for name, where in job["peers"].items() for word in ("--peer", f"{name}={where}")]
+    words += [word for name, where in job.peers.items() for word in ("--peer", f"{name}={where}")]
     words += [word for setting in following.settings for word in ("--set", setting)]
     words += ["--identity", str(following.identity)] if following.identity else ["--insecure"]
     return [*words, "--runs", str(runs), "--fresh"]
 
 
-def _run(following: Following, job: Mapping[str, Any], say: Say) -> dict[str, Any]:
-    """One cell; the document to hand in. Raises KeyError."""
-    folder = following.runs_dir / f"scale-{job['cell']}-{following.name}"
+def _run(following: Following, job: Job, wanted: Callable[[str], bool], say: Say) -> dict[str, Any] | None:
+    """One cell; the document to hand in. None when it was given up meanwhile. `wanted`: whether a cell still is."""
+    folder = following.runs_dir / f"scale-{job.cell}-{following.name}"
     folder.mkdir(parents=True, exist_ok=True)
     recipe, before = folder / "recipe.toml", set(folder.glob("*/metrics.jsonl"))
-    write_atomic(recipe, str(job["recipe"]).encode())
+    write_atomic(recipe, job.recipe_toml.encode())
     try:
         check_functions(recipes.load(str(recipe)), following.settings)
-    except ConfigError as error:
-        return _nothing(following, job, str(error))
-    say(f"runs cell {job['cell']} with {len(job['peers'])} others")
+    except EdgegossipError as error:
+        return _nothing(following, job.cell, str(error))
+    say(f"runs cell {job.cell} with {len(job.peers)} others")
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
             command(following, job, recipe, folder), stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
         try:
-            code = process.wait()
+            code = _code(process, lambda: wanted(job.cell))
         finally:
             _stop(process)
+    if code is None:
+        say(f"cell {job.cell} was given up")
+        return None
     made = sorted(set(folder.glob("*/metrics.jsonl")) - before)
     tail = (folder / "log").read_text(errors="replace").strip().splitlines()[-1:]
-    say(f"cell {job['cell']} ended with exit code {code}")
+    say(f"cell {job.cell} ended with exit code {code}")
     return {
         "name": following.name,
-        "cell": job["cell"],
+        "cell": job.cell,
         "code": code,
         "reason": "".join(tail) if code else "",
         "metrics": made[-1].read_text(errors="replace").splitlines() if made else [],
@@ -190,10 +234,19 @@ def _run(following: Following, job: Mapping[str, Any], say: Say) -> dict[str, An
     }
 
 
-def _nothing(following: Following, job: Mapping[str, Any], reason: str) -> dict[str, Any]:
+def _code(process: subprocess.Popen[bytes], wanted: Callable[[], bool]) -> int | None:
+    """Its exit code; None as soon as it is not wanted any more."""
+    while True:
+        try:
+            return process.wait(RUNNING_ASK_S)
+        except subprocess.TimeoutExpired:
+            if not wanted():
+                return None
+
+
+def _nothing(following: Following, cell: Any, reason: str) -> dict[str, Any]:
     """What is handed in of a cell that is not run here."""
-    name, cell = following.name, job["cell"]
-    return {"name": name, "cell": cell, "code": 2, "reason": reason, "metrics": [], "accuracy": None}
+    return {"name": following.name, "cell": cell, "code": 2, "reason": reason, "metrics": [], "accuracy": None}
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -208,4 +261,5 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 def _accuracy(made: Sequence[Path]) -> float | None:
     finished = [e for path in made for e in read_run(path.parent).events() if e.name == "finished"]
-    return float(str(finished[-1].fields["accuracy"])) if finished and "accuracy" in finished[-1].fields else None
+    told = finished[-1].fields.get("accuracy") if finished else None
+    return float(told) if isinstance(told, (int, float)) else None  # null: it was not finite

@@ -17,14 +17,13 @@ from edgegossip.node.spec import check_names, make_algorithm
 from edgegossip.profiling.lines import LogText, MetricsRecord, parse_record
 from edgegossip.scale import measure
 from edgegossip.scale.boards.desk import Desk, HandedIn, Server
+from edgegossip.scale.boards.follow import PATIENCE_S
 from edgegossip.scale.cells import Cell
 from edgegossip.types import ConfigError, NodeId, RunError
 
 ANNOUNCE_S = 5.0
 JOIN_S = 600.0  # for boards that are not there
-SILENT_S = (
-    120.0  # a board that has not asked for so long while it should run is lost; asking goes on only between cells
-)
+SILENT_S = 120.0  # a board that has not asked for so long while it should run is lost: see follow.RUNNING_ASK_S
 LONGEST_S = 4 * 3600.0  # a cell
 
 Say = Callable[[str], None]
@@ -35,9 +34,8 @@ class Boards:
 
     def __init__(self, names: str, listen: str, fleet: Path | None, insecure: bool, say: Say) -> None:
         """`names`: a,b,...; empty: all boards of the fleet. Raises ConfigError, HostError, DataError."""
-        identity = find_fleet(fleet, None, insecure)
-        known = boards_of(fleet or Path(FLEET)) if identity is not None else ()
-        self._names = tuple(filter(None, names.split(","))) or known
+        identity, known, _ = _fleet(fleet, insecure)
+        self._names = _named(names) or known
         if not self._names:
             raise ConfigError(
                 "--on boards: name the boards with --boards, or make a fleet with `edgegossip fleet init`"
@@ -83,8 +81,8 @@ class Boards:
                 raise RunError(
                     f"{name}: {found[name].reason or f'its process ended with exit code {found[name].code}'}"
                 )
-        records = [record for name in names for record in _records(name, found[name])]
         try:
+            records = [record for name in names for record in _records(name, found[name])]
             row, curve = measure.of_records(cell, records, names)
         except ValueError as error:
             raise RunError(str(error)) from None
@@ -92,10 +90,14 @@ class Boards:
         row["accuracy"] = sum(rates) / len(rates) if rates else None
         return {"row": row, "curve": curve, "marks": [], "links": {}}
 
-    def close(self) -> None:
-        self._desk.finish()
-        time.sleep(2.5)  # boards ask every second: they are to hear that it is over
+    def close(self, over: bool) -> None:
+        """`over`: boards are told so, and end. Else they stay for who goes on."""
+        if over:
+            self._desk.finish()
+            time.sleep(2.5)  # boards ask every second: they are to hear it
         self._server.stop()
+        if not over:
+            self._say(f"boards go on asking here for {PATIENCE_S / 60:.0f} minutes")
 
     def _await(self, names: Sequence[NodeId]) -> None:
         """Until all of them ask. Raises RunError."""
@@ -109,7 +111,7 @@ class Boards:
                 time.sleep(0.2)
 
     def _gather(self, names: Sequence[NodeId]) -> Mapping[NodeId, HandedIn]:
-        """What they hand in. Once the first has, the others get SILENT_S. Raises RunError."""
+        """What they hand in. Once the first has, the others get SILENT_S. Raises RunError, also when one is lost."""
         until_s = time.monotonic() + LONGEST_S
         hurried = False
         while True:
@@ -117,14 +119,35 @@ class Boards:
             if missing := [name for name in names if name not in found]:
                 if found and not hurried:
                     until_s, hurried = min(until_s, time.monotonic() + SILENT_S), True
-                if time.monotonic() > until_s:
+                lost = self._desk.silent(missing, SILENT_S)
+                if lost or time.monotonic() > until_s:
                     failed = [f"{name}: {result.reason}" for name, result in found.items() if result.code]
-                    raise RunError(failed[0] if failed else f"{', '.join(missing)} handed in no records")
+                    why = f"lost {', '.join(lost)}: not heard of for {SILENT_S:.0f} s"
+                    raise RunError((failed or [why if lost else f"{', '.join(missing)} handed in no records"])[0])
                 continue
             return found
 
 
+def members(names: str, fleet: Path | None, insecure: bool) -> dict[str, Any]:
+    """What a cell's result depends on: `boards`, who takes part, and `fleet`, its id, empty without TLS. Raises ConfigError,
+    HostError, DataError, LocalError."""
+    _, known, fleet_id = _fleet(fleet, insecure)
+    return {"boards": _named(names) or known, "fleet": fleet_id}
+
+
+def _named(names: str) -> tuple[NodeId, ...]:
+    return tuple(filter(None, names.split(",")))
+
+
+def _fleet(fleet: Path | None, insecure: bool) -> tuple[Path | None, tuple[NodeId, ...], str]:
+    """This machine's identity, the boards, and the id, of the fleet that is served."""
+    identity = find_fleet(fleet, None, insecure)
+    if identity is None:
+        return None, (), ""
+    return identity, boards_of(fleet or Path(FLEET)), Identity.load(identity).fleet
+
+
 def _records(name: NodeId, handed_in: HandedIn) -> list[MetricsRecord]:
     """Its own lines only, whatever else it says."""
-    parsed = (parse_record(line.encode(), node=name) for line in handed_in.lines)
+    parsed = (parse_record(line, node=name) for line in handed_in.lines)
     return [r for r in parsed if not isinstance(r, LogText) and isinstance(r, MetricsRecord) and r.node == name]

@@ -59,7 +59,7 @@ class Model:
         if not cell.scheme.server and make_algorithm(cell.recipe).asynchronous:
             raise ConfigError(f"{cell.scheme.name} goes by no rounds, which is not modelled; say --on boards")
 
-    def close(self) -> None:
+    def close(self, over: bool) -> None:
         """Nothing is open."""
 
     def run(self, cell: Cell) -> dict[str, Any]:

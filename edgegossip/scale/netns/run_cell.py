@@ -202,6 +202,6 @@ class Netns:
                 )
         return self._paces[key]
 
-    def close(self) -> None:
+    def close(self, over: bool) -> None:
         for nursery in self._nurseries.values():
             nursery.close()
