@@ -26,7 +26,9 @@ def write(out: Path, lines: Sequence[Line], title: str, script: str, text: str) 
     out.parent.mkdir(parents=True, exist_ok=True)
     out.with_suffix(".json").write_text(json.dumps(list(lines), indent=1) + "\n")
     machine = f"{platform.machine()}, {platform.processor() or platform.system()}, {os.cpu_count()} cores"
-    words = ("DATA_DIR" if Path(word).is_dir() else word for word in sys.argv[1:])  # a place of this machine says nothing
+    words = (
+        "DATA_DIR" if Path(word).is_dir() else word for word in sys.argv[1:]
+    )  # a place of this machine says nothing
     command = f"python scripts/{script} {' '.join(words)}".strip()
     out.write_text(
         f"# {title}\n\nDate: {datetime.datetime.now(datetime.UTC).date()}. Machine: {machine}, shared with other work, so "
