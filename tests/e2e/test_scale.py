@@ -153,7 +153,7 @@ def test_transmit_seconds_are_bytes_by_rate_and_the_model_agrees(tmp_path: Path)
 @pytest.mark.timeout(900)
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     arguments = ("--devices", "2,3", "--schemes", "sgd", "--rate", "50mbit", "--on", "netns")
-    command = [sys.executable, "-m", "edgegossip", "scale", *RECIPE, *arguments, "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "edgegossip", "scale", *RECIPE, *arguments, *HERE, "--out", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 400
     while not (tmp_path / "scale.jsonl").exists() or not (tmp_path / "scale.jsonl").read_text().strip():
