@@ -8,8 +8,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -25,15 +23,7 @@ from edgegossip.update import agent
 from edgegossip.update.bundle import parse_manifest
 from edgegossip.update.client import Client
 from edgegossip.update.order import Order
-from tests.update.place import Machine, Place
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    found = Place(tmp_path)
-    yield found
-    found.server.shutdown()
-    found.server.server_close()
+from tests.update.place import Machine
 
 
 def test_the_fleet_sees_the_board_and_the_board_gets_the_time(place):

@@ -8,9 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -23,15 +21,7 @@ from edgegossip.mesh.security import tls
 from edgegossip.mesh.security.identity import Identity
 from edgegossip.types import PeerError
 from edgegossip.update.client import Client
-from tests.update.place import Machine, Place
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    found = Place(tmp_path)
-    yield found
-    found.server.shutdown()
-    found.server.server_close()
+from tests.update.place import Machine
 
 
 def test_a_revoked_board_is_refused_within_seconds_and_others_hear_of_it(place):
