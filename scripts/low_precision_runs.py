@@ -3,7 +3,7 @@
 
 python scripts/low_precision_runs.py DATA_DIR [--rounds N] [--seed N] [--out docs/results/low-precision.md]
 
-Each line is one run of eight real processes over real sockets: Fashion-MNIST, ResNet-20 with Range EvoNorm in int8 (LP) and with
+Each line is one run of eight real processes over real sockets: Fashion-MNIST, ResNet-8 with Range EvoNorm in int8 (LP) and with
 EvoNorm-S0 in fp32, a directed ring, DeepSqueeze and CHOCO-SGD in their push-sum forms (Sparse-Push, Quant-SGP), as in Aketi,
 Kodge, Roy 2021, section 3 and table 2. A line that is in the output's JSON already is not run again.
 """
@@ -37,7 +37,7 @@ def settings(case: tuple[str, float, int, str], options: argparse.Namespace) -> 
         "run.seed": options.seed,
         "data.skew": skew,
         "data.train_examples": options.train_examples,
-        "model.name": "resnet20",
+        "model.name": "resnet8",
         "model.norm": PRECISIONS[precision],
         "training.precision": precision,
         "training.lr": 0.1,
@@ -93,7 +93,7 @@ def table(lines: list[Line]) -> str:
 def text(options: argparse.Namespace) -> str:
     return (
         f"Eight boards as processes on one machine, real sockets, {options.train_examples or 60_000} images of Fashion-MNIST, "
-        f"ResNet-20, batches of 32, {options.rounds} rounds of one step, directed ring. fp32: EvoNorm-S0; int8: Range EvoNorm, "
+        f"ResNet-8, batches of 32, {options.rounds} rounds of one step, directed ring. fp32: EvoNorm-S0; int8: Range EvoNorm, "
         "`dw = 16`. "
         "Mean of the boards' accuracies on all 10,000 test images.\n\n"
     )
@@ -102,7 +102,7 @@ def text(options: argparse.Namespace) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", help="folder with Fashion-MNIST")
-    parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=800)
     parser.add_argument("--train-examples", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("docs/results/low-precision.md"))

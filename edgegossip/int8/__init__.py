@@ -6,6 +6,16 @@ work as before. The numerics, and what deviates from the papers, are in docs/int
 
 from edgegossip.int8.convert import Conversion, ConversionNotice, conversion, convert
 from edgegossip.int8.memory import give_back
+from edgegossip.int8.predictor import Predictor, predictor
 from edgegossip.int8.tensor import QuantisedTensor
 
-__all__ = ["Conversion", "ConversionNotice", "QuantisedTensor", "conversion", "convert", "give_back"]
+__all__ = [
+    "Conversion",
+    "ConversionNotice",
+    "Predictor",
+    "QuantisedTensor",
+    "conversion",
+    "convert",
+    "give_back",
+    "predictor",
+]

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from edgegossip.int8 import memory
+from edgegossip.int8.recording import note
 from edgegossip.int8.tensor import QuantisedTensor, places_in
 from edgegossip.native import int8 as native
 from edgegossip.types import LocalError
@@ -27,7 +28,11 @@ _KEY_BITS = 63
 def quantise(x: Tensor) -> QuantisedTensor:
     """x float[batch, channels, height, width], [batch, length, features] or [batch, features] in int8, with a scale and zero
     point a sample."""
-    return x if isinstance(x, QuantisedTensor) else _Quantise.apply(x)
+    if isinstance(x, QuantisedTensor):
+        return x
+    made: QuantisedTensor = _Quantise.apply(x)
+    note(made, "quantise", (x,))
+    return made
 
 
 def quantise_maps(x: Tensor) -> QuantisedTensor:
@@ -231,7 +236,9 @@ def conv2d(
     x = quantise_maps(x)
     shape = _conv_shape(x.sizes, weight.shape, stride, padding, groups)
     if not torch.is_grad_enabled():
-        return _convolved(x, weight, bias, shape, fresh_in_one)
+        made = _convolved(x, weight, bias, shape, fresh_in_one)
+        note(made, "conv", (x,), shape, weight, bias, False)
+        return made
     key = draw_key()
     y: QuantisedTensor = _Conv.apply(x, weight, bias, shape, dw == 16, False, key)
     y.origin = Origin(x, weight, bias, shape, dw == 16, key)
@@ -246,6 +253,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, dw: int = 16) -> Tens
         y: Tensor = _Conv.apply(rows, weight, bias, shape, dw == 16, True, draw_key())
     else:
         y = _product(rows, weight, bias, shape)
+        note(y, "conv", (rows,), shape, weight, bias, True)
     return y if x.dim() == 2 else y.reshape(*x.shape[:-1], weight.shape[0])
 
 
@@ -281,7 +289,11 @@ def add(a: Any, b: Any, *, alpha: float = 1) -> Any:
     both = isinstance(a, QuantisedTensor) and isinstance(b, QuantisedTensor)
     if not both or alpha != 1 or a.sizes != b.sizes:
         return NotImplemented
-    return _Add.apply(a, b) if torch.is_grad_enabled() else _sum(a, b, fresh_in_one)
+    if torch.is_grad_enabled():
+        return _Add.apply(a, b)
+    made = _sum(a, b, fresh_in_one)
+    note(made, "add", (a, b))
+    return made
 
 
 class _ReLU(torch.autograd.Function):
@@ -302,4 +314,7 @@ class _ReLU(torch.autograd.Function):
 
 def relu(x: Any, inplace: bool = False) -> Any:
     """max(x, 0). Values that the quantiser made 0 count as not positive. `inplace` is taken and changes nothing."""
-    return _ReLU.apply(quantise(x))
+    x = quantise(x)
+    made = _ReLU.apply(x)
+    note(made, "relu", (x,))
+    return made

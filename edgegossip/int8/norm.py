@@ -24,6 +24,7 @@ from edgegossip.int8.functional import (
     quantise_maps,
 )
 from edgegossip.int8.norms import chunks_of
+from edgegossip.int8.recording import note
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
 
@@ -127,7 +128,10 @@ def range_evonorm(y: Tensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int
     """See `norms.RangeEvoNorm`; y [batch, channels, height, width]."""
     y = quantise_maps(y)
     if not torch.is_grad_enabled():
-        return _normed(y, (v, gamma, beta), _norm_shape(y.sizes, groups), fresh_in_one)
+        shape = _norm_shape(y.sizes, groups)
+        made = _normed(y, (v, gamma, beta), shape, fresh_in_one)
+        note(made, "evonorm", (y,), shape, v, gamma, beta)
+        return made
     origin: Origin | None = y.origin
     if origin is None or _is_watched(y):
         return _RangeEvoNorm.apply(y, v, gamma, beta, groups)

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from edgegossip.int8 import memory
 from edgegossip.int8.functional import flat, maps, nchw, nhwc, place_of, quantise_maps, room
+from edgegossip.int8.recording import note
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
 
@@ -51,7 +52,10 @@ class _MaxPool(torch.autograd.Function):
 def max_pool2d(x: Tensor, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool = False) -> Tensor:
     """Largest value of every window; kernels of at most 256 places. The first of several equal ones takes the gradient."""
     x = quantise_maps(x)
-    return _MaxPool.apply(x, _shape(x, kernel, stride, padding, ceil_mode))
+    shape = _shape(x, kernel, stride, padding, ceil_mode)
+    made: Tensor = _MaxPool.apply(x, shape)
+    note(made, "max_pool", (x,), shape)
+    return made
 
 
 class _AveragePool(torch.autograd.Function):
@@ -76,4 +80,7 @@ def avg_pool2d(
 ) -> Tensor:
     """Means over windows, from integer sums, as a plain float32 tensor."""
     x = quantise_maps(x)
-    return _AveragePool.apply(x, _shape(x, kernel, stride, padding, ceil_mode), count_include_pad)
+    shape = _shape(x, kernel, stride, padding, ceil_mode)
+    made: Tensor = _AveragePool.apply(x, shape, count_include_pad)
+    note(made, "average_pool", (x,), shape, count_include_pad)
+    return made

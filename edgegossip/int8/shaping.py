@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from edgegossip.int8 import memory
 from edgegossip.int8.functional import flat, nchw
+from edgegossip.int8.recording import note
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
 
@@ -30,7 +32,11 @@ def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     """[batch, channels, height, width] or [batch, length, features] -> [batch, everything else]."""
     if not isinstance(x, QuantisedTensor) or x.dim() not in (3, 4):
         return NotImplemented
-    return _Flatten.apply(x) if start_dim in (1, 1 - x.dim()) and end_dim in (-1, x.dim() - 1) else NotImplemented
+    if start_dim not in (1, 1 - x.dim()) or end_dim not in (-1, x.dim() - 1):
+        return NotImplemented
+    made = _Flatten.apply(x)
+    note(made, "flatten", (x,), x.sizes[-1] if x.dim() == 4 else 1)
+    return made
 
 
 class _Rows(torch.autograd.Function):
@@ -76,15 +82,24 @@ def getitem(x: Any, index: Any) -> Any:
     if len(parts) > 4:
         return NotImplemented
     n, c, h, w = list(parts) + [slice(None)] * (4 - len(parts))
-    return _Slice.apply(x, (n, h, w, c)) if torch.is_grad_enabled() else _sliced(x, (n, h, w, c))
+    if torch.is_grad_enabled():
+        return _Slice.apply(x, (n, h, w, c))
+    made = _sliced(x, (n, h, w, c))
+    if len(made.q) == len(x.q):  # else a sample is not what it was
+        ranges = [(r.start, r.step, len(r)) for r in (range(d)[s] for d, s in zip(x.sizes[1:], (h, w, c), strict=True))]
+        note(made, "slice", (x,), [*x.sizes[1:], *itertools.chain(*ranges)])
+    return made
+
+
+def _pad_shape(x: QuantisedTensor, pads: tuple[Pair, Pair, Pair]) -> native.PadShape:
+    batch, height, width, channels = x.sizes
+    return native.PadShape(batch, height, width, channels, *pads[0], *pads[1], *pads[2])
 
 
 def _padded(x: QuantisedTensor, pads: tuple[Pair, Pair, Pair]) -> QuantisedTensor:
-    batch, height, width, channels = x.q.shape
-    size = [old + first + last for old, (first, last) in zip((height, width, channels), pads, strict=True)]
-    q = torch.empty((batch, *size), dtype=torch.int8)  # few and small: from the pool they made its peak larger
-    shape = native.PadShape(batch, height, width, channels, *pads[0], *pads[1], *pads[2])
-    native.pad(shape, flat(x.q), flat(x.zero), flat(q), threads=torch.get_num_threads())
+    size = [old + first + last for old, (first, last) in zip(x.sizes[1:], pads, strict=True)]
+    q = torch.empty((x.sizes[0], *size), dtype=torch.int8)  # few and small: from the pool they made its peak larger
+    native.pad(_pad_shape(x, pads), flat(x.q), flat(x.zero), flat(q), threads=torch.get_num_threads())
     return QuantisedTensor(q, x.scale, x.zero)
 
 
@@ -111,4 +126,8 @@ def pad(x: Any, pad: Any, mode: str = "constant", value: float | None = None) ->
         return NotImplemented
     columns, rows, channels = ((sizes[k], sizes[k + 1]) for k in (0, 2, 4))
     pads = rows, columns, channels
-    return _Pad.apply(x, pads) if torch.is_grad_enabled() else _padded(x, pads)
+    if torch.is_grad_enabled():
+        return _Pad.apply(x, pads)
+    made = _padded(x, pads)
+    note(made, "pad", (x,), _pad_shape(x, pads))
+    return made

@@ -90,6 +90,9 @@ class QuantisedTensor(torch.Tensor):
 
     def values(self) -> Tensor:
         """The float32 values, without a gradient: [batch, channels, height, width] or [batch, features]."""
+        from edgegossip.int8 import recording
+
+        recording.note_reading("values")
         wide = (-1, *[1] * (self.q.dim() - 1))
         plain = (self.q.to(torch.int32) - self.zero.view(wide)).to(torch.float32) * self.scale.view(wide)
         return plain.permute(0, 3, 1, 2) if plain.dim() == 4 else plain
@@ -102,6 +105,7 @@ class QuantisedTensor(torch.Tensor):
         if name in _AS_THEY_ARE:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
+        from edgegossip.int8 import recording
         from edgegossip.int8.dispatch import NATIVE
 
         native = NATIVE.get(name)
@@ -113,6 +117,7 @@ class QuantisedTensor(torch.Tensor):
             raise LocalError(
                 f"{name} changes an int8 tensor in place, which is not possible: use {name.rstrip('_')} and its result"
             )
+        recording.note_reading(name)
         return func(*_plain(args), **_plain(kwargs))
 
     # x += y may give another object, so it stays possible.

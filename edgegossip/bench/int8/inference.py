@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from edgegossip import native
+from edgegossip import int8, native
 from edgegossip.bench.int8 import variants
 from edgegossip.bench.timing import interleaved
 from edgegossip.int8 import qdq
@@ -17,15 +17,17 @@ from edgegossip.int8 import qdq
 Row = dict[str, Any]
 Predict = Callable[[], object]
 HEAD = (
-    "model       batch  threads  isa          int8 ms  batchnorm ms  evonorm ms  speed-up  vs evonorm"
+    "model       batch  threads  isa          int8 ms  layers ms  batchnorm ms  evonorm ms  speed-up  vs evonorm"
     "  onnx int8 ms  speed-up  onnx fp32 ms"
 )
 NOTES = (
-    "ms: one prediction of the batch, medians in turn, onnxruntime after the others; batchnorm, evonorm: torch, channels last",
-    "speed-up: over batchnorm in torch",
+    "ms: one prediction of the batch, medians in turn, onnxruntime after the others",
+    "int8: a predictor (int8.predictor), layers: the same model layer by layer",
+    "batchnorm, evonorm: torch, fp32, channels last; speed-up: of int8 over batchnorm",
     "onnx: onnxruntime, of the int8 model as QDQ and of the batchnorm model in fp32",
 )
 _OWN = ("int8", "batchnorm", "evonorm-s0")
+_LAYERS = "int8 layers"
 _AT_LEAST_S = 2.0
 
 
@@ -36,12 +38,16 @@ def measure(model: str, batch: int, threads: int, repeat: int) -> Row:
         training.model.eval()
     with TemporaryDirectory() as folder, torch.inference_mode():
         own = {name: _prediction(training) for name, training in trainings.items()}
+        own |= {_LAYERS: own["int8"], "int8": _by_predictor(trainings["int8"])}
         seconds = interleaved(own, repeat, at_least_s=_AT_LEAST_S)
         # Afterwards: onnxruntime's threads spin on the cores after each of its predictions.
         made = {f"onnx {name}": _onnx(trainings[name], name, Path(folder), threads) for name in ("int8", "batchnorm")}
         sessions = {name: run for name, run in made.items() if run is not None}
         seconds |= interleaved(sessions, repeat, at_least_s=_AT_LEAST_S) if sessions else {}
-    ms = {name: 1e3 * seconds[name] if name in seconds else None for name in (*_OWN, "onnx int8", "onnx batchnorm")}
+    ms = {
+        name: 1e3 * seconds[name] if name in seconds else None
+        for name in (*_OWN, _LAYERS, "onnx int8", "onnx batchnorm")
+    }
     ours, batchnorm, onnx = seconds["int8"], seconds["batchnorm"], seconds.get("onnx int8")
     return {
         "model": model,
@@ -49,6 +55,7 @@ def measure(model: str, batch: int, threads: int, repeat: int) -> Row:
         "threads": threads,
         "isa": native.isa(),
         "predict_ms": ms["int8"],
+        "layers_ms": ms[_LAYERS],
         "fp32_batchnorm_ms": ms["batchnorm"],
         "fp32_evonorm_ms": ms["evonorm-s0"],
         "speedup_vs_batchnorm": batchnorm / ours,
@@ -61,6 +68,11 @@ def measure(model: str, batch: int, threads: int, repeat: int) -> Row:
 
 def _prediction(training: variants.Training) -> Predict:
     return lambda: training.model(training.inputs)
+
+
+def _by_predictor(training: variants.Training) -> Predict:
+    predict = int8.predictor(training.model, training.inputs)
+    return lambda: predict(training.inputs)
 
 
 def _onnx(training: variants.Training, variant: str, folder: Path, threads: int) -> Predict | None:
@@ -84,7 +96,8 @@ def line(row: Row) -> str:
         for key, digits in (("onnx_int8_ms", 1), ("onnx_fp32_ms", 1), ("onnx_speedup_vs_batchnorm", 2))
     )
     return (
-        f"{row['model']:<11} {row['batch']:>5}  {row['threads']:>7}  {row['isa']:<11}  {row['predict_ms']:>7.1f}"
+        f"{row['model']:<11} {row['batch']:>5}  {row['threads']:>7}  {row['isa']:<11}"
+        f"  {row['predict_ms']:>7.2f}  {row['layers_ms']:>9.2f}"
         f"  {row['fp32_batchnorm_ms']:>12.1f}  {row['fp32_evonorm_ms']:>10.1f}  {row['speedup_vs_batchnorm']:>8.2f}"
         f"  {row['speedup_vs_evonorm']:>10.2f}  {onnx_ms:>12}  {speed:>8}  {onnx_fp32:>12}"
     )

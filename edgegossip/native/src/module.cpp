@@ -8,6 +8,7 @@ NB_MODULE(_native, m) {
     edgegossip::bind_coding(m);
     edgegossip::bind_half(m);
     edgegossip::bind_int8(m);
+    edgegossip::bind_int8_program(m);
     edgegossip::bind_keys(m);
     edgegossip::bind_matrix(m);
     edgegossip::bind_minmax8(m);

@@ -32,6 +32,8 @@ class Entry:
 _ENTRIES = {
     "mlp": Entry("mlp", "mlp", ("hidden",)),
     "cnn": Entry("cnn", "cnn", ("channels", "hidden")),
+    "resnet8": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 1}),
+    "resnet14": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 2}),
     "resnet20": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 3}),
     "resnet32": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 5}),
     "resnet44": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 7}),

@@ -1,7 +1,7 @@
 """ResNets for small images (He et al. 2016, section 4.2): three stages of 16, 32 and 64 channels, identity shortcuts
 that subsample and pad with zero channels (their option A).
 
-6 n + 2 layers for n blocks a stage: n = 3, 5, 7, 9, 18 give ResNet-20, 32, 44, 56, 110. "ResNet-54" is the name that
+6 n + 2 layers for n blocks a stage: n = 1, 2, 3, 5, 7, 9, 18 give ResNet-8, 14, 20, 32, 44, 56, 110. "ResNet-54" is the name that
 the low-precision decentralised training paper gives a network of 0.76 million parameters; n = 8 (50 layers) has just
 that many.
 """
@@ -35,7 +35,7 @@ class _Block(nn.Module):
 
 def cifar_resnet(input_shape: tuple[int, ...], classes: int, norm: str, blocks: int) -> nn.Module:
     """`blocks` residual blocks a stage."""
-    channels, _, _ = image_shape("resnet20", input_shape)
+    channels, _, _ = image_shape(f"resnet{6 * blocks + 2}", input_shape)
     layers: list[nn.Module] = [nn.Conv2d(channels, 16, 3, 1, 1, bias=False), activated(norm, 16)]
     last = 16
     for width in (16, 32, 64):

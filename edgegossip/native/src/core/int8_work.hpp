@@ -89,6 +89,7 @@ struct ConvWork {
     std::vector<int32_t> all_columns, offsets;
     std::vector<double> wide_offsets;
     std::vector<float> factor;
+    Repeated per;
 };
 
 // Maps of `samples` samples, `step` values apart from `first` on, laid out as `panels` takes them, `size` values each.

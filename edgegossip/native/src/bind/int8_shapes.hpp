@@ -1,0 +1,98 @@
+// Shapes of int8 layers as Python passes them: lists of numbers, checked before anything is computed with them. ValueError.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "../bind.hpp"
+#include "../core/int8_embedding.hpp"
+#include "../core/int8_norm.hpp"
+#include "../core/int8_pad.hpp"
+#include "../core/int8_pool.hpp"
+#include "../core/int8_shaping.hpp"
+
+namespace edgegossip {
+
+using Numbers = std::vector<int64_t>;
+constexpr int64_t LARGEST = int64_t(1) << 40;  // of a map, in values
+
+// Sizes that are all in 1 .. 2^31 - 1 (paddings: 0 ..), whose maps are not larger than LARGEST values.
+inline void check_sizes(const Numbers& numbers, size_t count, size_t first_padding, size_t paddings) {
+    if (numbers.size() != count) throw nb::value_error(("a shape must have " + std::to_string(count) + " numbers").c_str());
+    for (size_t k = 0; k < count; k++) {
+        const bool padding = k >= first_padding && k < first_padding + paddings;
+        if (numbers[k] < (padding ? 0 : 1) || numbers[k] > INT32_MAX) throw nb::value_error("a number of the shape is out of range");
+    }
+}
+
+inline int64_t bounded(std::initializer_list<int64_t> factors) {
+    int64_t product = 1;
+    for (const int64_t factor : factors) {
+        if (factor > LARGEST / product) throw nb::value_error("the shape is too large");
+        product *= factor;
+    }
+    return product;
+}
+
+inline ConvShape conv_shape(const Numbers& n) {
+    check_sizes(n, 12, 9, 2);
+    const ConvShape s{n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10], n[11]};
+    if (s.in % s.groups != 0 || s.out % s.groups != 0) throw nb::value_error("groups must divide the channels");
+    if (s.height + 2 * s.pad_h < s.kernel_h || s.width + 2 * s.pad_w < s.kernel_w)
+        throw nb::value_error("the kernel is larger than the padded map");
+    bounded({s.batch, s.height + 2 * s.pad_h + s.kernel_h, s.width + 2 * s.pad_w + s.kernel_w, std::max(s.in, s.out)});
+    bounded({s.out, s.group_in(), s.kernel_h, s.kernel_w});
+    if (bounded({std::max(s.group_in(), s.group_out()), s.kernel_h, s.kernel_w}) > 65536)
+        throw nb::value_error("sums over more than 65536 values a group do not fit into an int32");
+    return s;
+}
+
+inline PoolShape pool_shape(const Numbers& n) {
+    check_sizes(n, 12, 8, 2);
+    const PoolShape s{n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10], n[11]};
+    bounded({s.batch, std::max(s.height, s.out_height), std::max(s.width, s.out_width), s.channels});
+    const bool inside = (s.out_height - 1) * s.stride_h - s.pad_h < s.height && (s.out_width - 1) * s.stride_w - s.pad_w < s.width;
+    if (2 * s.pad_h > s.kernel_h || 2 * s.pad_w > s.kernel_w || !inside) throw nb::value_error("a window lies outside the map");
+    return s;
+}
+
+inline PadShape pad_shape(const Numbers& n) {
+    check_sizes(n, 10, 4, 6);
+    const PadShape s{n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9]};
+    bounded({s.batch, s.above + s.height + s.below, s.before + s.width + s.after, s.out_channels()});
+    return s;
+}
+
+inline NormShape norm_shape(const Numbers& n) {
+    check_sizes(n, 5, 0, 0);
+    const NormShape s{n[0], n[1], n[2], n[3], n[4]};
+    bounded({s.batch, s.pixels, s.channels});
+    if (s.channels % s.groups != 0 || s.pixels % s.chunks != 0)
+        throw nb::value_error("groups must divide the channels, and chunks the pixels");
+    return s;
+}
+
+inline EmbeddingShape embedding_shape(const Numbers& n) {
+    check_sizes(n, 4, 0, 0);
+    const EmbeddingShape s{n[0], n[1], n[2], n[3]};
+    bounded({s.batch, s.length, s.width});
+    bounded({s.rows, s.width});
+    return s;
+}
+
+// Height, width, channels; then first, step, count of each.
+inline SliceShape slice_shape(const Numbers& n) {
+    if (n.size() != 12) throw nb::value_error("a shape must have 12 numbers");
+    const SliceShape s{n[0], n[1], n[2], {n[3], n[4], n[5]}, {n[6], n[7], n[8]}, {n[9], n[10], n[11]}};
+    check_sizes({s.height, s.width, s.channels}, 3, 0, 0);
+    bounded({s.height, s.width, s.channels});
+    const std::initializer_list<std::pair<Range, int64_t>> ranges = {{s.rows, s.height}, {s.columns, s.width}, {s.taken, s.channels}};
+    for (const auto& [range, size] : ranges) {
+        check_sizes({range.step, range.count, range.first + 1}, 3, 0, 0);
+        if (range.first >= size || range.count - 1 > (size - 1 - range.first) / range.step) throw nb::value_error("a slice lies outside the map");
+    }
+    return s;
+}
+
+}  // namespace edgegossip
