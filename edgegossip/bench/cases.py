@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from edgegossip import codecs
 from edgegossip.codecs import Codec
+from edgegossip.codecs.quantised import stage_error
 from edgegossip.types import ConfigError
 
 _STAGES = ("raw", "huffman", "auto")
-_ALL_STAGES = ("raw", "huffman", "elias", "zstd", "auto")
-_WITH_ALL_STAGES = ("qsgd", "elastiquant")
+_MORE_STAGES: Mapping[str, tuple[str, ...]] = {
+    "qsgd": ("elias", "zstd", "ans"),
+    "qsgd-inf": ("ans",),
+    "elastiquant": ("elias", "zstd", "ans"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ def parse_case(text: str) -> Case:
     params = dict(_setting(text, part) for part in _parts(rest)) if rest else {}
     stage = params.pop("stage", None)
     codecs.get(name, **params, **({} if stage is None else {"stage": stage}))
-    return Case(name, params, (stage,) if stage is not None else _stages(name))
+    return Case(name, params, (stage,) if stage is not None else _stages(name, params))
 
 
 def _parts(text: str) -> Iterable[str]:
@@ -82,16 +86,16 @@ def _setting(case: str, text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
-def _stages(name: str) -> tuple[str, ...]:
-    """A preset's own stage; all that make sense of a quantised codec; none of others."""
+def _stages(name: str, params: dict[str, Any]) -> tuple[str, ...]:
+    """A preset's own stage; all that make sense of a quantised codec with these parameters; none of others."""
     family = codecs.REGISTRY.families[name]
     stage = next((p for p in family.params if p.name == "stage"), None)
     if stage is None:
         return ()
     if family.wire_id is None:
         return (str(stage.default),)
-    wanted = _ALL_STAGES if name in _WITH_ALL_STAGES else _STAGES
-    return tuple(s for s in wanted if s in stage.choices)
+    wanted = [s for s in stage.choices if s in _STAGES or s in _MORE_STAGES.get(name, ())]
+    return tuple(s for s in wanted if not stage_error(s, params.get("bits", 4)))
 
 
 def description(codec: Codec[Any]) -> tuple[str, dict[str, Any]]:

@@ -21,7 +21,7 @@ import numpy as np
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.feedback import ErrorFeedback
 from edgegossip.codecs.gennorm import STATIC_TABLES, fit, scale_for, static_table_for
-from edgegossip.codecs.quantised import STAGE, Scale, Stage, decode_body, encode_body
+from edgegossip.codecs.quantised import ANS_STAGE, Scale, Stage, decode_body, encode_body
 from edgegossip.codecs.registry import Family, Param, without_params
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Moments, Quantiser
@@ -68,7 +68,7 @@ FAMILIES = (
         "a 4-bit floating-point grid with error feedback",
         (
             Param("gamma", 0.9, "share of the error that the next message makes up for; 0: none", low=0.0, high=1.0),
-            replace(STAGE, default="huffman"),
+            replace(ANS_STAGE, default="huffman"),
         ),
         Co3Grid.wire_id,
         without_params("co3", Co3Grid),

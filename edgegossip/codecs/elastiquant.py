@@ -23,7 +23,7 @@ import numpy as np
 
 from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.levels import geometric_levels
-from edgegossip.codecs.quantised import BUCKET, STAGE, Stage, bucket_error, decode_body, encode_body
+from edgegossip.codecs.quantised import ANS_STAGE, BUCKET, Stage, bucket_error, decode_body, encode_body, stage_error
 from edgegossip.codecs.registry import Family, Param, preset
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Quantiser
@@ -49,7 +49,8 @@ class ElastiQuant:
     wire_id: ClassVar[int] = 7
 
     def __post_init__(self) -> None:
-        if fault := bucket_error(self.bucket) or _levels_error(self.levels, self.bits):
+        fault = bucket_error(self.bucket) or _levels_error(self.levels, self.bits) or stage_error(self.stage, self.bits)
+        if fault:
             raise ConfigError(f"codec elastiquant: {fault}")
         try:
             self.quantiser()
@@ -145,7 +146,7 @@ _FAMILY = Family(
         Param("levels", (), "increasing levels from 0 to 1 instead of a ratio", low=0.0, high=1.0),
         Param("norm", "l2", "norm of a bucket", choices=("l2", "linf")),
         BUCKET,
-        STAGE,
+        ANS_STAGE,
     ),
     ElastiQuant.wire_id,
     _from_params,

@@ -1,15 +1,15 @@
 """Bodies of the quantised codecs: one section a tensor, made and read by native.coding.
 
 A section is a stage byte, scales (16 bits a bucket, or a float32 a tensor), and codes of a few bits a value: as they are
-(`raw`), Huffman coded in pairs and runs (`huffman`), Elias coded (`elias`), or as a zstd frame of the raw codes (`zstd`);
-`auto` takes the smallest for each tensor. docs/wire-format.md has every byte.
+(`raw`), Huffman coded in pairs and runs (`huffman`), Elias coded (`elias`), by asymmetric numeral systems (`ans`), or as a
+zstd frame of the raw codes (`zstd`); `auto` takes the smallest for each tensor, ans left out. docs/wire-format.md has every byte.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -26,13 +26,20 @@ from edgegossip.native.quantise import Moments, Quantiser
 from edgegossip.quick import quick
 from edgegossip.types import DecodeError, Vec
 
-Stage: TypeAlias = Literal["raw", "huffman", "elias", "zstd", "auto"]
+Stage: TypeAlias = Literal["raw", "huffman", "elias", "zstd", "auto", "ans"]
 STAGE = Param(
     "stage",
     "auto",
     "entropy coding; auto: the smallest for each tensor",
     choices=("raw", "huffman", "elias", "zstd", "auto"),
 )
+# Of codecs whose codes can have 3 or 4 bits.
+ANS_STAGE = replace(
+    STAGE,
+    help=STAGE.help + "; ans: for receivers with AVX-512 VBMI (3 or 4 bits)",
+    choices=(*STAGE.choices, "ans"),
+)
+_ANS_BITS = (3, 4)
 BUCKET = Param(
     "bucket", 512, "values that share a norm: a power of two from 8 to 65536, or 0 for a tensor", low=0, high=65536
 )
@@ -44,6 +51,13 @@ def bucket_error(bucket: int) -> str:
         return ""
     nearest = min((1 << k for k in range(3, 17)), key=lambda size: abs(size - bucket))
     return f"bucket = {bucket} is not a power of two from 8 to 65536, or 0; the nearest is {nearest}"
+
+
+def stage_error(stage: str, bits: int) -> str:
+    """What is wrong with this stage for codes of so many bits; empty when nothing is."""
+    if stage != "ans" or bits in _ANS_BITS:
+        return ""
+    return f"stage = 'ans' is for codes of 3 or 4 bits, these have {bits}; use huffman"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from edgegossip.codecs.base import Body, Ctx
-from edgegossip.codecs.quantised import BUCKET, STAGE, Stage, bucket_error, decode_body, encode_body
+from edgegossip.codecs.quantised import ANS_STAGE, BUCKET, Stage, bucket_error, decode_body, encode_body, stage_error
 from edgegossip.codecs.registry import Family, Param, preset
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Quantiser
@@ -40,7 +40,7 @@ class Qsgd:
     def __post_init__(self) -> None:
         if not _MIN_BITS <= self.bits <= _MAX_BITS:
             raise ConfigError(f"codec {self.name}: bits = {self.bits} is outside {_MIN_BITS} to {_MAX_BITS}")
-        if fault := bucket_error(self.bucket):
+        if fault := bucket_error(self.bucket) or stage_error(self.stage, self.bits):
             raise ConfigError(f"codec {self.name}: {fault}")
 
     def wire_params(self) -> bytes:
@@ -81,7 +81,7 @@ def _from_params(name: str, make: Callable[[int, int], Qsgd]) -> Callable[[bytes
     return from_params
 
 
-_ALL = (Param("bits", 4, "bits a value, sign included", low=_MIN_BITS, high=_MAX_BITS), BUCKET, STAGE)
+_ALL = (Param("bits", 4, "bits a value, sign included", low=_MIN_BITS, high=_MAX_BITS), BUCKET, ANS_STAGE)
 
 _QSGD = Family(
     "qsgd",

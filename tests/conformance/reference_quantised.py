@@ -1,8 +1,8 @@
 """Bodies of the quantised codecs, value by value, with every float32 operation written out. Shares no code with the product.
 
 A body is an optional head and a section for every tensor that has values: stage, scales, payload. The stages huffman and
-runs are in reference_stages.py. The arithmetic of norms and moments (lanes and the order of sums) is part of the format,
-because a scale's last bit decides about codes.
+runs are in reference_stages.py, ans in reference_ans.py. The arithmetic of norms and moments (lanes and the order of sums)
+is part of the format, because a scale's last bit decides about codes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tests.conformance.reference_ans import ANS_FROM, ans, ans_codes
 from tests.conformance.reference_stages import (
     OWN_TABLE_FROM,
     bits_to_bytes,
@@ -200,6 +201,8 @@ def value_of(grid: Grid, code: int, scale: np.float32) -> float:
 
 # Sections.
 
+SMALLEST = {"huffman": OWN_TABLE_FROM, "runs": OWN_TABLE_FROM, "ans": ANS_FROM}  # values that a tensor has for a stage
+
 
 def buckets(x: Sequence[object], bucket: int) -> Iterator[tuple[int, int]]:
     width = bucket or len(x)
@@ -217,12 +220,13 @@ def section(x: np.ndarray, grid: Grid, norm: Callable[[np.ndarray, bool], np.flo
     head = struct.pack(f"<{len(scales)}f", *scales)
     if grid.bucket:  # the 16 bits below the sign
         head = b"".join(struct.pack("<H", word >> 15) for (word,) in struct.iter_unpack("<I", head))
-    if stage == "raw" or (stage in ("huffman", "runs") and len(x) < OWN_TABLE_FROM):
+    if stage == "raw" or len(x) < SMALLEST.get(stage, 0):
         return b"\0" + head + bits_to_bytes("".join(low_first(c, grid.bits) for c in codes))
     number, payload = {
         "huffman": lambda: (b"\1", huffman(codes, grid.bits, grid.largest)),
         "runs": lambda: (b"\2", runs(codes, grid.bits, grid.largest)),
         "elias": lambda: (b"\3", elias(codes, grid)),
+        "ans": lambda: (b"\5", ans(codes, grid.bits, grid.largest)),
     }[stage]()
     return number + head + struct.pack("<I", len(payload)) + payload
 
@@ -281,7 +285,7 @@ def decode(body: bytes, shapes: Shapes, grid: Grid) -> list[float]:
             if stage == 3:
                 codes = codes_of_elias(payload, n, grid)
             else:
-                codes = (huffman_codes if stage == 1 else runs_codes)(payload, n, grid.bits, grid.largest)
+                codes = {1: huffman_codes, 2: runs_codes, 5: ans_codes}[stage](payload, n, grid.bits, grid.largest)
         at += size
         values += [value_of(grid, c, scales[i // grid.bucket if grid.bucket else 0]) for i, c in enumerate(codes)]
     return values

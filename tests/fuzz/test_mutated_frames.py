@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgegossip import codecs
+from edgegossip import codecs, frame
 from tests.codecs.cases import CASES
 from tests.fuzz.campaign import main, run_chunk, starts
-from tests.fuzz.frames import LAYOUTS, seeds
+from tests.fuzz.frames import LAYOUTS, LONG, seeds
 from tests.fuzz.trial import SPARE_BYTES, attempt, peak_bytes
 
 
@@ -27,6 +27,16 @@ def test_honest_frames_are_accepted() -> None:
 def test_seeds_have_every_decoder_and_every_line_of_the_list() -> None:
     assert {seed.name for seed in seeds()} == {str(case) for case in CASES}
     assert {case.codec().wire_id for case in CASES} == set(codecs.REGISTRY.by_wire_id)
+
+
+def test_seeds_have_sections_of_stage_ans() -> None:
+    """Behind a tensor of 3 values in 4 bits: stage, a scale of 16 bits, 2 bytes of codes."""
+    bodies = [
+        bytes(frame.parse(s.data, frame.Limits.of(LONG)).body)
+        for s in seeds()
+        if s.name == "qsgd-stage=ans" and s.layout is LONG
+    ]
+    assert len(bodies) == 2 and all(body[0] == 0 and body[5] == 5 for body in bodies)
 
 
 def test_memory_of_honest_frames() -> None:

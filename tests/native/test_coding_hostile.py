@@ -229,7 +229,7 @@ def test_callers_mistakes_of_decoding():
     with pytest.raises(ValueError):
         coding.bound(-1, Q4, "raw")
     with pytest.raises(ValueError):
-        coding._native.coding_bound(Q4.spec, np.array([0, 1]), 1, 4)
+        coding._native.coding_bound(Q4.spec, np.array([0, 1]), 1, 5)
     assert coding.bound(0, Q4, "auto") == 0
     assert decode(Q4, body, 0) == 0
     assert decode(Q4, body, 4, at=len(body)) == ENDS_EARLY

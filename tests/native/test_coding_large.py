@@ -10,7 +10,7 @@ from tests.native.sections import TERNARY, decode, encode, exact, geometric, uni
 from tests.native.test_coding_hostile import at_the_edge
 
 __all__ = ["at_the_edge"]
-STAGE_HUFFMAN, STAGE_RUNS = 1, 2
+STAGE_HUFFMAN, STAGE_RUNS, STAGE_ANS = 1, 2, 5
 
 
 def on_every_instruction_set(q, body, n):
@@ -48,12 +48,15 @@ def damaged(body, rng):
         (uniform(4, 512), 32_767, 0.2, STAGE_RUNS),
         (TERNARY, 290_003, 0.06, STAGE_RUNS),
         (uniform(6, 512), 290_000, 0.15, STAGE_RUNS),
+        (uniform(4, 512), 140_000, 0.9, STAGE_ANS),
+        (geometric(4), 65_536, 0.7, STAGE_ANS),
+        (uniform(3, 512), 290_011, 0.15, STAGE_ANS),
     ],
 )
 def test_damaged_large_sections_end_alike_on_every_instruction_set(q, n, density, stage, at_the_edge):
     levels, signs = sections.sparse_levels(q, n, density)
     x, scales = exact(q, levels, signs)
-    body, rng = encode(q, x, "huffman", scales), np.random.default_rng(n)
+    body, rng = encode(q, x, "ans" if stage == STAGE_ANS else "huffman", scales), np.random.default_rng(n)
     assert body[0] == stage
     verdict, values = on_every_instruction_set(q, at_the_edge(body), n)
     assert verdict == len(body)

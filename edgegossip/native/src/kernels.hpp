@@ -11,6 +11,7 @@
 #include <cfloat>
 #include <cstdint>
 
+#include "kernels/ans.hpp"
 #include "kernels/entropy.hpp"
 #include "kernels/general.hpp"
 #include "kernels/half.hpp"
@@ -28,6 +29,7 @@ namespace edgegossip {
 struct Kernels {
     General general;
     Entropy entropy;
+    Ans ans;
     Runs runs;
     Half half;
     MinMax8 minmax8;

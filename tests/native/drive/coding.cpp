@@ -88,7 +88,7 @@ void run(const Isa& isa) {
     const std::vector<int64_t> long_whole = {0, 300000};
     Hashes hashes;
     for (const Quantiser& q : quantisers)
-        for (const Choice choice : {Choice::RAW, Choice::HUFFMAN, Choice::ELIAS, Choice::AUTO}) {
+        for (const Choice choice : {Choice::RAW, Choice::HUFFMAN, Choice::ELIAS, Choice::AUTO, Choice::ANS}) {
             round_trip(isa, t.x, some, q, choice, &hashes);
             round_trip(isa, thin, whole, q, choice, &hashes);
             if (q.bits == 4) round_trip(isa, longer, long_whole, q, choice, &hashes);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ans.hpp"
 #include "huffman.hpp"
 #include "runs.hpp"
 #include "quantised.hpp"
@@ -41,9 +42,13 @@ struct Plan {
     Stage stage = STAGE_RAW;
     TableChoice huffman;
     RunsPlan runs;
+    AnsShape ans;
 };
 
 // Huffman or runs, or raw; Elias too where the choice is AUTO.
 Plan make_plan(const Symbols& symbols, const Source& source, Choice choice, const StaticTables& tables, const TableState& state);
+
+// ans or raw, of a tensor that can have ans.
+Plan make_ans_plan(const Symbols& symbols, const Source& source);
 
 }  // namespace edgegossip::coding

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "../parallel.hpp"
+#include "ans.hpp"
 #include "block.hpp"
 #include "codes.hpp"
 #include "elias.hpp"
@@ -21,7 +22,7 @@ struct Slot {
     Scratch<float> scales;
     Scratch<uint8_t> symbols;
     Slot(const Quantiser& q, int64_t n)
-        : scales(scale_count(std::min(BLOCK_VALUES, n), q.bucket)), symbols(symbol_bytes(std::min(GROUP_BLOCKS * BLOCK_VALUES, n), q.bits)) {}
+        : scales(scale_count(std::min(BLOCK_VALUES, n), q.bucket)), symbols(symbol_bytes(std::min(GROUP_BLOCKS * BLOCK_VALUES, n), q.bits) + ANS_ROW_BYTES) {}
 };
 
 struct Target {
@@ -118,6 +119,32 @@ int64_t find_blocks(Range r, int64_t n, const SizeOf& size_of, std::vector<const
     return r.p == r.end ? 0 : int64_t(BAD_STREAM);
 }
 
+// Blocks side by side, as many as a group has: decode(blocks, count, what their values go to) finds their symbols.
+template <class Decode>
+int64_t decode_groups(const Target& t, const std::vector<const uint8_t*>& starts, int threads, const Decode& decode) {
+    const int64_t all = blocks_of(t.n), groups = (all + GROUP_BLOCKS - 1) / GROUP_BLOCKS;
+    return each_task(groups, threads, t.q, t.n, [&](int64_t g, Slot* slot) {
+        CodedBlock blocks[GROUP_BLOCKS];
+        const int64_t b = g * GROUP_BLOCKS;
+        const int count = int(std::min<int64_t>(GROUP_BLOCKS, all - b));
+        const int64_t values = std::min(count * BLOCK_VALUES, t.n - b * BLOCK_VALUES);
+        for (int k = 0; k < count; k++) {
+            const int64_t first = (b + k) * BLOCK_VALUES;
+            uint8_t* const symbols = slot->symbols.data() + symbol_bytes(k * BLOCK_VALUES, t.q.bits);
+            blocks[k] = {starts[size_t(b + k)], std::min(BLOCK_VALUES, t.n - first), symbols, false, 0};
+        }
+        decode(blocks, count, t.soon(b * BLOCK_VALUES, values));
+        for (int k = 0; k < count; k++) {
+            const CodedBlock& block = blocks[k];
+            if (block.error != 0) return block.error;
+            const bool good = t.checks() ? block.checked || are_codes(t.q, block.symbols, block.n)
+                                         : t.write(block.symbols, (b + k) * BLOCK_VALUES, block.n, slot);
+            if (!good) return int64_t(BAD_CODE);
+        }
+        return int64_t(0);
+    });
+}
+
 int64_t decode_huffman(const Target& t, Range r, const Body& body, const StaticTables& tables, LastTable* last, int threads) {
     const int bits = t.q.bits;
     CodeLengths lengths;
@@ -128,26 +155,22 @@ int64_t decode_huffman(const Target& t, Range r, const Body& body, const StaticT
     std::vector<const uint8_t*> starts;
     const auto size_of = [bits](const uint8_t* p, const uint8_t* end, int64_t n) { return block_size(p, end, n, bits); };
     if (const int64_t error = find_blocks({r.p + used, r.end}, t.n, size_of, &starts)) return error;
-    const int64_t all = blocks_of(t.n), groups = (all + GROUP_BLOCKS - 1) / GROUP_BLOCKS;
-    return each_task(groups, threads, t.q, t.n, [&](int64_t g, Slot* slot) {
-        CodedBlock blocks[GROUP_BLOCKS];
-        const int64_t b = g * GROUP_BLOCKS;
-        const int count = int(std::min<int64_t>(GROUP_BLOCKS, all - b));
-        const int64_t values = std::min(count * BLOCK_VALUES, t.n - b * BLOCK_VALUES);
-        for (int k = 0; k < count; k++) {
-            const int64_t first = (b + k) * BLOCK_VALUES;
-            uint8_t* const symbols = slot->symbols.data() + symbol_bytes(k * BLOCK_VALUES, bits);
-            blocks[k] = {starts[size_t(b + k)], std::min(BLOCK_VALUES, t.n - first), symbols, false, 0};
-        }
-        decode_blocks(t.kernels.entropy, blocks, count, body.data + body.size, t.q, table, t.soon(b * BLOCK_VALUES, values));
-        for (int k = 0; k < count; k++) {
-            const CodedBlock& block = blocks[k];
-            if (block.error != 0) return block.error;
-            const bool good = t.checks() ? block.checked || are_codes(t.q, block.symbols, block.n)
-                                         : t.write(block.symbols, (b + k) * BLOCK_VALUES, block.n, slot);
-            if (!good) return int64_t(BAD_CODE);
-        }
-        return int64_t(0);
+    return decode_groups(t, starts, threads, [&](CodedBlock* blocks, int count, Soon soon) {
+        decode_blocks(t.kernels.entropy, blocks, count, body.data + body.size, t.q, table, soon);
+    });
+}
+
+int64_t decode_ans(const Target& t, Range r, int threads) {
+    AnsShape shape;
+    const int used = read_shares(r.p, r.end, t.q, &shape);
+    if (used == 0) return BAD_TABLE;
+    const AnsTable table = ans_table(shape);
+    std::vector<const uint8_t*> starts;
+    const auto size_of = [](const uint8_t* p, const uint8_t* end, int64_t) { return ans_block_size(p, end); };
+    if (const int64_t error = find_blocks({r.p + used, r.end}, t.n, size_of, &starts)) return error;
+    static_assert(GROUP_BLOCKS == ANS_AT_ONCE);
+    return decode_groups(t, starts, threads, [&](CodedBlock* blocks, int count, Soon soon) {
+        read_ans_blocks(t.kernels.ans, blocks, count, t.q, shape, table, soon);
     });
 }
 
@@ -194,7 +217,7 @@ int64_t find_section(const Body& body, int64_t position, const Quantiser& q, int
     section->stage = body.data[position];
     section->scales = position + 1;
     section->payload = section->scales + scales;
-    if (section->stage > STAGE_ZSTD) return BAD_STAGE;
+    if (section->stage > STAGE_ANS || (section->stage == STAGE_ANS && !has_ans(q, n))) return BAD_STAGE;
     if (section->stage == STAGE_HUFFMAN && q.bits > 8) return BAD_STAGE;
     if ((section->stage == STAGE_HUFFMAN || section->stage == STAGE_RUNS || section->stage == STAGE_ELIAS) && q.bits == 1) return BAD_STAGE;
     uint32_t size = 0;
@@ -222,6 +245,7 @@ int64_t decode_section(const Kernels& kernels, const Body& body, int64_t positio
         case STAGE_HUFFMAN: error = decode_huffman(target, payload, body, tables, &state->symbols, threads); break;
         case STAGE_RUNS: error = decode_runs(target, payload, body, &state->tokens, threads); break;
         case STAGE_ELIAS: error = decode_elias(target, payload); break;
+        case STAGE_ANS: error = decode_ans(target, payload, threads); break;
         default: error = BAD_STAGE;
     }
     return error != 0 ? error : s.end;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../parallel.hpp"
+#include "ans.hpp"
 #include "block.hpp"
 #include "codes.hpp"
 #include "elias.hpp"
@@ -119,6 +120,21 @@ int64_t encode_huffman(const Writer& w, const TableChoice& table, uint8_t* out, 
     return bytes <= 0 ? bytes : bytes + table.transport_bytes;
 }
 
+int64_t encode_ans(const Writer& w, const AnsShape& shape, uint8_t* out, int64_t room, int threads) {
+    const AnsCodes codes = ans_codes(shape);
+    const int64_t n = w.source.n, blocks = (n + BLOCK_VALUES - 1) / BLOCK_VALUES, most = std::min(BLOCK_VALUES, n);
+    if (room < ANS_STATES) return 0;
+    const int head = write_shares(shape, w.source.q, out);
+    const int64_t bytes = gather(w, blocks, threads, out + head, room - head, [&](int64_t b, Slot* slot) {
+        const int64_t first = b * BLOCK_VALUES, count = std::min(BLOCK_VALUES, n - first);
+        const uint8_t* symbols = w.quantise(first, count, slot, slot->symbols.data());
+        if (symbols == nullptr) return int64_t(NOT_FINITE);
+        slot->coded.need(ans_block_bound(most));
+        return write_ans_block(w.kernels.ans, symbols, count, codes, slot->coded.data());
+    });
+    return bytes <= 0 ? bytes : bytes + head;
+}
+
 int64_t encode_runs(const Writer& w, const RunsPlan& plan, uint8_t* out, int64_t room, int threads) {
     RunEntry codes[256];
     make_run_table(plan.table.lengths, plan.run_bits, codes);
@@ -192,7 +208,10 @@ int64_t encode_section(const Kernels& kernels, const Source& source, Choice choi
         plan.stage = STAGE_ELIAS;
     } else if (choice != Choice::RAW && q.bits > 1) {
         if (!symbols.collect(out + 1)) return NOT_FINITE;
-        plan = make_plan(symbols, source, choice, tables, *state);
+        if (choice == Choice::ANS && has_ans(q, source.n))
+            plan = make_ans_plan(symbols, source);
+        else
+            plan = make_plan(symbols, source, choice == Choice::ANS ? Choice::HUFFMAN : choice, tables, *state);
     }
     const Writer writer{kernels, source, symbols, out + 1};
     uint8_t* const payload = out + head + 4;
@@ -201,6 +220,7 @@ int64_t encode_section(const Kernels& kernels, const Source& source, Choice choi
     const int64_t room = std::min<int64_t>(most, UINT32_MAX);
     int64_t bytes = 0;
     if (plan.stage == STAGE_HUFFMAN) bytes = encode_huffman(writer, plan.huffman, payload, room, threads);
+    if (plan.stage == STAGE_ANS) bytes = encode_ans(writer, plan.ans, payload, room, threads);
     if (plan.stage == STAGE_RUNS) bytes = encode_runs(writer, plan.runs, payload, room, threads);
     if (plan.stage == STAGE_ELIAS) bytes = encode_elias(writer, payload, room);
     if (bytes < 0) return bytes;
