@@ -117,21 +117,16 @@ std::tuple<int64_t, int64_t> coding_decode(nb::handle spec_object, nb::handle bo
     const std::vector<int64_t> offsets = read_offsets(offsets_object, n);
     const int64_t tensors = int64_t(offsets.size()) - 1;
     if (tensor < 0 || tensor > tensors) throw nb::value_error("there is no such tensor");
-    {
+    Reached reached{tensor, position};
+    if (position >= 0) {
         WithoutGil unlocked;
         DefaultFloatEnv env;
         const Mode mode = !out ? Mode::CHECK : weight ? Mode::ADD : Mode::STORE;
-        for (; tensor < tensors && position >= 0; tensor++) {
-            const int64_t start = offsets[size_t(tensor)], count = offsets[size_t(tensor) + 1] - start;
-            if (count == 0) continue;
-            if (position < body.size() && body.data()[position] == STAGE_ZSTD) break;
-            position = decode_section(common.kernels, {body.data(), body.size()}, position, common.spec.q, count, tables, &common.last,
-                                      mode, narrow, out ? out->data() + start : nullptr, common.threads);
-            if (position < 0) break;
-        }
+        reached = decode_sections(common.kernels, {body.data(), body.size()}, reached, common.spec.q, offsets.data(), tensors, tables, &common.last,
+                                  mode, narrow, out ? out->data() : nullptr, common.threads);
     }
     common.keep();
-    return {tensor, position};
+    return {reached.tensor, reached.position};
 }
 
 }  // namespace

@@ -24,9 +24,6 @@ void write16(uint16_t v, uint8_t* p) {
     p[1] = uint8_t(v >> 8);
 }
 
-// The code in place of strays and after the last value.
-int filling(const AnsShape& shape) { return int(std::max_element(shape.share, shape.share + 16) - shape.share); }
-
 // What a share of one more state saves.
 uint64_t gain(uint64_t count, int share) { return count * (log2_fixed(uint64_t(share) + 1) - log2_fixed(uint64_t(share))); }
 
@@ -43,6 +40,8 @@ void each_state(const AnsShape& shape, const Visit& visit) {
 }
 
 }  // namespace
+
+uint8_t ans_filling(const AnsShape& shape) { return uint8_t(std::max_element(shape.share, shape.share + 16) - shape.share); }
 
 bool has_ans(const Quantiser& q, int64_t n) { return symbol_width(q.bits) == 4 && n >= ANS_FROM; }
 
@@ -118,7 +117,7 @@ AnsTable ans_table(const AnsShape& shape) {
 
 AnsCodes ans_codes(const AnsShape& shape) {
     AnsCodes c{};
-    c.filling = uint8_t(filling(shape));
+    c.filling = ans_filling(shape);
     int before = 0;
     for (int code = 0; code < 16; code++) {
         const int share = shape.share[code];
@@ -195,73 +194,26 @@ int64_t ans_block_size(const uint8_t* p, const uint8_t* end) {
     return size <= end - p ? size : 0;
 }
 
-namespace {
-
-// A block's parts. False when it has more strays than a sender writes, which take long, or a first word has bits where they are gone.
-bool find_parts(const CodedBlock& b, AnsStream* s, const uint8_t** strays) {
-    std::memset(&s->place, 0, sizeof s->place);
-    std::memcpy(s->place.state, b.p + 4, ANS_LANES);
-    *strays = b.p + HEAD;
-    const uint8_t* at = *strays + 2 * read16(b.p + 2);
-    bool good = read16(b.p + 2) <= most_ans_strays(b.n);
+AnsParts ans_parts(const uint8_t* p, int64_t n, AnsPlace* place) {
+    const int64_t words = read16(p), first = std::min<int64_t>(words, ANS_STRINGS), strays = read16(p + 2);
+    AnsParts parts{p + HEAD, strays, nullptr, nullptr, strays <= most_ans_strays(n)};
+    std::memset(place, 0, sizeof *place);
+    std::memcpy(place->state, p + 4, ANS_LANES);
+    const uint8_t* at = parts.strays + 2 * strays;
     for (int k = 0; k < ANS_STRINGS; k++) {
-        const uint32_t used = b.p[4 + ANS_LANES + k], gone = used / 8;
+        const uint32_t used = p[4 + ANS_LANES + k], gone = used / 8;
         uint64_t left = 0;
         std::memcpy(&left, at, 8 - gone);
         at += 8 - gone;
-        good &= (left & ((1u << used % 8) - 1)) == 0;
-        s->place.word[k] = left << 8 * gone;
-        s->place.used[k] = used;
+        parts.good &= (left & ((1u << used % 8) - 1)) == 0;
+        place->word[k] = left << 8 * gone;
+        place->used[k] = used;
     }
-    const int64_t words = read16(b.p), first = std::min<int64_t>(words, ANS_STRINGS);
-    std::memcpy(s->place.after, at, size_t(8 * first));
-    s->words = at + 8 * first;
-    s->count = words - first;
-    s->out = b.symbols;
-    s->rows = (b.n + ANS_ROW - 1) / ANS_ROW;
-    s->good = false;
-    return good && (words == 0 || std::any_of(at + 8 * words - 8, at + 8 * words, [](uint8_t byte) { return byte != 0; }));
-}
-
-uint32_t code_at(const uint8_t* symbols, int64_t i) { return symbols[i / 2] >> (4 * (i & 1)) & 15u; }
-
-// Puts strays where they belong. 0 or a SectionError.
-int64_t put_strays(const uint8_t* strays, int64_t count, const Quantiser& q, const AnsShape& shape, uint32_t fill, int64_t n, uint8_t* symbols) {
-    int64_t at = 0, gap = 0;
-    for (int64_t k = 0; k < count; k++) {
-        const uint32_t stray = read16(strays + 2 * k), code = stray & 15;
-        gap = stray >> 4;
-        at += gap;
-        if (gap == ANS_MOST_GAP && code == 0) continue;
-        if (gap == ANS_MOST_GAP || at >= n || code_at(symbols, at) != fill) return BAD_STREAM;
-        if (!is_code(q, code) || shape.share[code] != 0) return BAD_CODE;
-        symbols[at / 2] = uint8_t(symbols[at / 2] ^ (fill ^ code) << (4 * (at & 1)));
-        at++;
-    }
-    return gap == ANS_MOST_GAP ? int64_t(BAD_STREAM) : 0;
-}
-
-}  // namespace
-
-void read_ans_blocks(const Ans& kernels, CodedBlock* blocks, int count, const Quantiser& q, const AnsShape& shape, const AnsTable& table,
-                     Soon soon) {
-    AnsStream streams[ANS_AT_ONCE];
-    const uint8_t* strays[ANS_AT_ONCE];
-    bool begin_well[ANS_AT_ONCE];
-    for (int k = 0; k < count; k++) {
-        begin_well[k] = find_parts(blocks[k], &streams[k], &strays[k]);
-        streams[k].soon = soon.size == 0 ? nullptr : static_cast<const float*>(soon.at) + k * BLOCK_VALUES;
-    }
-    kernels.read(streams, count, table);
-    const uint32_t fill = uint32_t(filling(shape));
-    for (int k = 0; k < count; k++) {
-        CodedBlock& b = blocks[k];
-        b.checked = true;  // none has a share that is no code
-        b.error = streams[k].good && begin_well[k] ? 0 : int64_t(BAD_STREAM);
-        for (int64_t i = b.n; i < 2 * ans_symbol_bytes(b.n); i++)
-            if (code_at(b.symbols, i) != fill) b.error = BAD_PADDING;
-        if (b.error == 0) b.error = put_strays(strays[k], read16(b.p + 2), q, shape, fill, b.n, b.symbols);
-    }
+    std::memcpy(place->after, at, size_t(8 * first));
+    parts.words = at + 8 * first;
+    parts.words_end = at + 8 * words;
+    parts.good &= words == 0 || std::any_of(parts.words_end - 8, parts.words_end, [](uint8_t byte) { return byte != 0; });
+    return parts;
 }
 
 }  // namespace edgegossip::coding

@@ -37,6 +37,9 @@ int write_shares(const AnsShape& shape, const Quantiser& q, uint8_t* out);
 // The bytes read at p, nothing at or beyond `end`, or 0 when they are no shares.
 int read_shares(const uint8_t* p, const uint8_t* end, const Quantiser& q, AnsShape* shape);
 
+// The code in place of strays and after the last value.
+uint8_t ans_filling(const AnsShape& shape);
+
 AnsTable ans_table(const AnsShape& shape);
 AnsCodes ans_codes(const AnsShape& shape);
 
@@ -51,11 +54,13 @@ int64_t write_ans_block(const Ans& kernels, const uint8_t* symbols, int64_t n, c
 // The bytes of the block at p, or 0 when it reaches beyond `end` or does not begin as one.
 int64_t ans_block_size(const uint8_t* p, const uint8_t* end);
 
-// Symbols of a block are written in whole rows.
-constexpr int64_t ans_symbol_bytes(int64_t n) { return (n + ANS_ROW - 1) / ANS_ROW * ANS_ROW_BYTES; }
-
-// Symbols of at most ANS_AT_ONCE blocks, whose sizes are known to be good. `soon`: where their values will go.
-void read_ans_blocks(const Ans& kernels, CodedBlock* blocks, int count, const Quantiser& q, const AnsShape& shape, const AnsTable& table,
-                     Soon soon);
+// What a block of n values, whose size is known to be good, is made of.
+struct AnsParts {
+    const uint8_t* strays;
+    int64_t stray_count;
+    const uint8_t *words, *words_end;  // after the first eight, which are in `place`
+    bool good;  // no more strays than a sender writes, which would take long, no bits of first words where they are gone, no 0 as the last word
+};
+AnsParts ans_parts(const uint8_t* p, int64_t n, AnsPlace* place);
 
 }  // namespace edgegossip::coding

@@ -67,4 +67,14 @@ int64_t find_section(const Body& body, int64_t position, const Quantiser& q, int
 int64_t decode_section(const Kernels& kernels, const Body& body, int64_t position, const Quantiser& q, int64_t n,
                        const StaticTables& tables, TableState* state, Mode mode, float weight, float* out, int threads);
 
+// A tensor, and the position of its section in the body or a SectionError.
+struct Reached {
+    int64_t tensor, position;
+};
+
+// The same of tensors offsets[k] .. offsets[k + 1] (from.tensor <= k < tensors) one after the other: until the end, an error, or a section
+// of the stage zstd. Faster than one by one, as blocks of several tensors are decoded side by side. `out` may be null to CHECK.
+Reached decode_sections(const Kernels& kernels, const Body& body, Reached from, const Quantiser& q, const int64_t* offsets, int64_t tensors,
+                        const StaticTables& tables, TableState* state, Mode mode, float weight, float* out, int threads);
+
 }  // namespace edgegossip::coding

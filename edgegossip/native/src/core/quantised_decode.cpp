@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "../parallel.hpp"
-#include "ans.hpp"
+#include "ans_decode.hpp"
 #include "block.hpp"
 #include "codes.hpp"
 #include "elias.hpp"
@@ -13,6 +13,7 @@
 #include "quantised.hpp"
 #include "scales.hpp"
 #include "scratch.hpp"
+#include "target.hpp"
 
 namespace edgegossip::coding {
 namespace {
@@ -22,34 +23,7 @@ struct Slot {
     Scratch<float> scales;
     Scratch<uint8_t> symbols;
     Slot(const Quantiser& q, int64_t n)
-        : scales(scale_count(std::min(BLOCK_VALUES, n), q.bucket)), symbols(symbol_bytes(std::min(GROUP_BLOCKS * BLOCK_VALUES, n), q.bits) + ANS_ROW_BYTES) {}
-};
-
-struct Target {
-    const Kernels& kernels;
-    const Quantiser& q;
-    const uint8_t* scales;
-    int64_t n;
-    Mode mode;
-    float weight;
-    float* out;
-
-    bool checks() const { return mode == Mode::CHECK; }
-    // What these values go to.
-    Soon soon(int64_t first, int64_t count) const {
-        if (checks()) return {nullptr, 0};
-        return {out + first, count * int64_t(sizeof *out)};
-    }
-
-    // Values of a block from its symbols. False when a code is none.
-    bool write(const uint8_t* symbols, int64_t first, int64_t count, Slot* slot) const {
-        const int64_t bucket = q.bucket;
-        if (bucket == 0)
-            std::memcpy(slot->scales.data(), scales, 4);
-        else
-            get_short(scales + 2 * (first / bucket), scale_count(count, bucket), slot->scales.data());
-        return kernels.quantise.dequantise(symbols, count, &q, slot->scales.data(), out + first, mode == Mode::ADD, weight);
-    }
+        : scales(scale_count(std::min(BLOCK_VALUES, n), q.bucket)), symbols(symbol_bytes(std::min(GROUP_BLOCKS * BLOCK_VALUES, n), q.bits)) {}
 };
 
 // Scales that stand at p: finite, not below zero, and of FP4 with a finite value of the grid's largest number, 3.
@@ -98,7 +72,7 @@ int64_t decode_raw(const Target& t, const uint8_t* dense, int threads) {
             unpack_dense(symbols, count, bits, slot->symbols.data());
             symbols = slot->symbols.data();
         }
-        const bool good = t.checks() ? are_codes(t.q, symbols, count) : t.write(symbols, first, count, slot);
+        const bool good = t.checks() ? are_codes(t.q, symbols, count) : t.write(symbols, first, count, slot->scales.data());
         return good ? int64_t(0) : int64_t(BAD_CODE);
     });
 }
@@ -138,7 +112,7 @@ int64_t decode_groups(const Target& t, const std::vector<const uint8_t*>& starts
             const CodedBlock& block = blocks[k];
             if (block.error != 0) return block.error;
             const bool good = t.checks() ? block.checked || are_codes(t.q, block.symbols, block.n)
-                                         : t.write(block.symbols, (b + k) * BLOCK_VALUES, block.n, slot);
+                                         : t.write(block.symbols, (b + k) * BLOCK_VALUES, block.n, slot->scales.data());
             if (!good) return int64_t(BAD_CODE);
         }
         return int64_t(0);
@@ -160,20 +134,6 @@ int64_t decode_huffman(const Target& t, Range r, const Body& body, const StaticT
     });
 }
 
-int64_t decode_ans(const Target& t, Range r, int threads) {
-    AnsShape shape;
-    const int used = read_shares(r.p, r.end, t.q, &shape);
-    if (used == 0) return BAD_TABLE;
-    const AnsTable table = ans_table(shape);
-    std::vector<const uint8_t*> starts;
-    const auto size_of = [](const uint8_t* p, const uint8_t* end, int64_t) { return ans_block_size(p, end); };
-    if (const int64_t error = find_blocks({r.p + used, r.end}, t.n, size_of, &starts)) return error;
-    static_assert(GROUP_BLOCKS == ANS_AT_ONCE);
-    return decode_groups(t, starts, threads, [&](CodedBlock* blocks, int count, Soon soon) {
-        read_ans_blocks(t.kernels.ans, blocks, count, t.q, shape, table, soon);
-    });
-}
-
 int64_t decode_runs(const Target& t, Range r, const Body& body, LastTable* last, int threads) {
     if (r.p == r.end) return ENDS_EARLY;
     const int k = *r.p;
@@ -191,7 +151,7 @@ int64_t decode_runs(const Target& t, Range r, const Body& body, LastTable* last,
         uint8_t* const symbols = slot->symbols.data();
         if (!read_run_block(t.kernels.runs, starts[size_t(b)], body.data + body.size, count, table, shape, symbols, t.soon(first, count).at))
             return int64_t(BAD_STREAM);
-        return t.checks() || t.write(symbols, first, count, slot) ? int64_t(0) : int64_t(BAD_CODE);
+        return t.checks() || t.write(symbols, first, count, slot->scales.data()) ? int64_t(0) : int64_t(BAD_CODE);
     });
 }
 
@@ -204,7 +164,7 @@ int64_t decode_elias(const Target& t, Range r) {
     for (int64_t first = 0; first < t.n; first += BLOCK_VALUES) {
         const int64_t count = std::min(BLOCK_VALUES, t.n - first);
         if (!reader.get(t.checks() ? nullptr : slot.symbols.data(), count, t.q)) return BAD_STREAM;
-        if (!t.checks() && !t.write(slot.symbols.data(), first, count, &slot)) return BAD_CODE;
+        if (!t.checks() && !t.write(slot.symbols.data(), first, count, slot.scales.data())) return BAD_CODE;
     }
     return reader.finished() ? 0 : int64_t(BAD_STREAM);
 }
@@ -233,8 +193,11 @@ int64_t find_section(const Body& body, int64_t position, const Quantiser& q, int
     return are_scales(q, body.data + section->scales, scale_count(n, q.bucket)) ? 0 : int64_t(BAD_SCALE);
 }
 
-int64_t decode_section(const Kernels& kernels, const Body& body, int64_t position, const Quantiser& q, int64_t n,
-                       const StaticTables& tables, TableState* state, Mode mode, float weight, float* out, int threads) {
+namespace {
+
+// As decode_sections, of one tensor: blocks of the ans stage wait in `later`.
+int64_t decode_now(const Kernels& kernels, const Body& body, int64_t position, const Quantiser& q, int64_t n, const StaticTables& tables,
+                   TableState* state, Mode mode, float weight, float* out, int threads, int64_t index, AnsWork* later) {
     Section s;
     if (const int64_t error = find_section(body, position, q, n, &s)) return error;
     const Target target{kernels, q, body.data + s.scales, n, mode, weight, out};
@@ -245,10 +208,35 @@ int64_t decode_section(const Kernels& kernels, const Body& body, int64_t positio
         case STAGE_HUFFMAN: error = decode_huffman(target, payload, body, tables, &state->symbols, threads); break;
         case STAGE_RUNS: error = decode_runs(target, payload, body, &state->tokens, threads); break;
         case STAGE_ELIAS: error = decode_elias(target, payload); break;
-        case STAGE_ANS: error = decode_ans(target, payload, threads); break;
+        case STAGE_ANS: error = later->add(target, payload.p, payload.end, index); break;
         default: error = BAD_STAGE;
     }
     return error != 0 ? error : s.end;
+}
+
+}  // namespace
+
+Reached decode_sections(const Kernels& kernels, const Body& body, Reached from, const Quantiser& q, const int64_t* offsets, int64_t tensors,
+                        const StaticTables& tables, TableState* state, Mode mode, float weight, float* out, int threads) {
+    AnsWork later;
+    int64_t position = from.position, tensor = from.tensor;
+    for (; tensor < tensors; tensor++) {
+        const int64_t start = offsets[tensor], n = offsets[tensor + 1] - start;
+        if (n == 0) continue;
+        if (position < body.size && body.data[position] == STAGE_ZSTD) break;
+        position = decode_now(kernels, body, position, q, n, tables, state, mode, weight, out == nullptr ? nullptr : out + start, threads, tensor, &later);
+        if (position < 0) break;
+    }
+    const AnsWork::Result found = later.run(threads);  // of tensors before this one
+    return found.error != 0 ? Reached{found.index, found.error} : Reached{tensor, position};
+}
+
+int64_t decode_section(const Kernels& kernels, const Body& body, int64_t position, const Quantiser& q, int64_t n,
+                       const StaticTables& tables, TableState* state, Mode mode, float weight, float* out, int threads) {
+    AnsWork later;
+    const int64_t end = decode_now(kernels, body, position, q, n, tables, state, mode, weight, out, threads, 0, &later);
+    const AnsWork::Result found = later.run(threads);
+    return found.error != 0 ? found.error : end;
 }
 
 }  // namespace edgegossip::coding

@@ -37,18 +37,20 @@ struct AnsPlace {
     uint64_t used[ANS_STRINGS];  // below 64
 };
 
-// A block to be read: rows of symbols.
+// A block that is read, some rows at a time. It must stay where it is meanwhile.
 struct AnsStream {
+    static constexpr int64_t ROW_MOST = 2 * 8 * ANS_STEP_WORDS;  // bytes of words that a row takes
+
     AnsPlace place;
-    const uint8_t* words;  // strings that used one up take one, after each step, string 0 first; zeros follow
-    int64_t count;
-    uint8_t* out;
-    int64_t rows;
-    const void* soon;  // float32[ANS_ROW] a row that will be written next, or null: it may come nearer meanwhile
-    bool good;  // found: all words were taken, and at the end all states are 0 and no string has used a part of a word
+    const AnsTable* table;
+    const uint8_t *words, *stop;  // strings that used one up take one, after each step, string 0 first; zeros follow from `stop` on
+    const uint8_t* end;           // of what may be read, `stop` at first
+    uint8_t* out;                 // of symbols
+    const void* soon;             // float32[ANS_ROW] a row that will be written next, or null: it may come nearer meanwhile
+    uint8_t last[8 + 12 * ROW_MOST];  // the last words and zeros, which are read from here
 };
 
-constexpr int ANS_AT_ONCE = 2;  // blocks
+constexpr int ANS_AT_ONCE = 4;  // blocks at most
 
 struct Ans {
     // Which of n codes have no share, and so another one's in their place: gap << 4 | code for each, with the values since the last
@@ -60,8 +62,14 @@ struct Ans {
     // before `end`, ANS_ROW bytes a row at most, and 8 bytes from there on are looked at; where they start.
     uint8_t* (*write)(const uint8_t* symbols, int64_t rows, const AnsCodes& codes, uint8_t* end, AnsPlace* place);
 
-    // Reads at most ANS_AT_ONCE blocks side by side. Nothing outside is read or written, whatever they hold.
-    void (*read)(AnsStream* streams, int count, const AnsTable& table);
+    // Reads so many rows of each of at most ANS_AT_ONCE blocks, side by side. Nothing outside is read or written, whatever they hold.
+    void (*read)(AnsStream* const* streams, int count, int64_t rows);
+
+    // After the last row: whether all words were taken, all states are 0 and no string has used a part of a word.
+    bool (*ends_well)(const AnsStream& stream);
+
+    int at_once;    // blocks, of which `read` makes the most
+    int64_t slice;  // rows that `read` is to be asked for at a time, at most: their symbols stay near until they are values
 };
 
 constexpr int64_t ANS_MOST_GAP = 4095;

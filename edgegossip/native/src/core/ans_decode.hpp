@@ -1,0 +1,47 @@
+// The ans stage, decoded: blocks of one or several tensors side by side, as most tensors have too few blocks to be so alone.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "ans.hpp"
+#include "target.hpp"
+
+namespace edgegossip::coding {
+
+// A tensor in this stage.
+struct AnsTensor {
+    Target target;
+    AnsShape shape;
+    AnsTable table;
+    uint32_t filling;
+    int64_t index;  // among the caller's tensors
+};
+
+// Blocks that wait until there are all of them.
+class AnsWork {
+public:
+    // A tensor whose payload is p .. end. 0 or a SectionError: nothing of it waits then.
+    int64_t add(const Target& target, const uint8_t* p, const uint8_t* end, int64_t index);
+
+    // Decodes what waits. The first error in order, 0 when there is none, and the index of its tensor.
+    struct Result {
+        int64_t error, index;
+    };
+    Result run(int threads);
+
+private:
+    struct Block {
+        const AnsTensor* tensor;
+        const uint8_t* p;
+        int64_t first, n;  // values
+    };
+    class Slot;
+    class Lane;
+
+    std::deque<AnsTensor> tensors_;  // which stay where they are
+    std::vector<Block> blocks_;
+};
+
+}  // namespace edgegossip::coding

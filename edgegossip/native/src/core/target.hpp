@@ -1,0 +1,41 @@
+// Where a tensor's values go.
+#pragma once
+
+#include <cstring>
+
+#include "block.hpp"
+#include "codes.hpp"
+#include "quantised.hpp"
+#include "scales.hpp"
+
+namespace edgegossip::coding {
+
+struct Target {
+    const Kernels& kernels;
+    const Quantiser& q;
+    const uint8_t* scales;
+    int64_t n;
+    Mode mode;
+    float weight;
+    float* out;
+
+    bool checks() const { return mode == Mode::CHECK; }
+    // What these values go to.
+    Soon soon(int64_t first, int64_t count) const {
+        if (checks()) return {nullptr, 0};
+        return {out + first, count * int64_t(sizeof *out)};
+    }
+
+    // Values first .. first + count from their symbols; `first` starts a byte, and a bucket or a part of one that ends with it or
+    // beyond. `room` for their scales. False when a code is none.
+    bool write(const uint8_t* symbols, int64_t first, int64_t count, float* room) const {
+        const int64_t bucket = q.bucket;
+        if (bucket == 0)
+            std::memcpy(room, scales, 4);
+        else
+            get_short(scales + 2 * (first / bucket), scale_count(count, bucket), room);
+        return kernels.quantise.dequantise(symbols, count, &q, room, out + first, mode == Mode::ADD, weight);
+    }
+};
+
+}  // namespace edgegossip::coding
