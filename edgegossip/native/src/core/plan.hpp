@@ -20,9 +20,10 @@ struct Symbols {
     const float* whole;  // the scale, where there is one and the source gives none
     bool all = false;
     int64_t count = 0;  // in `data`
-    Scratch<uint8_t> data;
+    Scratch<uint8_t>& data;
 
-    Symbols(const Kernels& kernels, const Source& source, const float* whole) : kernels(kernels), source(source), whole(whole) {}
+    Symbols(const Kernels& kernels, const Source& source, const float* whole, Scratch<uint8_t>& data)
+        : kernels(kernels), source(source), whole(whole), data(data) {}
 
     // Symbols of values first .. first + n; the bucket scales go to `scales` unless the source gives them. False when not finite.
     bool quantise(int64_t first, int64_t n, float* scales, uint8_t* symbols) const;

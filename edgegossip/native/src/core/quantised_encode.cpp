@@ -83,18 +83,20 @@ int64_t encode_raw(const Writer& w, uint8_t* out, int threads) {
 template <class Task>
 int64_t gather(const Writer& w, int64_t tasks, int threads, uint8_t* out, int64_t room, const Task& task) {
     const int64_t round = threads == 1 ? 1 : std::min(tasks, threads * TASKS_A_THREAD);
-    std::vector<Slot> slots(static_cast<size_t>(round));
+    static thread_local Slot kept;  // for the next tensor: the system would take back its memory and clear it each time
+    std::vector<Slot> more(static_cast<size_t>(round - 1));
+    const auto slot_of = [first = &kept, &more](int64_t k) { return k == 0 ? first : &more[size_t(k - 1)]; };
     int64_t bytes = 0;
     for (int64_t start = 0; start < tasks; start += round) {
         const int64_t count = std::min(round, tasks - start);
         parallel_for(count, threads, [&](int64_t k) {
-            Slot& slot = slots[size_t(k)];
+            Slot& slot = *slot_of(k);
             slot.scales.need(w.block_scales());
             slot.symbols.need(w.block_symbols());
             slot.bytes = task(start + k, &slot);
         });
         for (int64_t k = 0; k < count; k++) {
-            const Slot& slot = slots[size_t(k)];
+            const Slot& slot = *slot_of(k);
             if (slot.bytes < 0) return slot.bytes;
             if (slot.bytes == 0 || bytes + slot.bytes > room) return 0;
             std::memcpy(out + bytes, slot.coded.data(), size_t(slot.bytes));
@@ -196,7 +198,8 @@ int64_t encode_section(const Kernels& kernels, const Source& source, Choice choi
     const Quantiser& q = source.q;
     const int64_t head = 1 + scale_bytes(source.n, q.bucket), raw = dense_bytes(source.n, q.bits);
     float whole = 0;
-    Symbols symbols(kernels, source, &whole);
+    static thread_local Scratch<uint8_t> kept;  // as in gather()
+    Symbols symbols(kernels, source, &whole, kept);
     if (q.bucket == 0 && source.scales == nullptr && !kernels.quantise.norms(source.x, source.n, 0, source.norm, &whole))
         return NOT_FINITE;
     if (q.bucket == 0)
