@@ -15,7 +15,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One line: a figure of certain rows and its bound. `portable`: the bound for the portable build; None: none."""
+    """One line: a figure of certain rows and its bound. `portable`: the bound for the portable build; None: none. `vbmi`: the
+    bound is for AVX-512 VBMI alone."""
 
     text: str
     of: Callable[[Row], bool]
@@ -24,8 +25,11 @@ class Target:
     at_least: bool = True
     portable: float | None = None
     any_isa: bool = False  # the bound holds for the portable build too
+    vbmi: bool = False
 
     def bound_for(self, row: Row) -> float | None:
+        if self.vbmi and row["isa"] != "avx512vbmi":
+            return None
         return self.bound if self.any_isa or row["isa"] != "portable" else self.portable
 
 
@@ -89,6 +93,10 @@ TARGETS = (
     ),
     Target("4 bits and Huffman, encoding to memcpy", _four_bits("huffman", *_BOTH), _field("encode_vs_memcpy"), 0.30),
     Target("4 bits and Huffman, decoding to memcpy", _four_bits("huffman", *_BOTH), _field("decode_vs_memcpy"), 0.65),
+    Target("4 bits and ans, encoding to memcpy", _four_bits("ans", *_BOTH), _field("encode_vs_memcpy"), 0.3, vbmi=True),
+    Target(
+        "4 bits and ans, decoding to memcpy", _four_bits("ans", *_BOTH), _field("decode_vs_memcpy"), 0.65, vbmi=True
+    ),
     Target("Elias, encoding to numpy", lambda r: r["stage"] == "elias", _field("encode_vs_numpy"), 5.0),
     Target("Elias, decoding to numpy", lambda r: r["stage"] == "elias", _field("decode_vs_numpy"), 5.0),
     Target(

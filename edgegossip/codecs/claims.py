@@ -23,7 +23,7 @@ from edgegossip.codecs.theory import Norm, code_entropy
 from edgegossip.layout import Layout
 from edgegossip.types import Vec
 
-ENTROPY_STAGES = ("huffman", "auto")
+ENTROPY_STAGES = ("huffman", "auto", "ans")
 NORM_ROUNDING = 1 + 2.0**-8  # how much larger than a bucket's norm the one that travels is, at most
 ROUNDING = 2.0**-40  # of a squared norm: float32 arithmetic beside a bound that exact arithmetic reaches
 

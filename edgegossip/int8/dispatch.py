@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edgegossip.int8.functional import add, relu
-from edgegossip.int8.shaping import flatten, getitem, pad
+from edgegossip.int8.shaping import as_it_is, dropout, flatten, getitem, pad, reshape
 
 NATIVE: dict[str, Callable[..., Any]] = {
     "add": add,
@@ -20,4 +20,10 @@ NATIVE: dict[str, Callable[..., Any]] = {
     "flatten": flatten,
     "__getitem__": getitem,
     "pad": pad,
+    "view": reshape,
+    "reshape": reshape,
+    "contiguous": as_it_is,
+    "dropout": dropout,
+    "dropout1d": dropout,
+    "dropout2d": dropout,
 }

@@ -284,8 +284,9 @@ class _Add(torch.autograd.Function):
         return grads[0], grads[0]
 
 
-def add(a: Any, b: Any, *, alpha: float = 1) -> Any:
-    """a + b of two int8 tensors of one shape; anything else is not for int8."""
+def add(input: Any, other: Any, *, alpha: float = 1) -> Any:
+    """input + other of two int8 tensors of one shape; anything else is not for int8."""
+    a, b = input, other
     both = isinstance(a, QuantisedTensor) and isinstance(b, QuantisedTensor)
     if not both or alpha != 1 or a.sizes != b.sizes:
         return NotImplemented
@@ -312,9 +313,9 @@ class _ReLU(torch.autograd.Function):
         return nchw(nhwc(g) * passed)
 
 
-def relu(x: Any, inplace: bool = False) -> Any:
+def relu(input: Any, inplace: bool = False) -> Any:
     """max(x, 0). Values that the quantiser made 0 count as not positive. `inplace` is taken and changes nothing."""
-    x = quantise(x)
+    x = quantise(input)
     made = _ReLU.apply(x)
     note(made, "relu", (x,))
     return made

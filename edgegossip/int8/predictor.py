@@ -17,37 +17,61 @@ from edgegossip.int8.functional import flat, nchw, nhwc
 from edgegossip.native import _native
 from edgegossip.types import LocalError
 
+_RECORDED, _CHECKED = 2, 5  # samples
+
 
 def predictor(model: nn.Module, example: Tensor) -> Predictor:
-    """A function from inputs like `example` (float32[batch, ...], any batch) to what `model` makes of them, bit for bit.
+    """A function from inputs like `example` (float[batch, ...], any batch) to what `model` makes of them, bit for bit.
 
-    The model, in eval mode, goes through int8 layers alone (`convert`) and gives float32. Its weights and its way through the
-    layers are those of now; later changes of the model are not seen. Raises LocalError, with the reason, for other models."""
+    The model, in eval mode, goes through int8 layers alone (`convert`) and gives float32[batch, ...]. Its weights and its way
+    through the layers are those of now; later changes of the model are not seen. Raises LocalError, with the reason, for other
+    models."""
     if model.training:
         raise LocalError("a predictor is made of a model in eval mode: call model.eval() first")
-    x = _checked(example, tuple(example.shape[1:])).contiguous()
+    x = _checked(example, tuple(example.shape[1:])).detach()
     with torch.inference_mode(False), torch.no_grad():
-        x = x.clone() if x.is_inference() else x
-        with recording.recording(x) as tape:
-            y = model(x)
+        first, more = _samples(x, _RECORDED), _samples(x, _CHECKED)
+        with recording.recording(first) as tape:
+            y = model(first)
             result = _result_of(y, tape)
-        tape.program.end(result)
+        if len(y) != len(first) or tape.end(result) * len(y) != y.numel():
+            raise LocalError(
+                f"a predictor needs a model that gives [batch, ...], not {list(y.shape)} of {len(first)} samples"
+            )
         made = Predictor(tape.program, tuple(x.shape[1:]), tuple(y.shape[1:]), bool(tape.channels_last))
-        if not torch.equal(made(x).view(torch.int32), y.contiguous().view(torch.int32)):
-            raise LocalError("the model does not give the same twice, or not with int8 layers alone")
+        for values, wanted in ((first, y), (more, model(more))):
+            if not _are_same(made(values), wanted):
+                raise LocalError("the model does not do the same with every batch, or not with int8 layers alone")
     return made
 
 
+def _samples(x: Tensor, count: int) -> Tensor:
+    """So many of x, again from the first one on where there are fewer; memory of their own."""
+    return x[torch.arange(count) % len(x)].contiguous()
+
+
+def _are_same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a.contiguous().view(torch.int32), b.contiguous().view(torch.int32))
+
+
 def _result_of(y: Any, tape: recording.Tape) -> int:
-    if not isinstance(y, Tensor) or y.dtype != torch.float32 or isinstance(y, recording.QuantisedTensor):
+    if not isinstance(y, Tensor) or y.dtype != torch.float32 or isinstance(y, recording.QuantisedTensor) or y.dim() < 1:
         raise LocalError(
             "a predictor needs a model that gives one float32 tensor: its last layer is linear, or an average"
         )
     return tape.value(y, "end")
 
 
-def _checked(x: Tensor, sample: tuple[int, ...]) -> Tensor:
-    if x.device.type != "cpu" or not x.is_floating_point() or tuple(x.shape[1:]) != sample or not len(x):
+def _checked(x: Any, sample: tuple[int, ...]) -> Tensor:
+    if not isinstance(x, Tensor) or x.layout != torch.strided:
+        raise LocalError(f"a predictor takes dense tensors, not {type(x).__name__}")
+    if (
+        x.device.type != "cpu"
+        or not x.is_floating_point()
+        or x.dim() < 2
+        or tuple(x.shape[1:]) != sample
+        or not x.numel()
+    ):
         wanted = ", ".join(["batch", *map(str, sample)])
         given = f"{x.dtype}{list(x.shape)} on {x.device}"
         raise LocalError(f"this model takes floating-point tensors [{wanted}] on a CPU, not {given}")
@@ -55,7 +79,8 @@ def _checked(x: Tensor, sample: tuple[int, ...]) -> Tensor:
 
 
 class Predictor:
-    """See `predictor`. May be called by several threads at a time; each call takes as many threads as torch has."""
+    """See `predictor`. May be called by several threads at a time; each call takes as many threads as torch has. It can be
+    neither copied nor pickled: make another one of the model."""
 
     def __init__(
         self, program: _native.Int8Program, sample: tuple[int, ...], result: tuple[int, ...], channels_last: bool

@@ -28,8 +28,9 @@ class _Flatten(torch.autograd.Function):
         return grads[0].reshape(ctx.shape)
 
 
-def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     """[batch, channels, height, width] or [batch, length, features] -> [batch, everything else]."""
+    x = input
     if not isinstance(x, QuantisedTensor) or x.dim() not in (3, 4):
         return NotImplemented
     if start_dim not in (1, 1 - x.dim()) or end_dim not in (-1, x.dim() - 1):
@@ -85,7 +86,7 @@ def getitem(x: Any, index: Any) -> Any:
     if torch.is_grad_enabled():
         return _Slice.apply(x, (n, h, w, c))
     made = _sliced(x, (n, h, w, c))
-    if len(made.q) == len(x.q):  # else a sample is not what it was
+    if n in (slice(None), slice(0, None)):  # else a sample is not what it was, or not for every batch
         ranges = [(r.start, r.step, len(r)) for r in (range(d)[s] for d, s in zip(x.sizes[1:], (h, w, c), strict=True))]
         note(made, "slice", (x,), [*x.sizes[1:], *itertools.chain(*ranges)])
     return made
@@ -117,9 +118,30 @@ class _Pad(torch.autograd.Function):
         return nchw(grads[0].permute(0, 2, 3, 1)[ctx.index]), None
 
 
-def pad(x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
+def reshape(input: Any, *shape: Any) -> Any:
+    """x.view(batch, -1) and x.reshape(batch, -1), as `flatten`; any other shape is not for int8."""
+    sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    if not isinstance(input, QuantisedTensor) or len(sizes) != 2:
+        return NotImplemented
+    batch = len(input)
+    if sizes[0] not in (batch, -1) or sizes[1] not in (input.numel() // max(batch, 1), -1) or sizes == (-1, -1):
+        return NotImplemented
+    return flatten(input, 1)
+
+
+def as_it_is(input: Any, *_: Any, **__: Any) -> Any:
+    """`contiguous`: every int8 tensor is."""
+    return input if isinstance(input, QuantisedTensor) else NotImplemented
+
+
+def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Nothing in eval mode; in training mode not for int8."""
+    return NotImplemented if training or not isinstance(input, QuantisedTensor) else input
+
+
+def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
     """`torch.nn.functional.pad` of channels, rows and columns with zeros; anything else is not for int8."""
-    sizes = [*pad, *[0] * (6 - len(pad))]
+    x, sizes = input, [*pad, *[0] * (6 - len(pad))]
     if mode != "constant" or value or not isinstance(x, QuantisedTensor) or x.dim() != 4 or len(sizes) > 6:
         return NotImplemented
     if min(sizes) < 0:

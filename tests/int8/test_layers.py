@@ -12,6 +12,7 @@ from torch import nn
 from edgegossip import int8
 from edgegossip.int8 import QuantisedTensor, layers, norms
 from edgegossip.int8.functional import maps, quantise
+from edgegossip.types import LocalError
 
 COSINE = 0.99
 
@@ -216,3 +217,32 @@ def test_what_a_prediction_gives_has_the_parts_that_training_gives(size):
         for part in ("q", "scale", "zero"):
             assert torch.equal(getattr(lean, part), getattr(full, part))
     assert not hasattr(later[0], "something else")
+
+
+def test_int8_tensors_are_not_written_to():
+    """A write would go to a copy in float32 and be lost."""
+    y = quantise(torch.randn(2, 3, 4, 4))
+    for write in (lambda: y.__setitem__((0, 0), 0.0), lambda: torch.mul(y, 2.0, out=y), lambda: y.mul_(2.0)):
+        with pytest.raises(LocalError, match="in place"):
+            write()
+
+
+def test_functions_take_torchs_own_names():
+    x = torch.randn(2, 3, 4, 4)
+    a, b = quantise(x), quantise(x + 1)
+    assert torch.equal(torch.add(input=a, other=b).values(), (a + b).values())
+    assert torch.equal(torch.relu(input=a).values(), torch.relu(a).values())
+    assert torch.equal(torch.flatten(input=a, start_dim=1).values(), a.flatten(1).values())
+    pads = (1, 0, 1, 0)
+    assert torch.equal(torch.nn.functional.pad(input=a, pad=pads).values(), torch.nn.functional.pad(a, pads).values())
+
+
+def test_reshaping_for_a_linear_layer_stays_in_int8():
+    a = quantise(torch.randn(2, 3, 4, 5))
+    flat = a.flatten(1).values()
+    for same in (a.view(2, -1), a.reshape(-1, 60), a.view((2, 60)), a.contiguous().reshape([2, -1])):
+        assert isinstance(same, QuantisedTensor) and torch.equal(same.values(), flat)
+    for other in (a.reshape(-1), a.reshape(4, -1), a.reshape(2, 3, 20)):
+        assert not isinstance(other, QuantisedTensor)
+    assert isinstance(nn.functional.dropout(a, 0.5, False), QuantisedTensor)
+    assert not isinstance(nn.functional.dropout(a, 0.5, True), QuantisedTensor)

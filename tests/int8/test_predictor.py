@@ -4,6 +4,7 @@ import copy
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -152,6 +153,29 @@ def test_several_threads_at_a_time():
             assert torch.equal(found, one)
 
 
+def imul(y, factor):
+    y *= factor
+    return y
+
+
+def clamped(y):
+    return y.clamp_(-50, 50)
+
+
+def clipped(y):
+    np.clip(y.numpy(), -50, 50, out=y.numpy())
+    return y
+
+
+def early(y):
+    return y if y.softmax(1).max() > 0.5 else y.flatten(1)
+
+
+@torch.enable_grad()
+def with_gradients(model, x):
+    return model.last(model.first(x).flatten(1)).detach()
+
+
 class Own(nn.Module):
     """A convolution, what `between` does, and a linear layer."""
 
@@ -160,6 +184,7 @@ class Own(nn.Module):
         self.first, self.last, self.between = nn.Conv2d(2, 4, 1), nn.Linear(36, 3), between
 
     def forward(self, x):
+        self.seen = x
         return self.between(self, self.first(x))
 
 
@@ -167,10 +192,21 @@ REFUSED = {
     "sigmoid": (lambda m, y: m.last(torch.sigmoid(y).flatten(1)), "reads float32 values.*sigmoid"),
     "values": (lambda m, y: m.last(y.values().reshape(len(y), -1)), "reads float32 values"),
     "data": (lambda m, y: m.last(y.flatten(1)) if y.max() > 0 else m.last(y.flatten(1)), "reads float32 values"),
-    "softmax": (lambda m, y: m.last(y.flatten(1)).softmax(1), "before its end with something else"),
-    "scaled in place": (lambda m, y: m.last(y.flatten(1)).mul_(2.0), "before its end with something else"),
+    "softmax": (lambda m, y: m.last(y.flatten(1)).softmax(1), "before its end by torch's softmax"),
+    "scaled in place": (lambda m, y: m.last(y.flatten(1)).mul_(2.0), r"changes, what its layers made \(mul_"),
+    "scaled by an operator": (lambda m, y: imul(m.last(y.flatten(1)), 2.0), r"changes, what its layers made \(mul_"),
+    "written to": (lambda m, y: torch.mul(out := m.last(y.flatten(1)), 2.0, out=out), "changes, what its layers made"),
+    "written behind torch's back": (lambda m, y: clamped(m.last(y.flatten(1)).data), "looks at values"),
+    "written by numpy": (lambda m, y: clipped(m.last(y.flatten(1))), "looks at values"),
+    "an early exit": (lambda m, y: early(m.last(y.flatten(1))), "looks at values"),
+    "a look at scales": (lambda m, y: m.last(y.flatten(1)) if y.scale.max() < 1 else y, "looks at values"),
+    "a look at the input": (lambda m, y: m.last(y.flatten(1)) if m.seen.abs().max() < 10 else y, "looks at values"),
     "part of the batch": (lambda m, y: m.last(y[1:].flatten(1)), "before its"),
-    "transposed": (lambda m, y: m.last(y.flatten(1))[:, :1].expand(-1, 3), "before its end"),
+    "the first of two": (lambda m, y: m.last(y[:2].flatten(1)), "before its"),
+    "a part of the result": (lambda m, y: m.last(y.flatten(1))[:2], "chooses among"),
+    "a column": (lambda m, y: m.last(y.flatten(1))[:, :1].expand(-1, 3), "chooses among"),
+    "another batch": (lambda m, y: m.last(y.flatten(1)).view(-1, 1), r"gives \[batch, ...\], not \[6, 1\] of 2"),
+    "gradients": (lambda m, y: with_gradients(m, m.seen), "or computes with gradients on"),
     "int8": (lambda m, y: y, "gives one float32 tensor"),
     "two": (lambda m, y: (m.last(y.flatten(1)), y), "gives one float32 tensor"),
     "a constant": (lambda m, y: torch.zeros(len(y), 3), "before its end"),
@@ -203,18 +239,68 @@ def test_an_input_that_is_changed_first_is_refused(change):
         def forward(self, x):
             return self.last(self.conv(change(x)).flatten(1))
 
-    with pytest.raises(LocalError, match="before its quantise"):
+    with pytest.raises(LocalError, match="before its quantise|changes, what its layers made"):
         int8.predictor(converted(First()), torch.randn(4, 2, 3, 3))
 
 
-def test_a_change_that_leaves_no_trace_is_found():
-    def doubled(model, y):
-        made = model.last(y.flatten(1))
-        made.data.mul_(2.0)  # which moves no version number
-        return made
+@pytest.mark.parametrize(
+    "model, x",
+    [
+        (nn.Sequential(nn.Identity()), torch.randn(2, 5)),
+        (nn.Sequential(nn.Flatten()), torch.randn(2, 5, 3)),
+        (nn.Sequential(nn.Linear(5, 1), nn.Flatten(0)), torch.zeros(2, 0)),
+        (nn.Sequential(nn.Linear(5, 1)), torch.tensor(1.0)),
+        (nn.Sequential(nn.Linear(5, 1)), torch.randn(5)),
+        (nn.Sequential(nn.Linear(5, 1)), torch.randn(2, 5).to_sparse()),
+        (nn.Sequential(nn.Linear(5, 1)), np.zeros((2, 5), np.float32)),
+    ],
+)
+def test_what_is_no_prediction_of_a_batch(model, x):
+    with pytest.raises(LocalError):
+        int8.predictor(converted(model), x)
 
-    with pytest.raises(LocalError, match="does not give the same"):
-        int8.predictor(converted(Own(doubled)), torch.randn(4, 2, 3, 3))
+
+class Squeezed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(5, 1)
+
+    def forward(self, x):
+        return self.last(x).squeeze()
+
+
+def test_a_result_without_a_batch_of_one():
+    """At a batch of 1 the model gives a number: what it gives otherwise is what the predictor does."""
+    model = converted(Squeezed())
+    assert_same(int8.predictor(model, torch.randn(1, 5)), model, torch.randn(4, 5))
+
+
+class Everyday(nn.Module):
+    """LeNet as it is often written."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.drop2, self.drop = nn.Conv2d(1, 6, 5), nn.Dropout2d(), nn.Dropout()
+        self.one, self.two, self.pool = nn.Linear(96, 20), nn.Linear(20, 4), nn.MaxPool2d(2)
+        self.relu = nn.ReLU()
+
+    @torch.inference_mode()
+    def forward(self, x):
+        x = self.pool(torch.relu(input=self.drop2(self.conv(x)))).contiguous()
+        x = self.relu(self.one(self.drop(x).view(x.size(0), -1)))
+        return self.two(F.dropout(x, 0.5, self.training))
+
+
+def test_everyday_code():
+    model = converted(Everyday())
+    assert_same(int8.predictor(model, torch.randn(3, 1, 12, 12)), model, torch.randn(7, 1, 12, 12))
+
+
+def test_large_maps_in_front_of_a_large_layer():
+    """The last layer's weights are worth 64 samples at a time, the first layer's maps (4 MB a sample) are not."""
+    pools = (nn.MaxPool2d(16), nn.MaxPool2d(16))
+    model = converted(nn.Sequential(nn.Conv2d(1, 64, 3, padding=1), *pools, nn.Flatten(), nn.Linear(64, 600)))
+    assert_same(int8.predictor(model, torch.randn(1, 1, 256, 256)), model, torch.randn(3, 1, 256, 256))
 
 
 @pytest.mark.parametrize(

@@ -15,18 +15,9 @@ namespace {
 constexpr int64_t LINE = 64;
 constexpr int64_t MOST_TOGETHER = 64;
 constexpr int64_t NEAR_WEIGHTS = 32 << 10;  // bytes; larger ones are worth fetching only for BLOCK_PIXELS pixels
+constexpr int64_t MOST_MEMORY = 8 << 20;    // bytes of a thread; large maps go one by one
 
 int64_t lines(int64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
-
-// A thread's memory for what flows; it stays for the thread's next call.
-struct Memory {
-    coding::Scratch<char> bytes;
-    coding::Scratch<uint8_t> taps;
-};
-Memory& memory() {
-    static thread_local Memory made;
-    return made;
-}
 
 std::vector<float> copied(const float* from, int64_t count) { return from == nullptr ? std::vector<float>() : std::vector<float>(from, from + count); }
 
@@ -140,7 +131,7 @@ Program::Value Program::max_pool(Value x, PoolShape s) {
     return make(s.out_size(), false, {x}, [this, x, s, to = Value(values_.size())](const Chunk& c) {
         PoolShape some = s;
         some.batch = c.samples();
-        coding::Scratch<uint8_t>& taps = memory().taps;
+        Pooled<uint8_t> taps;  // which nobody asks for
         taps.need(some.batch * s.out_size());
         edgegossip::max_pool(kernels_, some, c.q(x), c.q(to), taps.data(), 1);
         c.same_scales(x, to);
@@ -188,6 +179,7 @@ int64_t Program::end(Value floats) {
     const int64_t size = check(floats, true).size;
     result_ = floats;
     find_places();
+    together_ = std::clamp<int64_t>(MOST_MEMORY / std::max<int64_t>(memory_, 1), 1, together_);
     return size;
 }
 
@@ -211,10 +203,12 @@ void Program::find_places() {
 }
 
 void Program::run(const float* x, int64_t batch, float* out, int threads) const {
-    const int64_t together = std::clamp<int64_t>((batch + threads - 1) / threads, 1, together_);
+    // As many times all threads as it takes, and each time alike.
+    const int64_t times = (batch + threads * together_ - 1) / (threads * together_), tasks = threads * times;
+    const int64_t together = (batch + tasks - 1) / tasks;
     parallel_for((batch + together - 1) / together, threads, [&](int64_t k) {
         const int64_t first = k * together, samples = std::min(together, batch - first);
-        coding::Scratch<char>& bytes = memory().bytes;
+        Pooled<char> bytes;  // given back with the last model
         bytes.need(samples * memory_);
         const Chunk chunk(*this, bytes.data(), x + first * in_size(), out + first * out_size(), samples);
         for (const Step& step : steps_) step(chunk);

@@ -44,7 +44,7 @@ public:
     bool has_ended() const { return result_ > 0; }
     int64_t in_size() const { return values_[0].size; }
     int64_t out_size() const { return values_[size_t(result_)].size; }
-    // Samples that go through together.
+    // Samples that go through together, at most.
     int64_t together() const { return together_; }
 
 private:
