@@ -25,8 +25,8 @@ from kept_lines import Line
 ALGORITHMS = {"Deep-Squeeze": "sparse-push", "CHOCO": "quant-sgp"}
 SKEWS = (0.0, 0.8)
 RATIOS = {0: None, 99: 0.01}  # % left out of what is sent, and what stays
-# Averaging rates at 99 %; the paper has 0.01, for 200 epochs. Deep-Squeeze sends models, whose parts add up until they travel: above
-# 0.02 what arrives at once is more than the model.
+# Averaging rates at 99 %; the paper has 0.01, for 200 epochs. Deep-Squeeze sends models, whose parts add up until they travel:
+# above 0.02 what arrives at once is more than the model.
 RATES = {"Deep-Squeeze": 0.02, "CHOCO": 0.05}
 PRECISIONS = {"fp32": "evonorm-s0", "int8": "range-evonorm"}
 
