@@ -17,7 +17,7 @@ from edgegossip.int8.functional import flat, nchw, nhwc
 from edgegossip.native import _native
 from edgegossip.types import LocalError
 
-_RECORDED, _CHECKED = 2, 5  # samples
+_RECORDED, _COMPARED = 2, 5  # samples
 
 
 def predictor(model: nn.Module, example: Tensor) -> Predictor:
@@ -30,7 +30,7 @@ def predictor(model: nn.Module, example: Tensor) -> Predictor:
         raise LocalError("a predictor is made of a model in eval mode: call model.eval() first")
     x = _checked(example, tuple(example.shape[1:])).detach()
     with torch.inference_mode(False), torch.no_grad():
-        first, more = _samples(x, _RECORDED), _samples(x, _CHECKED)
+        first, more = _samples(x, _RECORDED), _samples(x, _COMPARED)
         with recording.recording(first) as tape:
             y = model(first)
             result = _result_of(y, tape)

@@ -93,9 +93,16 @@ int64_t find_blocks(Range r, int64_t n, const SizeOf& size_of, std::vector<const
     return r.p == r.end ? 0 : int64_t(BAD_STREAM);
 }
 
-// Blocks side by side, as many as a group has: decode(blocks, count, what their values go to) finds their symbols.
-template <class Decode>
-int64_t decode_groups(const Target& t, const std::vector<const uint8_t*>& starts, int threads, const Decode& decode) {
+int64_t decode_huffman(const Target& t, Range r, const Body& body, const StaticTables& tables, LastTable* last, int threads) {
+    const int bits = t.q.bits;
+    CodeLengths lengths;
+    const int used = read_table(r.p, r.end, symbol_alphabet(t.q), *last, tables, t.n, &lengths);
+    if (used == 0) return BAD_TABLE;
+    *last = {1, lengths};
+    const DecodeTable table = symbol_table(lengths, t.n);
+    std::vector<const uint8_t*> starts;
+    const auto size_of = [bits](const uint8_t* p, const uint8_t* end, int64_t n) { return block_size(p, end, n, bits); };
+    if (const int64_t error = find_blocks({r.p + used, r.end}, t.n, size_of, &starts)) return error;
     const int64_t all = blocks_of(t.n), groups = (all + GROUP_BLOCKS - 1) / GROUP_BLOCKS;
     return each_task(groups, threads, t.q, t.n, [&](int64_t g, Slot* slot) {
         CodedBlock blocks[GROUP_BLOCKS];
@@ -107,7 +114,7 @@ int64_t decode_groups(const Target& t, const std::vector<const uint8_t*>& starts
             uint8_t* const symbols = slot->symbols.data() + symbol_bytes(k * BLOCK_VALUES, t.q.bits);
             blocks[k] = {starts[size_t(b + k)], std::min(BLOCK_VALUES, t.n - first), symbols, false, 0};
         }
-        decode(blocks, count, t.soon(b * BLOCK_VALUES, values));
+        decode_blocks(t.kernels.entropy, blocks, count, body.data + body.size, t.q, table, t.soon(b * BLOCK_VALUES, values));
         for (int k = 0; k < count; k++) {
             const CodedBlock& block = blocks[k];
             if (block.error != 0) return block.error;
@@ -116,21 +123,6 @@ int64_t decode_groups(const Target& t, const std::vector<const uint8_t*>& starts
             if (!good) return int64_t(BAD_CODE);
         }
         return int64_t(0);
-    });
-}
-
-int64_t decode_huffman(const Target& t, Range r, const Body& body, const StaticTables& tables, LastTable* last, int threads) {
-    const int bits = t.q.bits;
-    CodeLengths lengths;
-    const int used = read_table(r.p, r.end, symbol_alphabet(t.q), *last, tables, t.n, &lengths);
-    if (used == 0) return BAD_TABLE;
-    *last = {1, lengths};
-    const DecodeTable table = symbol_table(lengths, t.n);
-    std::vector<const uint8_t*> starts;
-    const auto size_of = [bits](const uint8_t* p, const uint8_t* end, int64_t n) { return block_size(p, end, n, bits); };
-    if (const int64_t error = find_blocks({r.p + used, r.end}, t.n, size_of, &starts)) return error;
-    return decode_groups(t, starts, threads, [&](CodedBlock* blocks, int count, Soon soon) {
-        decode_blocks(t.kernels.entropy, blocks, count, body.data + body.size, t.q, table, soon);
     });
 }
 
