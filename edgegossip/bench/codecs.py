@@ -2,8 +2,10 @@
 
 What is timed. Encoding goes through the public `Codec.encode`, which makes its own output; decoding writes into a vector
 of ours that has been written to before, and memcpy copies the same float32[n] into that same vector. All stages of a codec,
-its decoders, memcpy and the rivals are timed in turn, each (but the rivals) right after a run of its own that does not count,
-so that all find the caches as they leave them (timing.py); figures are from medians. MB are 10^6 bytes of
+its decoders, memcpy and the rivals are timed in turn; figures are from medians. Each (but the rivals, which take long) finds
+caches in which nothing of it is: so does a codec in a step, where layers, the optimiser and the network come between. With
+caches = "warm" each runs right after a run of its own that does not count: memcpy of 8 MB is then a copy from cache to cache,
+up to three times as fast, and which part of them stays there changes from run to run. MB are 10^6 bytes of
 float32, before encoding and after decoding. Codecs with a memory are timed from their second message on. Bits, entropy
 and error are those of the first message.
 """
@@ -24,7 +26,7 @@ from edgegossip.bench.cases import Case, description
 from edgegossip.bench.inputs import Input
 from edgegossip.bench.numpy_elias import NumpyElias, Piece
 from edgegossip.bench.symbols import Entropy, code_form, entropy
-from edgegossip.bench.timing import interleaved
+from edgegossip.bench.timing import cache_sweep, interleaved
 from edgegossip.bench.torch_codecs import default_levels, rival, tuned_rival
 from edgegossip.bench.torch_codecs.base import decode_model, encode_model, views
 from edgegossip.codecs import Body, Codec, Ctx, bits_per_value, relative_error
@@ -43,6 +45,7 @@ class Settings:
     threads: int = 1  # of torch; the product's kernels take EDGEGOSSIP_THREADS
     key: int = 1
     rivals: bool = True
+    caches: str = "cold"  # or "warm": what a timed call finds there
 
 
 @dataclass(slots=True)
@@ -72,7 +75,8 @@ def measure(case: Case, data: Input, settings: Settings) -> list[Row]:
     if settings.rivals:
         work.rivals(name, params, elias="elias" in products)
     with torch_threads(settings.threads):
-        seconds = interleaved(work.functions, settings.repeat, work.slow, at_least_s=settings.at_least_s)
+        before = cache_sweep() if settings.caches == "cold" else None
+        seconds = interleaved(work.functions, settings.repeat, work.slow, at_least_s=settings.at_least_s, before=before)
     found = _entropy(case, data, ctx)
     return [_row(case, stage, products[stage], data, name, params, seconds, found) for stage in products]
 

@@ -35,6 +35,7 @@ class Asked:
     threads: int
     repeat: int
     min_seconds: float
+    caches: str
     seed: int
     isa: str | None
     rivals: bool
@@ -56,12 +57,13 @@ def run(asked: Asked, arguments: Sequence[str], out: Print, note: Print) -> tupl
         "threads": asked.threads,
         "repeat": asked.repeat,
         "min_seconds": asked.min_seconds,
+        "caches": asked.caches,
         "seed": asked.seed,
         "rows": [],
     }
     out(show.machine_line(document["machine"]))
     out(show.heading())
-    settings = Settings(asked.repeat, asked.min_seconds, asked.threads, asked.seed, asked.rivals)
+    settings = Settings(asked.repeat, asked.min_seconds, asked.threads, asked.seed, asked.rivals, asked.caches)
     for size in sizes:
         for _, source in sources:
             document["rows"] += _measure_all(cases, source(size), settings, out, note)

@@ -7,15 +7,24 @@ from collections.abc import Callable, Collection, Mapping
 from statistics import median
 from time import perf_counter
 
+import numpy as np
+
 Work = Mapping[str, Callable[[], object]]
+_SWEPT = 32 << 20  # float32 values: 128 MiB, several times the last cache of what this runs on
 
 
 def interleaved(
-    work: Work, repeat: int, slow: Collection[str] = (), *, at_least_s: float = 0.0, slow_budget_s: float = 2.0
+    work: Work,
+    repeat: int,
+    slow: Collection[str] = (),
+    *,
+    at_least_s: float = 0.0,
+    slow_budget_s: float = 2.0,
+    before: Callable[[], object] | None = None,
 ) -> dict[str, float]:
     """Median seconds of each function over `repeat` rounds, and more until they have taken `at_least_s` seconds, after one
     round to warm up that does not count. Before it is timed a function runs once more, so that it finds the caches as it
-    leaves them itself, whatever ran before.
+    leaves them itself, whatever ran before; or `before` runs in its place, such as `cache_sweep()`.
 
     The functions named in `slow` (the rivals, for which that makes no difference) are only timed, and sit out once they have
     taken `slow_budget_s` seconds; one that took that long in the first round is judged by that round."""
@@ -31,7 +40,7 @@ def interleaved(
             rounds += 1
             for name, function in work.items():
                 if name not in slow:
-                    function()
+                    (before or function)()
                 elif first[name] + sum(taken[name]) >= slow_budget_s:
                     continue
                 taken[name].append(_time(function))
@@ -39,6 +48,12 @@ def interleaved(
         if was_enabled:
             gc.enable()
     return {name: median(taken[name] or [first[name]]) for name in work}
+
+
+def cache_sweep() -> Callable[[], object]:
+    """A function after which nothing that was there before is in a cache: it reads 128 MiB."""
+    memory = np.ones(_SWEPT, np.float32)
+    return memory.max
 
 
 def _time(function: Callable[[], object]) -> float:

@@ -48,10 +48,17 @@ def bench() -> None:
 @click.option("--repeat", default=5, show_default=True, type=click.IntRange(1), help="Rounds; figures are medians.")
 @click.option(
     "--min-seconds",
-    default=1.0,
+    default=3.0,
     show_default=True,
     type=click.FloatRange(0.0),
     help="More rounds for a codec up to this time.",
+)
+@click.option(
+    "--caches",
+    default="cold",
+    show_default=True,
+    type=click.Choice(("cold", "warm")),
+    help="What a timed call finds there: nothing of it, as within a training step, or what its last call left.",
 )
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="Of the input and the rounding.")
 @click.option("--isa", help="Instruction set of the kernels; default: the best of this machine.")
@@ -69,6 +76,7 @@ def codecs(
     threads: int,
     repeat: int,
     min_seconds: float,
+    caches: str,
     seed: int,
     isa: str | None,
     rivals: bool,
@@ -91,7 +99,21 @@ def codecs(
 
     folder = Path(save) if save else None
     asked = Asked(
-        names, stages, inputs, sizes, settings, steps, threads, repeat, min_seconds, seed, isa, rivals, check, folder
+        names,
+        stages,
+        inputs,
+        sizes,
+        settings,
+        steps,
+        threads,
+        repeat,
+        min_seconds,
+        caches,
+        seed,
+        isa,
+        rivals,
+        check,
+        folder,
     )
     document, code = run(
         asked, sys.argv[1:], (lambda text: None) if as_json else click.echo, lambda text: click.echo(text, err=True)

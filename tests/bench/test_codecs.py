@@ -11,7 +11,7 @@ from edgegossip.bench import show
 from edgegossip.bench.cases import Case, default_cases, description, parse_case, parse_cases
 from edgegossip.bench.codecs import Settings, measure, numpy_elias
 from edgegossip.bench.inputs import synthetic
-from edgegossip.bench.timing import interleaved
+from edgegossip.bench.timing import cache_sweep, interleaved
 from edgegossip.cli.bench import bench
 from edgegossip.types import ConfigError, DataError
 from tests.bench.fake_qsgd import FakeFeedback, FakeQsgd
@@ -189,6 +189,21 @@ def test_cases():
     assert description(codecs.get("fp16"))[0] == "fp16"
 
 
+def test_caches_are_cold_or_warm(monkeypatch):
+    swept = []
+    monkeypatch.setattr("edgegossip.bench.codecs.cache_sweep", lambda: lambda: swept.append(1))
+    case, data = parse_case("minmax8"), synthetic(5000, 1)
+    for caches, many in (("warm", 0), ("cold", 2 * 4)):  # rounds of memcpy, encode, decode, add
+        swept.clear()
+        measure(case, data, Settings(2, rivals=False, caches=caches))
+        assert len(swept) == many
+
+
+def test_a_sweep_reads_more_than_any_cache_holds():
+    sweep = cache_sweep()
+    assert sweep() == 1 and sweep.__self__.nbytes >= 1 << 27
+
+
 def test_interleaved_takes_turns_and_bounds_slow_ones():
     calls = []
     work = {name: lambda name=name: calls.append(name) for name in "abc"}
@@ -197,4 +212,7 @@ def test_interleaved_takes_turns_and_bounds_slow_ones():
     calls.clear()
     interleaved({"a": lambda: calls.append("a")}, 1, at_least_s=0.01)
     assert len(calls) > 2
+    calls.clear()
+    interleaved(work, 1, slow={"c"}, before=lambda: calls.append("-"))
+    assert "".join(calls) == "abc" + "-a-bc"
     assert set(seconds) == set("abc") and all(s >= 0 for s in seconds.values())
