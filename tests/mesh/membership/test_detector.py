@@ -1,14 +1,12 @@
-"""The protocol on a virtual network, and single steps of it by hand."""
+"""The protocol on a virtual network."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 
 import pytest
 
-from edgegossip.mesh.membership.detector import Detector
-from edgegossip.mesh.membership.messages import Ack, Changed, Healed, Nack, Objected, Ping, PingFor, Send, Stalled, View
+from edgegossip.mesh.membership.messages import Changed, Healed, Objected, Ping, Stalled, View
 from edgegossip.mesh.membership.table import MAX_INCARNATION, MAX_STEP, Entry, Status
 from tests.mesh.membership.world import World, objections
 
@@ -96,20 +94,6 @@ def test_who_was_held_up_is_well_again_although_it_is_always_asked_first(members
     check_named(world, 0)
 
 
-def test_who_takes_itself_for_slow_waits_for_a_probe_under_way_and_does_not_spin() -> None:
-    node = detector(3)
-    now_s = settled(node, 100.0) or 100.0
-    node.health.note(node.settings.health_max)
-    for member in (1, 2):
-        node.doubt(member, now_s)  # nobody answers for long, since our own times are stretched
-    for _ in range(40):
-        now_s = node.wake_s
-        node.tick(now_s)
-        if any(entry.status is Status.SUSPECT for entry in node.table):
-            return
-    raise AssertionError(f"forty ticks, and it is only {now_s - 100.0:.2f} s later")
-
-
 @pytest.mark.parametrize("seconds", [2.0, 3.0])
 def test_a_member_that_is_held_up_for_a_short_time_is_not_lost(seconds: float) -> None:
     world = World(18, 2)
@@ -171,22 +155,6 @@ def test_a_member_that_restarts_before_it_was_missed_is_told_apart_by_its_life()
     world.start(2, seed_member=0)
     world.run(2.0)
     assert all_alive(world) and world.agree() and world.nodes[0].table[2].life != life
-
-
-@pytest.mark.parametrize("status", [Status.SUSPECT, Status.DEAD, Status.LEFT])
-def test_a_process_does_not_share_the_fate_of_the_one_before_it(status: Status) -> None:
-    """Killed, suspected, and started again before that suspicion was over."""
-    known = (
-        (0, Entry(status, 3, 77, "10.0.0.0:7700", accusers=2)),
-        *((k, Entry(Status.ALIVE, 1, k + 1, f"10.0.0.{k}:7700")) for k in (1, 2)),
-    )
-    node, now_s, asked = Detector(3, 0, "10.0.0.0:7700", 1, Random(1), 100.0, known=known), 100.0, set[int]()
-    while now_s < 130.0:
-        now_s = max(now_s + 0.001, node.wake_s)
-        asked |= pings(node.tick(now_s)).keys()
-        for k in (1, 2):
-            node.receive(k, Ack(10**6, View(node.digest)), now_s)
-    assert node.table[0].status is Status.ALIVE and 0 not in asked
 
 
 def test_who_leaves_is_not_dead() -> None:
@@ -289,132 +257,6 @@ def test_a_member_that_tells_everybody_that_they_are_suspected_delays_no_verdict
     assert not world.false_deaths([5])
 
 
-# -- single steps ------------------------------------------------------------------------------------------------
-
-
-def detector(members: int = 4, me: int = 0, now_s: float = 100.0) -> Detector:
-    known = tuple((k, Entry(Status.ALIVE, 1, k + 1, f"10.0.0.{k}:7700")) for k in range(members) if k != me)
-    return Detector(members, me, f"10.0.0.{me}:7700", me + 1, Random(1), now_s, known=known)
-
-
-def settled(node: Detector, now_s: float) -> None:
-    for k in range(len(node.table)):
-        if k != node.me:
-            node.receive(k, Ack(10**6, View(node.digest)), now_s)
-
-
-def pings(outputs: list) -> dict[int, int]:
-    return {o.to: o.message.number for o in outputs if isinstance(o, Send) and isinstance(o.message, Ping)}
-
-
-def test_a_refused_probe_goes_to_others_at_once_and_their_no_makes_a_suspect() -> None:
-    node = detector()
-    settled(node, 100.0)
-    out = node.doubt(2, 100.0)
-    out = [*node.failed(2, pings(out)[2], 100.01), *node.tick(100.01)]
-    asked = {o.to: o.message for o in out if isinstance(o, Send) and isinstance(o.message, PingFor)}
-    assert set(asked) == {1, 3} and all(m.target == 2 for m in asked.values())
-    for helper, message in asked.items():
-        node.receive(helper, Nack(message.number, View(node.digest)), 100.02)
-    node.tick(100.02)
-    assert node.table[2].status is Status.SUSPECT and node.table[2].accusers == 1
-    assert node.health.score == 0  # it was not our own fault
-
-
-def test_helpers_that_keep_silent_are_a_sign_that_we_are_slow_ourselves() -> None:
-    node = detector()
-    settled(node, 100.0)
-    node.doubt(2, 100.0)
-    now = 100.0
-    while node.table[2].status is Status.ALIVE:
-        now = max(now, node.wake_s)
-        node.tick(now)
-    assert node.health.score >= 1 and now < 103
-
-
-def test_an_errand_is_answered_either_way() -> None:
-    node = detector()
-    settled(node, 100.0)
-    out = node.receive(1, PingFor(77, 2, 0.5, View(node.digest)), 100.0)
-    number = pings(out)[2]
-    out = node.receive(2, Ack(number, View(node.digest)), 100.1)
-    assert [(o.to, o.message.number) for o in out if isinstance(o.message, Ack)] == [(1, 77)]
-    out = node.receive(1, PingFor(78, 3, 0.5, View(node.digest)), 100.2)
-    late = [o for t in (100.4, 100.71) for o in node.tick(t)]
-    assert [(o.to, o.message.number) for o in late if isinstance(o, Send) and isinstance(o.message, Nack)] == [(1, 78)]
-
-
-@pytest.mark.parametrize("reaction", ["answers", "refuses", "is silent"])
-def test_errands_of_many_do_not_make_us_a_nuisance(reaction: str) -> None:
-    """Members that ask about the same one on and on, as one that was taken over may: we ask it a few times a second, and each of
-    them is told all the same."""
-    node, asked, told, now_s = detector(), 0, 0, 100.0
-    settled(node, now_s)
-    before = len(node._pings)
-    for k in range(200):
-        now_s += 0.01
-        out = node.receive(1 + 2 * (k % 2), PingFor(1000 + k, 2, 0.4, View(node.digest)), now_s)
-        for number in [o.message.number for o in out if isinstance(o, Send) and o.to == 2]:
-            asked += 1
-            if reaction == "answers":
-                out += node.receive(2, Ack(number, View(node.digest)), now_s + 0.001)
-            elif reaction == "refuses":
-                out += node.failed(2, number, now_s + 0.001)
-        told += sum(isinstance(o.message, Ack | Nack) for o in [*out, *node.tick(now_s + 0.002)] if isinstance(o, Send))
-    told += sum(isinstance(o.message, Nack) for o in node.tick(now_s + 0.45) if isinstance(o, Send) and o.to != 2)
-    assert 9 <= asked <= 11 and told == 200
-    assert not node._errands and len(node._pings) - before <= asked + 5
-
-
-def test_a_suspect_is_told_by_the_very_next_message_and_objects() -> None:
-    node = detector()
-    accused = Entry(Status.SUSPECT, node.table[0].incarnation, 1, "10.0.0.0:7700", accusers=2)
-    out = node.receive(1, Ping(5, View(1, ((0, accused),))), 100.0)
-    assert Objected(1, accused) in out
-    assert node.table[0].status is Status.ALIVE and node.table[0].incarnation == accused.incarnation + 1
-    [answer] = [o.message for o in out if isinstance(o, Send)]
-    assert isinstance(answer, Ack) and dict(answer.view.rows)[0] == node.table[0]
-
-
-def test_a_process_that_did_not_run_does_not_blame_the_others() -> None:
-    node = detector()
-    settled(node, 100.0)
-    node.doubt(2, 100.0)
-    out = node.tick(130.0)
-    assert any(isinstance(o, Stalled) for o in out)
-    assert not any(isinstance(o, Changed) for o in out)
-    assert node.table[2].status is Status.ALIVE
-
-
-@pytest.mark.parametrize("first", ["move", "expel", "leave"])
-def test_a_pause_is_noticed_whatever_comes_first_after_it(first: str) -> None:
-    node = detector(6)
-    now_s = settled(node, 100.0) or 100.0
-    suspect = replace(node.table[2], status=Status.SUSPECT, accusers=1 << 1)
-    node.receive(1, Ping(5, View(1, ((2, suspect),))), now_s)
-    calls = {
-        "move": lambda at_s: node.move("10.0.0.99:1", at_s),
-        "expel": lambda at_s: node.expel(5, at_s),
-        "leave": node.leave,
-    }
-    out = calls[first](now_s + 30.0)
-    out += node.tick(now_s + 30.002)
-    assert sum(isinstance(o, Stalled) for o in out) == 1
-    assert node.table[2].status is Status.SUSPECT
-
-
-def test_a_pause_is_noticed_once_however_much_waits_to_be_read_after_it() -> None:
-    node = detector()
-    now_s = settled(node, 100.0) or 100.0
-    suspect = replace(node.table[2], status=Status.SUSPECT, accusers=1 << 1)
-    node.receive(1, Ping(5, View(1, ((2, suspect),))), now_s)
-    ends_s = node._suspicion_ends_s(2, now_s) - now_s
-    outs = [node.receive(1, Ping(6 + i, View(1, ())), now_s + 31.0) for i in range(5)]
-    assert sum(isinstance(o, Stalled) for out in outs for o in out) == 1
-    assert node.health.score == 1
-    assert node._suspicion_ends_s(2, now_s + 31.0) - (now_s + 31.0) <= ends_s + node.settings.stall_s
-
-
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("members", [3, 18])
 def test_changes_of_the_fleet_are_not_taken_for_stalls_of_ones_own(members: int, seed: int) -> None:
@@ -465,14 +307,6 @@ def test_who_dies_when_its_neighbours_have_just_come_back_is_named_in_time(seed:
     world.run(NAMED_S)
     assert all(world.status(5, at=k) is Status.DEAD for k in world.nodes)
     assert not [death for death in world.named_dead if death[0] >= killed_s and death[2] != 5]
-
-
-def test_what_others_say_of_an_earlier_process_of_ours_is_outdone_without_an_objection() -> None:
-    node = detector()
-    earlier = Entry(Status.ALIVE, node.table[0].incarnation + 4, 99, "10.0.0.77:1")
-    out = node.receive(1, Ping(5, View(1, ((0, earlier),))), 100.0)
-    assert node.table[0].incarnation == earlier.incarnation + 1 and node.table[0].life == 1
-    assert not any(isinstance(o, Objected) for o in out)
 
 
 def test_an_expelled_member_stays_dead_until_it_talks_to_us_again() -> None:
