@@ -2,6 +2,7 @@
 """Train eight boards in int8 and in fp32, with the algorithms of the low-precision decentralised training paper.
 
 python scripts/low_precision_runs.py DATA_DIR [--rounds N] [--seed N] [--out docs/results/low-precision.md]
+                                               [--algorithm NAME] [--skew SKEW] [--left-out PERCENT]
 
 Each line is one run of eight real processes over real sockets: Fashion-MNIST, ResNet-8 with Range EvoNorm in int8 (LP) and with
 EvoNorm-S0 in fp32, a directed ring, DeepSqueeze and CHOCO-SGD in their push-sum forms (Sparse-Push, Quant-SGP), as in Aketi,
@@ -82,6 +83,8 @@ def table(lines: list[Line]) -> str:
     )
     for name, skew, left_out in itertools.product(ALGORITHMS, SKEWS, RATIOS):
         same = [n for n in lines if (n["algorithm"], n["skew"], n["left_out"]) == (name, skew, left_out)]
+        if not same:
+            continue
         of = {n["precision"]: n for n in same if "failed" not in n}
         cells = [f"{100 * of[p]['accuracy']['mean']:.2f} %" if p in of else "-" for p in PRECISIONS]
         both = len(of) == len(PRECISIONS)
@@ -108,9 +111,13 @@ def main() -> int:
     parser.add_argument("--train-examples", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("docs/results/low-precision.md"))
+    parser.add_argument("--algorithm", choices=list(ALGORITHMS), action="append", help="only this one; may be repeated")
+    parser.add_argument("--skew", choices=SKEWS, type=float, action="append", help="only this one")
+    parser.add_argument("--left-out", choices=list(RATIOS), type=int, action="append", help="only this percentage")
     options = parser.parse_args()
+    wanted = (options.algorithm or ALGORITHMS, options.skew or SKEWS, options.left_out or RATIOS, PRECISIONS)
     lines = kept_lines.kept(options.out)
-    for case in itertools.product(ALGORITHMS, SKEWS, RATIOS, PRECISIONS):
+    for case in itertools.product(*wanted):
         if " ".join(command_of(case, options)) in {line["command"] for line in lines}:
             continue
         lines.append(run(case, options))
