@@ -54,12 +54,18 @@ _FORMATS = {torch.float32: "f", torch.int8: "b", torch.uint8: "B", torch.int32: 
 
 
 def flat(t: Tensor | None) -> Any:
-    """A tensor's memory (a copy where it has gaps), as the kernels take it: address, elements, their format, and who keeps it."""
+    """A tensor's memory (a copy where it has gaps), as the kernels take it: address, elements, their format, and who keeps it.
+    Raises LocalError for parameters of another type than float32, or elsewhere than in this machine's memory."""
     if t is None:
         return None
+    form = _FORMATS.get(t.dtype)
+    if form is None or not t.is_cpu:
+        raise LocalError(
+            f"int8 layers compute on a CPU with parameters and gradients of float32, not with {t.dtype} on {t.device}"
+        )
     if not t.is_contiguous():
         t = t.detach().contiguous()
-    return t.data_ptr(), t.numel(), _FORMATS[t.dtype], t
+    return t.data_ptr(), t.numel(), form, t
 
 
 def place_of(t: Tensor) -> Any:
@@ -124,6 +130,13 @@ def nchw(x: Tensor) -> Tensor:
 def draw_key() -> int:
     """Key of one stochastic rounding, from torch's random state."""
     return int(torch.randint(0, 2**_KEY_BITS - 1, ()))
+
+
+def keep_in_step(training: bool) -> None:
+    """Draws the key that a layer has no use for, in a pass of training without gradients: torch's reentrant checkpoints make
+    such a pass and then a second one with gradients, whose other draws (dropout) have to be the same."""
+    if training and not torch.is_grad_enabled():
+        draw_key()
 
 
 class _Quantise(torch.autograd.Function):
@@ -226,6 +239,10 @@ def _conv_shape(
 ) -> native.ConvShape:
     batch, height, width, inputs = maps
     outputs, _, kernel_h, kernel_w = weight
+    if inputs != weight[1] * groups:
+        raise LocalError(f"this int8 convolution takes {weight[1] * groups} channels, not {inputs}")
+    if height + 2 * padding[0] < kernel_h or width + 2 * padding[1] < kernel_w:
+        raise LocalError(f"a map of {height} x {width} is smaller than the kernel of {kernel_h} x {kernel_w}")
     return native.ConvShape(batch, height, width, inputs, outputs, kernel_h, kernel_w, *stride, *padding, groups)
 
 
@@ -248,6 +265,8 @@ def conv2d(
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, dw: int = 16) -> Tensor:
     """x [..., in] by weight [out, in]; the result is a plain float32 tensor [..., out]."""
     rows = quantise(_rows(x))
+    if rows.shape[1] != weight.shape[1]:
+        raise LocalError(f"this int8 layer takes {weight.shape[1]} features, not {rows.shape[1]}")
     shape = native.ConvShape(rows.shape[0], 1, 1, rows.shape[1], weight.shape[0], 1, 1, 1, 1, 0, 0, 1)
     if torch.is_grad_enabled():
         y: Tensor = _Conv.apply(rows, weight, bias, shape, dw == 16, True, draw_key())

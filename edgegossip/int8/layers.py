@@ -31,6 +31,7 @@ class Conv2d(nn.Conv2d):
     dw: int = 16  # bits of the gradient that weight gradients are made of
 
     def forward(self, x: Tensor) -> Tensor:
+        functional.keep_in_step(self.training)
         weight, bias = _own(self, "weight"), _own(self, "bias")
         return functional.conv2d(x, weight, bias, _pair(self.stride), _pair(self.padding), self.groups, self.dw)
 
@@ -41,6 +42,7 @@ class Linear(nn.Linear):
     dw: int = 16
 
     def forward(self, x: Tensor) -> Tensor:
+        functional.keep_in_step(self.training)
         return functional.linear(x, self.weight, self.bias, self.dw)
 
 
@@ -50,6 +52,7 @@ class Embedding(nn.Embedding):
     dw: int = 16
 
     def forward(self, ids: Tensor) -> Tensor:
+        functional.keep_in_step(self.training)
         return embedding.embedding(ids, self.weight, self.padding_idx, self.dw)
 
 

@@ -135,4 +135,5 @@ def range_evonorm(y: Tensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int
     origin: Origin | None = y.origin
     if origin is None or _is_watched(y):
         return _RangeEvoNorm.apply(y, v, gamma, beta, groups)
+    y.taken = True
     return _ConvRangeEvoNorm.apply(*origin[:3], v, gamma, beta, (y, origin), groups)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from edgegossip.int8 import memory
-from edgegossip.int8.functional import flat, maps, nchw, nhwc, place_of, quantise_maps, room
+from edgegossip.int8.functional import flat, maps, nhwc, place_of, quantise_maps, room
 from edgegossip.int8.recording import note
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
@@ -62,9 +62,9 @@ class _AveragePool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: QuantisedTensor, shape: native.PoolShape, count_padding: bool) -> Tensor:
         ctx.shape, ctx.count_padding = shape, count_padding
-        out = torch.empty(shape.batch, shape.out_height, shape.out_width, shape.channels)
-        native.average_pool(shape, maps(x), count_padding, flat(out), threads=torch.get_num_threads())
-        return nchw(out)
+        out = memory.empty_nchw((shape.batch, shape.out_height, shape.out_width, shape.channels))
+        native.average_pool(shape, maps(x), count_padding, place_of(out), threads=torch.get_num_threads())
+        return out
 
     @staticmethod
     @once_differentiable

@@ -20,9 +20,11 @@ from edgegossip.types import LocalError
 # Methods that ask about a tensor or manage its gradient, and touch no values.
 _AS_THEY_ARE = frozenset(
     "size dim ndimension numel nelement stride is_floating_point is_complex requires_grad_ register_hook retain_grad backward"
-    " __hash__ __len__ detach is_contiguous element_size __get__ __set__ __delete__ is_same_size".split()
+    " grad __hash__ __len__ detach is_contiguous element_size __get__ __set__ __delete__ is_same_size".split()
 )
 
+# Those that ask for the gradient of a tensor itself.
+_ASKING = frozenset(("register_hook", "retain_grad", "grad"))
 
 _LINE = 64  # bytes
 
@@ -46,6 +48,7 @@ class QuantisedTensor(torch.Tensor):
     sizes: tuple[int, ...]  # of q
     block: Tensor  # of `lying_in`
     origin: Any = None  # functional.Origin, where a convolution gave this and gradients may be asked for
+    taken: bool = False  # a layer made one step of the backward pass of that convolution and itself
     places: Any = None  # native.Maps of the three, once a kernel asked for them (`functional.maps`)
 
     @staticmethod
@@ -89,13 +92,14 @@ class QuantisedTensor(torch.Tensor):
         return f"QuantisedTensor(shape={tuple(self.shape)}, grad_fn={self.grad_fn})"
 
     def values(self) -> Tensor:
-        """The float32 values, without a gradient: [batch, channels, height, width] or [batch, features]."""
+        """The float32 values, without a gradient: [batch, channels, height, width] or [batch, features]. A tensor of its own, no
+        view of another one: a layer may change it in place, which autograd forbids with views from a step of ours."""
         from edgegossip.int8 import recording
 
         recording.note_reading("values")
         wide = (-1, *[1] * (self.q.dim() - 1))
-        plain = (self.q.to(torch.int32) - self.zero.view(wide)).to(torch.float32) * self.scale.view(wide)
-        return plain.permute(0, 3, 1, 2) if plain.dim() == 4 else plain
+        q = self.q.permute(0, 3, 1, 2) if self.q.dim() == 4 else self.q
+        return (q.to(torch.int32) - self.zero.view(wide)).to(torch.float32) * self.scale.view(wide)
 
     @classmethod
     def __torch_function__(
@@ -103,6 +107,8 @@ class QuantisedTensor(torch.Tensor):
     ) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         if name in _AS_THEY_ARE:
+            if name in _ASKING:
+                _each((args, kwargs), _whole)
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         from edgegossip.int8 import recording
@@ -152,6 +158,16 @@ def _each(thing: Any, change: Callable[[QuantisedTensor], Tensor]) -> Any:
     if isinstance(thing, dict):
         return {key: _each(item, change) for key, item in thing.items()}
     return thing
+
+
+def _whole(x: QuantisedTensor) -> Tensor:
+    """x, whose gradient comes by as a whole. Raises LocalError where it no longer does."""
+    if x.taken:
+        raise LocalError(
+            "the norm that took this convolution's result computes both gradients in one step, so this one does not come by: "
+            "call retain_grad() or register_hook() before the norm"
+        )
+    return x
 
 
 def _plain(thing: Any) -> Any:
