@@ -3,13 +3,14 @@
 A C library gives large blocks back to the system as soon as they are free, and the system clears them for the next use: a
 fifth of a step was that. Here the memory of a tensor that is gone waits, as one piece with free neighbours: what the forward
 pass kept in many small tensors serves the few large ones of the backward pass. All of it goes when the last converted model is
-gone, or by `give_back`.
+gone, copies, what was unpickled and parts of models counted, or by `give_back`.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,8 @@ from edgegossip.native import _native
 
 _LEAST = 1 << 16  # bytes; smaller blocks the C library keeps by itself
 _FORMATS = {torch.float32: "f", torch.int8: "b", torch.uint8: "B"}
-_users: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+_LOAN = "_int8_memory"  # in the __dict__ of a module that has one
+_users: weakref.WeakSet[_Loan] = weakref.WeakSet()
 
 
 def empty(size: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -50,13 +52,32 @@ def give_back() -> None:
     _native.pool_drop()
 
 
-def lend_to(model: nn.Module) -> None:
-    """Memory waits for as long as one such model is there; from the first one on the C library keeps more, too."""
-    if model in _users:
-        return
-    heap.keep()
-    _users.add(model)
-    weakref.finalize(model, _user_is_gone).atexit = False
+class _Loan:
+    """Who has one keeps the memory waiting. It lies in a module's __dict__, which is what is copied and pickled: so a copy of the
+    module gets a loan of its own, and what is unpickled in another process one there."""
+
+    __slots__ = ("__weakref__",)
+
+    def __init__(self) -> None:
+        heap.keep()
+        _users.add(self)
+        weakref.finalize(self, _user_is_gone).atexit = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Loan:
+        return _Loan()
+
+    def __reduce__(self) -> tuple[type[_Loan], tuple[()]]:
+        return _Loan, ()
+
+
+def lend_to(*modules: nn.Module) -> None:
+    """Memory waits for as long as one such module is there, a model or a layer that it may leave behind; from the first one on
+    the C library keeps more, too."""
+    without = [module for module in modules if _LOAN not in module.__dict__]
+    if without:
+        loan = _Loan()
+        for module in without:
+            module.__dict__[_LOAN] = loan
 
 
 def _user_is_gone() -> None:
