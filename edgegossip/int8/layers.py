@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from edgegossip.int8 import embedding, functional, norm, norms, pooling
 
@@ -13,10 +14,17 @@ Pair = tuple[int, int]
 
 
 def _pair(value: Any) -> Pair:
-    if type(value) is tuple and type(value[0]) is type(value[-1]) is int:
+    """As torch's pooling takes sizes: a number, or one or two of them in a tuple or a list."""
+    if type(value) is tuple and len(value) == 2 and type(value[0]) is type(value[1]) is int:
         return value
-    first, second = value if isinstance(value, tuple) else (value, value)
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    first, second = values if len(values) > 1 else (values[0], values[0])
     return int(first), int(second)
+
+
+def _stride(pool: nn.MaxPool2d | nn.AvgPool2d) -> Pair:
+    """The kernel's size where there is none: None, or an empty tuple or list."""
+    return _pair(pool.kernel_size if pool.stride in (None, (), []) else pool.stride)
 
 
 def _own(module: nn.Module, name: str) -> Any:
@@ -65,9 +73,11 @@ class RangeEvoNorm(norms.RangeEvoNorm):
 
 
 class ReLU(nn.ReLU):
-    """Takes int8 or float32, gives int8. Never in place."""
+    """Takes int8 or float32, gives int8; of float32 that has no int8 form, torch's. Never in place."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if not 2 <= x.dim() <= 4:  # which only float32 has
+            return F.relu(x)
         made: Tensor = functional.relu(x)
         return made
 
@@ -76,16 +86,15 @@ class MaxPool2d(nn.MaxPool2d):
     """Takes int8 or float32, gives int8."""
 
     def forward(self, x: Tensor) -> Tensor:
-        stride = self.kernel_size if self.stride is None else self.stride
-        return pooling.max_pool2d(x, _pair(self.kernel_size), _pair(stride), _pair(self.padding), self.ceil_mode)
+        return pooling.max_pool2d(x, _pair(self.kernel_size), _stride(self), _pair(self.padding), self.ceil_mode)
 
 
 class AvgPool2d(nn.AvgPool2d):
     """Takes int8 or float32, gives float32."""
 
     def forward(self, x: Tensor) -> Tensor:
-        kernel, stride = _pair(self.kernel_size), _pair(self.kernel_size if self.stride is None else self.stride)
-        return pooling.avg_pool2d(x, kernel, stride, _pair(self.padding), self.ceil_mode, self.count_include_pad)
+        kernel, padding = _pair(self.kernel_size), _pair(self.padding)
+        return pooling.avg_pool2d(x, kernel, _stride(self), padding, self.ceil_mode, self.count_include_pad)
 
 
 class GlobalAvgPool2d(nn.AdaptiveAvgPool2d):

@@ -150,6 +150,42 @@ def test_pooling_and_relu(layer, size):
     assert cosine(ours.grad, theirs.grad) > 0.9  # ties may go elsewhere
 
 
+@pytest.mark.parametrize(
+    "pool",
+    [
+        nn.MaxPool2d([2, 2]),
+        nn.MaxPool2d((2,)),
+        nn.MaxPool2d([2], stride=(1,), padding=[1]),
+        nn.MaxPool2d((3, 2), stride=[]),
+        nn.AvgPool2d(2, stride=[2, 1]),
+        nn.AvgPool2d((2,), stride=(), padding=(1,)),
+        nn.AdaptiveAvgPool2d([1, 1]),
+    ],
+    ids=str,
+)
+def test_sizes_of_pools_are_given_as_torch_takes_them(pool):
+    x = torch.arange(-128.0, 128.0)[torch.randperm(256)][None, None].reshape(1, 4, 8, 8)  # which int8 holds exactly
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        converted = int8.convert(copy.deepcopy(pool))
+    torch.testing.assert_close(int8.functional.dequantise(converted(x)), pool(x), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [(nn.Conv3d(1, 2, 3), (1, 1, 5, 5, 5)), (nn.Linear(4, 3), (2, 2, 2, 2, 4)), (nn.Linear(4, 3), (4,))],
+)
+def test_relu_of_other_dimensions_is_torchs(layer, shape):
+    torch.manual_seed(0)
+    model = nn.Sequential(layer, int8.convert(nn.ReLU(inplace=True)))
+    x = torch.randn(shape)
+    y = layer(x)
+    made = model(x)
+    assert not isinstance(made, QuantisedTensor) and torch.equal(made, y.clamp_min(0))
+    got, wanted = (torch.autograd.grad(out.sum(), layer.weight)[0] for out in (made, y.clamp_min(0)))
+    assert torch.equal(got, wanted)
+
+
 def test_hard_inputs_go_through_every_layer():
     layers = [
         nn.Conv2d(1, 1, 1),
