@@ -1,16 +1,20 @@
 """`convert(model)`: the layers of a model become int8 layers.
 
-Parameters stay the same objects, so an optimizer made before still trains them; only a batchnorm becomes another layer. Norms
+Parameters stay the same objects, so an optimizer made before still trains them; only a batchnorm becomes another layer, whose v
+is new (gamma and beta, too, where it had no weight and bias): such an optimizer does not know it and leaves it as it is. Norms
 whose statistics need more than 8 bits are replaced by Range EvoNorm, with a notice: batchnorm (its scale and shift become gamma
 and beta; a ReLU that follows it in an nn.Sequential goes, because the norm contains its activation) and EvoNorm-S0 (same
-parameters). Layers that cannot be converted stay as they are and are named.
+parameters). What is frozen stays frozen, and hooks go over to the layer in their module's place. Layers that cannot be converted
+stay as they are and are named. A module at several places of the model is one module afterwards, too, and is named at each.
 """
 
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from torch import nn
 
@@ -19,6 +23,15 @@ from edgegossip.types import ConfigError
 
 _LARGEST_SUM = 65536  # values of a group that a sum of int8 products can span in an int32
 _HARMLESS = (nn.Identity, nn.Flatten, nn.Dropout, nn.Dropout2d, nn.Unflatten)
+_CALL_HOOKS = (
+    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+    *("_backward_pre_hooks", "_backward_hooks", "_is_full_backward_hook"),
+)
+_LOAD_HOOKS = "_load_state_dict_pre_hooks"  # which know their module
+_STATE_HOOKS = ("_state_dict_pre_hooks", "_state_dict_hooks", _LOAD_HOOKS, "_load_state_dict_post_hooks")
+_M = TypeVar("_M", bound=nn.Module)
+_WAS = "_int8_was"  # in the __dict__ of what replaced something: what that was, for the report of a later `convert`
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +63,23 @@ def convert(model: nn.Module, dw: int = 16) -> nn.Module:
     """Change the layers of `model` in place, and return it (another module only if `model` itself is a batchnorm layer).
 
     `dw` is the bits of the gradients that weight gradients are made of: 16, or 8, which is faster on some machines and coarser;
-    a model that is converted already gets the new one.
-    Warns with `ConversionNotice`; `conversion(model)` says the same in full. Raises ConfigError for another `dw`."""
+    a model that is converted already gets the new one. Make the optimizer afterwards, where there are batchnorm layers.
+    Warns with `ConversionNotice`; `conversion(model)` says the same in full, also of what an earlier call replaced. Raises
+    ConfigError for another `dw`."""
     if dw not in (8, 16):
         raise ConfigError(f"dw = {dw!r}: weight gradients are made of 8 or 16 bits (choices: 16, 8)")
-    found = _Findings([], [], [], [])
-    model = _converted(model, "", dw, found)
-    report = Conversion(dw, tuple(found.int8), tuple(found.replaced), tuple(found.dropped), tuple(found.fp32))
-    for notice in report.notices():
+    plan = _Plan()
+    model = _planned(model, "", None, (), plan)
+    _carry_out(plan)
+    converted = [m for m in model.modules() if _is_int8(m)]
+    for layer in converted:
+        if hasattr(layer, "dw"):
+            layer.dw = dw  # type: ignore[assignment]
+    report = Conversion(dw, tuple(plan.int8), tuple(plan.replaced), tuple(plan.dropped), tuple(plan.fp32))
+    for notice in _news(report, plan.known).notices():
         warnings.warn(notice, ConversionNotice, stacklevel=2)
     model.__dict__["_int8_conversion"] = report
-    memory.lend_to(model)
+    memory.lend_to(model, *converted)
     return model
 
 
@@ -70,56 +89,105 @@ def conversion(model: nn.Module) -> Conversion | None:
 
 
 @dataclass(slots=True)
-class _Findings:
-    int8: list[str]
-    replaced: list[tuple[str, str]]
-    dropped: list[str]
-    fp32: list[tuple[str, str]]
+class _Plan:
+    """What becomes of a model. Nothing is changed while it is made: a module may stand at several places, with another
+    neighbour at each, and all of them must see what it was."""
+
+    int8: list[str] = field(default_factory=list)
+    replaced: list[tuple[str, str]] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    fp32: list[tuple[str, str]] = field(default_factory=list)
+    known: set[str] = field(default_factory=set)  # what an earlier `convert` replaced or dropped
+    classes: dict[nn.Module, type[nn.Module]] = field(default_factory=dict)  # modules that get another class
+    instead: dict[nn.Module, nn.Module] = field(default_factory=dict)  # of a replaced module: one, at all these places
+    moves: list[tuple[nn.Module, str, nn.Module]] = field(default_factory=list)  # parent, key, who is to stand there
 
 
 def _shortened(names: list[str]) -> str:
     return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
-def _converted(module: nn.Module, name: str, dw: int, found: _Findings) -> nn.Module:
-    shown = name or type(module).__name__
-    if _is_int8(module):
-        if isinstance(module, (layers.Conv2d, layers.Linear, layers.Embedding)):
-            module.dw = dw
-        found.int8.append(shown)
-        return module
-    if type(module) is nn.BatchNorm2d:
-        found.replaced.append((shown, "batchnorm"))
-        found.int8.append(shown)
-        return _evonorm_of(module)
-    if type(module) is norms.EvoNormS0:
-        found.replaced.append((shown, "evonorm-s0"))
-    target, problem = _target(module)
-    if target is not None and problem is None:
-        module.__class__ = target
-        if hasattr(target, "dw"):
-            module.dw = dw  # type: ignore[assignment]
-        found.int8.append(shown)
+def _news(report: Conversion, known: set[str]) -> Conversion:
+    replaced = tuple((name, was) for name, was in report.replaced if name not in known)
+    return replace(report, replaced=replaced, dropped=tuple(name for name in report.dropped if name not in known))
+
+
+def _planned(
+    module: nn.Module, name: str, before: nn.Module | None, above: tuple[nn.Module, ...], plan: _Plan
+) -> nn.Module:
+    """Who is to stand at one of the module's places. `before` it: its neighbour in an nn.Sequential; `above`: what it is in."""
+    shown, (target, problem) = name or type(module).__name__, _target(module)
+    if _is_int8(module) or _WAS in module.__dict__:
+        _recall(module, shown, plan)
     elif problem is not None:
-        found.fp32.append((shown, problem))
+        plan.fp32.append((shown, problem))
+    elif type(module) is nn.ReLU and type(before) is nn.BatchNorm2d and _target(before)[1] is None:
+        plan.dropped.append(shown)
+        return _instead(module, _nothing_for, plan)
+    elif target is None:
+        _plan_children(module, name, above, plan)
     else:
-        _convert_children(module, name, dw, found)
+        plan.int8.append(shown)
+        was = _REPLACED.get(type(module))
+        if was is not None:
+            plan.replaced.append((shown, was))
+        if type(module) is nn.BatchNorm2d:
+            return _instead(module, _evonorm_of, plan)
+        plan.classes[module] = target
     return module
 
 
-def _convert_children(module: nn.Module, name: str, dw: int, found: _Findings) -> None:
-    children = list(module.named_children())
+def _plan_children(module: nn.Module, name: str, above: tuple[nn.Module, ...], plan: _Plan) -> None:
+    children = [(key, child) for key, child in module._modules.items() if child is not None]
     if not children and type(module) not in _HARMLESS:
-        found.fp32.append((name or type(module).__name__, f"{type(module).__name__} has no int8 form"))
+        plan.fp32.append((name or type(module).__name__, f"{type(module).__name__} has no int8 form"))
     before: nn.Module | None = None
     for key, child in children:
-        full = f"{name}.{key}" if name else key
-        if isinstance(module, nn.Sequential) and isinstance(child, nn.ReLU) and type(before) is nn.BatchNorm2d:
-            found.dropped.append(full)
-            setattr(module, key, nn.Identity())
-        else:
-            setattr(module, key, _converted(child, full, dw, found))
-        before = child
+        if child is not module and not any(child is one for one in above):  # a way back up
+            instead = _planned(child, f"{name}.{key}" if name else key, before, (*above, module), plan)
+            if instead is not child:
+                plan.moves.append((module, key, instead))
+        before = child if isinstance(module, nn.Sequential) else None
+
+
+def _recall(module: nn.Module, shown: str, plan: _Plan) -> None:
+    """A layer that is int8 already, or what an earlier `convert` left in the place of a ReLU."""
+    was = module.__dict__.get(_WAS)
+    if _is_int8(module):
+        plan.int8.append(shown)
+        plan.replaced += [] if was is None else [(shown, was)]
+    else:
+        plan.dropped.append(shown)
+    plan.known.add(shown)
+
+
+def _instead(module: _M, make: Callable[[_M], nn.Module], plan: _Plan) -> nn.Module:
+    if module not in plan.instead:
+        plan.instead[module] = make(module)
+    return plan.instead[module]
+
+
+def _carry_out(plan: _Plan) -> None:
+    for module, target in plan.classes.items():
+        if type(module) in _REPLACED:
+            module.__dict__[_WAS] = _REPLACED[type(module)]
+        module.__class__ = target
+    for old, new in plan.instead.items():
+        _hand_over(old, new)
+    for parent, key, new in plan.moves:
+        setattr(parent, key, new)
+
+
+def _hand_over(old: nn.Module, new: nn.Module) -> None:
+    """The same hooks (so that their handles still remove them), and the same mode."""
+    new.training = old.training
+    of_state = () if type(old) is nn.ReLU else _STATE_HOOKS  # a ReLU may stay at another place, and has no state
+    for kind in (*_CALL_HOOKS, *of_state):
+        new.__dict__[kind] = old.__dict__[kind]
+    if of_state:
+        for hook in new.__dict__[_LOAD_HOOKS].values():
+            if getattr(hook, "with_module", False):
+                hook.module = weakref.ref(new)
 
 
 def _is_int8(module: nn.Module) -> bool:
@@ -170,7 +238,12 @@ def _avg_pool_problem(m: nn.AvgPool2d) -> str | None:
 
 
 def _adaptive_problem(m: nn.AdaptiveAvgPool2d) -> str | None:
-    return None if m.output_size in (1, (1, 1)) else "an output of more than one pixel"
+    return None if m.output_size in (1, (1, 1), [1, 1]) else "an output of more than one pixel"
+
+
+def _batchnorm_problem(m: nn.BatchNorm2d) -> str | None:
+    own = m._parameters.get("weight") is not None and m._parameters.get("bias") is not None
+    return None if own or not m.affine else "its weight or bias is no parameter of its own"
 
 
 def _none(m: nn.Module) -> None:
@@ -183,17 +256,29 @@ _TARGETS: tuple[tuple[type[nn.Module], type[nn.Module], Callable[..., str | None
     (nn.Embedding, layers.Embedding, _embedding_problem),
     (norms.RangeEvoNorm, layers.RangeEvoNorm, _none),
     (norms.EvoNormS0, layers.RangeEvoNorm, _none),
+    (nn.BatchNorm2d, layers.RangeEvoNorm, _batchnorm_problem),
     (nn.ReLU, layers.ReLU, _none),
     (nn.MaxPool2d, layers.MaxPool2d, _max_pool_problem),
     (nn.AvgPool2d, layers.AvgPool2d, _avg_pool_problem),
     (nn.AdaptiveAvgPool2d, layers.GlobalAvgPool2d, _adaptive_problem),
 )
+_REPLACED = {nn.BatchNorm2d: "batchnorm", norms.EvoNormS0: "evonorm-s0"}
 
 
 def _evonorm_of(norm: nn.BatchNorm2d) -> layers.RangeEvoNorm:
-    """A Range EvoNorm whose gamma and beta are the batchnorm's own weight and bias, the same objects."""
+    """A Range EvoNorm whose gamma and beta are the batchnorm's own weight and bias, the same objects. v trains where one of these
+    does."""
     made = layers.RangeEvoNorm(norm.num_features)
     if norm.affine:
         made.gamma, made.beta = norm.weight, norm.bias
-        made.v.data = made.v.data.to(norm.weight.device)
+        made.v.data = made.v.data.to(norm.weight)
+        made.v.requires_grad_(norm.weight.requires_grad or norm.bias.requires_grad)
+    made.__dict__[_WAS] = _REPLACED[nn.BatchNorm2d]
+    return made
+
+
+def _nothing_for(relu: nn.ReLU) -> nn.Identity:
+    """In the place of a ReLU that the norm before it contains."""
+    made = nn.Identity()
+    made.__dict__[_WAS] = "relu"
     return made

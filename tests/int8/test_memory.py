@@ -1,7 +1,10 @@
 """Memory that waits for the next tensor: used again, never by two at a time, and not without bound."""
 
+import copy
 import gc
+import io
 import itertools
+import pickle
 import random
 import threading
 
@@ -168,5 +171,48 @@ def test_memory_goes_with_the_last_model():
     gc.collect()
     assert memory.waiting_bytes() > 0
     del model
+    gc.collect()
+    assert memory.waiting_bytes() == 0
+
+
+def unpickled(model):
+    return pickle.loads(pickle.dumps(model))
+
+
+def saved_and_loaded(model):
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def first_layers(model):
+    return model[:2]
+
+
+@pytest.mark.parametrize("remake", [copy.deepcopy, copy.copy, unpickled, saved_and_loaded, first_layers])
+def test_memory_stays_with_what_is_made_of_a_model_and_goes_with_it(remake):
+    made, x = remake(small_network()), torch.randn(16, 3, 34, 34)
+    gc.collect()  # the model itself is gone now
+    unrelated = small_network()
+    made(x).sum().backward()
+    waiting = memory.waiting_bytes()
+    assert waiting > 0
+    del unrelated
+    gc.collect()
+    assert memory.waiting_bytes() == waiting  # `made` still trains
+    del made
+    gc.collect()
+    assert memory.waiting_bytes() == 0
+
+
+def test_a_copy_of_a_copy_holds_memory_by_itself():
+    first = copy.deepcopy(small_network())
+    second = copy.deepcopy(first)
+    second(torch.randn(16, 3, 34, 34)).sum().backward()
+    del first
+    gc.collect()
+    assert memory.waiting_bytes() > 0
+    del second
     gc.collect()
     assert memory.waiting_bytes() == 0
