@@ -1,4 +1,4 @@
-"""Max and average pooling of int8 tensors. Saved for the backward pass: one byte a maximum, and nothing for averages."""
+"""Max and average pooling of int8 tensors. Saved for the backward pass: two bytes a maximum, and nothing for averages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _MaxPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: QuantisedTensor, shape: native.PoolShape) -> QuantisedTensor:
         q = room(shape.batch, shape.out_height, shape.out_width, shape.channels)[0]
-        tap = memory.empty(tuple(q.shape), torch.uint8)
+        tap = memory.empty((2, q.numel()), torch.uint8)
         native.max_pool(shape, flat(x.q), flat(q), flat(tap), threads=torch.get_num_threads())
         ctx.shape = shape
         ctx.save_for_backward(tap)
@@ -50,7 +50,8 @@ class _MaxPool(torch.autograd.Function):
 
 
 def max_pool2d(x: Tensor, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool = False) -> Tensor:
-    """Largest value of every window; kernels of at most 256 places. The first of several equal ones takes the gradient."""
+    """Largest value of every window; kernels of at most 256 places. Of several equal ones (nearly equal ones often are) the
+    first and the last take half of the gradient each: on average that is nearer to float32's than all of it for one."""
     x = quantise_maps(x)
     shape = _shape(x, kernel, stride, padding, ceil_mode)
     made: Tensor = _MaxPool.apply(x, shape)

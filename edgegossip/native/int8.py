@@ -228,14 +228,16 @@ def max_pool(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """Largest q of every window, and the place of the first such one in it, row * kernel_w + column; at most 256 places."""
+    """Largest q of every window, and the places of the first and of the last such one in it, row * kernel_w + column; at most
+    256 places. `tap` uint8[2 * outputs]: all first ones, then all last ones."""
     _native.int8_max_pool(shape, q, out, tap, isa, threads)
 
 
 def max_pool_backward(
     shape: PoolShape, tap: NDArray[np.uint8], g: Floats, dx: Floats, threads: int | None = None
 ) -> None:
-    """The gradient of every output goes to the place that it came from. ValueError for a tap outside the map."""
+    """The gradient of every output goes to the place that it came from, or in equal parts to the first and the last of several.
+    ValueError for a tap outside the map."""
     _native.int8_max_pool_backward(shape, tap, g, dx, threads)
 
 

@@ -186,6 +186,22 @@ def test_relu_of_other_dimensions_is_torchs(layer, shape):
     assert torch.equal(got, wanted)
 
 
+@pytest.mark.parametrize(
+    "layer", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(5, 1, 2), nn.AvgPool2d(2), nn.ReLU()], ids=str
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_gradients_of_pooling_and_relu_are_those_of_float32(layer, seed):
+    """Of values that int8 does not hold exactly: nearly equal ones are one code."""
+    torch.manual_seed(seed)
+    x, found = torch.randn(8, 16, 24, 24), []
+    for model in (int8.convert(copy.deepcopy(layer)), layer):
+        values = x.clone().requires_grad_()
+        y = int8.functional.dequantise(model(values))
+        (y * torch.randn(y.shape, generator=torch.Generator().manual_seed(seed))).sum().backward()
+        found.append(values.grad)
+    assert cosine(*found) > 0.99
+
+
 def test_hard_inputs_go_through_every_layer():
     layers = [
         nn.Conv2d(1, 1, 1),

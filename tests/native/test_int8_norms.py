@@ -76,6 +76,22 @@ def test_additions(batch, size, isa, seed):
     np.testing.assert_array_equal(out.zero, zero)
 
 
+def halved_gradient(x, g, kernel, stride, pad):
+    """Of the largest values of windows of x [batch, height, width, channels]: half for the first, half for the last of them."""
+    dx = np.zeros(x.shape)
+    for y, row in enumerate(g.swapaxes(0, 1)):
+        for z, grads in enumerate(row.swapaxes(0, 1)):
+            rows = range(max(y * stride - pad, 0), min(y * stride - pad + kernel, x.shape[1]))
+            columns = range(max(z * stride - pad, 0), min(z * stride - pad + kernel, x.shape[2]))
+            places = [(r, c) for r in rows for c in columns]
+            window = np.stack([x[:, r, c] for r, c in places])
+            for turn in (1, -1):
+                which = window[::turn].argmax(0)
+                for k, (r, c) in enumerate(places[::turn]):
+                    dx[:, r, c] += np.where(which == k, grads / 2, 0)
+    return dx
+
+
 @settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from([1, 2, 3]),
@@ -96,13 +112,16 @@ def test_pooling_is_torchs(kernel, stride, padded, ceil_mode, height, width, cha
     most = F32.max_pool2d(q, kernel, stride, pad, ceil_mode=ceil_mode)
     out_h, out_w = most.shape[2:]
     shape = int8.PoolShape(2, height, width, channels, kernel, kernel, stride, stride, pad, pad, out_h, out_w)
-    out, tap = np.empty(most.numel(), np.int8), np.empty(most.numel(), np.uint8)
+    out, tap = np.empty(most.numel(), np.int8), np.empty(2 * most.numel(), np.uint8)
     int8.max_pool(shape, maps.q, out, tap, isa, 2)
     np.testing.assert_array_equal(out.reshape(2, out_h, out_w, channels), most.detach().permute(0, 2, 3, 1).numpy())
     g, dx = rng.normal(size=most.shape).astype(F), np.empty(maps.q.size, F)
     int8.max_pool_backward(shape, tap, np.ascontiguousarray(g.transpose(0, 2, 3, 1)).ravel(), dx, 2)
+    values = maps.q.reshape(2, height, width, channels)
+    wanted = halved_gradient(values, g.transpose(0, 2, 3, 1), kernel, stride, pad)
+    np.testing.assert_allclose(dx.reshape(values.shape), wanted, atol=1e-5)
     most.backward(torch.from_numpy(g))
-    np.testing.assert_allclose(dx.reshape(2, height, width, channels), q.grad.permute(0, 2, 3, 1).numpy(), atol=1e-5)
+    np.testing.assert_allclose(wanted.sum((1, 2)), q.grad.sum((2, 3)).numpy(), atol=1e-4)
 
     for counted in (True, False):
         x = torch.from_numpy(y).permute(0, 3, 1, 2).requires_grad_()
@@ -120,9 +139,11 @@ def test_pooling_is_torchs(kernel, stride, padded, ceil_mode, height, width, cha
 def test_a_tap_outside_the_map_is_refused():
     shape = int8.PoolShape(1, 3, 3, 1, 3, 3, 2, 2, 1, 1, 2, 2)
     for tap in (0, 3, 9, 255):  # the first window has no row above and no column to the left of its middle
-        taps = np.array([tap, 4, 4, 4], np.uint8)
-        with pytest.raises(ValueError, match="outside the map"):
-            int8.max_pool_backward(shape, taps, np.ones(4, F), np.empty(9, F))
+        for at in (0, 4):  # among the first and the last ones
+            taps = np.full(8, 4, np.uint8)
+            taps[at] = tap
+            with pytest.raises(ValueError, match="outside the map"):
+                int8.max_pool_backward(shape, taps, np.ones(4, F), np.empty(9, F))
 
 
 @pytest.mark.parametrize("isa", ISAS)

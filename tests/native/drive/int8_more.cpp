@@ -20,12 +20,14 @@ void run_pool(const Isa& isa) {
         const Batch x = quantised(*isa.int8, random, s.batch, s.in_size(), 1.0f);
         const std::vector<float> g = floats(random, s.batch * s.out_size(), 1.0f);
         std::vector<int8_t> q(g.size());
-        std::vector<uint8_t> tap(g.size());
-        max_pool(*isa.int8, s, x.q.data(), q.data(), tap.data(), 2);
+        std::vector<uint8_t> tap(g.size()), last(g.size());
+        max_pool(*isa.int8, s, Tie::LAST, x.q.data(), q.data(), last.data(), 2);
+        max_pool(*isa.int8, s, Tie::FIRST, x.q.data(), q.data(), tap.data(), 2);
         hash.add(q.data(), q.size());
         hash.add(tap.data(), tap.size());
+        hash.add(last.data(), last.size());
         std::vector<float> dx(size_t(s.batch * s.in_size())), y(g.size());
-        if (taps_inside(s, tap.data())) max_pool_backward(s, tap.data(), g.data(), dx.data(), 2);
+        if (taps_inside(s, tap.data()) && taps_inside(s, last.data())) max_pool_backward(s, tap.data(), last.data(), g.data(), dx.data(), 2);
         add(hash, dx);
         for (const bool count_padding : {false, true}) {
             average_pool(s, x.view(), count_padding, y.data(), 2);

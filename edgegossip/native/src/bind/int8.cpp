@@ -171,9 +171,11 @@ void max_pool_forward(const Numbers& numbers, nb::handle x_q, nb::handle q_objec
     const Buffer<uint8_t> tap(tap_object, "tap", true);
     x.expect_size(s.batch * s.in_size());
     q.expect_size(s.batch * s.out_size());
-    tap.expect_size(s.batch * s.out_size());
+    const int64_t outputs = s.batch * s.out_size();
+    tap.expect_size(2 * outputs);
     WithoutGil unlocked;
-    max_pool(kernels, s, x.data(), q.data(), tap.data(), threads);
+    max_pool(kernels, s, Tie::LAST, x.data(), q.data(), tap.data() + outputs, threads);
+    max_pool(kernels, s, Tie::FIRST, x.data(), q.data(), tap.data(), threads);
 }
 
 void max_pool_back(const Numbers& numbers, nb::handle tap_object, nb::handle g_object, nb::handle out_object, std::optional<int> threads_argument) {
@@ -181,12 +183,14 @@ void max_pool_back(const Numbers& numbers, nb::handle tap_object, nb::handle g_o
     const PoolShape s = pool_shape(numbers);
     const Buffer<uint8_t> tap(tap_object, "tap", false);
     const Buffer<float> g(g_object, "g", false), out(out_object, "out", true);
-    tap.expect_size(s.batch * s.out_size());
-    g.expect_size(s.batch * s.out_size());
+    const int64_t outputs = s.batch * s.out_size();
+    tap.expect_size(2 * outputs);
+    g.expect_size(outputs);
     out.expect_size(s.batch * s.in_size());
+    const uint8_t *const first = tap.data(), *const last = first + outputs;
     WithoutGil unlocked;
-    if (!taps_inside(s, tap.data())) throw nb::value_error("a tap lies outside the map");
-    max_pool_backward(s, tap.data(), g.data(), out.data(), threads);
+    if (!taps_inside(s, first) || !taps_inside(s, last)) throw nb::value_error("a tap lies outside the map");
+    max_pool_backward(s, first, last, g.data(), out.data(), threads);
 }
 
 void pad(const Numbers& numbers, nb::handle x_q, nb::handle zero_object, nb::handle q_object, std::optional<int> threads_argument) {

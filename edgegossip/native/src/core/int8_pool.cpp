@@ -47,7 +47,7 @@ void for_taps(const PoolShape& s, const Window& w, const Task& task) {
 
 }  // namespace
 
-void max_pool(const Int8& kernels, const PoolShape& s, const int8_t* x, int8_t* q, uint8_t* tap, int threads) {
+void max_pool(const Int8& kernels, const PoolShape& s, Tie tie, const int8_t* x, int8_t* q, uint8_t* tap, int threads) {
     parallel_for(s.batch, threads, [&](int64_t n) {
         std::vector<const int8_t*> from;
         std::vector<uint8_t> places;
@@ -58,6 +58,10 @@ void max_pool(const Int8& kernels, const PoolShape& s, const int8_t* x, int8_t* 
                 from.push_back(x + n * s.in_size() + first);
                 places.push_back(uint8_t(k));
             });
+            if (tie == Tie::LAST) {  // a kernel names the first
+                std::reverse(from.begin(), from.end());
+                std::reverse(places.begin(), places.end());
+            }
             kernels.largest(from.data(), places.data(), int64_t(from.size()), s.channels, q + n * s.out_size() + at,
                             tap + n * s.out_size() + at);
         });
@@ -79,17 +83,21 @@ bool taps_inside(const PoolShape& s, const uint8_t* tap) {
     return inside;
 }
 
-void max_pool_backward(const PoolShape& s, const uint8_t* tap, const float* g, float* out, int threads) {
+void max_pool_backward(const PoolShape& s, const uint8_t* first, const uint8_t* last, const float* g, float* out, int threads) {
     std::vector<int64_t> offsets;  // of a window's places
     for (int64_t k = 0; k < s.kernel_h * s.kernel_w; k++) offsets.push_back((k / s.kernel_w * s.width + k % s.kernel_w) * s.channels);
     parallel_for(s.batch, threads, [&](int64_t n) {
         float* const map = out + n * s.in_size();
         std::fill_n(map, s.in_size(), 0.0f);
         for_windows(s, [&](const Window& w, int64_t at) {
-            const uint8_t* const place = tap + n * s.out_size() + at;
+            const uint8_t *const a = first + n * s.out_size() + at, *const b = last + n * s.out_size() + at;
             const float* const grad = g + n * s.out_size() + at;
-            const int64_t first = (w.first_row * s.width + w.first_column) * s.channels;
-            for (int64_t c = 0; c < s.channels; c++) map[first + offsets[place[c]] + c] += grad[c];
+            const int64_t start = (w.first_row * s.width + w.first_column) * s.channels;
+            for (int64_t c = 0; c < s.channels; c++) {
+                const float half = grad[c] * 0.5f;
+                map[start + offsets[a[c]] + c] += half;
+                map[start + offsets[b[c]] + c] += half;
+            }
         });
     });
 }

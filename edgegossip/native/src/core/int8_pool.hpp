@@ -14,14 +14,17 @@ struct PoolShape {
     int64_t out_size() const { return out_height * out_width * channels; }
 };
 
-// q = the largest value of a window, `tap` its first place there, kh * kernel_w + kw. Padding is never the largest.
-void max_pool(const Int8& kernels, const PoolShape& shape, const int8_t* x, int8_t* q, uint8_t* tap, int threads);
+// Which of several equal values of a window is named.
+enum class Tie { FIRST, LAST };
+
+// q = the largest value of a window, `tap` its place there, kh * kernel_w + kw. Padding is never the largest.
+void max_pool(const Int8& kernels, const PoolShape& shape, Tie tie, const int8_t* x, int8_t* q, uint8_t* tap, int threads);
 
 // Whether every tap is a place inside its window and the map.
 bool taps_inside(const PoolShape& shape, const uint8_t* tap);
 
-// The gradient of each output goes to its window's tap, which is inside the map.
-void max_pool_backward(const PoolShape& shape, const uint8_t* tap, const float* g, float* out, int threads);
+// Half of the gradient of each output goes to its window's first tap and half to the last one, which are inside the map.
+void max_pool_backward(const PoolShape& shape, const uint8_t* first, const uint8_t* last, const float* g, float* out, int threads);
 
 // out = scale * sum over the window of (x - zero) / divisor; the divisor counts padding when `count_padding`.
 void average_pool(const PoolShape& shape, const Maps& x, bool count_padding, float* out, int threads);

@@ -133,7 +133,7 @@ Program::Value Program::max_pool(Value x, PoolShape s) {
         some.batch = c.samples();
         Pooled<uint8_t> taps;  // which nobody asks for
         taps.need(some.batch * s.out_size());
-        edgegossip::max_pool(kernels_, some, c.q(x), c.q(to), taps.data(), 1);
+        edgegossip::max_pool(kernels_, some, Tie::FIRST, c.q(x), c.q(to), taps.data(), 1);
         c.same_scales(x, to);
     });
 }
