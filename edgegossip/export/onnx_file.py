@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -57,20 +58,51 @@ def _store_as_int8(graph: onnx.GraphProto) -> None:
     """Carry out every QuantizeLinear of constants (weights), which leaves their int8 values and a DequantizeLinear."""
     _name_constants(graph)
     constants = {tensor.name: tensor for tensor in graph.initializer}
+    stored: Counter[str] = Counter()
     for node in [n for n in graph.node if n.op_type == "QuantizeLinear" and all(name in constants for name in n.input)]:
         values, scale, zero = (numpy_helper.to_array(constants[name]) for name in node.input)
         axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
-        shape = [-1 if k == axis and scale.ndim else 1 for k in range(values.ndim)]
-        q = np.rint(values / scale.reshape(shape)) + zero.reshape(shape)
-        limits = np.iinfo(zero.dtype)
-        kept = numpy_helper.from_array(np.clip(q, limits.min, limits.max).astype(zero.dtype), f"{node.input[0]}.int8")
-        # A zero point of its own: passes of onnxruntime that turn int8 weights into uint8 fail where two share one.
-        own = numpy_helper.from_array(zero, f"{node.input[0]}.zero")
-        for reader in graph.node:
-            if reader.input[:1] == [node.output[0]] and reader.op_type == "DequantizeLinear":
-                reader.input[0], reader.input[2] = kept.name, own.name
-        graph.initializer.extend([kept, own])
+        q = _quantised(values, scale, zero, axis)
+        for reader in _one_for_each_use(graph, node.output[0]):
+            stored[node.input[0]] += 1
+            count = stored[node.input[0]]
+            name = node.input[0] if count == 1 else f"{node.input[0]}.{count}"
+            reader.input[0], reader.input[2] = f"{name}.int8", f"{name}.zero"
+            graph.initializer.append(numpy_helper.from_array(q, reader.input[0]))
+            graph.initializer.append(numpy_helper.from_array(zero, reader.input[2]))
         graph.node.remove(node)
+    _remove_unread(graph)
+
+
+def _one_for_each_use(graph: onnx.GraphProto, weights: str) -> list[onnx.NodeProto]:
+    """The DequantizeLinear nodes of `weights`, one for each use: a layer that is called twice has two. onnxruntime's passes that
+    turn int8 weights into uint8 load a file only where each has values and a zero point of its own."""
+    made = []
+    for node in [n for n in graph.node if n.op_type == "DequantizeLinear" and n.input[0] == weights]:
+        name, place = node.output[0], list(graph.node).index(node)
+        uses = [(user, k) for user in graph.node for k, read in enumerate(user.input) if read == name]
+        made.append(node)
+        for count, (user, k) in enumerate(uses[1:], 2):
+            another = onnx.NodeProto()
+            another.CopyFrom(node)
+            another.name, another.output[0] = f"{node.name}_{count}", f"{name}_{count}"
+            user.input[k] = another.output[0]
+            graph.node.insert(place, another)
+            made.append(graph.node[place])
+    return made
+
+
+def _quantised(
+    values: NDArray[np.float32], scale: NDArray[np.float32], zero: NDArray[np.int8], axis: int
+) -> NDArray[np.int8]:
+    """As QuantizeLinear does it, with a scale for all or one a channel of `axis`."""
+    shape = [-1 if k == axis and scale.ndim else 1 for k in range(values.ndim)]
+    q = np.rint(values / scale.reshape(shape)) + zero.reshape(shape)
+    limits = np.iinfo(zero.dtype)
+    return np.clip(q, limits.min, limits.max).astype(zero.dtype)
+
+
+def _remove_unread(graph: onnx.GraphProto) -> None:
     read = {name for node in graph.node for name in node.input}
     for tensor in [t for t in graph.initializer if t.name not in read]:
         graph.initializer.remove(tensor)

@@ -9,7 +9,7 @@ et al. 2018, "Quantization and training of neural networks for efficient integer
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,53 +54,75 @@ class _Seen:
 
 def qdq_twin(model: nn.Module, examples: Iterable[Tensor]) -> nn.Module:
     """A copy of a converted `model` with QDQ pairs where int8 values flow, in evaluation mode; it is for tracing and takes no
-    gradients. `examples`: batches of its inputs. Raises LocalError when the model has no int8 layer or no example came."""
+    gradients. A layer that a pass through the model calls several times has pairs of its own for each call.
+
+    `examples`: batches of its inputs, each [batch, ...]. Raises LocalError when the model has no int8 layer or no example came,
+    and the twin does where a pass calls a layer more often than the examples' passes did."""
     seen = _ranges(model, examples)
     twin = copy.deepcopy(model).eval()
-    for name, found in seen.items():
-        layer = twin.get_submodule(name)
-        stand_in = _QdqLayer(layer, found)
-        if not name:
-            return stand_in
-        parent, _, key = name.rpartition(".")
-        setattr(twin.get_submodule(parent), key, stand_in)
+    for name in seen:
+        _QdqLayer.take_over(twin.get_submodule(name), name, seen[name])
+    twin.register_forward_pre_hook(_begin)
+    twin.register_forward_hook(_end, always_call=True)
     return twin
 
 
-def _ranges(model: nn.Module, examples: Iterable[Tensor]) -> dict[str, _Seen]:
-    """What every int8 layer took and gave, by its name."""
-    found: dict[str, _Seen] = {}
-    hooks = []
-
-    def watch(name: str) -> None:
-        def look(_layer: nn.Module, taken: tuple[Tensor, ...], given: Tensor) -> None:
-            of_layer = found.setdefault(name, _Seen(Range(), Range() if isinstance(given, QuantisedTensor) else None))
-            if not isinstance(_layer, layers.Embedding):  # which takes ids
-                x = taken[0]
-                of_layer.taken.see(x.reshape(-1, x.shape[-1]) if x.dim() not in (2, 4) else x)
-            if of_layer.given is not None:
-                of_layer.given.see(given)
-
-        hooks.append(model.get_submodule(name).register_forward_hook(look))
-
-    for name, layer in model.named_modules():
-        if type(layer).__module__ == layers.__name__:
-            watch(name)
-    if not hooks:
+def _ranges(model: nn.Module, examples: Iterable[Tensor]) -> dict[str, list[_Seen]]:
+    """What every int8 layer took and gave in each call of a pass, by its (first) name. [] of a layer that nobody called."""
+    found: dict[str, list[_Seen]] = {name: [] for name, layer in model.named_modules() if _is_int8(layer)}
+    if not found:
         raise LocalError("the model has no int8 layers: convert it first (edgegossip.int8.convert)")
-    was_training = model.training
+    calls = dict.fromkeys(found, 0)  # in this pass
+    hooks = [model.get_submodule(name).register_forward_hook(_watching(name, found[name], calls)) for name in found]
+    modes = [(module, module.training) for module in model.modules()]
+    some = False
     try:
         model.eval()
         with torch.no_grad():
             for batch in examples:
+                _check_batch(batch)
+                calls.update(dict.fromkeys(found, 0))
                 model(batch)
+                some = True
     finally:
-        model.train(was_training)
+        for module, mode in modes:  # each its own: parts may be frozen in evaluation mode
+            module.training = mode
         for hook in hooks:
             hook.remove()
-    if not found:
+    if not some:
         raise LocalError("no examples came, of which the scales could be made")
     return found
+
+
+def _is_int8(layer: nn.Module) -> bool:
+    return type(layer).__module__ == layers.__name__
+
+
+def _check_batch(batch: Any) -> None:
+    if not isinstance(batch, Tensor):
+        kind = type(batch).__name__
+        raise LocalError(f"a batch of examples is a tensor of inputs, [batch, ...], not a {kind}: leave out labels")
+
+
+def _watching(
+    name: str, sites: list[_Seen], calls: dict[str, int]
+) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+    """A hook that counts what a layer takes and gives into `sites`, one an nth call of a pass."""
+
+    def look(layer: nn.Module, taken: tuple[Tensor, ...], given: Tensor) -> None:
+        is_table = isinstance(layer, layers.Embedding)
+        nth = 0 if is_table else calls[name]  # one table of values serves all calls
+        calls[name] += 1
+        if nth == len(sites):
+            sites.append(_Seen(Range(), Range() if isinstance(given, QuantisedTensor) else None))
+        site = sites[nth]
+        if not is_table:  # which takes ids
+            x = taken[0]
+            site.taken.see(x.reshape(-1, x.shape[-1]) if x.dim() not in (2, 4) else x)
+        if site.given is not None:
+            site.given.see(given)
+
+    return look
 
 
 class _Pair(nn.Module):
@@ -118,7 +140,7 @@ class _Pair(nn.Module):
         return y
 
 
-def _range_evonorm(layer: layers.RangeEvoNorm, y: Tensor) -> Tensor:
+def _range_evonorm(layer: Any, y: Tensor) -> Tensor:
     """See `norms.RangeEvoNorm`. The sizes of a map are numbers here, so that a trace has no arithmetic on shapes."""
     channels, height, width = (int(size) for size in y.shape[1:])
     chunks, wide = chunks_of(height * width), (1, channels, 1, 1)
@@ -130,43 +152,92 @@ def _range_evonorm(layer: layers.RangeEvoNorm, y: Tensor) -> Tensor:
     return activated * by_channel.reshape(-1, *wide[1:]) + layer.beta.reshape(wide)
 
 
+class _Site(nn.Module):
+    """The pairs of one call."""
+
+    def __init__(self, seen: _Seen) -> None:
+        super().__init__()
+        self.taken = _Pair(seen.taken)
+        self.given = None if seen.given is None else _Pair(seen.given)
+
+
 class _QdqLayer(nn.Module):
     """One layer in float32 between pairs."""
 
+    name: str
+    kind: type[nn.Module]  # what the layer was
+    sites: nn.ModuleList  # of _Site, by call
+    calls: int | None = None  # in this pass; None outside of one
+    weight: Tensor
+    bias: Tensor | None
     weight_scale: Tensor
     weight_zero: Tensor
 
-    def __init__(self, layer: nn.Module, seen: _Seen) -> None:
-        super().__init__()
-        self.layer, self.taken = layer, _Pair(seen.taken)
-        self.given = None if seen.given is None else _Pair(seen.given)
-        if isinstance(layer, (layers.Conv2d, layers.Linear)):
+    @staticmethod
+    def take_over(layer: nn.Module, name: str, seen: list[_Seen]) -> None:
+        """Make a _QdqLayer of `layer`. The object stays, so everything that has it has the new layer: other names in the
+        model, other modules, plain lists."""
+        kind: Any = type(layer)
+        layer.__class__ = _QdqLayer
+        assert isinstance(layer, _QdqLayer)
+        layer.name, layer.kind, layer.sites = name, kind, nn.ModuleList(map(_Site, seen)).eval()
+        if issubclass(kind, (layers.Conv2d, layers.Linear)):
             largest = layer.weight.detach().abs().flatten(1).amax(1)
-            self.register_buffer("weight_scale", (largest / _WEIGHT_HIGH).clamp_min(_LEAST_SCALE))
-            self.register_buffer("weight_zero", torch.zeros(len(largest), dtype=torch.int32))
+            layer.register_buffer("weight_scale", (largest / _WEIGHT_HIGH).clamp_min(_LEAST_SCALE))
+            layer.register_buffer("weight_zero", torch.zeros(len(largest), dtype=torch.int32))
 
     def forward(self, x: Tensor) -> Tensor:
-        if isinstance(self.layer, layers.Embedding):
-            assert self.given is not None
-            y = F.embedding(x, self.given(self.layer.weight))
+        site = self._site()
+        if issubclass(self.kind, layers.Embedding):
+            y = F.embedding(x, site.given(self.weight))
             y._is_qdq = True  # type: ignore[attr-defined]
             return y
-        y = self._compute(self.taken(x))
-        return y if self.given is None else self.given(y)
+        y = self._compute(site.taken(x))
+        return y if site.given is None else site.given(y)
+
+    def _site(self) -> Any:
+        """The pairs of this call. Where only a part of the twin runs, nobody knows which call it is."""
+        nth = self.calls or 0
+        if self.calls is not None and not issubclass(self.kind, layers.Embedding):
+            self.calls += 1
+        if nth >= len(self.sites):
+            raise LocalError(
+                f"layer {self.name!r} is called {nth + 1} times in a pass, and {len(self.sites)} times in those with the"
+                " examples: a QDQ model takes one way through its layers, whatever the inputs"
+            )
+        if self.calls is None and len(self.sites) > 1:
+            raise LocalError(
+                f"layer {self.name!r} is called several times in a pass: call the whole QDQ model, not a part"
+            )
+        return self.sites[nth]
 
     def _compute(self, x: Tensor) -> Tensor:
-        layer = self.layer
-        if isinstance(layer, (layers.Conv2d, layers.Linear)):
+        layer: Any = self
+        if issubclass(self.kind, (layers.Conv2d, layers.Linear)):
             weight = torch.fake_quantize_per_channel_affine(
-                layer.weight, self.weight_scale, self.weight_zero, 0, _LOW, _HIGH
+                self.weight, self.weight_scale, self.weight_zero, 0, _LOW, _HIGH
             )
-            if isinstance(layer, layers.Linear):
-                return F.linear(x, weight, layer.bias)
-            return F.conv2d(x, weight, layer.bias, layer.stride, layer.padding, groups=layer.groups)
-        if isinstance(layer, layers.ReLU):
+            if issubclass(self.kind, layers.Linear):
+                return F.linear(x, weight, self.bias)
+            return F.conv2d(x, weight, self.bias, layer.stride, layer.padding, groups=layer.groups)
+        if issubclass(self.kind, layers.ReLU):
             return F.relu(x)
-        if isinstance(layer, layers.RangeEvoNorm):
+        if issubclass(self.kind, layers.RangeEvoNorm):
             return _range_evonorm(layer, x)
-        plain = type(layer).__mro__[1]  # the float32 class that the int8 one is made of
-        y: Tensor = plain.forward(layer, x)  # type: ignore[attr-defined]
+        plain: Any = self.kind.__mro__[1]  # the float32 class that the int8 one is made of
+        y: Tensor = plain.forward(layer, x)
         return y
+
+
+def _begin(twin: nn.Module, _inputs: object) -> None:
+    _set_calls(twin, 0)
+
+
+def _end(twin: nn.Module, _inputs: object, _output: object) -> None:
+    _set_calls(twin, None)
+
+
+def _set_calls(twin: nn.Module, calls: int | None) -> None:
+    for layer in twin.modules():
+        if isinstance(layer, _QdqLayer):
+            layer.calls = calls
