@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgegossip import recipe as recipes
-from edgegossip.types import ConfigError, DataError, HostError
+from edgegossip.export.model import onnx_writer
+from edgegossip.types import ConfigError, DataError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,10 +60,7 @@ def export(model: Path, out: Path, *, board: str | None = None, examples: int = 
     Raises DataError, ConfigError, HostError."""
     source, recipe_file = locate(model, board)
     recipe = recipes.load(str(recipe_file))
-    try:
-        from edgegossip.export import onnx_file
-    except ImportError as error:
-        raise HostError(f"export needs the package {error.name}: pip install 'edgegossip[export]'") from None
+    onnx_file = onnx_writer()
     from edgegossip.int8 import qdq
 
     set_up = _SetUp(recipe, source)

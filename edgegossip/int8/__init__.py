@@ -4,6 +4,7 @@ What flows between converted layers is a `QuantisedTensor`; weights stay float32
 work as before. The numerics, and what deviates from the papers, are in docs/int8.md; the kernels in `edgegossip.native.int8`.
 """
 
+from edgegossip.int8 import qdq
 from edgegossip.int8.convert import Conversion, ConversionNotice, conversion, convert
 from edgegossip.int8.memory import give_back
 from edgegossip.int8.predictor import Predictor, predictor
@@ -18,4 +19,5 @@ __all__ = [
     "convert",
     "give_back",
     "predictor",
+    "qdq",
 ]
