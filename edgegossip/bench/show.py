@@ -30,7 +30,7 @@ _COLUMNS: tuple[tuple[str, str, int, int | None], ...] = (
 NOTES = (
     "bits: on the wire, a value; entropy: order 0, of the symbols, by tensor; error: relative, L2",
     "encode, decode, add (decoding into a sum), memcpy: MB of float32 a second, medians; /cpy, /torch: ratios in the same run",
-    "none of them finds its memory in a cache, but with --caches warm all that its last call left there",
+    "before one is timed, other memory is read until nothing of its own is in a cache, or with --caches warm it runs once",
     "torch: the codec as plain torch code; tuned: torch with temporaries reused, if that differs; both quantise and pack alone",
     "sizes and error are of the first message",
 )
