@@ -133,11 +133,21 @@ class _Pair(nn.Module):
         self.scale, self.zero = values.scale_and_zero()
 
     def forward(self, x: Tensor) -> Tensor:
-        if getattr(x, "_is_qdq", False):
+        if getattr(x, "_qdq_version", None) == _version(x):
             return x
         y: Any = torch.fake_quantize_per_tensor_affine(x, self.scale, self.zero, _LOW, _HIGH)
-        y._is_qdq = True
-        return y
+        return _marked(y)
+
+
+def _version(x: Tensor) -> int:
+    """Of its values, which what works in place (`nn.ReLU6(inplace=True)`) changes. Tensors of inference mode have none."""
+    return 0 if x.is_inference() else x._version
+
+
+def _marked(y: Any) -> Tensor:
+    """As one that came from a pair."""
+    y._qdq_version = _version(y)
+    return y
 
 
 def _range_evonorm(layer: Any, y: Tensor) -> Tensor:
@@ -189,9 +199,7 @@ class _QdqLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         site = self._site()
         if issubclass(self.kind, layers.Embedding):
-            y = F.embedding(x, site.given(self.weight))
-            y._is_qdq = True  # type: ignore[attr-defined]
-            return y
+            return _marked(F.embedding(x, site.given(self.weight)))
         y = self._compute(site.taken(x))
         return y if site.given is None else site.given(y)
 

@@ -126,6 +126,17 @@ def test_a_table_that_is_called_twice_is_exported(tmp_path: Path):
         assert error(run(ids), model(ids).numpy()) < 0.03
 
 
+@pytest.mark.filterwarnings("ignore::edgegossip.int8.ConversionNotice")
+@pytest.mark.parametrize("inplace", [False, True])
+def test_what_an_activation_wrote_in_place_is_quantised_anew(inplace: bool, tmp_path: Path):
+    torch.manual_seed(0)
+    model = int8.convert(nn.Sequential(conv(), nn.ReLU6(inplace=inplace), conv(), *head())).eval()
+    to_onnx(model, [torch.randn(8, 4, 8, 8)], tmp_path / "m.onnx")
+    graph = onnx.load(tmp_path / "m.onnx").graph
+    made_by = {name: node.op_type for node in graph.node for name in node.output}
+    assert [made_by[n.input[0]] for n in graph.node if n.op_type == "Conv"] == ["DequantizeLinear"] * 2
+
+
 class AsItGoes(nn.Module):
     def __init__(self) -> None:
         super().__init__()
