@@ -187,7 +187,7 @@ def mesh(
 @click.option(
     "--dw", "dws", multiple=True, default=("16", "8"), show_default=True, type=click.Choice(["16", "8"]), help="Bits."
 )
-@click.option("--repeat", default=5, show_default=True, type=click.IntRange(1), help="Rounds, of short steps more; figures are medians.")
+@click.option("--repeat", default=5, show_default=True, type=click.IntRange(1), help="Rounds, or more of short steps.")
 @click.option("--inference", is_flag=True, help="Time predictions, also of the exported ONNX models.")
 @click.option("--save", type=click.Path(file_okay=False), help="Also write int8.json into this folder.")
 @JSON
