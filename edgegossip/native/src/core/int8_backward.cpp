@@ -10,6 +10,8 @@ namespace {
 
 constexpr int64_t CHUNKS = 8;                              // parts of a batch that sum up weight gradients by themselves
 constexpr int64_t CHUNK_FLOATS = int64_t(1) << 20;         // and the memory for that, unless two parts need more
+constexpr int64_t GATHERED = 8;                            // outputs that one task adds up
+constexpr int64_t GATHERED_TOGETHER = 1 << 16;             // floats from which on threads share that
 
 // A dimension's phases and the zeros around g that they reach into.
 struct Reach {
@@ -160,18 +162,22 @@ struct Backward {
 
 // From [out][kernel_h][kernel_w][in] to [out][in][kernel_h][kernel_w], with sums[chunks - 1] added in order; an output at a time,
 // which a cache can hold.
-void gather(const ConvShape& s, const float* sums, int64_t chunks, float* out) {
+void gather(const ConvShape& s, const float* sums, int64_t chunks, float* out, int threads) {
     const int64_t inputs = s.group_in(), taps = s.kernel_h * s.kernel_w, each = inputs * taps;
-    std::vector<float> total(static_cast<size_t>(each));
-    for (int64_t o = 0; o < s.out; o++, out += each, sums += each) {
-        std::copy_n(out, each, total.data());
-        for (int64_t k = 0; k < chunks - 1; k++) {
-            const float* const more = sums + k * s.weights();
-            for (int64_t j = 0; j < each; j++) total[size_t(j)] += more[j];
+    const bool large = chunks * s.weights() >= GATHERED_TOGETHER;
+    parallel_for((s.out + GATHERED - 1) / GATHERED, large ? threads : 1, [&](int64_t part) {
+        std::vector<float> total(static_cast<size_t>(each));
+        for (int64_t o = part * GATHERED; o < std::min((part + 1) * GATHERED, s.out); o++) {
+            float* const to = out + o * each;
+            std::copy_n(to, each, total.data());
+            for (int64_t k = 0; k < chunks - 1; k++) {
+                const float* const more = sums + k * s.weights() + o * each;
+                for (int64_t j = 0; j < each; j++) total[size_t(j)] += more[j];
+            }
+            for (int64_t i = 0; i < inputs; i++)
+                for (int64_t t = 0; t < taps; t++) to[i * taps + t] = total[size_t(t * inputs + i)];
         }
-        for (int64_t i = 0; i < inputs; i++)
-            for (int64_t t = 0; t < taps; t++) out[i * taps + t] = total[size_t(t * inputs + i)];
-    }
+    });
 }
 
 std::vector<std::vector<Phases>> packed(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, const Reach& down, const Reach& across) {
@@ -218,7 +224,7 @@ void conv_backward(const Int8& kernels, const ConvShape& s, const Maps& x, const
         static thread_local coding::Scratch<float> sums;  // for the next call: large blocks are cleared by the system each time
         sums.need(by_chunks ? (chunks - 1) * s.weights() : 0);
         backward.chunks(chunk, together, sums.data(), threads);
-        if (by_chunks) gather(s, sums.data(), chunks, out.weight);
+        if (by_chunks) gather(s, sums.data(), chunks, out.weight, threads);
     }
     if (out.bias == nullptr) return;
     std::fill_n(out.bias, s.out, 0.0f);
