@@ -164,13 +164,21 @@ def test_a_step_asks_the_system_for_nothing_that_the_step_before_had():
     assert waiting[0] > 0 and len(set(waiting[1:])) == 1
 
 
-def test_memory_goes_with_the_last_model():
-    model, other = small_network(), small_network()
-    model(torch.randn(16, 3, 34, 34)).sum().backward()
-    del other
+def a_copy_and_its_copy():
+    first = copy.deepcopy(small_network())
+    return [first, copy.deepcopy(first)]
+
+
+@pytest.mark.parametrize(
+    "models", [lambda: [small_network(), small_network()], a_copy_and_its_copy], ids=["two", "copies"]
+)
+def test_memory_goes_with_the_last_model(models):
+    there = models()
+    there[1](torch.randn(16, 3, 34, 34)).sum().backward()
+    del there[0]
     gc.collect()
     assert memory.waiting_bytes() > 0
-    del model
+    there.clear()
     gc.collect()
     assert memory.waiting_bytes() == 0
 
@@ -202,17 +210,5 @@ def test_memory_stays_with_what_is_made_of_a_model_and_goes_with_it(remake):
     gc.collect()
     assert memory.waiting_bytes() == waiting  # `made` still trains
     del made
-    gc.collect()
-    assert memory.waiting_bytes() == 0
-
-
-def test_a_copy_of_a_copy_holds_memory_by_itself():
-    first = copy.deepcopy(small_network())
-    second = copy.deepcopy(first)
-    second(torch.randn(16, 3, 34, 34)).sum().backward()
-    del first
-    gc.collect()
-    assert memory.waiting_bytes() > 0
-    del second
     gc.collect()
     assert memory.waiting_bytes() == 0

@@ -11,19 +11,8 @@ from edgegossip import native
 from edgegossip.native import coding
 from tests.conformance.reference_ans import ANS_FROM, ans, ans_codes
 from tests.native import sections
+from tests.native.faults import BAD_CODE, BAD_PADDING, BAD_STAGE, BAD_STREAM, BAD_TABLE, ENDS_EARLY, survives
 from tests.native.sections import FP4, decode, encode, exact, geometric, log2, uniform
-from tests.native.test_coding_hostile import (
-    BAD_CODE,
-    BAD_PADDING,
-    BAD_STAGE,
-    BAD_STREAM,
-    BAD_TABLE,
-    ENDS_EARLY,
-    at_the_edge,
-    survives,
-)
-
-__all__ = ["at_the_edge"]
 
 ISAS = native.available_isas()
 STAGE_ANS = 5

@@ -7,20 +7,8 @@ import pytest
 
 from edgegossip.native import coding
 from tests.native import sections
+from tests.native.faults import BAD_CODE, BAD_PADDING, BAD_SCALE, BAD_STAGE, BAD_STREAM, BAD_TABLE, ENDS_EARLY, survives
 from tests.native.sections import FP4, SIGN, TERNARY, decode, geometric, uniform
-from tests.native.test_coding_hostile import (
-    BAD_CODE,
-    BAD_PADDING,
-    BAD_SCALE,
-    BAD_STAGE,
-    BAD_STREAM,
-    BAD_TABLE,
-    ENDS_EARLY,
-    at_the_edge,
-    survives,
-)
-
-__all__ = ["at_the_edge"]  # the fixture
 
 # One scale; UNIFORM with 4 bits: levels to 7, 15 * 15 symbols.
 

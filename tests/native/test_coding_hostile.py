@@ -1,9 +1,6 @@
 """Sections that no encoder wrote: only faults or finite values come of them, and nothing is read beyond the body."""
 
-import ctypes
-import mmap
 import struct
-import sys
 
 import numpy as np
 import pytest
@@ -14,39 +11,8 @@ from edgegossip.native import coding
 from edgegossip.native.coding import FAULTS
 from edgegossip.types import LocalError
 from tests.native import sections
+from tests.native.faults import BAD_SCALE, BAD_STREAM, BAD_TABLE, ENDS_EARLY, survives
 from tests.native.sections import CO3_TABLES, FP4, SIGN, TERNARY, decode, encode, exact, geometric, log2, uniform
-
-ENDS_EARLY, BAD_STAGE, BAD_SCALE, BAD_TABLE, BAD_STREAM, BAD_CODE, BAD_PADDING = -2, -3, -4, -5, -6, -7, -8
-
-
-@pytest.fixture(scope="module")
-def at_the_edge():
-    """A function that puts bytes right before a page that must not be touched: reading on ends the process."""
-    page, pages = mmap.PAGESIZE, 64
-    memory = mmap.mmap(-1, (pages + 1) * page)
-    raw = np.frombuffer(memory, np.uint8)
-    if sys.platform == "linux":
-        protect = ctypes.CDLL(None, use_errno=True).mprotect
-        protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        assert protect(raw.ctypes.data + pages * page, page, mmap.PROT_READ & 0) == 0
-
-    def put(body):
-        end = pages * page
-        raw[end - len(body) : end] = np.frombuffer(bytes(body), np.uint8)
-        return raw[end - len(body) : end]
-
-    return put
-
-
-def survives(q, body, n, tables=coding.NO_TABLES):
-    """A body's verdict, the same for a check and a decoding on one thread and three."""
-    verdict = decode(q, body, n, tables=tables, threads=1)
-    assert verdict in FAULTS or 0 < verdict <= len(body)
-    for threads in (1, 3):
-        out = np.full(n, np.nan, np.float32)
-        assert decode(q, body, n, out, tables=tables, threads=threads) == verdict
-        assert verdict < 0 or np.isfinite(out).all()
-    return verdict
 
 
 def small_sections():

@@ -7,9 +7,7 @@ from edgegossip import native
 from edgegossip.native.coding import FAULTS
 from tests.native import sections
 from tests.native.sections import TERNARY, decode, encode, exact, geometric, uniform
-from tests.native.test_coding_hostile import at_the_edge
 
-__all__ = ["at_the_edge"]
 STAGE_HUFFMAN, STAGE_RUNS, STAGE_ANS = 1, 2, 5
 
 
