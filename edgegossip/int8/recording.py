@@ -111,7 +111,7 @@ class Tape:
                 f"the model looks at values ({name}), or computes with gradients on; a predictor's way is always the same"
             )
         known = any(not isinstance(t, QuantisedTensor) and t.data_ptr() in self._floats for t in tensors)
-        if known and (name in _CHOOSING or _changes(name) or kwargs.get("out") is not None):
+        if known and (name in _CHOOSING or changes_in_place(name) or kwargs.get("out") is not None):
             raise LocalError(f"the model chooses among, or changes, what its layers made ({name})")
         made = call()
         if known and type(made) is Tensor and made.data_ptr() not in self._floats:
@@ -151,7 +151,7 @@ class _Watch(TorchFunctionMode):
         return self._tape.watch(name, lambda: func(*args, **kwargs), args, kwargs)
 
 
-def _changes(name: str) -> bool:
+def changes_in_place(name: str) -> bool:
     """In place: mul_, which `y *= 2` is called too, or __setitem__."""
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 

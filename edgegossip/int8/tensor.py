@@ -119,7 +119,7 @@ class QuantisedTensor(torch.Tensor):
             found = native(*args, **kwargs)
             if found is not NotImplemented:
                 return found
-        in_place = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+        in_place = recording.changes_in_place(name)
         if (in_place and args and isinstance(args[0], cls)) or isinstance(kwargs.get("out"), cls):
             instead = "make another one" if name == "__setitem__" else f"use {name.rstrip('_')} and its result"
             raise LocalError(f"{name} changes an int8 tensor in place, which is not possible: {instead}")
