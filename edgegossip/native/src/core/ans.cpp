@@ -18,7 +18,6 @@ constexpr int64_t HEAD = 4 + ANS_LANES + ANS_STRINGS;
 constexpr int64_t AROUND_ANS_BLOCK = 8 * HEAD + ANS_STRINGS * 4 + 40;  // bits; a first word's last byte, zeros before the words' end
 constexpr double ABOVE_SHARES = 1.002;          // what a table takes more than an ideal code of its shares, at most
 
-uint16_t read16(const uint8_t* p) { return uint16_t(p[0] | p[1] << 8); }
 void write16(uint16_t v, uint8_t* p) {
     p[0] = uint8_t(v);
     p[1] = uint8_t(v >> 8);

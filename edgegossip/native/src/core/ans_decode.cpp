@@ -5,13 +5,13 @@
 #include <memory>
 
 #include "../parallel.hpp"
+#include "bits.hpp"
 #include "codes.hpp"
 #include "scratch.hpp"
 
 namespace edgegossip::coding {
 namespace {
 
-uint32_t read16(const uint8_t* p) { return uint32_t(p[0] | p[1] << 8); }
 uint32_t code_at(const uint8_t* symbols, int64_t i) { return symbols[i / 2] >> (4 * (i & 1)) & 15u; }
 
 // Puts strays where they belong, slice by slice.

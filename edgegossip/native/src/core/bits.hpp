@@ -8,6 +8,9 @@ namespace edgegossip::coding {
 
 inline int bit_width(uint64_t v) { return v == 0 ? 0 : 64 - __builtin_clzll(v); }
 
+// 16 bits, the lower byte first.
+inline uint16_t read16(const uint8_t* p) { return uint16_t(p[0] | p[1] << 8); }
+
 // Where bits are written. Up to 8 bytes beyond the last bit are touched.
 struct BitWriter {
     uint8_t* p;

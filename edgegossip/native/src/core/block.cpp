@@ -2,13 +2,12 @@
 
 #include <cstring>
 
+#include "bits.hpp"
 #include "codes.hpp"
 #include "quantised.hpp"
 
 namespace edgegossip::coding {
 namespace {
-
-uint16_t read16(const uint8_t* p) { return uint16_t(p[0] | p[1] << 8); }
 
 int64_t unpack_raw(const CodedBlock& b, int bits) {
     const uint8_t* const dense = b.p + 2;
