@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from edgegossip.int8 import layers, memory, norms
+from edgegossip.int8 import layers, memory, norms, sequence
 from edgegossip.types import ConfigError
 
 _LARGEST_SUM = 65536  # values of a group that a sum of int8 products can span in an int32
@@ -71,6 +71,7 @@ def convert(model: nn.Module, dw: int = 16) -> nn.Module:
     plan = _Plan()
     model = _planned(model, "", None, (), plan)
     _carry_out(plan)
+    sequence.join(model)
     converted = [m for m in model.modules() if _is_int8(m)]
     for layer in converted:
         if hasattr(layer, "dw"):

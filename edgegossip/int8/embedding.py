@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from edgegossip.int8.functional import dequantise, draw_key, flat, maps_of, room
+from edgegossip.int8.functional import dequantise, draw_key, flat, fresh
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
 from edgegossip.types import LocalError
@@ -24,9 +24,9 @@ class _Embedding(torch.autograd.Function):
         ctx.shape = native.EmbeddingShape(len(ids), length, *weight.shape)
         ctx.save_for_backward(ids)
         ctx.padding, ctx.wide, ctx.key = padding, wide, key
-        made = room(len(ids), *ids.shape[1:], weight.shape[1])
-        native.embedding(ctx.shape, flat(ids), flat(weight), maps_of(*made), threads=torch.get_num_threads())
-        return QuantisedTensor(*made)
+        made = fresh((*ids.shape, weight.shape[1]))
+        native.embedding(ctx.shape, flat(ids), flat(weight), made.places, threads=torch.get_num_threads())
+        return made
 
     @staticmethod
     @once_differentiable

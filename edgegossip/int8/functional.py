@@ -6,10 +6,9 @@ are int8 tensors, a scale and zero point a sample, and references to the weights
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from edgegossip.int8 import memory
 from edgegossip.int8.recording import note
-from edgegossip.int8.tensor import QuantisedTensor, places_in
+from edgegossip.int8.tensor import QuantisedTensor, division_of
 from edgegossip.native import int8 as native
 from edgegossip.types import LocalError
 
@@ -49,6 +48,8 @@ def dequantise(x: Tensor) -> Tensor:
     return _Dequantise.apply(x) if isinstance(x, QuantisedTensor) else x
 
 
+_ROWS = torch.contiguous_format
+_FORMAT_OF_DIM = {4: torch.channels_last}  # of dense maps
 # Element types as the kernels name them.
 _FORMATS = {torch.float32: "f", torch.int8: "b", torch.uint8: "B", torch.int32: "i", torch.int64: "q"}
 
@@ -73,54 +74,50 @@ def place_of(t: Tensor) -> Any:
     return t.data_ptr(), t.numel(), _FORMATS[t.dtype], t
 
 
-def maps_of(q: Tensor, scale: Tensor, zero: Tensor) -> native.Maps:
-    return native.Maps(flat(q), flat(scale), flat(zero))
+def maps_in(block: Tensor, sizes: tuple[int, ...]) -> native.Maps:
+    """Of a block of memory as `QuantisedTensor.lying_in` takes it."""
+    values, scale, zero, *_ = division_of(sizes)
+    at, batch = block.data_ptr(), sizes[0]
+    return native.Maps((at, values, "b", block), (at + scale, batch, "f", block), (at + zero, batch, "i", block))  # type: ignore[arg-type]
+
+
+def maps_of(parts: Sequence[Tensor], sizes: tuple[int, ...]) -> native.Maps:
+    """Of an int8 tensor's `parts`, which a backward pass gets."""
+    return native.Maps(*map(flat, parts)) if len(parts) == 3 else maps_in(parts[0], sizes)
 
 
 def maps(x: QuantisedTensor) -> native.Maps:
     """`maps_of` an int8 tensor, worked out once."""
     if x.places is None:
-        x.places = maps_of(x.q, x.scale, x.zero)
+        x.places = maps_of(x.parts, x.sizes)
     made: native.Maps = x.places
     return made
 
 
-def room(batch: int, *sizes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Empty q int8[batch, *sizes], scale and zero."""
-    return memory.empty((batch, *sizes), torch.int8), torch.empty(batch), torch.empty(batch, dtype=torch.int32)
-
-
-Fresh: TypeAlias = Callable[[tuple[int, ...]], QuantisedTensor]  # an empty one, whose q has these sizes
+def block_for(sizes: tuple[int, ...]) -> Tensor:
+    """Memory for q of these sizes, its scales and zero points, in one piece: small layers take no longer than making tensors of
+    the parts, keeping them for the backward pass and finding them again."""
+    return memory.empty((division_of(sizes).end,), torch.int8)
 
 
 def fresh(sizes: tuple[int, ...]) -> QuantisedTensor:
-    """`room`, and its `places`. For what may be saved for a backward pass."""
-    batch = sizes[0]
-    q, scale, zero = parts = room(*sizes)
-    at = (q.data_ptr(), q.numel(), "b", q), (scale.data_ptr(), batch, "f", scale), (zero.data_ptr(), batch, "i", zero)
-    made = QuantisedTensor(*parts)
-    made.places = native.Maps(*at)  # type: ignore[arg-type]
-    return made
-
-
-# As `places_in`, and the values of q: a model's layers have few sizes.
-_divided = lru_cache(maxsize=1024)(lambda sizes: (*places_in(sizes), math.prod(sizes)))
-
-
-def fresh_in_one(sizes: tuple[int, ...]) -> QuantisedTensor:
-    """The same in one piece of memory, with no tensor of each part. Without a backward pass, where small layers take no longer
-    than these tensors."""
-    scale, zero, end, values = _divided(sizes)
-    block = memory.empty((end,), torch.int8)
-    at, batch = block.data_ptr(), sizes[0]
+    """An empty one, whose q has these sizes."""
+    block = block_for(sizes)
     made = QuantisedTensor.lying_in(block, sizes)
-    made.places = native.Maps((at, values, "b", block), (at + scale, batch, "f", block), (at + zero, batch, "i", block))  # type: ignore[arg-type]
+    made.places = maps_in(block, sizes)
     return made
 
 
 def nhwc(x: Tensor) -> Tensor:
     """[batch, channels, height, width] -> contiguous [batch, height, width, channels]; no copy where channels come last."""
     return (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).contiguous()
+
+
+def place_of_maps(x: Tensor) -> Any:
+    """`flat` of x as `nhwc` has it."""
+    if x.dtype == torch.float32 and x.is_cpu and x.is_contiguous(memory_format=_FORMAT_OF_DIM.get(x.dim(), _ROWS)):
+        return place_of(x)
+    return flat(nhwc(x))
 
 
 def nchw(x: Tensor) -> Tensor:
@@ -148,9 +145,9 @@ class _Quantise(torch.autograd.Function):
                 f"not {x.dtype}{list(x.shape)} on {x.device}"
             )
         values = nhwc(x.to(torch.float32))
-        made = room(values.shape[0], *values.shape[1:])
-        native.quantise(flat(values), len(values), maps_of(*made), threads=torch.get_num_threads())
-        return QuantisedTensor(*made)
+        made = fresh(tuple(values.shape))
+        native.quantise(flat(values), len(values), made.places, threads=torch.get_num_threads())
+        return made
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> Tensor:
@@ -167,21 +164,31 @@ class _Dequantise(torch.autograd.Function):
         return grads[0]
 
 
+class Way(NamedTuple):
+    """How a convolution is done. In one piece: autograd looks at every argument of a function."""
+
+    shape: native.ConvShape
+    wide: bool  # gradients of 16 bits for the weights'
+    key: int  # of stochastic rounding
+
+
 class Origin(NamedTuple):
     """The convolution that gave an int8 tensor: what the layer after it needs to take the backward pass over (`fused`)."""
 
     x: QuantisedTensor
     weight: Tensor
     bias: Tensor | None
-    shape: native.ConvShape
-    wide: bool
-    key: int
+    way: Way
 
 
-def _convolved(
-    x: QuantisedTensor, weight: Tensor, bias: Tensor | None, shape: native.ConvShape, into: Fresh
-) -> QuantisedTensor:
-    made = into((shape.batch, shape.out_height, shape.out_width, shape.outputs))
+@lru_cache(maxsize=1024)
+def output_sizes(shape: native.ConvShape) -> tuple[int, int, int, int]:
+    """Of q."""
+    return shape.batch, shape.out_height, shape.out_width, shape.outputs
+
+
+def _convolved(x: QuantisedTensor, weight: Tensor, bias: Tensor | None, shape: native.ConvShape) -> QuantisedTensor:
+    made = fresh(output_sizes(shape))
     native.conv(shape, maps(x), flat(weight), flat(bias), made.places, threads=torch.get_num_threads())
     return made
 
@@ -201,40 +208,39 @@ class _Conv(torch.autograd.Function):
         x: QuantisedTensor,
         weight: Tensor,
         bias: Tensor | None,
-        shape: native.ConvShape,
-        wide: bool,
+        way: Way,
         as_values: bool,
-        key: int,
     ) -> Tensor:
-        ctx.save_for_backward(x.q, x.scale, x.zero, weight)
-        ctx.shape, ctx.wide, ctx.key, ctx.has_bias = shape, wide, key, bias is not None
-        return _product(x, weight, bias, shape) if as_values else _convolved(x, weight, bias, shape, fresh)
+        ctx.save_for_backward(*x.parts, weight)
+        ctx.way, ctx.sizes, ctx.has_bias = way, x.sizes, bias is not None
+        return (_product if as_values else _convolved)(x, weight, bias, way.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        q, scale, zero, weight = ctx.saved_tensors
+        *parts, weight = ctx.saved_tensors
+        shape, wide, key = ctx.way
         of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
-        dx = memory.empty_nchw(q.shape) if of_x else None
+        dx = memory.empty_nchw(ctx.sizes) if of_x else None
         dw = memory.empty(tuple(weight.shape)) if of_weight else None
-        db = torch.empty(ctx.shape.outputs) if of_bias and ctx.has_bias else None
+        db = torch.empty(shape.outputs) if of_bias and ctx.has_bias else None
         native.conv_backward(
-            ctx.shape,
-            maps_of(q, scale, zero),
+            shape,
+            maps_of(parts, ctx.sizes),
             flat(weight),
-            flat(nhwc(g)),
-            ctx.key,
-            ctx.wide,
+            place_of_maps(g),
+            key,
+            wide,
             None if dx is None else place_of(dx),
             flat(dw),
             flat(db),
             threads=torch.get_num_threads(),
         )
-        return dx, dw, db, None, None, None, None
+        return dx, dw, db, None, None
 
 
 @lru_cache(maxsize=1024)
-def _conv_shape(
+def conv_shape(
     maps: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair, groups: int
 ) -> native.ConvShape:
     batch, height, width, inputs = maps
@@ -246,19 +252,30 @@ def _conv_shape(
     return native.ConvShape(batch, height, width, inputs, outputs, kernel_h, kernel_w, *stride, *padding, groups)
 
 
+class Convolution(NamedTuple):
+    """What a convolutional layer has, in the order in which `conv2d` takes it."""
+
+    weight: Tensor
+    bias: Tensor | None
+    stride: Pair
+    padding: Pair
+    groups: int
+    dw: int
+
+
 def conv2d(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, groups: int, dw: int = 16
 ) -> Tensor:
     """Convolution of x [batch, in, height, width] by weight [out, in / groups, kernel_h, kernel_w]. See `native.int8.conv`."""
     x = quantise_maps(x)
-    shape = _conv_shape(x.sizes, weight.shape, stride, padding, groups)
+    shape = conv_shape(x.sizes, weight.shape, stride, padding, groups)
     if not torch.is_grad_enabled():
-        made = _convolved(x, weight, bias, shape, fresh_in_one)
+        made = _convolved(x, weight, bias, shape)
         note(made, "conv", (x,), shape, weight, bias, False)
         return made
-    key = draw_key()
-    y: QuantisedTensor = _Conv.apply(x, weight, bias, shape, dw == 16, False, key)
-    y.origin = Origin(x, weight, bias, shape, dw == 16, key)
+    way = Way(shape, dw == 16, draw_key())
+    y: QuantisedTensor = _Conv.apply(x, weight, bias, way, False)
+    y.origin = Origin(x, weight, bias, way)
     return y
 
 
@@ -269,7 +286,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, dw: int = 16) -> Tens
         raise LocalError(f"this int8 layer takes {weight.shape[1]} features, not {rows.shape[1]}")
     shape = native.ConvShape(rows.shape[0], 1, 1, rows.shape[1], weight.shape[0], 1, 1, 1, 1, 0, 0, 1)
     if torch.is_grad_enabled():
-        y: Tensor = _Conv.apply(rows, weight, bias, shape, dw == 16, True, draw_key())
+        y: Tensor = _Conv.apply(rows, weight, bias, Way(shape, dw == 16, draw_key()), True)
     else:
         y = _product(rows, weight, bias, shape)
         note(y, "conv", (rows,), shape, weight, bias, True)
@@ -287,8 +304,8 @@ def _rows(x: Tensor) -> Tensor:
     return dequantise(x).reshape(-1, x.shape[-1])
 
 
-def _sum(a: QuantisedTensor, b: QuantisedTensor, into: Fresh) -> QuantisedTensor:
-    made = into(a.sizes)
+def _sum(a: QuantisedTensor, b: QuantisedTensor) -> QuantisedTensor:
+    made = fresh(a.sizes)
     native.add(maps(a), maps(b), made.places, threads=torch.get_num_threads())
     return made
 
@@ -296,7 +313,7 @@ def _sum(a: QuantisedTensor, b: QuantisedTensor, into: Fresh) -> QuantisedTensor
 class _Add(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, a: QuantisedTensor, b: QuantisedTensor) -> QuantisedTensor:
-        return _sum(a, b, fresh)
+        return _sum(a, b)
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor]:
@@ -311,7 +328,7 @@ def add(input: Any, other: Any, *, alpha: float = 1) -> Any:
         return NotImplemented
     if torch.is_grad_enabled():
         return _Add.apply(a, b)
-    made = _sum(a, b, fresh_in_one)
+    made = _sum(a, b)
     note(made, "add", (a, b))
     return made
 

@@ -38,10 +38,13 @@ class Conv2d(nn.Conv2d):
 
     dw: int = 16  # bits of the gradient that weight gradients are made of
 
+    def convolution(self) -> functional.Convolution:
+        weight, bias = _own(self, "weight"), _own(self, "bias")
+        return functional.Convolution(weight, bias, _pair(self.stride), _pair(self.padding), self.groups, self.dw)
+
     def forward(self, x: Tensor) -> Tensor:
         functional.keep_in_step(self.training)
-        weight, bias = _own(self, "weight"), _own(self, "bias")
-        return functional.conv2d(x, weight, bias, _pair(self.stride), _pair(self.padding), self.groups, self.dw)
+        return functional.conv2d(x, *self.convolution())
 
 
 class Linear(nn.Linear):
@@ -67,9 +70,11 @@ class Embedding(nn.Embedding):
 class RangeEvoNorm(norms.RangeEvoNorm):
     """Takes int8 or float32, gives int8."""
 
+    def parameters_of(self) -> norm.Parameters:
+        return _own(self, "v"), _own(self, "gamma"), _own(self, "beta")
+
     def forward(self, y: Tensor) -> Tensor:
-        v, gamma, beta = (_own(self, name) for name in ("v", "gamma", "beta"))
-        return norm.range_evonorm(y, v, gamma, beta, self.groups)
+        return norm.range_evonorm(y, *self.parameters_of(), self.groups)
 
 
 class ReLU(nn.ReLU):

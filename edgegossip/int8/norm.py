@@ -4,7 +4,7 @@ computed, rounded and used up sample by sample, and never lies in memory as a wh
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,21 +12,28 @@ from torch.autograd.function import once_differentiable
 
 from edgegossip.int8 import memory
 from edgegossip.int8.functional import (
-    Fresh,
+    Convolution,
     Origin,
+    Way,
+    block_for,
+    conv_shape,
+    draw_key,
     flat,
     fresh,
-    fresh_in_one,
     maps,
+    maps_in,
     maps_of,
-    nhwc,
+    output_sizes,
     place_of,
+    place_of_maps,
     quantise_maps,
 )
 from edgegossip.int8.norms import chunks_of
 from edgegossip.int8.recording import note
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
+
+Parameters: TypeAlias = tuple[Tensor, Tensor, Tensor]  # v, gamma, beta
 
 
 @lru_cache(maxsize=1024)
@@ -35,36 +42,55 @@ def _norm_shape(maps: tuple[int, ...], groups: int) -> native.NormShape:
     return native.NormShape(batch, height * width, channels, groups, chunks_of(height * width))
 
 
-def _normed(
-    y: QuantisedTensor, parameters: tuple[Tensor, ...], shape: native.NormShape, into: Fresh
-) -> QuantisedTensor:
-    made = into(y.sizes)
-    by = native.NormParameters(*map(flat, parameters))
+def _normed(y: QuantisedTensor, by: native.NormParameters, shape: native.NormShape) -> QuantisedTensor:
+    made = fresh(y.sizes)
     native.evonorm(shape, maps(y), by, made.places, threads=torch.get_num_threads())
     return made
 
 
-def _forward(ctx: Any, y: QuantisedTensor, parameters: tuple[Tensor, ...], groups: int) -> QuantisedTensor:
-    ctx.norm = _norm_shape(y.sizes, groups)
-    return _normed(y, parameters, ctx.norm, fresh)
+def _both(
+    x: QuantisedTensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    shape: native.ConvShape,
+    norm: native.NormShape,
+    by: native.NormParameters,
+) -> tuple[Tensor, QuantisedTensor]:
+    """The convolution, which is kept for the backward pass alone, and the norm of it."""
+    sizes = output_sizes(shape)
+    y, z = block_for(sizes), fresh(sizes)
+    native.conv_evonorm(
+        shape,
+        maps(x),
+        flat(weight),
+        flat(bias),
+        maps_in(y, sizes),
+        norm,
+        by,
+        z.places,
+        threads=torch.get_num_threads(),
+    )
+    return y, z
 
 
 class _RangeEvoNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: QuantisedTensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int) -> QuantisedTensor:
-        ctx.save_for_backward(y.q, y.scale, y.zero, v, gamma, beta)
-        return _forward(ctx, y, (v, gamma, beta), groups)
+        ctx.save_for_backward(v, gamma, beta, *y.parts)
+        ctx.norm, ctx.y_sizes = _norm_shape(y.sizes, groups), y.sizes
+        return _normed(y, native.NormParameters(flat(v), flat(gamma), flat(beta)), ctx.norm)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        q, scale, zero, *parameters = ctx.saved_tensors
-        dy, grads = memory.empty_nchw(q.shape), [torch.empty(p.shape) for p in parameters]
+        saved = ctx.saved_tensors
+        parameters, y = saved[:3], saved[3:]
+        dy, grads = memory.empty_nchw(ctx.y_sizes), [torch.empty(ctx.norm.channels) for _ in parameters]
         native.evonorm_backward(
             ctx.norm,
-            maps_of(q, scale, zero),
+            maps_of(y, ctx.y_sizes),
             native.NormParameters(*map(flat, parameters)),
-            flat(nhwc(g)),
+            place_of_maps(g),
             place_of(dy),
             native.NormParameters(*map(flat, grads)),
             threads=torch.get_num_threads(),
@@ -72,10 +98,16 @@ class _RangeEvoNorm(torch.autograd.Function):
         return dy, *grads, None
 
 
-class _ConvRangeEvoNorm(torch.autograd.Function):
-    """The norm of `made[0]`, which the convolution `made[1]` gave. In a tuple, autograd does not see it: this step's gradient
-    goes to the inputs of the convolution."""
+class Joint(NamedTuple):
+    """How a convolution and its norm are done. In one piece, autograd does not see y: this step's gradient goes to the inputs of
+    the convolution."""
 
+    way: Way
+    norm: native.NormShape
+    y: QuantisedTensor | None  # what the convolution gave, where it was computed before
+
+
+class _ConvRangeEvoNorm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -85,37 +117,44 @@ class _ConvRangeEvoNorm(torch.autograd.Function):
         v: Tensor,
         gamma: Tensor,
         beta: Tensor,
-        made: tuple[QuantisedTensor, Origin],
-        groups: int,
+        joint: Joint,
     ) -> QuantisedTensor:
-        y, ctx.origin = made[0], made[1][3:]
-        ctx.has_bias = bias is not None
-        ctx.save_for_backward(x.q, x.scale, x.zero, weight, y.q, y.scale, y.zero, v, gamma, beta)
-        return _forward(ctx, y, (v, gamma, beta), groups)
+        way, norm, y = joint
+        by = native.NormParameters(flat(v), flat(gamma), flat(beta))
+        if y is None:
+            block, z = _both(x, weight, bias, way.shape, norm, by)
+            parts: tuple[Tensor, ...] = (block,)
+        else:
+            parts, z = y.parts, _normed(y, by, norm)
+        ctx.way, ctx.norm, ctx.sizes, ctx.y_sizes = way, norm, x.sizes, z.sizes
+        ctx.has_bias, ctx.end_of_x = bias is not None, 4 + len(x.parts)
+        ctx.save_for_backward(weight, v, gamma, beta, *x.parts, *parts)
+        return z
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        q, scale, zero, weight, y_q, y_scale, y_zero, *parameters = ctx.saved_tensors
-        shape, wide, key = ctx.origin
+        saved = ctx.saved_tensors
+        weight, parameters, x, y = saved[0], saved[1:4], saved[4 : ctx.end_of_x], saved[ctx.end_of_x :]
+        shape, wide, key = ctx.way
         of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
-        dx = memory.empty_nchw(q.shape) if of_x else None
+        dx = memory.empty_nchw(ctx.sizes) if of_x else None
         dw = memory.empty(tuple(weight.shape)) if of_weight else None
         db = torch.empty(shape.outputs) if of_bias and ctx.has_bias else None
-        grads = [torch.empty(p.shape) for p in parameters]
+        grads = [torch.empty(ctx.norm.channels) for _ in parameters]
         native.conv_evonorm_backward(
-            native.ConvPass(shape, maps_of(q, scale, zero), flat(weight), key, wide),
+            native.ConvPass(shape, maps_of(x, ctx.sizes), flat(weight), key, wide),
             ctx.norm,
-            maps_of(y_q, y_scale, y_zero),
+            maps_of(y, ctx.y_sizes),
             native.NormParameters(*map(flat, parameters)),
-            flat(nhwc(g)),
+            place_of_maps(g),
             None if dx is None else place_of(dx),
             flat(dw),
             flat(db),
             native.NormParameters(*map(flat, grads)),
             threads=torch.get_num_threads(),
         )
-        return dx, dw, db, *grads, None, None
+        return dx, dw, db, *grads, None
 
 
 def _is_watched(y: Tensor) -> bool:
@@ -129,11 +168,20 @@ def range_evonorm(y: Tensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int
     y = quantise_maps(y)
     if not torch.is_grad_enabled():
         shape = _norm_shape(y.sizes, groups)
-        made = _normed(y, (v, gamma, beta), shape, fresh_in_one)
+        made = _normed(y, native.NormParameters(flat(v), flat(gamma), flat(beta)), shape)
         note(made, "evonorm", (y,), shape, v, gamma, beta)
         return made
     origin: Origin | None = y.origin
     if origin is None or _is_watched(y):
         return _RangeEvoNorm.apply(y, v, gamma, beta, groups)
     y.taken = True
-    return _ConvRangeEvoNorm.apply(*origin[:3], v, gamma, beta, (y, origin), groups)
+    x, weight, bias, way = origin
+    return _ConvRangeEvoNorm.apply(x, weight, bias, v, gamma, beta, Joint(way, _norm_shape(y.sizes, groups), y))
+
+
+def conv_range_evonorm(x: Tensor, conv: Convolution, by: Parameters, groups: int) -> Tensor:
+    """range_evonorm(conv2d(x, *conv), *by, groups) in one step, with gradients on."""
+    x = quantise_maps(x)
+    shape = conv_shape(x.sizes, conv.weight.shape, conv.stride, conv.padding, conv.groups)
+    joint = Joint(Way(shape, conv.dw == 16, draw_key()), _norm_shape(output_sizes(shape), groups), None)
+    return _ConvRangeEvoNorm.apply(x, conv.weight, conv.bias, *by, joint)

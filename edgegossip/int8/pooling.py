@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from edgegossip.int8 import memory
-from edgegossip.int8.functional import flat, maps, nhwc, place_of, quantise_maps, room
+from edgegossip.int8.functional import flat, maps, nhwc, place_of, quantise_maps
 from edgegossip.int8.recording import note
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
@@ -32,7 +32,7 @@ def _shape(x: QuantisedTensor, kernel: Pair, stride: Pair, pad: Pair, ceil_mode:
 class _MaxPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: QuantisedTensor, shape: native.PoolShape) -> QuantisedTensor:
-        q = room(shape.batch, shape.out_height, shape.out_width, shape.channels)[0]
+        q = memory.empty((shape.batch, shape.out_height, shape.out_width, shape.channels), torch.int8)
         tap = memory.empty((2, q.numel()), torch.uint8)
         native.max_pool(shape, flat(x.q), flat(q), flat(tap), threads=torch.get_num_threads())
         ctx.shape = shape

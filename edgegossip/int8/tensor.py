@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,11 +30,59 @@ _ASKING = frozenset(("register_hook", "retain_grad", "grad"))
 _LINE = 64  # bytes
 
 
-def places_in(sizes: tuple[int, ...]) -> tuple[int, int, int]:
-    """Where scales and zero points of q [*sizes] begin in a block of memory, and where it ends, in bytes."""
-    scale = -(-math.prod(sizes) // _LINE) * _LINE
-    zero = scale + -(-4 * sizes[0] // _LINE) * _LINE
-    return scale, zero, zero + 4 * sizes[0]
+class Division(NamedTuple):
+    """A block of memory that q [*sizes], its scales and zero points share, and the float32 tensor that it stands for."""
+
+    values: int  # of q
+    scale: int  # where the scales begin, in bytes
+    zero: int
+    end: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+
+
+@lru_cache(maxsize=1024)  # a model's layers have few sizes
+def division_of(sizes: tuple[int, ...]) -> Division:
+    values, batch = math.prod(sizes), sizes[0]
+    scale = -(-values // _LINE) * _LINE
+    zero = scale + -(-4 * batch // _LINE) * _LINE
+    shape, strides = sizes, None
+    if len(sizes) == 4:
+        _, height, width, channels = sizes
+        row = width * channels
+        shape, strides = (batch, channels, height, width), (height * row, 1, row, channels)
+    return Division(values, scale, zero, zero + 4 * batch, shape, strides)
+
+
+class _Part:
+    """One of q, scale and zero of a tensor that lies in one block, made once somebody asks: then the instance has its own, which
+    Python finds before this."""
+
+    def __init__(self, find: Callable[[Tensor, tuple[int, ...]], Tensor]) -> None:
+        self._find = find
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, x: Any, owner: type) -> Any:
+        if x is None:
+            return self
+        made = x.__dict__[self._name] = self._find(x.block, x.sizes)
+        return made
+
+
+def _q_in(block: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    return block[: division_of(sizes).values].view(sizes)
+
+
+def _scale_in(block: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    at = division_of(sizes).scale
+    return block[at : at + 4 * sizes[0]].view(torch.float32)
+
+
+def _zero_in(block: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    at = division_of(sizes)
+    return block[at.zero : at.end].view(torch.int32)
 
 
 class QuantisedTensor(torch.Tensor):
@@ -42,11 +91,11 @@ class QuantisedTensor(torch.Tensor):
     q: int8[batch, height, width, channels], [batch, length, features] or [batch, features], contiguous; scale:
     float32[batch]; zero: int32[batch]."""
 
-    q: Tensor
-    scale: Tensor
-    zero: Tensor
+    q: Any = _Part(_q_in)
+    scale: Any = _Part(_scale_in)
+    zero: Any = _Part(_zero_in)
     sizes: tuple[int, ...]  # of q
-    block: Tensor  # of `lying_in`
+    block: Tensor | None = None  # of `lying_in`
     origin: Any = None  # functional.Origin, where a convolution gave this and gradients may be asked for
     taken: bool = False  # a layer made one step of the backward pass of that convolution and itself
     places: Any = None  # native.Maps of the three, once a kernel asked for them (`functional.maps`)
@@ -59,34 +108,29 @@ class QuantisedTensor(torch.Tensor):
 
     @classmethod
     def _of(cls, sizes: tuple[int, ...]) -> QuantisedTensor:
-        shape, strides = sizes, None
-        if len(sizes) == 4:
-            batch, height, width, channels = sizes
-            row = width * channels
-            shape, strides = (batch, channels, height, width), (height * row, 1, row, channels)
-        made: QuantisedTensor = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=torch.float32)
+        like = division_of(sizes)
+        made: QuantisedTensor = torch.Tensor._make_wrapper_subclass(
+            cls, like.shape, strides=like.strides, dtype=torch.float32
+        )
         made.sizes = sizes
         return made
 
     @classmethod
     def lying_in(cls, block: Tensor, sizes: tuple[int, ...]) -> QuantisedTensor:
-        """Of one piece of memory, int8 as `places_in` divides it: q, scale and zero, each from a cache line's boundary on.
-        The three are made of it once somebody asks: in a prediction mostly nobody does."""
+        """Of one piece of memory, int8 as `division_of` divides it: q, scale and zero, each from a cache line's boundary on.
+        The three are made of it once somebody asks, which mostly nobody does."""
         made = cls._of(sizes)
         made.block = block
         return made
 
-    def __getattr__(self, name: str) -> Tensor:
-        """Asked for what is not there (yet)."""
-        block: Tensor | None = self.__dict__.get("block")
-        if block is None or name not in ("q", "scale", "zero"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        scale_at, zero_at, end = places_in(self.sizes)
-        self.q = block[: math.prod(self.sizes)].view(self.sizes)
-        self.scale = block[scale_at : scale_at + 4 * self.sizes[0]].view(torch.float32)
-        self.zero = block[zero_at:end].view(torch.int32)
-        made: Tensor = self.__dict__[name]
-        return made
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """What keeps the values: the block, or q, scale and zero."""
+        return (self.q, self.scale, self.zero) if self.block is None else (self.block,)
+
+    @classmethod
+    def of_parts(cls, parts: tuple[Tensor, ...], sizes: tuple[int, ...]) -> QuantisedTensor:
+        return cls(*parts) if len(parts) == 3 else cls.lying_in(parts[0], sizes)
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"QuantisedTensor(shape={tuple(self.shape)}, grad_fn={self.grad_fn})"
@@ -145,7 +189,7 @@ class QuantisedTensor(torch.Tensor):
     ) -> Any:
         """Below autograd: only its own bookkeeping comes here with int8 tensors."""
         if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
-            return cls(args[0].q, args[0].scale, args[0].zero)
+            return cls.of_parts(args[0].parts, args[0].sizes)
         return func(*_values(args), **_values(kwargs or {}))
 
 

@@ -254,6 +254,26 @@ def int8_evonorm_backward(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None: ...
+def int8_conv_evonorm(
+    shape: Sequence[int],
+    x_q: ReadBuffer,
+    x_scale: ReadBuffer,
+    x_zero: ReadBuffer,
+    weight: ReadBuffer,
+    bias: ReadBuffer | None,
+    y_q: WriteBuffer,
+    y_scale: WriteBuffer,
+    y_zero: WriteBuffer,
+    norm: Sequence[int],
+    v: ReadBuffer,
+    gamma: ReadBuffer,
+    beta: ReadBuffer,
+    q: WriteBuffer,
+    scale: WriteBuffer,
+    zero: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None: ...
 def int8_conv_evonorm_backward(
     shape: Sequence[int],
     x_q: ReadBuffer,

@@ -190,6 +190,22 @@ def evonorm_backward(
     _native.int8_evonorm_backward(shape, *y, *by, g, dy, *out, isa, threads)
 
 
+def conv_evonorm(
+    shape: ConvShape,
+    x: Maps,
+    weight: Floats,
+    bias: Floats | None,
+    y: Maps,
+    norm: NormShape,
+    by: NormParameters,
+    out: Maps,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """`conv` into y, then `evonorm` of y into `out`, a sample at a time. The same bits as one after the other."""
+    _native.int8_conv_evonorm(shape, *x, weight, bias, *y, norm, *by, *out, isa, threads)
+
+
 class ConvPass(NamedTuple):
     """A convolution whose gradients are asked for, as `conv_backward` takes it."""
 

@@ -166,3 +166,35 @@ def test_padding_puts_the_zero_point_around_maps(sides, channels):
     out = np.empty(expected.size, np.int8)
     int8.pad(int8.PadShape(3, 4, 6, channels, *sides), q.ravel(), zero, out, 2)
     np.testing.assert_array_equal(out.reshape(expected.shape), expected)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 4, 6])),
+    st.sampled_from([(16, 1), (24, 2)]),
+    st.sampled_from([(1, 1, 0), (3, 1, 1), (3, 2, 1)]),
+    st.booleans(),
+    st.sampled_from(ISAS),
+    st.integers(1, 3),
+    st.integers(0, 10**6),
+)
+def test_a_convolution_and_its_norm_in_one_call(maps_shape, outputs, kernel, with_bias, isa, threads, seed):
+    rng = np.random.default_rng(seed)
+    batch, height, width, inputs = maps_shape
+    (out, groups), (size, stride, pad) = outputs, kernel
+    groups = groups if inputs % groups == 0 else 1
+    shape = int8.ConvShape(batch, height, width, inputs, out, size, size, stride, stride, pad, pad, groups)
+    pixels = shape.out_height * shape.out_width
+    norm = int8.NormShape(batch, pixels, out, groups_of(out), chunks_of(pixels))
+    x, _ = maps_of(rng.normal(0.2, 1, (batch, height * width, inputs)).astype(F))
+    weight = rng.normal(size=out * inputs // groups * size * size).astype(F)
+    bias = rng.normal(size=out).astype(F) if with_bias else None
+    by = int8.NormParameters(*(rng.normal(1, 0.3, out).astype(F) for _ in range(3)))
+    y, z, y2, z2 = (int8.Maps.empty(batch, pixels * out) for _ in range(4))
+    int8.conv_evonorm(shape, x, weight, bias, y, norm, by, z, isa, threads)
+    int8.conv(shape, x, weight, bias, y2, isa, 1)
+    int8.evonorm(norm, y2, by, z2, isa, 1)
+    for found, expected in zip((*y, *z), (*y2, *z2), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match="norm's shape"):
+        int8.conv_evonorm(shape, x, weight, bias, y, norm._replace(batch=batch + 1), by, z, isa, threads)

@@ -28,5 +28,7 @@ def test_no_sanitizer_has_anything_to_say(tmp_path, which):
     kernels = {}
     for (_, kernel), value in found.items():
         kernels.setdefault(kernel, set()).add(value)
-    assert {"int8_conv", "int8_conv_evonorm_backward", "int8_embedding", "int8_pool"} <= set(kernels)
+    assert {"int8_conv", "int8_conv_evonorm", "int8_conv_evonorm_backward", "int8_embedding", "int8_pool"} <= set(
+        kernels
+    )
     assert all(len(values) == 1 for values in kernels.values()), found

@@ -11,6 +11,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from edgegossip.int8.sequence import normed
 from edgegossip.training.models.norms import activated, after_addition, initialise, plain
 from edgegossip.training.models.shapes import image_shape
 
@@ -26,7 +27,7 @@ class _Block(nn.Module):
         self.stride, self.extra = stride, outputs - inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        branch = self.norm2(self.conv2(self.norm1(self.conv1(x))))
+        branch = normed(self.conv2, self.norm2, normed(self.conv1, self.norm1, x))
         if self.extra:
             x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
         out: Tensor = self.end(branch + x)

@@ -58,12 +58,12 @@ void run_embedding(const Isa& isa) {
     drive::report(isa, "int8_embedding", hash);
 }
 
-// The backward pass over a convolution and the norm behind it in one step, on one thread and on three.
+// A convolution and the norm behind it in one step, forward and backward, on one thread and on three.
 void run_conv_norm(const Isa& isa) {
     constexpr ConvShape CONVS[] = {{9, 8, 8, 5, 16, 3, 3, 1, 1, 1, 1, 1}, {4, 6, 5, 8, 24, 1, 1, 2, 2, 0, 0, 2}};
     drive::Random random;
     for (const int threads : {1, 3}) {
-        drive::Hash hash;
+        drive::Hash hash, forward_hash;
         random = drive::Random();
         for (const ConvShape& s : CONVS) {
             const NormShape norm{s.batch, s.pixels(), s.out, 8, s.pixels() % 4 == 0 ? 4 : 3};
@@ -71,12 +71,18 @@ void run_conv_norm(const Isa& isa) {
             const std::vector<float> weight = floats(random, s.weights(), 0.5f), g = floats(random, s.batch * s.out_size(), 1e-3f);
             const std::vector<float> v = floats(random, s.out, 2.0f), gamma = floats(random, s.out, 1.0f), beta = floats(random, s.out, 1.0f);
             std::vector<float> dx(size_t(s.batch * s.in_size())), dw(weight.size()), db(v.size()), dv(v.size()), dgamma(v.size()), dbeta(v.size());
+            Batch made(s.batch, s.out_size()), z(s.batch, s.out_size());
+            conv_evonorm_forward(*isa.int8, s, x.view(), weight.data(), beta.data(), {made.q.data(), made.scale.data(), made.zero.data()}, norm,
+                                 {v.data(), gamma.data(), beta.data()}, {z.q.data(), z.scale.data(), z.zero.data()}, threads);
+            made.add_to(forward_hash);
+            z.add_to(forward_hash);
             const EvoNormGradient gradient(*isa.int8, norm, y.view(), {v.data(), gamma.data(), beta.data()}, g.data());
             conv_backward(*isa.int8, s, x.view(), weight.data(), gradient, random.next(), true, {dx.data(), dw.data(), db.data()}, threads);
             gradient.parameters(dv.data(), dgamma.data(), dbeta.data());
             for (std::vector<float>* values : {&dx, &dw, &db, &dv, &dgamma, &dbeta}) add(hash, *values);
         }
-        drive::report(isa, "int8_conv_evonorm_backward", hash);  // the same key twice: both lines must agree
+        drive::report(isa, "int8_conv_evonorm", forward_hash);
+        drive::report(isa, "int8_conv_evonorm_backward", hash);  // the same keys twice: both lines must agree
     }
 }
 

@@ -22,6 +22,7 @@ struct MapBuffers {
             if (zero.data()[n] < -128 || zero.data()[n] > 127) throw nb::value_error("zero points must lie in -128 .. 127");
     }
     Maps view() const { return {q.data(), scale.data(), zero.data()}; }
+    WritableMaps writable() const { return {q.data(), scale.data(), zero.data()}; }
 };
 
 // A float32 buffer that may be None.
@@ -137,6 +138,33 @@ void norm_back(const Numbers& numbers, nb::handle y_q, nb::handle y_scale, nb::h
                      {dy.data(), out.v.data(), out.gamma.data(), out.beta.data()}, threads);
 }
 
+NormShape norm_shape_of_output(const Numbers& numbers, const ConvShape& s) {
+    const NormShape n = norm_shape(numbers);
+    if (n.batch != s.batch || n.pixels != s.pixels() || n.channels != s.out)
+        throw nb::value_error("the norm's shape is not that of the convolution's output");
+    return n;
+}
+
+void conv_norm(const Numbers& conv_numbers, nb::handle x_q, nb::handle x_scale, nb::handle x_zero, nb::handle weight_object,
+               nb::handle bias_object, nb::handle y_q, nb::handle y_scale, nb::handle y_zero, const Numbers& norm_numbers, nb::handle v,
+               nb::handle gamma, nb::handle beta, nb::handle q_object, nb::handle scale_object, nb::handle zero_object, const Name& isa_name,
+               std::optional<int> threads_argument) {
+    const Int8& kernels = kernels_of(isa_name);
+    const int threads = choose_threads(threads_argument);
+    const ConvShape s = conv_shape(conv_numbers);
+    const NormShape n = norm_shape_of_output(norm_numbers, s);
+    const MapBuffers x(x_q, x_scale, x_zero, false, s.batch, s.in_size());
+    const Buffer<float> weight(weight_object, "weight", false);
+    weight.expect_size(s.weights());
+    const MaybeFloats bias(bias_object, "bias", false, s.out);
+    const NormBuffers with(v, gamma, beta, false, n.channels);
+    const MapBuffers y(y_q, y_scale, y_zero, true, s.batch, s.out_size()), z(q_object, scale_object, zero_object, true, s.batch, s.out_size());
+    WithoutGil unlocked;
+    DefaultFloatEnv env;
+    conv_evonorm_forward(kernels, s, x.view(), weight.data(), bias.data(), y.writable(), n,
+                         {with.v.data(), with.gamma.data(), with.beta.data()}, z.writable(), threads);
+}
+
 void conv_norm_back(const Numbers& conv_numbers, nb::handle x_q, nb::handle x_scale, nb::handle x_zero, nb::handle weight_object,
                     const Numbers& norm_numbers, nb::handle y_q, nb::handle y_scale, nb::handle y_zero, nb::handle v, nb::handle gamma,
                     nb::handle beta, nb::handle g_object, uint64_t key, bool wide, nb::handle dx_object, nb::handle dw_object,
@@ -145,9 +173,7 @@ void conv_norm_back(const Numbers& conv_numbers, nb::handle x_q, nb::handle x_sc
     const Int8& kernels = kernels_of(isa_name);
     const int threads = choose_threads(threads_argument);
     const ConvShape s = conv_shape(conv_numbers);
-    const NormShape n = norm_shape(norm_numbers);
-    if (n.batch != s.batch || n.pixels != s.pixels() || n.channels != s.out)
-        throw nb::value_error("the norm's shape is not that of the convolution's output");
+    const NormShape n = norm_shape_of_output(norm_numbers, s);
     const MapBuffers x(x_q, x_scale, x_zero, false, s.batch, s.in_size()), y(y_q, y_scale, y_zero, false, s.batch, s.out_size());
     const Buffer<float> weight(weight_object, "weight", false), g(g_object, "g", false);
     weight.expect_size(s.weights());
@@ -282,6 +308,9 @@ void bind_int8(nb::module_& m) {
           "beta"_a.none(), "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
     m.def("int8_evonorm_backward", &norm_back, "shape"_a, "y_q"_a.none(), "y_scale"_a.none(), "y_zero"_a.none(), "v"_a.none(),
           "gamma"_a.none(), "beta"_a.none(), "g"_a.none(), "dy"_a.none(), "dv"_a.none(), "dgamma"_a.none(), "dbeta"_a.none(), isa, threads);
+    m.def("int8_conv_evonorm", &conv_norm, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "weight"_a.none(),
+          "bias"_a.none(), "y_q"_a.none(), "y_scale"_a.none(), "y_zero"_a.none(), "norm"_a, "v"_a.none(), "gamma"_a.none(), "beta"_a.none(),
+          "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
     m.def("int8_conv_evonorm_backward", &conv_norm_back, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "weight"_a.none(),
           "norm"_a, "y_q"_a.none(), "y_scale"_a.none(), "y_zero"_a.none(), "v"_a.none(), "gamma"_a.none(), "beta"_a.none(), "g"_a.none(),
           "key"_a, "wide"_a, "dx"_a.none(), "dw"_a.none(), "db"_a.none(), "dv"_a.none(), "dgamma"_a.none(), "dbeta"_a.none(), isa, threads);

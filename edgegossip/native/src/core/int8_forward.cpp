@@ -1,6 +1,7 @@
 #include "int8_forward.hpp"
 
 #include "../parallel.hpp"
+#include "int8_norm.hpp"
 #include "int8_work.hpp"
 
 namespace edgegossip {
@@ -77,13 +78,35 @@ void PackedConv::run(const Maps& x, int64_t first, int64_t samples, const float*
     }
 }
 
-void conv_forward(const Int8& kernels, const ConvShape& s, const Maps& x, const float* weight, const float* bias, int8_t* q,
-                  float* scale, int32_t* zero, float* values, int threads) {
+namespace {
+
+// Calls then(first, samples) in the thread that has just made these outputs.
+template <class Then>
+void convolve(const Int8& kernels, const ConvShape& s, const Maps& x, const float* weight, const float* bias, const ConvOutput& out,
+              int threads, const Then& then) {
     const PackedConv packed(kernels, s, weight);
     const int64_t together = packed.together();
     parallel_for((s.batch + together - 1) / together, threads, [&](int64_t k) {
-        const int64_t first = k * together;
-        packed.run(x, first, std::min(together, s.batch - first), bias, {q, scale, zero, values});
+        const int64_t first = k * together, samples = std::min(together, s.batch - first);
+        packed.run(x, first, samples, bias, out);
+        then(first, samples);
+    });
+}
+
+}  // namespace
+
+void conv_forward(const Int8& kernels, const ConvShape& s, const Maps& x, const float* weight, const float* bias, int8_t* q,
+                  float* scale, int32_t* zero, float* values, int threads) {
+    convolve(kernels, s, x, weight, bias, {q, scale, zero, values}, threads, [](int64_t, int64_t) {});
+}
+
+void conv_evonorm_forward(const Int8& kernels, const ConvShape& s, const Maps& x, const float* weight, const float* bias,
+                          const WritableMaps& y, const NormShape& norm, const NormParameters& with, const WritableMaps& z, int threads) {
+    convolve(kernels, s, x, weight, bias, {y.q, y.scale, y.zero, nullptr}, threads, [&](int64_t first, int64_t samples) {
+        NormShape some = norm;
+        some.batch = samples;
+        const int64_t at = first * norm.size();
+        evonorm_forward(kernels, some, {y.q + at, y.scale + first, y.zero + first}, with, z.q + at, z.scale + first, z.zero + first, 1);
     });
 }
 

@@ -22,6 +22,16 @@ struct NormParameters {
 void evonorm_forward(const Int8& kernels, const NormShape& shape, const Maps& y, const NormParameters& with, int8_t* q, float* scale,
                      int32_t* zero, int threads);
 
+struct WritableMaps {
+    int8_t* q;
+    float* scale;
+    int32_t* zero;
+};
+
+// y = conv(x) and z, the norm of y, sample by sample: y is still in the thread's cache. The same bits as one after the other.
+void conv_evonorm_forward(const Int8& kernels, const ConvShape& shape, const Maps& x, const float* weight, const float* bias,
+                          const WritableMaps& y, const NormShape& norm, const NormParameters& with, const WritableMaps& z, int threads);
+
 struct NormGradients {
     float* y;  // [batch][pixels][channels]
     float *v, *gamma, *beta;
