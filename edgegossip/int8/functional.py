@@ -337,9 +337,9 @@ class _ReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: QuantisedTensor) -> QuantisedTensor:
         zero = x.zero.to(torch.int8).view(-1, *[1] * (x.q.dim() - 1))
-        q = torch.maximum(x.q, zero)
-        ctx.save_for_backward(q, x.zero)
-        return QuantisedTensor(q, x.scale, x.zero)
+        made = x.with_q(torch.maximum(x.q, zero))
+        ctx.save_for_backward(made.q, made.zero)
+        return made
 
     @staticmethod
     @once_differentiable

@@ -37,7 +37,7 @@ class _MaxPool(torch.autograd.Function):
         native.max_pool(shape, flat(x.q), flat(q), flat(tap), threads=torch.get_num_threads())
         ctx.shape = shape
         ctx.save_for_backward(tap)
-        return QuantisedTensor(q, x.scale, x.zero)
+        return x.with_q(q)
 
     @staticmethod
     @once_differentiable

@@ -21,7 +21,7 @@ class _Flatten(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: QuantisedTensor) -> QuantisedTensor:
         ctx.shape = tuple(x.shape)
-        return QuantisedTensor(nchw(x.q).reshape(len(x.q), -1).contiguous(), x.scale, x.zero)
+        return x.with_q(nchw(x.q).reshape(len(x.q), -1).contiguous())
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def rows(x: QuantisedTensor) -> QuantisedTensor:
 
 
 def _sliced(x: QuantisedTensor, index: tuple[slice, ...]) -> QuantisedTensor:
-    return QuantisedTensor(x.q[index].contiguous(), x.scale[index[0]], x.zero[index[0]])
+    return QuantisedTensor(x.q[index].contiguous(), x.scale[index[0]].clone(), x.zero[index[0]].clone())
 
 
 class _Slice(torch.autograd.Function):
@@ -101,7 +101,7 @@ def _padded(x: QuantisedTensor, pads: tuple[Pair, Pair, Pair]) -> QuantisedTenso
     size = [old + first + last for old, (first, last) in zip(x.sizes[1:], pads, strict=True)]
     q = torch.empty((x.sizes[0], *size), dtype=torch.int8)  # few and small: from the pool they made its peak larger
     native.pad(_pad_shape(x, pads), flat(x.q), flat(x.zero), flat(q), threads=torch.get_num_threads())
-    return QuantisedTensor(q, x.scale, x.zero)
+    return x.with_q(q)
 
 
 class _Pad(torch.autograd.Function):

@@ -132,6 +132,10 @@ class QuantisedTensor(torch.Tensor):
     def of_parts(cls, parts: tuple[Tensor, ...], sizes: tuple[int, ...]) -> QuantisedTensor:
         return cls(*parts) if len(parts) == 3 else cls.lying_in(parts[0], sizes)
 
+    def with_q(self, q: Tensor) -> QuantisedTensor:
+        """Other values with these scales and zero points, as their own: parts of a block would keep all of it."""
+        return QuantisedTensor(q, self.scale.clone(), self.zero.clone())
+
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"QuantisedTensor(shape={tuple(self.shape)}, grad_fn={self.grad_fn})"
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from edgegossip import int8
-from edgegossip.int8 import memory, norms
+from edgegossip.int8 import functional, memory, norms, pooling
 from edgegossip.native import _native
 
 SIZE = (4, 32, 32, 16)
@@ -212,3 +212,24 @@ def test_memory_stays_with_what_is_made_of_a_model_and_goes_with_it(remake):
     del made
     gc.collect()
     assert memory.waiting_bytes() == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: functional.relu(x),
+        lambda x: nn.functional.pad(x, (1, 1, 1, 1)),
+        lambda x: x[:, :, ::2, ::2],
+        lambda x: pooling.max_pool2d(x, (2, 2), (2, 2), (0, 0)),
+        lambda x: x.flatten(1),
+    ],
+    ids=["relu", "pad", "slice", "max_pool", "flatten"],
+)
+def test_a_tensor_with_the_scales_of_another_keeps_nothing_of_it(change):
+    x = functional.quantise(torch.randn(4, 8, 6, 6))
+    with torch.no_grad():
+        made = change(x)
+    assert x.block is not None and torch.equal(made.scale, x.scale) and torch.equal(made.zero, x.zero)
+    assert {t.untyped_storage().data_ptr() for t in (made.q, made.scale, made.zero)}.isdisjoint(
+        [x.block.untyped_storage().data_ptr()]
+    )
