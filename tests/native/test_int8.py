@@ -121,6 +121,9 @@ def test_convolutions_are_the_reference_bit_for_bit(shape, seed, isa, threads):
         int8.ConvShape(1, 40, 39, 2, 3, 3, 3, 1, 1, 1, 1, 1),  # so many pixels that 16-bit sums are spilt
         int8.ConvShape(2, 1, 600, 1, 2, 1, 3, 1, 1, 0, 1, 1),  # and so many in one row
         int8.ConvShape(9, 5, 5, 16, 48, 3, 3, 2, 2, 1, 1, 1),
+        int8.ConvShape(
+            700, 4, 4, 20, 9, 3, 3, 1, 1, 1, 1, 1
+        ),  # few pixels, and parts of a batch that go in several blocks
         int8.ConvShape(2, 6, 6, 4, 2, 1, 1, 3, 3, 0, 0, 1),  # inputs that no output sees
         int8.ConvShape(2, 5, 19, 16, 16, 3, 3, 1, 1, 1, 1, 1),  # rows of a strip and some pixels
         int8.ConvShape(2, 4, 37, 8, 36, 3, 3, 1, 1, 0, 2, 1),  # the same for three panels, and more padding
