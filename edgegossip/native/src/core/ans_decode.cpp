@@ -69,7 +69,6 @@ public:
         stream.words = parts.words;
         stream.stop = stream.end = parts.words_end;
         stream.out = symbols_.data();
-        stream.soon = b.tensor->target.soon(b.first, b.n).at;
     }
 
     int64_t to_slice_end(int64_t slice) const { return std::min(slice - in_slice_, left); }

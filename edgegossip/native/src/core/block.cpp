@@ -68,8 +68,7 @@ int64_t block_size(const uint8_t* p, const uint8_t* end, int64_t n, int bits) {
     return size <= end - p ? size : 0;
 }
 
-void decode_blocks(const Entropy& kernels, CodedBlock* blocks, int count, const uint8_t* end, const Quantiser& q, const DecodeTable& table,
-                   Soon soon) {
+void decode_blocks(const Entropy& kernels, CodedBlock* blocks, int count, const uint8_t* end, const Quantiser& q, const DecodeTable& table) {
     HuffmanStream streams[4 * GROUP_BLOCKS];
     int first[GROUP_BLOCKS + 1] = {};
     for (int k = 0; k < count; k++) {
@@ -78,7 +77,7 @@ void decode_blocks(const Entropy& kernels, CodedBlock* blocks, int count, const 
         b.error = b.checked ? 0 : unpack_raw(b, q.bits);
         first[k + 1] = first[k] + (b.checked ? find_streams(b, q.bits, streams + first[k]) : 0);
     }
-    kernels.decode(streams, first[count], end, table, soon);
+    kernels.decode(streams, first[count], end, table);
     for (int k = 0; k < count; k++) {
         CodedBlock& b = blocks[k];
         for (int i = first[k]; i < first[k + 1]; i++)

@@ -36,8 +36,7 @@ struct CodedBlock {
     int64_t error;  // found: 0 or a SectionError
 };
 
-// Symbols of at most GROUP_BLOCKS blocks. `end`: of what may be read. `soon`: where their values will go.
-void decode_blocks(const Entropy& kernels, CodedBlock* blocks, int count, const uint8_t* end, const Quantiser& q, const DecodeTable& table,
-                   Soon soon);
+// Symbols of at most GROUP_BLOCKS blocks. `end`: of what may be read.
+void decode_blocks(const Entropy& kernels, CodedBlock* blocks, int count, const uint8_t* end, const Quantiser& q, const DecodeTable& table);
 
 }  // namespace edgegossip::coding

@@ -130,6 +130,7 @@ namespace {
 constexpr int64_t LARGE_WINDOW_FROM = 8192;  // values
 constexpr int64_t SEVERAL_FROM = 2048;  // values: fewer do not pay for windows of several symbols
 constexpr int SMALL_WINDOW_BITS = 10;
+constexpr double SHORT_GAIN = 1.15;  // of a lookup of short entries over one of whole ones
 // A longer code shares its first bits with another one at least.
 constexpr int64_t entries_of(int window) { return (int64_t(1) << window) + 128 * (int64_t(1) << (HUFFMAN_MAX_BITS - window)); }
 constexpr int64_t MOST_ENTRIES = std::max(entries_of(HUFFMAN_WINDOW_BITS), entries_of(SMALL_WINDOW_BITS));
@@ -150,6 +151,8 @@ struct Made {
     int window;
     int symbols;  // of an entry at most
     DecodeEntry entries[MOST_ENTRIES];
+    ShortEntry short_entries[MOST_ENTRIES];
+    bool has_short;  // they are of this code, and take nearly as many bits at once
     Full full;
     Word words[256];                          // in the order of their lengths
     int first_word[HUFFMAN_MAX_BITS + 2];     // of each length
@@ -214,6 +217,25 @@ int64_t fill_places(Made* m) {
     return next_place;
 }
 
+// Short entries of the first `count`.
+void fill_short(Made* m, int64_t count) {
+    int64_t all = 0, taken = 0;  // bits of windows
+    for (int64_t i = 0; i < count; i++) {
+        const DecodeEntry e = m->entries[i];
+        if ((e & HUFFMAN_LONG) != 0) {
+            m->short_entries[i] = ShortEntry(e >> 16 << 8);
+            continue;
+        }
+        const uint32_t held = uint8_t(e >> 8), most = std::min<uint32_t>(held, HUFFMAN_SHORT_SYMBOLS);
+        uint32_t bits = uint32_t(e & 63);
+        for (uint32_t k = most; k < held; k++) bits -= m->lengths.bits[uint8_t(e >> (16 + 8 * k))];
+        m->short_entries[i] = bits | most << 6 | uint32_t(e >> 16 << 8);
+        all += int64_t(e & 63);
+        taken += bits;
+    }
+    m->has_short = SHORT_GAIN * taken >= all;
+}
+
 }  // namespace
 
 DecodeTable symbol_table(const CodeLengths& lengths, int64_t n) {
@@ -228,9 +250,12 @@ DecodeTable symbol_table(const CodeLengths& lengths, int64_t n) {
         last->symbols = symbols;
         list_words(last.get());
         table_work() += fill_windows(last.get());
-        table_work() += fill_places(last.get());
+        const int64_t count = fill_places(last.get());
+        table_work() += count;
+        last->has_short = false;
+        if (window == HUFFMAN_WINDOW_BITS) fill_short(last.get(), count);
     }
-    return {last->entries, last->lengths.bits, last->window};
+    return {last->entries, last->lengths.bits, last->window, last->has_short ? last->short_entries : nullptr};
 }
 
 }  // namespace edgegossip::coding

@@ -108,13 +108,12 @@ int64_t decode_huffman(const Target& t, Range r, const Body& body, const StaticT
         CodedBlock blocks[GROUP_BLOCKS];
         const int64_t b = g * GROUP_BLOCKS;
         const int count = int(std::min<int64_t>(GROUP_BLOCKS, all - b));
-        const int64_t values = std::min(count * BLOCK_VALUES, t.n - b * BLOCK_VALUES);
         for (int k = 0; k < count; k++) {
             const int64_t first = (b + k) * BLOCK_VALUES;
             uint8_t* const symbols = slot->symbols.data() + symbol_bytes(k * BLOCK_VALUES, t.q.bits);
             blocks[k] = {starts[size_t(b + k)], std::min(BLOCK_VALUES, t.n - first), symbols, false, 0};
         }
-        decode_blocks(t.kernels.entropy, blocks, count, body.data + body.size, t.q, table, t.soon(b * BLOCK_VALUES, values));
+        decode_blocks(t.kernels.entropy, blocks, count, body.data + body.size, t.q, table);
         for (int k = 0; k < count; k++) {
             const CodedBlock& block = blocks[k];
             if (block.error != 0) return block.error;
@@ -141,7 +140,7 @@ int64_t decode_runs(const Target& t, Range r, const Body& body, LastTable* last,
     return each_task(blocks_of(t.n), threads, t.q, t.n, [&](int64_t b, Slot* slot) {
         const int64_t first = b * BLOCK_VALUES, count = std::min(BLOCK_VALUES, t.n - first);
         uint8_t* const symbols = slot->symbols.data();
-        if (!read_run_block(t.kernels.runs, starts[size_t(b)], body.data + body.size, count, table, shape, symbols, t.soon(first, count).at))
+        if (!read_run_block(t.kernels.runs, starts[size_t(b)], body.data + body.size, count, table, shape, symbols, t.soon(first)))
             return int64_t(BAD_STREAM);
         return t.checks() || t.write(symbols, first, count, slot->scales.data()) ? int64_t(0) : int64_t(BAD_CODE);
     });

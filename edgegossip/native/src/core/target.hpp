@@ -20,11 +20,8 @@ struct Target {
     float* out;
 
     bool checks() const { return mode == Mode::CHECK; }
-    // What these values go to.
-    Soon soon(int64_t first, int64_t count) const {
-        if (checks()) return {nullptr, 0};
-        return {out + first, count * int64_t(sizeof *out)};
-    }
+    // Where values from `first` on go.
+    const void* soon(int64_t first) const { return checks() ? nullptr : out + first; }
 
     // Values first .. first + count from their symbols; `first` starts a byte, and a bucket or a part of one that ends with it or
     // beyond. `room` for their scales. False when a code is none.

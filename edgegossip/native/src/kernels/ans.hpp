@@ -46,7 +46,6 @@ struct AnsStream {
     const uint8_t *words, *stop;  // strings that used one up take one, after each step, string 0 first; zeros follow from `stop` on
     const uint8_t* end;           // of what may be read, `stop` at first
     uint8_t* out;                 // of symbols
-    const void* soon;             // float32[ANS_ROW] a row that will be written next, or null: it may come nearer meanwhile
     uint8_t last[8 + 12 * ROW_MOST];  // the last words and zeros, which are read from here
 };
 

@@ -18,10 +18,18 @@ constexpr int HUFFMAN_MOST_SYMBOLS = 6;  // of an entry
 using DecodeEntry = uint64_t;
 constexpr DecodeEntry HUFFMAN_LONG = 0x80;
 
+// The same in half of the room, so that a table stays in a first cache of 32 KiB: bits 0 .. 5 how many bits the codes take, 6 and 7
+// how many codes these are, three at most, 8 .. 31 their symbols. When not even the first ends within, bits 0 .. 7 are 0 and the
+// others the place.
+using ShortEntry = uint32_t;
+constexpr int HUFFMAN_SHORT_SYMBOLS = 3;
+constexpr ShortEntry HUFFMAN_SHORT_COUNT = 0xc0;
+
 struct DecodeTable {
     const DecodeEntry* entries;
     const uint8_t* bits;  // of each symbol's code
     int window;
+    const ShortEntry* short_entries;  // or null, where many windows have more than three codes
 };
 
 // A stream and where its symbols go.
@@ -31,12 +39,6 @@ struct HuffmanStream {
     uint8_t* out;
     int64_t wanted;  // symbols
     bool good;       // found: used up to its last byte and padded with zeros
-};
-
-// Memory that will be written next, or none: it may come nearer meanwhile.
-struct Soon {
-    const void* at;
-    int64_t size;  // bytes
 };
 
 // A symbol's code: code << 8 | bits. 0 where the symbol has none.
@@ -51,7 +53,7 @@ struct Entropy {
 
     // Decodes streams, at most HUFFMAN_MOST_STREAMS, side by side and says of each whether it is good. `end`: the end of what may
     // be read, at or after all streams'. Nothing outside is read or written, whatever they hold.
-    void (*decode)(HuffmanStream* streams, int count, const uint8_t* end, const DecodeTable& table, Soon soon);
+    void (*decode)(HuffmanStream* streams, int count, const uint8_t* end, const DecodeTable& table);
 };
 
 }  // namespace edgegossip
