@@ -6,9 +6,9 @@ are int8 tensors, a scale and zero point a sample, and references to the weights
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -94,15 +94,26 @@ def maps(x: QuantisedTensor) -> native.Maps:
     return made
 
 
-def block_for(sizes: tuple[int, ...]) -> Tensor:
-    """Memory for q of these sizes, its scales and zero points, in one piece: small layers take no longer than making tensors of
-    the parts, keeping them for the backward pass and finding them again."""
-    return memory.empty((division_of(sizes).end,), torch.int8)
+def parts_for(sizes: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """Empty q int8[sizes], scale and zero."""
+    return memory.empty(sizes, torch.int8), torch.empty(sizes[0]), torch.empty(sizes[0], dtype=torch.int32)
+
+
+Fresh: TypeAlias = Callable[[tuple[int, ...]], QuantisedTensor]  # an empty one, whose q has these sizes
 
 
 def fresh(sizes: tuple[int, ...]) -> QuantisedTensor:
-    """An empty one, whose q has these sizes."""
-    block = block_for(sizes)
+    """For what may be saved for a backward pass: q by itself has a quarter of its gradient's size, which leaves no gaps where one
+    comes to lie in the other's memory."""
+    made = QuantisedTensor(*parts_for(sizes))
+    made.places = maps_of(made.parts, sizes)
+    return made
+
+
+def fresh_in_one(sizes: tuple[int, ...]) -> QuantisedTensor:
+    """In one piece of memory, with no tensor of each part. Without a backward pass, where small layers take no longer than these
+    tensors."""
+    block = memory.empty((division_of(sizes).end,), torch.int8)
     made = QuantisedTensor.lying_in(block, sizes)
     made.places = maps_in(block, sizes)
     return made
@@ -187,8 +198,10 @@ def output_sizes(shape: native.ConvShape) -> tuple[int, int, int, int]:
     return shape.batch, shape.out_height, shape.out_width, shape.outputs
 
 
-def _convolved(x: QuantisedTensor, weight: Tensor, bias: Tensor | None, shape: native.ConvShape) -> QuantisedTensor:
-    made = fresh(output_sizes(shape))
+def _convolved(
+    x: QuantisedTensor, weight: Tensor, bias: Tensor | None, shape: native.ConvShape, into: Fresh = fresh
+) -> QuantisedTensor:
+    made = into(output_sizes(shape))
     native.conv(shape, maps(x), flat(weight), flat(bias), made.places, threads=torch.get_num_threads())
     return made
 
@@ -270,7 +283,7 @@ def conv2d(
     x = quantise_maps(x)
     shape = conv_shape(x.sizes, weight.shape, stride, padding, groups)
     if not torch.is_grad_enabled():
-        made = _convolved(x, weight, bias, shape)
+        made = _convolved(x, weight, bias, shape, fresh_in_one)
         note(made, "conv", (x,), shape, weight, bias, False)
         return made
     way = Way(shape, dw == 16, draw_key())
@@ -304,8 +317,8 @@ def _rows(x: Tensor) -> Tensor:
     return dequantise(x).reshape(-1, x.shape[-1])
 
 
-def _sum(a: QuantisedTensor, b: QuantisedTensor) -> QuantisedTensor:
-    made = fresh(a.sizes)
+def _sum(a: QuantisedTensor, b: QuantisedTensor, into: Fresh = fresh) -> QuantisedTensor:
+    made = into(a.sizes)
     native.add(maps(a), maps(b), made.places, threads=torch.get_num_threads())
     return made
 
@@ -328,7 +341,7 @@ def add(input: Any, other: Any, *, alpha: float = 1) -> Any:
         return NotImplemented
     if torch.is_grad_enabled():
         return _Add.apply(a, b)
-    made = _sum(a, b)
+    made = _sum(a, b, fresh_in_one)
     note(made, "add", (a, b))
     return made
 

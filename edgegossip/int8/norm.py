@@ -13,17 +13,18 @@ from torch.autograd.function import once_differentiable
 from edgegossip.int8 import memory
 from edgegossip.int8.functional import (
     Convolution,
+    Fresh,
     Origin,
     Way,
-    block_for,
     conv_shape,
     draw_key,
     flat,
     fresh,
+    fresh_in_one,
     maps,
-    maps_in,
     maps_of,
     output_sizes,
+    parts_for,
     place_of,
     place_of_maps,
     quantise_maps,
@@ -42,8 +43,10 @@ def _norm_shape(maps: tuple[int, ...], groups: int) -> native.NormShape:
     return native.NormShape(batch, height * width, channels, groups, chunks_of(height * width))
 
 
-def _normed(y: QuantisedTensor, by: native.NormParameters, shape: native.NormShape) -> QuantisedTensor:
-    made = fresh(y.sizes)
+def _normed(
+    y: QuantisedTensor, by: native.NormParameters, shape: native.NormShape, into: Fresh = fresh
+) -> QuantisedTensor:
+    made = into(y.sizes)
     native.evonorm(shape, maps(y), by, made.places, threads=torch.get_num_threads())
     return made
 
@@ -55,16 +58,16 @@ def _both(
     shape: native.ConvShape,
     norm: native.NormShape,
     by: native.NormParameters,
-) -> tuple[Tensor, QuantisedTensor]:
-    """The convolution, which is kept for the backward pass alone, and the norm of it."""
+) -> tuple[tuple[Tensor, ...], QuantisedTensor]:
+    """The parts of the convolution, which is kept for the backward pass alone, and the norm of it."""
     sizes = output_sizes(shape)
-    y, z = block_for(sizes), fresh(sizes)
+    y, z = parts_for(sizes), fresh(sizes)
     native.conv_evonorm(
         shape,
         maps(x),
         flat(weight),
         flat(bias),
-        maps_in(y, sizes),
+        maps_of(y, sizes),
         norm,
         by,
         z.places,
@@ -122,8 +125,7 @@ class _ConvRangeEvoNorm(torch.autograd.Function):
         way, norm, y = joint
         by = native.NormParameters(flat(v), flat(gamma), flat(beta))
         if y is None:
-            block, z = _both(x, weight, bias, way.shape, norm, by)
-            parts: tuple[Tensor, ...] = (block,)
+            parts, z = _both(x, weight, bias, way.shape, norm, by)
         else:
             parts, z = y.parts, _normed(y, by, norm)
         ctx.way, ctx.norm, ctx.sizes, ctx.y_sizes = way, norm, x.sizes, z.sizes
@@ -168,7 +170,7 @@ def range_evonorm(y: Tensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int
     y = quantise_maps(y)
     if not torch.is_grad_enabled():
         shape = _norm_shape(y.sizes, groups)
-        made = _normed(y, native.NormParameters(flat(v), flat(gamma), flat(beta)), shape)
+        made = _normed(y, native.NormParameters(flat(v), flat(gamma), flat(beta)), shape, fresh_in_one)
         note(made, "evonorm", (y,), shape, v, gamma, beta)
         return made
     origin: Origin | None = y.origin
