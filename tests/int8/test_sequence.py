@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.checkpoint import checkpoint
 
 from edgegossip import int8
+from edgegossip.bench.codecs import torch_threads
 from edgegossip.int8 import norms
 from edgegossip.int8.functional import dequantise
 from edgegossip.int8.sequence import Sequential, normed
@@ -36,16 +36,6 @@ def trained(forward, model, x):
     z = forward(model, x)
     (z * torch.linspace(-1, 2, z.numel()).view(z.shape)).sum().backward()
     return [z.detach().values(), x.grad, *(p.grad for p in model.parameters())], z.grad_fn
-
-
-@contextmanager
-def torch_threads(count):
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @settings(max_examples=30, deadline=None)
