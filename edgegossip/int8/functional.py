@@ -48,8 +48,6 @@ def dequantise(x: Tensor) -> Tensor:
     return _Dequantise.apply(x) if isinstance(x, QuantisedTensor) else x
 
 
-_ROWS = torch.contiguous_format
-_FORMAT_OF_DIM = {4: torch.channels_last}  # of dense maps
 # Element types as the kernels name them.
 _FORMATS = {torch.float32: "f", torch.int8: "b", torch.uint8: "B", torch.int32: "i", torch.int64: "q"}
 
@@ -126,7 +124,8 @@ def nhwc(x: Tensor) -> Tensor:
 
 def place_of_maps(x: Tensor) -> Any:
     """`flat` of x as `nhwc` has it."""
-    if x.dtype == torch.float32 and x.is_cpu and x.is_contiguous(memory_format=_FORMAT_OF_DIM.get(x.dim(), _ROWS)):
+    order = torch.channels_last if x.dim() == 4 else torch.contiguous_format
+    if x.dtype == torch.float32 and x.is_cpu and x.is_contiguous(memory_format=order):
         return place_of(x)
     return flat(nhwc(x))
 

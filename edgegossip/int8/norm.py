@@ -43,6 +43,10 @@ def _norm_shape(maps: tuple[int, ...], groups: int) -> native.NormShape:
     return native.NormShape(batch, height * width, channels, groups, chunks_of(height * width))
 
 
+def _places(v: Tensor, gamma: Tensor, beta: Tensor) -> native.NormParameters:
+    return native.NormParameters(flat(v), flat(gamma), flat(beta))
+
+
 def _normed(
     y: QuantisedTensor, by: native.NormParameters, shape: native.NormShape, into: Fresh = fresh
 ) -> QuantisedTensor:
@@ -81,7 +85,7 @@ class _RangeEvoNorm(torch.autograd.Function):
     def forward(ctx: Any, y: QuantisedTensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int) -> QuantisedTensor:
         ctx.save_for_backward(v, gamma, beta, *y.parts)
         ctx.norm, ctx.y_sizes = _norm_shape(y.sizes, groups), y.sizes
-        return _normed(y, native.NormParameters(flat(v), flat(gamma), flat(beta)), ctx.norm)
+        return _normed(y, _places(v, gamma, beta), ctx.norm)
 
     @staticmethod
     @once_differentiable
@@ -92,10 +96,10 @@ class _RangeEvoNorm(torch.autograd.Function):
         native.evonorm_backward(
             ctx.norm,
             maps_of(y, ctx.y_sizes),
-            native.NormParameters(*map(flat, parameters)),
+            _places(*parameters),
             place_of_maps(g),
             place_of(dy),
-            native.NormParameters(*map(flat, grads)),
+            _places(*grads),
             threads=torch.get_num_threads(),
         )
         return dy, *grads, None
@@ -123,7 +127,7 @@ class _ConvRangeEvoNorm(torch.autograd.Function):
         joint: Joint,
     ) -> QuantisedTensor:
         way, norm, y = joint
-        by = native.NormParameters(flat(v), flat(gamma), flat(beta))
+        by = _places(v, gamma, beta)
         if y is None:
             parts, z = _both(x, weight, bias, way.shape, norm, by)
         else:
@@ -148,12 +152,12 @@ class _ConvRangeEvoNorm(torch.autograd.Function):
             native.ConvPass(shape, maps_of(x, ctx.sizes), flat(weight), key, wide),
             ctx.norm,
             maps_of(y, ctx.y_sizes),
-            native.NormParameters(*map(flat, parameters)),
+            _places(*parameters),
             place_of_maps(g),
             None if dx is None else place_of(dx),
             flat(dw),
             flat(db),
-            native.NormParameters(*map(flat, grads)),
+            _places(*grads),
             threads=torch.get_num_threads(),
         )
         return dx, dw, db, *grads, None
@@ -170,7 +174,7 @@ def range_evonorm(y: Tensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int
     y = quantise_maps(y)
     if not torch.is_grad_enabled():
         shape = _norm_shape(y.sizes, groups)
-        made = _normed(y, native.NormParameters(flat(v), flat(gamma), flat(beta)), shape, fresh_in_one)
+        made = _normed(y, _places(v, gamma, beta), shape, fresh_in_one)
         note(made, "evonorm", (y,), shape, v, gamma, beta)
         return made
     origin: Origin | None = y.origin

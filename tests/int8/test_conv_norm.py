@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from edgegossip import int8
+from edgegossip.bench.codecs import torch_threads
 from edgegossip.int8 import norms
 
-SHAPES = st.tuples(st.integers(1, 5), st.sampled_from([1, 3, 8]), st.integers(1, 9), st.integers(1, 9))
+SHAPES = st.tuples(st.integers(1, 9), st.sampled_from([1, 3, 8]), st.integers(1, 9), st.integers(1, 9))
 
 
 def gradients(model, x, g, watched=False):
@@ -28,26 +29,27 @@ def gradients(model, x, g, watched=False):
     return z.detach().values(), [x.grad, *(p.grad for p in model.parameters())], type(z.grad_fn).__name__
 
 
-@settings(max_examples=20, deadline=None)
-@given(
+# A batch's shape, the kernel, whether there is a bias, dw and threads.
+any_pair = given(
     SHAPES,
     st.sampled_from([(3, 1, 1), (1, 2, 0), (3, 2, 1)]),
     st.booleans(),
     st.sampled_from([8, 16]),
     st.integers(1, 3),
 )
+
+
+@settings(max_examples=20, deadline=None)
+@any_pair
 def test_one_step_gives_the_bits_of_two(shape, kernel, bias, dw, threads):
     torch.manual_seed(0)
     model = int8.convert(nn.Sequential(nn.Conv2d(shape[1], 16, *kernel, bias=bias), norms.RangeEvoNorm(16)), dw)
-    x, before = torch.randn(shape), torch.get_num_threads()
+    x = torch.randn(shape)
     g = torch.randn(model[0](x).shape)
-    torch.set_num_threads(threads)
-    try:
+    with torch_threads(threads):
         z, found, step = gradients(model, x, g)
-        torch.set_num_threads(1)
+    with torch_threads(1):
         z2, expected, other = gradients(copy.deepcopy(model), x, g, watched=True)
-    finally:
-        torch.set_num_threads(before)
     assert (step, other) == ("_ConvRangeEvoNormBackward", "_RangeEvoNormBackward")
     assert torch.equal(z, z2)
     for a, b in zip(found, expected, strict=True):

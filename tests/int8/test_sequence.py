@@ -5,8 +5,7 @@ import pickle
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.checkpoint import checkpoint
@@ -16,8 +15,7 @@ from edgegossip.bench.codecs import torch_threads
 from edgegossip.int8 import norms
 from edgegossip.int8.functional import dequantise
 from edgegossip.int8.sequence import Sequential, normed
-
-SHAPES = st.tuples(st.integers(1, 9), st.sampled_from([1, 3, 8]), st.integers(1, 9), st.integers(1, 9))
+from tests.int8.test_conv_norm import any_pair
 
 
 def pair(inputs=3, outputs=16, kernel=(3, 1, 1), bias=False, dw=16):
@@ -39,13 +37,7 @@ def trained(forward, model, x):
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    SHAPES,
-    st.sampled_from([(3, 1, 1), (1, 2, 0), (3, 2, 1)]),
-    st.booleans(),
-    st.sampled_from([8, 16]),
-    st.integers(1, 3),
-)
+@any_pair
 def test_one_step_has_the_bits_of_two_layers(shape, kernel, bias, dw, threads):
     torch.manual_seed(0)
     model, x = pair(shape[1], 16, kernel, bias, dw), torch.randn(shape)
