@@ -180,14 +180,14 @@ void gather(const ConvShape& s, const float* sums, int64_t chunks, float* out, i
     });
 }
 
-std::vector<std::vector<Phases>> packed(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, const Reach& down, const Reach& across) {
+std::vector<std::vector<Phases>> packed(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, const Reach& down, const Reach& across, int threads) {
     std::vector<std::vector<Phases>> all(static_cast<size_t>(s.groups));
     for (int64_t group = 0; group < s.groups; group++)
         for (const Phase& d : down.phases)
             for (const Phase& a : across.phases) {
                 if (d.taps == 0 || a.taps == 0) continue;
                 all[size_t(group)].push_back({&d, &a, {}});
-                pack_backward(kernels, s, weight, scale, group, d, a, all[size_t(group)].back().panels);
+                pack_backward(kernels, s, weight, scale, group, d, a, all[size_t(group)].back().panels, threads);
             }
     return all;
 }
@@ -206,7 +206,7 @@ void conv_backward(const Int8& kernels, const ConvShape& s, const Maps& x, const
     std::vector<std::vector<Phases>> phases(static_cast<size_t>(s.groups));
     if (out.x != nullptr) {
         scales_by_input(kernels, s, weight, input_scale.data());
-        phases = packed(kernels, s, weight, input_scale.data(), down, across);
+        phases = packed(kernels, s, weight, input_scale.data(), down, across, threads);
         if (some_without_taps(down) || some_without_taps(across)) std::fill_n(out.x, s.batch * s.in_size(), 0.0f);
     }
     // How the batch is cut depends on the shape alone, so that sums are the same with any number of threads.

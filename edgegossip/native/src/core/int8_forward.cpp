@@ -27,13 +27,12 @@ Placement placement(const ConvShape& s, int64_t group) {
 
 }  // namespace
 
-PackedConv::PackedConv(const Int8& kernels, const ConvShape& s, const float* weight)
+PackedConv::PackedConv(const Int8& kernels, const ConvShape& s, const float* weight, int threads)
     : kernels_(kernels), shape_(s), together_(samples_together(s.pixels(), s.batch)), weight_scale_(size_t(s.out)), panels_(size_t(s.groups)),
       places_(places_of(s, together_)) {
-    scales_by_output(kernels, s, weight, weight_scale_.data());
     for (int64_t group = 0; group < s.groups; group++) {
         Panels& p = panels_[size_t(group)];
-        pack_forward(kernels, s, weight, weight_scale_.data(), group, p);
+        pack_forward(kernels, s, weight, group, weight_scale_.data(), p, threads);
         if (p.of_bytes()) weight_sums_.insert(weight_sums_.end(), p.sums.begin(), p.sums.begin() + s.group_out());
     }
 }
@@ -84,7 +83,7 @@ namespace {
 template <class Then>
 void convolve(const Int8& kernels, const ConvShape& s, const Maps& x, const float* weight, const float* bias, const ConvOutput& out,
               int threads, const Then& then) {
-    const PackedConv packed(kernels, s, weight);
+    const PackedConv packed(kernels, s, weight, threads);
     const int64_t together = packed.together();
     parallel_for((s.batch + together - 1) / together, threads, [&](int64_t k) {
         const int64_t first = k * together, samples = std::min(together, s.batch - first);

@@ -20,7 +20,7 @@ struct ConvOutput {
 class PackedConv {
 public:
     // The shape's batch bounds together().
-    PackedConv(const Int8& kernels, const ConvShape& shape, const float* weight);
+    PackedConv(const Int8& kernels, const ConvShape& shape, const float* weight, int threads);
 
     // Samples whose pixels are worth one product.
     int64_t together() const { return together_; }

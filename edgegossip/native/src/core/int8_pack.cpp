@@ -4,14 +4,21 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
 #include <type_traits>
+
+#include "../parallel.hpp"
+#include "scratch.hpp"
 
 namespace edgegossip {
 
 namespace {
 
 constexpr float SCALE_FLOOR = 1e-30f;
+constexpr int64_t PACKED_TOGETHER = 1 << 14;  // values of panels from which on threads share the work
+constexpr int64_t COLUMNS = 256;              // weights of an output that one task reads, at least
+
+// Of whole panels.
+int64_t inputs_together(int64_t taps) { return panels_of((COLUMNS + taps - 1) / taps) * INT8_PANEL; }
 
 float scale_of(float most) {
     if (!std::isfinite(most)) return std::numeric_limits<float>::quiet_NaN();
@@ -24,23 +31,18 @@ int16_t weight_code(float w, float inverse) {
     return int16_t(int32_t((w * inverse + magic) - magic));
 }
 
-
-// Room for `channels` channels, all zeros. A row has `taps` taps of `each` values.
-void clear(const Int8& kernels, Panels& p, int64_t rows, int64_t taps, int64_t each, int64_t channels) {
+// Room for `channels` channels. A row has `taps` taps of `each` values.
+void make_room(const Int8& kernels, Panels& p, int64_t rows, int64_t taps, int64_t each, int64_t channels) {
     p.together = kernels.gemm_bytes == nullptr ? 2 : 4;
     p.rows = rows;
     p.steps = (taps * each + p.together - 1) / p.together;
     p.taps = each % p.together == 0 ? taps : 1;
     p.panels = panels_of(channels);
-    const int64_t size = p.panels * p.rows * p.steps * INT8_PANEL * p.together;
     p.sums.assign(size_t(p.of_bytes() ? p.panels * INT8_PANEL : 0), 0);
-    if (p.of_bytes()) {
-        p.bytes.need(size);
-        std::fill_n(p.bytes.data(), size, int8_t(0));
-    } else {
-        p.values.need(size);
-        std::fill_n(p.values.data(), size, int16_t(0));
-    }
+    if (p.of_bytes())
+        p.bytes.need(p.size());
+    else
+        p.values.need(p.size());
 }
 
 // task(the panels' values), int16 or int8.
@@ -69,11 +71,6 @@ std::vector<Phase> phases_of(int64_t size, int64_t kernel, int64_t stride, int64
     return phases;
 }
 
-void scales_by_output(const Int8& kernels, const ConvShape& s, const float* weight, float* scale) {
-    const int64_t each = s.group_in() * s.kernel_h * s.kernel_w;
-    for (int64_t o = 0; o < s.out; o++) scale[o] = scale_of(kernels.magnitude(weight + o * each, each));
-}
-
 void scales_by_input(const Int8& kernels, const ConvShape& s, const float* weight, float* scale) {
     const int64_t taps = s.kernel_h * s.kernel_w, each = s.group_in() * taps;
     std::vector<uint32_t> most(static_cast<size_t>(each));
@@ -91,57 +88,89 @@ void scales_by_input(const Int8& kernels, const ConvShape& s, const float* weigh
 
 namespace {
 
-// The rows of an output, value(kh, kw, i) in the order of a panel, behind one another; their zeros at the end stay.
+// An output's codes [in][kernel_h][kernel_w] in the order of a panel, [kernel_h][kernel_w][in], rows of `row` values.
 template <class T>
-void in_panel_order(const ConvShape& s, const int16_t* codes, int64_t row, T* to) {
+void in_panel_order(const ConvShape& s, const int8_t* codes, int64_t row, T* to) {
     const int64_t inputs = s.group_in(), taps = s.kernel_h * s.kernel_w;
+    if (taps == 1) {
+        std::copy_n(codes, inputs, to);
+        return;
+    }
     for (int64_t kh = 0; kh < s.kernel_h; kh++, to += row)
         for (int64_t kw = 0; kw < s.kernel_w; kw++) {
-            const int16_t* const from = codes + kh * s.kernel_w + kw;
+            const int8_t* const from = codes + kh * s.kernel_w + kw;
             for (int64_t i = 0; i < inputs; i++) to[kw * inputs + i] = T(from[i * taps]);
         }
 }
 
-// Four inputs of a tap are a step of a lane: for panels of bytes whose taps are whole steps.
-void words_in_panel_order(const ConvShape& s, const int16_t* codes, int8_t* lane) {
+// The same of bytes, four inputs at a time, which are their number's divisor: compilers make more of it than of single bytes.
+void words_in_panel_order(const ConvShape& s, const int8_t* codes, uint32_t* to) {
     const int64_t inputs = s.group_in(), taps = s.kernel_h * s.kernel_w;
     for (int64_t t = 0; t < taps; t++) {
-        const int16_t* from = codes + t;
-        for (int64_t i = 0; i < inputs; i += 4, from += 4 * taps, lane += 4 * INT8_PANEL) {
-            const uint32_t word = uint32_t(uint8_t(from[0])) | uint32_t(uint8_t(from[taps])) << 8 | uint32_t(uint8_t(from[2 * taps])) << 16 |
-                                  uint32_t(uint8_t(from[3 * taps])) << 24;
-            std::memcpy(lane, &word, sizeof word);
-        }
+        const auto* from = reinterpret_cast<const uint8_t*>(codes) + t;
+        for (int64_t i = 0; i < inputs; i += 4, from += 4 * taps)
+            *to++ = uint32_t(from[0]) | uint32_t(from[taps]) << 8 | uint32_t(from[2 * taps]) << 16 | uint32_t(from[3 * taps]) << 24;
     }
 }
 
-// What one lane of a panel has for a step, two values of 16 bits or four of 8, goes to and fro as a word.
-template <class T>
-void pack_outputs(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, Panels& out, T* to) {
-    const int64_t each = s.group_in() * s.kernel_h * s.kernel_w, row = out.steps * out.together;
-    std::vector<int16_t> codes(static_cast<size_t>(each));
-    std::vector<T> ordered(size_t(out.rows * row), T(0));
-    for (int64_t o = 0; o < s.group_out(); o++) {
-        if (!std::isfinite(scale[o])) continue;  // zeros; the scale says it
-        kernels.round16(weight + o * each, each, 1.0f / scale[o], codes.data());
-        T* const lane = to + out.channel(o);
-        if (out.of_bytes()) out.sums[size_t(o)] = std::accumulate(codes.begin(), codes.end(), int32_t(0));
-        if (out.of_bytes() && s.group_in() % 4 == 0) {
-            words_in_panel_order(s, codes.data(), out.bytes.data() + out.channel(o));
-            continue;
+typedef uint32_t FourWords __attribute__((vector_size(16)));
+
+// to[k][o] = from[o][k], k < words, o < INT8_PANEL; rows of `from` are `pitch` apart, and words up to a multiple of four may be read.
+void turn(const uint32_t* from, int64_t pitch, int64_t words, uint32_t* to) {
+    const auto four = [&](int64_t o, int64_t k) {
+        FourWords made;
+        std::memcpy(&made, from + o * pitch + k, sizeof made);
+        return made;
+    };
+    for (int64_t k = 0; k < words; k += 4)
+        for (int64_t o = 0; o < INT8_PANEL; o += 4) {
+            const FourWords a = four(o, k), b = four(o + 1, k), c = four(o + 2, k), d = four(o + 3, k);
+            const FourWords ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+            const FourWords more_ab = __builtin_shufflevector(a, b, 2, 6, 3, 7), more_cd = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+            const FourWords turned[4] = {__builtin_shufflevector(ab, cd, 0, 1, 4, 5), __builtin_shufflevector(ab, cd, 2, 3, 6, 7),
+                                         __builtin_shufflevector(more_ab, more_cd, 0, 1, 4, 5), __builtin_shufflevector(more_ab, more_cd, 2, 3, 6, 7)};
+            for (int64_t j = 0; j < std::min<int64_t>(4, words - k); j++) std::memcpy(to + (k + j) * INT8_PANEL + o, &turned[j], sizeof turned[j]);
         }
-        in_panel_order(s, codes.data(), row, ordered.data());
-        for (int64_t k = 0; k < out.rows * out.steps; k++)
-            std::memcpy(lane + k * INT8_PANEL * out.together, ordered.data() + k * out.together, sizeof(uint32_t));
+}
+
+// Outputs of one panel: their scales, and their values at `to`. What a lane has for a step, two values of 16 bits or four of 8, goes
+// to and fro as a word; the words of an output lie behind one another first.
+template <class T>
+void pack_panel(const Int8& kernels, const ConvShape& s, const float* weight, int64_t outputs, float* scale, Panels& p, int32_t* sums, T* to) {
+    static thread_local coding::Scratch<int8_t> codes;
+    static thread_local coding::Scratch<uint32_t> ordered;
+    const int64_t each = s.group_in() * s.kernel_h * s.kernel_w, row = p.steps * p.together, words = p.rows * p.steps;
+    // A line more than they take: at a power of two all outputs' words would share a few places of the cache.
+    const int64_t pitch = words + 16;
+    codes.need(each);
+    ordered.need(INT8_PANEL * pitch);
+    std::fill_n(ordered.data(), INT8_PANEL * pitch, 0u);
+    for (int64_t o = 0; o < outputs; o++, weight += each) {
+        scale[o] = scale_of(kernels.magnitude(weight, each));
+        if (!std::isfinite(scale[o])) continue;  // zeros; the scale says it
+        const int32_t sum = kernels.codes(weight, each, 1.0f / scale[o], codes.data());
+        uint32_t* const of_output = ordered.data() + o * pitch;
+        if (sums != nullptr) sums[o] = sum;
+        if (p.of_bytes() && s.group_in() % 4 == 0 && each != s.group_in())
+            words_in_panel_order(s, codes.data(), of_output);
+        else
+            in_panel_order(s, codes.data(), row, reinterpret_cast<T*>(of_output));
     }
+    turn(ordered.data(), pitch, words, reinterpret_cast<uint32_t*>(to));
 }
 
 }  // namespace
 
-void pack_forward(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, int64_t group, Panels& out) {
+void pack_forward(const Int8& kernels, const ConvShape& s, const float* weight, int64_t group, float* scale, Panels& out, int threads) {
     const int64_t first = group * s.group_out(), each = s.group_in() * s.kernel_h * s.kernel_w;
-    clear(kernels, out, s.kernel_h, s.kernel_w, s.group_in(), s.group_out());
-    with_values(out, [&](auto* to) { pack_outputs(kernels, s, weight + first * each, scale + first, out, to); });
+    make_room(kernels, out, s.kernel_h, s.kernel_w, s.group_in(), s.group_out());
+    with_values(out, [&](auto* to) {
+        parallel_for(out.panels, out.size() >= PACKED_TOGETHER ? threads : 1, [&](int64_t k) {
+            const int64_t begin = k * INT8_PANEL, at = first + begin;
+            pack_panel(kernels, s, weight + at * each, std::min(INT8_PANEL, s.group_out() - begin), scale + at, out,
+                       out.of_bytes() ? out.sums.data() + begin : nullptr, to + out.channel(begin));
+        });
+    });
 }
 
 namespace {
@@ -150,38 +179,52 @@ bool all_finite(const float* values, int64_t n) {
     return std::all_of(values, values + n, [](float v) { return std::isfinite(v); });
 }
 
-// Four outputs at a time, which a word of a panel of bytes takes; their number is a multiple of four.
+void every(const uint32_t* from, int64_t step, int64_t count, uint32_t* to) {
+    if (step == 1)
+        std::copy_n(from, count, to);
+    else
+        for (int64_t k = 0; k < count; k++) to[k] = from[k * step];
+}
+
+// Inputs `first` .. `last` - 1, of whole panels, and four outputs at a time, which a word of a panel of bytes takes; the outputs'
+// number is a multiple of four.
 void pack_words(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, const Phase& down, const Phase& across,
-                Panels& out) {
-    const int64_t inputs = s.group_in(), outputs = s.group_out(), taps = s.kernel_h * s.kernel_w, each = inputs * taps;
-    std::vector<float> inverse(static_cast<size_t>(each));
-    std::vector<uint32_t> words(static_cast<size_t>(each));
-    std::vector<int32_t> sums(size_t(each), 0);
-    for (int64_t j = 0; j < each; j++) inverse[size_t(j)] = 1.0f / scale[j / taps];
+                int64_t first, int64_t last, Panels& out) {
+    const int64_t outputs = s.group_out(), taps = s.kernel_h * s.kernel_w, each = s.group_in() * taps, size = (last - first) * taps;
+    std::vector<float> inverse(static_cast<size_t>(size));
+    std::vector<uint32_t> words(static_cast<size_t>(size));
+    std::vector<int32_t> sums(size_t(size), 0);
+    for (int64_t j = 0; j < size; j++) inverse[size_t(j)] = 1.0f / scale[first + j / taps];
     for (int64_t o = 0; o < outputs; o += 4) {
-        kernels.words(weight + o * each, each, inverse.data(), each, words.data(), sums.data());
+        kernels.words(weight + o * each + first * taps, each, inverse.data(), size, words.data(), sums.data());
         for (int64_t a = 0; a < down.taps; a++)
             for (int64_t b = 0; b < across.taps; b++) {
                 const uint32_t* from = words.data() + (down.tap - a * s.stride_h) * s.kernel_w + across.tap - b * s.stride_w;
                 int8_t* const to = out.bytes.data() + out.place(a, b * outputs + o);
-                for (int64_t i = 0; i < inputs; i++, from += taps) std::memcpy(to + out.channel(i), from, sizeof *from);
+                for (int64_t i = first; i < last; i += INT8_PANEL, from += INT8_PANEL * taps)
+                    every(from, taps, std::min(INT8_PANEL, last - i), reinterpret_cast<uint32_t*>(to + out.channel(i)));
             }
     }
     for (int64_t a = 0; a < down.taps; a++)
         for (int64_t b = 0; b < across.taps; b++) {
             const int64_t tap = (down.tap - a * s.stride_h) * s.kernel_w + across.tap - b * s.stride_w;
-            for (int64_t i = 0; i < inputs; i++) out.sums[size_t(i)] += sums[size_t(i * taps + tap)];
+            for (int64_t i = first; i < last; i++) out.sums[size_t(i)] += sums[size_t((i - first) * taps + tap)];
         }
 }
 
 }  // namespace
 
 void pack_backward(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, int64_t group, const Phase& down, const Phase& across,
-                   Panels& out) {
+                   Panels& out, int threads) {
     const int64_t inputs = s.group_in(), outputs = s.group_out(), taps = s.kernel_h * s.kernel_w;
-    clear(kernels, out, down.taps, across.taps, outputs, inputs);
+    make_room(kernels, out, down.taps, across.taps, outputs, inputs);
+    with_values(out, [&](auto* to) { std::fill_n(to, out.size(), std::decay_t<decltype(*to)>(0)); });
     if (out.of_bytes() && outputs % 4 == 0 && all_finite(scale + group * inputs, inputs)) {
-        pack_words(kernels, s, weight + group * outputs * inputs * taps, scale + group * inputs, down, across, out);
+        const int64_t some = inputs_together(taps), tasks = (inputs + some - 1) / some;
+        parallel_for(tasks, out.size() >= PACKED_TOGETHER ? threads : 1, [&](int64_t k) {
+            pack_words(kernels, s, weight + group * outputs * inputs * taps, scale + group * inputs, down, across, k * some,
+                       std::min((k + 1) * some, inputs), out);
+        });
         return;
     }
     std::vector<float> inverse;

@@ -29,6 +29,7 @@ struct Panels {
     std::vector<int32_t> sums;
 
     bool of_bytes() const { return together == 4; }
+    int64_t size() const { return panels * rows * steps * INT8_PANEL * together; }
     // Where the first value of a channel lies, and where that of a row and an index in the run does from there.
     int64_t channel(int64_t c) const { return (c / INT8_PANEL * rows * steps * INT8_PANEL + c % INT8_PANEL) * together; }
     int64_t place(int64_t row, int64_t index) const {
@@ -38,15 +39,13 @@ struct Panels {
 
 inline int64_t panels_of(int64_t channels) { return (channels + INT8_PANEL - 1) / INT8_PANEL; }
 
-// Scales by output channel, float[out]: largest magnitude / 127. NaN for a channel that is not finite.
-void scales_by_output(const Int8& kernels, const ConvShape& shape, const float* weight, float* scale);
-
-// Scales by input channel, float[in].
+// Scales by input channel, float[in]: largest magnitude / 127. NaN for a channel that is not finite.
 void scales_by_input(const Int8& kernels, const ConvShape& shape, const float* weight, float* scale);
 
-void pack_forward(const Int8& kernels, const ConvShape& shape, const float* weight, const float* scale, int64_t group, Panels& out);
+// And those of the group's outputs, in scale[out].
+void pack_forward(const Int8& kernels, const ConvShape& shape, const float* weight, int64_t group, float* scale, Panels& out, int threads);
 
 void pack_backward(const Int8& kernels, const ConvShape& shape, const float* weight, const float* scale, int64_t group, const Phase& down,
-                   const Phase& across, Panels& out);
+                   const Phase& across, Panels& out, int threads);
 
 }  // namespace edgegossip

@@ -89,7 +89,7 @@ Program::Value Program::quantise(Value x) {
 Program::Value Program::conv(Value x, ConvShape s, const float* weight, const float* bias, bool as_floats) {
     check(x, false, s.in_size());
     s.batch = MOST_TOGETHER;
-    const auto packed = std::make_shared<const PackedConv>(kernels_, s, weight);
+    const auto packed = std::make_shared<const PackedConv>(kernels_, s, weight, 1);
     if (s.weights() > NEAR_WEIGHTS) together_ = std::max(together_, packed->together());
     return make(s.out_size(), as_floats, {x}, [x, packed, shift = copied(bias, s.out), as_floats, to = Value(values_.size())](const Chunk& c) {
         const ConvOutput out = as_floats ? ConvOutput{nullptr, nullptr, nullptr, c.into(to)} : ConvOutput{c.q(to), c.scale(to), c.zero(to), nullptr};

@@ -86,6 +86,9 @@ struct Int8 {
     // q = g inverse rounded to nearest even; |g inverse| < 2^15.
     void (*round16)(const float* g, int64_t n, float inverse, int16_t* q);
 
+    // q = w inverse rounded to nearest even, |w inverse| < 128; their sum.
+    int32_t (*codes)(const float* w, int64_t n, float inverse, int8_t* q);
+
     // most[i] = the larger of most[i] and the bits of |w[i]|, which are ordered as the numbers are.
     void (*magnitudes)(const float* w, int64_t n, uint32_t* most);
 
