@@ -348,17 +348,19 @@ def add(input: Any, other: Any, *, alpha: float = 1) -> Any:
 class _ReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: QuantisedTensor) -> QuantisedTensor:
-        zero = x.zero.to(torch.int8).view(-1, *[1] * (x.q.dim() - 1))
-        made = x.with_q(torch.maximum(x.q, zero))
+        made = x.with_q(memory.empty(x.sizes, torch.int8))
+        native.relu(place_of(x.q), place_of(x.zero), place_of(made.q), threads=torch.get_num_threads())
         ctx.save_for_backward(made.q, made.zero)
+        ctx.sizes = x.sizes
         return made
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> Tensor:
         q, zero = ctx.saved_tensors
-        passed = q > zero.to(torch.int8).view(-1, *[1] * (q.dim() - 1))
-        return nchw(nhwc(g) * passed)
+        dx = memory.empty_nchw(ctx.sizes)
+        native.relu_backward(flat(q), flat(zero), place_of_maps(g), place_of(dx), threads=torch.get_num_threads())
+        return dx
 
 
 def relu(input: Any, inplace: bool = False) -> Any:

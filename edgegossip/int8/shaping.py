@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from edgegossip.int8 import memory
-from edgegossip.int8.functional import flat, nchw
+from edgegossip.int8.functional import flat, nchw, place_of
 from edgegossip.int8.recording import note
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.native import int8 as native
@@ -58,20 +60,64 @@ def rows(x: QuantisedTensor) -> QuantisedTensor:
     return _Rows.apply(x)
 
 
-def _sliced(x: QuantisedTensor, index: tuple[slice, ...]) -> QuantisedTensor:
-    return QuantisedTensor(x.q[index].contiguous(), x.scale[index[0]].clone(), x.zero[index[0]].clone())
+class _Taken(NamedTuple):
+    """Slices of [batch, height, width, channels]."""
+
+    samples: slice
+    shape: native.SliceShape  # of a sample
+
+    @classmethod
+    def of(cls, sizes: tuple[int, ...], index: Sequence[slice]) -> _Taken:
+        ranges = [range(d)[s] for d, s in zip(sizes[1:], index[1:], strict=True)]
+        parts = itertools.chain(*((r.start, r.step, len(r)) for r in ranges))
+        return cls(index[0], native.SliceShape(*sizes[1:], *parts))
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.shape.rows, self.shape.columns, self.shape.taken
+
+
+def _sliced(x: QuantisedTensor, by: _Taken) -> QuantisedTensor:
+    q = x.q[by.samples].contiguous()
+    taken = memory.empty((len(q), *by.sizes), torch.int8)
+    if taken.numel():
+        native.slice_maps(by.shape, len(q), place_of(q), place_of(taken), threads=torch.get_num_threads())
+    return QuantisedTensor(taken, x.scale[by.samples].clone(), x.zero[by.samples].clone())
+
+
+def _pitched(g: Tensor) -> tuple[int, Any]:
+    """g [batch, height, width, channels] as a kernel takes it whose pixels may lie apart: how far, in floats, and where."""
+    batch, height, width, channels = g.shape
+    pitch = g.stride(2) if g.shape[2] > 1 else channels
+    apart = (height * width * pitch, width * pitch, pitch, 1)
+    if (
+        g.dtype != torch.float32
+        or pitch < channels
+        or any(d > 1 and a != b for d, a, b in zip(g.shape, g.stride(), apart, strict=True))
+    ):
+        return channels, flat(g)
+    return pitch, (g.data_ptr(), (batch * height * width - 1) * pitch + channels, "f", g)
 
 
 class _Slice(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: QuantisedTensor, index: tuple[slice, ...]) -> QuantisedTensor:
-        ctx.shape, ctx.index = tuple(x.q.shape), index
-        return _sliced(x, index)
+    def forward(ctx: Any, x: QuantisedTensor, by: _Taken) -> QuantisedTensor:
+        ctx.sizes, ctx.by = x.sizes, by
+        return _sliced(x, by)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        dx = memory.empty_nchw(ctx.shape).zero_()
-        dx.permute(0, 2, 3, 1)[ctx.index] = grads[0].permute(0, 2, 3, 1)
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        dx, by = memory.empty_nchw(ctx.sizes), ctx.by
+        whole = len(g) == len(dx)
+        if not whole or not g.numel():
+            dx.zero_()
+        if g.numel():
+            part = dx if whole else memory.empty_nchw((len(g), *ctx.sizes[1:]))
+            pitch, place = _pitched(g.permute(0, 2, 3, 1))
+            native.slice_backward(by.shape, len(g), pitch, place, place_of(part), threads=torch.get_num_threads())
+            if not whole:
+                dx[by.samples] = part
         return dx, None
 
 
@@ -80,15 +126,15 @@ def getitem(x: Any, index: Any) -> Any:
     parts = index if isinstance(index, tuple) else (index,)
     if not isinstance(x, QuantisedTensor) or x.dim() != 4 or not all(isinstance(p, slice) for p in parts):
         return NotImplemented
-    if len(parts) > 4:
+    if len(parts) > 4 or any(p.step is not None and p.step < 1 for p in parts):
         return NotImplemented
     n, c, h, w = list(parts) + [slice(None)] * (4 - len(parts))
+    taken = _Taken.of(x.sizes, (n, h, w, c))
     if torch.is_grad_enabled():
-        return _Slice.apply(x, (n, h, w, c))
-    made = _sliced(x, (n, h, w, c))
+        return _Slice.apply(x, taken)
+    made = _sliced(x, taken)
     if n in (slice(None), slice(0, None)):  # else a sample is not what it was, or not for every batch
-        ranges = [(r.start, r.step, len(r)) for r in (range(d)[s] for d, s in zip(x.sizes[1:], (h, w, c), strict=True))]
-        note(made, "slice", (x,), [*x.sizes[1:], *itertools.chain(*ranges)])
+        note(made, "slice", (x,), list(taken.shape))
     return made
 
 

@@ -313,6 +313,16 @@ def int8_max_pool_backward(
 def int8_pad(
     shape: Sequence[int], x_q: ReadBuffer, zero: ReadBuffer, q: WriteBuffer, threads: int | None = None
 ) -> None: ...
+def int8_slice(
+    shape: Sequence[int], batch: int, x_q: ReadBuffer, q: WriteBuffer, threads: int | None = None
+) -> None: ...
+def int8_slice_backward(
+    shape: Sequence[int], batch: int, pitch: int, g: ReadBuffer, dx: WriteBuffer, threads: int | None = None
+) -> None: ...
+def int8_relu(x_q: ReadBuffer, zero: ReadBuffer, q: WriteBuffer, threads: int | None = None) -> None: ...
+def int8_relu_backward(
+    x_q: ReadBuffer, zero: ReadBuffer, g: ReadBuffer, dx: WriteBuffer, threads: int | None = None
+) -> None: ...
 def int8_average_pool(
     shape: Sequence[int],
     x_q: ReadBuffer,

@@ -90,6 +90,23 @@ class PadShape(NamedTuple):
     last: int
 
 
+class SliceShape(NamedTuple):
+    """Every `step`th row, column and channel of maps, `count` of them, from the `first` on."""
+
+    height: int
+    width: int
+    channels: int
+    row: int
+    row_step: int
+    rows: int
+    column: int
+    column_step: int
+    columns: int
+    channel: int
+    channel_step: int
+    taken: int
+
+
 class NormShape(NamedTuple):
     """Range EvoNorm: `groups` of channels and `chunks` of pixels, divisors of both."""
 
@@ -262,6 +279,32 @@ def pad(
 ) -> None:
     """Maps with their sample's zero point around them."""
     _native.int8_pad(shape, q, zero, out, threads)
+
+
+def slice_maps(
+    shape: SliceShape, batch: int, q: NDArray[np.int8], out: NDArray[np.int8], threads: int | None = None
+) -> None:
+    """The rows, columns and channels of maps that the shape names."""
+    _native.int8_slice(shape, batch, q, out, threads)
+
+
+def slice_backward(
+    shape: SliceShape, batch: int, pitch: int, g: Floats, dx: Floats, threads: int | None = None
+) -> None:
+    """The gradient of what was taken goes to its place, with zeros around it. Pixels of g are `pitch` floats apart."""
+    _native.int8_slice_backward(shape, batch, pitch, g, dx, threads)
+
+
+def relu(q: NDArray[np.int8], zero: NDArray[np.int32], out: NDArray[np.int8], threads: int | None = None) -> None:
+    """The larger of q and its sample's zero point."""
+    _native.int8_relu(q, zero, out, threads)
+
+
+def relu_backward(
+    q: NDArray[np.int8], zero: NDArray[np.int32], g: Floats, dx: Floats, threads: int | None = None
+) -> None:
+    """The gradient where q, which may be the output of `relu`, is above its sample's zero point, else 0."""
+    _native.int8_relu_backward(q, zero, g, dx, threads)
 
 
 def average_pool(shape: PoolShape, x: Maps, count_padding: bool, out: Floats, threads: int | None = None) -> None:

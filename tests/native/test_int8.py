@@ -276,3 +276,31 @@ def test_shapes_that_cannot_be_are_refused(isa):
     bad = int8.Maps(x.q, x.scale, np.array([128], np.int32))
     with pytest.raises(ValueError, match="zero points"):
         int8.conv(int8.ConvShape(1, 2, 2, 1, 1, 1, 1, 1, 1, 0, 0, 1), bad, np.ones(1, F), None, out, isa)
+
+
+def test_slices_outside_the_map_are_refused():
+    inside = int8.SliceShape(4, 4, 2, 1, 2, 2, 0, 3, 2, 0, 1, 2)
+    q, out = np.arange(64, dtype=np.int8), np.empty(16, np.int8)
+    int8.slice_maps(inside, 2, q, out)
+    assert np.array_equal(out.reshape(2, 2, 2, 2), q.reshape(2, 4, 4, 2)[:, 1::2, ::3])
+    g, dx = np.arange(3 * 7 + 2, dtype=F), np.empty(32, F)
+    int8.slice_backward(inside, 1, 7, g, dx)
+    assert np.array_equal(np.flatnonzero(dx), [9, 14, 15, 24, 25, 30, 31])
+    for change, message in [
+        ({"row": 2}, "outside"),
+        ({"columns": 3}, "outside"),
+        ({"channel": -1}, "out of range"),
+        ({"row_step": 0}, "out of range"),
+        ({"taken": 2**31}, "out of range"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            int8.slice_maps(inside._replace(**change), 2, q, out)
+        with pytest.raises(ValueError, match=message):
+            int8.slice_backward(inside._replace(**change), 1, 7, g, dx)
+    for batch, pitch, message in [(0, 7, "batch"), (1, 1, "pitch"), (1, 2**60, "pitch"), (2, 7, "elements")]:
+        with pytest.raises(ValueError, match=message):
+            int8.slice_backward(inside, batch, pitch, g, dx)
+    with pytest.raises(ValueError, match="divide"):
+        int8.relu(q, np.zeros(3, np.int32), q)
+    with pytest.raises(ValueError, match="elements"):
+        int8.relu_backward(q, np.zeros(2, np.int32), g, np.empty(64, F))

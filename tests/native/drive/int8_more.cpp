@@ -1,5 +1,6 @@
 #include "core/int8_embedding.hpp"
 #include "core/int8_pool.hpp"
+#include "core/int8_shaping.hpp"
 #include "int8.hpp"
 
 namespace {
@@ -86,8 +87,33 @@ void run_conv_norm(const Isa& isa) {
     }
 }
 
+// Slices and ReLU, forward and backward: a small batch, and one that threads share.
+void run_shaping(const Isa& isa) {
+    constexpr SliceShape SLICES[] = {{4, 4, 2, {1, 2, 2}, {0, 3, 2}, {0, 1, 2}}, {16, 16, 32, {0, 2, 8}, {1, 2, 8}, {3, 4, 7}}};
+    constexpr int64_t BATCH = 5;
+    drive::Random random;
+    drive::Hash hash;
+    for (const SliceShape& s : SLICES) {
+        const Batch x = quantised(*isa.int8, random, BATCH, s.in_size(), 1.0f);
+        const int64_t pixels = BATCH * s.rows.count * s.columns.count, pitch = s.taken.count + 3;
+        const std::vector<float> g = floats(random, (pixels - 1) * pitch + s.taken.count, 1.0f), of_x = floats(random, BATCH * s.in_size(), 1.0f);
+        std::vector<int8_t> taken(size_t(BATCH * s.out_size())), positive(of_x.size());
+        std::vector<float> dx(of_x.size());
+        slice_maps(s, BATCH, x.q.data(), taken.data(), 3);
+        slice_backward(s, BATCH, g.data(), pitch, dx.data(), 3);
+        hash.add(taken.data(), taken.size());
+        add(hash, dx);
+        relu_maps(x.q.data(), x.zero.data(), BATCH, s.in_size(), positive.data(), 3);
+        relu_backward(positive.data(), x.zero.data(), BATCH, s.in_size(), of_x.data(), dx.data(), 3);
+        hash.add(positive.data(), positive.size());
+        add(hash, dx);
+    }
+    drive::report(isa, "int8_shaping", hash);
+}
+
 void run(const Isa& isa) {
     run_pool(isa);
+    run_shaping(isa);
     run_embedding(isa);
     run_conv_norm(isa);
 }

@@ -219,18 +219,6 @@ void max_pool_back(const Numbers& numbers, nb::handle tap_object, nb::handle g_o
     max_pool_backward(s, first, last, g.data(), out.data(), threads);
 }
 
-void pad(const Numbers& numbers, nb::handle x_q, nb::handle zero_object, nb::handle q_object, std::optional<int> threads_argument) {
-    const int threads = choose_threads(threads_argument);
-    const PadShape s = pad_shape(numbers);
-    const Buffer<int8_t> x(x_q, "x", false), q(q_object, "q", true);
-    const Buffer<int32_t> zero(zero_object, "zero", false);
-    x.expect_size(s.batch * s.in_size());
-    zero.expect_size(s.batch);
-    q.expect_size(s.batch * s.out_size());
-    WithoutGil unlocked;
-    pad_maps(s, x.data(), zero.data(), q.data(), threads);
-}
-
 void average(const Numbers& numbers, nb::handle x_q, nb::handle x_scale, nb::handle x_zero, bool count_padding, nb::handle out_object,
              std::optional<int> threads_argument) {
     const int threads = choose_threads(threads_argument);
@@ -318,7 +306,6 @@ void bind_int8(nb::module_& m) {
     m.def("int8_max_pool_backward", &max_pool_back, "shape"_a, "tap"_a.none(), "g"_a.none(), "out"_a.none(), threads);
     m.def("int8_average_pool", &average, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "count_padding"_a,
           "out"_a.none(), threads);
-    m.def("int8_pad", &pad, "shape"_a, "x_q"_a.none(), "zero"_a.none(), "q"_a.none(), threads);
     m.def("int8_embedding", &embed, "shape"_a, "ids"_a.none(), "table"_a.none(), "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
     m.def("int8_embedding_backward", &embed_back, "shape"_a, "ids"_a.none(), "g"_a.none(), "key"_a, "wide"_a, "padding"_a, "dw"_a.none(), isa,
           threads);

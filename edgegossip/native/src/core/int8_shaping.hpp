@@ -18,13 +18,22 @@ struct SliceShape {
     int64_t out_size() const { return rows.count * columns.count * taken.count; }
 };
 
-// out[y][x][c] = q[row y][column x][channel c], of one sample.
-void slice_map(const SliceShape& shape, const int8_t* q, int8_t* out);
-
 // [pixels][channels] -> [channels][pixels], of one sample: the order of torch's flatten.
 void flatten_map(const int8_t* q, int64_t pixels, int64_t channels, int8_t* out);
 
-// out = max(q, zero).
+// out[y][x][c] = q[row y][column x][channel c], of one sample.
+void slice_map(const SliceShape& shape, const int8_t* q, int8_t* out);
+
+// The same, and its gradient, of a batch: dx[row y][column x][channel c] = g[y][x][c], zeros elsewhere. Pixels of g are `pitch` floats
+// apart, so that it may be a part of more channels.
+void slice_maps(const SliceShape& shape, int64_t batch, const int8_t* q, int8_t* out, int threads);
+void slice_backward(const SliceShape& shape, int64_t batch, const float* g, int64_t pitch, float* dx, int threads);
+
+// out = max(q, zero), of one sample.
 void relu_map(const int8_t* q, int64_t size, int32_t zero, int8_t* out);
+
+// The same, and its gradient, of a batch: dx = g where q, which may be the output, is above zero, else 0.
+void relu_maps(const int8_t* q, const int32_t* zero, int64_t batch, int64_t size, int8_t* out, int threads);
+void relu_backward(const int8_t* q, const int32_t* zero, int64_t batch, int64_t size, const float* g, float* dx, int threads);
 
 }  // namespace edgegossip
