@@ -146,18 +146,22 @@ def keep_in_step(training: bool) -> None:
         draw_key()
 
 
+def _quantised(x: Tensor) -> QuantisedTensor:
+    if x.device.type != "cpu" or not x.is_floating_point() or x.dim() not in (2, 3, 4):
+        raise LocalError(
+            "int8 layers take floating-point tensors of 2 to 4 dimensions on a CPU, "
+            f"not {x.dtype}{list(x.shape)} on {x.device}"
+        )
+    values = nhwc(x.to(torch.float32))
+    made = fresh(tuple(values.shape))
+    native.quantise(flat(values), len(values), made.places, threads=torch.get_num_threads())
+    return made
+
+
 class _Quantise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor) -> QuantisedTensor:
-        if x.device.type != "cpu" or not x.is_floating_point() or x.dim() not in (2, 3, 4):
-            raise LocalError(
-                "int8 layers take floating-point tensors of 2 to 4 dimensions on a CPU, "
-                f"not {x.dtype}{list(x.shape)} on {x.device}"
-            )
-        values = nhwc(x.to(torch.float32))
-        made = fresh(tuple(values.shape))
-        native.quantise(flat(values), len(values), made.places, threads=torch.get_num_threads())
-        return made
+        return _quantised(x)
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> Tensor:
@@ -346,12 +350,19 @@ def add(input: Any, other: Any, *, alpha: float = 1) -> Any:
 
 
 class _ReLU(torch.autograd.Function):
+    """Of int8 or float32, which is quantised first: one step, as small layers take no longer than two."""
+
     @staticmethod
-    def forward(ctx: Any, x: QuantisedTensor) -> QuantisedTensor:
-        made = x.with_q(memory.empty(x.sizes, torch.int8))
-        native.relu(place_of(x.q), place_of(x.zero), place_of(made.q), threads=torch.get_num_threads())
+    def forward(ctx: Any, x: Tensor) -> QuantisedTensor:
+        if isinstance(x, QuantisedTensor):
+            made = x.with_q(memory.empty(x.sizes, torch.int8))
+            q = x.q
+        else:
+            made = _quantised(x)
+            q = made.q
+        native.relu(place_of(q), place_of(made.zero), place_of(made.q), threads=torch.get_num_threads())
         ctx.save_for_backward(made.q, made.zero)
-        ctx.sizes = x.sizes
+        ctx.sizes = made.sizes
         return made
 
     @staticmethod
@@ -365,6 +376,9 @@ class _ReLU(torch.autograd.Function):
 
 def relu(input: Any, inplace: bool = False) -> Any:
     """max(x, 0). Values that the quantiser made 0 count as not positive. `inplace` is taken and changes nothing."""
+    if torch.is_grad_enabled():
+        both: QuantisedTensor = _ReLU.apply(input)
+        return both
     x = quantise(input)
     made = _ReLU.apply(x)
     note(made, "relu", (x,))

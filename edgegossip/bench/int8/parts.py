@@ -21,6 +21,11 @@ _FUNCTIONS = (
     "conv_evonorm",
     "conv_evonorm_backward",
     "add",
+    "relu",
+    "relu_backward",
+    "slice_maps",
+    "slice_backward",
+    "pad",
     "max_pool",
     "max_pool_backward",
     "average_pool",
@@ -32,6 +37,7 @@ def breakdown(training: Training, repeat: int) -> tuple[dict[str, float], float]
     """Milliseconds of a step by kernel ("other": python, torch, loss and optimiser), and products a second, in 1e9, of
     the convolutions and linear layers (a norm that is computed with the convolution before it counts with it)."""
     taken = dict.fromkeys((*_FUNCTIONS, "other"), 0.0)
+    training.step()  # after whatever ran before
     with _timed(taken) as products:
         start = perf_counter()
         for _ in range(repeat):

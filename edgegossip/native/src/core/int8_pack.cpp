@@ -15,6 +15,7 @@ namespace {
 
 constexpr float SCALE_FLOOR = 1e-30f;
 constexpr int64_t PACKED_TOGETHER = 1 << 14;  // values of panels from which on threads share the work
+constexpr int64_t FLOATS_OF_A_LINE = 16;      // of a cache
 constexpr int64_t COLUMNS = 256;              // weights of an output that one task reads, at least
 
 // Of whole panels.
@@ -148,6 +149,7 @@ void pack_panel(const Int8& kernels, const ConvShape& s, const float* weight, in
     for (int64_t o = 0; o < outputs; o++, weight += each) {
         scale[o] = scale_of(kernels.magnitude(weight, each));
         if (!std::isfinite(scale[o])) continue;  // zeros; the scale says it
+        for (int64_t j = 0; o + 1 < outputs && j < each; j += FLOATS_OF_A_LINE) __builtin_prefetch(weight + each + j);  // the next output's
         const int32_t sum = kernels.codes(weight, each, 1.0f / scale[o], codes.data());
         uint32_t* const of_output = ordered.data() + o * pitch;
         if (sums != nullptr) sums[o] = sum;
