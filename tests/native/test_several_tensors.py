@@ -1,4 +1,5 @@
-"""Sections of the ans stage of several tensors, which are decoded side by side: as one by one, whatever lies between them."""
+"""Sections of the ans and huffman stages of several tensors, whose blocks are decoded side by side: as one by one, whatever lies
+between them."""
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from tests.conformance.reference_ans import ANS_FROM
 from tests.native.sections import geometric, log2, uniform
 
 ISAS = native.available_isas()
-STAGE_ANS = 5
+STAGES = {"ans": 5, "huffman": 1}
 
 
 def values(sizes, seed=0):
@@ -26,7 +27,7 @@ def offsets_of(sizes):
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-def encoded(q, x, offsets, choice="ans"):
+def encoded(q, x, offsets, choice):
     out = np.empty(coding.bound_of(offsets, q, choice), np.uint8)
     keys = list(range(1, len(offsets)))
     size = coding.encode_all(q, x, offsets, keys, choice, coding.new_state(), out)
@@ -63,12 +64,13 @@ def section_starts(q, body, offsets):
     q=st.sampled_from(
         [uniform(3), uniform(4, 512), uniform(4, 65536), uniform(4, 16384), log2(4, 8), geometric(4, 2048)]
     ),
+    choice=st.sampled_from(list(STAGES)),
     threads=st.integers(1, 4),
     seed=st.integers(0, 9),
 )
-def test_several_tensors_come_back_as_from_the_raw_stage(sizes, q, threads, seed):
+def test_several_tensors_come_back_as_from_the_raw_stage(sizes, q, choice, threads, seed):
     x, offsets = values(sizes, seed), offsets_of(sizes)
-    body = encoded(q, x, offsets)
+    body = encoded(q, x, offsets, choice)
     wanted = np.empty(x.size, np.float32)
     raw = encoded(q, x, offsets, "raw")
     assert decoded(q, raw, offsets, wanted) == (len(sizes), len(raw))
@@ -82,10 +84,11 @@ def test_several_tensors_come_back_as_from_the_raw_stage(sizes, q, threads, seed
         np.testing.assert_array_equal(out, np.float32(1) + np.float32(2) * wanted)
 
 
-def test_from_a_tensor_in_the_middle():
+@pytest.mark.parametrize("choice", STAGES)
+def test_from_a_tensor_in_the_middle(choice):
     sizes = [9000, 70_000, 100, 20_000]
     q, x, offsets = uniform(4, 512), values(sizes), offsets_of(sizes)
-    body = encoded(q, x, offsets)
+    body = encoded(q, x, offsets, choice)
     starts = section_starts(q, body, offsets)
     whole, part = np.empty(x.size, np.float32), np.zeros(x.size, np.float32)
     decoded(q, body, offsets, whole)
@@ -98,11 +101,13 @@ SIZES = [10_000, 400, 140_000, 9000, 30_000]
 Q: Quantiser = uniform(4, 512)
 
 
-@pytest.fixture(scope="module")
-def body():
-    made = encoded(Q, values(SIZES), offsets_of(SIZES))
+@pytest.fixture(scope="module", params=STAGES)
+def body(request):
+    x = values([sum(SIZES)])  # so that all tensors have the same table
+    made = encoded(Q, x, offsets_of(SIZES), request.param)
     starts = section_starts(Q, made, offsets_of(SIZES))
-    assert [made[at] == STAGE_ANS for at in starts] == [True, False, True, True, True]
+    large = [made[at] for at, n in zip(starts, SIZES, strict=True) if n >= ANS_FROM]
+    assert large == [STAGES[request.param]] * 4
     return made, starts
 
 
