@@ -5,7 +5,8 @@ function, the values go through float32."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from edgegossip.int8.functional import add, relu
@@ -27,3 +28,21 @@ NATIVE: dict[str, Callable[..., Any]] = {
     "dropout1d": dropout,
     "dropout2d": dropout,
 }
+
+
+def _keywords(function: Callable[..., Any]) -> frozenset[str] | None:
+    """Those that it knows; None where it takes any."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+
+
+_KEYWORDS = {function: _keywords(function) for function in NATIVE.values()}
+
+
+def native_form(name: str, keywords: Iterable[str]) -> Callable[..., Any] | None:
+    """The int8 form of a function called with these keywords, if it knows them all: torch may have others."""
+    function = NATIVE.get(name)
+    known = None if function is None else _KEYWORDS[function]
+    return function if known is None or known.issuperset(keywords) else None

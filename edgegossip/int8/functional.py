@@ -147,6 +147,8 @@ def keep_in_step(training: bool) -> None:
 
 
 def _quantised(x: Tensor) -> QuantisedTensor:
+    if not x.numel():
+        raise LocalError(f"int8 layers take tensors with values in them, not {list(x.shape)}")
     if x.device.type != "cpu" or not x.is_floating_point() or x.dim() not in (2, 3, 4):
         raise LocalError(
             "int8 layers take floating-point tensors of 2 to 4 dimensions on a CPU, "

@@ -164,9 +164,10 @@ class _ConvRangeEvoNorm(torch.autograd.Function):
 
 
 def _is_watched(y: Tensor) -> bool:
-    """Whether somebody wants the gradient of y itself; then the two steps stay apart."""
+    """Whether somebody wants the gradient of y itself; then the two steps stay apart. The result of a frozen convolution that was
+    asked to have one is a leaf."""
     with torch._C.DisableTorchFunctionSubclass():
-        return bool(y._backward_hooks) or y.retains_grad
+        return bool(y._backward_hooks) or y.retains_grad or (y.is_leaf and y.requires_grad)
 
 
 def range_evonorm(y: Tensor, v: Tensor, gamma: Tensor, beta: Tensor, groups: int) -> Tensor:

@@ -69,19 +69,21 @@ class _Taken(NamedTuple):
     @classmethod
     def of(cls, sizes: tuple[int, ...], index: Sequence[slice]) -> _Taken:
         ranges = [range(d)[s] for d, s in zip(sizes[1:], index[1:], strict=True)]
-        parts = itertools.chain(*((r.start, r.step, len(r)) for r in ranges))
+        parts = itertools.chain(*((r.start, r.step if len(r) > 1 else 1, len(r)) for r in ranges))
         return cls(index[0], native.SliceShape(*sizes[1:], *parts))
 
     @property
     def sizes(self) -> tuple[int, int, int]:
         return self.shape.rows, self.shape.columns, self.shape.taken
 
+    def is_empty(self, batch: int) -> bool:
+        return not (all(self.sizes) and range(batch)[self.samples])
+
 
 def _sliced(x: QuantisedTensor, by: _Taken) -> QuantisedTensor:
     q = x.q[by.samples].contiguous()
     taken = memory.empty((len(q), *by.sizes), torch.int8)
-    if taken.numel():
-        native.slice_maps(by.shape, len(q), place_of(q), place_of(taken), threads=torch.get_num_threads())
+    native.slice_maps(by.shape, len(q), place_of(q), place_of(taken), threads=torch.get_num_threads())
     return QuantisedTensor(taken, x.scale[by.samples].clone(), x.zero[by.samples].clone())
 
 
@@ -110,14 +112,11 @@ class _Slice(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         dx, by = memory.empty_nchw(ctx.sizes), ctx.by
         whole = len(g) == len(dx)
-        if not whole or not g.numel():
-            dx.zero_()
-        if g.numel():
-            part = dx if whole else memory.empty_nchw((len(g), *ctx.sizes[1:]))
-            pitch, place = _pitched(g.permute(0, 2, 3, 1))
-            native.slice_backward(by.shape, len(g), pitch, place, place_of(part), threads=torch.get_num_threads())
-            if not whole:
-                dx[by.samples] = part
+        part = dx if whole else memory.empty_nchw((len(g), *ctx.sizes[1:]))
+        pitch, place = _pitched(g.permute(0, 2, 3, 1))
+        native.slice_backward(by.shape, len(g), pitch, place, place_of(part), threads=torch.get_num_threads())
+        if not whole:
+            dx.zero_()[by.samples] = part
         return dx, None
 
 
@@ -130,6 +129,8 @@ def getitem(x: Any, index: Any) -> Any:
         return NotImplemented
     n, c, h, w = list(parts) + [slice(None)] * (4 - len(parts))
     taken = _Taken.of(x.sizes, (n, h, w, c))
+    if taken.is_empty(len(x)):
+        return NotImplemented
     if torch.is_grad_enabled():
         return _Slice.apply(x, taken)
     made = _sliced(x, taken)

@@ -157,12 +157,14 @@ class QuantisedTensor(torch.Tensor):
         if name in _AS_THEY_ARE:
             if name in _ASKING:
                 _each((args, kwargs), _whole)
+            elif name == "backward":
+                _each(kwargs.get("inputs"), _whole)
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         from edgegossip.int8 import recording
-        from edgegossip.int8.dispatch import NATIVE
+        from edgegossip.int8.dispatch import native_form
 
-        native = NATIVE.get(name)
+        native = native_form(name, kwargs)
         if native is not None:
             found = native(*args, **kwargs)
             if found is not NotImplemented:

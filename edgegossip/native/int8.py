@@ -4,8 +4,9 @@ A batch of maps is `Maps`: q int8[batch * height * width * channels], in that or
 zero point int32 a sample; the value of q is scale (q - zero). A scale of NaN marks a sample with values that are not finite.
 Weights, biases and gradients are float32, one-dimensional views of [out][in / groups][kernel_h][kernel_w], [out] and
 [batch][height][width][channels]. Sums of integers are exact; all results have the same bits on every instruction set and
-with any number of threads. Memory that is no array's is a tuple (address, elements, format, owner). `isa`, `threads` and
-errors as in `edgegossip.native`; ValueError also for an impossible shape.
+with any number of threads. Memory that is no array's is a tuple (address, elements, format, owner); what is written overlaps
+nothing else (but the output of `relu` may be its q). `isa`, `threads` and errors as in `edgegossip.native`; ValueError also for
+an impossible shape.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from torch import nn
 from edgegossip import int8
 from edgegossip.bench.codecs import torch_threads
 from edgegossip.int8 import norms
+from edgegossip.types import LocalError
 
 SHAPES = st.tuples(st.integers(1, 9), st.sampled_from([1, 3, 8]), st.integers(1, 9), st.integers(1, 9))
 
@@ -100,6 +101,24 @@ def test_frozen_parts_get_no_gradient():
     assert given_x.grad is not None and model[1].v.grad is None
     with torch.no_grad():
         assert model(x).grad_fn is None
+
+
+def test_the_result_of_a_frozen_convolution_gets_a_gradient_where_one_is_asked_for():
+    conv, norm = int8.convert(nn.Sequential(nn.Conv2d(3, 8, 3), norms.RangeEvoNorm(8)))
+    conv.requires_grad_(False)
+    x, found = torch.randn(2, 3, 6, 6), []
+    for y in (conv(x).requires_grad_(), conv(x).detach().requires_grad_()):
+        (norm(y) * 1.0).sum().backward()
+        found.append(y.grad)
+    assert found[0] is not None and torch.equal(*found)
+
+
+def test_a_gradient_that_does_not_come_by_is_refused_to_backward():
+    model = int8.convert(nn.Sequential(nn.Conv2d(3, 8, 3), norms.RangeEvoNorm(8)))
+    y = model[0](torch.randn(2, 3, 6, 6))
+    z = model[1](y)
+    with pytest.raises(LocalError, match="retain_grad"):
+        z.backward(torch.ones(z.shape), inputs=[y])
 
 
 @pytest.mark.parametrize("changed", ["weight", "gamma"])

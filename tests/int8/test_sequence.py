@@ -15,6 +15,7 @@ from edgegossip.bench.codecs import torch_threads
 from edgegossip.int8 import norms
 from edgegossip.int8.functional import dequantise
 from edgegossip.int8.sequence import Sequential, normed
+from edgegossip.native import int8 as native
 from tests.int8.test_conv_norm import any_pair
 
 
@@ -50,6 +51,20 @@ def test_one_step_has_the_bits_of_two_layers(shape, kernel, bias, dw, threads):
     assert type(joints[0]) is type(joints[1])  # both go on with what gave x
     for a, b in zip(found, expected, strict=True):
         assert torch.equal(a, b)
+
+
+def test_neighbours_are_one_call_of_the_kernels(monkeypatch):
+    calls, joined = [], native.conv_evonorm
+    monkeypatch.setattr(native, "conv_evonorm", lambda *args, **more: calls.append(args[0]) or joined(*args, **more))
+    model, x = pair(), torch.randn(2, 3, 6, 6)
+    model(x)
+    assert len(calls) == 1
+    normed(model[0], model[1], x)
+    assert len(calls) == 2
+    one_by_one(model, x)
+    with torch.no_grad():
+        model(x)
+    assert len(calls) == 2
 
 
 def test_a_model_of_many_layers_has_the_same_bits():

@@ -4,11 +4,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional as F
 
+from edgegossip import int8
 from edgegossip.bench.codecs import torch_threads
-from edgegossip.int8 import functional
+from edgegossip.int8 import functional, shaping
 from edgegossip.int8.tensor import QuantisedTensor
+from edgegossip.types import LocalError
 
 SIZES = (5, 8, 7, 6)  # of maps [batch, channels, height, width]
 
@@ -31,9 +34,10 @@ def both(change, x, threads=1):
 
 
 def assert_same(change, x, threads=1):
+    """An int8 result, but where it has no values."""
     (made, dx), (wanted, wanted_dx) = both(change, x, threads)
-    assert isinstance(made, QuantisedTensor)
-    assert torch.equal(made.values(), wanted) and torch.equal(dx, wanted_dx)
+    assert isinstance(made, QuantisedTensor) == bool(wanted.numel())
+    assert torch.equal(functional.dequantise(made), wanted) and torch.equal(dx, wanted_dx)
 
 
 @settings(max_examples=100, deadline=None)
@@ -48,6 +52,51 @@ def test_a_padded_slice(index, pads):
     """The gradient that comes to the slice is a part of a larger one."""
     index = (slice(None), *(i if range(d)[i] else slice(None) for i, d in zip(index, SIZES[1:], strict=True)))
     assert_same(lambda x: F.pad(x[index], pads), torch.randn(SIZES))
+    assert_same(lambda x: F.pad(x[index], (0, 0, 0, 0, *pads[4:])), torch.randn(SIZES))
+
+
+@pytest.mark.parametrize("channels", [slice(2, 5), slice(None)])
+def test_channels_of_a_gradient_are_taken_where_they_lie(channels):
+    g = torch.randn(2, 3, 4, 8)[..., channels]
+    pitch, (address, size, _, _) = shaping._pitched(g)
+    assert (pitch, address, size) == (8, g.data_ptr(), 2 * 3 * 4 * 8 - 8 + g.shape[3])
+
+
+@pytest.mark.parametrize(
+    "change", [lambda x: x[:, :1].sum(), lambda x: x[..., 0:1, :].sum(), lambda x: x[:, :1].mean()]
+)
+def test_a_gradient_that_is_one_number(change):
+    found = []
+    for leaf in (functional.quantise(torch.ones(SIZES)).detach(), torch.ones(SIZES)):
+        leaf.requires_grad_()
+        found.append(torch.autograd.grad(change(leaf), leaf)[0])
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x[:, :, :: 2**31],
+        lambda x: F.pad(x, (0, -1)),
+        lambda x: F.pad(x[:, :0], (0, 0, 0, 0, 2, 2)),
+        lambda x: torch.relu(x[:0]),
+        lambda x: x[:0] + x[:0],
+        lambda x: torch.reshape(x, shape=(len(x), -1)),
+        lambda x: x.reshape(shape=(len(x), -1)),
+        lambda x: torch.dropout(x, p=0.5, train=False),
+        lambda x: torch.add(x, x, alpha=2),
+    ],
+)
+def test_what_torch_takes(change):
+    x = functional.quantise(torch.randn(SIZES))
+    torch.testing.assert_close(functional.dequantise(change(x)), change(x.values()))
+
+
+def test_layers_need_values():
+    for layer in (nn.Conv2d(3, 4, 1), nn.Linear(5, 2), nn.ReLU(), nn.MaxPool2d(2), nn.AvgPool2d(2)):
+        x = torch.randn(0, 3, 5, 5) if not isinstance(layer, nn.Linear) else torch.randn(0, 5)
+        with pytest.raises(LocalError, match=r"with values in them, not \[0, "):
+            int8.convert(layer)(x)
 
 
 @pytest.mark.parametrize(

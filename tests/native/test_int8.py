@@ -120,6 +120,7 @@ def test_convolutions_are_the_reference_bit_for_bit(shape, seed, isa, threads):
         int8.ConvShape(70, 2, 2, 40, 33, 2, 2, 1, 1, 0, 0, 1),  # one output, not linear: more samples than go together
         int8.ConvShape(1, 40, 39, 2, 3, 3, 3, 1, 1, 1, 1, 1),  # so many pixels that 16-bit sums are spilt
         int8.ConvShape(2, 1, 600, 1, 2, 1, 3, 1, 1, 0, 1, 1),  # and so many in one row
+        int8.ConvShape(9, 1, 1, 33, 5, 1, 1, 3, 1, 1, 0, 1),  # one output that sees padding alone: no linear layer
         int8.ConvShape(9, 5, 5, 16, 48, 3, 3, 2, 2, 1, 1, 1),
         int8.ConvShape(
             700, 4, 4, 20, 9, 3, 3, 1, 1, 1, 1, 1
@@ -250,6 +251,21 @@ def test_what_is_not_finite_shows_in_the_result(bad, isa):
     assert np.isnan(dx[:50]).all() and np.isfinite(dx[50:]).all() and np.isnan(dw).all()
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("size", [(1, 4), (4, 1), (5, 5)])
+def test_a_sample_that_is_not_finite_reaches_all_weights(size, wide, isa):
+    """Those of taps that see padding alone, too."""
+    height, width = size
+    shape = int8.ConvShape(2, height, width, 8, 8, 3, 3, 1, 3, 1, 2, 1)
+    values = np.ones((2, height * width * 8), F)
+    values[1, 0] = np.nan
+    g = np.ones(2 * shape.out_height * shape.out_width * 8, F)
+    dw = np.empty(8 * 8 * 9, F)
+    int8.conv_backward(shape, quantised(values), np.ones(8 * 8 * 9, F), g, KEY, wide, None, dw, None, isa)
+    assert np.isnan(dw).all()
+
+
 def test_rounding_is_unbiased():
     g = np.full((1, 1, 100_001, 1), 0.3, F)
     g[0, 0, 0] = 127.0  # the scale is 1
@@ -302,5 +318,14 @@ def test_slices_outside_the_map_are_refused():
             int8.slice_backward(inside, batch, pitch, g, dx)
     with pytest.raises(ValueError, match="divide"):
         int8.relu(q, np.zeros(3, np.int32), q)
+    for zero in (-129, 128):
+        points = np.array([0, zero], np.int32)
+        for call in (
+            lambda points: int8.relu(q, points, q.copy()),
+            lambda points: int8.relu_backward(q, points, np.ones(64, F), np.empty(64, F)),
+            lambda points: int8.pad(int8.PadShape(2, 4, 4, 2, *[0] * 6), q, points, q.copy()),
+        ):
+            with pytest.raises(ValueError, match="zero points"):
+                call(points)
     with pytest.raises(ValueError, match="elements"):
         int8.relu_backward(q, np.zeros(2, np.int32), g, np.empty(64, F))

@@ -18,8 +18,7 @@ struct MapBuffers {
         scale.expect_size(batch);
         zero.expect_size(batch);
         if (writable) return;
-        for (int64_t n = 0; n < batch; n++)
-            if (zero.data()[n] < -128 || zero.data()[n] > 127) throw nb::value_error("zero points must lie in -128 .. 127");
+        check_zero_points(zero);
     }
     Maps view() const { return {q.data(), scale.data(), zero.data()}; }
     WritableMaps writable() const { return {q.data(), scale.data(), zero.data()}; }

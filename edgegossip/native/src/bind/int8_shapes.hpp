@@ -35,6 +35,11 @@ inline int64_t bounded(std::initializer_list<int64_t> factors) {
     return product;
 }
 
+inline void check_zero_points(const Buffer<int32_t>& zero) {
+    for (int64_t n = 0; n < zero.size(); n++)
+        if (zero.data()[n] < -128 || zero.data()[n] > 127) throw nb::value_error("zero points must lie in -128 .. 127");
+}
+
 inline ConvShape conv_shape(const Numbers& n) {
     check_sizes(n, 12, 9, 2);
     const ConvShape s{n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10], n[11]};

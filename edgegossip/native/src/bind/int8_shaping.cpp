@@ -17,6 +17,7 @@ void pad(const Numbers& numbers, nb::handle x_q, nb::handle zero_object, nb::han
     const Buffer<int32_t> zero(zero_object, "zero", false);
     x.expect_size(s.batch * s.in_size());
     zero.expect_size(s.batch);
+    check_zero_points(zero);
     q.expect_size(s.batch * s.out_size());
     WithoutGil unlocked;
     pad_maps(s, x.data(), zero.data(), q.data(), threads);
@@ -57,6 +58,7 @@ void relu(nb::handle x_q, nb::handle zero_object, nb::handle q_object, std::opti
     const Buffer<int8_t> x(x_q, "x", false), q(q_object, "q", true);
     const Buffer<int32_t> zero(zero_object, "zero", false);
     const int64_t size = sample_size(x.size(), zero.size());
+    check_zero_points(zero);
     q.expect_size(x.size());
     WithoutGil unlocked;
     relu_maps(x.data(), zero.data(), zero.size(), size, q.data(), threads);
@@ -68,6 +70,7 @@ void relu_back(nb::handle x_q, nb::handle zero_object, nb::handle g_object, nb::
     const Buffer<int32_t> zero(zero_object, "zero", false);
     const Buffer<float> g(g_object, "g", false), dx(dx_object, "dx", true);
     const int64_t size = sample_size(x.size(), zero.size());
+    check_zero_points(zero);
     g.expect_size(x.size());
     dx.expect_size(x.size());
     WithoutGil unlocked;

@@ -24,7 +24,8 @@ void pair_up(const int16_t* from, int64_t rows, int64_t outs, int16_t* to) {
 }  // namespace
 
 bool is_linear(const ConvShape& s) {
-    return s.height == 1 && s.width == 1 && s.kernel_h == 1 && s.kernel_w == 1 && s.groups == 1 && s.pixels() == 1;
+    const bool one_pixel = s.height == 1 && s.width == 1 && s.pixels() == 1 && s.pad_h == 0 && s.pad_w == 0;
+    return one_pixel && s.kernel_h == 1 && s.kernel_w == 1 && s.groups == 1;
 }
 
 LinearRows::LinearRows(const Int8& kernels, const ConvShape& shape, const Maps& x)

@@ -15,7 +15,7 @@ namespace {
 
 constexpr float SCALE_FLOOR = 1e-30f;
 constexpr int64_t PACKED_TOGETHER = 1 << 14;  // values of panels from which on threads share the work
-constexpr int64_t FLOATS_OF_A_LINE = 16;      // of a cache
+constexpr int64_t WORD = sizeof(uint32_t);
 constexpr int64_t COLUMNS = 256;              // weights of an output that one task reads, at least
 
 // Of whole panels.
@@ -105,22 +105,25 @@ void in_panel_order(const ConvShape& s, const int8_t* codes, int64_t row, T* to)
 }
 
 // The same of bytes, four inputs at a time, which are their number's divisor: compilers make more of it than of single bytes.
-void words_in_panel_order(const ConvShape& s, const int8_t* codes, uint32_t* to) {
+void words_in_panel_order(const ConvShape& s, const int8_t* codes, uint8_t* to) {
     const int64_t inputs = s.group_in(), taps = s.kernel_h * s.kernel_w;
     for (int64_t t = 0; t < taps; t++) {
         const auto* from = reinterpret_cast<const uint8_t*>(codes) + t;
-        for (int64_t i = 0; i < inputs; i += 4, from += 4 * taps)
-            *to++ = uint32_t(from[0]) | uint32_t(from[taps]) << 8 | uint32_t(from[2 * taps]) << 16 | uint32_t(from[3 * taps]) << 24;
+        for (int64_t i = 0; i < inputs; i += 4, from += 4 * taps, to += WORD) {
+            const uint32_t word = uint32_t(from[0]) | uint32_t(from[taps]) << 8 | uint32_t(from[2 * taps]) << 16 | uint32_t(from[3 * taps]) << 24;
+            std::memcpy(to, &word, WORD);
+        }
     }
 }
 
 typedef uint32_t FourWords __attribute__((vector_size(16)));
 
-// to[k][o] = from[o][k], k < words, o < INT8_PANEL; rows of `from` are `pitch` apart, and words up to a multiple of four may be read.
-void turn(const uint32_t* from, int64_t pitch, int64_t words, uint32_t* to) {
+// to[k][o] = from[o][k], words, k < words, o < INT8_PANEL; rows of `from` are `pitch` words apart, and words up to a multiple of four may
+// be read.
+void turn(const uint8_t* from, int64_t pitch, int64_t words, void* to) {
     const auto four = [&](int64_t o, int64_t k) {
         FourWords made;
-        std::memcpy(&made, from + o * pitch + k, sizeof made);
+        std::memcpy(&made, from + (o * pitch + k) * WORD, sizeof made);
         return made;
     };
     for (int64_t k = 0; k < words; k += 4)
@@ -130,7 +133,7 @@ void turn(const uint32_t* from, int64_t pitch, int64_t words, uint32_t* to) {
             const FourWords more_ab = __builtin_shufflevector(a, b, 2, 6, 3, 7), more_cd = __builtin_shufflevector(c, d, 2, 6, 3, 7);
             const FourWords turned[4] = {__builtin_shufflevector(ab, cd, 0, 1, 4, 5), __builtin_shufflevector(ab, cd, 2, 3, 6, 7),
                                          __builtin_shufflevector(more_ab, more_cd, 0, 1, 4, 5), __builtin_shufflevector(more_ab, more_cd, 2, 3, 6, 7)};
-            for (int64_t j = 0; j < std::min<int64_t>(4, words - k); j++) std::memcpy(to + (k + j) * INT8_PANEL + o, &turned[j], sizeof turned[j]);
+            for (int64_t j = 0; j < std::min<int64_t>(4, words - k); j++) std::memcpy(static_cast<uint8_t*>(to) + ((k + j) * INT8_PANEL + o) * WORD, &turned[j], sizeof turned[j]);
         }
 }
 
@@ -139,26 +142,26 @@ void turn(const uint32_t* from, int64_t pitch, int64_t words, uint32_t* to) {
 template <class T>
 void pack_panel(const Int8& kernels, const ConvShape& s, const float* weight, int64_t outputs, float* scale, Panels& p, int32_t* sums, T* to) {
     static thread_local coding::Scratch<int8_t> codes;
-    static thread_local coding::Scratch<uint32_t> ordered;
+    static thread_local coding::Scratch<uint8_t> ordered;
     const int64_t each = s.group_in() * s.kernel_h * s.kernel_w, row = p.steps * p.together, words = p.rows * p.steps;
     // A line more than they take: at a power of two all outputs' words would share a few places of the cache.
     const int64_t pitch = words + 16;
     codes.need(each);
-    ordered.need(INT8_PANEL * pitch);
-    std::fill_n(ordered.data(), INT8_PANEL * pitch, 0u);
+    ordered.need(INT8_PANEL * pitch * WORD);
+    std::memset(ordered.data(), 0, size_t(INT8_PANEL * pitch * WORD));
     for (int64_t o = 0; o < outputs; o++, weight += each) {
         scale[o] = scale_of(kernels.magnitude(weight, each));
         if (!std::isfinite(scale[o])) continue;  // zeros; the scale says it
         for (int64_t j = 0; o + 1 < outputs && j < each; j += FLOATS_OF_A_LINE) __builtin_prefetch(weight + each + j);  // the next output's
         const int32_t sum = kernels.codes(weight, each, 1.0f / scale[o], codes.data());
-        uint32_t* const of_output = ordered.data() + o * pitch;
+        uint8_t* const of_output = ordered.data() + o * pitch * WORD;
         if (sums != nullptr) sums[o] = sum;
         if (p.of_bytes() && s.group_in() % 4 == 0 && each != s.group_in())
             words_in_panel_order(s, codes.data(), of_output);
         else
             in_panel_order(s, codes.data(), row, reinterpret_cast<T*>(of_output));
     }
-    turn(ordered.data(), pitch, words, reinterpret_cast<uint32_t*>(to));
+    turn(ordered.data(), pitch, words, to);
 }
 
 }  // namespace
@@ -181,11 +184,12 @@ bool all_finite(const float* values, int64_t n) {
     return std::all_of(values, values + n, [](float v) { return std::isfinite(v); });
 }
 
-void every(const uint32_t* from, int64_t step, int64_t count, uint32_t* to) {
+// Every `step`th word, to where words lie side by side.
+void every(const uint32_t* from, int64_t step, int64_t count, int8_t* to) {
     if (step == 1)
-        std::copy_n(from, count, to);
+        std::memcpy(to, from, size_t(count * WORD));
     else
-        for (int64_t k = 0; k < count; k++) to[k] = from[k * step];
+        for (int64_t k = 0; k < count; k++) std::memcpy(to + k * WORD, from + k * step, WORD);
 }
 
 // Inputs `first` .. `last` - 1, of whole panels, and four outputs at a time, which a word of a panel of bytes takes; the outputs'
@@ -204,7 +208,7 @@ void pack_words(const Int8& kernels, const ConvShape& s, const float* weight, co
                 const uint32_t* from = words.data() + (down.tap - a * s.stride_h) * s.kernel_w + across.tap - b * s.stride_w;
                 int8_t* const to = out.bytes.data() + out.place(a, b * outputs + o);
                 for (int64_t i = first; i < last; i += INT8_PANEL, from += INT8_PANEL * taps)
-                    every(from, taps, std::min(INT8_PANEL, last - i), reinterpret_cast<uint32_t*>(to + out.channel(i)));
+                    every(from, taps, std::min(INT8_PANEL, last - i), to + out.channel(i));
             }
     }
     for (int64_t a = 0; a < down.taps; a++)

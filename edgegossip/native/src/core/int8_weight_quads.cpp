@@ -119,6 +119,17 @@ struct Quads {
         }
     }
 
+    // The sums of taps that see nothing but padding: 0, which a factor that is not finite makes NaN, as everywhere else.
+    void spoil_what_met_nothing(int64_t group, float* sums) const {
+        for (int64_t kh = 0; kh < s.kernel_h; kh++)
+            for (int64_t kw = 0; kw < s.kernel_w; kw++) {
+                const Met rows(kh, s.stride_h, s.pad_h, s.height, s.out_height()), columns(kw, s.stride_w, s.pad_w, s.width, s.out_width());
+                if (rows.first < rows.last && columns.first < columns.last) continue;
+                for (int64_t o = group * s.group_out(); o < (group + 1) * s.group_out(); o++)
+                    std::fill_n(sums + ((o * s.kernel_h + kh) * s.kernel_w + kw) * s.group_in(), s.group_in(), std::numeric_limits<float>::quiet_NaN());
+            }
+    }
+
     void products(int64_t group, float* sums, bool fresh) const {
         const int64_t inputs = s.group_in(), count = s.group_out(), run = s.kernel_w * inputs, taps = s.kernel_h * s.kernel_w;
         for (int64_t kh = 0; kh < s.kernel_h; kh++) {
@@ -158,11 +169,13 @@ void add_quads(const Int8& kernels, const ConvShape& s, const Maps& x, bool wide
         fresh = false;
     }
     const Quads quads{kernels, s, x, wide, first, samples, work};
+    const bool finite = std::all_of(work.factor.begin(), work.factor.begin() + samples, [](float f) { return std::isfinite(f); });
     quads.split();
     quads.sum_up();
     for (int64_t group = 0; group < s.groups; group++) {
         quads.lay_out(group);
         quads.products(group, sums, fresh);
+        if (!finite) quads.spoil_what_met_nothing(group, sums);
     }
 }
 

@@ -6,6 +6,7 @@ namespace edgegossip {
 
 constexpr int64_t INT8_PANEL = 16;  // output channels of a panel of packed weights
 constexpr int64_t INT8_SLACK = 64;  // values that may be read, and count for nothing, behind widened maps
+constexpr int64_t FLOATS_OF_A_LINE = 16;  // of a cache
 
 // How one sample is quantised: value = scale (q - zero), q int8. A scale of NaN says that the sample is not finite.
 struct Affine {
