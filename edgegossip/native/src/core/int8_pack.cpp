@@ -186,8 +186,8 @@ bool all_finite(const float* values, int64_t n) {
 
 // Every `step`th word, to where words lie side by side.
 void every(const uint32_t* from, int64_t step, int64_t count, int8_t* to) {
-    if (step == 1)
-        std::memcpy(to, from, size_t(count * WORD));
+    if (step == 1 && count == INT8_PANEL)  // a copy whose size is known costs no call
+        std::memcpy(to, from, size_t(INT8_PANEL * WORD));
     else
         for (int64_t k = 0; k < count; k++) std::memcpy(to + k * WORD, from + k * step, WORD);
 }
