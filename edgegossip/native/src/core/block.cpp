@@ -1,5 +1,6 @@
 #include "block.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "bits.hpp"
@@ -30,6 +31,22 @@ int find_streams(const CodedBlock& b, int bits, HuffmanStream* found) {
         in += size;
     }
     return streams;
+}
+
+// What follows the streams, which are read next, and where the blocks' values go.
+Soon soon_after(const CodedBlock* blocks, int count, const HuffmanStream* streams, int stream_count, const uint8_t* end) {
+    Soon soon{};
+    if (stream_count == 0) return soon;
+    const HuffmanStream& last = streams[stream_count - 1];
+    soon.p[0] = last.in + last.size;
+    soon.bytes[0] = std::min(soon.p[0] - streams[0].in, end - soon.p[0]);
+    static_assert(Soon::PARTS == 1 + GROUP_BLOCKS);
+    for (int k = 0; k < count; k++) {
+        if (blocks[k].values == nullptr) continue;
+        soon.p[k + 1] = reinterpret_cast<const uint8_t*>(blocks[k].values);
+        soon.bytes[k + 1] = blocks[k].n * int64_t(sizeof(float));
+    }
+    return soon;
 }
 
 }  // namespace
@@ -77,7 +94,7 @@ void decode_blocks(const Entropy& kernels, CodedBlock* blocks, int count, const 
         b.error = b.checked ? 0 : unpack_raw(b, q.bits);
         first[k + 1] = first[k] + (b.checked ? find_streams(b, q.bits, streams + first[k]) : 0);
     }
-    kernels.decode(streams, first[count], end, table);
+    kernels.decode(streams, first[count], end, table, soon_after(blocks, count, streams, first[count], end));
     for (int k = 0; k < count; k++) {
         CodedBlock& b = blocks[k];
         for (int i = first[k]; i < first[k + 1]; i++)

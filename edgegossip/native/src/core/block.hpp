@@ -32,6 +32,7 @@ struct CodedBlock {
     const uint8_t* p;
     int64_t n;
     uint8_t* symbols;
+    float* values;  // where its values are written then, or null
     bool checked;   // found: the symbols are codes; else they are those of a raw block, and were not looked at
     int64_t error;  // found: 0 or a SectionError
 };

@@ -105,14 +105,14 @@ void code_lengths(const uint64_t* weights, CodeLengths* lengths) {
 }
 
 bool is_complete(const CodeLengths& lengths, const uint8_t* valid) {
-    int64_t kraft = 0;
-    for (int s = 0; s < 256; s++) {
-        const int bits = lengths.bits[s];
-        if (bits == 0) continue;
-        if (!valid[s] || bits > HUFFMAN_MAX_BITS) return false;
-        kraft += int64_t(1) << (HUFFMAN_MAX_BITS - bits);
+    int32_t kraft = 0;
+    uint32_t bad = 0;
+    for (int s = 0; s < 256; s++) {  // no branches: every section's code is looked at
+        const uint32_t bits = lengths.bits[s], has_code = bits != 0;
+        bad |= (bits > HUFFMAN_MAX_BITS) | (has_code & (valid[s] == 0));
+        kraft += int32_t((has_code << HUFFMAN_MAX_BITS) >> (bits & 31));
     }
-    return kraft == int64_t(1) << HUFFMAN_MAX_BITS;
+    return bad == 0 && kraft == int32_t(1) << HUFFMAN_MAX_BITS;
 }
 
 void make_encode_table(const CodeLengths& lengths, EncodeEntry* table) {
@@ -158,6 +158,9 @@ struct Made {
     int first_word[HUFFMAN_MAX_BITS + 2];     // of each length
 };
 
+// Of at most HUFFMAN_SHORT_SYMBOLS.
+ShortEntry short_entry(DecodeEntry e) { return uint32_t(e & 63) | uint32_t(e >> 8 & 3) << 6 | uint32_t(e >> 16 << 8); }
+
 void list_words(Made* m) {
     int count = 0;
     std::fill_n(m->first_word, HUFFMAN_MAX_BITS + 2, 0);
@@ -169,15 +172,18 @@ void list_words(Made* m) {
 }
 
 // Entries of windows of k bits are those of k - 1 bits, twice, but where a code ends with the new bit; and such a window is a code
-// after a window that other codes fill. How many of these there were.
+// after a window that other codes fill. How many of these there were. Short entries go along until they are full.
 int64_t fill_windows(Made* m) {
     DecodeEntry* const table = m->entries;
+    ShortEntry* const shorts = m->short_entries;
     int first_full[HUFFMAN_WINDOW_BITS + 2] = {0, 1}, full = 1;
     m->full.window[0] = 0;
     m->full.entry[0] = 0;
     table[0] = HUFFMAN_LONG;
+    shorts[0] = 0;
     for (int bits = 1; bits <= m->window; bits++) {
         std::memcpy(table + (1 << (bits - 1)), table, sizeof *table << (bits - 1));
+        std::memcpy(shorts + (1 << (bits - 1)), shorts, sizeof *shorts << (bits - 1));
         for (int last = 1; last <= bits; last++)
             for (int f = first_full[bits - last]; f < first_full[bits - last + 1]; f++) {
                 const DecodeEntry before = m->full.entry[f];
@@ -187,6 +193,7 @@ int64_t fill_windows(Made* m) {
                     const uint32_t window = m->full.window[f] | uint32_t(m->words[w].code) << (bits - last);
                     const DecodeEntry entry = before + uint64_t(last) + 0x100 + (uint64_t(m->words[w].symbol) << (16 + 8 * held));
                     table[window] = entry;
+                    if (held < HUFFMAN_SHORT_SYMBOLS) shorts[window] = short_entry(entry);
                     if (bits < m->window) {
                         m->full.window[full] = uint16_t(window);
                         m->full.entry[full] = entry;
@@ -206,34 +213,30 @@ int64_t fill_places(Made* m) {
     for (int bits = m->window + 1; bits <= HUFFMAN_MAX_BITS; bits++)
         for (int w = m->first_word[bits]; w < m->first_word[bits + 1]; w++) {
             const Word word = m->words[w];
-            DecodeEntry& place = m->entries[word.code & ((1u << m->window) - 1)];
+            const uint32_t begin = word.code & ((1u << m->window) - 1);
+            DecodeEntry& place = m->entries[begin];
             if (place == HUFFMAN_LONG) {
                 place |= DecodeEntry(next_place) << 16;
+                m->short_entries[begin] = next_place << 8;
                 next_place += after;
             }
             const DecodeEntry entry = uint64_t(bits) | 0x100 | uint64_t(word.symbol) << 16;
-            for (uint32_t rest = word.code >> m->window; rest < after; rest += 1u << (bits - m->window)) m->entries[(place >> 16) + rest] = entry;
+            for (uint32_t rest = word.code >> m->window; rest < after; rest += 1u << (bits - m->window)) {
+                m->entries[(place >> 16) + rest] = entry;
+                m->short_entries[(place >> 16) + rest] = short_entry(entry);
+            }
         }
     return next_place;
 }
 
-// Short entries of the first `count`.
-void fill_short(Made* m, int64_t count) {
-    int64_t all = 0, taken = 0;  // bits of windows
-    for (int64_t i = 0; i < count; i++) {
-        const DecodeEntry e = m->entries[i];
-        if ((e & HUFFMAN_LONG) != 0) {
-            m->short_entries[i] = ShortEntry(e >> 16 << 8);
-            continue;
-        }
-        const uint32_t held = uint8_t(e >> 8), most = std::min<uint32_t>(held, HUFFMAN_SHORT_SYMBOLS);
-        uint32_t bits = uint32_t(e & 63);
-        for (uint32_t k = most; k < held; k++) bits -= m->lengths.bits[uint8_t(e >> (16 + 8 * k))];
-        m->short_entries[i] = bits | most << 6 | uint32_t(e >> 16 << 8);
-        all += int64_t(e & 63);
-        taken += bits;
+// Whether lookups of short entries take nearly as many bits at once.
+bool pays_short(const Made& m) {
+    int64_t all = 0, taken = 0;
+    for (int64_t i = 0; i < int64_t(1) << m.window; i++) {
+        all += int64_t(m.entries[i] & 63);
+        taken += int64_t(m.short_entries[i] & 63);
     }
-    m->has_short = SHORT_GAIN * taken >= all;
+    return SHORT_GAIN * double(taken) >= double(all);
 }
 
 }  // namespace
@@ -250,10 +253,8 @@ DecodeTable symbol_table(const CodeLengths& lengths, int64_t n) {
         last->symbols = symbols;
         list_words(last.get());
         table_work() += fill_windows(last.get());
-        const int64_t count = fill_places(last.get());
-        table_work() += count;
-        last->has_short = false;
-        if (window == HUFFMAN_WINDOW_BITS) fill_short(last.get(), count);
+        table_work() += fill_places(last.get());
+        last->has_short = window == HUFFMAN_WINDOW_BITS && pays_short(*last);
     }
     return {last->entries, last->lengths.bits, last->window, last->has_short ? last->short_entries : nullptr};
 }

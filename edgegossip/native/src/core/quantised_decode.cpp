@@ -4,27 +4,16 @@
 #include <cstring>
 #include <vector>
 
-#include "../parallel.hpp"
 #include "ans_decode.hpp"
-#include "block.hpp"
+#include "block_tasks.hpp"
 #include "codes.hpp"
 #include "elias.hpp"
+#include "huffman_decode.hpp"
 #include "runs.hpp"
-#include "quantised.hpp"
-#include "scales.hpp"
-#include "scratch.hpp"
 #include "target.hpp"
 
 namespace edgegossip::coding {
 namespace {
-
-// What one thread decodes with: a block.
-struct Slot {
-    Scratch<float> scales;
-    Scratch<uint8_t> symbols;
-    Slot(const Quantiser& q, int64_t n)
-        : scales(scale_count(std::min(BLOCK_VALUES, n), q.bucket)), symbols(symbol_bytes(std::min(GROUP_BLOCKS * BLOCK_VALUES, n), q.bits)) {}
-};
 
 // Scales that stand at p: finite, not below zero, and of FP4 with a finite value of the grid's largest number, 3.
 bool are_scales(const Quantiser& q, const uint8_t* p, int64_t count) {
@@ -42,26 +31,6 @@ bool are_scales(const Quantiser& q, const uint8_t* p, int64_t count) {
     return good;
 }
 
-// Calls task(t, slot) for all tasks; the error of the first in order that has one, else 0.
-template <class Task>
-int64_t each_task(int64_t tasks, int threads, const Quantiser& q, int64_t n, const Task& task) {
-    const int64_t lanes = std::min<int64_t>(threads, tasks);
-    std::vector<int64_t> errors(size_t(lanes), 0), failed(size_t(lanes), tasks);
-    parallel_for(lanes, threads, [&](int64_t lane) {
-        Slot slot(q, n);
-        for (int64_t t = lane; t < tasks; t += lanes) {
-            const int64_t error = task(t, &slot);
-            if (error == 0) continue;
-            errors[size_t(lane)] = error;
-            failed[size_t(lane)] = t;
-            return;
-        }
-    });
-    return errors[size_t(std::min_element(failed.begin(), failed.end()) - failed.begin())];
-}
-
-int64_t blocks_of(int64_t n) { return (n + BLOCK_VALUES - 1) / BLOCK_VALUES; }
-
 int64_t decode_raw(const Target& t, const uint8_t* dense, int threads) {
     const int bits = t.q.bits;
     return each_task(blocks_of(t.n), threads, t.q, t.n, [&](int64_t b, Slot* slot) {
@@ -74,54 +43,6 @@ int64_t decode_raw(const Target& t, const uint8_t* dense, int threads) {
         }
         const bool good = t.checks() ? are_codes(t.q, symbols, count) : t.write(symbols, first, count, slot->scales.data());
         return good ? int64_t(0) : int64_t(BAD_CODE);
-    });
-}
-
-struct Range {
-    const uint8_t *p, *end;
-};
-
-// Where the blocks of n values start, which fill the range. 0 or a SectionError.
-template <class SizeOf>
-int64_t find_blocks(Range r, int64_t n, const SizeOf& size_of, std::vector<const uint8_t*>* starts) {
-    for (int64_t first = 0; first < n; first += BLOCK_VALUES) {
-        const int64_t size = size_of(r.p, r.end, std::min(BLOCK_VALUES, n - first));
-        if (size == 0) return ENDS_EARLY;
-        starts->push_back(r.p);
-        r.p += size;
-    }
-    return r.p == r.end ? 0 : int64_t(BAD_STREAM);
-}
-
-int64_t decode_huffman(const Target& t, Range r, const Body& body, const StaticTables& tables, LastTable* last, int threads) {
-    const int bits = t.q.bits;
-    CodeLengths lengths;
-    const int used = read_table(r.p, r.end, symbol_alphabet(t.q), *last, tables, t.n, &lengths);
-    if (used == 0) return BAD_TABLE;
-    *last = {1, lengths};
-    const DecodeTable table = symbol_table(lengths, t.n);
-    std::vector<const uint8_t*> starts;
-    const auto size_of = [bits](const uint8_t* p, const uint8_t* end, int64_t n) { return block_size(p, end, n, bits); };
-    if (const int64_t error = find_blocks({r.p + used, r.end}, t.n, size_of, &starts)) return error;
-    const int64_t all = blocks_of(t.n), groups = (all + GROUP_BLOCKS - 1) / GROUP_BLOCKS;
-    return each_task(groups, threads, t.q, t.n, [&](int64_t g, Slot* slot) {
-        CodedBlock blocks[GROUP_BLOCKS];
-        const int64_t b = g * GROUP_BLOCKS;
-        const int count = int(std::min<int64_t>(GROUP_BLOCKS, all - b));
-        for (int k = 0; k < count; k++) {
-            const int64_t first = (b + k) * BLOCK_VALUES;
-            uint8_t* const symbols = slot->symbols.data() + symbol_bytes(k * BLOCK_VALUES, t.q.bits);
-            blocks[k] = {starts[size_t(b + k)], std::min(BLOCK_VALUES, t.n - first), symbols, false, 0};
-        }
-        decode_blocks(t.kernels.entropy, blocks, count, body.data + body.size, t.q, table);
-        for (int k = 0; k < count; k++) {
-            const CodedBlock& block = blocks[k];
-            if (block.error != 0) return block.error;
-            const bool good = t.checks() ? block.checked || are_codes(t.q, block.symbols, block.n)
-                                         : t.write(block.symbols, (b + k) * BLOCK_VALUES, block.n, slot->scales.data());
-            if (!good) return int64_t(BAD_CODE);
-        }
-        return int64_t(0);
     });
 }
 
@@ -150,7 +71,8 @@ int64_t decode_elias(const Target& t, Range r) {
     if (r.end - r.p < 4) return ENDS_EARLY;
     uint32_t nonzeros;
     std::memcpy(&nonzeros, r.p, 4);
-    Slot slot(t.q, t.n);
+    Slot& slot = slot_of_thread();
+    slot.need(t.q, t.n);
     EliasReader reader{BitReader{r.p + 4, r.end - r.p - 4}, nonzeros, t.n};
     for (int64_t first = 0; first < t.n; first += BLOCK_VALUES) {
         const int64_t count = std::min(BLOCK_VALUES, t.n - first);
@@ -186,9 +108,23 @@ int64_t find_section(const Body& body, int64_t position, const Quantiser& q, int
 
 namespace {
 
-// As decode_sections, of one tensor: blocks of the ans stage wait in `later`.
+// Blocks that wait for others, which are decoded with them.
+struct Later {
+    HuffmanWork huffman;
+    AnsWork ans;
+
+    // Decodes them. The first error in order, 0 when there is none, and the index of its tensor.
+    Reached run(int threads) {
+        const HuffmanWork::Result of_huffman = huffman.run();
+        const AnsWork::Result of_ans = ans.run(threads);
+        const bool first = of_huffman.error != 0 && (of_ans.error == 0 || of_huffman.index < of_ans.index);
+        return first ? Reached{of_huffman.index, of_huffman.error} : Reached{of_ans.index, of_ans.error};
+    }
+};
+
+// As decode_sections, of one tensor: some of its blocks may wait.
 int64_t decode_now(const Kernels& kernels, const Body& body, int64_t position, const Quantiser& q, int64_t n, const StaticTables& tables,
-                   TableState* state, Mode mode, float weight, float* out, int threads, int64_t index, AnsWork* later) {
+                   TableState* state, Mode mode, float weight, float* out, int threads, int64_t index, Later* later) {
     Section s;
     if (const int64_t error = find_section(body, position, q, n, &s)) return error;
     const Target target{kernels, q, body.data + s.scales, n, mode, weight, out};
@@ -196,10 +132,10 @@ int64_t decode_now(const Kernels& kernels, const Body& body, int64_t position, c
     int64_t error = 0;
     switch (s.stage) {
         case STAGE_RAW: error = decode_raw(target, payload.p, threads); break;
-        case STAGE_HUFFMAN: error = decode_huffman(target, payload, body, tables, &state->symbols, threads); break;
+        case STAGE_HUFFMAN: error = later->huffman.add(target, payload, body, tables, &state->symbols, threads, index); break;
         case STAGE_RUNS: error = decode_runs(target, payload, body, &state->tokens, threads); break;
         case STAGE_ELIAS: error = decode_elias(target, payload); break;
-        case STAGE_ANS: error = later->add(target, payload.p, payload.end, index); break;
+        case STAGE_ANS: error = later->ans.add(target, payload.p, payload.end, index); break;
         default: error = BAD_STAGE;
     }
     return error != 0 ? error : s.end;
@@ -209,7 +145,7 @@ int64_t decode_now(const Kernels& kernels, const Body& body, int64_t position, c
 
 Reached decode_sections(const Kernels& kernels, const Body& body, Reached from, const Quantiser& q, const int64_t* offsets, int64_t tensors,
                         const StaticTables& tables, TableState* state, Mode mode, float weight, float* out, int threads) {
-    AnsWork later;
+    Later later;
     int64_t position = from.position, tensor = from.tensor;
     for (; tensor < tensors; tensor++) {
         const int64_t start = offsets[tensor], n = offsets[tensor + 1] - start;
@@ -218,16 +154,16 @@ Reached decode_sections(const Kernels& kernels, const Body& body, Reached from, 
         position = decode_now(kernels, body, position, q, n, tables, state, mode, weight, out == nullptr ? nullptr : out + start, threads, tensor, &later);
         if (position < 0) break;
     }
-    const AnsWork::Result found = later.run(threads);  // of tensors before this one
-    return found.error != 0 ? Reached{found.index, found.error} : Reached{tensor, position};
+    const Reached failed = later.run(threads);  // of tensors before this one
+    return failed.position != 0 ? failed : Reached{tensor, position};
 }
 
 int64_t decode_section(const Kernels& kernels, const Body& body, int64_t position, const Quantiser& q, int64_t n,
                        const StaticTables& tables, TableState* state, Mode mode, float weight, float* out, int threads) {
-    AnsWork later;
+    Later later;
     const int64_t end = decode_now(kernels, body, position, q, n, tables, state, mode, weight, out, threads, 0, &later);
-    const AnsWork::Result found = later.run(threads);
-    return found.error != 0 ? found.error : end;
+    const Reached failed = later.run(threads);
+    return failed.position != 0 ? failed.position : end;
 }
 
 }  // namespace edgegossip::coding

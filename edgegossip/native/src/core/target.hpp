@@ -21,7 +21,7 @@ struct Target {
 
     bool checks() const { return mode == Mode::CHECK; }
     // Where values from `first` on go.
-    const void* soon(int64_t first) const { return checks() ? nullptr : out + first; }
+    float* soon(int64_t first) const { return checks() ? nullptr : out + first; }
 
     // Values first .. first + count from their symbols; `first` starts a byte, and a bucket or a part of one that ends with it or
     // beyond. `room` for their scales. False when a code is none.

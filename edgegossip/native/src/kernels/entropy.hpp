@@ -41,6 +41,14 @@ struct HuffmanStream {
     bool good;       // found: used up to its last byte and padded with zeros
 };
 
+// Memory that is read or written once streams are decoded, part after part. It is fetched meanwhile where that gains: lookups
+// leave it idle, and what comes after them would wait for it.
+struct Soon {
+    static constexpr int PARTS = 3;
+    const uint8_t* p[PARTS];
+    int64_t bytes[PARTS];
+};
+
 // A symbol's code: code << 8 | bits. 0 where the symbol has none.
 using EncodeEntry = uint32_t;
 
@@ -52,8 +60,8 @@ struct Entropy {
     int64_t (*encode)(const uint8_t* symbols, int64_t m, const EncodeEntry* table, uint8_t* out);
 
     // Decodes streams, at most HUFFMAN_MOST_STREAMS, side by side and says of each whether it is good. `end`: the end of what may
-    // be read, at or after all streams'. Nothing outside is read or written, whatever they hold.
-    void (*decode)(HuffmanStream* streams, int count, const uint8_t* end, const DecodeTable& table);
+    // be read, at or after all streams'. Nothing outside is read or written, whatever they hold. `soon` may be anywhere.
+    void (*decode)(HuffmanStream* streams, int count, const uint8_t* end, const DecodeTable& table, Soon soon);
 };
 
 }  // namespace edgegossip
