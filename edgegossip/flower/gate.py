@@ -32,6 +32,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
+from edgegossip.asked import whole_number
 from edgegossip.flower.turnstile import Rate, Turnstile
 
 JOIN_PATH = "/edgegossip/join"
@@ -242,10 +243,10 @@ def _header_of(key: str) -> bytes:
 
 
 def _check_length(headers: dict[bytes, bytes], limit: int) -> None:
-    length = headers.get(b"content-length", b"")
-    if not length.isdigit():
+    length = headers.get(b"content-length", b"").decode("latin-1")
+    if not (length.isascii() and length.isdigit()):
         raise _Refused(411, "a request that does not say how long it is")
-    if int(length) > limit:
+    if whole_number(length, limit) is None:
         raise _Refused(413, f"a request of more than {limit} bytes")
 
 

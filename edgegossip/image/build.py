@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from edgegossip import __version__
+from edgegossip.asked import whole_number
 from edgegossip.image import (
     boards,
     client,
@@ -41,6 +42,7 @@ EPOCH = 1767225600  # 2026-01-01: the time of everything in an image, unless SOU
 SITE = "opt/edgegossip/releases/{release}/site"
 INSIDE = "/opt/edgegossip/current/site"  # where programs of the board find it
 _MIB = 1 << 20
+_LAST_SECOND = 2**32 - 1  # that FAT and ext4 of a card have a date for
 _BOOT_BYTES = 256 * _MIB
 _NEEDS = ("mmdebstrap", "arch-test", "qemu-aarch64-static", "aarch64-linux-gnu-g++", "mkfs.vfat", "mmd", "mcopy", "mke2fs",
           "debugfs", "tar")  # fmt: skip
@@ -114,9 +116,10 @@ def source_of(folder: Path | None) -> Path:
 def epoch() -> int:
     """SOURCE_DATE_EPOCH, or the project's own. Raises LocalError."""
     said = os.environ.get("SOURCE_DATE_EPOCH", str(EPOCH))
-    if not said.isdigit():
+    seconds = whole_number(said, _LAST_SECOND)
+    if seconds is None:
         raise LocalError(f"SOURCE_DATE_EPOCH={said}: it must be a number of seconds since 1970")
-    return int(said)
+    return seconds
 
 
 def check_machine() -> None:

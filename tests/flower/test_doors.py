@@ -71,11 +71,11 @@ class Door:
         self.registered.append(key)
         return 5
 
-    def ask(self, path: str, body: bytes, host: str = STRANGER) -> tuple[int, str]:
+    def ask(self, path: str, body: bytes, host: str = STRANGER, length: bytes | None = None) -> tuple[int, str]:
         """Status and what is said."""
-        return asyncio.run(asyncio.wait_for(self.asked(path, body, host), 10))
+        return asyncio.run(asyncio.wait_for(self.asked(path, body, host, length), 10))
 
-    async def asked(self, path: str, body: bytes, host: str) -> tuple[int, str]:
+    async def asked(self, path: str, body: bytes, host: str, length: bytes | None = None) -> tuple[int, str]:
         out: list[Any] = []
 
         async def receive() -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Door:
         async def send(message: Any) -> None:
             out.append(message)
 
-        headers = [(b"content-length", b"%d" % len(body))]
+        headers = [(b"content-length", b"%d" % len(body) if length is None else length)]
         await self.gate({"type": "http", "path": path, "headers": headers, "client": (host, 5)}, receive, send)
         return out[0]["status"], json.loads(out[1]["body"])["detail"]
 
@@ -101,6 +101,14 @@ def _body(**fields: Any) -> bytes:
 
 
 NOW = "2026-01-01T00:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("length", "status"), [(b"", 411), (b"-1", 411), (b"\xb2", 411), (b"9" * 5000, 413), (b"99999999", 413)]
+)
+def test_lengths_that_no_question_has(length: bytes, status: int, door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    assert door.ask(RECIPE_PATH, b"", length=length)[0] == status
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

@@ -332,9 +332,18 @@ def test_only_a_checkout_can_be_built(tmp_path, monkeypatch):
     assert build.source_of(None) == ROOT
     with pytest.raises(LocalError, match="has no pyproject.toml: name a checkout"):
         build.source_of(tmp_path)
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+
+
+@pytest.mark.parametrize("said", ["yesterday", "", "-1", "²", "9" * 5000, "1e9"])
+def test_seconds_that_are_none(said, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", said)
     with pytest.raises(LocalError, match="SOURCE_DATE_EPOCH"):
         build.epoch()
+
+
+def test_seconds_of_an_image(monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "12")
+    assert build.epoch() == 12
 
 
 @pytest.mark.parametrize(
