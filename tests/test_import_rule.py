@@ -61,7 +61,7 @@ MAY = {
         "study",
         "launch",
     },
-    "image": {"types", "choices", "mesh", "fleet", "update"},
+    "image": {"types", "asked", "choices", "mesh", "fleet", "update"},
 }
 MAY["cli"] = set(MAY)
 
