@@ -176,6 +176,7 @@ def test_rubbish_for_a_knock(data):
 def hello_of(name: str, *protocols: str, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode, context.maximum_version = False, ssl.CERT_NONE, newest
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # Pythons differ in what they begin with
     if protocols:
         context.set_alpn_protocols(list(protocols))
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
