@@ -83,15 +83,15 @@ public:
         bool padded = true;
         for (int64_t i = last - done_; i < in_slice_ * ANS_ROW; i++) padded &= code_at(symbols_.data(), i) == block->tensor->filling;
         strays_.put(*block->tensor, done_, last, block->n, symbols_.data());
-        bool codes = true;  // they surely are, but for the strays, which are looked at
-        if (!target.checks() && strays_.error == 0) codes = target.write(symbols_.data(), block->first + done_, last - done_, scales_.data());
+        // Codes they surely are, but for the strays, which were looked at.
+        if (!target.checks() && strays_.error == 0) target.write(symbols_.data(), block->first + done_, last - done_, scales_.data(), true);
         done_ = last;
         in_slice_ = 0;
         stream.out = symbols_.data();
         if (left > 0) return 0;
         if (!padded) return BAD_PADDING;
         if (!well_ || !kernels.ends_well(stream)) return BAD_STREAM;
-        return strays_.error != 0 ? strays_.error : codes ? 0 : int64_t(BAD_CODE);
+        return strays_.error;
     }
 
 private:
@@ -163,21 +163,21 @@ int64_t AnsWork::add(const Target& target, const uint8_t* p, const uint8_t* end,
     return BAD_STREAM;
 }
 
-AnsWork::Result AnsWork::run(int threads) {
+Reached AnsWork::run() {
     if (blocks_.empty()) return {0, 0};
     const Target& any = blocks_[0].tensor->target;
-    const int64_t all = int64_t(blocks_.size()), lanes = std::min<int64_t>(threads, all);
+    const int64_t all = int64_t(blocks_.size()), lanes = std::min<int64_t>(threads_, all);
     std::vector<int64_t> errors(size_t(lanes), 0);
     std::vector<const Block*> failed(static_cast<size_t>(lanes));
     const Block* const blocks = blocks_.data();
-    parallel_for(lanes, threads, [&](int64_t k) {
+    parallel_for(lanes, threads_, [&](int64_t k) {
         const auto lane = std::make_unique<Lane>(any.kernels.ans, any.q);
         const Block* const end = blocks + all * (k + 1) / lanes;
         const Block* const found = lane->run(blocks + all * k / lanes, end, &errors[size_t(k)]);
         failed[size_t(k)] = found == end ? nullptr : found;
     });
     for (size_t k = 0; k < failed.size(); k++)
-        if (failed[k] != nullptr) return {errors[k], failed[k]->tensor->index};
+        if (failed[k] != nullptr) return {failed[k]->tensor->index, errors[k]};
     return {0, 0};
 }
 

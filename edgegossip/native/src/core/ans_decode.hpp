@@ -22,14 +22,13 @@ struct AnsTensor {
 // Blocks that wait until there are all of them.
 class AnsWork {
 public:
+    explicit AnsWork(int threads) : threads_(threads) {}
+
     // A tensor whose payload is p .. end. 0 or a SectionError: nothing of it waits then.
     int64_t add(const Target& target, const uint8_t* p, const uint8_t* end, int64_t index);
 
-    // Decodes what waits. The first error in order, 0 when there is none, and the index of its tensor.
-    struct Result {
-        int64_t error, index;
-    };
-    Result run(int threads);
+    // Decodes what waits. The first tensor with an error and that; the error is 0 where there is none.
+    Reached run();
 
 private:
     struct Block {
@@ -40,6 +39,7 @@ private:
     class Slot;
     class Lane;
 
+    int threads_;
     std::deque<AnsTensor> tensors_;  // which stay where they are
     std::vector<Block> blocks_;
 };

@@ -33,22 +33,6 @@ int find_streams(const CodedBlock& b, int bits, HuffmanStream* found) {
     return streams;
 }
 
-// What follows the streams, which are read next, and where the blocks' values go.
-Soon soon_after(const CodedBlock* blocks, int count, const HuffmanStream* streams, int stream_count, const uint8_t* end) {
-    Soon soon{};
-    if (stream_count == 0) return soon;
-    const HuffmanStream& last = streams[stream_count - 1];
-    soon.p[0] = last.in + last.size;
-    soon.bytes[0] = std::min(soon.p[0] - streams[0].in, end - soon.p[0]);
-    static_assert(Soon::PARTS == 1 + GROUP_BLOCKS);
-    for (int k = 0; k < count; k++) {
-        if (blocks[k].values == nullptr) continue;
-        soon.p[k + 1] = reinterpret_cast<const uint8_t*>(blocks[k].values);
-        soon.bytes[k + 1] = blocks[k].n * int64_t(sizeof(float));
-    }
-    return soon;
-}
-
 }  // namespace
 
 int64_t encode_block(const Entropy& kernels, const uint8_t* symbols, int64_t n, int bits, const EncodeEntry* table, uint8_t* out) {
@@ -85,16 +69,17 @@ int64_t block_size(const uint8_t* p, const uint8_t* end, int64_t n, int bits) {
     return size <= end - p ? size : 0;
 }
 
-void decode_blocks(const Entropy& kernels, CodedBlock* blocks, int count, const uint8_t* end, const Quantiser& q, const DecodeTable& table) {
-    HuffmanStream streams[4 * GROUP_BLOCKS];
-    int first[GROUP_BLOCKS + 1] = {};
+void decode_blocks(const Entropy& kernels, CodedBlock* blocks, int count, const uint8_t* end, const Quantiser& q, const DecodeTable& table,
+                   const Soon& soon) {
+    HuffmanStream streams[HUFFMAN_MOST_STREAMS];
+    int first[HUFFMAN_MOST_STREAMS + 1] = {};
     for (int k = 0; k < count; k++) {
         CodedBlock& b = blocks[k];
         b.checked = read16(b.p) != RAW_BLOCK;
         b.error = b.checked ? 0 : unpack_raw(b, q.bits);
         first[k + 1] = first[k] + (b.checked ? find_streams(b, q.bits, streams + first[k]) : 0);
     }
-    kernels.decode(streams, first[count], end, table, soon_after(blocks, count, streams, first[count], end));
+    kernels.decode(streams, first[count], end, table, soon);
     for (int k = 0; k < count; k++) {
         CodedBlock& b = blocks[k];
         for (int i = first[k]; i < first[k + 1]; i++)

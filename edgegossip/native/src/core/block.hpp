@@ -25,19 +25,19 @@ int64_t encode_block(const Entropy& kernels, const uint8_t* symbols, int64_t n, 
 // The bytes of the block of n values at p, or 0 when it reaches beyond `end`.
 int64_t block_size(const uint8_t* p, const uint8_t* end, int64_t n, int bits);
 
-constexpr int GROUP_BLOCKS = HUFFMAN_MOST_STREAMS / 4;  // decoded side by side
+constexpr int GROUP_BLOCKS = HUFFMAN_MOST_STREAMS / 4;  // full ones that are decoded side by side
 
 // A block whose size is known to be good, of n values, and where its symbols go.
 struct CodedBlock {
     const uint8_t* p;
     int64_t n;
     uint8_t* symbols;
-    float* values;  // where its values are written then, or null
     bool checked;   // found: the symbols are codes; else they are those of a raw block, and were not looked at
     int64_t error;  // found: 0 or a SectionError
 };
 
-// Symbols of at most GROUP_BLOCKS blocks. `end`: of what may be read.
-void decode_blocks(const Entropy& kernels, CodedBlock* blocks, int count, const uint8_t* end, const Quantiser& q, const DecodeTable& table);
+// Symbols of blocks that have HUFFMAN_MOST_STREAMS streams at most. `end`: of what may be read.
+void decode_blocks(const Entropy& kernels, CodedBlock* blocks, int count, const uint8_t* end, const Quantiser& q, const DecodeTable& table,
+                   const Soon& soon);
 
 }  // namespace edgegossip::coding

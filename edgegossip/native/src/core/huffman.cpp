@@ -104,15 +104,36 @@ void code_lengths(const uint64_t* weights, CodeLengths* lengths) {
         for (const int end = i + counts[bits]; i < end; i++) lengths->bits[leaves.symbol[i]] = uint8_t(bits);
 }
 
-bool is_complete(const CodeLengths& lengths, const uint8_t* valid) {
+namespace {
+
+bool found_complete(const CodeLengths& lengths, const uint8_t* valid) {
     int32_t kraft = 0;
     uint32_t bad = 0;
-    for (int s = 0; s < 256; s++) {  // no branches: every section's code is looked at
+    for (int s = 0; s < 256; s++) {
         const uint32_t bits = lengths.bits[s], has_code = bits != 0;
         bad |= (bits > HUFFMAN_MAX_BITS) | (has_code & (valid[s] == 0));
         kraft += int32_t((has_code << HUFFMAN_MAX_BITS) >> (bits & 31));
     }
     return bad == 0 && kraft == int32_t(1) << HUFFMAN_MAX_BITS;
+}
+
+}  // namespace
+
+bool is_complete(const CodeLengths& lengths, const uint8_t* valid) {
+    struct Known {
+        bool some;
+        CodeLengths lengths;
+        uint8_t valid[256];
+    };
+    thread_local Known last{};  // a body's sections mostly share one
+    const bool known = last.some && std::memcmp(last.lengths.bits, lengths.bits, sizeof lengths.bits) == 0 &&
+                       std::memcmp(last.valid, valid, sizeof last.valid) == 0;
+    if (known) return true;
+    if (!found_complete(lengths, valid)) return false;
+    last.some = true;
+    last.lengths = lengths;
+    std::memcpy(last.valid, valid, sizeof last.valid);
+    return true;
 }
 
 void make_encode_table(const CodeLengths& lengths, EncodeEntry* table) {
@@ -140,26 +161,24 @@ struct Word {
     uint16_t code;
 };
 
-// Windows that codes fill to the last bit, and their entries.
-struct Full {
-    uint16_t window[1 << HUFFMAN_WINDOW_BITS];
-    DecodeEntry entry[1 << HUFFMAN_WINDOW_BITS];
+// A table, and the windows among its that codes fill to the last bit.
+template <class Entry>
+struct Entries {
+    Entry of[MOST_ENTRIES];
+    uint16_t full_window[1 << HUFFMAN_WINDOW_BITS];
+    Entry full[1 << HUFFMAN_WINDOW_BITS];
 };
 
 struct Made {
     CodeLengths lengths;
     int window;
     int symbols;  // of an entry at most
-    DecodeEntry entries[MOST_ENTRIES];
-    ShortEntry short_entries[MOST_ENTRIES];
-    bool has_short;  // they are of this code, and take nearly as many bits at once
-    Full full;
+    bool is_short;
     Word words[256];                          // in the order of their lengths
     int first_word[HUFFMAN_MAX_BITS + 2];     // of each length
+    Entries<ShortEntry> short_entries;        // one of both is made
+    Entries<WholeEntry> whole_entries;
 };
-
-// Of at most HUFFMAN_SHORT_SYMBOLS.
-ShortEntry short_entry(DecodeEntry e) { return uint32_t(e & 63) | uint32_t(e >> 8 & 3) << 6 | uint32_t(e >> 16 << 8); }
 
 void list_words(Made* m) {
     int count = 0;
@@ -172,31 +191,29 @@ void list_words(Made* m) {
 }
 
 // Entries of windows of k bits are those of k - 1 bits, twice, but where a code ends with the new bit; and such a window is a code
-// after a window that other codes fill. How many of these there were. Short entries go along until they are full.
-int64_t fill_windows(Made* m) {
-    DecodeEntry* const table = m->entries;
-    ShortEntry* const shorts = m->short_entries;
+// after a window that other codes fill. How many of these there were.
+template <class Entry>
+int64_t fill_windows(const Made& m, Entries<Entry>* entries) {
+    using Form = EntryForm<Entry>;
+    const int most = std::min(m.symbols, Form::MOST_SYMBOLS);
     int first_full[HUFFMAN_WINDOW_BITS + 2] = {0, 1}, full = 1;
-    m->full.window[0] = 0;
-    m->full.entry[0] = 0;
-    table[0] = HUFFMAN_LONG;
-    shorts[0] = 0;
-    for (int bits = 1; bits <= m->window; bits++) {
-        std::memcpy(table + (1 << (bits - 1)), table, sizeof *table << (bits - 1));
-        std::memcpy(shorts + (1 << (bits - 1)), shorts, sizeof *shorts << (bits - 1));
+    entries->full_window[0] = 0;
+    entries->full[0] = 0;
+    entries->of[0] = Form::LONG;
+    for (int bits = 1; bits <= m.window; bits++) {
+        std::memcpy(entries->of + (1 << (bits - 1)), entries->of, sizeof(Entry) << (bits - 1));
         for (int last = 1; last <= bits; last++)
             for (int f = first_full[bits - last]; f < first_full[bits - last + 1]; f++) {
-                const DecodeEntry before = m->full.entry[f];
-                const int held = uint8_t(before >> 8);
-                if (held == m->symbols) continue;
-                for (int w = m->first_word[last]; w < m->first_word[last + 1]; w++) {
-                    const uint32_t window = m->full.window[f] | uint32_t(m->words[w].code) << (bits - last);
-                    const DecodeEntry entry = before + uint64_t(last) + 0x100 + (uint64_t(m->words[w].symbol) << (16 + 8 * held));
-                    table[window] = entry;
-                    if (held < HUFFMAN_SHORT_SYMBOLS) shorts[window] = short_entry(entry);
-                    if (bits < m->window) {
-                        m->full.window[full] = uint16_t(window);
-                        m->full.entry[full] = entry;
+                const Entry before = entries->full[f];
+                const int held = count_of(before);
+                if (held == most) continue;
+                for (int w = m.first_word[last]; w < m.first_word[last + 1]; w++) {
+                    const uint32_t window = entries->full_window[f] | uint32_t(m.words[w].code) << (bits - last);
+                    const Entry entry = before + Entry(last) + (Entry(1) << Form::COUNT_AT) + (Entry(m.words[w].symbol) << (Form::SYMBOLS_AT + 8 * held));
+                    entries->of[window] = entry;
+                    if (bits < m.window) {
+                        entries->full_window[full] = uint16_t(window);
+                        entries->full[full] = entry;
                     }
                     full++;
                 }
@@ -207,36 +224,50 @@ int64_t fill_windows(Made* m) {
 }
 
 // The codes longer than a window: the first that begins so gets a place after the windows. Where the places end.
-int64_t fill_places(Made* m) {
-    const uint32_t after = 1u << (HUFFMAN_MAX_BITS - m->window);
-    uint32_t next_place = 1u << m->window;
-    for (int bits = m->window + 1; bits <= HUFFMAN_MAX_BITS; bits++)
-        for (int w = m->first_word[bits]; w < m->first_word[bits + 1]; w++) {
-            const Word word = m->words[w];
-            const uint32_t begin = word.code & ((1u << m->window) - 1);
-            DecodeEntry& place = m->entries[begin];
-            if (place == HUFFMAN_LONG) {
-                place |= DecodeEntry(next_place) << 16;
-                m->short_entries[begin] = next_place << 8;
+template <class Entry>
+int64_t fill_places(const Made& m, Entry* entries) {
+    using Form = EntryForm<Entry>;
+    const uint32_t after = 1u << (HUFFMAN_MAX_BITS - m.window);
+    uint32_t next_place = 1u << m.window;
+    for (int bits = m.window + 1; bits <= HUFFMAN_MAX_BITS; bits++)
+        for (int w = m.first_word[bits]; w < m.first_word[bits + 1]; w++) {
+            const Word word = m.words[w];
+            Entry& place = entries[word.code & ((1u << m.window) - 1)];
+            if (place == Form::LONG) {
+                place |= Entry(next_place) << Form::SYMBOLS_AT;
                 next_place += after;
             }
-            const DecodeEntry entry = uint64_t(bits) | 0x100 | uint64_t(word.symbol) << 16;
-            for (uint32_t rest = word.code >> m->window; rest < after; rest += 1u << (bits - m->window)) {
-                m->entries[(place >> 16) + rest] = entry;
-                m->short_entries[(place >> 16) + rest] = short_entry(entry);
-            }
+            const Entry entry = Entry(bits) | Entry(1) << Form::COUNT_AT | Entry(word.symbol) << Form::SYMBOLS_AT;
+            for (uint32_t rest = word.code >> m.window; rest < after; rest += 1u << (bits - m.window)) entries[rest_of(place) + rest] = entry;
         }
     return next_place;
 }
 
-// Whether lookups of short entries take nearly as many bits at once.
-bool pays_short(const Made& m) {
-    int64_t all = 0, taken = 0;
-    for (int64_t i = 0; i < int64_t(1) << m.window; i++) {
-        all += int64_t(m.entries[i] & 63);
-        taken += int64_t(m.short_entries[i] & 63);
+template <class Entry>
+void fill(const Made& m, Entries<Entry>* entries) {
+    table_work() += fill_windows(m, entries);
+    table_work() += fill_places(m, entries->of);
+}
+
+// Bits that lookups of all windows take together, of entries of so many symbols at most.
+int64_t bits_of_lookups(const Made& m, int symbols) {
+    int64_t ends[HUFFMAN_WINDOW_BITS + 1] = {int64_t(1) << m.window}, taken = 0;  // windows in which as many codes as were looked at end there
+    for (int held = 0; held < std::min(symbols, m.symbols); held++) {
+        int64_t next[HUFFMAN_WINDOW_BITS + 1] = {};
+        for (int at = 0; at < m.window; at++)
+            for (int bits = 1; at + bits <= m.window; bits++) {
+                const int64_t windows = (ends[at] >> bits) * (m.first_word[bits + 1] - m.first_word[bits]);
+                next[at + bits] += windows;
+                taken += windows * bits;
+            }
+        std::copy(next, next + HUFFMAN_WINDOW_BITS + 1, ends);
     }
-    return SHORT_GAIN * double(taken) >= double(all);
+    return taken;
+}
+
+bool pays_short(const Made& m) {
+    const auto taken = [&m](int symbols) { return double(bits_of_lookups(m, symbols)); };
+    return SHORT_GAIN * taken(EntryForm<ShortEntry>::MOST_SYMBOLS) >= taken(EntryForm<WholeEntry>::MOST_SYMBOLS);
 }
 
 }  // namespace
@@ -244,7 +275,7 @@ bool pays_short(const Made& m) {
 DecodeTable symbol_table(const CodeLengths& lengths, int64_t n) {
     thread_local std::unique_ptr<Made> last;
     const int window = n < LARGE_WINDOW_FROM ? SMALL_WINDOW_BITS : HUFFMAN_WINDOW_BITS;
-    const int symbols = n < SEVERAL_FROM ? 1 : HUFFMAN_MOST_SYMBOLS;
+    const int symbols = n < SEVERAL_FROM ? 1 : EntryForm<WholeEntry>::MOST_SYMBOLS;
     const bool known = last != nullptr && std::memcmp(last->lengths.bits, lengths.bits, sizeof lengths.bits) == 0;
     if (!known || last->window < window || last->symbols < symbols) {
         if (last == nullptr) last.reset(new Made);
@@ -252,11 +283,14 @@ DecodeTable symbol_table(const CodeLengths& lengths, int64_t n) {
         last->window = window;
         last->symbols = symbols;
         list_words(last.get());
-        table_work() += fill_windows(last.get());
-        table_work() += fill_places(last.get());
-        last->has_short = window == HUFFMAN_WINDOW_BITS && pays_short(*last);
+        last->is_short = pays_short(*last);
+        if (last->is_short)
+            fill(*last, &last->short_entries);
+        else
+            fill(*last, &last->whole_entries);
     }
-    return {last->entries, last->lengths.bits, last->window, last->has_short ? last->short_entries : nullptr};
+    const bool is_short = last->is_short;
+    return {is_short ? last->short_entries.of : nullptr, is_short ? nullptr : last->whole_entries.of, last->lengths.bits, last->window};
 }
 
 }  // namespace edgegossip::coding

@@ -1,41 +1,51 @@
-// The huffman stage, decoded: two blocks side by side, of one tensor or of two.
+// The huffman stage, decoded: blocks with one table side by side, of one tensor or of several.
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <vector>
 
 #include "block_tasks.hpp"
 #include "target.hpp"
 
 namespace edgegossip::coding {
 
-// The last block of a tensor that has an odd number of them waits for that of a later tensor with the same table: two take little
-// longer than one, and most tensors have one block.
+// Blocks that wait until there are all of them, or until another table takes the place of theirs: eight streams side by side take
+// little longer than four, and most tensors have one block, many of them a small one.
 class HuffmanWork {
 public:
-    // Decodes a tensor, but for a block that waits. 0 or a SectionError.
-    int64_t add(const Target& target, Range payload, const Body& body, const StaticTables& tables, LastTable* last, int threads, int64_t index);
+    explicit HuffmanWork(int threads) : threads_(threads) {}
 
-    // Decodes what still waits. The first error among blocks that waited, 0 when there is none, and the index of its tensor.
-    struct Result {
-        int64_t error, index;
-    };
-    Result run();
+    // A tensor, some or all of whose blocks wait. 0 or a SectionError: none of its own waits then.
+    int64_t add(const Target& target, Range payload, const Body& body, const StaticTables& tables, LastTable* last, int64_t index);
+
+    // Decodes what still waits. The first tensor with an error and that, where one has one among all that waited; else the error is 0.
+    Reached run();
 
 private:
-    struct Waiting {
+    struct Tensor {
         Target target;
-        const uint8_t* p;
-        int64_t first, n;  // values
-        int64_t index;     // of its tensor among the caller's
+        int64_t index;  // among the caller's
     };
-    // Decodes it, and `other` with it if there is one. The error of `other`.
-    int64_t decode(const Waiting& waiting, const Waiting* other);
+    struct Block {
+        size_t tensor;  // of tensors_
+        const uint8_t *p, *end;
+        int64_t first, n;  // values
+    };
+    struct Group {
+        const Block *begin, *end;
+    };
 
-    std::optional<Waiting> waiting_;
-    CodeLengths lengths_;  // of its table
+    std::vector<Group> groups();
+    Soon soon_after(Group group, Group next) const;
+    // An error comes to `found` where it is of an earlier tensor than what is there.
+    void decode(Group group, Group next, const DecodeTable& table, Reached* found) const;
+
+    int threads_;
+    std::vector<Tensor> tensors_;
+    std::vector<Block> blocks_;
+    CodeLengths lengths_;  // of their table
     const uint8_t* end_ = nullptr;  // of what may be read
-    Result found_{0, 0};
+    Reached found_{0, 0};  // of those that are decoded
 };
 
 }  // namespace edgegossip::coding

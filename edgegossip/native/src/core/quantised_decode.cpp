@@ -41,7 +41,7 @@ int64_t decode_raw(const Target& t, const uint8_t* dense, int threads) {
             unpack_dense(symbols, count, bits, slot->symbols.data());
             symbols = slot->symbols.data();
         }
-        const bool good = t.checks() ? are_codes(t.q, symbols, count) : t.write(symbols, first, count, slot->scales.data());
+        const bool good = t.checks() ? are_codes(t.q, symbols, count) : t.write(symbols, first, count, slot->scales.data(), false);
         return good ? int64_t(0) : int64_t(BAD_CODE);
     });
 }
@@ -63,7 +63,7 @@ int64_t decode_runs(const Target& t, Range r, const Body& body, LastTable* last,
         uint8_t* const symbols = slot->symbols.data();
         if (!read_run_block(t.kernels.runs, starts[size_t(b)], body.data + body.size, count, table, shape, symbols, t.soon(first)))
             return int64_t(BAD_STREAM);
-        return t.checks() || t.write(symbols, first, count, slot->scales.data()) ? int64_t(0) : int64_t(BAD_CODE);
+        return t.checks() || t.write(symbols, first, count, slot->scales.data(), true) ? int64_t(0) : int64_t(BAD_CODE);
     });
 }
 
@@ -77,7 +77,7 @@ int64_t decode_elias(const Target& t, Range r) {
     for (int64_t first = 0; first < t.n; first += BLOCK_VALUES) {
         const int64_t count = std::min(BLOCK_VALUES, t.n - first);
         if (!reader.get(t.checks() ? nullptr : slot.symbols.data(), count, t.q)) return BAD_STREAM;
-        if (!t.checks() && !t.write(slot.symbols.data(), first, count, slot.scales.data())) return BAD_CODE;
+        if (!t.checks() && !t.write(slot.symbols.data(), first, count, slot.scales.data(), false)) return BAD_CODE;
     }
     return reader.finished() ? 0 : int64_t(BAD_STREAM);
 }
@@ -113,12 +113,12 @@ struct Later {
     HuffmanWork huffman;
     AnsWork ans;
 
-    // Decodes them. The first error in order, 0 when there is none, and the index of its tensor.
-    Reached run(int threads) {
-        const HuffmanWork::Result of_huffman = huffman.run();
-        const AnsWork::Result of_ans = ans.run(threads);
-        const bool first = of_huffman.error != 0 && (of_ans.error == 0 || of_huffman.index < of_ans.index);
-        return first ? Reached{of_huffman.index, of_huffman.error} : Reached{of_ans.index, of_ans.error};
+    explicit Later(int threads) : huffman(threads), ans(threads) {}
+
+    // Decodes them. The first tensor with an error and that; the error is 0 where there is none.
+    Reached run() {
+        const Reached of_huffman = huffman.run(), of_ans = ans.run();
+        return of_huffman.position != 0 && (of_ans.position == 0 || of_huffman.tensor < of_ans.tensor) ? of_huffman : of_ans;
     }
 };
 
@@ -132,7 +132,7 @@ int64_t decode_now(const Kernels& kernels, const Body& body, int64_t position, c
     int64_t error = 0;
     switch (s.stage) {
         case STAGE_RAW: error = decode_raw(target, payload.p, threads); break;
-        case STAGE_HUFFMAN: error = later->huffman.add(target, payload, body, tables, &state->symbols, threads, index); break;
+        case STAGE_HUFFMAN: error = later->huffman.add(target, payload, body, tables, &state->symbols, index); break;
         case STAGE_RUNS: error = decode_runs(target, payload, body, &state->tokens, threads); break;
         case STAGE_ELIAS: error = decode_elias(target, payload); break;
         case STAGE_ANS: error = later->ans.add(target, payload.p, payload.end, index); break;
@@ -145,7 +145,7 @@ int64_t decode_now(const Kernels& kernels, const Body& body, int64_t position, c
 
 Reached decode_sections(const Kernels& kernels, const Body& body, Reached from, const Quantiser& q, const int64_t* offsets, int64_t tensors,
                         const StaticTables& tables, TableState* state, Mode mode, float weight, float* out, int threads) {
-    Later later;
+    Later later(threads);
     int64_t position = from.position, tensor = from.tensor;
     for (; tensor < tensors; tensor++) {
         const int64_t start = offsets[tensor], n = offsets[tensor + 1] - start;
@@ -154,15 +154,15 @@ Reached decode_sections(const Kernels& kernels, const Body& body, Reached from, 
         position = decode_now(kernels, body, position, q, n, tables, state, mode, weight, out == nullptr ? nullptr : out + start, threads, tensor, &later);
         if (position < 0) break;
     }
-    const Reached failed = later.run(threads);  // of tensors before this one
+    const Reached failed = later.run();  // of tensors before this one
     return failed.position != 0 ? failed : Reached{tensor, position};
 }
 
 int64_t decode_section(const Kernels& kernels, const Body& body, int64_t position, const Quantiser& q, int64_t n,
                        const StaticTables& tables, TableState* state, Mode mode, float weight, float* out, int threads) {
-    Later later;
+    Later later(threads);
     const int64_t end = decode_now(kernels, body, position, q, n, tables, state, mode, weight, out, threads, 0, &later);
-    const Reached failed = later.run(threads);
+    const Reached failed = later.run();
     return failed.position != 0 ? failed.position : end;
 }
 

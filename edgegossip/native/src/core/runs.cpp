@@ -90,7 +90,7 @@ void each_word(const CodeLengths& lengths, const RunShape& shape, const Visit& v
     });
 }
 
-// As make_decode_table of huffman.cpp, but words do not come in the order of their lengths, so each is put to all its windows.
+// As the tables of huffman.cpp, but words do not come in the order of their lengths, so each is put to all its windows.
 void make_token_table(const CodeLengths& lengths, const RunShape& shape, TokenEntry* table) {
     uint32_t next_place = uint32_t(RUN_WINDOWS);
     int64_t filled = 0;
@@ -118,7 +118,7 @@ constexpr int64_t SEVERAL_ITEMS_FROM = 32768;
 // An item that ends within a window, whose code is not escaped.
 struct Item {
     uint16_t word;
-    uint8_t values, code;
+    uint8_t values, code;  // as an entry has it
 };
 
 // Items in the order of their bits.
@@ -138,50 +138,55 @@ struct Items {
         for (int bits = 0; bits <= ITEMS_WINDOW_BITS; bits++) first[bits + 1] = first[bits] + count[bits];
         int next[ITEMS_WINDOW_BITS + 1];
         std::copy_n(first, ITEMS_WINDOW_BITS + 1, next);
-        each([&](int bits, uint32_t code, TokenEntry entry) {
+        each([&](int bits, uint32_t word, TokenEntry entry) {
+            const uint32_t code = entry >> 8 & 0xff, sign = shape.bits > 4 ? code >> (shape.bits - 1) << 3 : 0;
             for (uint32_t low = 0; low < 1u << k; low++)
-                items[next[bits + k]++] = {uint16_t(code | low << bits), uint8_t((entry >> 24 << k | low) + 1), uint8_t(entry >> 8)};
+                items[next[bits + k]++] = {uint16_t(word | low << bits), uint8_t((entry >> 24 << k | low) + 1),
+                                           uint8_t(shape.bits > 4 ? (code & 7) | sign : code)};
         });
     }
 };
 
-// Windows that items fill to the last bit.
-struct FilledWindow {
-    ItemsEntry entry;
-    uint16_t window;
-    uint8_t items;
+// Windows that items fill to the last bit, and their entries.
+struct FilledWindows {
+    uint16_t window[ITEMS_WINDOWS];
+    ItemsEntry entry[ITEMS_WINDOWS];
 };
 
-// The entry of so many items and then another: its place and code, and again where fewer than three are.
-inline ItemsEntry with_item(ItemsEntry before, int items, int bits, const Item& item) {
-    static constexpr uint64_t KEPT[3] = {0xffff, 0xff0000ffffff, 0xffff00ffffffff}, PLACES[3] = {0x0101010000, 0x0101000000, 0x0100000000};
-    const uint64_t values = before >> 8 & 0xff;
-    return (before & KEPT[items]) + uint64_t(bits) + (uint64_t(item.values) << 8) +
-           (values + item.values - 1 + (uint64_t(item.code) << 24)) * PLACES[items];
+// The entry of some items and then another, of so many bits; ITEMS_LONG where it has no room for them all.
+inline ItemsEntry with_item(ItemsEntry before, int bits, const Item& item) {
+    const uint32_t codes = uint32_t(before >> ITEMS_CODES_AT), values = before >> 8 & 0xff, lead = before >> 16 & 0xff;
+    if (values + item.values > uint32_t(MOST_ITEMS_VALUES)) return ITEMS_LONG;
+    const ItemsEntry after = before + uint64_t(bits) + (uint64_t(item.values) << 8);
+    if (item.code == 0) return after;
+    const uint32_t at = values + item.values - 1;  // of its code
+    if (codes == 0) return after | uint64_t(at) << 16 | uint64_t(item.code) << ITEMS_CODES_AT;
+    if (at - lead >= uint32_t(ITEMS_CODES)) return ITEMS_LONG;
+    return after | uint64_t(item.code) << (ITEMS_CODES_AT + 4 * (at - lead));
 }
 
-// As fill_windows of huffman_table.cpp: entries of windows of so many bits are those of one bit less, twice, but where an item ends with the new bit.
+// As fill_windows of huffman.cpp: entries of windows of so many bits are those of one bit less, twice, but where an item ends with the new bit.
 void make_items_table(const CodeLengths& lengths, const RunShape& shape, ItemsEntry* table) {
     const Items all(lengths, shape);
-    FilledWindow filled[ITEMS_WINDOWS];
+    FilledWindows filled;
     int first[ITEMS_WINDOW_BITS + 2] = {0, 1}, count = 1;
-    filled[0] = {0, 0, 0};
+    filled.window[0] = 0;
+    filled.entry[0] = 0;
     table[0] = ITEMS_LONG;
     for (int bits = 1; bits <= ITEMS_WINDOW_BITS; bits++) {
         std::memcpy(table + (1 << (bits - 1)), table, sizeof *table << (bits - 1));
         for (int last = 1; last <= bits; last++) {
             if (all.first[last] == all.first[last + 1]) continue;
-            for (int f = first[bits - last]; f < first[bits - last + 1]; f++) {
-                const FilledWindow before = filled[f];
-                if (before.items == 3) continue;
+            for (int f = first[bits - last]; f < first[bits - last + 1]; f++)
                 for (int i = all.first[last]; i < all.first[last + 1]; i++) {
-                    const Item& item = all.items[i];
-                    if ((before.entry >> 8 & 0xff) + item.values > MOST_ITEMS_VALUES) continue;
-                    const uint32_t window = before.window | uint32_t(item.word) << (bits - last);
-                    table[window] = with_item(before.entry, before.items, last, item);
-                    if (bits < ITEMS_WINDOW_BITS) filled[count++] = {table[window], uint16_t(window), uint8_t(before.items + 1)};
+                    const ItemsEntry entry = with_item(filled.entry[f], last, all.items[i]);
+                    if (entry == ITEMS_LONG) continue;
+                    const uint32_t window = filled.window[f] | uint32_t(all.items[i].word) << (bits - last);
+                    table[window] = entry;
+                    if (bits == ITEMS_WINDOW_BITS) continue;
+                    filled.window[count] = uint16_t(window);
+                    filled.entry[count++] = entry;
                 }
-            }
         }
         first[bits + 1] = count;
     }

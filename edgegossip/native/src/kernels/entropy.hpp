@@ -9,27 +9,48 @@ namespace edgegossip {
 constexpr int HUFFMAN_MAX_BITS = 14;
 constexpr int HUFFMAN_WINDOW_BITS = 12;  // at most
 constexpr int HUFFMAN_MOST_STREAMS = 8;  // decoded side by side
-constexpr int HUFFMAN_MOST_SYMBOLS = 6;  // of an entry
 
-// What the next `window` bits of a stream decode to: bits 0 .. 5 how many of them the codes take that end within, 8 .. 15 how
-// many codes these are, 16 .. 63 their symbols, the first lowest. When not even the first ends within, bits 0 .. 15 are
-// HUFFMAN_LONG, which takes no bit and gives no symbol, and the others the place of the 2^(14 - window) entries of which the
-// next bits choose one.
-using DecodeEntry = uint64_t;
-constexpr DecodeEntry HUFFMAN_LONG = 0x80;
+// What the next `window` bits of a stream decode to, in one of two forms. From bit 0 on how many of these bits the codes take that end
+// within, from COUNT_AT how many codes these are, MOST_SYMBOLS at most, from SYMBOLS_AT their symbols, the first lowest. When not even
+// the first ends within, what is below SYMBOLS_AT is LONG, which takes no bit and gives no symbol, and the rest the place of
+// the 2^(14 - window) entries of which the next bits choose one.
+using WholeEntry = uint64_t;
+using ShortEntry = uint32_t;  // half the room, so that a table stays in a first cache of 32 KiB
 
-// The same in half of the room, so that a table stays in a first cache of 32 KiB: bits 0 .. 5 how many bits the codes take, 6 and 7
-// how many codes these are, three at most, 8 .. 31 their symbols. When not even the first ends within, bits 0 .. 7 are 0 and the
-// others the place.
-using ShortEntry = uint32_t;
-constexpr int HUFFMAN_SHORT_SYMBOLS = 3;
-constexpr ShortEntry HUFFMAN_SHORT_COUNT = 0xc0;
+template <class Entry>
+struct EntryForm;
+
+template <>
+struct EntryForm<WholeEntry> {
+    static constexpr int COUNT_AT = 8, SYMBOLS_AT = 16, MOST_SYMBOLS = 6;
+    static constexpr WholeEntry LONG = 0x80;
+};
+
+template <>
+struct EntryForm<ShortEntry> {
+    static constexpr int COUNT_AT = 6, SYMBOLS_AT = 8, MOST_SYMBOLS = 3;
+    static constexpr ShortEntry LONG = 0;
+};
+
+template <class Entry>
+constexpr Entry ENTRY_COUNT = (Entry(1) << (EntryForm<Entry>::SYMBOLS_AT - EntryForm<Entry>::COUNT_AT)) - 1;  // above COUNT_AT
+
+template <class Entry>
+static inline int count_of(Entry e) {
+    return int(e >> EntryForm<Entry>::COUNT_AT & ENTRY_COUNT<Entry>);
+}
+
+// The symbols, or the place.
+template <class Entry>
+static inline Entry rest_of(Entry e) {
+    return e >> EntryForm<Entry>::SYMBOLS_AT;
+}
 
 struct DecodeTable {
-    const DecodeEntry* entries;
-    const uint8_t* bits;  // of each symbol's code
+    const ShortEntry* short_entries;
+    const WholeEntry* entries;  // where the others are null: many windows have more than three codes
+    const uint8_t* bits;        // of each symbol's code
     int window;
-    const ShortEntry* short_entries;  // or null, where many windows have more than three codes
 };
 
 // A stream and where its symbols go.
@@ -44,9 +65,11 @@ struct HuffmanStream {
 // Memory that is read or written once streams are decoded, part after part. It is fetched meanwhile where that gains: lookups
 // leave it idle, and what comes after them would wait for it.
 struct Soon {
-    static constexpr int PARTS = 3;
-    const uint8_t* p[PARTS];
-    int64_t bytes[PARTS];
+    static constexpr int PARTS = 4;
+    struct Part {
+        const uint8_t* p;
+        int64_t bytes;
+    } parts[PARTS];
 };
 
 // A symbol's code: code << 8 | bits. 0 where the symbol has none.

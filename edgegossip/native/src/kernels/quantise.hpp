@@ -41,9 +41,9 @@ struct Quantise {
                                 float* scales, uint8_t* symbols);
 
     // out = value, or out += weight * value, of n elements from the start of a bucket and byte. False when a code is none
-    // of the quantiser's (out is then unspecified). Unused bits of the last byte are not looked at.
-    bool (*dequantise)(const uint8_t* symbols, int64_t n, const Quantiser* q, const float* scales, float* out,
-                       bool accumulate, float weight);
+    // of the quantiser's (out is then unspecified), which is not looked at where they are `checked`. Nor are unused bits of the last byte.
+    bool (*dequantise)(const uint8_t* symbols, int64_t n, const Quantiser* q, const float* scales, float* out, bool accumulate,
+                       float weight, bool checked);
 
     // The random uint32 of elements first .. first + n of a tensor with this key.
     void (*uniform32)(uint64_t key, int64_t first, int64_t n, uint32_t* out);

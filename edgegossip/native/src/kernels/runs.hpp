@@ -38,13 +38,15 @@ constexpr int64_t RUN_WINDOWS = int64_t(1) << RUN_WINDOW_BITS;
 constexpr int64_t RUN_AFTER = int64_t(1) << (HUFFMAN_MAX_BITS + 1 - RUN_WINDOW_BITS);
 constexpr int64_t RUN_ENTRIES = RUN_WINDOWS + 256 * RUN_AFTER;
 
-// Whole items that the next ITEMS_WINDOW_BITS bits hold, three at most: byte 0 how many of the bits they take, 1 how many values they
-// stand for, 2 .. 4 places among these and 5 .. 7 their codes; of fewer than three the last one again. Where not even the
-// first ends within, ITEMS_LONG, which takes nothing and gives none.
+// Whole items that the next ITEMS_WINDOW_BITS bits hold: byte 0 how many of the bits they take, 1 how many values they stand for, 2 how
+// many of these are zeros before the first code, and bits 32 .. 63 the codes of it and the seven values after it, four bits each (of
+// codes of more bits the lowest three and the sign). Where not even the first item ends within, ITEMS_LONG, which takes nothing
+// and gives none.
 using ItemsEntry = uint64_t;
 constexpr int ITEMS_WINDOW_BITS = 11;
 constexpr int64_t ITEMS_WINDOWS = int64_t(1) << ITEMS_WINDOW_BITS;
 constexpr ItemsEntry ITEMS_LONG = 0x80;
+constexpr int ITEMS_CODES = 8, ITEMS_CODES_AT = 32;
 constexpr int MOST_ITEMS_VALUES = 64, MOST_ITEMS_RUN_BITS = 2;  // a run and its code are 16 << k values at most
 static_assert(16 << MOST_ITEMS_RUN_BITS <= MOST_ITEMS_VALUES);
 
