@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,27 +17,31 @@ from edgegossip.codecs import zstd
 from edgegossip.codecs.checks import all_finite
 from edgegossip.native import quantise
 from edgegossip.native.quantise import Kind, Quantiser
+from edgegossip.quick import quick
 from edgegossip.types import DecodeError, Vec
 
 STAGE = 4
 _SIZE = struct.Struct("<I")
 _FRAME_BYTES = 64  # around the codes, at most
 _PIECE = 1 << 17  # values; a multiple of every bucket
-_HUFFMAN_BITS = 8  # wider codes have no Huffman stage, so zstd is always tried
-_WORTH_TRYING_BITS = 1.5  # where others take more than this, what is left to gain is nothing that zstd finds
+LEAST_VALUES = 1024  # of a tensor: a frame costs a receiver as much time as thousands of values in other stages
+_SAMPLES, _SAMPLE = 4, 1 << 14  # pieces that tell whether a frame would be shorter, and values of each
+_NEAR = 1.02  # times what another stage takes: so much the samples may be off
 
 
 def shorten(values: Vec, quantiser: Quantiser, key: int, out: NDArray[np.uint8], size: int, asked: bool) -> int:
     """Replace the section that `out` begins with, `size` bytes, by a zstd one where that is shorter; the size then.
 
-    `asked`: the user wants zstd; otherwise it is tried only where there is something to gain.
+    `asked`: the user wants zstd; otherwise it is tried on samples of a large tensor first. Tensors of fewer than
+    LEAST_VALUES have no such section.
     """
-    scale_bytes = quantiser.scale_bytes(values.size)
-    dear = 8 * (size - scale_bytes) > _WORTH_TRYING_BITS * values.size
-    if not asked and dear and quantiser.bits <= _HUFFMAN_BITS:
+    if values.size < LEAST_VALUES:
         return size
-    scales = _read_scales(out[1 : 1 + scale_bytes].data, quantiser)
-    frame = zstd.compress(_symbols(values, scales, quantiser, key))
+    scale_bytes = quantiser.scale_bytes(values.size)
+    symbols = _Symbols(values, _read_scales(out[1 : 1 + scale_bytes].data, quantiser), quantiser, key)
+    if not asked and not symbols.may_shrink_to((size - 1 - scale_bytes) / values.size):
+        return size
+    frame = zstd.compress(symbols.of(_pieces(values.size)))
     start = 1 + scale_bytes + _SIZE.size
     if start + len(frame) >= size:
         return size
@@ -46,12 +51,34 @@ def shorten(values: Vec, quantiser: Quantiser, key: int, out: NDArray[np.uint8],
     return start + len(frame)
 
 
-def _symbols(values: Vec, scales: Vec, quantiser: Quantiser, key: int) -> Iterator[memoryview]:
-    scratch = np.empty(quantiser.symbol_bytes(min(values.size, _PIECE)), np.uint8)
-    for first, last in _pieces(values.size):
-        out = scratch[: quantiser.symbol_bytes(last - first)]
-        quantise.quantise(quantiser, values[first:last], _scales_of(scales, quantiser, first, last), key, first, out)
-        yield out.data
+@quick
+@dataclass(frozen=True, slots=True)
+class _Symbols:
+    """A tensor's symbols, made a piece at a time."""
+
+    values: Vec
+    scales: Vec
+    quantiser: Quantiser
+    key: int
+
+    def of(self, spans: list[tuple[int, int]]) -> Iterator[memoryview]:
+        """Those of values first .. last of each span, which start at buckets. Valid until the next are made."""
+        q = self.quantiser
+        scratch = np.empty(q.symbol_bytes(max(last - first for first, last in spans)), np.uint8)
+        for first, last in spans:
+            out = scratch[: q.symbol_bytes(last - first)]
+            scales = _scales_of(self.scales, q, first, last)
+            quantise.quantise(q, self.values[first:last], scales, self.key, first, out)
+            yield out.data
+
+    def may_shrink_to(self, bytes_a_value: float) -> bool:
+        """Whether samples of a large tensor come to about so few bytes a value; True of a small one."""
+        each = max(_SAMPLE, self.quantiser.bucket)
+        if self.values.size <= _SAMPLES * each:
+            return True
+        part = self.values.size // _SAMPLES // each * each
+        spans = [(k * part, k * part + each) for k in range(_SAMPLES)]
+        return len(zstd.compress(self.of(spans))) <= _NEAR * bytes_a_value * _SAMPLES * each
 
 
 def decode(
@@ -61,6 +88,8 @@ def decode(
 
     Raises DecodeError, which speaks `of` a codec's body and tensor.
     """
+    if n < LEAST_VALUES:
+        raise DecodeError(f"{of} is invalid: {n} values have no zstd frame")
     scales_at = at + 1
     size_at = scales_at + quantiser.scale_bytes(n)
     start = size_at + _SIZE.size

@@ -183,8 +183,16 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
         "the topk body has invalid positions, seen at tensor fc.weight",
     ),
     "topk-bitmap-of-more": (
-        raw_frame(codec_id=12, body=b"\2\2\x0f" + bytes(30)),
+        raw_frame(codec_id=12, body=b"\2\3\x0f" + bytes(30)),
         "the topk body has invalid positions, seen at tensor fc.weight",
+    ),
+    "topk-bitmap-of-few": (
+        raw_frame(codec_id=12, body=b"\2\2\x03" + bytes(30)),
+        "the topk body has an invalid head, seen at tensor fc.weight",
+    ),
+    "topk-gaps-of-many": (
+        raw_frame(codec_id=12, body=b"\1\3" + bytes(30)),
+        "the topk body has an invalid head, seen at tensor fc.weight",
     ),
     "topk-drawn-positions": (
         raw_frame(codec_id=12, body=b"\3" + _TOPK[1:]),

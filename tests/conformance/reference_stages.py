@@ -60,8 +60,23 @@ def symbol_bytes(bits: int, largest: int) -> list[int]:
     return [b for b in range(256) if all(b >> k & mask in valid for k in range(0, 8, width))]
 
 
+def level_class(level: int, largest: int) -> tuple[int, int]:
+    """How a token has a level, and how many low bits of it follow."""
+    bits = level.bit_length()
+    if largest <= 7 or (largest <= 255 and level <= 3):
+        return level, 0
+    if largest > 255:
+        return bits, bits - 1
+    return 2 * (bits - 1) + (level >> bits - 2 & 1), bits - 2
+
+
+def least_level(of: int, largest: int) -> int:
+    """The least level of a class."""
+    return next(level for level in range(1, largest + 1) if level_class(level, largest)[0] == of)
+
+
 def tokens(largest: int) -> list[int]:
-    return [b for b in range(256) if b == SKIP or 0 < b & 15 <= min(largest, 7)]
+    return [b for b in range(256) if b == SKIP or 0 < b & 15 <= level_class(largest, largest)[0]]
 
 
 def code_lengths(alphabet: list[int], seen: Counter[int]) -> dict[int, int]:
@@ -160,9 +175,11 @@ def run_items(codes: list[int], bits: int, largest: int, k: int) -> list[tuple[i
             zeros -= 16 << k
         if code is not None:
             level = code & (1 << bits - 1) - 1
-            rest = omega(level - 6) if level >= 7 < largest else ""
-            beside = str(code >> bits - 1) + low_first(zeros & (1 << k) - 1, k) + rest
-            items.append((zeros >> k << 4 | min(level, 7), beside))
+            of, width = level_class(int(level), largest)
+            beside = (
+                str(code >> bits - 1) + low_first(zeros & (1 << k) - 1, k) + low_first(level & (1 << width) - 1, width)
+            )
+            items.append((zeros >> k << 4 | of, beside))
             zeros = 0
     return items
 
@@ -191,14 +208,15 @@ def runs_codes(payload: bytes, n: int, bits: int, largest: int) -> list[int]:
         place += size
         while len(out) < end:
             token, at = read_symbol(stream, at, words)
-            level, sign = token & 7, 0
-            if level:
+            of, level, sign = token & 15, 0, 0
+            if of:
                 sign, at = int(stream[at]), at + 1
             out += [0] * ((token >> 4 << k) + int("0" + stream[at : at + k][::-1], 2))
             at += k
-            if level == 7 < largest:
-                rest, at = read_omega(stream, at)
-                level += rest - 1
+            if of:
+                level = least_level(of, largest)
+                width = level_class(level, largest)[1]
+                level, at = level + int("0" + stream[at : at + width][::-1], 2), at + width
             out.append(sign << bits - 1 | level)
         out = out[:end]
     return out

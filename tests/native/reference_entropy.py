@@ -12,6 +12,8 @@ from tests.conformance.reference_stages import (
     OWN_TABLE_FROM,
     bits_of,
     canonical,
+    least_level,
+    level_class,
     read_omega,
     read_symbol,
     run_streams,
@@ -125,19 +127,19 @@ class Decoder:
         bits, at = bits_of(data), 0
         while len(codes) < n:
             token, at = read_symbol(bits, at, words)
-            level, sign = token & 7, 0
-            if level:
+            of, sign = token & 15, 0
+            if of:
                 sign, at = int(bits[at]), at + 1
             codes += [0] * ((token >> 4 << k) + int("0" + bits[at : at + k][::-1], 2))
             at += k
-            if not level:
+            if not of:
                 self.seen.add("skip")
                 codes.append(0)
                 continue
-            if level == 7 < self.largest:
-                self.seen.add("escape")
-                more, at = read_omega(bits, at)
-                level = 6 + more
+            level = least_level(of, self.largest)
+            if width := level_class(level, self.largest)[1]:
+                self.seen.add("low bits")
+                level, at = level + int(bits[at : at + width][::-1], 2), at + width
             assert len(codes) < n
             codes.append(self.code(sign, level))
         ends(bits, at)

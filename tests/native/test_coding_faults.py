@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from edgegossip.native import coding
+from edgegossip.native.quantise import Kind, Quantiser
+from tests.conformance.reference_stages import bits_to_bytes, low_first, tokens
 from tests.native import sections
 from tests.native.faults import BAD_CODE, BAD_PADDING, BAD_SCALE, BAD_STAGE, BAD_STREAM, BAD_TABLE, ENDS_EARLY, survives
 from tests.native.sections import FP4, SIGN, TERNARY, decode, geometric, uniform
@@ -37,13 +39,23 @@ def lengths_table(lengths):
 
 def two_tokens(largest, *wanted):
     """A code of two tokens, one bit each."""
-    alphabet = [t for t in range(256) if t == 0xF0 or 0 < t & 15 <= min(largest, 7)]
-    return lengths_table([int(t in wanted) for t in alphabet])
+    return lengths_table([int(t in wanted) for t in tokens(largest)])
 
 
 TOKENS = two_tokens(7, 0x01, 0xF0)  # bit 0: a level of 1, then its sign; bit 1: 16 zeros
 SKIPS = [0xFF] * 4 + [0x3F]  # 38 of them: 608 values
-ESCAPES = two_tokens(15, 0x07, 0xF0)  # bit 0: a level of 7 and more, its sign, omega
+WIDE = Quantiser(Kind.UNIFORM, 10, 300, 0)
+OCTAVES = two_tokens(300, 0x09, 0xF0)  # bit 0: a level of 256 to 511, its sign, its 8 low bits
+
+
+def level_and_zeros(level):
+    """The stream of that level and then zeros to the end of N values."""
+    return bits_to_bytes("00" + low_first(level - 256, 8) + "1" * 38)
+
+
+def test_a_level_is_at_most_the_largest(at_the_edge):
+    body = coded(2, b"\0" + OCTAVES + stream(*level_and_zeros(300)))
+    assert survives(WIDE, at_the_edge(body), N) == len(body)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +101,7 @@ ESCAPES = two_tokens(15, 0x07, 0xF0)  # bit 0: a level of 7 and more, its sign, 
         (Q4, N, coded(2, b"\0" + TOKENS + stream(*SKIPS) + b"\0"), BAD_STREAM),
         (Q4, N, coded(2, b"\0" + TOKENS + b"\5"), ENDS_EARLY),
         (Q4, N, coded(2, b"\0" + TOKENS + stream(*SKIPS)[:-1]), ENDS_EARLY),
-        (uniform(5), N, coded(2, b"\0" + ESCAPES + stream(*[0xFF] * 40)), BAD_STREAM),  # no such number
-        (uniform(5), N, coded(2, b"\0" + ESCAPES + stream(0b10101111, 0, 0, 0)), BAD_STREAM),  # level 16
+        (WIDE, N, coded(2, b"\0" + OCTAVES + stream(*level_and_zeros(301))), BAD_STREAM),
         (Q4, 2, coded(3, struct.pack("<I", 3) + b"\0\0"), BAD_STREAM),  # a third code of two
         (Q4, 2, coded(3, struct.pack("<I", 1) + b"\x07"), BAD_STREAM),  # a gap of 3
         (Q4, 2, coded(3, struct.pack("<I", 1) + b"\xff" * 30), BAD_STREAM),
@@ -161,7 +172,8 @@ def hostile_table(q, stage, kind, rng):
     """Marginals that differ by powers of two; or lengths 1, 2, .., 14, 14 of random bytes."""
     if kind == 2 and not (stage == 1 and sections.code_width(q) == 8):
         return bytes([2, *rng.permutation(np.arange(32) * 8 + 1).astype(np.uint8).tolist()])
-    size = {1: {4: 225, 2: 81, 8: 255}[sections.code_width(q)], 2: 16 * min(sections.largest_level(q), 7) + 1}[stage]
+    largest = sections.largest_level(q)
+    size = {1: {4: 225, 2: 81, 8: 255}[sections.code_width(q)], 2: len(tokens(largest))}[stage]
     lengths = np.zeros(size, int)
     lengths[rng.permutation(size)[:15]] = [*range(1, 14), 14, 14]
     return lengths_table(lengths.tolist())

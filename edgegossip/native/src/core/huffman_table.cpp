@@ -188,11 +188,12 @@ const Alphabet& symbol_alphabet(const Quantiser& q) {
     });
 }
 
-// Low nibble: min(level, 7), 0 only for the byte of zeros alone; high nibble: a run of zeros, see runs.hpp.
+// Low nibble: the level or its class, 0 only for the byte of zeros alone; high nibble: a run of zeros, see runs.hpp.
 const Alphabet& token_alphabet(const Quantiser& q) {
     thread_local Kept last;
     return kept_alphabet(&last, q, [](Alphabet* a, int32_t levels) {
-        for (int s = 0; s < 256; s++) a->valid[s] = s == RUN_SKIP || ((s & 15) > 0 && (s & 15) <= std::min(levels, RUN_ESCAPE));
+        const uint32_t last = LevelClasses(levels).of(uint32_t(levels));
+        for (uint32_t s = 0; s < 256; s++) a->valid[s] = s == RUN_SKIP || ((s & 15) > 0 && (s & 15) <= last);
         a->width = 4;
         a->first[1] = 16;
         a->marginals = 32;

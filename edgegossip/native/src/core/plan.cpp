@@ -15,13 +15,17 @@ namespace {
 constexpr int64_t SMALL_VALUES = int64_t(1) << 18;
 constexpr int64_t PIECE_VALUES = 2048, PIECES = 64, SAMPLED_PART = 16;
 constexpr double LENGTH_BITS = 32;        // the payload's size
-constexpr int64_t AROUND_BLOCK = 80;      // bits of the sizes of four streams, and what fills their last bytes
-constexpr int64_t ESCAPED_BITS = 5;       // of the omega word of an escaped level, of which most are small
+constexpr int64_t AROUND_STREAM = 20;     // bits of its size, and what fills its last byte
 
 // Codes are so sparse when this share of the bytes of symbols is 0 that runs are taken without a look at Huffman codes of bytes.
 constexpr int64_t SPARSE_SHARE_OF_3 = 2;
 constexpr int64_t ANS_GLANCE_FROM = 32768;  // bytes
 constexpr int64_t GLANCE_FROM = 4096, GLANCE_PIECE = 512, GLANCE_STEP = 8;  // bytes; one piece of 8 is looked at
+
+int64_t values_of_last(int64_t n) { return (n - 1) % BLOCK_VALUES + 1; }
+
+// Bits around the streams of blocks, of which the last one has so many.
+double around_streams(int64_t n, int last) { return double(AROUND_STREAM * (4 * ((n - 1) / BLOCK_VALUES) + last)); }
 
 RunsPlan plan_runs(const Symbols& s, const Source& source, double scale, int64_t nonzeros, const LastTable& last) {
     RunsPlan plan;
@@ -37,11 +41,8 @@ RunsPlan plan_runs(const Symbols& s, const Source& source, double scale, int64_t
         items += plan.blocks.back().all();
     }
     plan.table = choose_table(token_alphabet(source.q), hist, scale, last, StaticTables{}, source.n);
-    int64_t beside = bits_beside(hist, plan.run_bits);
-    for (int s = 0; s < 256; s++) items -= hist[s];
-    beside += ESCAPED_BITS * items;
-    const int64_t blocks = (source.n + BLOCK_VALUES - 1) / BLOCK_VALUES;
-    plan.table.bits += scale * double(beside) + double(blocks * AROUND_BLOCK + 8) + LENGTH_BITS;
+    const int64_t beside = bits_beside(hist, shape);
+    plan.table.bits += scale * double(beside) + around_streams(source.n, run_streams_of(values_of_last(source.n))) + 8 + LENGTH_BITS;
     return plan;
 }
 
@@ -189,7 +190,7 @@ Plan make_plan(const Symbols& s, const Source& source, Choice choice, const Stat
             plan.runs = plan_runs(s, source, scale, counts.nonzeros(q).count, state.tokens);
             contest.consider(STAGE_RUNS, plan.runs.table.bits);
         }
-        const double around = double((source.n + BLOCK_VALUES - 1) / BLOCK_VALUES * AROUND_BLOCK) + LENGTH_BITS;
+        const double around = around_streams(source.n, streams_of(symbol_bytes(values_of_last(source.n), q.bits))) + LENGTH_BITS;
         if (scale * counts.least_huffman() + around < contest.best) {
             plan.huffman = choose_table(symbol_alphabet(q), counts.bytes, scale, state.symbols, tables, source.n);
             contest.consider(STAGE_HUFFMAN, plan.huffman.bits + around);

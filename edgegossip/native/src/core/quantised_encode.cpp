@@ -166,22 +166,34 @@ int64_t encode_runs(const Writer& w, const RunsPlan& plan, uint8_t* out, int64_t
     return bytes <= 0 ? bytes : bytes + head;
 }
 
-int64_t encode_elias(const Writer& w, uint8_t* out, int64_t room) {
+// Words are written a few bytes ahead of their end.
+constexpr int64_t ELIAS_AHEAD = 24;
+
+int64_t encode_elias_words(const Writer& w, uint8_t* out, int64_t room) {
     const int bits = w.source.q.bits;
     const int64_t n = w.source.n;
     Slot slot;
     slot.scales.need(w.block_scales());
     slot.symbols.need(w.block_symbols());
     EliasWriter writer{BitWriter{out + 4}};
-    if (room < 32) return 0;
     for (int64_t first = 0; first < n; first += BLOCK_VALUES) {
         const int64_t count = std::min(BLOCK_VALUES, n - first);
         const uint8_t* symbols = w.quantise(first, count, &slot, slot.symbols.data());
         if (symbols == nullptr) return NOT_FINITE;
-        if (!writer.put(symbols, count, bits, out + room - 24)) return 0;
+        if (!writer.put(symbols, count, bits, out + room - ELIAS_AHEAD)) return 0;
     }
     std::memcpy(out, &writer.nonzeros, 4);
     return writer.out.finish() - out;
+}
+
+int64_t encode_elias(const Writer& w, uint8_t* out, int64_t room) {
+    constexpr int64_t SMALL = 4096;  // bytes, of which those ahead would be many
+    if (room >= SMALL) return encode_elias_words(w, out, room);
+    uint8_t words[SMALL + ELIAS_AHEAD + 8];
+    const int64_t bytes = encode_elias_words(w, words, room + ELIAS_AHEAD);
+    if (bytes > room) return 0;
+    if (bytes > 0) std::memcpy(out, words, size_t(bytes));
+    return bytes;
 }
 
 }  // namespace

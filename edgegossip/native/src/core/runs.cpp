@@ -31,9 +31,10 @@ RunItems find_items(const Runs& kernels, const uint8_t* symbols, int64_t n, cons
     return found;
 }
 
-int64_t bits_beside(const uint32_t* hist, int run_bits) {
+int64_t bits_beside(const uint32_t* hist, const RunShape& shape) {
+    const LevelClasses classes(shape.max_level);
     int64_t bits = 0;
-    for (int s = 0; s < 256; s++) bits += int64_t(hist[s]) * (run_bits + (s != RUN_SKIP));
+    for (uint32_t s = 0; s < 256; s++) bits += int64_t(hist[s]) * (shape.run_bits + (s != RUN_SKIP) + int(classes.low_bits(s & 15)));
     return bits;
 }
 
@@ -80,11 +81,11 @@ namespace {
 // A token's code word and the sign after it are looked up as one word, so there are two words for a token.
 template <class Visit>
 void each_word(const CodeLengths& lengths, const RunShape& shape, const Visit& visit) {
-    const bool escapes = shape.max_level > RUN_ESCAPE;
+    const LevelClasses classes(shape.max_level);
     each_code(lengths, [&](int token, int bits, uint32_t code) {
-        const uint32_t high = uint32_t(token >> 4) << 24, level = uint32_t(token & 15);
-        if (level == 0) return visit(bits, code, high | uint32_t(bits));
-        const uint32_t entry = high | level << 8 | uint32_t(bits + 1) | (escapes && level == RUN_ESCAPE ? 1u << 31 : 0);
+        const uint32_t high = uint32_t(token >> 4) << 24, of = uint32_t(token & 15), low_bits = classes.low_bits(of);
+        if (of == 0) return visit(bits, code, high | uint32_t(bits));
+        const uint32_t entry = high | classes.base(of) << 8 | low_bits << 4 | uint32_t(bits + 1) | (low_bits > 0 ? 1u << 31 : 0);
         visit(bits + 1, code, entry);
         visit(bits + 1, code | 1u << bits, entry | 1u << (8 + shape.bits - 1));
     });
@@ -112,10 +113,20 @@ void make_token_table(const CodeLengths& lengths, const RunShape& shape, TokenEn
     table_work() += filled + next_place;
 }
 
+// Whether lookups of several items would mostly meet one that has low bits of a level, which those leave to others.
+bool mostly_wide(const CodeLengths& lengths, const RunShape& shape) {
+    const LevelClasses classes(shape.max_level);
+    constexpr int ONE = 1 << HUFFMAN_MAX_BITS;
+    int wide = 0;
+    for (uint32_t s = 0; s < 256; s++)
+        if (lengths.bits[s] > 0 && classes.low_bits(s & 15) > 0) wide += ONE >> lengths.bits[s];
+    return wide > ONE / 16;
+}
+
 // With fewer values, since the last of its kind, a table of several items does not pay.
 constexpr int64_t SEVERAL_ITEMS_FROM = 32768;
 
-// An item that ends within a window, whose code is not escaped.
+// An item that ends within a window, of which no low bits of the level follow.
 struct Item {
     uint16_t word;
     uint8_t values, code;  // as an entry has it
@@ -199,6 +210,7 @@ TokenTable token_table(const CodeLengths& lengths, const RunShape& shape, int64_
     struct Made {
         CodeLengths lengths;
         int32_t bits, max_level;
+        bool wide;
         int32_t several_run_bits;  // or -1
         int64_t values;            // since the last table of several items
         TokenEntry entries[RUN_ENTRIES];
@@ -213,11 +225,13 @@ TokenTable token_table(const CodeLengths& lengths, const RunShape& shape, int64_
         last->lengths = lengths;
         last->bits = shape.bits;
         last->max_level = shape.max_level;
+        last->wide = mostly_wide(lengths, shape);
         last->several_run_bits = -1;
         last->values = 0;
     }
     last->values += n;
-    if (last->values >= SEVERAL_ITEMS_FROM && last->several_run_bits != shape.run_bits && shape.run_bits <= MOST_ITEMS_RUN_BITS && shape.bits <= 8) {
+    const bool may = shape.run_bits <= MOST_ITEMS_RUN_BITS && shape.bits <= 8 && !last->wide;
+    if (may && last->values >= SEVERAL_ITEMS_FROM && last->several_run_bits != shape.run_bits) {
         make_items_table(lengths, shape, last->several);
         last->several_run_bits = shape.run_bits;
         last->values = 0;

@@ -1,7 +1,7 @@
 // The stage for sparse tensors: an item for each code that is not zero, with the zeros before it; or for zeros alone.
 //
-//   token = run >> k << 4 | min(level, 7); then a bit for the sign and the k low bits of the run; then, for a level of 7 where
-//   there are larger ones, omega(level - 6). The token 0xf0 has no sign: it is (15 << k) + its low bits + 1 zeros.
+//   token = run >> k << 4 | the level, or its class; then a bit for the sign, the k low bits of the run and the low bits of the level
+//   that its class leaves open. The token 0xf0 has no sign: it is (15 << k) + its low bits + 1 zeros.
 //
 // A block of 65536 values is one stream of items, or four when it has 2048 values or more:
 //
@@ -29,8 +29,8 @@ struct RunItems {
 constexpr int64_t run_items_bound(int64_t n) { return 2 * n + 32; }
 RunItems find_items(const Runs& kernels, const uint8_t* symbols, int64_t n, const RunShape& shape, uint32_t* items, uint32_t* hist);
 
-// Bits of an item beside its token's code word, of tokens that occur as `hist` says; escaped levels not counted.
-int64_t bits_beside(const uint32_t* hist, int run_bits);
+// Bits of items beside their tokens' code words, of tokens that occur as `hist` says.
+int64_t bits_beside(const uint32_t* hist, const RunShape& shape);
 
 void make_run_table(const CodeLengths& lengths, int run_bits, RunEntry* table);
 

@@ -54,6 +54,7 @@ SparseFault read_section(const Kernels& kernels, const uint8_t* body, int64_t by
     const bool fits = s->positions == ALL || (s->positions == DRAWN) == drawn;
     if (s->form > VALUES_BF16 || !fits) return FAULT_HEAD;
     if (s->positions != ALL && (!read_count(body, bytes, at, &s->k) || s->k > n)) return FAULT_HEAD;
+    if (!drawn && s->positions != choose_positions(n, s->k, s->form)) return FAULT_HEAD;  // a sender's way is the fastest to read
     const int64_t value_bytes = form_bytes(s->form) * s->k;
     if (bytes - *at < value_bytes) return FAULT_SIZE;
     s->where = body + *at;

@@ -131,7 +131,8 @@ Verdict decode(const Kernels& kernels, const uint8_t* body, int64_t start, int64
     at = start;
     for (int64_t k = 0; k < model.tensors; k++) {
         if (model.size(k) == 0) continue;
-        read_section(kernels, body, bytes, model.size(k), drawn, &at, &s);
+        const SparseFault fault = read_section(kernels, body, bytes, model.size(k), drawn, &at, &s);
+        if (fault != FAULT_NONE) return {k, fault};  // somebody writes to the body meanwhile
         decode_section(kernels, s, tensor_key(seed, k), out + model.offsets[k], accumulate, weight, threads);
     }
     return {-1, FAULT_NONE};

@@ -9,7 +9,6 @@
 namespace edgegossip {
 
 constexpr int RUN_SKIP = 0xf0;      // the token of zeros alone
-constexpr int RUN_ESCAPE = 7;       // the level in a token that stands for itself and all above it, where there are some
 constexpr int MAX_RUN_BITS = 13;
 constexpr int64_t FOUR_RUN_STREAMS_FROM = 2048;  // values
 
@@ -22,16 +21,45 @@ struct RunShape {
     int32_t run_bits;   // k: low bits of a run of zeros that stand beside the token
 };
 
-// An item: a token, and in bits 8 .. 30 what stands beside it; or with bit 31 what a level that reaches RUN_ESCAPE exceeds it by,
-// plus 1, which follows as an omega word.
-constexpr uint32_t RUN_ESCAPED = uint32_t(1) << 31;
+// How a token has a level, of which there are so many: as it is, or its class, after which so many of its low bits follow. Two classes
+// halve an octave (1, 2, 3, 4-5, 6-7, 8-11, 12-15 ..), or one is one (1, 2-3, 4-7 ..), so that there are 15 at most. (Always inlined:
+// of functions that are not, the linker would keep those of one instruction set.)
+#define EDGEGOSSIP_INLINED __attribute__((always_inline)) constexpr
+struct LevelClasses {
+    int32_t halves;  // of an octave that are classes: 0 where levels are as they are
+
+    EDGEGOSSIP_INLINED explicit LevelClasses(int32_t max_level) : halves(max_level <= 7 ? 0 : max_level <= 255 ? 2 : 1) {}
+
+    // The first level of which low bits follow.
+    EDGEGOSSIP_INLINED uint32_t first_wide() const { return halves == 0 ? UINT32_MAX / 2 : halves == 2 ? 4 : 2; }
+
+    // Low bits of levels of a class.
+    EDGEGOSSIP_INLINED uint32_t low_bits(uint32_t c) const { return halves == 0 || c < first_wide() ? 0 : halves == 2 ? c / 2 - 1 : c - 1; }
+
+    // The least level of a class.
+    EDGEGOSSIP_INLINED uint32_t base(uint32_t c) const {
+        if (halves == 0 || c < first_wide()) return c;
+        return halves == 2 ? (2 | (c & 1)) << (c / 2 - 1) : 1u << (c - 1);
+    }
+
+    EDGEGOSSIP_INLINED uint32_t of(uint32_t level) const {
+        if (halves == 0 || level < first_wide()) return level;
+        const uint32_t octave = 31 - uint32_t(__builtin_clz(level));
+        return halves == 2 ? 2 * octave + (level >> (octave - 1) & 1) : octave + 1;
+    }
+};
+
+#undef EDGEGOSSIP_INLINED
+
+// An item: a token, and in bits 8 .. 30 what stands beside it; or with bit 31 the low bits of its level, and from bit 16 on how many.
+constexpr uint32_t RUN_LOW_BITS = uint32_t(1) << 31;
 
 // A token's code word and the bits of an item: code << 16 | bits of the whole item << 8 | bits of the code.
 using RunEntry = uint32_t;
 
-// What the next 11 bits of a stream decode to: bits 0 .. 5 how many of them the code word and the sign take, 8 .. 23 the code (0
-// for zeros alone), 24 .. 27 the high bits of the run. Bit 31: an escaped level; bits 31 and 30: the start of a longer
-// word, bits 0 .. 15 the place of the entries of which the next four bits choose one.
+// What the next 11 bits of a stream decode to: bits 0 .. 3 how many of them the code word and the sign take, 4 .. 7 how many low bits of
+// the level follow, 8 .. 23 the code without those (0 for zeros alone), 24 .. 27 the high bits of the run. Bit 31: there are
+// low bits of the level; bits 31 and 30: the start of a longer word, bits 0 .. 15 the place of the entries of which the next four bits choose one.
 using TokenEntry = uint32_t;
 constexpr int RUN_WINDOW_BITS = 11;
 constexpr int64_t RUN_WINDOWS = int64_t(1) << RUN_WINDOW_BITS;
