@@ -58,7 +58,8 @@ def preflight_server(recipe: Recipe, members: Sequence[NodeId]) -> None:
 
 def notices(recipe: Recipe) -> list[str]:
     """What a user should know before the run, a sentence each."""
-    return [notice for notice in (unused_notice(recipe), codec_notice(recipe), eta_notice(recipe)) if notice]
+    notices = (unused_notice(recipe), codec_notice(recipe), momentum_notice(recipe), eta_notice(recipe))
+    return [notice for notice in notices if notice]
 
 
 def unused_notice(recipe: Recipe) -> str:
@@ -84,6 +85,17 @@ def eta_notice(recipe: Recipe) -> str:
     return (
         f"{section.algorithm} averages at the rate gossip.params.eta = {eta:.2g}, after what codec {recipe.codec.name} keeps "
         "of a vector; larger mixes faster and may diverge"
+    )
+
+
+def momentum_notice(recipe: Recipe) -> str:
+    """Two momentums, dgc's and the local optimiser's, which may keep training from converging; empty when there are not both."""
+    momentum = recipe.training.momentum
+    if recipe.codec.name != "dgc" or momentum == 0:
+        return ""
+    return (
+        f"codec dgc has a momentum of its own, and training.momentum = {momentum:g} beside it may keep "
+        "the model from training; set training.momentum = 0"
     )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from edgegossip import codecs
+from edgegossip.flower.downlink import check_downlink
 from edgegossip.layout import Layout
 from edgegossip.node.spec import default_members, make_topology
 from edgegossip.recipe import Recipe, with_settings
@@ -198,10 +200,19 @@ def rivals_of(case: Case, names: Sequence[str] = RIVALS) -> tuple[Rival, ...]:
         payload = round(small.payload_bytes * case.layout.size / layout.size)
         whole = replace(small, payload_bytes=payload, message_bytes=payload + small.message_bytes - small.payload_bytes)
         downs = [_plain(case.layout, whole), whole] if case.server else [None]
-        for down in downs[: 1 if name == "fp32" else 2]:
+        for down in downs[: 2 if _goes_down(name) else 1]:
             seconds = round_seconds(case.predict(whole, down))
             found.append(Rival(name, down.codec if down else None, small.bits_per_value, seconds))
     return tuple(sorted(found, key=lambda rival: rival.seconds))
+
+
+def _goes_down(name: str) -> bool:
+    """Whether a coordinator may send differences with it; fp32 has none."""
+    try:
+        check_downlink(codecs.get(name))
+    except ConfigError:
+        return False
+    return name != "fp32"
 
 
 def _plain(layout: Layout, like: Sent) -> Sent:

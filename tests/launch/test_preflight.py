@@ -30,3 +30,12 @@ def test_the_averaging_rate_is_told_where_the_codec_decides_it():
     assert "gossip.params.eta = 0.15," in notice
     assert not notices(recipes.load("quickstart-gossip", [*choco, "gossip.params.eta=0.05"]))
     assert not notices(recipes.load("quickstart-gossip", ["gossip.algorithm=choco-sgd"]))
+
+
+@pytest.mark.parametrize(
+    "settings, said", [(["codec.name=dgc"], True), (["codec.name=dgc", "training.momentum=0"], False), ([], False)]
+)
+def test_two_momentums_are_told(settings: list[str], said: bool) -> None:
+    assert said == any(
+        "momentum of its own" in notice for notice in notices(recipes.load("quickstart-server", settings))
+    )

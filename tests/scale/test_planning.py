@@ -113,3 +113,11 @@ def test_the_command_prints_a_page_or_one_document():
     assert page.exit_code == 0 and "3 boards, peer to peer. Modelled: nothing has run." in page.output
     document = json.loads(CliRunner().invoke(cli, [*call, "--json"]).output)
     assert document["boards"] == 3 and document["fleet"] == "pi5-switch"
+
+
+def test_no_rival_goes_down_that_a_coordinator_refuses():
+    recipe = recipes.load("quickstart-server", ("codec.name=e-elastiquant",))
+    document = plan(recipe, fleet())
+    down = [rival["downlink"] for rival in document["codecs"]]
+    assert "co3" not in down and "e-elastiquant" in down
+    assert "co3" in [rival["codec"] for rival in document["codecs"]]
