@@ -59,10 +59,21 @@ def parse_cases(texts: Sequence[str], stages: Sequence[str] = ()) -> tuple[Case,
 def parse_case(text: str) -> Case:
     """NAME or NAME:key=value,key=value. Without a stage, those that are worth measuring. Raises ConfigError."""
     name, _, rest = text.partition(":")
-    params = dict(_setting(text, part) for part in _parts(rest)) if rest else {}
+    params = _params(text, rest)
     stage = params.pop("stage", None)
     codecs.get(name, **params, **({} if stage is None else {"stage": stage}))
     return Case(name, params, (stage,) if stage is not None else _stages(name, params))
+
+
+def _params(case: str, text: str) -> dict[str, Any]:
+    """The parameters behind the colon of a --codec option; none without one. Raises ConfigError."""
+    params: dict[str, Any] = {}
+    for part in _parts(text) if text else ():
+        key, value = _setting(case, part)
+        if key in params:
+            raise ConfigError(f"--codec {case}: {key} is given twice")
+        params[key] = value
+    return params
 
 
 def _parts(text: str) -> Iterable[str]:
@@ -111,6 +122,6 @@ def description(codec: Codec[Any]) -> tuple[str, dict[str, Any]]:
 def parse_codec(text: str) -> tuple[str, dict[str, Any]]:
     """NAME or NAME:key=value,key=value as a recipe's [codec] has it: name and parameters. Raises ConfigError."""
     name, _, rest = text.partition(":")
-    params = dict(_setting(text, part) for part in _parts(rest)) if rest else {}
+    params = _params(text, rest)
     codecs.get(name, **params)
     return name, params

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,17 @@ class Asked:
 
 def run(asked: Asked, arguments: Sequence[str], out: Print, note: Print) -> tuple[dict[str, Any], int]:
     """Measure. Rows go to `out` as lines when they are there; what was left out to `note`. The document and the exit
-    code."""
+    code. Raises ConfigError for options that make no sense, HostError when the folder cannot be written to."""
     use_kernels(asked.isa, asked.threads)
+    if asked.settings and "gradient" not in asked.inputs:
+        raise ConfigError(
+            f"--set {asked.settings[0]} changes the recipe behind --input gradient, which is not measured"
+        )
     cases, sizes = parse_cases(asked.codecs, asked.stages), [parse_size(text) for text in asked.sizes]
     sources = [(name, _source(name, asked)) for name in dict.fromkeys(asked.inputs)]
     if asked.save is not None:
-        asked.save.mkdir(parents=True, exist_ok=True)
+        with _writing(asked.save):
+            asked.save.mkdir(parents=True, exist_ok=True)
     document: dict[str, Any] = {
         "machine": environment(arguments),
         "command": shlex.join(["edgegossip", *arguments]),
@@ -122,6 +128,16 @@ def _conclude(document: dict[str, Any], asked: Asked, out: Print) -> int:
         )
         code = EXIT_OK if False not in held and True in held else EXIT_RUN
     if asked.save is not None:
-        (asked.save / "codecs.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        (asked.save / "codecs.md").write_text(show.markdown(document), encoding="utf-8")
+        with _writing(asked.save):
+            (asked.save / "codecs.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            (asked.save / "codecs.md").write_text(show.markdown(document), encoding="utf-8")
     return code
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Raises HostError for a folder that cannot be made or written to."""
+    try:
+        yield
+    except OSError as error:
+        raise HostError(f"cannot write to {folder}: {error.strerror or error}") from None

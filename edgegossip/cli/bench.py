@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from edgegossip.bench.mesh import CASES, targets
-from edgegossip.cli.options import JSON, SETTINGS
+from edgegossip.cli.options import JSON, SETTINGS, Seconds
 
 
 @click.group()
@@ -50,7 +50,7 @@ def bench() -> None:
     "--min-seconds",
     default=3.0,
     show_default=True,
-    type=click.FloatRange(0.0),
+    type=Seconds(0.0),
     help="More rounds for a codec up to this time.",
 )
 @click.option(
