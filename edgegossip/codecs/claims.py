@@ -9,22 +9,26 @@ first message, when a memory is still empty.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.codecs.base import Codec
+from edgegossip.codecs.gennorm import GRID, scale_for
 from edgegossip.codecs.levels import geometric_levels, uniform_levels, variance_bound, worst_case_variance
 from edgegossip.codecs.sparse import counts
-from edgegossip.codecs.theory import Norm, code_entropy
+from edgegossip.codecs.theory import Norm, code_entropy, entropy_bits
 from edgegossip.layout import Layout
 from edgegossip.types import Vec
 
 ENTROPY_STAGES = ("huffman", "auto", "ans")
 NORM_ROUNDING = 1 + 2.0**-8  # how much larger than a bucket's norm the one that travels is, at most
+_MIDPOINTS = tuple((low + high) / 2 for low, high in itertools.pairwise(GRID))  # of CO3's magnitudes
 ROUNDING = 2.0**-40  # of a squared norm: float32 arithmetic beside a bound that exact arithmetic reaches
 
 
@@ -45,13 +49,28 @@ def claims_of(codec: Codec[Any], x: Vec, layout: Layout) -> Claims:
     """The claims of a codec for this float32[layout.size]; none for a codec that states nothing."""
     if callable(own := getattr(codec, "claims", None)):
         stated = own(x, layout)
-        if not isinstance(stated, Claims):
-            raise TypeError(f"claims() must return edgegossip.codecs.claims.Claims, got {type(stated).__name__}")
-        return stated
+        return _checked(stated)
     while hasattr(codec, "codec"):
         codec = codec.codec
     rule = _RULES.get(codec.name)
     return rule(codec, x, layout) if rule else Claims()
+
+
+def _checked(stated: Any) -> Claims:
+    """What a user's claims() returned. Raises TypeError or ValueError, with the field, for what nothing can be held to."""
+    if not isinstance(stated, Claims):
+        raise TypeError(f"claims() must return edgegossip.codecs.claims.Claims, got {type(stated).__name__}")
+    if not isinstance(stated.unbiased, bool | np.bool_ | None):
+        raise TypeError(f"claims(): unbiased = {stated.unbiased!r} is not True, False or None")
+    for field in ("variance", "entropy_bits"):
+        value = getattr(stated, field)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError(f"claims(): {field} = {value!r} is not a number or None")
+        if not 0 <= float(value) < math.inf:
+            raise ValueError(f"claims(): {field} = {value!r} is not a finite number from 0")
+    return stated
 
 
 def _stochastic(levels: Any, codec: Any, x: Vec, layout: Layout, norm: Norm, bound: float | None = None) -> Claims:
@@ -60,10 +79,9 @@ def _stochastic(levels: Any, codec: Any, x: Vec, layout: Layout, norm: Norm, bou
     entropy = None
     if getattr(codec, "stage", None) in ENTROPY_STAGES:
         bits = 0.0
-        for k, tensor in enumerate(layout.tensors):
-            part = x[layout.offsets[k] : layout.offsets[k + 1]]
+        for part in _parts(x, layout):
             bits += part.size * code_entropy(levels, part, bucket, norm)
-            bits += 16 * -(-tensor.size // bucket) if bucket else 32 * (tensor.size > 0)
+            bits += 16 * -(-part.size // bucket) if bucket else 32 * (part.size > 0)
         entropy = bits / max(layout.size, 1)
     variance = worst_case_variance(levels, largest_bucket(layout, bucket)) if bound is None else bound
     return Claims(True, variance * (NORM_ROUNDING**2 if bucket else 1.0), entropy)
@@ -96,8 +114,46 @@ def _elasticl(codec: Any, x: Vec, layout: Layout) -> Claims:
 
 
 def _terngrad(codec: Any, x: Vec, layout: Layout) -> Claims:
-    """Unbiased only where nothing is clipped; nothing is stated about the rest."""
-    return Claims(False) if codec.clip else _stochastic((0.0, 1.0), codec, x, layout, "linf")
+    """Unbiased only where nothing is clipped; of the rest the entropy alone is stated."""
+    if not codec.clip:
+        return _stochastic((0.0, 1.0), codec, x, layout, "linf")
+    clipped = np.concatenate([_clipped(part, codec.clip) for part in _parts(x, layout)] or [x])
+    return Claims(False, None, _stochastic((0.0, 1.0), codec, clipped, layout, "linf").entropy_bits)
+
+
+def _clipped(part: Vec, clip: float) -> Vec:
+    """A tensor float32[n] within `clip` standard deviations about zero."""
+    limit = clip * math.sqrt(float(np.mean(part.astype(np.float64) ** 2))) if part.size else 0.0
+    return np.clip(part, -limit, limit).astype(np.float32)
+
+
+def _co3(codec: Any, x: Vec, layout: Layout) -> Claims:
+    """No value is further from x than zero is. The codes are not random: their entropy is that of the nearest grid points."""
+    if getattr(codec, "stage", None) not in ENTROPY_STAGES:
+        return Claims(False, 1.0)
+    bits = sum(part.size * _grid_entropy(part) + 32 for part in _parts(x, layout) if part.size)
+    return Claims(False, 1.0, bits / max(layout.size, 1))
+
+
+def _grid_entropy(part: Vec) -> float:
+    """Entropy in bits of CO3's codes of a tensor float32[n], n > 0."""
+    size = np.abs(part.astype(np.float64))
+    k = float(scale_for(float(size.sum()), float((size**2).sum()), float(size.max()), part.size))
+    level = np.searchsorted(_MIDPOINTS, size * k)
+    return entropy_bits(np.unique(np.where(part < 0, -level, level), return_counts=True)[1])
+
+
+def _minmax8(codec: Any, x: Vec, layout: Layout) -> Claims:
+    """The bound of every value's error, as if all of them reached it: 0.52 steps, and a float32's rounding."""
+    error = square = 0.0
+    for part in _parts(x, layout):
+        if not part.size:
+            continue
+        values = part.astype(np.float64)
+        each = 0.52 * float(np.ptp(values)) / 255 + 2.0**-23 * np.abs(values) + 2.0**-149
+        error += float(each @ each)
+        square += float(values @ values)
+    return Claims(False, error / square if square else 0.0)
 
 
 def _contraction(codec: Any, x: Vec, layout: Layout) -> Claims:
@@ -113,9 +169,9 @@ def _binary(bits: int) -> Callable[[Any, Vec, Layout], Claims]:
 def _signsgd(codec: Any, x: Vec, layout: Layout) -> Claims:
     """Its error exactly: 1 - sum over tensors of ||x||_1^2 / n, relative."""
     explained = square = 0.0
-    for k, tensor in enumerate(layout.tensors):
-        part = np.abs(x[layout.offsets[k] : layout.offsets[k + 1]].astype(np.float64))
-        explained += float(part.sum()) ** 2 / max(tensor.size, 1)
+    for values in _parts(x, layout):
+        part = np.abs(values.astype(np.float64))
+        explained += float(part.sum()) ** 2 / max(part.size, 1)
         square += float(part @ part)
     return Claims(False, 1.0 - explained / square + 1e-6 if square else 0.0)  # the scale is rounded to float32
 
@@ -143,22 +199,28 @@ def _shares(codec: Any, layout: Layout) -> NDArray[np.float64]:
 
 def _squares(x: Vec, layout: Layout) -> NDArray[np.float64]:
     """Every tensor's share of the squared norm of x."""
-    parts = (x[a:b].astype(np.float64) for a, b in itertools.pairwise(layout.offsets))
+    parts = (part.astype(np.float64) for part in _parts(x, layout))
     squares = np.array([float(part @ part) for part in parts])
     total: float = max(float(squares.sum()), float(np.finfo(np.float64).tiny))
     return np.asarray(squares / total, np.float64)
+
+
+def _parts(x: Vec, layout: Layout) -> Iterator[Vec]:
+    """The tensors of float32[layout.size], flat."""
+    return (x[a:b] for a, b in itertools.pairwise(layout.offsets))
 
 
 _RULES: Mapping[str, Callable[[Any, Vec, Layout], Claims]] = {
     "fp32": lambda codec, x, layout: Claims(True, ROUNDING),
     "fp16": _binary(10),
     "bf16": _binary(7),
+    "minmax8": _minmax8,
     "qsgd": _qsgd,
     "qsgd-inf": _qsgd,
     "elastiquant": _elastiquant,
     "elasticl": _elasticl,
     "terngrad": _terngrad,
-    "co3": _contraction,
+    "co3": _co3,
     "signsgd": _signsgd,
     "topk": _topk,
     "dgc": _contraction,
