@@ -10,8 +10,8 @@ with different keys, always as a first message. With errors e_d = decoded - x:
 - same: equal bytes for equal input, equal values for equal bytes, a receiver's codec decodes the same; x cannot be written to;
 - refuses: a NaN in the input, cut and lengthened bodies; damaged ones give a DecodeError or finite values.
 
-"Equal to" is within 4 standard deviations of the estimate and float32's rounding. What a codec does not claim is measured
-and gets no verdict.
+"Equal to" is as near as 4 standard deviations (Student's t, for these are estimated) and float32's rounding. What a codec does
+not claim is measured and gets no verdict.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.checks import chunks
 from edgegossip.codecs.claims import Claims, claims_of
+from edgegossip.codecs.verify_student import sigmas
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DecodeError, LocalError, Vec
 
-SIGMAS = 4.0
 ROUNDING = 1e-6  # relative: sums of float32 values that are each rounded once or twice
 FLIPS, HEAD_BYTES = 200, 64
 TABLE_BYTES = 128  # head and code table of a tensor's section
@@ -143,14 +143,15 @@ def _products(errors: NDArray[np.float32], x: Vec) -> tuple[NDArray[np.float64],
 
 def _gain(gain: NDArray[np.float64], claims: Claims) -> Check:
     mean, sigma = float(gain.mean()), float(gain.std(ddof=1)) / math.sqrt(gain.size)
-    allowed = SIGMAS * sigma + ROUNDING
+    allowed = sigmas(gain.size) * sigma + ROUNDING
     return Check("gain", _verdict(claims.unbiased, abs(mean - 1) <= allowed), mean, allowed)
 
 
 def _bias(gram: NDArray[np.float64], claims: Claims) -> Check:
     pairs = gram[np.triu_indices(len(gram), 1)]
     mean, sigma = float(pairs.mean()), float(pairs.std(ddof=1)) / math.sqrt(pairs.size)
-    allowed = SIGMAS * sigma + ROUNDING**2
+    # Pairs of the same draws are not independent: no more freedom than the draws have.
+    allowed = sigmas(len(gram)) * sigma + ROUNDING**2
     value = math.sqrt(max(mean, 0.0))
     return Check("bias", _verdict(claims.unbiased, mean <= allowed), value, math.sqrt(allowed))
 
@@ -159,7 +160,7 @@ def _variance(squares: NDArray[np.float64], claims: Claims) -> Check:
     mean, sigma = float(squares.mean()), float(squares.std(ddof=1)) / math.sqrt(squares.size)
     if claims.variance is None:
         return Check("variance", None, mean)
-    return Check("variance", mean <= claims.variance + SIGMAS * sigma, mean, claims.variance)
+    return Check("variance", mean <= claims.variance + sigmas(squares.size) * sigma, mean, claims.variance)
 
 
 def _size(bits: float, claims: Claims, layout: Layout) -> Check:
