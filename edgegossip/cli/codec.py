@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from dataclasses import asdict
@@ -53,8 +54,8 @@ def list_(as_json: bool) -> None:
 def verify(name: str | None, settings: tuple[str, ...], size: int, draws: int, as_json: bool) -> int:
     """Run NAME, or every codec, and hold it to its claims: gain, bias, variance, size, the same bytes again, bad bodies refused.
 
-    NAME may be your own codec: module:function, where the function takes the parameters and returns the codec. Exits with
-    6 when a check fails.
+    NAME may be your own codec: module:function, where the function takes the parameters and returns the codec. It is built
+    again in a process of its own to be the receiver. Exits with 6 when a check fails.
     """
     from edgegossip import codecs
     from edgegossip.codecs.verify import verify as run
@@ -64,9 +65,11 @@ def verify(name: str | None, settings: tuple[str, ...], size: int, draws: int, a
             raise ConfigError("--params belong to one codec; name it")
         made = [(known, codecs.get(known)) for known in codecs.names()]
     else:
-        made = [(name, _build(name, parse_params(settings)))]
-    rebuild = None if name is not None and ":" in name else codecs.from_wire
-    reports = [run(one, title, size=size, draws=draws, rebuild=rebuild) for title, one in made]
+        made = [(name, build_codec(name, parse_params(settings)))]
+    own = name is not None and ":" in name  # no frame names it: the receiver is built as this one was
+    rebuild = None if own else codecs.from_wire
+    build = functools.partial(build_codec, name, parse_params(settings)) if name is not None and own else None
+    reports = [run(one, title, size=size, draws=draws, rebuild=rebuild, build=build) for title, one in made]
     if as_json:
         document = [_finite({**asdict(report), "passed": report.passed}) for report in reports]
         click.echo(json.dumps({"size": size, "draws": draws, "codecs": document}))
@@ -75,14 +78,17 @@ def verify(name: str | None, settings: tuple[str, ...], size: int, draws: int, a
     return EXIT_OK if all(report.passed for report in reports) else EXIT_RUN
 
 
-def _build(name: str, params: dict[str, Any]) -> Any:
+def build_codec(name: str, params: dict[str, Any]) -> Any:
     """A codec by name, or a user's own. Raises ConfigError or LocalError."""
     from edgegossip import codecs
     from edgegossip.training.names import call_own, is_own, own_function
 
     if not is_own(name):
         return codecs.get(name, **params)
-    made = call_own(name, own_function("codec", name), **params)
+    try:
+        made = call_own(name, own_function("codec", name), **params)
+    except SystemExit as error:
+        raise LocalError(f"{name} ended the process (SystemExit: {error.code}) instead of returning a codec") from None
     if missing := [part for part in _SEAM if not hasattr(made, part)]:
         raise LocalError(f"{name} returned {type(made).__name__}, which is no codec: it lacks {', '.join(missing)}")
     return made

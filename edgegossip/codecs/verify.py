@@ -1,38 +1,42 @@
 """Holds a codec to what it claims, by running it: `edgegossip codec verify`.
 
 A vector of a realistic kind (generalised normal, beta 0.6, in a matrix, a convolution and a bias) is encoded `draws` times
-with different keys, always as a first message. With errors e_d = decoded - x:
+with different keys, as a first message. With errors e_d = decoded - x:
 
 - gain: <decoded, x> / <x, x>, which is 1 on average for an unbiased codec;
 - bias: ||E e||^2, estimated without bias by the mean of <e_d, e_d'> over pairs of draws;
 - variance: the mean of ||e_d||^2 / ||x||^2, against the bound that the codec claims;
 - size: bits a value, against the entropy of its symbols and scales;
-- same: equal bytes for equal input, equal values for equal bytes, a receiver's codec decodes the same; x cannot be written to;
-- refuses: a NaN in the input, cut and lengthened bodies; damaged ones give a DecodeError or finite values.
+- same: of three messages in a row, equal bytes for equal input, equal values for equal bytes, a receiver's codec decodes the
+  same; x cannot be written to; a codec that keeps no state is held to gain and variance in the later ones, too;
+- refuses: NaN and infinities in the input, cut and lengthened bodies; damaged ones give a DecodeError or finite values.
 
 "Equal to" is as near as 4 standard deviations (Student's t, for these are estimated) and float32's rounding. What a codec does
-not claim is measured and gets no verdict.
+not claim is measured and gets no verdict. The last two are in verify_seam.py.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.codecs.base import Body, Codec, Ctx
+from edgegossip.codecs.base import Codec
 from edgegossip.codecs.checks import chunks
 from edgegossip.codecs.claims import Claims, claims_of
+from edgegossip.codecs.verify_receiver import Build, decode_apart
+from edgegossip.codecs.verify_seam import MESSAGES, Receive, body_fault, context, encode, input_fault, same_fault
 from edgegossip.codecs.verify_student import sigmas
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import DecodeError, LocalError, Vec
+from edgegossip.types import LocalError, Vec
 
 ROUNDING = 1e-6  # relative: sums of float32 values that are each rounded once or twice
-FLIPS, HEAD_BYTES = 200, 64
+LATER_DRAWS = 8  # of the messages after the first
 TABLE_BYTES = 128  # head and code table of a tensor's section
 MAX_ERRORS = 2**28  # 1 GiB of float32
 _BETA = 0.6
@@ -79,9 +83,16 @@ def trial(size: int, seed: int = 0) -> tuple[Layout, Vec]:
 
 
 def verify(
-    codec: Codec[Any], title: str, *, size: int = 65536, draws: int = 32, rebuild: Rebuild | None = None
+    codec: Codec[Any],
+    title: str,
+    *,
+    size: int = 65536,
+    draws: int = 32,
+    rebuild: Rebuild | None = None,
+    build: Build | None = None,
 ) -> Report:
-    """Run all checks. `rebuild` is codecs.from_wire, or None for a codec that no frame names. A codec that raises fails
+    """Run all checks. The receiver is `rebuild` of what a frame carries (codecs.from_wire), or what `build` makes in a process
+    of its own, or a copy of the codec from before it encoded anything. A codec that raises fails
     the check it raised in. Raises LocalError for a size below 64, fewer
     than 4 draws, or size * draws above MAX_ERRORS."""
     if draws < 4:
@@ -90,43 +101,83 @@ def verify(
         raise LocalError(f"{draws} draws of {size} values are more than the {MAX_ERRORS} that are kept at once")
     layout, x = trial(size)
     x.flags.writeable = False  # a codec that would change its input fails at once
+    receive = _receiver(codec, layout, rebuild, build)
     try:
         errors, bits = _draw(codec, x, layout, draws)
-        claims = claims_of(codec, x, layout)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Report(title, None, None, (Check("encodes", False, note=_said(error)),))
     if not np.isfinite(errors).all():
         return Report(
             title, bits, None, (Check("encodes", False, note="it decodes its own bodies to NaN or infinity"),)
         )
+    try:
+        claims = claims_of(codec, x, layout)
+    except (Exception, SystemExit) as error:
+        return Report(title, bits, None, (Check("claims", False, note=_said(error)),))
     gram, gain = _products(errors, x)
     power = float(np.vdot(x.astype(np.float64), x))
     variance = float(np.trace(gram)) / draws / power
-    checks = (
+    figures = (
         _gain(gain, claims),
         _bias(gram / power, claims),
         _variance(np.diag(gram) / power, claims),
         _size(bits, claims, layout),
-        _guarded("same", lambda: _same(codec, x, layout, rebuild)),
-        _guarded("refuses", lambda: _refuses(codec, x, layout)),
+    )
+    kept = {check.name for check in figures if check.passed}
+    checks = (
+        *figures,
+        _guarded(
+            "same",
+            lambda: same_fault(codec, x, layout, receive),
+            lambda: _later_fault(codec, x, layout, claims, kept, min(draws, LATER_DRAWS)),
+        ),
+        _guarded("refuses", lambda: input_fault(codec, x, layout), lambda: body_fault(codec, x, layout)),
     )
     return Report(title, bits, math.sqrt(variance), checks)
+
+
+def _receiver(codec: Codec[Any], layout: Layout, rebuild: Rebuild | None, build: Build | None) -> Receive:
+    """What decodes the bodies beside the codec itself. Made before the codec is used: a copy has none of its memory."""
+    if rebuild is not None:
+        make = rebuild
+        return lambda bodies: [make(codec.wire_id, codec.wire_params()).decode(body, layout) for body in bodies]
+    if build is not None:
+        anew = build
+        return lambda bodies: decode_apart(anew, bodies, layout)
+    try:
+        other = copy.deepcopy(codec)
+    except Exception:  # some objects cannot be copied; what can be told without is told
+        other = codec
+    return lambda bodies: [other.decode(body, layout) for body in bodies]
 
 
 def _draw(codec: Codec[Any], x: Vec, layout: Layout, draws: int) -> tuple[NDArray[np.float32], float]:
     """Errors float32[draws, n] under different keys, and mean bits a value."""
     errors, total = np.empty((draws, x.size), np.float32), 0
     for d in range(draws):
-        body = _encode(codec, x, layout, key=d)
+        body = encode(codec, x, layout, key=d)
         total += memoryview(body).nbytes
         np.subtract(codec.decode(body, layout), x, out=errors[d])
     return errors, 8 * total / draws / x.size
 
 
-def _encode(codec: Codec[Any], x: Vec, layout: Layout, key: int = 0) -> Body:
-    """A first message; the key is spread over all 64 bits."""
-    ctx = Ctx(key=(key + 1) * 0x9E3779B97F4A7C15 % 2**64, round=0, loss=0.5, lr=0.1)
-    return codec.encode(x, codec.init(layout), ctx)[0]
+def _later_fault(codec: Codec[Any], x: Vec, layout: Layout, claims: Claims, kept: Collection[str], draws: int) -> str:
+    """Gain and variance of later messages, where the first one `kept` what is claimed. Claims are about an empty memory: only a
+    codec that keeps none is held to them."""
+    state = codec.init(layout)
+    for round in range(1, MESSAGES):
+        errors = np.empty((draws, x.size), np.float32)
+        for d in range(draws):
+            body, after = codec.encode(x, state, context(d, round))
+            if after is not state:
+                return ""
+            np.subtract(codec.decode(body, layout), x, out=errors[d])
+        gram, gain = _products(errors, x)
+        squares = np.diag(gram) / float(np.vdot(x.astype(np.float64), x))
+        for check in (_gain(gain, claims), _variance(squares, claims)):
+            if check.passed is False and check.name in kept:
+                return f"{check.name} is {check.value:.6g} in message {round + 1}, for a codec that keeps no state"
+    return ""
 
 
 def _products(errors: NDArray[np.float32], x: Vec) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -173,78 +224,20 @@ def _size(bits: float, claims: Claims, layout: Layout) -> Check:
     return Check("size", bits <= limit, bits, limit, f"entropy {claims.entropy_bits:.3f}")
 
 
-def _same(codec: Codec[Any], x: Vec, layout: Layout, rebuild: Rebuild | None) -> str:
-    body = bytes(_encode(codec, x, layout))
-    if bytes(_encode(codec, x, layout)) != body:
-        return "equal input and key gave other bytes"
-    values = codec.decode(body, layout)
-    if values.dtype != np.float32 or values.shape != x.shape or not np.isfinite(values).all():
-        return f"decoding gave {values.dtype}{list(values.shape)}, or values that are not finite"
-    out = np.ones_like(x)
-    codec.decode(body, layout, out, 0.5)
-    if not np.array_equal(out, 1 + np.float32(0.5) * values):
-        return "decoding with a weight is not out + weight * values"
-    codec.decode(body, layout, out)
-    if not np.array_equal(out, values):
-        return "equal bytes decoded to other values"
-    receiver = rebuild(codec.wire_id, codec.wire_params()) if rebuild else codec
-    return "" if np.array_equal(receiver.decode(body, layout), values) else "a receiver decodes other values"
-
-
-def _refuses(codec: Codec[Any], x: Vec, layout: Layout) -> str:
-    bad = x.copy()
-    bad[x.size // 2] = np.nan
-    try:
-        _encode(codec, bad, layout)
-    except LocalError:
-        pass
-    else:
-        return "a NaN in the input was encoded"
-    body = bytes(_encode(codec, x, layout))
-    for cut in (b"", body[:-1], body[: len(body) // 2], body + b"\0"):
+def _guarded(name: str, *runs: Callable[[], str]) -> Check:
+    """A check in parts, each of which says what is wrong; anything that one raises is wrong too. The first fault counts."""
+    fault = ""
+    for run in runs:
         try:
-            codec.decode(cut, layout)
-        except DecodeError:
-            continue
-        return f"a body of {len(body)} bytes was also decoded with {len(cut)}"
-    return _survives_flips(codec, body, layout)
-
-
-def _survives_flips(codec: Codec[Any], body: bytes, layout: Layout) -> str:
-    for damaged in _damaged(body):
-        try:
-            values = codec.decode(damaged, layout)
-        except DecodeError:
-            continue
-        if values.shape != (layout.size,) or not np.isfinite(values).all():
-            return "a damaged body decoded to values that are not finite"
-    return ""
-
-
-def _damaged(body: bytes) -> Iterator[bytes]:
-    """Infinity, NaN and the largest length in the place of any four of the first bytes, where lengths and scales stand;
-    then one to three flipped bits, half of them there."""
-    for at in range(min(HEAD_BYTES, len(body) - 3)):
-        for word in (b"\0\0\x80\x7f", b"\0\0\xc0\xff", b"\xff\xff\xff\xff"):
-            yield body[:at] + word + body[at + 4 :]
-    rng = np.random.default_rng(1)
-    for j in range(FLIPS):
-        damaged = bytearray(body)
-        for _ in range(1 + j % 3):
-            damaged[rng.integers(min(HEAD_BYTES, len(body)) if j % 2 else len(body))] ^= 1 << int(rng.integers(8))
-        yield bytes(damaged)
-
-
-def _guarded(name: str, run: Callable[[], str]) -> Check:
-    """A check that says what is wrong; anything it raises is wrong too."""
-    try:
-        fault = run()
-    except Exception as error:
-        fault = _said(error)
+            fault = fault or run()
+        except (Exception, SystemExit) as error:
+            fault = _said(error)
     return Check(name, not fault, note=fault)
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"SystemExit: {error.code}: a codec must not end the process"
     return f"{type(error).__name__}: {error}"
 
 
