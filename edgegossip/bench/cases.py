@@ -49,11 +49,26 @@ def _is_wrapper(name: str) -> bool:
 
 
 def parse_cases(texts: Sequence[str], stages: Sequence[str] = ()) -> tuple[Case, ...]:
-    """The cases of --codec options (default: all), with the stages of --stage options where a codec has any."""
+    """The cases of --codec options (default: all), with those of the --stage options that a codec can have; one that has stages
+    and none of these is left out. Raises ConfigError for a stage that no case has."""
     cases = tuple(parse_case(text) for text in texts) or default_cases()
     if not stages:
         return cases
-    return tuple(Case(c.name, c.params, tuple(stages) if c.stages else ()) for c in cases)
+    for stage in stages if any(case.stages for case in cases) else ():
+        if not any(_can_have(case, stage) for case in cases):
+            raise ConfigError(f"--stage {stage}: none of these codecs has it")
+    narrowed = (Case(c.name, c.params, tuple(s for s in stages if _can_have(c, s))) for c in cases)
+    return tuple(new for new, old in zip(narrowed, cases, strict=True) if new.stages or not old.stages)
+
+
+def _can_have(case: Case, stage: str) -> bool:
+    if not case.stages:
+        return False
+    try:
+        case.build(stage)
+    except ConfigError:
+        return False
+    return True
 
 
 def parse_case(text: str) -> Case:
