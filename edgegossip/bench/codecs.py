@@ -2,7 +2,10 @@
 
 What is timed. Encoding goes through the public `Codec.encode`, which makes its own output; decoding writes into a vector
 of ours that has been written to before, and memcpy copies the same float32[n] into that same vector. All stages of a codec,
-its decoders, memcpy and the rivals are timed in turn; figures are from medians. Each (but the rivals, which take long) finds
+its decoders and the rivals are timed in turn, and memcpy between every stage's encoding and decoding; speeds are from medians.
+A ratio to memcpy is the median over rounds of memcpy's time right beside that stage to the codec's time in the same round, so
+that memory which is slower for a while is so for both; ratios to rivals, which sit out when they take long, are of two medians.
+memcpy's quartiles say how much it varied. Each (but the rivals, which take long) finds
 caches in which nothing of it is: so does a codec in a step, where layers, the optimiser and the network come between. With
 caches = "warm" each runs right after a run of its own that does not count: memcpy of 8 MB is then a copy from cache to cache,
 up to three times as fast, and which part of them stays there changes from run to run. MB are 10^6 bytes of
@@ -26,7 +29,7 @@ from edgegossip.bench.cases import Case, description
 from edgegossip.bench.inputs import Input
 from edgegossip.bench.numpy_elias import NumpyElias, Piece
 from edgegossip.bench.symbols import Entropy, code_form, entropy
-from edgegossip.bench.timing import cache_sweep, interleaved
+from edgegossip.bench.timing import Times, cache_sweep, in_turn
 from edgegossip.bench.torch_codecs import default_levels, rival, tuned_rival
 from edgegossip.bench.torch_codecs.base import decode_model, encode_model, views
 from edgegossip.codecs import Body, Codec, Ctx, bits_per_value, relative_error
@@ -68,7 +71,6 @@ def measure(case: Case, data: Input, settings: Settings) -> list[Row]:
     stages = case.stages or (None,)
     products = {stage or "": _Product.of(case.build(stage), data, ctx) for stage in stages}
     work = _Work(data, settings)
-    work.memcpy()
     for stage, product in products.items():
         work.product(stage, product, Ctx(settings.key, _ROUND + 1, lr=0.1))
     name, params = description(next(iter(products.values())).codec)
@@ -76,9 +78,9 @@ def measure(case: Case, data: Input, settings: Settings) -> list[Row]:
         work.rivals(name, params, elias="elias" in products)
     with torch_threads(settings.threads):
         before = cache_sweep() if settings.caches == "cold" else None
-        seconds = interleaved(work.functions, settings.repeat, work.slow, at_least_s=settings.at_least_s, before=before)
+        times = in_turn(work.functions, settings.repeat, work.slow, at_least_s=settings.at_least_s, before=before)
     found = _entropy(case, data, ctx)
-    return [_row(case, stage, products[stage], data, name, params, seconds, found) for stage in products]
+    return [_row(case, stage, products[stage], data, name, params, times, found) for stage in products]
 
 
 class _Work:
@@ -90,13 +92,11 @@ class _Work:
         self.functions: dict[str, Callable[[], object]] = {}
         self.slow: set[str] = set()
 
-    def memcpy(self) -> None:
-        x, out = self.data.x, self.out
-        self.functions["memcpy"] = lambda: np.copyto(out, x)
-
     def product(self, stage: str, product: _Product, ctx: Ctx) -> None:
+        """With a memcpy of its own, next to both that are compared with it."""
         data, out, codec, body, state = self.data, self.out, product.codec, product.body, product.state
         self.functions[f"encode {stage}"] = lambda: codec.encode(data.x, state, ctx)
+        self.functions[f"memcpy {stage}"] = lambda: np.copyto(out, data.x)
         self.functions[f"decode {stage}"] = lambda: codec.decode(body, data.layout, out)
         self.functions[f"add {stage}"] = lambda: codec.decode(body, data.layout, out, 0.5)
 
@@ -166,19 +166,20 @@ def _row(
     data: Input,
     name: str,
     params: dict[str, Any],
-    seconds: dict[str, float],
+    times: Times,
     found: Entropy | None,
 ) -> Row:
     n, layout = data.layout.size, data.layout
     y = product.codec.decode(product.body, layout)
 
     def mb_s(what: str) -> float | None:
-        return 4e-6 * n / seconds[what] if what in seconds else None
+        return 4e-6 * n / times.median(what) if what in times else None
 
     def ratio(what: str, other: str) -> float | None:
-        return seconds[other] / seconds[what] if other in seconds else None
+        return times.unpaired(other, what) if other in times else None
 
-    encode, decode = f"encode {stage}", f"decode {stage}"
+    encode, decode, memcpy = f"encode {stage}", f"decode {stage}", f"memcpy {stage}"
+    fast, slow = times.quartiles(memcpy)
     elias = stage == "elias"
     return {
         "codec": case.label,
@@ -190,13 +191,13 @@ def _row(
         "relative_error": relative_error(data.x, y),
         "encode_mb_s": mb_s(encode),
         "decode_mb_s": mb_s(decode),
-        "encode_vs_memcpy": ratio(encode, "memcpy"),
-        "decode_vs_memcpy": ratio(decode, "memcpy"),
+        "encode_vs_memcpy": times.paired(memcpy, encode),
+        "decode_vs_memcpy": times.paired(memcpy, decode),
         "encode_vs_torch": ratio(encode, "torch encode"),
         "isa": native.isa(),
         "decode_vs_torch": ratio(decode, "torch decode"),
         "decode_add_mb_s": mb_s(f"add {stage}"),
-        "memcpy_mb_s": mb_s("memcpy"),
+        "memcpy_mb_s": mb_s(memcpy),
         "torch_encode_mb_s": mb_s("torch encode"),
         "encode_vs_torch_tuned": ratio(encode, "tuned encode"),
         "decode_vs_torch_tuned": ratio(decode, "tuned decode"),
@@ -209,6 +210,9 @@ def _row(
         "tensors": len(layout.tensors),
         "family": name,
         "bits": params.get("bits"),
+        "memcpy_q1_mb_s": 4e-6 * n / slow,
+        "memcpy_q3_mb_s": 4e-6 * n / fast,
+        "rounds": times.rounds,
     }
 
 

@@ -21,6 +21,8 @@ _COLUMNS: tuple[tuple[str, str, int, int | None], ...] = (
     ("decode", "decode_mb_s", 7, 0),
     ("add", "decode_add_mb_s", 7, 0),
     ("memcpy", "memcpy_mb_s", 7, 0),
+    ("cpy q1", "memcpy_q1_mb_s", 7, 0),
+    ("cpy q3", "memcpy_q3_mb_s", 7, 0),
     ("enc/cpy", "encode_vs_memcpy", 7, 2),
     ("dec/cpy", "decode_vs_memcpy", 7, 2),
     ("enc/torch", "encode_vs_torch", 9, 1),
@@ -29,7 +31,9 @@ _COLUMNS: tuple[tuple[str, str, int, int | None], ...] = (
 )
 NOTES = (
     "bits: on the wire, a value; entropy: order 0, of the symbols, by tensor; error: relative, L2",
-    "encode, decode, add (decoding into a sum), memcpy: MB of float32 a second, medians; /cpy, /torch: ratios in the same run",
+    "encode, decode, add (decoding into a sum), memcpy: MB of float32 a second, medians over rounds; q1, q3: memcpy's quartiles",
+    "/cpy: median over rounds of the ratio to the memcpy that runs between encoding and decoding in the same round",
+    "/torch, /tuned, x numpy, x torch.topk: ratio of two medians of the same run (a slow rival sits out rounds)",
     "before one is timed, other memory is read until nothing of its own is in a cache, or with --caches warm it runs once",
     "torch: the codec as plain torch code; tuned: torch with temporaries reused, if that differs; both quantise and pack alone",
     "sizes and error are of the first message",

@@ -3,14 +3,50 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection, Mapping
-from statistics import median
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
 from time import perf_counter
 
 import numpy as np
 
 Work = Mapping[str, Callable[[], object]]
 _SWEPT = 32 << 20  # float32 values: 128 MiB, several times the last cache of what this runs on
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of each function in each round, in order: `rounds` of them, fewer of a slow function that sat out."""
+
+    rounds: int
+    seconds: Mapping[str, Sequence[float]]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.seconds
+
+    def median(self, name: str) -> float:
+        """Seconds."""
+        return median(self.seconds[name])
+
+    def quartiles(self, name: str) -> tuple[float, float]:
+        """Seconds that a quarter, and three quarters, of the rounds stayed below."""
+        return quartiles(self.seconds[name])
+
+    def paired(self, reference: str, name: str) -> float:
+        """How many times as long as `name` the reference took: the median over rounds of the ratio of both times of one round.
+        A machine whose speed changes in the meantime changes both. Neither may have sat out: ValueError."""
+        pairs = zip(self.seconds[reference], self.seconds[name], strict=True)
+        return median(over / under for over, under in pairs)
+
+    def unpaired(self, reference: str, name: str) -> float:
+        """The same as the ratio of two medians, for a reference that has times of some rounds only."""
+        return self.median(reference) / self.median(name)
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """The first and the third, interpolated; of one value it is both."""
+    low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else (values[0],) * 3
+    return low, high
 
 
 def interleaved(
@@ -22,7 +58,21 @@ def interleaved(
     slow_budget_s: float = 2.0,
     before: Callable[[], object] | None = None,
 ) -> dict[str, float]:
-    """Median seconds of each function over `repeat` rounds, and more until they have taken `at_least_s` seconds, after one
+    """Median seconds of each function; what is run is said at `in_turn`."""
+    times = in_turn(work, repeat, slow, at_least_s=at_least_s, slow_budget_s=slow_budget_s, before=before)
+    return {name: times.median(name) for name in work}
+
+
+def in_turn(
+    work: Work,
+    repeat: int,
+    slow: Collection[str] = (),
+    *,
+    at_least_s: float = 0.0,
+    slow_budget_s: float = 2.0,
+    before: Callable[[], object] | None = None,
+) -> Times:
+    """The times of each function in `repeat` rounds, and more until they have taken `at_least_s` seconds, after one
     round to warm up that does not count. Before it is timed a function runs once more, so that it finds the caches as it
     leaves them itself, whatever ran before; or `before` runs in its place, such as `cache_sweep()`.
 
@@ -47,7 +97,7 @@ def interleaved(
     finally:
         if was_enabled:
             gc.enable()
-    return {name: median(taken[name] or [first[name]]) for name in work}
+    return Times(rounds, {name: taken[name] or [first[name]] for name in work})
 
 
 def cache_sweep() -> Callable[[], object]:

@@ -11,7 +11,7 @@ from edgegossip.bench import show
 from edgegossip.bench.cases import Case, default_cases, description, parse_case, parse_cases
 from edgegossip.bench.codecs import Settings, measure, numpy_elias
 from edgegossip.bench.inputs import synthetic
-from edgegossip.bench.timing import cache_sweep, interleaved
+from edgegossip.bench.timing import Times, cache_sweep, interleaved
 from edgegossip.cli.bench import bench
 from edgegossip.types import ConfigError, DataError
 from tests.bench.fake_qsgd import FakeFeedback, FakeQsgd
@@ -70,7 +70,10 @@ def test_json_document():
     assert document["machine"]["packages"]["numpy"] == np.__version__ and document["repeat"] == 1
 
 
-def test_every_codec_of_the_default_list_runs(tmp_path):
+def test_every_codec_of_the_default_list_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "sys.argv", ["edgegossip", "bench", "codecs", "--check", "a b"]
+    )  # what the command is called with
     done = invoke(
         "--input",
         "synthetic",
@@ -97,7 +100,8 @@ def test_every_codec_of_the_default_list_runs(tmp_path):
     assert done.return_value == (6 if any(c["holds"] is False for c in document["checks"]) else 0)
     assert json.loads((tmp_path / "codecs.json").read_text()) == document
     text = (tmp_path / "codecs.md").read_text()
-    assert "bench codecs" not in document["command"] or document["command"] in text
+    assert document["command"] == "edgegossip bench codecs --check 'a b'"
+    assert f"\n$ {document['command']}\n" in text
     assert text.count("\n| ") == len(document["rows"]) + 2 and "## Targets" in text
 
 
@@ -165,7 +169,7 @@ def test_stages_of_a_quantised_codec_share_one_entropy(monkeypatch):
     assert rows[0]["family"] == "qsgd" and rows[0]["bits"] == 4 and rows[0]["relative_error"] == 1.0
     assert rows[0]["encode_vs_numpy"] is None and rows[1]["encode_vs_numpy"] > 0 and rows[1]["decode_vs_numpy"] > 0
     assert "x numpy" in show.line(rows[1]) and "x numpy" not in show.line(rows[0])
-    assert rows[0]["encode_mb_s"] / rows[0]["memcpy_mb_s"] == pytest.approx(rows[0]["encode_vs_memcpy"])
+    assert rows[0]["encode_mb_s"] / rows[0]["memcpy_mb_s"] == pytest.approx(rows[0]["encode_vs_memcpy"])  # of one round
     assert rows[0]["encode_mb_s"] / rows[0]["torch_encode_mb_s"] == pytest.approx(rows[0]["encode_vs_torch"])
 
 
@@ -184,9 +188,33 @@ def test_description_looks_inside_error_feedback():
 
 
 def test_cases():
-    assert not any(hasattr(case, "codec") for case in default_cases())
+    wrappers = {"error-feedback", "per-tensor", "small-tensors"}
+    assert {case.name for case in default_cases()} == set(codecs.names()) - wrappers
+    assert all(case.build(case.stages[0] if case.stages else None) for case in default_cases())
     assert parse_case("fp16").stages == () and parse_cases(["fp16"], ["raw"])[0].stages == ()
     assert description(codecs.get("fp16"))[0] == "fp16"
+
+
+def test_every_stage_has_a_memcpy_of_its_own_between_encoding_and_decoding(monkeypatch):
+    """Ratios are of pairs of one round, and rows tell how far memcpy's times lie apart."""
+    seen = {}
+
+    def fake(work, repeat, slow, **options):
+        seen["work"], seen["slow"] = list(work), slow
+        seconds = {name: [1.0, 1.0, 1.0] for name in work}
+        seconds |= {"memcpy raw": [2.0, 4.0, 8.0], "encode raw": [1.0, 2.0, 16.0], "memcpy huffman": [3.0, 3.0, 3.0]}
+        return Times(3, seconds)
+
+    monkeypatch.setattr("edgegossip.bench.codecs.in_turn", fake)
+    data = synthetic(1000, 1)
+    raw, huffman = measure(Case("qsgd", {}, ("raw", "huffman")), data, Settings(3, rivals=False))
+    group = ("encode", "memcpy", "decode", "add")
+    assert seen["work"] == [f"{what} {stage}" for stage in ("raw", "huffman") for what in group] and not seen["slow"]
+    assert (raw["encode_vs_memcpy"], raw["decode_vs_memcpy"], raw["rounds"]) == (2.0, 4.0, 3)
+    assert huffman["encode_vs_memcpy"] == huffman["decode_vs_memcpy"] == 3.0
+    speeds = [raw[f"memcpy_{which}mb_s"] for which in ("q1_", "", "q3_")]
+    assert speeds == pytest.approx([4e-3 / seconds for seconds in (6.0, 4.0, 3.0)])
+    assert raw["encode_mb_s"] == pytest.approx(4e-3 / 2)
 
 
 def test_caches_are_cold_or_warm(monkeypatch):
