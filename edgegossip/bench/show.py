@@ -75,12 +75,13 @@ def _text(value: Any, decimals: int | None) -> str:
 
 
 def verdict_line(verdict: dict[str, Any]) -> str:
-    """One line of --check: verdict, figure, bound, and the worst row."""
+    """One line of --check: verdict, figure, bound, that row's figure against tuned torch if any, and the worst row."""
     word = {True: "holds", False: "FAILS", None: "not measured"}[verdict["holds"]]
     sign = ">=" if verdict["at_least"] else "<="
     figure = _text(verdict["figure"], 2)
+    tuned = f" ({verdict['tuned']:.1f} x tuned torch)" if verdict.get("tuned") is not None else ""
     where = f"  ({verdict['row']}; {verdict['isa']})" if verdict["row"] else ""
-    return f"{word:12}  {figure:>8} {sign} {verdict['bound']:<5g}  {verdict['text']}{where}"
+    return f"{word:12}  {figure:>8} {sign} {verdict['bound']:<5g}  {verdict['text']}{tuned}{where}"
 
 
 def machine_line(machine: dict[str, Any]) -> str:

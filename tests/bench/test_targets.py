@@ -2,6 +2,7 @@
 
 import pytest
 
+from edgegossip.bench import show
 from edgegossip.bench.targets import TARGETS, check
 
 
@@ -19,6 +20,7 @@ def row(**changes):
         "encode_vs_memcpy": 0.6,
         "decode_vs_memcpy": 0.7,
         "encode_vs_torch": 21.0,
+        "encode_vs_torch_tuned": 9.5,
         "encode_vs_numpy": None,
         "decode_vs_numpy": None,
         "select_vs_torch": None,
@@ -81,6 +83,15 @@ def test_each_line_takes_the_worst_row(text, good, bad):
     assert verdicts(row(**good))[text].holds is True
     worst = verdicts(row(**good), row(**bad), row(**good))[text]
     assert worst.holds is False and worst.row.startswith("qsgd")
+
+
+def test_lines_against_plain_torch_tell_what_the_same_row_is_against_tuned_torch():
+    found = verdicts(row(encode_vs_torch=30.0, encode_vs_torch_tuned=8.0), row(encode_vs_torch_tuned=12.25))
+    line = show.verdict_line(found["quantise and pack 4 bits, qsgd to torch"].as_dict())
+    assert "qsgd to torch (12.2 x tuned torch)  (qsgd raw, synthetic, 2000000; avx512)" in line
+    assert "tuned" not in show.verdict_line(found["quantise and pack 4 bits, encoding to memcpy"].as_dict())
+    missing = verdicts(row(encode_vs_torch_tuned=None))["quantise and pack 4 bits, qsgd to torch"]
+    assert missing.holds and "tuned" not in show.verdict_line(missing.as_dict())
 
 
 def test_the_portable_build_has_its_own_lines():

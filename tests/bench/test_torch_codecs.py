@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from edgegossip import codecs
+from edgegossip.bench.cases import default_cases, description
 from edgegossip.bench.inputs import synthetic
 from edgegossip.bench.numpy_elias import NumpyElias, omega
 from edgegossip.bench.torch_codecs import rival, tuned_rival
@@ -141,8 +142,59 @@ def test_low_rank():
     assert torch.equal(power.decode(power.encode(vector, 1), vector.shape), vector)
 
 
+def test_powersgd_keeps_a_share_of_its_error():
+    """Without a memory every message is of the matrix alone; with all of it their mean comes closer to the matrix."""
+    matrix = torch.from_numpy(np.random.default_rng(3).standard_normal((20, 30)).astype("f4"))
+    missing = {}
+    for decay in (0.0, 0.5, 1.0):
+        torch.manual_seed(0)
+        codec = rival("powersgd", {"rank": 2, "values": "fp32", "decay": decay})
+        sent = [codec.decode(codec.encode(matrix, 0), matrix.shape) for _ in range(40)]
+        missing[decay] = float((torch.stack(sent).mean(0) - matrix).norm() / matrix.norm())
+    assert missing[1.0] < 0.5 * missing[0.5] and missing[0.5] < missing[0.0]
+
+
+def test_randk_scales_only_to_be_unbiased():
+    x = torch.arange(1.0, 101)
+    for unbiased, factor in ((True, 10.0), (False, 1.0)):
+        codec = rival("randk", {"ratio": 0.1, "values": "fp32", "unbiased": unbiased})
+        y = codec.decode(codec.encode(x, 0), x.shape)
+        assert y.count_nonzero() == 10 and torch.equal(y[y != 0], factor * x[y != 0])
+
+
 def test_an_unknown_codec_has_no_rival():
     assert rival("per-tensor", {}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [("powersgd", {"values": "fp16"}), ("dgc", {"clip": 0.5}), ("dgc", {"warmup_rounds": 3})],
+)
+def test_no_rival_with_parameters_that_it_cannot_follow(name, changed):
+    _, defaults = description(codecs.get(name))
+    assert rival(name, defaults) is not None
+    assert rival(name, {**defaults, **changed}) is None
+
+
+def test_every_parameter_of_a_codec_reaches_its_rival_or_costs_it():
+    """A rival that drops a parameter would be compared with a codec that does something else."""
+    asked = set()
+
+    class Params(dict):
+        def __getitem__(self, key):
+            asked.add(key)
+            return super().__getitem__(key)
+
+        def get(self, key, default=None):
+            asked.add(key)
+            return super().get(key, default)
+
+    without_effect = {"stage", "smoothing"}  # torch codes nothing; elasticl's levels are those of the first message
+    for case in default_cases():
+        asked.clear()
+        name, params = description(case.build(case.stages[0] if case.stages else None))
+        assert rival(name, Params(params)) is not None
+        assert set(params) <= asked | without_effect, name
 
 
 def test_omega_words():

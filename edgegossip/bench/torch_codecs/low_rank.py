@@ -56,10 +56,11 @@ def probabilities(s: Tensor, rank: int) -> Tensor:
 
 
 class PowerSgd:
-    """PowerSGD (Vogels et al. 2019, Algorithm 1): P = M Q, P orthogonalised, Q = M' P, with warm start and error feedback."""
+    """PowerSGD (Vogels et al. 2019, Algorithm 1): P = M Q, P orthogonalised, Q = M' P, with warm start and error feedback, of
+    which `decay` is kept."""
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
+    def __init__(self, rank: int, decay: float = 1.0) -> None:
+        self.rank, self.decay = rank, decay
         self._state: dict[int, tuple[Tensor, Tensor]] = {}
 
     def encode(self, v: Tensor, k: int) -> Parts:
@@ -69,7 +70,7 @@ class PowerSgd:
         if k not in self._state:
             self._state[k] = (torch.zeros_like(matrix), torch.randn(matrix.shape[1], self.rank))
         error, q = self._state[k]
-        m = matrix + error
+        m = matrix.add(error, alpha=self.decay)
         p = torch.linalg.qr(m @ q).Q
         q = m.T @ p
         self._state[k] = (m.sub_(p @ q.T), q)

@@ -33,13 +33,18 @@ class TopK:
 
 
 class RandK(TopK):
-    """torch.randperm chooses; values times n / k, so that the mean is right."""
+    """torch.randperm chooses; values times n / k, so that the mean is right, or as they are when not `unbiased`."""
+
+    def __init__(self, share: float, dtype: str = "float32", *, unbiased: bool = True) -> None:
+        super().__init__(share, dtype)
+        self.unbiased = unbiased
 
     def encode(self, v: Tensor, k: int) -> Parts:
         flat = v.reshape(-1)
         count = kept(self.share, flat.numel())
         index = torch.randperm(flat.numel())[:count]
-        return (flat[index] * (flat.numel() / count)).to(self.dtype), index.int()
+        values = flat[index] * (flat.numel() / count) if self.unbiased else flat[index]
+        return values.to(self.dtype), index.int()
 
 
 class Dgc(TopK):
