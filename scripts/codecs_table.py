@@ -1,0 +1,96 @@
+"""The table of docs/codecs.md, section "Measured", from the results of `edgegossip bench codecs`: its rows of synthetic values.
+
+    python scripts/codecs_table.py docs/results/codecs-100mb-zen4.json                          # print it
+    python scripts/codecs_table.py docs/results/codecs-100mb-zen4.json --write docs/codecs.md   # put it there
+
+Writing also puts in memcpy's speeds and the link to the results. The processor's name is the author's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+HEAD = (
+    "| codec | stage | bits a value | entropy of its codes | relative error | encode | decode |",
+    "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+)
+LINK = re.compile(r"\[results/(codecs-[\w-]+\.json)\]\(results/\1\)")
+MEMCPY = re.compile(r"memcpy \d+(\.\d+)? to \d+(\.\d+)? GB/s")
+TABLE = re.compile(re.escape("\n".join(HEAD)) + r"\n(\|.*\n)+")
+
+
+def rows_of(document: dict[str, Any]) -> list[Row]:
+    """Those of synthetic values, of the largest size that was measured."""
+    synthetic = [row for row in document["rows"] if row["input"] == "synthetic"]
+    largest = max(row["n"] for row in synthetic)
+    return [row for row in synthetic if row["n"] == largest]
+
+
+def table(document: dict[str, Any]) -> str:
+    """Lines of Markdown, each with its end."""
+    return "".join(f"{line}\n" for line in (*HEAD, *map(_line, rows_of(document))))
+
+
+def _line(row: Row) -> str:
+    entropy = "" if row["entropy_bits"] is None else f"{row['entropy_bits']:.2f}"
+    cells = (
+        row["codec"],
+        row["stage"] or "",
+        f"{row['bits_per_value']:.2f}",
+        entropy,
+        f"{row['relative_error']:.3g}",
+        f"{row['encode_mb_s']:.0f}",
+        f"{row['decode_mb_s']:.0f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def memcpy(document: dict[str, Any]) -> str:
+    """The slowest and the fastest of the rows' medians."""
+    speeds = [row["memcpy_mb_s"] / 1000 for row in rows_of(document)]
+    return f"memcpy {min(speeds):.1f} to {max(speeds):.1f} GB/s"
+
+
+def linked(page: str) -> str:
+    """The name of the results that a page's table is of. ValueError unless it is one."""
+    names = set(LINK.findall(page))
+    if len(names) != 1:
+        raise ValueError(f"the page links {sorted(names)}, and one file of results was looked for")
+    return names.pop()
+
+
+def written(page: str, document: dict[str, Any], name: str) -> str:
+    """The page with table, speeds of memcpy and link of these results. ValueError where it has no place for one."""
+    for pattern, text in (
+        (TABLE, table(document)),
+        (MEMCPY, memcpy(document)),
+        (LINK, f"[results/{name}](results/{name})"),
+    ):
+        page, count = pattern.subn(lambda _, text=text: text, page)
+        if count != 1:
+            raise ValueError(f"{count} places for {text.splitlines()[0]!r} on the page")
+    return page
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="The table of docs/codecs.md.")
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--write", type=Path, metavar="PAGE")
+    options = parser.parse_args(arguments)
+    document = json.loads(options.results.read_text(encoding="utf-8"))
+    if options.write is None:
+        print(memcpy(document), table(document), sep="\n\n", end="")
+    else:
+        page = options.write.read_text(encoding="utf-8")
+        options.write.write_text(written(page, document, options.results.name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
