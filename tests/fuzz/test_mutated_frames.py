@@ -5,6 +5,7 @@ A short one in the suite; `python -m tests.fuzz.campaign` runs millions.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pytest
 
 from edgegossip import codecs, frame
 from tests.codecs.cases import CASES
-from tests.fuzz.campaign import main, run_chunk, starts
+from tests.fuzz import campaign, trial
+from tests.fuzz.campaign import main, prepared, run_chunk, starts
 from tests.fuzz.frames import LAYOUTS, LONG, seeds
 from tests.fuzz.trial import SPARE_BYTES, attempt, peak_bytes
 
@@ -55,6 +57,38 @@ def test_mutated_frames() -> None:
     assert sum(accepted.values()) > 500
     assert decoders <= set(report.decoded), decoders - set(report.decoded)
     assert len(report.refusals) > 20, report.refusals
+
+
+def test_a_frame_is_as_slow_as_its_fastest_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is tried again only while it seems to be slow."""
+    now, took, pauses = [0.0], [5.0, 3.0, 4.0, 1.0], []
+    monkeypatch.setattr(trial.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(trial.time, "sleep", pauses.append)
+
+    def tries(repeats: int, enough: float) -> float:
+        left = iter(took)
+
+        def action() -> None:
+            assert not gc.isenabled()
+            now[0] += next(left)
+
+        return trial.shortest(action, repeats, enough)
+
+    assert tries(3, 0.0) == 3.0 and len(pauses) == 2
+    assert tries(4, 3.5) == 3.0 and len(pauses) == 3
+    assert tries(1, 9.0) == 5.0 and len(pauses) == 3
+    assert gc.isenabled()
+
+
+def test_slow_frames_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No slack: with honest frames of a nanosecond every attempt takes more than ten times as long."""
+    honest, limits = prepared()
+    monkeypatch.setattr(campaign, "TRIES", 1)
+    monkeypatch.setattr(campaign, "prepared", lambda: (honest, dict.fromkeys(limits, 1e-9)))
+    slow = run_chunk(seed=1, chunk=0, frames=5)
+    assert len(slow.failures) == 5 and all("honest ones 0.000000 s" in text for text in slow.failures)
+    monkeypatch.setattr(campaign, "prepared", lambda: (honest, dict.fromkeys(limits, 60.0)))
+    assert run_chunk(seed=1, chunk=0, frames=5).failures == []
 
 
 def test_a_campaign_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

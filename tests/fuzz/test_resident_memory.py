@@ -1,0 +1,60 @@
+"""Decoding takes at most 4 n bytes and 1 MiB of resident memory besides the model that it writes; n is the model's values.
+
+What Python alone allocates is test_mutated_frames.py's. Here the system counts, kernels and libraries included."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.codecs.cases import CASES
+from tests.conformance.test_attacks import ERRORS
+from tests.fuzz import resident
+
+ONE_THREAD = {"EDGEGOSSIP_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def attempts(which: str) -> list[dict[str, Any]]:
+    """The lines of `python -m tests.fuzz.resident`."""
+    command = [sys.executable, "-m", "tests.fuzz.resident", which]
+    done = subprocess.run(command, env=os.environ | ONE_THREAD, check=True, capture_output=True, text=True)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    if "missing" in found[0]:
+        pytest.skip(f"resident memory cannot be measured here: {found[0]['missing']}")
+    return found
+
+
+def beyond(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [attempt for attempt in found if attempt["bytes"] > attempt["limit"]]
+
+
+@pytest.mark.timeout(600)
+def test_decoding_a_model_of_four_million_values() -> None:
+    found = attempts("decodings")
+    ways = {"into a vector", "added to a vector", "new values", "refused"}
+    assert {(a["name"], a["what"]) for a in found} >= {(str(case), way) for case in CASES for way in ways}
+    assert beyond(found) == []
+    # A wrapper takes a vector for its sum, of which the measurement would know nothing if it saw Python's share only.
+    sums = [a["bytes"] for a in found if a["name"] == "small-tensors" and a["what"] == "added to a vector"]
+    assert sums and min(sums) > 3 * resident.MODEL.size
+
+
+def test_hostile_frames() -> None:
+    found = attempts("attacks")
+    assert {attempt["name"] for attempt in found} == set(ERRORS)
+    assert beyond(found) == []
+
+
+def test_a_limit_that_is_broken_is_seen() -> None:
+    assert beyond([{"bytes": 5, "limit": 4}, {"bytes": 4, "limit": 4}]) == [{"bytes": 5, "limit": 4}]
+
+
+def test_an_attempt_that_fails_is_no_small_one() -> None:
+    """A fork of this process, which is why it does nothing of the kernels."""
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        resident._forked(lambda: 1 // 0)
