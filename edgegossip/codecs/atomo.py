@@ -38,7 +38,7 @@ from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.checks import require_input, require_out
 from edgegossip.codecs.keys import tensor_key, uniform_words
 from edgegossip.codecs.matrices import MAX_RANK, Unfolded, rank_from_wire, unfolded
-from edgegossip.codecs.registry import Family, Param
+from edgegossip.codecs.registry import Family, Param, check_fields
 from edgegossip.layout import Layout
 from edgegossip.native import half, matrix
 from edgegossip.types import DecodeError, Vec
@@ -113,6 +113,9 @@ class Atomo:
 
     name: ClassVar[str] = "atomo"
     wire_id: ClassVar[int] = 14
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.name, (_RANK,))
 
     def wire_params(self) -> bytes:
         return bytes((self.rank,))
@@ -206,12 +209,14 @@ def _from_params(params: bytes) -> Atomo:
     return Atomo(rank_from_wire(params[0], "atomo"))
 
 
+_RANK = Param("rank", 3, "expected number of singular vectors sent of every matrix", low=1, high=MAX_RANK)
+
 FAMILIES = (
     Family(
         "atomo",
         Atomo,
         "a random sample of every matrix's singular vectors, unbiased",
-        (Param("rank", 3, "expected number of singular vectors sent of every matrix", low=1, high=MAX_RANK),),
+        (_RANK,),
         wire_id=Atomo.wire_id,
         from_params=_from_params,
     ),

@@ -22,7 +22,7 @@ from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.feedback import ErrorFeedback
 from edgegossip.codecs.gennorm import STATIC_TABLES, fit, scale_for, static_table_for
 from edgegossip.codecs.quantised import ANS_STAGE, Scale, Stage, decode_body, encode_body
-from edgegossip.codecs.registry import Family, Param, without_params
+from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Moments, Quantiser
 from edgegossip.types import Vec
@@ -38,6 +38,9 @@ class Co3Grid:
     stage: Stage = "huffman"
     name: ClassVar[str] = "co3"
     wire_id: ClassVar[int] = 9
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.name, (_STAGE,))
 
     def wire_params(self) -> bytes:
         return b""
@@ -61,6 +64,8 @@ def _make(gamma: float, stage: Stage) -> Codec[Any]:
     return ErrorFeedback(Co3Grid(stage), gamma, "co3") if gamma else Co3Grid(stage)
 
 
+_STAGE = replace(ANS_STAGE, default="huffman")
+
 FAMILIES = (
     Family(
         "co3",
@@ -68,7 +73,7 @@ FAMILIES = (
         "a 4-bit floating-point grid with error feedback",
         (
             Param("gamma", 0.9, "share of the error that the next message makes up for; 0: none", low=0.0, high=1.0),
-            replace(ANS_STAGE, default="huffman"),
+            _STAGE,
         ),
         Co3Grid.wire_id,
         without_params("co3", Co3Grid),

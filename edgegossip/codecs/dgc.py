@@ -31,7 +31,7 @@ import numpy as np
 
 from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.checks import require_finite
-from edgegossip.codecs.registry import Family, Param
+from edgegossip.codecs.registry import Family, Param, check_fields
 from edgegossip.codecs.sparse import RATIO, VALUES, TopK, encode_topk
 from edgegossip.layout import Layout
 from edgegossip.native import half, sparse
@@ -61,6 +61,9 @@ class Dgc:
 
     name: ClassVar[str] = "dgc"
     wire_id: ClassVar[int] = TopK.wire_id
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.name, _PARAMS)
 
     def wire_params(self) -> bytes:
         return b""
@@ -99,17 +102,19 @@ class Dgc:
         return 1.0 if norm <= self.clip else self.clip / norm
 
 
+_PARAMS = (
+    RATIO,
+    VALUES,
+    Param("momentum", 0.9, "momentum of the sender's memory", low=0.0, high=1.0),
+    Param("clip", 0.0, "largest L2 norm of the gradient, 0 for no clipping", low=0.0),
+    Param("warmup_rounds", 0, "rounds in which the share sent falls from 25 % to the ratio", low=0),
+)
+
 FAMILIES = (
     Family(
         "dgc",
         Dgc,
         "top-k with momentum correction, masking, clipping and warm-up of the ratio",
-        (
-            RATIO,
-            VALUES,
-            Param("momentum", 0.9, "momentum of the sender's memory", low=0.0, high=1.0),
-            Param("clip", 0.0, "largest L2 norm of the gradient, 0 for no clipping", low=0.0),
-            Param("warmup_rounds", 0, "rounds in which the share sent falls from 25 % to the ratio", low=0),
-        ),
+        _PARAMS,
     ),
 )

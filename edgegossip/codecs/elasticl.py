@@ -21,7 +21,7 @@ from typing import ClassVar
 from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.levels import MAX_LEVELS, LevelRule, levels_for, smooth_loss
 from edgegossip.codecs.quantised import STAGE, Stage, decode_body, encode_body
-from edgegossip.codecs.registry import Family, Param, without_params
+from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Quantiser
 from edgegossip.types import DecodeError, LocalError, Vec
@@ -48,6 +48,9 @@ class ElastiCl:
     stage: Stage = "auto"
     name: ClassVar[str] = "elasticl"
     wire_id: ClassVar[int] = 8
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.name, _PARAMS)
 
     def wire_params(self) -> bytes:
         return b""
@@ -84,16 +87,18 @@ def _quantiser(s: int) -> Quantiser:
     return Quantiser(Kind.UNIFORM, 1 + s.bit_length(), s, 0)
 
 
+_PARAMS = (
+    Param("s0", 127, "levels at the start", low=1, high=MAX_LEVELS),
+    Param("smoothing", 0.9, "share of the old smoothed loss in the new one", low=0.0, high=0.9999),
+    STAGE,
+)
+
 FAMILIES = (
     Family(
         "elasticl",
         ElastiCl,
         "stochastic uniform levels, more of them as the loss falls",
-        (
-            Param("s0", 127, "levels at the start", low=1, high=MAX_LEVELS),
-            Param("smoothing", 0.9, "share of the old smoothed loss in the new one", low=0.0, high=0.9999),
-            STAGE,
-        ),
+        _PARAMS,
         ElastiCl.wire_id,
         without_params("elasticl", ElastiCl),
     ),

@@ -24,7 +24,7 @@ import numpy as np
 from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.levels import geometric_levels
 from edgegossip.codecs.quantised import ANS_STAGE, BUCKET, Stage, bucket_error, decode_body, encode_body, stage_error
-from edgegossip.codecs.registry import Family, Param, preset
+from edgegossip.codecs.registry import Family, Param, check_fields, preset
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Quantiser
 from edgegossip.types import ConfigError, DecodeError, LocalError, Vec
@@ -49,6 +49,7 @@ class ElastiQuant:
     wire_id: ClassVar[int] = 7
 
     def __post_init__(self) -> None:
+        check_fields(self, self.name, _ALL)
         fault = bucket_error(self.bucket) or _levels_error(self.levels, self.bits) or stage_error(self.stage, self.bits)
         if fault:
             raise ConfigError(f"codec elastiquant: {fault}")
@@ -135,19 +136,20 @@ def _from_params(params: bytes) -> ElastiQuant:
 
 
 _RATIO = Param("ratio", 0.0, "ratio p of neighbouring levels; 0: 0.5 up to 4 bits, else 0.9", low=0.0, high=0.9999)
+_ALL = (
+    Param("bits", 4, "bits a value, sign included", low=2, high=8),
+    _RATIO,
+    Param("levels", (), "increasing levels from 0 to 1 instead of a ratio", low=0.0, high=1.0),
+    Param("norm", "l2", "norm of a bucket", choices=("l2", "linf")),
+    BUCKET,
+    ANS_STAGE,
+)
 
 _FAMILY = Family(
     "elastiquant",
     ElastiQuant,
     "stochastic levels that lie closer together near zero",
-    (
-        Param("bits", 4, "bits a value, sign included", low=2, high=8),
-        _RATIO,
-        Param("levels", (), "increasing levels from 0 to 1 instead of a ratio", low=0.0, high=1.0),
-        Param("norm", "l2", "norm of a bucket", choices=("l2", "linf")),
-        BUCKET,
-        ANS_STAGE,
-    ),
+    _ALL,
     ElastiQuant.wire_id,
     _from_params,
 )

@@ -38,7 +38,7 @@ from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.checks import require_body_bytes, require_input, require_out
 from edgegossip.codecs.keys import tensor_key, uniform_words
 from edgegossip.codecs.matrices import MAX_RANK, Unfolded, rank_from_wire, unfolded
-from edgegossip.codecs.registry import Family, Param
+from edgegossip.codecs.registry import Family, Param, check_fields
 from edgegossip.layout import Layout
 from edgegossip.native import half, matrix
 from edgegossip.types import DecodeError, Vec
@@ -67,6 +67,9 @@ class PowerSgd:
 
     name: ClassVar[str] = "powersgd"
     wire_id: ClassVar[int] = 15
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.name, _PARAMS)
 
     def wire_params(self) -> bytes:
         """Rank, and 0 for fp32 or 1 for fp16."""
@@ -161,16 +164,18 @@ def _from_params(params: bytes) -> PowerSgd:
     return PowerSgd(rank_from_wire(params[0], "powersgd"), _FORMS[params[1]])
 
 
+_PARAMS = (
+    Param("rank", 2, "rank of what is sent of every matrix", low=1, high=MAX_RANK),
+    Param("values", "fp32", "form in which values travel", choices=_FORMS),
+    Param("decay", 1.0, "share of the error that is kept for the next message", low=0.0, high=1.0),
+)
+
 FAMILIES = (
     Family(
         "powersgd",
         PowerSgd,
         "every matrix as two thin ones, by a power iteration a message, with error feedback",
-        (
-            Param("rank", 2, "rank of what is sent of every matrix", low=1, high=MAX_RANK),
-            Param("values", "fp32", "form in which values travel", choices=_FORMS),
-            Param("decay", 1.0, "share of the error that is kept for the next message", low=0.0, high=1.0),
-        ),
+        _PARAMS,
         wire_id=PowerSgd.wire_id,
         from_params=_from_params,
     ),

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 from edgegossip.choices import did_you_mean
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Codec
@@ -33,36 +34,66 @@ class Param:
     codec: bool = False
 
     def check(self, codec: str, value: object) -> Any:
-        """The value in the default's type. Raises ConfigError that names key, value and what is allowed."""
+        """The value in the default's type; numpy's numbers are numbers. Raises ConfigError that names key, value and what
+        is allowed."""
         wanted = type(self.default)
         if wanted is tuple:
             return self._check_list(codec, value)
-        if wanted is float and type(value) is int:
-            value = float(value)
+        if wanted is float or wanted is int:
+            return self._check_number(codec, value, wanted)
         if type(value) is not wanted:
-            raise ConfigError(f"codec {codec}: {self.name} = {value!r} is not {_ARTICLES[wanted]}")
+            raise self._refused(codec, value, f"is not {_ARTICLES[wanted]}")
         if self.choices and value not in self.choices:
-            raise ConfigError(
-                f"codec {codec}: {self.name} = {value!r} is not one of {', '.join(self.choices)}"
-                + did_you_mean(value, self.choices)
-            )
-        if isinstance(value, (int, float)):
-            self._check_range(codec, value)
+            nearest = did_you_mean(value, self.choices)
+            raise self._refused(codec, value, f"is not one of {', '.join(self.choices)}{nearest}")
         return value
 
+    def _check_number(self, codec: str, value: object, wanted: type) -> int | float:
+        """The range first: a whole number of it can be beyond what a float holds."""
+        if not _is_number(value, Integral if wanted is int else Real):
+            raise self._refused(codec, value, f"is not {_ARTICLES[wanted]}")
+        number = int(value) if isinstance(value, Integral) else float(value)
+        self._check_range(codec, number)
+        try:
+            return number if wanted is int else float(number)
+        except OverflowError:
+            raise self._refused(codec, value, f"is not {_ARTICLES[wanted]} that a float64 holds") from None
+
     def _check_list(self, codec: str, value: object) -> tuple[float, ...]:
-        if not isinstance(value, (list, tuple)) or not all(type(v) in (int, float) for v in value):
-            raise ConfigError(f"codec {codec}: {self.name} = {value!r} is not {_ARTICLES[tuple]}")
-        for v in value:
-            self._check_range(codec, v)
-        return tuple(float(v) for v in value)
+        if not isinstance(value, (list, tuple)) or not all(_is_number(v, Real) for v in value):
+            raise self._refused(codec, value, f"is not {_ARTICLES[tuple]}")
+        return tuple(self._check_number(codec, v, float) for v in value)
 
     def _check_range(self, codec: str, value: float) -> None:
         # Not "value < low": NaN, for which every comparison is false, must be refused too.
         if self.low is not None and self.high is not None and not self.low <= value <= self.high:
-            raise ConfigError(f"codec {codec}: {self.name} = {value!r} is outside {self.low} to {self.high}")
+            raise self._refused(codec, value, f"is outside {self.low} to {self.high}")
         if self.low is not None and not value >= self.low:
-            raise ConfigError(f"codec {codec}: {self.name} = {value!r} is below {self.low}")
+            raise self._refused(codec, value, f"is below {self.low}")
+
+    def _refused(self, codec: str, value: object, why: str) -> ConfigError:
+        return ConfigError(f"codec {codec}: {self.name} = {_shown(value)} {why}")
+
+
+def check_fields(codec: object, name: str, params: Iterable[Param]) -> None:
+    """What `__post_init__` of a codec's dataclass demands of the fields that these parameters fill, so that one made
+    directly is as sound as one of `get`. Each becomes what `Param.check` makes of it. Raises ConfigError."""
+    for param in params:
+        object.__setattr__(codec, param.name, param.check(name, getattr(codec, param.name)))
+
+
+def _is_number(value: object, kind: type) -> TypeGuard[Real]:
+    """Whether it is one of this kind: Python's, numpy's, or another's; true and false are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    """As it is written in Python; in short, where that is longer than a line."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no whole numbers of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 200 else f"{text[:40]}... ({len(text)} characters)"
 
 
 @dataclass(frozen=True, slots=True)

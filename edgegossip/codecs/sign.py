@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.quantised import STAGE, Scale, Stage, decode_body, encode_body
-from edgegossip.codecs.registry import Family, without_params
+from edgegossip.codecs.registry import Family, check_fields, without_params
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Moments, Quantiser
 from edgegossip.types import Vec
@@ -27,6 +27,9 @@ class SignSgd:
     stage: Stage = "raw"
     name: ClassVar[str] = "signsgd"
     wire_id: ClassVar[int] = 11
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.name, (SIGN_STAGE,))
 
     def wire_params(self) -> bytes:
         return b""

@@ -29,7 +29,7 @@ import numpy as np
 
 from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.checks import nonfinite, require_out
-from edgegossip.codecs.registry import Family, Param, without_params
+from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.layout import Layout
 from edgegossip.native import half, sparse
 from edgegossip.types import DecodeError, Vec
@@ -69,6 +69,9 @@ class TopK:
     name: ClassVar[str] = "topk"
     wire_id: ClassVar[int] = 12
 
+    def __post_init__(self) -> None:
+        check_fields(self, self.name, (RATIO, VALUES))
+
     def wire_params(self) -> bytes:
         return b""
 
@@ -96,6 +99,9 @@ class RandK:
 
     name: ClassVar[str] = "randk"
     wire_id: ClassVar[int] = 13
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.name, (RATIO, VALUES, _UNBIASED))
 
     def wire_params(self) -> bytes:
         return b""
@@ -138,6 +144,7 @@ def _require_sound(verdict: tuple[int, int], layout: Layout, name: str) -> None:
 
 RATIO = Param("ratio", 0.01, "share of every tensor's values that is sent, at least one value", low=1e-9, high=1.0)
 VALUES = Param("values", "fp32", "form in which values travel", choices=tuple(half.BYTES))
+_UNBIASED = Param("unbiased", True, "scale values by n/k; false under error feedback")
 
 FAMILIES = (
     Family(
@@ -152,7 +159,7 @@ FAMILIES = (
         "randk",
         RandK,
         "random values of every tensor, unbiased, without positions",
-        (RATIO, VALUES, Param("unbiased", True, "scale values by n/k; false under error feedback")),
+        (RATIO, VALUES, _UNBIASED),
         wire_id=RandK.wire_id,
         from_params=without_params("randk", RandK),
     ),

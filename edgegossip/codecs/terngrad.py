@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.quantised import STAGE, Scale, Stage, decode_body, encode_body
-from edgegossip.codecs.registry import Family, Param, without_params
+from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Moments, Quantiser
 from edgegossip.types import Vec
@@ -30,6 +30,9 @@ class TernGrad:
     stage: Stage = "auto"
     name: ClassVar[str] = "terngrad"
     wire_id: ClassVar[int] = 10
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.name, _PARAMS)
 
     def wire_params(self) -> bytes:
         return b""
@@ -48,12 +51,17 @@ class TernGrad:
         return Scale(min(m.largest, limit))
 
 
+_PARAMS = (
+    Param("clip", 2.5, "standard deviations beyond which values are clipped; 0: never", low=0.0, high=1e6),
+    STAGE,
+)
+
 FAMILIES = (
     Family(
         "terngrad",
         TernGrad,
         "three stochastic levels a tensor",
-        (Param("clip", 2.5, "standard deviations beyond which values are clipped; 0: never", low=0.0, high=1e6), STAGE),
+        _PARAMS,
         TernGrad.wire_id,
         without_params("terngrad", TernGrad),
     ),

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.quantised import ANS_STAGE, BUCKET, Stage, bucket_error, decode_body, encode_body, stage_error
-from edgegossip.codecs.registry import Family, Param, preset
+from edgegossip.codecs.registry import Family, Param, check_fields, preset
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Quantiser
 from edgegossip.types import ConfigError, DecodeError, Vec
@@ -38,8 +38,7 @@ class Qsgd:
     norm: ClassVar[str] = "l2"
 
     def __post_init__(self) -> None:
-        if not _MIN_BITS <= self.bits <= _MAX_BITS:
-            raise ConfigError(f"codec {self.name}: bits = {self.bits} is outside {_MIN_BITS} to {_MAX_BITS}")
+        check_fields(self, self.name, _ALL)
         if fault := bucket_error(self.bucket) or stage_error(self.stage, self.bits):
             raise ConfigError(f"codec {self.name}: {fault}")
 

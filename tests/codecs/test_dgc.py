@@ -88,7 +88,7 @@ def test_shares_of_the_warm_up_are_the_papers() -> None:
         0.01,
     ]
     assert [Dgc(ratio=0.3, warmup_rounds=3).ratio_at(r) for r in range(4)] == [0.3] * 4
-    assert [Dgc(ratio=0.0, warmup_rounds=2).ratio_at(r) for r in range(3)] == [0.25, 0.25 * 0.25**16, 0.0]
+    assert [Dgc(ratio=1e-9, warmup_rounds=2).ratio_at(r) for r in range(3)] == [0.25, 0.25 * 0.25**7, 1e-9]
     assert Dgc(ratio=0.01).ratio_at(0) == 0.01
 
 

@@ -9,11 +9,22 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgegossip import codecs
+from edgegossip.codecs.atomo import Atomo
+from edgegossip.codecs.co3 import Co3Grid
+from edgegossip.codecs.dgc import Dgc
+from edgegossip.codecs.elasticl import ElastiCl
+from edgegossip.codecs.elastiquant import ElastiQuant
 from edgegossip.codecs.floats import Fp16, Fp32
+from edgegossip.codecs.powersgd import PowerSgd
 from edgegossip.codecs.registry import Family, Param, Registry, preset
+from edgegossip.codecs.sign import SignSgd
+from edgegossip.codecs.sparse import RandK, TopK
+from edgegossip.codecs.terngrad import TernGrad
+from edgegossip.codecs.uniform import Qsgd, QsgdInf
 from edgegossip.types import ConfigError, DecodeError
 
 
@@ -126,6 +137,78 @@ def test_parameters_are_filled_in_and_converted() -> None:
     given = made(bits=8, ratio=1, stage="huffman", nesterov=True, seed=10**30)
     assert given == {"bits": 8, "ratio": 1.0, "stage": "huffman", "nesterov": True, "seed": 10**30}
     assert type(given["ratio"]) is float
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    given = made(bits=np.int64(8), ratio=np.float32(0.25), seed=np.uint8(3))
+    assert given["bits"] == 8 and given["ratio"] == 0.25 and given["seed"] == 3
+    assert (type(given["bits"]), type(given["ratio"]), type(given["seed"])) == (int, float, int)
+    assert made(ratio=np.int32(1))["ratio"] == 1.0
+    codec = codecs.get("elastiquant", levels=[np.float32(0), np.float64(0.5), np.int8(1)])
+    assert codec == codecs.get("elastiquant", levels=[0.0, 0.5, 1.0])
+
+
+@pytest.mark.parametrize("value", [True, np.True_, np.float32(4), 4.5, "4", None, 4j])
+def test_what_is_no_whole_number(value: Any) -> None:
+    with pytest.raises(ConfigError, match="^codec test: bits = .* is not a whole number$"):
+        made(bits=value)
+
+
+@pytest.mark.parametrize("value", [True, np.True_, "4", None, 4j])
+def test_what_is_no_number(value: Any) -> None:
+    with pytest.raises(ConfigError, match="^codec test: ratio = .* is not a number$"):
+        made(ratio=value)
+    with pytest.raises(ConfigError, match="is not a list of numbers$"):
+        codecs.get("elastiquant", levels=[0.0, value, 1.0])
+
+
+@pytest.mark.parametrize("digits", [400, 10_000])
+def test_numbers_beyond_any_float(digits: int) -> None:
+    huge = 10**digits
+    with pytest.raises(ConfigError, match="^codec topk: ratio = .* is outside 1e-09 to 1.0$"):
+        codecs.get("topk", ratio=huge)
+    with pytest.raises(ConfigError, match="^codec elastiquant: levels = .* is outside 0.0 to 1.0$"):
+        codecs.get("elastiquant", levels=[0, huge])
+    with pytest.raises(ConfigError, match="^codec dgc: clip = .* is not a number that a float64 holds$"):
+        codecs.get("dgc", clip=huge)
+    assert made(seed=huge)["seed"] == huge
+
+
+DIRECT = [
+    (TopK, {"ratio": 5.0}, "codec topk: ratio = 5.0 is outside 1e-09 to 1.0"),
+    (TopK, {"values": "fp8"}, "codec topk: values = 'fp8' is not one of fp32, fp16, bf16"),
+    (RandK, {"ratio": -1}, "codec randk: ratio = -1 is outside 1e-09 to 1.0"),
+    (RandK, {"unbiased": 1}, "codec randk: unbiased = 1 is not true or false"),
+    (Dgc, {"momentum": 1.5}, "codec dgc: momentum = 1.5 is outside 0.0 to 1.0"),
+    (Dgc, {"clip": float("nan")}, "codec dgc: clip = nan is below 0.0"),
+    (Dgc, {"warmup_rounds": -1}, "codec dgc: warmup_rounds = -1 is below 0"),
+    (Atomo, {"rank": 0}, "codec atomo: rank = 0 is outside 1 to 64"),
+    (PowerSgd, {"rank": 300}, "codec powersgd: rank = 300 is outside 1 to 64"),
+    (PowerSgd, {"values": "bf16"}, "codec powersgd: values = 'bf16' is not one of fp32, fp16"),
+    (PowerSgd, {"decay": 2.0}, "codec powersgd: decay = 2.0 is outside 0.0 to 1.0"),
+    (Qsgd, {"bits": 17}, "codec qsgd: bits = 17 is outside 2 to 16"),
+    (QsgdInf, {"stage": "gzip"}, "codec qsgd-inf: stage = 'gzip' is not one of raw"),
+    (ElastiQuant, {"bits": 9}, "codec elastiquant: bits = 9 is outside 2 to 8"),
+    (ElastiQuant, {"norm": "l1"}, "codec elastiquant: norm = 'l1' is not one of l2, linf"),
+    (ElastiCl, {"s0": 0}, "codec elasticl: s0 = 0 is outside 1 to 32767"),
+    (ElastiCl, {"smoothing": 1.0}, "codec elasticl: smoothing = 1.0 is outside 0.0 to 0.9999"),
+    (Co3Grid, {"stage": "best"}, "codec co3: stage = 'best' is not one of raw"),
+    (TernGrad, {"clip": -1.0}, "codec terngrad: clip = -1.0 is outside 0.0 to 1000000.0"),
+    (SignSgd, {"stage": "huffman"}, "codec signsgd: stage = 'huffman' is not one of raw, zstd, auto"),
+]
+
+
+@pytest.mark.parametrize("make, params, message", DIRECT, ids=str)
+def test_codecs_made_directly_refuse_what_get_refuses(make: Any, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        make(**params)
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        codecs.get(make.name, **params)
+
+
+def test_codecs_made_directly_convert_as_get_does() -> None:
+    made_directly = TopK(ratio=np.float64(1))
+    assert made_directly == codecs.get("topk", ratio=1) and type(made_directly.ratio) is float
 
 
 @pytest.mark.parametrize(
