@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.codecs.base import Body, Ctx
-from edgegossip.codecs.checks import require_input, require_out
+from edgegossip.codecs.checks import flat, require_input, require_out
 from edgegossip.codecs.keys import tensor_key, uniform_words
 from edgegossip.codecs.matrices import MAX_RANK, Unfolded, rank_from_wire, unfolded
 from edgegossip.codecs.registry import Family, Param, check_fields
@@ -157,9 +157,20 @@ class Atomo:
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         require_out(layout, out, weight)
-        view = memoryview(body)
-        data = view if view.format == "B" and view.ndim == 1 else view.cast("B")
-        end = 0
+        self.check(body, layout)
+        values = np.empty(layout.size, np.float32) if out is None else out
+        data = flat(body)
+        for band, count, section in self._sections(data, layout):
+            part = values[band.part]
+            if count == _AS_VALUES:
+                half.decode("fp32", data[section], part, weight)
+            else:
+                matrix.factors_product(data[section], band.rows, band.cols, count, "fp32", part, weight)
+        return values
+
+    def check(self, body: Body, layout: Layout) -> None:
+        """Raises DecodeError unless it can be decoded."""
+        data, end = flat(body), 0
         for band, _, section in self._sections(data, layout):
             end = section.stop
             if not half.finite("fp32", data[section]):
@@ -168,14 +179,6 @@ class Atomo:
                 )
         if end != len(data):
             raise DecodeError(f"the atomo body ends after {end} bytes, got {len(data)}")
-        values = np.empty(layout.size, np.float32) if out is None else out
-        for band, count, section in self._sections(data, layout):
-            part = values[band.part]
-            if count == _AS_VALUES:
-                half.decode("fp32", data[section], part, weight)
-            else:
-                matrix.factors_product(data[section], band.rows, band.cols, count, "fp32", part, weight)
-        return values
 
     def _sections(self, data: memoryview, layout: Layout) -> Iterator[tuple[Band, int, slice]]:
         """Every band, its number of atoms or _AS_VALUES, and where its numbers lie. Raises DecodeError on a number that

@@ -32,7 +32,11 @@ class Ctx:
 
 
 class Codec(Protocol[S]):
-    """One compression scheme with its parameters fixed."""
+    """One compression scheme with its parameters fixed.
+
+    One more method may be there: `check(body, layout)` raises the DecodeError that `decode` would, and neither writes nor
+    allocates by the model's size. `checks.require_sound` uses it, and decodes where there is none.
+    """
 
     @property
     def name(self) -> str:

@@ -7,11 +7,13 @@ Where numpy works, vectors are walked in chunks that stay in a core's cache: no 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip import native
+from edgegossip.codecs.base import Body, Codec
 from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, LocalError, Vec
 
@@ -50,12 +52,28 @@ def require_input(x: Vec, layout: Layout) -> None:
     require_finite(x, layout)
 
 
-def require_body_bytes(body: bytes | memoryview, expected: int, codec: str) -> memoryview:
-    """The body as a flat view of bytes. Raises DecodeError unless it has exactly the expected size."""
+def flat(body: Body) -> memoryview:
+    """The body as a view of bytes in one dimension."""
     view = memoryview(body)
-    if view.nbytes != expected:
-        raise DecodeError(f"{codec} needs a body of {expected} bytes for this model, got {view.nbytes}")
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def require_body_bytes(body: Body, expected: int, codec: str) -> memoryview:
+    """`flat`. Raises DecodeError unless it has exactly the expected size."""
+    view = flat(body)
+    if len(view) != expected:
+        raise DecodeError(f"{codec} needs a body of {expected} bytes for this model, got {len(view)}")
+    return view
+
+
+def require_sound(codec: Codec[Any], body: Body, layout: Layout) -> None:
+    """Raises the DecodeError that decoding would. By the codec's own `check`, which writes nothing, or where it has none by
+    decoding into a vector that is thrown away."""
+    check = getattr(codec, "check", None)
+    if check is None:
+        codec.decode(body, layout)
+    else:
+        check(body, layout)
 
 
 def require_out(layout: Layout, out: Vec | None, weight: float | None) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.feedback import ErrorFeedback
 from edgegossip.codecs.gennorm import STATIC_TABLES, fit, scale_for, static_table_for
-from edgegossip.codecs.quantised import ANS_STAGE, Scale, Stage, decode_body, encode_body
+from edgegossip.codecs.quantised import ANS_STAGE, Scale, Stage, check_body, decode_body, encode_body
 from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Moments, Quantiser
@@ -53,6 +53,10 @@ class Co3Grid:
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         return decode_body(body, layout, _QUANTISER, self.name, out, weight, tables=_TABLES)
+
+    def check(self, body: Body, layout: Layout) -> None:
+        """Raises DecodeError unless it can be decoded."""
+        check_body(body, layout, _QUANTISER, self.name, tables=_TABLES)
 
 
 def _scale(m: Moments, n: int) -> Scale:

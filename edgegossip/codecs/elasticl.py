@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.checks import flat
 from edgegossip.codecs.levels import MAX_LEVELS, LevelRule, levels_for, smooth_loss
-from edgegossip.codecs.quantised import STAGE, Stage, decode_body, encode_body
+from edgegossip.codecs.quantised import STAGE, Stage, check_body, decode_body, encode_body
 from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Quantiser
@@ -66,12 +67,11 @@ class ElastiCl:
         return encode_body(x, state.layout, _quantiser(s), ctx.key, self.stage, head=_HEAD.pack(s)), state
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        if len(body) < _HEAD.size:
-            raise DecodeError("the elasticl body ends within its number of levels")
-        s = _HEAD.unpack_from(body)[0]
-        if not 1 <= s <= MAX_LEVELS:
-            raise DecodeError(f"the elasticl body has {s} levels; 1 to {MAX_LEVELS} are possible")
-        return decode_body(body, layout, _quantiser(s), self.name, out, weight, start=_HEAD.size)
+        return decode_body(body, layout, _quantiser_of(body), self.name, out, weight, start=_HEAD.size)
+
+    def check(self, body: Body, layout: Layout) -> None:
+        """Raises DecodeError unless it can be decoded."""
+        check_body(body, layout, _quantiser_of(body), self.name, start=_HEAD.size)
 
     def _heard(self, state: ElastiClState, ctx: Ctx) -> ElastiClState:
         """The state with this message's loss and learning rate; the first one fixes the rule. One without leaves all as
@@ -81,6 +81,17 @@ class ElastiCl:
         loss = smooth_loss(state.loss, ctx.loss, self.smoothing)
         rule = state.rule or LevelRule(self.s0, ctx.lr, loss)
         return ElastiClState(state.layout, rule, loss, levels_for(rule, loss, ctx.lr))
+
+
+def _quantiser_of(body: Body) -> Quantiser:
+    """That of a body's head. Raises DecodeError."""
+    data = flat(body)
+    if len(data) < _HEAD.size:
+        raise DecodeError("the elasticl body ends within its number of levels")
+    s = _HEAD.unpack_from(data)[0]
+    if not 1 <= s <= MAX_LEVELS:
+        raise DecodeError(f"the elasticl body has {s} levels; 1 to {MAX_LEVELS} are possible")
+    return _quantiser(s)
 
 
 def _quantiser(s: int) -> Quantiser:

@@ -23,7 +23,16 @@ import numpy as np
 
 from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.levels import geometric_levels
-from edgegossip.codecs.quantised import ANS_STAGE, BUCKET, Stage, bucket_error, decode_body, encode_body, stage_error
+from edgegossip.codecs.quantised import (
+    ANS_STAGE,
+    BUCKET,
+    Stage,
+    bucket_error,
+    check_body,
+    decode_body,
+    encode_body,
+    stage_error,
+)
 from edgegossip.codecs.registry import Family, Param, check_fields, preset
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Quantiser
@@ -73,6 +82,10 @@ class ElastiQuant:
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         return decode_body(body, layout, self.quantiser(), self.name, out, weight)
+
+    def check(self, body: Body, layout: Layout) -> None:
+        """Raises DecodeError unless it can be decoded."""
+        check_body(body, layout, self.quantiser(), self.name)
 
     @property
     def p(self) -> float:

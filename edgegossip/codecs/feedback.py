@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from edgegossip.codecs.base import Body, Codec, Ctx
-from edgegossip.codecs.checks import all_finite, chunks
+from edgegossip.codecs.checks import all_finite, chunks, require_sound
 from edgegossip.codecs.registry import Family, Param
 from edgegossip.codecs.sign import SIGN_STAGE, SignSgd
 from edgegossip.layout import Layout
@@ -85,6 +85,10 @@ class ErrorFeedback(Generic[S]):
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         return self.codec.decode(body, layout, out, weight)
+
+    def check(self, body: Body, layout: Layout) -> None:
+        """Raises DecodeError unless it can be decoded."""
+        require_sound(self.codec, body, layout)
 
 
 def _corrected(x: Vec, memory: Vec | None, decay: float) -> Vec:

@@ -21,9 +21,6 @@ from edgegossip.layout import Layout
 from edgegossip.native import half
 from edgegossip.types import DecodeError, Vec
 
-FP16_MAX = 65504.0
-BF16_MAX = 255 * 2.0**120
-
 
 class _Float:
     """What all share: no parameters, the layout as state, and a body of `size` numbers."""
@@ -51,8 +48,16 @@ class _Float:
         data = require_body_bytes(body, half.BYTES[self.name] * layout.size, self.name)
         values = np.empty(layout.size, np.float32) if out is None else out
         if not half.decode(self.name, data, values, weight):
-            raise DecodeError(f"the {self.name} body holds NaN or infinite values")
+            raise self._not_finite()
         return values
+
+    def check(self, body: Body, layout: Layout) -> None:
+        """Raises DecodeError unless it can be decoded."""
+        if not half.finite(self.name, require_body_bytes(body, half.BYTES[self.name] * layout.size, self.name)):
+            raise self._not_finite()
+
+    def _not_finite(self) -> DecodeError:
+        return DecodeError(f"the {self.name} body holds NaN or infinite values")
 
 
 @dataclass(frozen=True, slots=True)

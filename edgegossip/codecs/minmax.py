@@ -51,10 +51,21 @@ class MinMax8:
         data = require_body_bytes(body, _body_bytes(layout), self.name)
         values = np.empty(layout.size, np.float32) if out is None else out
         if (bad := native.minmax8_decode(data, layout.offsets, values, weight)) >= 0:
-            raise DecodeError(
-                f"the minmax8 body has an invalid minimum and maximum for tensor {layout.tensors[bad].name}"
-            )
+            raise _invalid(layout, bad)
         return values
+
+    def check(self, body: Body, layout: Layout) -> None:
+        """Raises DecodeError unless it can be decoded. Any code is sound, so only the minima and maxima are looked at:
+        they are the body of as many tensors without values."""
+        data = require_body_bytes(body, _body_bytes(layout), self.name)
+        tensors = len(layout.tensors)
+        empty = np.zeros(tensors + 1, np.int64)
+        if (bad := native.minmax8_decode(data[: _HEADER_BYTES * tensors], empty, np.empty(0, np.float32))) >= 0:
+            raise _invalid(layout, bad)
+
+
+def _invalid(layout: Layout, tensor: int) -> DecodeError:
+    return DecodeError(f"the minmax8 body has an invalid minimum and maximum for tensor {layout.tensors[tensor].name}")
 
 
 def _body_bytes(layout: Layout) -> int:

@@ -14,16 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import groupby
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Body, Codec, Ctx
-from edgegossip.codecs.checks import require_out
+from edgegossip.codecs.checks import flat, require_out, require_sound
 from edgegossip.codecs.keys import tensor_key
 from edgegossip.codecs.registry import Family, Param
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import ConfigError, DecodeError, Vec
+from edgegossip.types import ConfigError, DecodeError, LocalError, Vec
 
 _LENGTH = struct.Struct("<I")
 _ENTRY = struct.Struct("<HH")  # wire id, bytes of parameters
@@ -73,8 +74,24 @@ class PerTensor:
 
     codecs: tuple[Codec[Any], ...]
     choose: Choose
-    name: ClassVar[str] = "per-tensor"
+    title: str = ""
     wire_id: ClassVar[int] = 16
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.codecs) <= _MAX_CODECS:
+            raise ConfigError(f"codec {self.name}: from 1 to {_MAX_CODECS} codecs are possible, got {len(self.codecs)}")
+        if any(c.wire_id == PerTensor.wire_id for c in self.codecs):
+            raise ConfigError(
+                f"codec {self.name}: a codec inside cannot itself choose by tensor; list all codecs in one"
+            )
+        if len(self.wire_params()) > MAX_PARAMS_BYTES:
+            raise ConfigError(
+                f"codec {self.name}: the codecs' parameters take more than {MAX_PARAMS_BYTES} bytes in a frame"
+            )
+
+    @property
+    def name(self) -> str:
+        return self.title or "per-tensor"
 
     def wire_params(self) -> bytes:
         parts = []
@@ -84,9 +101,19 @@ class PerTensor:
         return b"".join(parts)
 
     def init(self, layout: Layout) -> PerTensorState:
-        choices = bytes(self.choose(t) for t in layout.tensors)
+        choices = bytes(self._choice(t) for t in layout.tensors)
         runs = tuple(_runs(layout, choices))
         return PerTensorState(layout, choices, runs, tuple(self.codecs[r.codec].init(r.layout) for r in runs))
+
+    def _choice(self, tensor: TensorSpec) -> int:
+        """Index of the tensor's codec. Raises LocalError on what is none."""
+        k = self.choose(tensor)
+        if isinstance(k, Integral) and 0 <= k < len(self.codecs):
+            return int(k)
+        raise LocalError(
+            f"codec {self.name}: the choice for tensor {tensor.name} is {k!r}, which is not the index of one of "
+            f"{len(self.codecs)} codecs"
+        )
 
     def encode(self, x: Vec, state: PerTensorState, ctx: Ctx) -> tuple[Body, PerTensorState]:
         state.layout.check(x)
@@ -95,22 +122,32 @@ class PerTensor:
         for k, (run, before) in enumerate(zip(state.runs, state.states, strict=True)):
             own = replace(ctx, key=tensor_key(ctx.key, k))
             body, after = self.codecs[run.codec].encode(run.of(x), before, own)
-            parts += [_LENGTH.pack(len(body)), body]
+            parts += [_LENGTH.pack(memoryview(body).nbytes), body]
             states.append(after)
         return b"".join(parts), PerTensorState(state.layout, state.choices, state.runs, tuple(states))
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         require_out(layout, out, weight)
-        pieces = self._pieces(memoryview(body).cast("B"), layout)
+        pieces = self._pieces(flat(body), layout)
         values = np.empty(layout.size, np.float32) if out is None else out
-        if weight is not None:  # nothing may be added before all is known to be good
-            for run, piece in pieces:
-                self.codecs[run.codec].decode(piece, run.layout, np.empty(run.layout.size, np.float32))
+        if weight is not None:
+            # Nothing may be added before all is known to be good. What is decoded first leaves the sum alone where it is
+            # bad itself; it is the largest run, because a codec without a check needs a vector of the run's size.
+            pieces.sort(key=lambda piece: -piece[0].layout.size)
+            self._require_sound(pieces[1:])
         for run, piece in pieces:
             self.codecs[run.codec].decode(piece, run.layout, run.of(values), weight)
         return values
 
-    def _pieces(self, body: memoryview, layout: Layout) -> Sequence[tuple[_Run, memoryview]]:
+    def check(self, body: Body, layout: Layout) -> None:
+        """Raises DecodeError unless it can be decoded."""
+        self._require_sound(self._pieces(flat(body), layout))
+
+    def _require_sound(self, pieces: list[tuple[_Run, memoryview]]) -> None:
+        for run, piece in pieces:
+            require_sound(self.codecs[run.codec], piece, run.layout)
+
+    def _pieces(self, body: memoryview, layout: Layout) -> list[tuple[_Run, memoryview]]:
         """Each run with its part of the body. Raises DecodeError unless they fill the body."""
         at = len(layout.tensors)
         if len(body) < at:
@@ -144,25 +181,16 @@ def _runs(layout: Layout, choices: bytes) -> Iterator[_Run]:
 
 def per_tensor(codecs: Sequence[Codec[Any]], choose: Choose) -> PerTensor:
     """`codecs[choose(tensor)]` for every tensor, as a user writes it in Python. Raises ConfigError on too many codecs, or
-    one of them that is itself a choice by tensor."""
-    if not 1 <= len(codecs) <= _MAX_CODECS:
-        raise ConfigError(f"codec per-tensor: from 1 to {_MAX_CODECS} codecs are possible, these are {len(codecs)}")
-    if any(c.wire_id == PerTensor.wire_id for c in codecs):
-        raise ConfigError("codec per-tensor: a codec inside cannot itself choose by tensor; list all codecs in one")
-    made = PerTensor(tuple(codecs), choose)
-    if len(made.wire_params()) > MAX_PARAMS_BYTES:
-        raise ConfigError(
-            f"codec per-tensor: the codecs' parameters take more than {MAX_PARAMS_BYTES} bytes in a frame"
-        )
-    return made
+    one of them that is itself a choice by tensor; `init` raises LocalError on a choice that is no index of `codecs`."""
+    return PerTensor(tuple(codecs), choose)
 
 
 def _by_pattern(codec: Codec[Any], tensors: str, other: Codec[Any]) -> PerTensor:
-    return per_tensor((codec, other), Rule(pattern=tensors))
+    return PerTensor((codec, other), Rule(pattern=tensors))
 
 
 def _by_size(codec: Codec[Any], below: int, other: Codec[Any]) -> PerTensor:
-    return per_tensor((codec, other), Rule(below=below))
+    return PerTensor((codec, other), Rule(below=below), "small-tensors")
 
 
 def _from_params(params: bytes) -> PerTensor:

@@ -35,7 +35,7 @@ from typing import ClassVar
 import numpy as np
 
 from edgegossip.codecs.base import Body, Ctx
-from edgegossip.codecs.checks import require_body_bytes, require_input, require_out
+from edgegossip.codecs.checks import flat, require_body_bytes, require_input, require_out
 from edgegossip.codecs.keys import tensor_key, uniform_words
 from edgegossip.codecs.matrices import MAX_RANK, Unfolded, rank_from_wire, unfolded
 from edgegossip.codecs.registry import Family, Param, check_fields
@@ -121,9 +121,8 @@ class PowerSgd:
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         require_out(layout, out, weight)
-        data = require_body_bytes(body, self._body_bytes(layout), self.name)
-        for t, section in self._sections(layout):
-            self._require_sound(data[section], t, layout)
+        self.check(body, layout)
+        data = flat(body)
         values = np.empty(layout.size, np.float32) if out is None else out
         for t, section in self._sections(layout):
             if t.rows:
@@ -131,6 +130,12 @@ class PowerSgd:
             else:
                 half.decode(self.values, data[section], values[t.part], weight)
         return values
+
+    def check(self, body: Body, layout: Layout) -> None:
+        """Raises DecodeError unless it can be decoded."""
+        data = require_body_bytes(body, self._body_bytes(layout), self.name)
+        for t, section in self._sections(layout):
+            self._require_sound(data[section], t, layout)
 
     def _require_sound(self, section: memoryview, t: Unfolded, layout: Layout) -> None:
         if t.rows:

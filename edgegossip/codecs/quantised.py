@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from edgegossip.codecs import zstd_section
 from edgegossip.codecs.base import Body
-from edgegossip.codecs.checks import nonfinite, require_out
+from edgegossip.codecs.checks import flat, nonfinite, require_out
 from edgegossip.codecs.keys import tensor_keys
 from edgegossip.codecs.registry import Param
 from edgegossip.layout import Layout
@@ -178,12 +178,25 @@ def decode_body(
 ) -> Vec:
     """Inverse of `encode_body`, whose head ends at `start`; as `Codec.decode` says."""
     require_out(layout, out, weight)
-    reader = _Reader(memoryview(body).cast("B"), layout, quantiser, name, tables, start)
+    reader = _Reader(flat(body), layout, quantiser, name, tables, start)
     if weight is not None:  # nothing may be added before all is known to be good
         reader.read(None, None)
     values = np.empty(layout.size, np.float32) if out is None else out
     reader.read(values, weight)
     return values
+
+
+def check_body(
+    body: Body,
+    layout: Layout,
+    quantiser: Quantiser,
+    name: str,
+    *,
+    tables: NDArray[np.uint8] = coding.NO_TABLES,
+    start: int = 0,
+) -> None:
+    """Raises the DecodeError that `decode_body` would; writes nothing."""
+    _Reader(flat(body), layout, quantiser, name, tables, start).read(None, None)
 
 
 @quick

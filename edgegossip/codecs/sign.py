@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from edgegossip.codecs.base import Body, Ctx
-from edgegossip.codecs.quantised import STAGE, Scale, Stage, decode_body, encode_body
+from edgegossip.codecs.quantised import STAGE, Scale, Stage, check_body, decode_body, encode_body
 from edgegossip.codecs.registry import Family, check_fields, without_params
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Moments, Quantiser
@@ -42,6 +42,10 @@ class SignSgd:
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         return decode_body(body, layout, _QUANTISER, self.name, out, weight)
+
+    def check(self, body: Body, layout: Layout) -> None:
+        """Raises DecodeError unless it can be decoded."""
+        check_body(body, layout, _QUANTISER, self.name)
 
 
 def _mean_magnitude(m: Moments, n: int) -> Scale:

@@ -28,7 +28,7 @@ from typing import ClassVar
 import numpy as np
 
 from edgegossip.codecs.base import Body, Ctx
-from edgegossip.codecs.checks import nonfinite, require_out
+from edgegossip.codecs.checks import flat, nonfinite, require_out
 from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.layout import Layout
 from edgegossip.native import half, sparse
@@ -85,7 +85,7 @@ class TopK:
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         require_out(layout, out, weight)
         target = np.empty(layout.size, np.float32) if out is None else out
-        _require_sound(sparse.topk_decode(_flat(body), layout.offsets, target, weight), layout, self.name)
+        _require_sound(sparse.topk_decode(flat(body), layout.offsets, target, weight), layout, self.name)
         return target
 
 
@@ -119,7 +119,7 @@ class RandK:
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         require_out(layout, out, weight)
         target = np.empty(layout.size, np.float32) if out is None else out
-        _require_sound(sparse.randk_decode(_flat(body), layout.offsets, target, weight), layout, self.name)
+        _require_sound(sparse.randk_decode(flat(body), layout.offsets, target, weight), layout, self.name)
         return target
 
 
@@ -127,11 +127,6 @@ def _finished(body: np.ndarray, size: int, layout: Layout) -> Body:
     if size < 0:
         raise nonfinite(layout, -1 - size)
     return body.data[:size].toreadonly()
-
-
-def _flat(body: Body) -> memoryview:
-    view = memoryview(body)
-    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
 def _require_sound(verdict: tuple[int, int], layout: Layout, name: str) -> None:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 
 from edgegossip import codecs, frame
+from edgegossip.codecs.checks import require_sound
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DecodeError, LocalError, Vec
 from tests.codecs.bounds import ROUNDING, TINY, tensors
@@ -261,7 +262,10 @@ def refused_or_finite(codec: codecs.Codec[Any], body: bytes, layout: Layout) -> 
             with pytest.raises(DecodeError):
                 codec.decode(body, layout, *arguments)
         assert total.tobytes() == before
+        with pytest.raises(DecodeError, match=f"^{re.escape(str(error))}$"):
+            require_sound(codec, body, layout)
         return True
+    require_sound(codec, body, layout)
     assert values.shape == (layout.size,) and np.isfinite(values).all()
     assert codec.decode(body, layout, out).tobytes() == values.tobytes()
     codec.decode(body, layout, total, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from edgegossip import codecs
 from edgegossip.codecs.per_tensor import Rule, per_tensor
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import ConfigError, DecodeError
+from edgegossip.types import ConfigError, DecodeError, LocalError
 
 SHAPES = {"conv.weight": (8, 4), "conv.bias": (8,), "empty": (0,), "fc.weight": (10, 8), "fc.bias": (10,)}
 LAYOUT = Layout.of(TensorSpec(name, shape) for name, shape in SHAPES.items())
@@ -55,6 +56,68 @@ def test_runs_of_one_random_codec_do_not_share_their_random_numbers() -> None:
     assert (y["a"] != y["c"]).mean() > 0.1
 
 
+@pytest.mark.parametrize("choice", [3, -1, 300, 1.0, None, "0"])
+def test_a_choice_that_is_no_codec_names_the_tensor(choice: Any) -> None:
+    codec = per_tensor([codecs.get("fp32"), codecs.get("fp16")], lambda t: choice if t.name == "fc.weight" else 0)
+    with pytest.raises(LocalError, match="^codec per-tensor: the choice for tensor fc.weight is .* one of 2 codecs$"):
+        codec.init(LAYOUT)
+
+
+def test_a_choice_may_be_a_truth_or_a_number_of_numpy() -> None:
+    made = per_tensor([codecs.get("fp32"), codecs.get("fp16")], lambda t: np.int64(t.size > 10))
+    assert made.init(LAYOUT).choices == per_tensor(made.codecs, lambda t: t.size > 10).init(LAYOUT).choices
+
+
+def test_small_tensors_are_called_so() -> None:
+    codec = codecs.get("small-tensors")
+    assert codec.name == "small-tensors" and codecs.get("per-tensor").name == "per-tensor"
+    assert codecs.from_wire(codec.wire_id, codec.wire_params()).name == "per-tensor"
+
+
+class Counting:
+    """fp32 that counts how often, and of how many values, it makes a vector; without a check of its own."""
+
+    name, wire_id = "counting", 1
+
+    def __init__(self) -> None:
+        inner = codecs.get("fp32")
+        self.made: list[int] = []
+        self.wire_params, self.init, self.encode, self._decode = (
+            inner.wire_params,
+            inner.init,
+            inner.encode,
+            inner.decode,
+        )
+
+    def decode(self, body: Any, layout: Layout, out: Any = None, weight: float | None = None) -> Any:
+        if out is None:
+            self.made.append(layout.size)
+        return self._decode(body, layout, out, weight)
+
+
+def test_a_sum_makes_vectors_only_of_runs_without_a_check_and_not_of_the_largest() -> None:
+    own = Counting()
+    codec = per_tensor([codecs.get("minmax8"), own], lambda t: "bias" in t.name or t.name == "fc.weight")
+    out = np.zeros(LAYOUT.size, np.float32)
+    codec.decode(encode(codec), LAYOUT, out, 1.0)
+    assert own.made == [8]  # conv.bias; fc.weight and fc.bias are one run, the largest
+
+
+def test_a_sum_makes_no_vector_of_the_models_size() -> None:
+    layout = Layout.of([TensorSpec("a", (300_000,)), TensorSpec("b.bias", (5,)), TensorSpec("c", (300_000,))])
+    x = np.random.default_rng(3).standard_normal(layout.size).astype(np.float32)
+    out = np.zeros(layout.size, np.float32)
+    for inner in ("minmax8", "fp16", "e-elastiquant", "co3", "elasticl", "signsgd", "qsgd"):
+        codec = codecs.get("per-tensor", codec=inner)
+        body = codec.encode(x, codec.init(layout), CTX)[0]
+        codec.decode(body, layout, out, 1.0)
+        tracemalloc.start()
+        codec.decode(body, layout, out, 1.0)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < 100_000, (inner, most)
+
+
 def test_accumulating() -> None:
     codec = codecs.get("small-tensors", codec="minmax8", below=20)
     out = np.ones(LAYOUT.size, np.float32)
@@ -92,6 +155,26 @@ def test_a_damaged_body_inside_leaves_a_sum_alone() -> None:
     assert (out == 7).all()
 
 
+@pytest.mark.parametrize("other", ["fp32", "topk", "minmax8", "qsgd"])
+@pytest.mark.parametrize("main", ["fp32", "topk", "minmax8", "qsgd"])
+def test_damage_in_any_run_leaves_a_sum_alone(main: str, other: str) -> None:
+    """Whichever run is the largest, with a check of its own or without."""
+    codec = codecs.get("per-tensor", codec=main, tensors="conv.*", other=other)
+    body = bytearray(encode(codec))
+    for at in range(len(body)):
+        damaged = bytes(body[:at]) + b"\xff\xff\xff\xff" + bytes(body[at + 4 :])
+        out = np.full(LAYOUT.size, 7, np.float32)
+        try:
+            codec.decode(damaged, LAYOUT, out, 1.0)
+        except DecodeError as error:
+            assert (out == 7).all()
+            with pytest.raises(DecodeError):
+                codec.check(damaged, LAYOUT)
+            assert str(error)
+        else:
+            codec.check(damaged, LAYOUT)
+
+
 @pytest.mark.parametrize(
     "params, message",
     [
@@ -112,7 +195,7 @@ def test_what_cannot_be_inside() -> None:
     inner = codecs.get("per-tensor", codec="fp16")
     with pytest.raises(ConfigError, match="cannot itself choose by tensor"):
         codecs.get("per-tensor", codec=inner)
-    with pytest.raises(ConfigError, match="from 1 to 8 codecs are possible, these are 9"):
+    with pytest.raises(ConfigError, match="from 1 to 8 codecs are possible, got 9"):
         per_tensor([codecs.get("fp32")] * 9, Rule())
     long = codecs.get("elastiquant", bits=8, levels=[k / 124 for k in range(125)])
     with pytest.raises(ConfigError, match="take more than 512 bytes"):
