@@ -15,6 +15,7 @@ the paper encodes by Elias codes only; here that is `stage = "elias"`, and E-Ela
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -22,7 +23,7 @@ from typing import ClassVar
 import numpy as np
 
 from edgegossip.codecs.base import Body, Ctx
-from edgegossip.codecs.levels import geometric_levels
+from edgegossip.codecs.levels import geometric_levels, increases_from_0_to_1
 from edgegossip.codecs.quantised import (
     ANS_STAGE,
     BUCKET,
@@ -92,6 +93,11 @@ class ElastiQuant:
         """Ratio of neighbouring geometric levels."""
         return self.ratio or (0.5 if self.bits <= 4 else 0.9)
 
+    def grid(self) -> Sequence[float] | Vec:
+        """Its levels, from 0 to 1."""
+        inner = 2 ** (self.bits - 1) - 2
+        return self.levels or (geometric_levels(inner, self.p) if inner else (0.0, 1.0))
+
     def quantiser(self) -> Quantiser:
         inner = 2 ** (self.bits - 1) - 2  # s: geometric levels below 1, 0 not counted
         if self.levels:
@@ -111,8 +117,7 @@ def _levels_error(levels: tuple[float, ...], bits: int) -> str:
     """What is wrong with a list of levels; empty when nothing is."""
     if not levels:
         return ""
-    narrow = np.array(levels, np.float32)
-    if len(levels) < 2 or narrow[0] != 0 or narrow[-1] != 1 or not (np.diff(narrow) > 0).all():
+    if not increases_from_0_to_1(np.array(levels, np.float32)):
         return "levels must increase from 0 to 1 (as float32)"
     if len(levels) > (most := min(2 ** (bits - 1), _MAX_LIST)):
         return f"{len(levels)} levels do not fit {bits} bits, which hold {most}"

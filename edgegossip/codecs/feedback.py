@@ -4,8 +4,14 @@ Seide et al. 2014; Karimireddy et al. 2019 (EF-SGD, Algorithm 2); CO3's Algorith
 a = x + gamma m; the message is Q(a); m' = a - Q(a). The memory is float32, so x + gamma m and a - Q(a) are each rounded
 once: Q(a) + m' equals x + gamma m within two roundings. Only the sender remembers: bodies are those of the inner codec.
 
-The error stays bounded when Q loses less than it is given, E||Q(a) - a||^2 < ||a||^2: nearest and sparse codecs do, few
-stochastic levels do not (2-bit-qsgd and terngrad lose several times ||a||^2; they are unbiased and need no feedback).
+The memory stays bounded when Q loses less than it is given, gamma^2 E||Q(a) - a||^2 < ||a||^2: nearest and sparse codecs
+do. Stochastic levels do where they are many for the bucket. Few levels of an L2 norm lose a share of ||a||^2 that is 1 or
+more, and the memory, which is a sum of rounding errors and so close to normally distributed, grows by that factor a
+message, without end: such codecs are refused by `levels.normal_variance`, at gamma = 1 from about 6.3 s^2 values in a bucket
+on for s uniform levels (4 bits: 308, so qsgd's default 512 is refused and 256 is not). With bucket = 0 and in elasticl a
+bucket is a tensor, whose size is not known here: there the same happens unseen. Codecs that scale up what they draw (randk,
+atomo) are refused as well. With few levels of the largest magnitude (qsgd-inf of 2 bits, terngrad) the memory comes to
+several times what a message is given, and feedback harms: those are unbiased and need none.
 
 `ef-signsgd` is error feedback around signsgd with decay 1 (Karimireddy et al. 2019, Algorithm 1): the p = eta g + e of
 the paper is here x + m, because x is what the local optimiser adds to the model, learning rate included.
@@ -13,20 +19,24 @@ the paper is here x + m, because x is what the local optimiser adds to the model
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.checks import all_finite, chunks, require_sound
-from edgegossip.codecs.registry import Family, Param
+from edgegossip.codecs.levels import normal_variance
+from edgegossip.codecs.registry import Family, Param, check_fields
 from edgegossip.codecs.sign import SIGN_STAGE, SignSgd
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, LocalError, Vec
 
 S = TypeVar("S")
 _WITH_MEMORY = ("dgc", "powersgd")
+_SCALED_UP = MappingProxyType({"randk": "set its unbiased to false", "atomo": "send it without error feedback"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,15 +57,10 @@ class ErrorFeedback(Generic[S]):
     title: str = ""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.decay <= 1.0:
-            raise ConfigError(f"codec error-feedback: decay = {self.decay!r} is outside 0.0 to 1.0")
-        if isinstance(self.codec, ErrorFeedback) or self.codec.name in _WITH_MEMORY:
-            raise ConfigError(f"codec error-feedback: {self.codec.name} has a memory of its own and needs no other")
-        if getattr(self.codec, "unbiased", False):
-            raise ConfigError(
-                f"codec error-feedback: {self.codec.name} scales its values up to be unbiased, and the error would grow "
-                "without end; set its unbiased to false"
-            )
+        check_fields(self, "error-feedback", (_DECAY,))
+        for codec in _with_all_inside(self.codec):
+            if fault := _fault(codec, self.decay):
+                raise ConfigError(f"codec error-feedback: {codec.name} {fault}")
 
     @property
     def name(self) -> str:
@@ -89,6 +94,36 @@ class ErrorFeedback(Generic[S]):
     def check(self, body: Body, layout: Layout) -> None:
         """Raises DecodeError unless it can be decoded."""
         require_sound(self.codec, body, layout)
+
+
+def _with_all_inside(codec: Codec[Any]) -> Iterator[Codec[Any]]:
+    """A codec, and those that it wraps: `codec` of one, `codecs` of a choice."""
+    yield codec
+    for inner in (getattr(codec, "codec", None), *getattr(codec, "codecs", ())):
+        if inner is not None:
+            yield from _with_all_inside(inner)
+
+
+def _fault(codec: Codec[Any], decay: float) -> str:
+    """Why this codec can have no error feedback; empty when it can."""
+    if isinstance(codec, ErrorFeedback) or codec.name in _WITH_MEMORY:
+        return "has a memory of its own and needs no other"
+    if codec.name in _SCALED_UP and getattr(codec, "unbiased", True):
+        return f"scales its values up to be unbiased, and the error would grow without end; {_SCALED_UP[codec.name]}"
+    if _grows(codec, decay):
+        return (
+            f"has too few levels for buckets of {getattr(codec, 'bucket', 0)} values: the error would grow without end; "
+            "take more bits or a smaller bucket, or send it without error feedback (it is unbiased)"
+        )
+    return ""
+
+
+def _grows(codec: Codec[Any], decay: float) -> bool:
+    """Whether rounding loses as much as the memory holds, at least: then every message leaves more than the one before."""
+    grid, bucket = getattr(codec, "grid", None), getattr(codec, "bucket", 0)
+    if grid is None or bucket == 0 or getattr(codec, "norm", "") != "l2":
+        return False
+    return decay**2 * normal_variance(grid(), bucket) >= 1.0
 
 
 def _corrected(x: Vec, memory: Vec | None, decay: float) -> Vec:

@@ -47,10 +47,22 @@ def levels_for(rule: LevelRule, loss: float, lr: float) -> int:
     """
     _require(0 <= loss < math.inf, f"the training loss must be finite and not negative, got {loss}")
     _require(0 <= lr < math.inf, f"the learning rate must be finite and not negative, got {lr}")
-    if lr / rule.eta0 == 0.0:
+    if lr == 0.0:
         return 1
-    wanted = rule.s0 * (lr / rule.eta0) * math.sqrt(rule.f0 / loss) if loss > 0 else math.inf
+    if loss == 0.0:
+        return MAX_LEVELS
+    rates, losses = lr / rule.eta0, rule.f0 / loss
+    if 0 < rates < math.inf and 0 < losses < math.inf:
+        wanted = rule.s0 * rates * math.sqrt(losses)
+    else:  # one of them leaves float64, and infinity times zero is no number; logarithms do not
+        doublings = _log2_ratio(lr, rule.eta0) + _log2_ratio(rule.f0, loss) / 2
+        wanted = rule.s0 * 2.0 ** min(doublings, 100.0)
     return MAX_LEVELS if wanted >= MAX_LEVELS else max(1, round(wanted))
+
+
+def _log2_ratio(a: float, b: float) -> float:
+    """log2(a / b) of positive numbers."""
+    return math.log2(a) - math.log2(b)
 
 
 def smooth_loss(previous: float | None, loss: float, decay: float = 0.9) -> float:
@@ -107,6 +119,22 @@ def variance_bound(s: int, d: int, p: float = 0.5) -> float:
     return 0.125 + x * x / 4 if x < 1.5 else x - 0.875
 
 
+def normal_variance(levels: Sequence[float] | NDArray[np.floating], d: int) -> float:
+    """The variance of a bucket of d normally distributed values under its L2 norm, by 512 of their quantiles.
+
+    What error feedback remembers comes to be spread like this, whatever it is given: it is a sum of rounding errors. Raises
+    LocalError.
+    """
+    from statistics import NormalDist  # brings modules that few runs need
+
+    _require_dimension(d)
+    grid, law = require_levels(levels), NormalDist()
+    size = np.array([law.inv_cdf((1 + (k + 0.5) / 512) / 2) for k in range(512)])
+    r = np.minimum(size / np.sqrt((size**2).mean() * d), 1.0)
+    low = np.minimum(np.searchsorted(grid, r, side="right") - 1, grid.size - 2)
+    return float(d * ((grid[low + 1] - r) * (r - grid[low])).mean())
+
+
 def bin_bound(levels: Sequence[float] | NDArray[np.floating], counts: Sequence[int]) -> float:
     """The displayed bound of section 3.6.1, counts[j] = d_j values of r in [l_j, l_(j+1)):
 
@@ -115,7 +143,7 @@ def bin_bound(levels: Sequence[float] | NDArray[np.floating], counts: Sequence[i
     Each term is a bound of its own: f <= tau^2 / 4, and f <= tau (r - l_j) with sum r <= sqrt(d_j) by Cauchy-Schwarz.
     Raises LocalError.
     """
-    grid = _require_levels(levels)
+    grid = require_levels(levels)
     low, width, count = grid[:-1], np.diff(grid), np.asarray(counts, np.float64)
     _require(count.shape == low.shape, f"{low.size} bins need as many counts, got {count.size}")
     return float(np.minimum(width**2 * count / 4, width * (np.sqrt(count) - low * count)).sum())
@@ -136,7 +164,7 @@ def worst_case_variance(levels: Sequence[float] | NDArray[np.floating], d: int) 
     bisection finds the minimum; every lambda gives a valid bound, hence rounding does no harm. Raises LocalError.
     """
     _require_dimension(d)
-    grid = _require_levels(levels)
+    grid = require_levels(levels)
     low, middle, product = grid[:-1], (grid[:-1] + grid[1:]) / 2, grid[:-1] * grid[1:]
 
     def worst(weight: float) -> tuple[float, float]:
@@ -208,10 +236,15 @@ def length_bound(s: int, d: int, norm_bits: int = 32) -> float:
     return norm_bits + n * (3 + a(d / n) + a(math.log2(8 * (4.0**s + d) / n)))
 
 
-def _require_levels(levels: Sequence[float] | NDArray[np.floating]) -> NDArray[np.float64]:
+def increases_from_0_to_1(grid: NDArray[np.floating]) -> bool:
+    """Whether these are levels, as far as their type tells them apart."""
+    return grid.ndim == 1 and grid.size >= 2 and grid[0] == 0 and grid[-1] == 1 and bool((np.diff(grid) > 0).all())
+
+
+def require_levels(levels: Sequence[float] | NDArray[np.floating]) -> NDArray[np.float64]:
+    """The levels as float64[n]. Raises LocalError unless they increase from 0 to 1."""
     grid = np.asarray(levels, np.float64)
-    good = grid.ndim == 1 and grid.size >= 2 and grid[0] == 0 and grid[-1] == 1 and bool((np.diff(grid) > 0).all())
-    _require(good, "levels must be an increasing list from 0 to 1")
+    _require(increases_from_0_to_1(grid), "levels must be an increasing list from 0 to 1")
     return grid
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgegossip.codecs.checks import CHUNK_VALUES
-from edgegossip.types import LocalError, Vec
+from edgegossip.codecs.levels import require_levels
+from edgegossip.types import Vec
 
 Norm: TypeAlias = Literal["l2", "linf"]
 
@@ -26,7 +27,7 @@ def normalized_variance(
 
     Raises LocalError unless the levels increase from 0 to 1.
     """
-    grid = _grid(levels)
+    grid = require_levels(levels)
     error = square = 0.0
     for r, low, size in _intervals(grid, x, bucket, norm):
         error += float((size**2 * (grid[low + 1] - r) * (r - grid[low])).sum())
@@ -37,7 +38,7 @@ def normalized_variance(
 def code_entropy(levels: Sequence[float] | NDArray[np.floating], x: Vec, bucket: int = 0, norm: Norm = "l2") -> float:
     """Order-0 entropy, in bits a value, of the codes (sign and level) of float32[n] on average over the rounding: what
     an entropy coder of single codes needs, scales left out. Raises LocalError."""
-    grid = _grid(levels)
+    grid = require_levels(levels)
     counts = np.zeros((2, grid.size))  # by sign and level
     at = 0
     for r, low, _ in _intervals(grid, x, bucket, norm):
@@ -57,13 +58,6 @@ def entropy_bits(counts: ArrayLike) -> float:
     count = np.asarray(counts, np.float64).ravel()
     p = count[count > 0] / max(count.sum(), np.finfo(np.float64).tiny)
     return float(abs((p * np.log2(p)).sum()))
-
-
-def _grid(levels: Sequence[float] | NDArray[np.floating]) -> NDArray[np.float64]:
-    grid = np.asarray(levels, np.float64)
-    if grid.ndim != 1 or grid.size < 2 or grid[0] != 0 or grid[-1] != 1 or not (np.diff(grid) > 0).all():
-        raise LocalError("levels must be an increasing list from 0 to 1")
-    return grid
 
 
 def _intervals(

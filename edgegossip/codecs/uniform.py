@@ -15,7 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.levels import uniform_levels
 from edgegossip.codecs.quantised import (
     ANS_STAGE,
     BUCKET,
@@ -66,6 +70,10 @@ class Qsgd:
     def check(self, body: Body, layout: Layout) -> None:
         """Raises DecodeError unless it can be decoded."""
         check_body(body, layout, self._quantiser, self.name)
+
+    def grid(self) -> NDArray[np.float64]:
+        """Its levels, from 0 to 1."""
+        return uniform_levels(2 ** (self.bits - 1) - 1)
 
     @property
     def _quantiser(self) -> Quantiser:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.codecs.feedback import error_feedback
+from edgegossip.codecs.feedback import ErrorFeedback, error_feedback
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import ConfigError, LocalError
 
@@ -83,6 +85,96 @@ def test_a_sum_beyond_float32_names_the_tensor() -> None:
 def test_a_bad_inner_codec(value: object, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}"):
         codecs.get("error-feedback", codec=value)
+
+
+@pytest.mark.parametrize("wrap", ["per-tensor", "small-tensors"])
+@pytest.mark.parametrize("at", ["codec", "other"])
+@pytest.mark.parametrize(
+    "inner, message",
+    [
+        ("dgc", "dgc has a memory of its own and needs no other"),
+        ("powersgd", "powersgd has a memory of its own and needs no other"),
+        ("co3", "co3 has a memory of its own and needs no other"),
+        ("ef-signsgd", "ef-signsgd has a memory of its own and needs no other"),
+        ("randk", "randk scales its values up to be unbiased"),
+        ("atomo", "atomo scales its values up to be unbiased"),
+        ("2-bit-qsgd", "qsgd has too few levels for buckets of 512 values"),
+    ],
+)
+def test_wrappers_hide_nothing(wrap: str, at: str, inner: str, message: str) -> None:
+    wrapped = codecs.get(wrap, **{"codec": "fp16", at: inner})
+    with pytest.raises(ConfigError, match=f"^codec error-feedback: {message}"):
+        error_feedback(wrapped)
+    with pytest.raises(ConfigError, match=f"^codec error-feedback: {message}"):
+        codecs.get("error-feedback", codec={"name": wrap, at: inner})
+
+
+def test_a_codecs_wrapper_of_ones_own_hides_nothing_either() -> None:
+    class Own:
+        name, codec = "own", codecs.get("small-tensors", codec="dgc")
+
+    with pytest.raises(ConfigError, match="^codec error-feedback: dgc has a memory of its own"):
+        error_feedback(Own())  # type: ignore[type-var]
+
+
+def test_codecs_with_memory_may_be_chosen_by_tensor() -> None:
+    for inner in ("dgc", "co3", "error-feedback"):
+        codecs.get("small-tensors", codec=inner)
+    error_feedback(codecs.get("small-tensors", codec={"name": "co3", "gamma": 0.0}, other="fp16"))
+
+
+GROWING = [
+    ("2-bit-qsgd", {}),
+    ("qsgd", {}),
+    ("4-bit-qsgd", {}),
+    ("qsgd", {"bits": 3, "bucket": 64}),
+    ("elastiquant", {"bits": 3}),
+]
+BOUNDED = [
+    ("4-bit-qsgd", {"bucket": 256}, 4),
+    ("8-bit-qsgd", {}, 1),
+    ("4-bit-elastiquant", {}, 1),
+    ("e-elastiquant", {}, 1),
+    ("elastiquant", {"bits": 3, "bucket": 64}, 2),
+    ("qsgd-v", {}, 1),
+    ("elasticl", {}, 1),
+]
+
+
+def relative_memory(codec: codecs.Codec[Any], messages: int, decay: float = 1.0) -> list[float]:
+    """||memory|| / ||x|| after each of these messages of normally distributed vectors."""
+    layout, rng, norms = Layout.of([TensorSpec("w", (64, 128))]), np.random.default_rng(1), []
+    wrapped = object.__new__(ErrorFeedback)  # past what refuses it
+    for field, value in {"codec": codec, "decay": decay, "title": ""}.items():
+        object.__setattr__(wrapped, field, value)
+    state = wrapped.init(layout)
+    for k in range(messages):
+        x = rng.standard_normal(layout.size).astype(np.float32)
+        _, state = wrapped.encode(x, state, codecs.Ctx(key=k * 0x9E3779B97F4A7C15 % 2**64, round=k))
+        norms.append(float(np.linalg.norm(state.memory) / np.linalg.norm(x)))
+    return norms
+
+
+@pytest.mark.parametrize("name, params", GROWING, ids=str)
+def test_codecs_whose_memory_grows_without_end_are_refused(name: str, params: dict[str, Any]) -> None:
+    codec = codecs.get(name, **params)
+    with pytest.raises(ConfigError, match="has too few levels for buckets of [0-9]+ values: the error would grow"):
+        error_feedback(codec)
+    norms = relative_memory(codec, 60)
+    assert norms[59] > 3 * norms[29] > 9 * norms[9]
+
+
+@pytest.mark.parametrize("name, params, most", BOUNDED, ids=str)
+def test_codecs_whose_memory_stays_small_are_taken(name: str, params: dict[str, Any], most: float) -> None:
+    codec = codecs.get(name, **params)
+    assert error_feedback(codec).codec is codec
+    assert max(relative_memory(codec, 60)) < most
+
+
+def test_a_smaller_decay_bounds_what_would_grow() -> None:
+    codec = codecs.get("4-bit-qsgd")
+    assert error_feedback(codec, 0.7).decay == 0.7
+    assert max(relative_memory(codec, 60, 0.7)) < 4
 
 
 def test_what_cannot_have_feedback() -> None:
