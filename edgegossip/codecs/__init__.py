@@ -6,12 +6,20 @@ for.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Body, Codec, Ctx
 from edgegossip.codecs.measures import bits_per_value, relative_error
 from edgegossip.codecs.registry import Family, Param, Registry
+from edgegossip.layout import TensorSpec
+
+if TYPE_CHECKING:
+    from edgegossip.codecs.feedback import ErrorFeedback
+    from edgegossip.codecs.per_tensor import PerTensor
+
+S = TypeVar("S")
 
 __all__ = [
     "MAX_PARAMS_BYTES",
@@ -22,6 +30,8 @@ __all__ = [
     "Family",
     "Param",
     "bits_per_value",
+    "by_tensor",
+    "error_feedback",
     "from_wire",
     "get",
     "names",
@@ -81,6 +91,26 @@ def get(name: str, **params: Any) -> Codec[Any]:
     """Build a codec by name. Raises ConfigError, with the nearest valid choice, on an unknown name or parameter or a
     value out of range."""
     return REGISTRY.get(name, params)
+
+
+def error_feedback(codec: Codec[S], decay: float = 1.0) -> ErrorFeedback[S]:
+    """`codec` with error feedback. `decay`, from 0 to 1, is the share of the error that the next message makes up for.
+
+    Raises ConfigError on a codec that has a memory of its own, or with which the error would grow without end.
+    """
+    from edgegossip.codecs.feedback import error_feedback as make
+
+    return make(codec, decay)
+
+
+def by_tensor(codecs: Sequence[Codec[Any]], choose: Callable[[TensorSpec], int]) -> PerTensor:
+    """`codecs[choose(tensor)]` for every tensor: `per_tensor.per_tensor`, whose own name is that of a module here.
+
+    Raises ConfigError on none or more than eight codecs, or one that itself chooses by tensor.
+    """
+    from edgegossip.codecs.per_tensor import per_tensor
+
+    return per_tensor(codecs, choose)
 
 
 def from_wire(codec_id: int, params: bytes) -> Codec[Any]:

@@ -18,7 +18,9 @@ from edgegossip.codecs.co3 import Co3Grid
 from edgegossip.codecs.dgc import Dgc
 from edgegossip.codecs.elasticl import ElastiCl
 from edgegossip.codecs.elastiquant import ElastiQuant
+from edgegossip.codecs.feedback import ErrorFeedback
 from edgegossip.codecs.floats import Fp16, Fp32
+from edgegossip.codecs.per_tensor import PerTensor, Rule
 from edgegossip.codecs.powersgd import PowerSgd
 from edgegossip.codecs.registry import Family, Param, Registry, preset
 from edgegossip.codecs.sign import SignSgd
@@ -74,6 +76,16 @@ def test_every_name_makes_a_codec_that_a_receiver_can_rebuild() -> None:
         codec = codecs.get(name)
         rebuilt = codecs.from_wire(codec.wire_id, codec.wire_params())
         assert (rebuilt.wire_id, rebuilt.wire_params()) == (codec.wire_id, codec.wire_params())
+
+
+def test_what_is_exported() -> None:
+    """The names stay what they are when the modules behind them are imported."""
+    codec = codecs.error_feedback(codecs.get("signsgd"))
+    assert codec == ErrorFeedback(SignSgd()) and codecs.error_feedback(SignSgd(), 0.5).decay == 0.5
+    rule = Rule(below=9)
+    choice = codecs.by_tensor([Fp32(), Fp16()], rule)
+    assert choice == PerTensor((Fp32(), Fp16()), rule)
+    assert all(callable(getattr(codecs, name)) for name in ("error_feedback", "by_tensor", "get", "from_wire", "names"))
 
 
 def test_presets_are_families_with_other_defaults() -> None:
