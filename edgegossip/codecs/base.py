@@ -34,8 +34,9 @@ class Ctx:
 class Codec(Protocol[S]):
     """One compression scheme with its parameters fixed.
 
-    One more method may be there: `check(body, layout)` raises the DecodeError that `decode` would, and neither writes nor
-    allocates by the model's size. `checks.require_sound` uses it, and decodes where there is none.
+    Two more methods may be there. `check(body, layout)` raises the DecodeError that `decode` would, and neither writes nor
+    allocates by the model's size: `checks.require_sound` uses it, and decodes where there is none. `add_own(body, layout,
+    out, weight)` is `decode` of a body that this very codec just made, without checking it first: `checks.add_own`.
     """
 
     @property

@@ -76,6 +76,13 @@ def require_sound(codec: Codec[Any], body: Body, layout: Layout) -> None:
         check(body, layout)
 
 
+def add_own(codec: Codec[Any], body: Body, layout: Layout, out: Vec, weight: float) -> None:
+    """`codec.decode(body, layout, out, weight)` of a body that this codec just made, without checking it first where the
+    codec can do without (`add_own`). Should such a body be bad all the same, `out` is of no use."""
+    add = getattr(codec, "add_own", codec.decode)
+    add(body, layout, out, weight)
+
+
 def require_out(layout: Layout, out: Vec | None, weight: float | None) -> None:
     """What every decoder demands of its caller. Raises LocalError."""
     if out is None:

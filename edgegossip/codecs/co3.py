@@ -21,7 +21,7 @@ import numpy as np
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.feedback import ErrorFeedback
 from edgegossip.codecs.gennorm import STATIC_TABLES, fit, scale_for, static_table_for
-from edgegossip.codecs.quantised import ANS_STAGE, Scale, Stage, check_body, decode_body, encode_body
+from edgegossip.codecs.quantised import ANS_STAGE, QuantisedBodies, Reader, Scale, Stage, encode_body, reader_of
 from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Moments, Quantiser
@@ -32,7 +32,7 @@ _TABLES = np.array([t.weights for t in STATIC_TABLES], np.uint8).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
-class Co3Grid:
+class Co3Grid(QuantisedBodies):
     """CO3 without its memory: 4 bits a value before the entropy stage, a float32 a tensor. Its state is the layout."""
 
     stage: Stage = "huffman"
@@ -51,12 +51,8 @@ class Co3Grid:
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
         return encode_body(x, state, _QUANTISER, ctx.key, self.stage, scale_of=_scale, tables=_TABLES), state
 
-    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        return decode_body(body, layout, _QUANTISER, self.name, out, weight, tables=_TABLES)
-
-    def check(self, body: Body, layout: Layout) -> None:
-        """Raises DecodeError unless it can be decoded."""
-        check_body(body, layout, _QUANTISER, self.name, tables=_TABLES)
+    def reader(self, body: Body, layout: Layout) -> Reader:
+        return reader_of(body, layout, _QUANTISER, self.name, tables=_TABLES)
 
 
 def _scale(m: Moments, n: int) -> Scale:

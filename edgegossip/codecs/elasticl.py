@@ -21,7 +21,7 @@ from typing import ClassVar
 from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.checks import flat
 from edgegossip.codecs.levels import MAX_LEVELS, LevelRule, levels_for, smooth_loss
-from edgegossip.codecs.quantised import STAGE, Stage, check_body, decode_body, encode_body
+from edgegossip.codecs.quantised import STAGE, QuantisedBodies, Reader, Stage, encode_body, reader_of
 from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Quantiser
@@ -41,7 +41,7 @@ class ElastiClState:
 
 
 @dataclass(frozen=True, slots=True)
-class ElastiCl:
+class ElastiCl(QuantisedBodies):
     """1 + ceil(log2(s + 1)) bits a value before the entropy stage, a float32 a tensor. `s0` levels at first."""
 
     s0: int = 127
@@ -66,12 +66,8 @@ class ElastiCl:
             raise LocalError(f"elasticl has 1 to {MAX_LEVELS} levels, not {s}")
         return encode_body(x, state.layout, _quantiser(s), ctx.key, self.stage, head=_HEAD.pack(s)), state
 
-    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        return decode_body(body, layout, _quantiser_of(body), self.name, out, weight, start=_HEAD.size)
-
-    def check(self, body: Body, layout: Layout) -> None:
-        """Raises DecodeError unless it can be decoded."""
-        check_body(body, layout, _quantiser_of(body), self.name, start=_HEAD.size)
+    def reader(self, body: Body, layout: Layout) -> Reader:
+        return reader_of(body, layout, _quantiser_of(body), self.name, start=_HEAD.size)
 
     def _heard(self, state: ElastiClState, ctx: Ctx) -> ElastiClState:
         """The state with this message's loss and learning rate; the first one fixes the rule. One without leaves all as

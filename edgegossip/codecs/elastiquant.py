@@ -27,11 +27,12 @@ from edgegossip.codecs.levels import geometric_levels, increases_from_0_to_1
 from edgegossip.codecs.quantised import (
     ANS_STAGE,
     BUCKET,
+    QuantisedBodies,
+    Reader,
     Stage,
     bucket_error,
-    check_body,
-    decode_body,
     encode_body,
+    reader_of,
     stage_error,
 )
 from edgegossip.codecs.registry import Family, Param, check_fields, preset
@@ -45,7 +46,7 @@ _MAX_LIST = 2 + 125  # its inner levels fit the frame's parameters
 
 
 @dataclass(frozen=True, slots=True)
-class ElastiQuant:
+class ElastiQuant(QuantisedBodies):
     """`bits` a value (the sign included), 16 a bucket. `levels` empty: geometric ones with `ratio`; ratio 0: the
     default for these bits. Its state is the layout."""
 
@@ -81,12 +82,8 @@ class ElastiQuant:
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
         return encode_body(x, state, self.quantiser(), ctx.key, self.stage, linf=self.norm == "linf"), state
 
-    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        return decode_body(body, layout, self.quantiser(), self.name, out, weight)
-
-    def check(self, body: Body, layout: Layout) -> None:
-        """Raises DecodeError unless it can be decoded."""
-        check_body(body, layout, self.quantiser(), self.name)
+    def reader(self, body: Body, layout: Layout) -> Reader:
+        return reader_of(body, layout, self.quantiser(), self.name)
 
     @property
     def p(self) -> float:

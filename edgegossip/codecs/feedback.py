@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from edgegossip.codecs.base import Body, Codec, Ctx
-from edgegossip.codecs.checks import all_finite, chunks, require_sound
+from edgegossip.codecs.checks import add_own, all_finite, chunks, require_sound
 from edgegossip.codecs.levels import normal_variance
 from edgegossip.codecs.registry import Family, Param, check_fields
 from edgegossip.codecs.sign import SIGN_STAGE, SignSgd
@@ -81,7 +81,7 @@ class ErrorFeedback(Generic[S]):
         state.layout.check(x)
         memory = _corrected(x, state.memory, self.decay)
         body, inner = self.codec.encode(memory, state.inner, ctx)
-        self.codec.decode(body, state.layout, memory, -1.0)
+        add_own(self.codec, body, state.layout, memory, -1.0)
         if not all_finite(memory):
             raise LocalError(
                 "what the codec lost of this message is larger than float32 holds; lower the learning rate"

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Body, Codec, Ctx
-from edgegossip.codecs.checks import flat, require_out, require_sound
+from edgegossip.codecs.checks import add_own, flat, require_out, require_sound
 from edgegossip.codecs.keys import tensor_key
 from edgegossip.codecs.registry import Family, Param
 from edgegossip.layout import Layout, TensorSpec
@@ -142,6 +142,11 @@ class PerTensor:
     def check(self, body: Body, layout: Layout) -> None:
         """Raises DecodeError unless it can be decoded."""
         self._require_sound(self._pieces(flat(body), layout))
+
+    def add_own(self, body: Body, layout: Layout, out: Vec, weight: float) -> None:
+        """As the seam says."""
+        for run, piece in self._pieces(flat(body), layout):
+            add_own(self.codecs[run.codec], piece, run.layout, run.of(out), weight)
 
     def _require_sound(self, pieces: list[tuple[_Run, memoryview]]) -> None:
         for run, piece in pieces:

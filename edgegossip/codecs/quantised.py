@@ -165,43 +165,50 @@ class _Writer:
         return np.array([s.value for s, t in zip(scales, tensors, strict=True) if t.size], np.float32)
 
 
-def decode_body(
+class QuantisedBodies:
+    """What all codecs of such bodies do with them; each says by `reader` how its own are read."""
+
+    __slots__ = ()
+
+    def reader(self, body: Body, layout: Layout) -> Reader:
+        """Of a body from anywhere. Raises DecodeError where its head says that it is none."""
+        raise NotImplementedError
+
+    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        """As the seam says."""
+        require_out(layout, out, weight)
+        reader = self.reader(body, layout)
+        if weight is not None:  # nothing may be added before all is known to be good
+            reader.read(None, None)
+        values = np.empty(layout.size, np.float32) if out is None else out
+        reader.read(values, weight)
+        return values
+
+    def check(self, body: Body, layout: Layout) -> None:
+        """Raises DecodeError unless it can be decoded; writes nothing."""
+        self.reader(body, layout).read(None, None)
+
+    def add_own(self, body: Body, layout: Layout, out: Vec, weight: float) -> None:
+        """out += weight * values, as `decode` does, of a body that `encode` just made: it is not checked before."""
+        self.reader(body, layout).read(out, weight)
+
+
+def reader_of(
     body: Body,
     layout: Layout,
     quantiser: Quantiser,
     name: str,
-    out: Vec | None,
-    weight: float | None,
     *,
     tables: NDArray[np.uint8] = coding.NO_TABLES,
     start: int = 0,
-) -> Vec:
-    """Inverse of `encode_body`, whose head ends at `start`; as `Codec.decode` says."""
-    require_out(layout, out, weight)
-    reader = _Reader(flat(body), layout, quantiser, name, tables, start)
-    if weight is not None:  # nothing may be added before all is known to be good
-        reader.read(None, None)
-    values = np.empty(layout.size, np.float32) if out is None else out
-    reader.read(values, weight)
-    return values
-
-
-def check_body(
-    body: Body,
-    layout: Layout,
-    quantiser: Quantiser,
-    name: str,
-    *,
-    tables: NDArray[np.uint8] = coding.NO_TABLES,
-    start: int = 0,
-) -> None:
-    """Raises the DecodeError that `decode_body` would; writes nothing."""
-    _Reader(flat(body), layout, quantiser, name, tables, start).read(None, None)
+) -> Reader:
+    """Of what `encode_body` makes, whose head ends at `start`."""
+    return Reader(flat(body), layout, quantiser, name, tables, start)
 
 
 @quick
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class Reader:
     """The sections of a body."""
 
     data: memoryview

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from edgegossip.codecs.base import Body, Ctx
-from edgegossip.codecs.quantised import STAGE, Scale, Stage, check_body, decode_body, encode_body
+from edgegossip.codecs.quantised import STAGE, QuantisedBodies, Reader, Scale, Stage, encode_body, reader_of
 from edgegossip.codecs.registry import Family, check_fields, without_params
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Moments, Quantiser
@@ -21,7 +21,7 @@ _QUANTISER = Quantiser(Kind.SIGN, bits=1)
 
 
 @dataclass(frozen=True, slots=True)
-class SignSgd:
+class SignSgd(QuantisedBodies):
     """1 bit a value before the entropy stage, a float32 a tensor. Its state is the layout."""
 
     stage: Stage = "raw"
@@ -40,12 +40,8 @@ class SignSgd:
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
         return encode_body(x, state, _QUANTISER, ctx.key, self.stage, scale_of=_mean_magnitude), state
 
-    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        return decode_body(body, layout, _QUANTISER, self.name, out, weight)
-
-    def check(self, body: Body, layout: Layout) -> None:
-        """Raises DecodeError unless it can be decoded."""
-        check_body(body, layout, _QUANTISER, self.name)
+    def reader(self, body: Body, layout: Layout) -> Reader:
+        return reader_of(body, layout, _QUANTISER, self.name)
 
 
 def _mean_magnitude(m: Moments, n: int) -> Scale:

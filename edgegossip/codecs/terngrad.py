@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from edgegossip.codecs.base import Body, Ctx
-from edgegossip.codecs.quantised import STAGE, Scale, Stage, check_body, decode_body, encode_body
+from edgegossip.codecs.quantised import STAGE, QuantisedBodies, Reader, Scale, Stage, encode_body, reader_of
 from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Moments, Quantiser
@@ -23,7 +23,7 @@ _QUANTISER = Quantiser(Kind.UNIFORM, bits=2, levels=1, bucket=0)
 
 
 @dataclass(frozen=True, slots=True)
-class TernGrad:
+class TernGrad(QuantisedBodies):
     """2 bits a value before the entropy stage, a float32 a tensor. Its state is the layout."""
 
     clip: float = 2.5
@@ -43,12 +43,8 @@ class TernGrad:
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
         return encode_body(x, state, _QUANTISER, ctx.key, self.stage, scale_of=self._scale), state
 
-    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        return decode_body(body, layout, _QUANTISER, self.name, out, weight)
-
-    def check(self, body: Body, layout: Layout) -> None:
-        """Raises DecodeError unless it can be decoded."""
-        check_body(body, layout, _QUANTISER, self.name)
+    def reader(self, body: Body, layout: Layout) -> Reader:
+        return reader_of(body, layout, _QUANTISER, self.name)
 
     def _scale(self, m: Moments, n: int) -> Scale:
         limit = self.clip * math.sqrt(m.squares / n) if self.clip else math.inf

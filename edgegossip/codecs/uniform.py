@@ -23,11 +23,12 @@ from edgegossip.codecs.levels import uniform_levels
 from edgegossip.codecs.quantised import (
     ANS_STAGE,
     BUCKET,
+    QuantisedBodies,
+    Reader,
     Stage,
     bucket_error,
-    check_body,
-    decode_body,
     encode_body,
+    reader_of,
     stage_error,
 )
 from edgegossip.codecs.registry import Family, Param, check_fields, preset
@@ -40,7 +41,7 @@ _MIN_BITS, _MAX_BITS = 2, 16
 
 
 @dataclass(frozen=True, slots=True)
-class Qsgd:
+class Qsgd(QuantisedBodies):
     """`bits` a value (the sign included), 16 a bucket. Its state is the layout."""
 
     bits: int = 4
@@ -64,12 +65,8 @@ class Qsgd:
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
         return encode_body(x, state, self._quantiser, ctx.key, self.stage, linf=self.norm == "linf"), state
 
-    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        return decode_body(body, layout, self._quantiser, self.name, out, weight)
-
-    def check(self, body: Body, layout: Layout) -> None:
-        """Raises DecodeError unless it can be decoded."""
-        check_body(body, layout, self._quantiser, self.name)
+    def reader(self, body: Body, layout: Layout) -> Reader:
+        return reader_of(body, layout, self._quantiser, self.name)
 
     def grid(self) -> NDArray[np.float64]:
         """Its levels, from 0 to 1."""

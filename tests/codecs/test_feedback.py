@@ -9,6 +9,7 @@ import pytest
 
 from edgegossip import codecs
 from edgegossip.codecs.feedback import ErrorFeedback, error_feedback
+from edgegossip.codecs.quantised import Reader
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import ConfigError, LocalError
 
@@ -55,6 +56,27 @@ def test_old_states_stay_as_they_were() -> None:
     two, _ = codec.encode(second, state, codecs.Ctx(key=2, round=1))
     assert bytes(one) == bytes(two)
     np.testing.assert_array_equal(state.memory, kept)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize(
+    "inner", ["signsgd", "terngrad", "e-elastiquant", "elasticl", "qsgd-inf", {"name": "co3", "gamma": 0.0}], ids=str
+)
+def test_a_body_of_its_own_is_read_once(inner: Any, wrapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Foreign ones are checked before anything is added; this one was just made."""
+    reads: list[bool] = []
+    read = Reader.read
+    monkeypatch.setattr(
+        Reader, "read", lambda self, out, weight: (reads.append(out is None), read(self, out, weight))[1]
+    )
+    codec = codecs.get(
+        "error-feedback", codec={"name": "small-tensors", "codec": inner, "below": 9} if wrapped else inner
+    )
+    body, state = codec.encode(vectors(1)[0], codec.init(LAYOUT), codecs.Ctx(key=1, round=0))
+    assert reads == [False]
+    total = vectors(1)[0]
+    codec.decode(body, LAYOUT, total, -1.0)
+    np.testing.assert_array_equal(total, state.memory)
 
 
 def test_the_receiver_needs_the_inner_codec_only() -> None:
