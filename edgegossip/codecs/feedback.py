@@ -4,14 +4,15 @@ Seide et al. 2014; Karimireddy et al. 2019 (EF-SGD, Algorithm 2); CO3's Algorith
 a = x + gamma m; the message is Q(a); m' = a - Q(a). The memory is float32, so x + gamma m and a - Q(a) are each rounded
 once: Q(a) + m' equals x + gamma m within two roundings. Only the sender remembers: bodies are those of the inner codec.
 
-The memory stays bounded when Q loses less than it is given, gamma^2 E||Q(a) - a||^2 < ||a||^2: nearest and sparse codecs
-do. Stochastic levels do where they are many for the bucket. Few levels of an L2 norm lose a share of ||a||^2 that is 1 or
-more, and the memory, which is a sum of rounding errors and so close to normally distributed, grows by that factor a
-message, without end: such codecs are refused by `levels.normal_variance`, at gamma = 1 from about 6.3 s^2 values in a bucket
-on for s uniform levels (4 bits: 308, so qsgd's default 512 is refused and 256 is not). With bucket = 0 and in elasticl a
-bucket is a tensor, whose size is not known here: there the same happens unseen. Codecs that scale up what they draw (randk,
-atomo) are refused as well. With few levels of the largest magnitude (qsgd-inf of 2 bits, terngrad) the memory comes to
-several times what a message is given, and feedback harms: those are unbiased and need none.
+The memory stays bounded when Q loses less than it is given, gamma^2 E||Q(a) - a||^2 < ||a||^2: nearest and sparse
+codecs do. Stochastic levels do where they are many for the bucket. Few levels of an L2 norm lose a share of ||a||^2
+that is 1 or more, and the square of the memory, which is a sum of rounding errors and so close to normally
+distributed, grows by that factor a message, without end: such codecs are refused by `levels.normal_variance`, at gamma
+= 1 from about 6.3 s^2 values in a bucket on for s uniform levels (4 bits: 308, so qsgd's default 512 is refused and
+256 is not). With bucket = 0 and in elasticl a bucket is a tensor, whose size is not known here: there the same happens
+unseen. Codecs that scale up what they draw (randk, atomo) are refused as well. With few levels of the largest
+magnitude (qsgd-inf of 2 bits, terngrad) the memory comes to several times what a message is given, and feedback harms:
+those are unbiased and need none.
 
 `ef-signsgd` is error feedback around signsgd with decay 1 (Karimireddy et al. 2019, Algorithm 1): the p = eta g + e of
 the paper is here x + m, because x is what the local optimiser adds to the model, learning rate included.
