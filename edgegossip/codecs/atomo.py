@@ -156,7 +156,7 @@ class Atomo:
         return _COUNT.pack(_AS_VALUES), values.tobytes()
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        require_out(layout, out, weight)
+        require_out(layout, out, weight, body)
         self.check(body, layout)
         values = np.empty(layout.size, np.float32) if out is None else out
         data = flat(body)

@@ -61,7 +61,7 @@ class Codec(Protocol[S]):
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         """Decode into a finite float32[layout.size].
 
-        `out` given: write there (and return it); `weight` given too: out += weight * value.
+        `out` given, which shares no memory with the body: write there (and return it); `weight` given too: out += weight * value.
         Raises DecodeError on any other body, before anything is allocated by a length that the body claims. A sum
         (`weight` given) is then as it was; a vector that was to be overwritten may be half overwritten. Time and memory
         are bounded by the layout, never by the body.

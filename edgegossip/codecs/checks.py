@@ -83,8 +83,8 @@ def add_own(codec: Codec[Any], body: Body, layout: Layout, out: Vec, weight: flo
     add(body, layout, out, weight)
 
 
-def require_out(layout: Layout, out: Vec | None, weight: float | None) -> None:
-    """What every decoder demands of its caller. Raises LocalError."""
+def require_out(layout: Layout, out: Vec | None, weight: float | None, body: Body = b"") -> None:
+    """What every decoder demands of its caller: a vector to write to that the body is no part of. Raises LocalError."""
     if out is None:
         if weight is not None:
             raise LocalError("a weight needs a vector `out` to add to")
@@ -92,6 +92,8 @@ def require_out(layout: Layout, out: Vec | None, weight: float | None) -> None:
     layout.check(out)
     if not out.flags.writeable:
         raise LocalError("the vector `out` is read-only")
+    if len(view := flat(body)) and np.may_share_memory(np.frombuffer(view, np.uint8), out):
+        raise LocalError("the vector `out` and the body share memory: decoding would change what it reads")
     if weight is not None and not abs(weight) <= _FLOAT32_MAX:
         raise LocalError(f"the weight must be a finite float32, got {weight}")
 

@@ -44,7 +44,7 @@ class _Float:
         return body.data.toreadonly(), state
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        require_out(layout, out, weight)
+        require_out(layout, out, weight, body)
         data = require_body_bytes(body, half.BYTES[self.name] * layout.size, self.name)
         values = np.empty(layout.size, np.float32) if out is None else out
         if not half.decode(self.name, data, values, weight):

@@ -47,7 +47,7 @@ class MinMax8:
         return body.data.toreadonly(), state
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        require_out(layout, out, weight)
+        require_out(layout, out, weight, body)
         data = require_body_bytes(body, _body_bytes(layout), self.name)
         values = np.empty(layout.size, np.float32) if out is None else out
         if (bad := native.minmax8_decode(data, layout.offsets, values, weight)) >= 0:

@@ -127,7 +127,7 @@ class PerTensor:
         return b"".join(parts), PerTensorState(state.layout, state.choices, state.runs, tuple(states))
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        require_out(layout, out, weight)
+        require_out(layout, out, weight, body)
         pieces = self._pieces(flat(body), layout)
         values = np.empty(layout.size, np.float32) if out is None else out
         if weight is not None:

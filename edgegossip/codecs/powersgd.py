@@ -120,7 +120,7 @@ class PowerSgd:
         half.decode(self.values, section, left, -1.0)
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        require_out(layout, out, weight)
+        require_out(layout, out, weight, body)
         self.check(body, layout)
         data = flat(body)
         values = np.empty(layout.size, np.float32) if out is None else out

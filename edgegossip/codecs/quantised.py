@@ -176,7 +176,7 @@ class QuantisedBodies:
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         """As the seam says."""
-        require_out(layout, out, weight)
+        require_out(layout, out, weight, body)
         reader = self.reader(body, layout)
         if weight is not None:  # nothing may be added before all is known to be good
             reader.read(None, None)

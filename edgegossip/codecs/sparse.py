@@ -83,7 +83,7 @@ class TopK:
         return encode_topk(x, state, self.ratio, self.values), state
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        require_out(layout, out, weight)
+        require_out(layout, out, weight, body)
         target = np.empty(layout.size, np.float32) if out is None else out
         _require_sound(sparse.topk_decode(flat(body), layout.offsets, target, weight), layout, self.name)
         return target
@@ -117,7 +117,7 @@ class RandK:
         return _finished(body, size, state), state
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        require_out(layout, out, weight)
+        require_out(layout, out, weight, body)
         target = np.empty(layout.size, np.float32) if out is None else out
         _require_sound(sparse.randk_decode(flat(body), layout.offsets, target, weight), layout, self.name)
         return target

@@ -249,6 +249,16 @@ def test_decoding_into_something_impossible(case: Case, arguments: dict[str, Any
         case.codec().decode(body, LAYOUT, **arguments)
 
 
+@every_codec
+def test_a_body_within_the_vector_is_the_callers_mistake(case: Case) -> None:
+    body = bytes(encode(case, np.ones(LAYOUT.size, np.float32), LAYOUT))
+    memory = np.zeros(max(4 * LAYOUT.size, -(-len(body) // 4) * 4), np.uint8)
+    memory[: len(body)] = np.frombuffer(body, np.uint8)
+    out = memory[: 4 * LAYOUT.size].view(np.float32)
+    with pytest.raises(LocalError, match="^the vector `out` and the body share memory"):
+        case.codec().decode(memory[: len(body)].data, LAYOUT, out)
+
+
 def refused_or_finite(codec: codecs.Codec[Any], body: bytes, layout: Layout) -> bool:
     """True when the body is refused. Then a sum is as it was; else all values are finite, wherever they go."""
     total = np.linspace(-3, 3, layout.size, dtype=np.float32)
