@@ -15,11 +15,27 @@ struct Hashes {
     drive::Hash bodies, values;
 };
 
+// All sections of a body at once, as a sum and stored, on one thread and on three.
+void all_at_once(const Isa& isa, const std::vector<uint8_t>& bytes, const std::vector<int64_t>& offsets, const Quantiser& q,
+                 const StaticTables& tables, drive::Hash* values) {
+    const Body body{bytes.data(), int64_t(bytes.size())};
+    std::vector<float> out(size_t(offsets.back()), 0.25f);
+    for (const int threads : {1, 3})
+        for (const Mode mode : {Mode::CHECK, Mode::ADD, Mode::STORE}) {
+            TableState state{};
+            const Reached reached = decode_sections(*isa.kernels, body, {0, 0}, q, offsets.data(), int64_t(offsets.size()) - 1, tables, &state,
+                                                    mode, 0.3f, mode == Mode::CHECK ? nullptr : out.data(), threads);
+            values->add(&reached, sizeof reached);
+            values->add(out.data(), 4 * out.size());
+        }
+}
+
 // A body of these tensors, every section decoded as a sum and stored.
 void round_trip(const Isa& isa, const std::vector<float>& x, const std::vector<int64_t>& offsets, const Quantiser& q, Choice choice,
                 Hashes* hashes) {
     const StaticTables tables{q.kind == FP4 ? STATIC : nullptr, q.kind == FP4 ? 2 : 0, q.kind == FP4 ? 1 : -1};
     TableState state{}, received{};
+    std::vector<uint8_t> whole;
     for (size_t t = 0; t + 1 < offsets.size(); t++) {
         const int64_t n = offsets[t + 1] - offsets[t];
         if (n == 0) continue;
@@ -37,7 +53,9 @@ void round_trip(const Isa& isa, const std::vector<float>& x, const std::vector<i
         end = decode_section(*isa.kernels, body, 0, q, n, tables, &received, Mode::STORE, 1.0f, out.data(), 1);
         hashes->values.add(&end, sizeof end);
         hashes->values.add(out.data(), 4 * out.size());
+        whole.insert(whole.end(), room.begin(), room.begin() + size);
     }
+    all_at_once(isa, whole, offsets, q, tables, &hashes->values);
 }
 
 // Every 40th value, so that the runs and Elias stages are chosen.
