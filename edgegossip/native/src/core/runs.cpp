@@ -123,7 +123,7 @@ bool mostly_wide(const CodeLengths& lengths, const RunShape& shape) {
     return wide > ONE / 16;
 }
 
-// With fewer values, since the last of its kind, a table of several items does not pay.
+// With fewer values a table of several items does not pay.
 constexpr int64_t SEVERAL_ITEMS_FROM = 32768;
 
 // An item that ends within a window, of which no low bits of the level follow.
@@ -207,14 +207,17 @@ void make_items_table(const CodeLengths& lengths, const RunShape& shape, ItemsEn
 }  // namespace
 
 TokenTable token_table(const CodeLengths& lengths, const RunShape& shape, int64_t n) {
+    struct Several {  // of a number of run bits, which changes from tensor to tensor while the code stays
+        bool made;
+        int64_t values;  // since the code came
+        ItemsEntry entries[ITEMS_WINDOWS];
+    };
     struct Made {
         CodeLengths lengths;
         int32_t bits, max_level;
         bool wide;
-        int32_t several_run_bits;  // or -1
-        int64_t values;            // since the last table of several items
         TokenEntry entries[RUN_ENTRIES];
-        ItemsEntry several[ITEMS_WINDOWS];
+        Several several[MOST_ITEMS_RUN_BITS + 1];
     };
     thread_local std::unique_ptr<Made> last;
     const bool known = last != nullptr && last->bits == shape.bits && last->max_level == shape.max_level &&
@@ -226,17 +229,19 @@ TokenTable token_table(const CodeLengths& lengths, const RunShape& shape, int64_
         last->bits = shape.bits;
         last->max_level = shape.max_level;
         last->wide = mostly_wide(lengths, shape);
-        last->several_run_bits = -1;
-        last->values = 0;
+        for (Several& one : last->several) {
+            one.made = false;
+            one.values = 0;
+        }
     }
-    last->values += n;
-    const bool may = shape.run_bits <= MOST_ITEMS_RUN_BITS && shape.bits <= 8 && !last->wide;
-    if (may && last->values >= SEVERAL_ITEMS_FROM && last->several_run_bits != shape.run_bits) {
-        make_items_table(lengths, shape, last->several);
-        last->several_run_bits = shape.run_bits;
-        last->values = 0;
+    if (shape.run_bits > MOST_ITEMS_RUN_BITS || shape.bits > 8 || last->wide) return {last->entries, nullptr};
+    Several& several = last->several[shape.run_bits];
+    several.values += n;
+    if (!several.made && several.values >= SEVERAL_ITEMS_FROM) {
+        make_items_table(lengths, shape, several.entries);
+        several.made = true;
     }
-    return {last->entries, last->several_run_bits == shape.run_bits ? last->several : nullptr};
+    return {last->entries, several.made ? several.entries : nullptr};
 }
 
 }  // namespace edgegossip::coding
