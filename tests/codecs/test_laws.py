@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 
 from edgegossip import codecs, frame
-from edgegossip.codecs.checks import require_sound
+from edgegossip.codecs.checks import require_out, require_sound
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DecodeError, LocalError, Vec
 from tests.codecs.bounds import ROUNDING, TINY, tensors
@@ -257,6 +257,22 @@ def test_a_body_within_the_vector_is_the_callers_mistake(case: Case) -> None:
     out = memory[: 4 * LAYOUT.size].view(np.float32)
     with pytest.raises(LocalError, match="^the vector `out` and the body share memory"):
         case.codec().decode(memory[: len(body)].data, LAYOUT, out)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda out: out.view(np.uint8).data,
+        lambda out: out[3:].view(np.uint8),
+        lambda out: memoryview(out),
+        lambda out: np.frombuffer(memoryview(out), np.uint8).data,
+    ],
+)
+def test_every_way_to_a_body_within_the_vector(body: Callable[[Vec], Any]) -> None:
+    out = np.zeros(LAYOUT.size, np.float32)
+    with pytest.raises(LocalError, match="^the vector `out` and the body share memory"):
+        require_out(LAYOUT, out, None, body(out))
+    require_out(LAYOUT, out.copy(), None, body(out))
 
 
 def refused_or_finite(codec: codecs.Codec[Any], body: bytes, layout: Layout) -> bool:
