@@ -9,7 +9,7 @@ import numpy as np
 
 from edgegossip import codecs
 from edgegossip.bench.cases import parse_codec
-from edgegossip.bench.timing import interleaved
+from edgegossip.bench.timing import in_turn
 from edgegossip.codecs.base import Ctx
 from edgegossip.flower.averaging import Averager, Share
 from edgegossip.flower.channel import Channel
@@ -39,9 +39,8 @@ def measure(updates: int, codec_text: str, repeat: int) -> dict[str, Any]:
     if average(x, shares).model is None:
         raise RunError(f"{codec_text}: no update could be decoded")
     theirs = plain_updates(layout.views(x + delta), [100.0 + k for k in range(updates)])
-    times = interleaved(
-        {"ours": lambda: average(x, shares), "flower": lambda: average_plain(theirs)}, repeat, slow_budget_s=30.0
-    )
+    work = {"ours": lambda: average(x, shares), "flower": lambda: average_plain(theirs)}
+    times = in_turn(work, repeat, slow_budget_s=30.0).medians()
     return {
         "updates": updates,
         "values": layout.size,

@@ -28,6 +28,10 @@ class Times:
         """Seconds."""
         return median(self.seconds[name])
 
+    def medians(self) -> dict[str, float]:
+        """Seconds of each function."""
+        return {name: self.median(name) for name in self.seconds}
+
     def quartiles(self, name: str) -> tuple[float, float]:
         """Seconds that a quarter, and three quarters, of the rounds stayed below."""
         return quartiles(self.seconds[name])
@@ -47,20 +51,6 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
     """The first and the third, interpolated; of one value it is both."""
     low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else (values[0],) * 3
     return low, high
-
-
-def interleaved(
-    work: Work,
-    repeat: int,
-    slow: Collection[str] = (),
-    *,
-    at_least_s: float = 0.0,
-    slow_budget_s: float = 2.0,
-    before: Callable[[], object] | None = None,
-) -> dict[str, float]:
-    """Median seconds of each function; what is run is said at `in_turn`."""
-    times = in_turn(work, repeat, slow, at_least_s=at_least_s, slow_budget_s=slow_budget_s, before=before)
-    return {name: times.median(name) for name in work}
 
 
 def in_turn(

@@ -8,6 +8,7 @@ zstd frame of the raw codes (`zstd`); `auto` takes the smallest for each tensor,
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -165,14 +166,14 @@ class _Writer:
         return np.array([s.value for s, t in zip(scales, tensors, strict=True) if t.size], np.float32)
 
 
-class QuantisedBodies:
+class QuantisedBodies(ABC):
     """What all codecs of such bodies do with them; each says by `reader` how its own are read."""
 
     __slots__ = ()
 
+    @abstractmethod
     def reader(self, body: Body, layout: Layout) -> Reader:
         """Of a body from anywhere. Raises DecodeError where its head says that it is none."""
-        raise NotImplementedError
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         """As the seam says."""

@@ -1,11 +1,14 @@
 """A receiver in a process of its own, for `verify`: it is built anew and given bodies, so that nothing that an encoder left in
 an object, a class or a module can reach it.
 
-The two processes run the same user's code with the same rights; they exchange pickles.
+The two processes run the same user's code with the same rights. The job goes as a pickle, which this process made; answers come
+as JSON.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import pickle
 import subprocess
@@ -44,8 +47,8 @@ def decode_apart(build: Build, bodies: Sequence[bytes], layout: Layout) -> list[
         check=False,
     )
     try:
-        answers: list[Answer] = pickle.loads(done.stdout)
-    except (pickle.UnpicklingError, EOFError):
+        answers = [_from_text(text) for text in json.loads(done.stdout)]
+    except ValueError:
         raise LocalError(f"the receiver's process ended with {done.returncode} and gave no values") from None
     return [_values(k, answer) for k, answer in enumerate(answers)]
 
@@ -73,10 +76,18 @@ def _answer(codec: Codec[Any], body: bytes, layout: Layout) -> Answer:
     return values.tobytes()
 
 
+def _to_text(answer: Answer) -> dict[str, str]:
+    return {"fault": answer} if isinstance(answer, str) else {"values": base64.b64encode(answer).decode()}
+
+
+def _from_text(text: dict[str, str]) -> Answer:
+    return text["fault"] if "fault" in text else base64.b64decode(text["values"])
+
+
 def serve() -> None:
-    """The child: a pickle of path and job on standard input, one of answers on standard output, which is the user's no
+    """The child: a pickle of path and job on standard input, answers as JSON on standard output, which is the user's no
     more."""
     with os.fdopen(os.dup(1), "wb") as out:
         os.dup2(2, 1)
         sys.path[:], job = pickle.load(sys.stdin.buffer)
-        pickle.dump(answers_to(job), out)
+        out.write(json.dumps([_to_text(answer) for answer in answers_to(job)]).encode())

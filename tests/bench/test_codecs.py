@@ -11,7 +11,7 @@ from edgegossip.bench import show
 from edgegossip.bench.cases import Case, default_cases, description, parse_case, parse_cases
 from edgegossip.bench.codecs import Settings, measure, numpy_elias
 from edgegossip.bench.inputs import synthetic
-from edgegossip.bench.timing import Times, cache_sweep, interleaved
+from edgegossip.bench.timing import Times, cache_sweep, in_turn
 from edgegossip.cli.bench import bench
 from edgegossip.types import ConfigError, DataError
 from tests.bench.fake_qsgd import FakeFeedback, FakeQsgd
@@ -232,15 +232,15 @@ def test_a_sweep_reads_more_than_any_cache_holds():
     assert sweep() == 1 and sweep.__self__.nbytes >= 1 << 27
 
 
-def test_interleaved_takes_turns_and_bounds_slow_ones():
+def test_work_takes_turns_and_bounds_slow_ones():
     calls = []
     work = {name: lambda name=name: calls.append(name) for name in "abc"}
-    seconds = interleaved(work, 2, slow={"c"}, slow_budget_s=0.0)
+    seconds = in_turn(work, 2, slow={"c"}, slow_budget_s=0.0).medians()
     assert "".join(calls) == "abc" + "aabb" * 2
     calls.clear()
-    interleaved({"a": lambda: calls.append("a")}, 1, at_least_s=0.01)
+    in_turn({"a": lambda: calls.append("a")}, 1, at_least_s=0.01)
     assert len(calls) > 2
     calls.clear()
-    interleaved(work, 1, slow={"c"}, before=lambda: calls.append("-"))
+    in_turn(work, 1, slow={"c"}, before=lambda: calls.append("-"))
     assert "".join(calls) == "abc" + "-a-bc"
     assert set(seconds) == set("abc") and all(s >= 0 for s in seconds.values())

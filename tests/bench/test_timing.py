@@ -3,7 +3,7 @@
 import pytest
 
 from edgegossip.bench import timing
-from edgegossip.bench.timing import Times, in_turn, interleaved, quartiles
+from edgegossip.bench.timing import Times, in_turn, quartiles
 
 
 class Clock:
@@ -72,7 +72,7 @@ def test_slow_ones_sit_out_after_their_budget(monkeypatch):
     assert times.median("a") == 1.0
 
 
-def test_interleaved_gives_the_medians(monkeypatch):
+def test_the_medians_of_all(monkeypatch):
     clock = Clock(monkeypatch)
     work = {"a": clock.spends(9.0, 1.0, 5.0, 3.0)}
-    assert interleaved(work, 3, before=lambda: None) == {"a": 3.0}
+    assert in_turn(work, 3, before=lambda: None).medians() == {"a": 3.0}

@@ -11,7 +11,7 @@ import torch
 
 from edgegossip import int8, native
 from edgegossip.bench.int8 import variants
-from edgegossip.bench.timing import interleaved
+from edgegossip.bench.timing import in_turn
 from edgegossip.int8 import qdq
 
 Row = dict[str, Any]
@@ -39,11 +39,11 @@ def measure(model: str, batch: int, threads: int, repeat: int) -> Row:
     with TemporaryDirectory() as folder, torch.inference_mode():
         own = {name: _prediction(training) for name, training in trainings.items()}
         own |= {_LAYERS: own["int8"], "int8": _by_predictor(trainings["int8"])}
-        seconds = interleaved(own, repeat, at_least_s=_AT_LEAST_S)
+        seconds = in_turn(own, repeat, at_least_s=_AT_LEAST_S).medians()
         # Afterwards: onnxruntime's threads spin on the cores after each of its predictions.
         made = {f"onnx {name}": _onnx(trainings[name], name, Path(folder), threads) for name in ("int8", "batchnorm")}
         sessions = {name: run for name, run in made.items() if run is not None}
-        seconds |= interleaved(sessions, repeat, at_least_s=_AT_LEAST_S) if sessions else {}
+        seconds |= in_turn(sessions, repeat, at_least_s=_AT_LEAST_S).medians() if sessions else {}
     ms = {
         name: 1e3 * seconds[name] if name in seconds else None
         for name in (*_OWN, _LAYERS, "onnx int8", "onnx batchnorm")

@@ -13,7 +13,7 @@ import torch
 
 from edgegossip import native
 from edgegossip.bench.int8 import inference, memory, parts, variants
-from edgegossip.bench.timing import interleaved
+from edgegossip.bench.timing import in_turn
 from edgegossip.profiling.environment import environment
 from edgegossip.training import micro_batches
 
@@ -97,7 +97,7 @@ def measure(model: str, batch: int, threads: int, dws: Sequence[int], repeat: in
     rivals = {name: variants.training_of(name, model, batch, 16) for name in ("batchnorm", "evonorm-s0")}
     steps = variants.steps({**trainings, **rivals})
     at_least_s = _SECONDS_A_ROUND * repeat  # of short steps more, so that a busy second does not decide
-    seconds = interleaved(steps, repeat, slow=("evonorm-s0",), at_least_s=at_least_s, slow_budget_s=60.0)
+    seconds = in_turn(steps, repeat, slow=("evonorm-s0",), at_least_s=at_least_s, slow_budget_s=60.0).medians()
     fp32_saved = variants.saved_bytes(rivals["batchnorm"])
     fp32_peak = memory.peak_bytes("batchnorm", model, batch, threads, 16)
     largest = parts.largest_rate(threads)
