@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../parallel.hpp"
+#include "../kernels/runs.hpp"
 #include "block.hpp"
 #include "codes.hpp"
 #include "quantised.hpp"
@@ -22,7 +23,7 @@ struct Slot {
     // Room for n values, or for those of a group if these are fewer.
     void need(const Quantiser& q, int64_t n) {
         scales.need(scale_count(std::min(BLOCK_VALUES, n), q.bucket));
-        symbols.need(symbol_bytes(std::min(GROUP_BLOCKS * BLOCK_VALUES, n), q.bits));
+        symbols.need(std::max(symbol_bytes(std::min(GROUP_BLOCKS * BLOCK_VALUES, n), q.bits), run_room(std::min(BLOCK_VALUES, n))));
     }
 };
 

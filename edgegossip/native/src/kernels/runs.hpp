@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "../kernels/entropy.hpp"
+#include "../kernels/quantise.hpp"
 
 namespace edgegossip {
 
@@ -78,9 +79,22 @@ constexpr int ITEMS_CODES = 8, ITEMS_CODES_AT = 32;
 constexpr int MOST_ITEMS_VALUES = 64, MOST_ITEMS_RUN_BITS = 2;  // a run and its code are 16 << k values at most
 static_assert(16 << MOST_ITEMS_RUN_BITS <= MOST_ITEMS_VALUES);
 
+// Bytes in which a block of n values is read: codes of a byte, and so many between those of two streams and beyond.
+constexpr int64_t RUN_ROOM_BESIDE = 64;
+static inline int64_t run_room(int64_t n) { return n + 4 * RUN_ROOM_BESIDE; }
+
 struct TokenTable {
     const TokenEntry* entries;
     const ItemsEntry* several;  // or null
+};
+
+// Where a block's values go, as of Quantise::dequantise; `out` null: nowhere.
+struct RunValues {
+    const Quantiser* q;
+    const float* scales;
+    float* out;
+    bool accumulate;
+    float weight;
 };
 
 struct Runs {
@@ -90,11 +104,11 @@ struct Runs {
     // Their bits, padded with zero bits to a byte; returns the bytes. Up to 8 bytes beyond are touched.
     int64_t (*write)(const uint32_t* items, int64_t count, const RunEntry* table, uint8_t* out);
 
-    // Symbols of a block of n values from 1 or 4 streams, which lie one after the other at `in` and have these sizes in bytes;
-    // `end`: the end of what may be read. False unless each has its values exactly and is used up to its last byte and padded with
-    // zeros. Nothing outside is read or written, whatever the streams hold. `soon`: float32[n], or null, that will be written next.
+    // Values of a block of n from 1 or 4 streams, which lie one after the other at `in` and have these sizes in bytes; `end`: the end
+    // of what may be read; `room`: run_room(n), and as much as n symbols take. False unless each stream has its values exactly and is used up to
+    // its last byte and padded with zeros; values may be written then too. Nothing outside is read or written, whatever the streams hold.
     bool (*read)(const uint8_t* in, const int64_t* sizes, int streams, const uint8_t* end, const TokenTable& table, const RunShape* shape,
-                 uint8_t* symbols, int64_t n, const void* soon);
+                 uint8_t* room, int64_t n, const RunValues* to);
 };
 
 }  // namespace edgegossip
