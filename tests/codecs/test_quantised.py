@@ -272,6 +272,7 @@ def test_sizes_are_near_the_entropy(name: str, bits: int, stage: str) -> None:
         ("normal", normal(n)),
         ("half", sparse(n, 0.5)),
         ("tenth", sparse(n, 0.1)),
+        ("tenth of one sign", np.abs(sparse(n, 0.1))),
     ):
         entropy = entropy_of(name, bits, x)
         limit = 1.035 if entropy >= 1.5 else 1.12

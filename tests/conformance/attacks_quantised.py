@@ -109,6 +109,7 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
     ),
     "huffman-block-after": (_first(_coded(HUFFMAN, _lengths(1, 1) + _STREAM + b"\0")), _OF + _AT_WEIGHT),
     "runs-of-15-bits": (_first(_coded(RUNS, b"\x0f" + b"\x03")), _OF + _AT_WEIGHT),
+    "runs-of-other-signs": (_first(_coded(RUNS, b"\x31" + b"\x03")), _OF + _AT_WEIGHT),
     "runs-empty": (_first(_coded(RUNS, b"")), _OF + _AT_WEIGHT),
     "runs-no-table": (_first(_coded(RUNS, b"\x00")), _OF + _AT_WEIGHT),
     "ans-of-a-small-tensor": (_first(_coded(ANS, _ANS_ZEROS)), _OF + _AT_WEIGHT),

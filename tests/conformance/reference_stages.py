@@ -162,7 +162,13 @@ def run_streams(n: int) -> list[int]:
     return [n] if n < 2048 else [quarter, quarter, quarter, n - 3 * quarter]
 
 
-def run_items(codes: list[int], bits: int, largest: int, k: int) -> list[tuple[int, str]]:
+def run_signs(codes: list[int], bits: int) -> int:
+    """Where the signs of codes are told: 0 beside each, 1 all plus, 2 all minus."""
+    found = {code >> bits - 1 for code in codes if code}
+    return 1 + found.pop() if len(found) == 1 else 0
+
+
+def run_items(codes: list[int], bits: int, largest: int, k: int, signs: int) -> list[tuple[int, str]]:
     """Tokens of a stream and the bits that stand beside them."""
     items: list[tuple[int, str]] = []
     zeros = 0
@@ -176,30 +182,29 @@ def run_items(codes: list[int], bits: int, largest: int, k: int) -> list[tuple[i
         if code is not None:
             level = code & (1 << bits - 1) - 1
             of, width = level_class(int(level), largest)
-            beside = (
-                str(code >> bits - 1) + low_first(zeros & (1 << k) - 1, k) + low_first(level & (1 << width) - 1, width)
-            )
-            items.append((zeros >> k << 4 | of, beside))
+            sign = "" if signs else str(code >> bits - 1)
+            low = low_first(zeros & (1 << k) - 1, k) + low_first(level & (1 << width) - 1, width)
+            items.append((zeros >> k << 4 | of, sign + low))
             zeros = 0
     return items
 
 
 def runs(codes: list[int], bits: int, largest: int, k: int = 1) -> bytes:
     """One block of up to 65536 values."""
-    streams, at = [], 0
+    streams, at, signs = [], 0, run_signs(codes, bits)
     for count in run_streams(len(codes)):
-        streams.append(run_items(codes[at : at + count], bits, largest, k))
+        streams.append(run_items(codes[at : at + count], bits, largest, k, signs))
         at += count
     alphabet = tokens(largest)
     lengths = code_lengths(alphabet, Counter(token for items in streams for token, _ in items))
     words = canonical(lengths)
     coded = [bits_to_bytes("".join(words[token] + rest for token, rest in items)) for items in streams]
     sizes = struct.pack(f"<{len(coded)}H", *map(len, coded))
-    return bytes([k]) + table(lengths, alphabet) + sizes + b"".join(coded)
+    return bytes([signs << 4 | k]) + table(lengths, alphabet) + sizes + b"".join(coded)
 
 
 def runs_codes(payload: bytes, n: int, bits: int, largest: int) -> list[int]:
-    k, out, end = payload[0], [], 0
+    k, signs, out, end = payload[0] & 15, payload[0] >> 4, [], 0
     words, used = read_table(payload[1:], tokens(largest))
     counts = run_streams(n)
     place = 1 + used + 2 * len(counts)
@@ -209,7 +214,9 @@ def runs_codes(payload: bytes, n: int, bits: int, largest: int) -> list[int]:
         while len(out) < end:
             token, at = read_symbol(stream, at, words)
             of, level, sign = token & 15, 0, 0
-            if of:
+            if of and signs:
+                sign = signs - 1
+            elif of:
                 sign, at = int(stream[at]), at + 1
             out += [0] * ((token >> 4 << k) + int("0" + stream[at : at + k][::-1], 2))
             at += k

@@ -108,7 +108,9 @@ class Decoder:
         return self.dense(bytes(symbols), n, width), data
 
     def runs(self, payload: bytes, n: int) -> list[int]:
-        k = payload[0]
+        signs, k = divmod(payload[0], 16)
+        assert k <= 13
+        self.seen.add(("signs beside", "all plus", "all minus")[signs])
         words, payload = self.words(payload[1:], RUNS, tokens(self.largest), 4, n)
         codes: list[int] = []
         for start in range(0, n, BLOCK):
@@ -117,18 +119,20 @@ class Decoder:
             sizes = struct.unpack_from(f"<{len(counts)}H", payload)
             payload = payload[2 * len(counts) :]
             for count, size in zip(counts, sizes, strict=True):
-                codes += self.items(payload[:size], count, k, words)
+                codes += self.items(payload[:size], count, k, signs, words)
                 payload = payload[size:]
         assert not payload
         return codes
 
-    def items(self, data: bytes, n: int, k: int, words: dict[str, int]) -> list[int]:
+    def items(self, data: bytes, n: int, k: int, signs: int, words: dict[str, int]) -> list[int]:
         codes: list[int] = []
         bits, at = bits_of(data), 0
         while len(codes) < n:
             token, at = read_symbol(bits, at, words)
             of, sign = token & 15, 0
-            if of:
+            if of and signs:
+                sign = int(signs == 2)
+            elif of:
                 sign, at = int(bits[at]), at + 1
             codes += [0] * ((token >> 4 << k) + int("0" + bits[at : at + k][::-1], 2))
             at += k

@@ -308,6 +308,26 @@ def test_the_documentation_decodes_runs(q):
     assert {"runs marginals", "runs lengths"} & seen
 
 
+@pytest.mark.parametrize("minus", [False, True])
+@pytest.mark.parametrize("q", [TERNARY, uniform(4, 512), uniform(7), uniform(12)], ids=name_of)
+def test_runs_of_one_sign_have_no_bits_for_it(q, minus):
+    signs = "all minus" if minus else "all plus"
+    for density, n in ((0.01, 300_000), (0.05, 1900), (0.1, 40_000)):
+        levels, both = sections.sparse_levels(q, n, density)
+        assert {"runs", signs} <= reads(q, [(levels, (levels > 0) & minus)], "huffman")
+        assert "signs beside" in reads(q, [(levels, both)], "huffman")
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_sign_that_a_sample_missed_is_told(threads):
+    q, n = uniform(4, 512), 400_000
+    levels = sections.sparse_levels(q, n, 0.02)[0]
+    for other in np.flatnonzero(levels)[[0, 3000, -1]]:
+        signs = np.zeros(n, bool)
+        signs[other] = True
+        assert "signs beside" in reads(q, [(levels, signs)], "huffman", threads=threads)
+
+
 def test_the_documentation_decodes_both_tables_of_runs():
     q, seen = uniform(12), set()
     part = sections.sparse_levels(q, 2000, 0.05)

@@ -29,19 +29,22 @@ double around_streams(int64_t n, int last) { return double(AROUND_STREAM * (4 * 
 
 RunsPlan plan_runs(const Symbols& s, const Source& source, double scale, int64_t nonzeros, const LastTable& last) {
     RunsPlan plan;
-    plan.run_bits = run_bits_for(nonzeros, s.count);
-    const RunShape shape = run_shape(source.q, plan.run_bits);
+    plan.shape = run_shape(source.q, run_bits_for(nonzeros, s.count), SIGNS_BESIDE);
     uint32_t hist[256] = {};
+    SignsFound found;
     int64_t items = 0;
     plan.items.need(run_items_bound(s.all ? s.count : std::min(s.count, BLOCK_VALUES)));
     for (int64_t first = 0; first < s.count; first += BLOCK_VALUES) {
         uint32_t* const to = plan.items.data() + (s.all ? items : 0);
         plan.blocks.push_back(find_items(s.kernels.runs, s.data.data() + symbol_bytes(first, source.q.bits),
-                                         std::min(BLOCK_VALUES, s.count - first), shape, to, hist));
+                                         std::min(BLOCK_VALUES, s.count - first), plan.shape, to, hist));
+        found.look_at(to, plan.blocks.back().all());
         items += plan.blocks.back().all();
     }
+    plan.shape.signs = found.signs();
+    if (s.all && plan.shape.signs != SIGNS_BESIDE) take_signs(plan.items.data(), items, plan.shape.signs);
     plan.table = choose_table(token_alphabet(source.q), hist, scale, last, StaticTables{}, source.n);
-    const int64_t beside = bits_beside(hist, shape);
+    const int64_t beside = bits_beside(hist, plan.shape);
     plan.table.bits += scale * double(beside) + around_streams(source.n, run_streams_of(values_of_last(source.n))) + 8 + LENGTH_BITS;
     return plan;
 }

@@ -34,8 +34,8 @@ struct Symbols {
 
 struct RunsPlan {
     TableChoice table;
-    int run_bits;
-    Scratch<uint32_t> items;       // of all blocks, where the symbols are all of the tensor's
+    RunShape shape;  // its signs may be wrong where the symbols are not all of the tensor's
+    Scratch<uint32_t> items;       // of all blocks, where they are
     std::vector<RunItems> blocks;  // how many of them each has
 };
 

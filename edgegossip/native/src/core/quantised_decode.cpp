@@ -48,13 +48,12 @@ int64_t decode_raw(const Target& t, const uint8_t* dense, int threads) {
 
 int64_t decode_runs(const Target& t, Range r, const Body& body, LastTable* last, int threads) {
     if (r.p == r.end) return ENDS_EARLY;
-    const int k = *r.p;
+    RunShape shape;
+    if (!read_shape(*r.p, t.q, &shape)) return BAD_TABLE;
     CodeLengths lengths;
-    if (k > MAX_RUN_BITS) return BAD_TABLE;
     const int used = read_table(r.p + 1, r.end, token_alphabet(t.q), *last, StaticTables{}, t.n, &lengths);
     if (used == 0) return BAD_TABLE;
     *last = {1, lengths};
-    const RunShape shape = run_shape(t.q, k);
     const TokenTable table = token_table(lengths, shape, t.n);
     std::vector<const uint8_t*> starts;
     if (const int64_t error = find_blocks({r.p + 1 + used, r.end}, t.n, run_block_size, &starts)) return error;

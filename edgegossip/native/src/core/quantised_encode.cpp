@@ -137,14 +137,15 @@ int64_t encode_ans(const Writer& w, const AnsShape& shape, uint8_t* out, int64_t
     return bytes <= 0 ? bytes : bytes + head;
 }
 
-int64_t encode_runs(const Writer& w, const RunsPlan& plan, uint8_t* out, int64_t room, int threads) {
+constexpr int64_t OTHER_SIGN = NOT_FINITE - 1;  // a sample had none of this sign
+
+int64_t encode_runs_as(const Writer& w, const RunsPlan& plan, const RunShape& shape, uint8_t* out, int64_t room, int threads) {
     RunEntry codes[256];
-    make_run_table(plan.table.lengths, plan.run_bits, codes);
-    const RunShape shape = run_shape(w.source.q, plan.run_bits);
+    make_run_table(plan.table.lengths, shape, codes);
     const Runs& kernels = w.kernels.runs;
     const int64_t n = w.source.n, blocks = (n + BLOCK_VALUES - 1) / BLOCK_VALUES, head = 1 + plan.table.transport_bytes;
     if (room < head) return 0;
-    out[0] = uint8_t(plan.run_bits);
+    out[0] = shape_byte(shape);
     std::memcpy(out + 1, plan.table.transport, size_t(plan.table.transport_bytes));
     const int64_t bytes = gather(w, blocks, threads, out + head, room - head, [&](int64_t b, Slot* slot) {
         const int64_t first = b * BLOCK_VALUES, count = std::min(BLOCK_VALUES, n - first);
@@ -159,11 +160,20 @@ int64_t encode_runs(const Writer& w, const RunsPlan& plan, uint8_t* out, int64_t
             if (symbols == nullptr) return int64_t(NOT_FINITE);
             found = find_items(kernels, symbols, count, shape, slot->items.data(), nullptr);
             items = slot->items.data();
+            if (shape.signs != SIGNS_BESIDE && !take_signs(slot->items.data(), found.all(), shape.signs)) return OTHER_SIGN;
         }
         slot->coded.need(coded_run_bound(found.all()));
         return write_run_block(kernels, items, found, count, codes, slot->coded.data());
     });
     return bytes <= 0 ? bytes : bytes + head;
+}
+
+int64_t encode_runs(const Writer& w, const RunsPlan& plan, uint8_t* out, int64_t room, int threads) {
+    const int64_t bytes = encode_runs_as(w, plan, plan.shape, out, room, threads);
+    if (bytes != OTHER_SIGN) return bytes;
+    RunShape shape = plan.shape;
+    shape.signs = SIGNS_BESIDE;
+    return encode_runs_as(w, plan, shape, out, room, threads);
 }
 
 // Words are written a few bytes ahead of their end.

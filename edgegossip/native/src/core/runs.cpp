@@ -9,7 +9,13 @@
 
 namespace edgegossip::coding {
 
-RunShape run_shape(const Quantiser& q, int run_bits) { return {q.bits, max_level(q), run_bits}; }
+RunShape run_shape(const Quantiser& q, int run_bits, RunSigns signs) { return {q.bits, max_level(q), run_bits, signs}; }
+
+bool read_shape(uint8_t byte, const Quantiser& q, RunShape* shape) {
+    const int run_bits = byte & 15, signs = byte >> 4;
+    *shape = run_shape(q, run_bits, RunSigns(signs));
+    return run_bits <= MAX_RUN_BITS && signs <= ALL_MINUS;
+}
 
 // The mean run is about 1 / density. With 2^k from a quarter to half of it, 16 steps of 2^k reach 4 means or more, and taking the runs
 // of a step for equally likely costs under .02 bit.
@@ -31,17 +37,43 @@ RunItems find_items(const Runs& kernels, const uint8_t* symbols, int64_t n, cons
     return found;
 }
 
+namespace {
+
+bool has_sign(uint32_t item) { return (item & RUN_LOW_BITS) == 0 && (item & 0xff) != RUN_SKIP; }
+
+// Of an item with this token.
+int sign_bits(int token, const RunShape& shape) { return shape.signs == SIGNS_BESIDE && token != RUN_SKIP; }
+
+}  // namespace
+
+void SignsFound::look_at(const uint32_t* items, int64_t count) {
+    for (int64_t i = 0; i < count && !(plus && minus); i++)
+        if (has_sign(items[i])) (items[i] >> 8 & 1 ? minus : plus) = true;
+}
+
+bool take_signs(uint32_t* items, int64_t count, RunSigns all) {
+    const uint32_t sign = all == ALL_MINUS;
+    bool good = true;
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t item = items[i];
+        if (!has_sign(item)) continue;
+        good &= (item >> 8 & 1) == sign;
+        items[i] = (item >> 9) << 8 | (item & 0xff);
+    }
+    return good;
+}
+
 int64_t bits_beside(const uint32_t* hist, const RunShape& shape) {
     const LevelClasses classes(shape.max_level);
     int64_t bits = 0;
-    for (uint32_t s = 0; s < 256; s++) bits += int64_t(hist[s]) * (shape.run_bits + (s != RUN_SKIP) + int(classes.low_bits(s & 15)));
+    for (int s = 0; s < 256; s++) bits += int64_t(hist[s]) * (shape.run_bits + sign_bits(s, shape) + int(classes.low_bits(uint32_t(s & 15))));
     return bits;
 }
 
-void make_run_table(const CodeLengths& lengths, int run_bits, RunEntry* table) {
+void make_run_table(const CodeLengths& lengths, const RunShape& shape, RunEntry* table) {
     std::memset(table, 0, 256 * sizeof *table);
     each_code(lengths, [&](int token, int bits, uint32_t code) {
-        const int all = bits + run_bits + (token != RUN_SKIP);
+        const int all = bits + shape.run_bits + sign_bits(token, shape);
         table[token] = code << 16 | uint32_t(all) << 8 | uint32_t(bits);
     });
 }
@@ -78,16 +110,17 @@ bool read_run_block(const Runs& kernels, const uint8_t* p, const uint8_t* end, i
 
 namespace {
 
-// A token's code word and the sign after it are looked up as one word, so there are two words for a token.
+// A token's code word and the sign after it are looked up as one word, so there are two words for a token that has one.
 template <class Visit>
 void each_word(const CodeLengths& lengths, const RunShape& shape, const Visit& visit) {
     const LevelClasses classes(shape.max_level);
     each_code(lengths, [&](int token, int bits, uint32_t code) {
         const uint32_t high = uint32_t(token >> 4) << 24, of = uint32_t(token & 15), low_bits = classes.low_bits(of);
         if (of == 0) return visit(bits, code, high | uint32_t(bits));
-        const uint32_t entry = high | classes.base(of) << 8 | low_bits << 4 | uint32_t(bits + 1) | (low_bits > 0 ? 1u << 31 : 0);
-        visit(bits + 1, code, entry);
-        visit(bits + 1, code | 1u << bits, entry | 1u << (8 + shape.bits - 1));
+        const uint32_t entry = high | classes.base(of) << 8 | low_bits << 4 | (low_bits > 0 ? 1u << 31 : 0), minus = 1u << (8 + shape.bits - 1);
+        if (shape.signs != SIGNS_BESIDE) return visit(bits, code, entry | uint32_t(bits) | (shape.signs == ALL_MINUS ? minus : 0));
+        visit(bits + 1, code, entry | uint32_t(bits + 1));
+        visit(bits + 1, code | 1u << bits, entry | uint32_t(bits + 1) | minus);
     });
 }
 
@@ -215,12 +248,13 @@ TokenTable token_table(const CodeLengths& lengths, const RunShape& shape, int64_
     struct Made {
         CodeLengths lengths;
         int32_t bits, max_level;
+        RunSigns signs;
         bool wide;
         TokenEntry entries[RUN_ENTRIES];
         Several several[MOST_ITEMS_RUN_BITS + 1];
     };
     thread_local std::unique_ptr<Made> last;
-    const bool known = last != nullptr && last->bits == shape.bits && last->max_level == shape.max_level &&
+    const bool known = last != nullptr && last->bits == shape.bits && last->max_level == shape.max_level && last->signs == shape.signs &&
                        std::memcmp(last->lengths.bits, lengths.bits, sizeof lengths.bits) == 0;
     if (!known) {
         if (last == nullptr) last.reset(new Made);
@@ -228,6 +262,7 @@ TokenTable token_table(const CodeLengths& lengths, const RunShape& shape, int64_
         last->lengths = lengths;
         last->bits = shape.bits;
         last->max_level = shape.max_level;
+        last->signs = shape.signs;
         last->wide = mostly_wide(lengths, shape);
         for (Several& one : last->several) {
             one.made = false;

@@ -16,10 +16,14 @@ constexpr int64_t FOUR_RUN_STREAMS_FROM = 2048;  // values
 // The values of each of the first three of four streams.
 static inline int64_t run_quarter(int64_t n) { return n / 256 * 64; }
 
+// Where the signs of codes are: a bit beside each token, or nowhere, as all are the same.
+enum RunSigns : int32_t { SIGNS_BESIDE = 0, ALL_PLUS = 1, ALL_MINUS = 2 };
+
 struct RunShape {
     int32_t bits;       // of a code
     int32_t max_level;
     int32_t run_bits;   // k: low bits of a run of zeros that stand beside the token
+    RunSigns signs;
 };
 
 // How a token has a level, of which there are so many: as it is, or its class, after which so many of its low bits follow. Two classes
