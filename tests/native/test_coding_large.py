@@ -6,20 +6,29 @@ import pytest
 from edgegossip import native
 from edgegossip.native.coding import FAULTS
 from tests.native import sections
-from tests.native.sections import TERNARY, decode, encode, exact, geometric, uniform
+from tests.native.sections import FP4, TERNARY, decode, encode, exact, geometric, log2, uniform
 
 STAGE_HUFFMAN, STAGE_RUNS, STAGE_ANS = 1, 2, 5
 
 
-def on_every_instruction_set(q, body, n):
-    """The verdict and, if it is good, the values: the same of all instruction sets."""
+WEIGHT = np.float32(-0.37)
+
+
+def on_every_instruction_set(q, body, n, threads=1):
+    """The verdict, also of a check alone, and, if it is good, the values, also of a sum: the same of all instruction sets."""
     first = None
     for isa in native.available_isas():
+        how = {"isa": isa, "threads": threads}
         out = np.full(n, np.nan, np.float32)
-        verdict = decode(q, body, n, out, isa=isa, threads=1)
+        verdict = decode(q, body, n, out, **how)
+        assert decode(q, body, n, **how) == verdict
         found = verdict, out.tobytes() if verdict > 0 else b""
         first = found if first is None else first
         assert found == first, isa
+        if verdict > 0:
+            total = np.full(n, 3, np.float32)
+            assert decode(q, body, n, total, float(WEIGHT), **how) == verdict
+            assert total.tobytes() == (np.float32(3) + WEIGHT * out).tobytes(), isa
     return first
 
 
@@ -46,6 +55,12 @@ def damaged(body, rng):
         (uniform(4, 512), 32_767, 0.2, STAGE_RUNS),
         (TERNARY, 290_003, 0.06, STAGE_RUNS),
         (uniform(6, 512), 290_000, 0.15, STAGE_RUNS),
+        (uniform(8, 8), 140_000, 0.1, STAGE_RUNS),
+        (uniform(3, 65536), 140_001, 0.15, STAGE_RUNS),
+        (log2(4, 32), 140_000, 0.15, STAGE_RUNS),
+        (geometric(4, 8192), 140_000, 0.1, STAGE_RUNS),
+        (FP4, 140_000, 0.1, STAGE_RUNS),
+        (uniform(12, 512), 140_000, 0.1, STAGE_RUNS),
         (uniform(4, 512), 140_000, 0.9, STAGE_ANS),
         (geometric(4), 65_536, 0.7, STAGE_ANS),
         (uniform(3, 512), 290_011, 0.15, STAGE_ANS),
@@ -58,6 +73,7 @@ def test_damaged_large_sections_end_alike_on_every_instruction_set(q, n, density
     assert body[0] == stage
     verdict, values = on_every_instruction_set(q, at_the_edge(body), n)
     assert verdict == len(body)
+    assert on_every_instruction_set(q, at_the_edge(body), n, threads=3) == (verdict, values)
     np.testing.assert_array_equal(np.frombuffer(values, np.float32), x)
     verdicts = [on_every_instruction_set(q, at_the_edge(damaged(body, rng)), n)[0] for _ in range(40)]
     assert set(verdicts) <= {*FAULTS, len(body)} and min(verdicts) < 0

@@ -1,4 +1,5 @@
-"""Where the native fuzzer starts: the golden bodies, each behind the head that input.hpp reads."""
+"""Where the native fuzzer starts: the golden bodies, and bodies of runs of more than a block, each behind the head that input.hpp
+reads."""
 
 from __future__ import annotations
 
@@ -9,11 +10,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from edgegossip.native import coding
+from edgegossip.native.quantise import Kind, Quantiser
+
 GOLDEN = Path(__file__).parents[2] / "conformance" / "golden"
 DECODERS = {"fp32": 0, "fp16": 1, "bf16": 2, "minmax8": 3, "topk": 4, "randk": 5}
 SECTIONS = 6
 UNIFORM, LOG2, LEVELS, FP4, SIGN = range(5)
 BUCKETS = {0: 8, 8: 0, 32: 1, 128: 2, 512: 3, 2048: 4, 8192: 5, 32768: 6, 65536: 7}
+
+
+LONG = 66_000  # values more of the first tensor, where the head says so
+MAX_BYTES = 8192
 
 
 def options(name: str, params: dict[str, Any]) -> tuple[int, int, int, int] | None:
@@ -32,7 +42,21 @@ def options(name: str, params: dict[str, Any]) -> tuple[int, int, int, int] | No
     return {"terngrad": (UNIFORM, 0, 8, 0), "signsgd": (SIGN, 0, 8, 0), "co3": (FP4, 0, 8, 0)}.get(name)
 
 
-def inputs() -> Iterator[bytes]:
+def long_runs() -> Iterator[bytes]:
+    """Sections of runs in whose blocks several items are read at once, of codes of 2 to 8 bits."""
+    rng = np.random.default_rng(1)
+    for bits in (2, 3, 4, 6, 8):
+        q = Quantiser(Kind.UNIFORM, bits, 2 ** (bits - 1) - 1, 0)
+        for signs in ((1,), (-1, 1)):
+            levels = np.minimum(rng.geometric(0.8, LONG), q.levels) * rng.choice(signs, LONG)
+            x = np.where(rng.random(LONG) < 0.07, levels, 0).astype(np.float32)
+            room, scale = np.empty(coding.bound(LONG, q, "huffman"), np.uint8), np.array([q.levels], np.float32)
+            body = room[: coding.encode(q, x, 1, "huffman", coding.new_state(), room, scales=scale)].tobytes()
+            for how in (0b10000, 0b10111):
+                yield struct.pack("<BB4BHHBB", SECTIONS, how, UNIFORM, bits - 2, 8, 0, 0, 0, 0, 0) + body
+
+
+def golden() -> Iterator[bytes]:
     """Every golden body that the head can describe, stored as values and as a sum, on one thread and two."""
     for path in sorted(GOLDEN.glob("*.json")):
         for case in json.loads(path.read_text()):
@@ -47,10 +71,15 @@ def inputs() -> Iterator[bytes]:
                 yield head + body
 
 
+def inputs() -> Iterator[bytes]:
+    yield from golden()
+    yield from long_runs()
+
+
 def write(folder: Path) -> int:
     """One file an input; how many."""
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
     for count, data in enumerate(inputs(), 1):
-        (folder / f"golden-{count}").write_bytes(data)
+        (folder / f"start-{count}").write_bytes(data)
     return count

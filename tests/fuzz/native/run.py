@@ -64,13 +64,13 @@ def build(folder: Path) -> Path:
 
 
 def fuzz(program: Path, folder: Path, seconds: int, seed: int) -> int:
-    """Runs it from the golden bodies and what earlier runs found; the exit code, 0 when nothing is wrong."""
+    """Runs it from the corpus and what earlier runs found; the exit code, 0 when nothing is wrong."""
     found = folder / "corpus"
     found.mkdir(exist_ok=True)
-    count = corpus.write(folder / "golden")
-    print(f"{count} golden inputs; findings go to {folder}", flush=True)
-    limits = ["-timeout=10", "-rss_limit_mb=1024", "-malloc_limit_mb=64", "-max_len=4096"]
-    command = [program, found, folder / "golden", f"-max_total_time={seconds}", f"-seed={seed}", *limits]
+    count = corpus.write(folder / "start")
+    print(f"{count} inputs to start from; findings go to {folder}", flush=True)
+    limits = ["-timeout=10", "-rss_limit_mb=1024", "-malloc_limit_mb=64", f"-max_len={corpus.MAX_BYTES}"]
+    command = [program, found, folder / "start", f"-max_total_time={seconds}", f"-seed={seed}", *limits]
     return subprocess.run([*command, f"-artifact_prefix={folder}/", "-print_final_stats=1", "-verbosity=1"]).returncode
 
 

@@ -28,9 +28,9 @@ void tensor(const Quantise& k, const float* x, int64_t n, const Quantiser& q, ui
         hashes->norms.add(scales.data(), 4 * size_t(count));
         k.quantise(x, n, &q, key, 0, scales.data(), symbols.data());
         hashes->codes.add(symbols.data(), symbols.size());
-        good = good && k.dequantise(symbols.data(), n, &q, scales.data(), out.data(), false, 1.0f, false);
+        good = good && k.dequantise(symbols.data(), n, {&q, scales.data(), out.data(), false, 1.0f}, false);
         hashes->values.add(out.data(), 4 * size_t(n));
-        good = good && k.dequantise(symbols.data(), n, &q, scales.data(), out.data(), true, 0.3f, false);
+        good = good && k.dequantise(symbols.data(), n, {&q, scales.data(), out.data(), true, 0.3f}, false);
         hashes->values.add(out.data(), 4 * size_t(n));
         if (norm < 2 && q.bucket != 0) {
             good = good && k.quantise_with_norms(x, n, &q, norm, key, 0, scales.data(), symbols.data());

@@ -77,7 +77,7 @@ bool dequantise(nb::handle spec_object, nb::handle symbols_object, nb::handle sc
     const float narrow = weight ? checked_weight(*weight) : 1.0f;
     WithoutGil unlocked;
     DefaultFloatEnv env;
-    return kernels.quantise.dequantise(symbols.data(), out.size(), &spec.q, scales.data(), out.data(), weight.has_value(), narrow, false);
+    return kernels.quantise.dequantise(symbols.data(), out.size(), {&spec.q, scales.data(), out.data(), weight.has_value(), narrow}, false);
 }
 
 // Into the bytes of an array of uint32.

@@ -20,7 +20,7 @@ struct Slot {
     Scratch<float> scales;
     Scratch<uint8_t> symbols;
 
-    // Room for n values, or for those of a group if these are fewer.
+    // Room for n values, or for those of a group if these are fewer; and for a block's runs while they are read.
     void need(const Quantiser& q, int64_t n) {
         scales.need(scale_count(std::min(BLOCK_VALUES, n), q.bucket));
         symbols.need(std::max(symbol_bytes(std::min(GROUP_BLOCKS * BLOCK_VALUES, n), q.bits), run_room(std::min(BLOCK_VALUES, n))));

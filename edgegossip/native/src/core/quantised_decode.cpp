@@ -59,7 +59,7 @@ int64_t decode_runs(const Target& t, Range r, const Body& body, LastTable* last,
     if (const int64_t error = find_blocks({r.p + 1 + used, r.end}, t.n, run_block_size, &starts)) return error;
     return each_task(blocks_of(t.n), threads, t.q, t.n, [&](int64_t b, Slot* slot) {
         const int64_t first = b * BLOCK_VALUES, count = std::min(BLOCK_VALUES, t.n - first);
-        const RunValues to = t.values(first, count, slot->scales.data());
+        const Values to = t.values(first, count, slot->scales.data());
         const bool good = read_run_block(t.kernels.runs, starts[size_t(b)], body.data + body.size, count, table, shape, slot->symbols.data(), to);
         return good ? int64_t(0) : int64_t(BAD_STREAM);
     });

@@ -101,11 +101,11 @@ int64_t run_block_size(const uint8_t* p, const uint8_t* end, int64_t n) {
 }
 
 bool read_run_block(const Runs& kernels, const uint8_t* p, const uint8_t* end, int64_t n, const TokenTable& table, const RunShape& shape,
-                    uint8_t* symbols, const RunValues& to) {
+                    uint8_t* room, const Values& to) {
     const int streams = run_streams_of(n);
     int64_t sizes[4] = {};
     for (int i = 0; i < streams; i++) sizes[i] = p[2 * i] | p[2 * i + 1] << 8;
-    return kernels.read(p + 2 * streams, sizes, streams, end, table, &shape, symbols, n, &to);
+    return kernels.read(p + 2 * streams, sizes, streams, end, table, &shape, room, n, to);
 }
 
 namespace {

@@ -55,9 +55,9 @@ int64_t write_run_block(const Runs& kernels, const uint32_t* items, const RunIte
 // The bytes of the block of n values at p, or 0 when it reaches beyond `end`.
 int64_t run_block_size(const uint8_t* p, const uint8_t* end, int64_t n);
 
-// Values of a block whose size is known to be good. `end`: of what may be read; `symbols`: room for those of n.
+// Values of a block whose size is known to be good, as Runs::read has them.
 bool read_run_block(const Runs& kernels, const uint8_t* p, const uint8_t* end, int64_t n, const TokenTable& table, const RunShape& shape,
-                    uint8_t* symbols, const RunValues& to);
+                    uint8_t* room, const Values& to);
 
 // As symbol_table, of the tokens of codes of this shape.
 TokenTable token_table(const CodeLengths& lengths, const RunShape& shape, int64_t n);

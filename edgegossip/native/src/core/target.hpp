@@ -20,22 +20,21 @@ struct Target {
     float* out;
 
     bool checks() const { return mode == Mode::CHECK; }
-    // Where values first .. first + count go, of which the first starts a bucket or a part of one that ends with it or beyond.
-    // `room` for their scales.
-    RunValues values(int64_t first, int64_t count, float* room) const {
-        if (checks()) return {&q, nullptr, nullptr, false, weight};
-        const int64_t bucket = q.bucket;
-        if (bucket == 0)
-            std::memcpy(room, scales, 4);
+    // Where values first .. first + count go, of which the first starts a bucket or a part of one that ends with it or beyond;
+    // their scales are put into `room`. Nowhere where they are only checked.
+    Values values(int64_t first, int64_t count, float* room) const {
+        if (checks()) return {&q, room, nullptr, false, weight};
+        if (q.bucket == 0)
+            std::memcpy(room, scales, sizeof *room);
         else
-            get_short(scales + 2 * (first / bucket), scale_count(count, bucket), room);
+            get_short(scales + 2 * (first / q.bucket), scale_count(count, q.bucket), room);
         return {&q, room, out + first, mode == Mode::ADD, weight};
     }
 
-    // Those values from their symbols; `first` starts a byte. False when a code is none, which it cannot be where they are `checked`.
+    // Values first .. first + count from their symbols; `first` starts a byte, too. False when a code is none, which it cannot be
+    // where they are `checked`.
     bool write(const uint8_t* symbols, int64_t first, int64_t count, float* room, bool checked) const {
-        const RunValues to = values(first, count, room);
-        return kernels.quantise.dequantise(symbols, count, &q, to.scales, to.out, to.accumulate, weight, checked);
+        return kernels.quantise.dequantise(symbols, count, values(first, count, room), checked);
     }
 };
 

@@ -18,6 +18,15 @@ struct Quantiser {
     int32_t list_count;  // 2 .. 2^(bits - 1)
 };
 
+// Where values go, and by what their codes become values: out = value, or out += weight * value.
+struct Values {
+    const Quantiser* q;
+    const float* scales;  // from that of the first value on
+    float* out;
+    bool accumulate;
+    float weight;
+};
+
 // What norms work on at once; also where a sum of many values is cut (threads may sum blocks apart and add in order).
 constexpr int64_t QUANTISE_BLOCK = 65536;
 
@@ -40,10 +49,9 @@ struct Quantise {
     bool (*quantise_with_norms)(const float* x, int64_t n, const Quantiser* q, int32_t norm, uint64_t key, int64_t first,
                                 float* scales, uint8_t* symbols);
 
-    // out = value, or out += weight * value, of n elements from the start of a bucket and byte. False when a code is none
-    // of the quantiser's (out is then unspecified), which is not looked at where they are `checked`. Nor are unused bits of the last byte.
-    bool (*dequantise)(const uint8_t* symbols, int64_t n, const Quantiser* q, const float* scales, float* out, bool accumulate,
-                       float weight, bool checked);
+    // Values of n symbols from the start of a bucket and byte. False when a code is none of the quantiser's (`out` is then unspecified),
+    // which is not looked at where they are `checked`. Nor are unused bits of the last byte.
+    bool (*dequantise)(const uint8_t* symbols, int64_t n, const Values& to, bool checked);
 
     // The random uint32 of elements first .. first + n of a tensor with this key.
     void (*uniform32)(uint64_t key, int64_t first, int64_t n, uint32_t* out);

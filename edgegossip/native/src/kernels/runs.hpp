@@ -92,15 +92,6 @@ struct TokenTable {
     const ItemsEntry* several;  // or null
 };
 
-// Where a block's values go, as of Quantise::dequantise; `out` null: nowhere.
-struct RunValues {
-    const Quantiser* q;
-    const float* scales;
-    float* out;
-    bool accumulate;
-    float weight;
-};
-
 struct Runs {
     // The items of a stream of n values, at most 65536: how many, at most 2 n + 1; 2 n + 17 are touched. hist[256] += their tokens.
     int64_t (*items)(const uint8_t* symbols, int64_t n, const RunShape* shape, uint32_t* items, uint32_t* hist);
@@ -109,10 +100,11 @@ struct Runs {
     int64_t (*write)(const uint32_t* items, int64_t count, const RunEntry* table, uint8_t* out);
 
     // Values of a block of n from 1 or 4 streams, which lie one after the other at `in` and have these sizes in bytes; `end`: the end
-    // of what may be read; `room`: run_room(n), and as much as n symbols take. False unless each stream has its values exactly and is used up to
-    // its last byte and padded with zeros; values may be written then too. Nothing outside is read or written, whatever the streams hold.
+    // of what may be read; `room`: run_room(n) bytes, and as many as n symbols take; to.out null: nowhere. False, and nothing is written to
+    // `to`, unless each stream has its values exactly and is used up to its last byte and padded with zeros. Nothing outside is
+    // read or written, whatever the streams hold.
     bool (*read)(const uint8_t* in, const int64_t* sizes, int streams, const uint8_t* end, const TokenTable& table, const RunShape* shape,
-                 uint8_t* room, int64_t n, const RunValues* to);
+                 uint8_t* room, int64_t n, const Values& to);
 };
 
 }  // namespace edgegossip
