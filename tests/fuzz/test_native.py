@@ -14,6 +14,12 @@ def test_the_corpus_has_every_decoder() -> None:
     assert {data[0] for data in corpus.inputs()} >= set(corpus.DECODERS.values())
 
 
+def test_bodies_of_more_than_a_block_are_whole() -> None:
+    """The fuzzer would cut those that are longer than it is told."""
+    assert len({len(data) for data in corpus.long_runs()}) > 5
+    assert all(len(data) <= corpus.MAX_BYTES and data[12] == 2 for data in corpus.long_runs())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_sanitizer_has_anything_to_say(tmp_path: Path) -> None:
