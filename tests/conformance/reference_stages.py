@@ -165,7 +165,7 @@ def run_streams(n: int) -> list[int]:
 def run_signs(codes: list[int], bits: int) -> int:
     """Where the signs of codes are told: 0 beside each, 1 all plus, 2 all minus."""
     found = {code >> bits - 1 for code in codes if code}
-    return 1 + found.pop() if len(found) == 1 else 0
+    return 1 + found.pop() if len(found) == 1 and len(codes) >= 8192 else 0
 
 
 def run_items(codes: list[int], bits: int, largest: int, k: int, signs: int) -> list[tuple[int, str]]:

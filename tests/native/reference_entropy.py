@@ -109,7 +109,7 @@ class Decoder:
 
     def runs(self, payload: bytes, n: int) -> list[int]:
         signs, k = divmod(payload[0], 16)
-        assert k <= 13
+        assert k <= 13 and (n >= 8192 or signs == 0)
         self.seen.add(("signs beside", "all plus", "all minus")[signs])
         words, payload = self.words(payload[1:], RUNS, tokens(self.largest), 4, n)
         codes: list[int] = []

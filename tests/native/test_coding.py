@@ -312,9 +312,9 @@ def test_the_documentation_decodes_runs(q):
 @pytest.mark.parametrize("q", [TERNARY, uniform(4, 512), uniform(7), uniform(12)], ids=name_of)
 def test_runs_of_one_sign_have_no_bits_for_it(q, minus):
     signs = "all minus" if minus else "all plus"
-    for density, n in ((0.01, 300_000), (0.05, 1900), (0.1, 40_000)):
+    for density, n in ((0.01, 300_000), (0.05, 8191), (0.05, 8192), (0.1, 40_000)):
         levels, both = sections.sparse_levels(q, n, density)
-        assert {"runs", signs} <= reads(q, [(levels, (levels > 0) & minus)], "huffman")
+        assert {"runs", signs if n >= 8192 else "signs beside"} <= reads(q, [(levels, (levels > 0) & minus)], "huffman")
         assert "signs beside" in reads(q, [(levels, both)], "huffman")
 
 
@@ -326,6 +326,19 @@ def test_a_sign_that_a_sample_missed_is_told(threads):
         signs = np.zeros(n, bool)
         signs[other] = True
         assert "signs beside" in reads(q, [(levels, signs)], "huffman", threads=threads)
+
+
+@pytest.mark.parametrize("bits, density", [(2, 0.2), (3, 0.35), (4, 0.3), (8, 0.5)])
+def test_a_sign_that_a_sample_missed_costs_next_to_nothing(bits, density):
+    q, n = uniform(bits), 400_000
+    levels = sections.sparse_levels(q, n, density)[0]
+    sizes = []
+    for others in ([-1], range(0, 3000, 9)):  # few and where no sample is, or seen
+        signs = np.zeros(n, bool)
+        signs[np.flatnonzero(levels)[others]] = True
+        x, scales = exact(q, levels, signs)
+        sizes.append(len(encode(q, x, "huffman", scales)))
+    assert sizes[0] <= 1.01 * sizes[1], sizes
 
 
 def test_the_documentation_decodes_both_tables_of_runs():

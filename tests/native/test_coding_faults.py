@@ -150,6 +150,23 @@ def test_tables_cost_in_proportion_to_values(q, n, kind, stage):
         assert coding.table_work() - before <= 16 * n
 
 
+def test_where_signs_are_cannot_make_work():
+    q, body, write, sizes = sections.uniform(4), b"", coding.new_state(), [8192, 600] * 10
+    for n in sizes:
+        levels, signs = sections.sparse_levels(q, n, 0.05)
+        x, scales = sections.exact(q, levels, signs & (n < 8192))
+        body += sections.encode(q, x, "huffman", scales, write)
+    at, state, before = 0, coding.new_state(), coding.table_work()
+    for n in sizes:
+        assert body[at] == 2 and body[at + 9] >> 4 == (n == 8192)
+        if n < 8192:
+            other = bytearray(body)
+            other[at + 9] |= 0x10
+            assert sections.decode(q, bytes(other), n, at=at, state=bytearray(state)) == BAD_TABLE
+        at = sections.decode(q, body, n, at=at, state=state)
+    assert at == len(body) and coding.table_work() - before <= 16 * sum(sizes)
+
+
 def test_a_known_code_costs_nothing():
     body, state = coded(1, HALF + stream(*bytes(38))), coding.new_state()
     assert decode(Q4, body, N, state=state) == len(body)

@@ -41,10 +41,12 @@ RunsPlan plan_runs(const Symbols& s, const Source& source, double scale, int64_t
         found.look_at(to, plan.blocks.back().all());
         items += plan.blocks.back().all();
     }
-    plan.shape.signs = found.signs();
-    if (s.all && plan.shape.signs != SIGNS_BESIDE) take_signs(plan.items.data(), items, plan.shape.signs);
+    if (source.n >= ONE_SIGN_FROM) plan.shape.signs = found.signs();
+    if (s.all && plan.shape.signs != SIGNS_BESIDE) take_signs(plan.items.data(), items, plan.shape.signs);  // all have that one
     plan.table = choose_table(token_alphabet(source.q), hist, scale, last, StaticTables{}, source.n);
-    const int64_t beside = bits_beside(hist, plan.shape);
+    RunShape sure = plan.shape;
+    if (!s.all) sure.signs = SIGNS_BESIDE;  // what a sample lacks may be elsewhere
+    const int64_t beside = bits_beside(hist, sure);
     plan.table.bits += scale * double(beside) + around_streams(source.n, run_streams_of(values_of_last(source.n))) + 8 + LENGTH_BITS;
     return plan;
 }

@@ -34,8 +34,8 @@ struct Symbols {
 
 struct RunsPlan {
     TableChoice table;
-    RunShape shape;  // its signs may be wrong where the symbols are not all of the tensor's
-    Scratch<uint32_t> items;       // of all blocks, where they are
+    RunShape shape;                // of a large tensor its signs are those of a sample
+    Scratch<uint32_t> items;       // of all blocks of a tensor that is not large, as the shape has them: without signs where all are the same
     std::vector<RunItems> blocks;  // how many of them each has
 };
 

@@ -2,7 +2,7 @@
 //
 //   u8 stage; scales[m], of 2 or 4 bytes; unless raw: u32 payload bytes; payload
 //
-// raw: dense codes. huffman: table, then blocks of 65536 values. runs: u8 k | 128 for long units, table, units.
+// raw: dense codes. huffman: table, then blocks of 65536 values. runs: u8 k | signs << 4, table, blocks.
 // elias: u32 nonzeros, words. zstd is the caller's. ans: shares, blocks. docs/wire-format.md has every byte.
 #pragma once
 

@@ -49,7 +49,7 @@ int64_t decode_raw(const Target& t, const uint8_t* dense, int threads) {
 int64_t decode_runs(const Target& t, Range r, const Body& body, LastTable* last, int threads) {
     if (r.p == r.end) return ENDS_EARLY;
     RunShape shape;
-    if (!read_shape(*r.p, t.q, &shape)) return BAD_TABLE;
+    if (!read_shape(*r.p, t.q, t.n, &shape)) return BAD_TABLE;
     CodeLengths lengths;
     const int used = read_table(r.p + 1, r.end, token_alphabet(t.q), *last, StaticTables{}, t.n, &lengths);
     if (used == 0) return BAD_TABLE;

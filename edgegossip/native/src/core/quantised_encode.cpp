@@ -26,7 +26,7 @@ struct Slot {
     Scratch<float> scales;
     Scratch<uint8_t> symbols, coded;
     Scratch<uint32_t> items;
-    int64_t bytes = 0;  // coded; negative: it would not fit, or a SectionError
+    int64_t bytes = 0;  // coded; 0: it would not fit; negative: why there are none
 };
 
 struct Writer {
@@ -78,8 +78,8 @@ int64_t encode_raw(const Writer& w, uint8_t* out, int threads) {
     return good ? dense_bytes(n, bits) : int64_t(NOT_FINITE);
 }
 
-// Runs tasks into slots, round by round, and puts what they coded one after the other. The bytes, NOT_FINITE, or 0 when
-// it would not fit in `room`.
+// Runs tasks into slots, round by round, and puts what they coded one after the other. The bytes, or 0 when it would not fit in
+// `room`, or of the first task that has a negative result that.
 template <class Task>
 int64_t gather(const Writer& w, int64_t tasks, int threads, uint8_t* out, int64_t room, const Task& task) {
     const int64_t round = threads == 1 ? 1 : std::min(tasks, threads * TASKS_A_THREAD);
@@ -137,7 +137,7 @@ int64_t encode_ans(const Writer& w, const AnsShape& shape, uint8_t* out, int64_t
     return bytes <= 0 ? bytes : bytes + head;
 }
 
-constexpr int64_t OTHER_SIGN = NOT_FINITE - 1;  // a sample had none of this sign
+constexpr int64_t OTHER_SIGN = INT64_MIN;  // no SectionError: a sample had none of this sign
 
 int64_t encode_runs_as(const Writer& w, const RunsPlan& plan, const RunShape& shape, uint8_t* out, int64_t room, int threads) {
     RunEntry codes[256];

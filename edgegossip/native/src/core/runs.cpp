@@ -11,10 +11,10 @@ namespace edgegossip::coding {
 
 RunShape run_shape(const Quantiser& q, int run_bits, RunSigns signs) { return {q.bits, max_level(q), run_bits, signs}; }
 
-bool read_shape(uint8_t byte, const Quantiser& q, RunShape* shape) {
+bool read_shape(uint8_t byte, const Quantiser& q, int64_t n, RunShape* shape) {
     const int run_bits = byte & 15, signs = byte >> 4;
     *shape = run_shape(q, run_bits, RunSigns(signs));
-    return run_bits <= MAX_RUN_BITS && signs <= ALL_MINUS;
+    return run_bits <= MAX_RUN_BITS && signs <= (n < ONE_SIGN_FROM ? SIGNS_BESIDE : ALL_MINUS);
 }
 
 // The mean run is about 1 / density. With 2^k from a quarter to half of it, 16 steps of 2^k reach 4 means or more, and taking the runs

@@ -18,9 +18,13 @@ namespace edgegossip::coding {
 inline int run_streams_of(int64_t n) { return n < FOUR_RUN_STREAMS_FROM ? 1 : 4; }
 RunShape run_shape(const Quantiser& q, int run_bits, RunSigns signs);
 
-// The first byte of a section of this shape, and what it says; false when it says nothing.
+// Tensors of fewer values have signs beside tokens: tables are of one code and where its signs are, and must not be made anew for a
+// few values.
+constexpr int64_t ONE_SIGN_FROM = 8192;
+
+// The first byte of a section of this shape, and what that of one of n values says; false when it says nothing.
 inline uint8_t shape_byte(const RunShape& shape) { return uint8_t(shape.run_bits | shape.signs << 4); }
-bool read_shape(uint8_t byte, const Quantiser& q, RunShape* shape);
+bool read_shape(uint8_t byte, const Quantiser& q, int64_t n, RunShape* shape);
 
 // k for a share nonzeros / values.
 int run_bits_for(int64_t nonzeros, int64_t values);

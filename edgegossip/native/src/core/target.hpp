@@ -23,7 +23,7 @@ struct Target {
     // Where values first .. first + count go, of which the first starts a bucket or a part of one that ends with it or beyond;
     // their scales are put into `room`. Nowhere where they are only checked.
     Values values(int64_t first, int64_t count, float* room) const {
-        if (checks()) return {&q, room, nullptr, false, weight};
+        if (checks()) return {&q, nullptr, nullptr, false, weight};
         if (q.bucket == 0)
             std::memcpy(room, scales, sizeof *room);
         else
