@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from edgegossip.int8.functional import dequantise, draw_key, flat, fresh
-from edgegossip.int8.tensor import QuantisedTensor
+from edgegossip.int8.functional import draw_key, flat, fresh
+from edgegossip.int8.tensor import QuantisedTensor, dequantise
 from edgegossip.native import int8 as native
 from edgegossip.types import LocalError
 

@@ -30,8 +30,7 @@ from edgegossip.int8.functional import (
     quantise_maps,
 )
 from edgegossip.int8.norms import chunks_of
-from edgegossip.int8.recording import note
-from edgegossip.int8.tensor import QuantisedTensor
+from edgegossip.int8.tensor import QuantisedTensor, note
 from edgegossip.native import int8 as native
 
 Parameters: TypeAlias = tuple[Tensor, Tensor, Tensor]  # v, gamma, beta

@@ -10,8 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from edgegossip.int8 import memory
 from edgegossip.int8.functional import flat, maps, nhwc, place_of, quantise_maps
-from edgegossip.int8.recording import note
-from edgegossip.int8.tensor import QuantisedTensor
+from edgegossip.int8.tensor import QuantisedTensor, note
 from edgegossip.native import int8 as native
 
 Pair = tuple[int, int]

@@ -1,20 +1,23 @@
 """What flows between int8 layers: a tensor that says float32 and holds int8 values with a scale and zero point a sample.
 
 To autograd it is a float32 tensor [batch, channels, height, width], [batch, length, features] or [batch, features], whose
-gradient is a plain float32 tensor. Additions, ReLU, slices, zero padding and flattening stay in int8
-(`edgegossip.int8.functional`); any other torch function gets the float32 values, so that whatever a model does between layers
+gradient is a plain float32 tensor. Additions, ReLU, slices, zero padding and flattening stay in int8 (what `functional`
+registers with `implements`); any other torch function gets the float32 values, so that whatever a model does between layers
 still works.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from edgegossip.types import LocalError
 
@@ -28,6 +31,62 @@ _AS_THEY_ARE = frozenset(
 _ASKING = frozenset(("register_hook", "retain_grad", "grad"))
 
 _LINE = 64  # bytes
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+# By the name of a torch function: its int8 form, and the keywords that this one knows; None where it takes any.
+_NATIVE: dict[str, tuple[Callable[..., Any], frozenset[str] | None]] = {}
+
+
+def implements(*names: str) -> Callable[[_Function], _Function]:
+    """Register a function as the int8 form of torch's functions and methods of these names, as in PyTorch's "Extending torch".
+
+    It takes the function's own arguments and returns NotImplemented for those that it cannot serve; then, and for every other
+    function, the values go through float32."""
+
+    def register(function: _Function) -> _Function:
+        parameters = inspect.signature(function).parameters.values()
+        named = frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+        known = None if any(p.kind is p.VAR_KEYWORD for p in parameters) else named
+        _NATIVE.update(dict.fromkeys(names, (function, known)))
+        return function
+
+    return register
+
+
+def _native_form(name: str, keywords: Iterable[str]) -> Callable[..., Any] | None:
+    """Find the int8 form of a function called with these keywords, if it knows them all: torch may have others."""
+    function, known = _NATIVE.get(name, (None, None))
+    return function if known is None or known.issuperset(keywords) else None
+
+
+class Recorder(Protocol):
+    """Who is told what layers compute, while a predictor is made (`predictor.Tape`)."""
+
+    def note(self, made: Tensor, step: str, inputs: tuple[Tensor, ...], details: tuple[Any, ...]) -> None: ...
+
+
+RECORDER: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
+
+
+def note(made: Tensor, step: str, inputs: tuple[Tensor, ...], *details: Any) -> None:
+    """Tell the recorder, if there is one, that `made` is what `step` of `_native.Int8Program` makes of the inputs and the
+    details; tensors among these are parameters."""
+    recorder = RECORDER.get()
+    if recorder is not None:
+        recorder.note(made, step, inputs, details)
+
+
+def note_reading(what: str) -> None:
+    """Refuse that somebody looks at the values of int8 tensors while a recorder listens: a list of steps does not have them."""
+    if RECORDER.get() is not None:
+        raise LocalError(
+            f"the model reads float32 values of int8 tensors ({what}); a predictor needs int8 layers alone"
+        )
+
+
+def changes_in_place(name: str) -> bool:
+    """Whether a function of this name does: mul_, which `y *= 2` is called too, or __setitem__."""
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
 class Division(NamedTuple):
@@ -142,9 +201,7 @@ class QuantisedTensor(torch.Tensor):
     def values(self) -> Tensor:
         """The float32 values, without a gradient: [batch, channels, height, width] or [batch, features]. A tensor of its own, no
         view of another one: a layer may change it in place, which autograd forbids with views from a step of ours."""
-        from edgegossip.int8 import recording
-
-        recording.note_reading("values")
+        note_reading("values")
         wide = (-1, *[1] * (self.q.dim() - 1))
         q = self.q.permute(0, 3, 1, 2) if self.q.dim() == 4 else self.q
         return (q.to(torch.int32) - self.zero.view(wide)).to(torch.float32) * self.scale.view(wide)
@@ -161,19 +218,16 @@ class QuantisedTensor(torch.Tensor):
                 _each(kwargs.get("inputs"), _whole)
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        from edgegossip.int8 import recording
-        from edgegossip.int8.dispatch import native_form
-
-        native = native_form(name, kwargs)
+        native = _native_form(name, kwargs)
         if native is not None:
             found = native(*args, **kwargs)
             if found is not NotImplemented:
                 return found
-        in_place = recording.changes_in_place(name)
+        in_place = changes_in_place(name)
         if (in_place and args and isinstance(args[0], cls)) or isinstance(kwargs.get("out"), cls):
             instead = "make another one" if name == "__setitem__" else f"use {name.rstrip('_')} and its result"
             raise LocalError(f"{name} changes an int8 tensor in place, which is not possible: {instead}")
-        recording.note_reading(name)
+        note_reading(name)
         return func(*_plain(args), **_plain(kwargs))
 
     # x += y may give another object, so it stays possible.
@@ -199,6 +253,21 @@ class QuantisedTensor(torch.Tensor):
         return func(*_values(args), **_values(kwargs or {}))
 
 
+class _Dequantise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: QuantisedTensor) -> Tensor:
+        return x.values()
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+def dequantise(x: Tensor) -> Tensor:
+    """Give the float32 values of an int8 tensor, with its gradient; a plain tensor as it is."""
+    return _Dequantise.apply(x) if isinstance(x, QuantisedTensor) else x
+
+
 def _each(thing: Any, change: Callable[[QuantisedTensor], Tensor]) -> Any:
     if isinstance(thing, QuantisedTensor):
         return change(thing)
@@ -222,9 +291,7 @@ def _whole(x: QuantisedTensor) -> Tensor:
 
 def _plain(thing: Any) -> Any:
     """With float32 tensors, through which gradients flow, in the place of int8 tensors."""
-    from edgegossip.int8 import functional
-
-    return _each(thing, functional.dequantise)
+    return _each(thing, dequantise)
 
 
 def _values(thing: Any) -> Any:

@@ -9,14 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from edgegossip.profiling.records import PARTS
 from edgegossip.report.live import can_draw, progress_line
-from edgegossip.report.progress import Board, Notice
-from edgegossip.report.units import UNKNOWN, brief_text, bytes_text, number_text, printable, seconds_text
-from edgegossip.report.watch import Now, Watcher
+from edgegossip.report.progress import Notice
+from edgegossip.report.watch import COLUMNS, Watcher, cells, doing, notice_text, title
 
 QUIET_S = 10.0  # nothing new for so long, and nobody there to write it
-COLUMNS = ("board", "round", "loss", "accuracy", "a round", *PARTS[:5], "sent", "CPU", "memory", "temp")
 
 
 class Screen(Protocol):
@@ -94,47 +91,6 @@ def plain_table(watcher: Watcher) -> str:
         return "  ".join([row[0].ljust(widths[0]), *numbers, row[-1]]).rstrip()
 
     return "\n".join([title(watcher), "", line(header), "-" * (sum(widths) + 2 * len(widths) - 2), *map(line, rows)])
-
-
-def title(watcher: Watcher) -> str:
-    fleet = watcher.fleet
-    asked = f"/{fleet.rounds}" if fleet.rounds else ""
-    parts = [printable(str(watcher.head["run"])), f"round {fleet.round}{asked}", seconds_text(fleet.t_s)]
-    return " | ".join([*parts, f"sent {bytes_text(fleet.sent_bytes)}", *(["over"] if watcher.over else [])])
-
-
-def cells(board: Board, now: Now | None) -> tuple[str, ...]:
-    """The texts of COLUMNS."""
-    now = now or Now()
-    gauge = now.gauges.get
-    hot = gauge("sys/temperature_c")
-    warm = UNKNOWN if hot is None else f"{hot:.0f} °C" + ("!" if gauge("sys/throttled") else "")
-    load = gauge("sys/cpu_percent")
-    return (
-        printable(board.name),
-        str(board.rounds),
-        number_text(board.loss, 4),
-        number_text(board.accuracy, 4),
-        brief_text(now.round_s),
-        *(brief_text(now.parts_s.get(part)) for part in PARTS[:5]),
-        bytes_text(board.sent_bytes),
-        UNKNOWN if load is None else f"{load:.0f} %",
-        bytes_text(gauge("sys/rss_bytes")),
-        warm,
-    )
-
-
-def doing(board: Board, watcher: Watcher) -> str:
-    """What the board is at, and who waits for whom."""
-    if board.waits:
-        return printable(board.doing, 200)
-    if board.name == watcher.slowest():
-        return "the others wait for it"
-    return "" if board.doing == "training" else printable(board.doing, 200)
-
-
-def notice_text(t_s: float, notice: Notice) -> str:
-    return f"{seconds_text(t_s)}  {'!! ' if notice.alarm else ''}{printable(notice.text)}"
 
 
 def _rich(stream: TextIO) -> Screen:

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from edgegossip.profiling.records import PARTS
 from edgegossip.report.progress import Board, Notice
-from edgegossip.report.top import COLUMNS, cells, doing, notice_text, title
-from edgegossip.report.watch import Now, Watcher
+from edgegossip.report.watch import COLUMNS, Now, Watcher, cells, doing, notice_text, title
 
 _STYLES = {"lost": "bold red", "failed": "bold red", "finished": "green"}
 _COLORS = {

@@ -1,4 +1,5 @@
-"""A run folder as `edgegossip top` sees it: what is known of each board now, from the records as they come. Draws nothing."""
+"""A run folder as `edgegossip top` sees it: what is known of each board now, from the records as they come,
+and in what words. Draws nothing."""
 
 from __future__ import annotations
 
@@ -14,9 +15,12 @@ from edgegossip.profiling.records import PARTS
 from edgegossip.profiling.run_folder import is_written, read_run
 from edgegossip.profiling.summary import COORDINATOR, head_of, members_of
 from edgegossip.report.follow import Follower
-from edgegossip.report.progress import Fleet, Notice
+from edgegossip.report.progress import Board, Fleet, Notice
+from edgegossip.report.units import UNKNOWN, brief_text, bytes_text, number_text, printable, seconds_text
 from edgegossip.types import DataError, NodeId
 
+# Of the table. `cells` gives their texts.
+COLUMNS = ("board", "round", "loss", "accuracy", "a round", *PARTS[:5], "sent", "CPU", "memory", "temp")
 NOTICES = 6  # the last ones are shown
 _SMOOTH = 0.2  # weight of the newest round in the means
 _ENDED = ("finished", "lost", "failed")
@@ -117,3 +121,44 @@ def newest_run(runs: Path, exists: Callable[[Path], bool] = Path.is_file) -> Pat
     if not folders:
         raise DataError(f"there is no run folder in {runs}; name one: edgegossip top RUN")
     return max(folders, key=lambda folder: (folder / "metrics.jsonl").stat().st_mtime)
+
+
+def title(watcher: Watcher) -> str:
+    fleet = watcher.fleet
+    asked = f"/{fleet.rounds}" if fleet.rounds else ""
+    parts = [printable(str(watcher.head["run"])), f"round {fleet.round}{asked}", seconds_text(fleet.t_s)]
+    return " | ".join([*parts, f"sent {bytes_text(fleet.sent_bytes)}", *(["over"] if watcher.over else [])])
+
+
+def cells(board: Board, now: Now | None) -> tuple[str, ...]:
+    """Give the texts of COLUMNS."""
+    now = now or Now()
+    gauge = now.gauges.get
+    hot = gauge("sys/temperature_c")
+    warm = UNKNOWN if hot is None else f"{hot:.0f} °C" + ("!" if gauge("sys/throttled") else "")
+    load = gauge("sys/cpu_percent")
+    return (
+        printable(board.name),
+        str(board.rounds),
+        number_text(board.loss, 4),
+        number_text(board.accuracy, 4),
+        brief_text(now.round_s),
+        *(brief_text(now.parts_s.get(part)) for part in PARTS[:5]),
+        bytes_text(board.sent_bytes),
+        UNKNOWN if load is None else f"{load:.0f} %",
+        bytes_text(gauge("sys/rss_bytes")),
+        warm,
+    )
+
+
+def doing(board: Board, watcher: Watcher) -> str:
+    """What the board is at, and who waits for whom."""
+    if board.waits:
+        return printable(board.doing, 200)
+    if board.name == watcher.slowest():
+        return "the others wait for it"
+    return "" if board.doing == "training" else printable(board.doing, 200)
+
+
+def notice_text(t_s: float, notice: Notice) -> str:
+    return f"{seconds_text(t_s)}  {'!! ' if notice.alarm else ''}{printable(notice.text)}"

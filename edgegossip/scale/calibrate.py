@@ -34,8 +34,9 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.profiling.environment import board_name, cpu_name
 from edgegossip.profiling.sensors.detect import detect, powers
 from edgegossip.recipe import Recipe, with_settings
-from edgegossip.scale import cost, played
+from edgegossip.scale import cost
 from edgegossip.scale.devices import DEFAULT, DeviceProfile
+from edgegossip.scale.measure import spread_of
 from edgegossip.training.data import DataSet, Description, describe
 from edgegossip.training.data.base import Examples, InMemory
 from edgegossip.training.workload import TorchWorkload
@@ -77,7 +78,7 @@ def calibrate(name: str, recipe: Recipe, link: LinkRate | None = None, note: Not
             settings = {"training.precision": precision, "run.threads": threads, "run.nodes": 2}
             seconds = update_seconds(with_settings(recipe, settings), clock_of(threads))
             rates[precision, threads] = _four(flops * recipe.training.local_steps / statistics.median(seconds))
-            spread = played.spread_of(seconds) if (precision, threads) == ("fp32", 1) else spread
+            spread = spread_of(seconds) if (precision, threads) == ("fp32", 1) else spread
     note("codecs")
     rates_of = codec_rates(CODECS)
     encode, decode = (

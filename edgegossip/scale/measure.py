@@ -11,6 +11,7 @@ means stand the parts of the board that waits least: what holds it up is what ho
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -118,3 +119,10 @@ def compare(rows: Sequence[Row]) -> list[Row]:
                 row["speedup"] = own[0]["t_s"] / row["t_s"]
                 row["efficiency"] = row["speedup"] * fewest / row["devices"]
     return done
+
+
+def spread_of(seconds: Sequence[float]) -> float:
+    """Standard deviation by the mean, as the median deviation from the median gives it (Rousseeuw, Croux 1993: by 1.4826 of a
+    normal law), which a single interruption does not change."""
+    middle = statistics.median(seconds)
+    return round(min(0.99, 1.4826 * statistics.median([abs(s - middle) for s in seconds]) / middle), 4)

@@ -18,6 +18,7 @@ from edgegossip import recipe as recipes
 from edgegossip.launch.nursery import environment_of
 from edgegossip.recipe import Recipe
 from edgegossip.scale.devices import DeviceProfile, load_device
+from edgegossip.scale.measure import spread_of
 from edgegossip.types import HostError
 
 BOARD = "raspberry-pi-4"  # who is played where nobody says which board
@@ -67,13 +68,6 @@ def handling_of(profile: DeviceProfile, rates: Mapping[str, tuple[float, float]]
     gives them."""
     encode = [here / profile.encode_rate(name) for name, (here, _) in rates.items()]
     return statistics.median(encode + [here / profile.decode_rate(name) for name, (_, here) in rates.items()])
-
-
-def spread_of(seconds: Sequence[float]) -> float:
-    """Standard deviation by the mean, as the median deviation from the median gives it (Rousseeuw, Croux 1993: by 1.4826 of a
-    normal law), which a single interruption does not change."""
-    middle = statistics.median(seconds)
-    return round(min(0.99, 1.4826 * statistics.median([abs(s - middle) for s in seconds]) / middle), 4)
 
 
 def rates_here() -> dict[str, tuple[float, float]]:

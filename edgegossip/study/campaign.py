@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from edgegossip.report.units import printable, seconds_text
 from edgegossip.study import cases as planning
 from edgegossip.study import store, table
 from edgegossip.study.cases import Case, Plan
-from edgegossip.study.plots import write_plots
+from edgegossip.study.variants import Result, variants
 from edgegossip.types import EXIT_DEGRADED, EXIT_OK, ConfigError, HostError, Round
 
 SAY_S = 30.0  # between two lines on the cases in progress
@@ -169,3 +169,24 @@ def _show(
         except HostError as error:
             warn(f"no plots: {error}")
     say(f"study folder {folder}")
+
+
+def write_plots(folder: Path, cases: Sequence[Case], results: Mapping[str, Result]) -> list[Path]:
+    """accuracy-bits.png, accuracy-bytes.png, loss-bits.png and consensus.png in `folder`; those without data are left out. Raises
+    HostError without matplotlib."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise HostError("plots need matplotlib: pip install 'edgegossip[report]'") from None
+    from edgegossip.study.draw import draw_bits, draw_bytes, draw_consensus, draw_loss
+
+    found, study, written = variants(cases, results), folder.resolve().name, []
+    if any(v.bits_per_value > 0 for v in found):
+        written.append(draw_bits(found, study, folder / "accuracy-bits.png"))
+    if any(v.by_bytes for v in found):
+        written.append(draw_bytes(found, study, folder / "accuracy-bytes.png"))
+    if any(v.loss_by_bits for v in found):
+        written.append(draw_loss(found, study, folder / "loss-bits.png"))
+    if any(y > 0 for v in found for _, y in v.by_round):
+        written.append(draw_consensus(found, study, folder / "consensus.png"))
+    return written

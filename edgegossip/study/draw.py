@@ -15,7 +15,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullForma
 
 from edgegossip.report.style import INK, MUTED, STYLE, class_colors, new_figure, save
 from edgegossip.report.units import printable
-from edgegossip.study.plots import Point, Variant
+from edgegossip.study.variants import Point, Variant
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 _LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (5, 4)))

@@ -39,7 +39,7 @@ def compare(layer, x, dw, least=COSINE):
     (y, dx, grads), (y8, dx8, grads8) = results
     y = y.detach()
     spread = float(y.max() - y.min()) or float(y.abs().max()) or 1.0
-    assert float((int8.functional.dequantise(y8) - y).detach().abs().max()) < 0.04 * spread + 1e-6 * min(spread, 1.0)
+    assert float((int8.tensor.dequantise(y8) - y).detach().abs().max()) < 0.04 * spread + 1e-6 * min(spread, 1.0)
     assert cosine(dx8, dx) >= least, "dx"
     for name, grad in grads.items():
         assert cosine(grads8[name], grad) >= least, name
@@ -143,7 +143,7 @@ def test_pooling_and_relu(layer, size):
     ours, theirs = x.clone().requires_grad_(), (x + torch.randn(x.shape) * 1e-4).requires_grad_()
     y8, y = converted(ours), layer(theirs)
     assert y8.shape == y.shape
-    torch.testing.assert_close(int8.functional.dequantise(y8), y, rtol=0, atol=2e-3)
+    torch.testing.assert_close(int8.tensor.dequantise(y8), y, rtol=0, atol=2e-3)
     g = torch.randn(y.shape)
     (y8 * g).sum().backward()
     (y * g).sum().backward()
@@ -168,7 +168,7 @@ def test_sizes_of_pools_are_given_as_torch_takes_them(pool):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         converted = int8.convert(copy.deepcopy(pool))
-    torch.testing.assert_close(int8.functional.dequantise(converted(x)), pool(x), rtol=0, atol=1e-3)
+    torch.testing.assert_close(int8.tensor.dequantise(converted(x)), pool(x), rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_gradients_of_pooling_and_relu_are_those_of_float32(layer, seed):
     x, found = torch.randn(8, 16, 24, 24), []
     for model in (int8.convert(copy.deepcopy(layer)), layer):
         values = x.clone().requires_grad_()
-        y = int8.functional.dequantise(model(values))
+        y = int8.tensor.dequantise(model(values))
         (y * torch.randn(y.shape, generator=torch.Generator().manual_seed(seed))).sum().backward()
         found.append(values.grad)
     assert cosine(*found) > 0.99
@@ -217,9 +217,9 @@ def test_hard_inputs_go_through_every_layer():
                 x = torch.full((1, 1, *size), value, requires_grad=True)
                 out = converted(x)
                 out.sum().backward()
-                assert torch.isfinite(int8.functional.dequantise(out)).all() and torch.isfinite(x.grad).all()
+                assert torch.isfinite(int8.tensor.dequantise(out)).all() and torch.isfinite(x.grad).all()
         x = torch.full((1, 1, 2, 2), float("nan"))
-        assert torch.isnan(int8.functional.dequantise(converted(x))).all(), "what is not finite must reach the loss"
+        assert torch.isnan(int8.tensor.dequantise(converted(x))).all(), "what is not finite must reach the loss"
 
 
 def test_saved_for_backward_is_int8():

@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from edgegossip import int8
 from edgegossip.bench.codecs import torch_threads
 from edgegossip.int8 import norms
-from edgegossip.int8.functional import dequantise
 from edgegossip.int8.sequence import Sequential, normed
+from edgegossip.int8.tensor import dequantise
 from edgegossip.native import int8 as native
 from tests.int8.test_conv_norm import any_pair
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from edgegossip import int8
 from edgegossip.bench.codecs import torch_threads
-from edgegossip.int8 import functional, shaping
+from edgegossip.int8 import functional
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.types import LocalError
 
@@ -58,7 +58,7 @@ def test_a_padded_slice(index, pads):
 @pytest.mark.parametrize("channels", [slice(2, 5), slice(None)])
 def test_channels_of_a_gradient_are_taken_where_they_lie(channels):
     g = torch.randn(2, 3, 4, 8)[..., channels]
-    pitch, (address, size, _, _) = shaping._pitched(g)
+    pitch, (address, size, _, _) = functional._pitched(g)
     assert (pitch, address, size) == (8, g.data_ptr(), 2 * 3 * 4 * 8 - 8 + g.shape[3])
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from edgegossip.recipe import Recipe
+from edgegossip.study.campaign import write_plots
 from edgegossip.study.cases import Plan, make_cases, product
-from edgegossip.study.plots import MOST_PANELS, variants, write_plots
+from edgegossip.study.variants import MOST_PANELS, variants
 from edgegossip.types import HostError
 
 

@@ -1,5 +1,4 @@
-"""What the plots of a study show: variants sorted into panels, colours and marks by what differs between them. Knows no
-matplotlib; `draw.py` draws.
+"""What the plots of a study show: variants sorted into panels, colours and marks by what differs between them.
 
 Panels: the problem (data, model, topology, number of nodes). Colours: the algorithm, or the server. Marks and lines: whatever
 else differs, such as the codec and momentum. A key that others determine (eta, where it follows the codec) is not named."""
@@ -10,11 +9,9 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from edgegossip.study.cases import Case, say
-from edgegossip.types import HostError
 
 Result = Mapping[str, Any]
 Point = tuple[float, float]
@@ -37,27 +34,6 @@ class Variant:
     by_bytes: list[Point] = field(default_factory=list)  # (bytes sent by a node, accuracy of the averaged model)
     loss_by_bits: list[Point] = field(default_factory=list)  # (bits sent by a node, loss on its own data)
     by_round: list[Point] = field(default_factory=list)  # (round, consensus distance)
-
-
-def write_plots(folder: Path, cases: Sequence[Case], results: Mapping[str, Result]) -> list[Path]:
-    """accuracy-bits.png, accuracy-bytes.png, loss-bits.png and consensus.png in `folder`; those without data are left out. Raises
-    HostError without matplotlib."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise HostError("plots need matplotlib: pip install 'edgegossip[report]'") from None
-    from edgegossip.study.draw import draw_bits, draw_bytes, draw_consensus, draw_loss
-
-    found, study, written = variants(cases, results), folder.resolve().name, []
-    if any(v.bits_per_value > 0 for v in found):
-        written.append(draw_bits(found, study, folder / "accuracy-bits.png"))
-    if any(v.by_bytes for v in found):
-        written.append(draw_bytes(found, study, folder / "accuracy-bytes.png"))
-    if any(v.loss_by_bits for v in found):
-        written.append(draw_loss(found, study, folder / "loss-bits.png"))
-    if any(y > 0 for v in found for _, y in v.by_round):
-        written.append(draw_consensus(found, study, folder / "consensus.png"))
-    return written
 
 
 def variants(cases: Sequence[Case], results: Mapping[str, Result]) -> list[Variant]:
