@@ -6,8 +6,9 @@ and the fuzz tests then know it. A codec with parameters has a line for each set
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
-from hypothesis import strategies as st
 
 from edgegossip import codecs
 from edgegossip.layout import Layout, TensorSpec
@@ -90,14 +91,16 @@ SHAPES = (
 )
 
 
-def models() -> st.SearchStrategy[tuple[Layout, Vec, np.random.Generator]]:
-    """A layout of one to four tensors, some of them empty or scalar, finite values of very different sizes in them, and
-    a generator for all that an example draws besides. All of it follows from one number: hypothesis takes half of a
-    law's time to draw five."""
-    return st.integers(0, 2**32 - 1).map(model)
+def seeds(count: int) -> list[int]:
+    """So many numbers for `model`: the same ones each time, others with HYPOTHESIS_PROFILE=explore. Hypothesis itself would take
+    three times as long for one number as a codec takes for all its laws, and has nothing in it to make smaller."""
+    entropy = None if os.environ.get("HYPOTHESIS_PROFILE") == "explore" else 0
+    return [int(seed) for seed in np.random.SeedSequence(entropy).generate_state(count)]
 
 
 def model(seed: int) -> tuple[Layout, Vec, np.random.Generator]:
+    """A layout of one to four tensors, some of them empty or scalar, finite values of very different sizes in them, and
+    a generator for all that an example draws besides. All of it follows from the seed."""
     rng = np.random.default_rng(seed)
     shapes = [SHAPES[k] for k in rng.integers(len(SHAPES), size=rng.integers(1, 5))]
     layout = Layout.of(TensorSpec(f"t{k}", shape) for k, shape in enumerate(shapes))

@@ -1,19 +1,21 @@
 """What every codec owes: the laws of the seam, held for each line of the conformance list.
 
-One example of hypothesis checks all laws that it can: EXAMPLES models a codec, each law on each of them. Other parameters of a
-codec get FEWER in the suite that everybody runs, and as many in the slow one.
+EXAMPLES models a codec, each law on each of them. Other parameters of a codec get FEWER in the suite that everybody runs,
+and as many in the slow one.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 
 from edgegossip import codecs, frame
 from edgegossip.codecs.checks import require_out, require_sound
@@ -21,7 +23,7 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DecodeError, LocalError, Vec
 from tests.codecs.bounds import ROUNDING, TINY, tensors
 from tests.codecs.case import Case
-from tests.codecs.cases import CASES, models
+from tests.codecs.cases import CASES, model, seeds
 
 CTX = codecs.Ctx(key=0x1234_5678_9ABC_DEF0, round=7, loss=0.5, lr=0.1)
 EXAMPLES = 500  # models a codec; every law is checked on each of them
@@ -44,10 +46,28 @@ def examples(cases: Iterable[Case], count: int = EXAMPLES) -> Callable[[Callable
     """`count` models for each of these, none of them under the tracer of branch coverage, which would take two minutes more."""
 
     def decorate(test: Callable[..., None]) -> Any:
-        tried = settings(max_examples=count, deadline=None)(given(model=models())(test))
-        return pytest.mark.no_cover(pytest.mark.parametrize("case", cases, ids=str)(tried))
+        @pytest.mark.no_cover
+        @pytest.mark.parametrize("case", cases, ids=str)
+        @functools.wraps(test, assigned=("__module__", "__name__", "__qualname__", "__doc__"), updated=())
+        def tried(case: Case) -> None:
+            for seed in seeds(count):
+                with named(f"model({seed})"):
+                    test(case, model(seed))
+
+        del tried.__wrapped__  # pytest would look at its arguments
+        return tried
 
     return decorate
+
+
+@contextmanager
+def named(what: str) -> Iterator[None]:
+    """Name what a failure within is about."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"with {what}")
+        raise
 
 
 def encode(case: Case, x: Vec, layout: Layout) -> bytes:
@@ -201,30 +221,33 @@ SPECIAL = {
 
 
 @every_codec
-@pytest.mark.parametrize("name", SPECIAL)
-@pytest.mark.parametrize("rows", [1, 0])
-def test_round_trip_of_special_inputs(case: Case, name: str, rows: int) -> None:
+def test_round_trip_of_special_inputs(case: Case) -> None:
     """As a vector and as a matrix."""
-    values = np.array(SPECIAL[name], np.float32)
-    shape = (values.size,) if rows else (values.size, 1)
-    round_trip(case, Layout.of([TensorSpec("t", shape)]), values)
+    for name, numbers in SPECIAL.items():
+        values = np.array(numbers, np.float32)
+        for shape in ((values.size,), (values.size, 1)):
+            with named(f"{name}, {shape}"):
+                round_trip(case, Layout.of([TensorSpec("t", shape)]), values)
 
 
 @every_codec
-@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("at, tensor", [(0, "conv.weight"), (14, "conv.weight"), (15, "fc.bias"), (18, "fc.bias")])
-def test_a_value_that_is_not_finite_names_its_tensor(case: Case, bad: float, at: int, tensor: str) -> None:
-    x = np.ones(LAYOUT.size, np.float32)
-    x[at] = bad
-    with pytest.raises(LocalError, match=f"^tensor {re.escape(tensor)} holds NaN or infinite values"):
-        encode(case, x, LAYOUT)
+def test_a_value_that_is_not_finite_names_its_tensor(case: Case) -> None:
+    places = [(0, "conv.weight"), (14, "conv.weight"), (15, "fc.bias"), (18, "fc.bias")]
+    for bad, (at, tensor) in itertools.product((np.nan, -np.nan, np.inf, -np.inf), places):
+        x = np.ones(LAYOUT.size, np.float32)
+        x[at] = bad
+        with (
+            named(f"{bad} at {at}"),
+            pytest.raises(LocalError, match=f"^tensor {re.escape(tensor)} holds NaN or infinite"),
+        ):
+            encode(case, x, LAYOUT)
 
 
 @every_codec
-@pytest.mark.parametrize("x", [np.zeros(18, np.float32), np.zeros(19), np.zeros(38, np.float32)[::2]], ids=str)
-def test_a_vector_of_another_shape_or_type_is_the_callers_mistake(case: Case, x: np.ndarray) -> None:
-    with pytest.raises(LocalError, match=r"float32\[19\]"):
-        encode(case, x, LAYOUT)
+def test_a_vector_of_another_shape_or_type_is_the_callers_mistake(case: Case) -> None:
+    for x in (np.zeros(18, np.float32), np.zeros(19), np.zeros(38, np.float32)[::2]):
+        with named(f"{x.dtype}{x.shape}"), pytest.raises(LocalError, match=r"float32\[19\]"):
+            encode(case, x, LAYOUT)
 
 
 def read_only(vec: Vec) -> Vec:
@@ -232,21 +255,21 @@ def read_only(vec: Vec) -> Vec:
     return vec
 
 
+IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
+    ({"weight": 0.5}, "a weight needs a vector `out` to add to"),
+    ({"out": np.zeros(3, np.float32)}, r"expected a float32\[19\], got float32\[3\]"),
+    ({"out": read_only(np.zeros(19, np.float32))}, "the vector `out` is read-only"),
+    ({"out": np.zeros(19, np.float32), "weight": np.nan}, "the weight must be a finite float32, got nan"),
+    ({"out": np.zeros(19, np.float32), "weight": 1e39}, "the weight must be a finite float32, got 1e\\+39"),
+]
+
+
 @every_codec
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"weight": 0.5}, "a weight needs a vector `out` to add to"),
-        ({"out": np.zeros(3, np.float32)}, r"expected a float32\[19\], got float32\[3\]"),
-        ({"out": read_only(np.zeros(19, np.float32))}, "the vector `out` is read-only"),
-        ({"out": np.zeros(19, np.float32), "weight": np.nan}, "the weight must be a finite float32, got nan"),
-        ({"out": np.zeros(19, np.float32), "weight": 1e39}, "the weight must be a finite float32, got 1e\\+39"),
-    ],
-)
-def test_decoding_into_something_impossible(case: Case, arguments: dict[str, Any], message: str) -> None:
+def test_decoding_into_something_impossible(case: Case) -> None:
     body = encode(case, np.ones(LAYOUT.size, np.float32), LAYOUT)
-    with pytest.raises(LocalError, match=f"^{message}$"):
-        case.codec().decode(body, LAYOUT, **arguments)
+    for arguments, message in IMPOSSIBLE:
+        with named(message), pytest.raises(LocalError, match=f"^{message}$"):
+            case.codec().decode(body, LAYOUT, **arguments)
 
 
 @every_codec

@@ -76,16 +76,19 @@ class Running:
 
 
 @contextmanager
-def edgegossip(*arguments: str, runs: Path, prefix: tuple[str, ...] = ()) -> Iterator[Running]:
+def edgegossip(
+    *arguments: str, runs: Path, prefix: tuple[str, ...] = (), python: str = sys.executable, cwd: Path | None = None
+) -> Iterator[Running]:
     """`edgegossip ARGUMENTS --runs RUNS`, killed with all it started when the block is left. `run` goes without TLS, which takes
     a second or two, unless the arguments say otherwise."""
     if arguments[0] == "run" and not {"--resume", "network.tls=on"} & {*arguments}:
         arguments = (*arguments, "--set", "network.tls=off")
     mark = uuid.uuid4().hex
     environment = {**os.environ, "EDGEGOSSIP_TEST_MARK": mark, "PYTHONUNBUFFERED": "1"}
-    command = [*prefix, sys.executable, "-m", "edgegossip", *arguments, "--runs", str(runs)]
+    command = [*prefix, python, "-m", "edgegossip", *arguments, "--runs", str(runs)]
+    pipe = subprocess.PIPE
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        command, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=cwd, start_new_session=True
     )
     running = Running(process, mark, runs)
     try:
