@@ -7,6 +7,7 @@ either; no branch of those packages stands outside a function.
 """
 
 import faulthandler
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -40,6 +41,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, so that two workers end together; `make test` hands files out in this order."""
     items.sort(key=lambda item: _place(item.path.relative_to(ROOT).as_posix()))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Ten thousand items and all that their modules imported are there to stay: what tests collect is what they made."""
+    gc.collect()
+    gc.freeze()
 
 
 def _place(path: str) -> int:

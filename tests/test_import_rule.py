@@ -99,8 +99,13 @@ def tree(path):
     return ast.parse((ROOT / path).read_text())
 
 
+@functools.cache
 def imports(path):
-    """Dotted name of everything that a file imports, be it at the top, in a function or for types only."""
+    """Dotted names of everything that a file imports, be it at the top, in a function or for types only."""
+    return list(_imports(path))
+
+
+def _imports(path):
     package = ["edgegossip", *path.parts[:-1]]
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 from pathlib import Path
 
 import pytest
 
+from edgegossip.cli.main import main
 from tests.e2e.command import edgegossip
 
 CASES = [
@@ -30,13 +32,40 @@ CASES = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), CASES, ids=lambda v: v[-1] if isinstance(v, list) else None)
-def test_one_sentence_and_nothing_written(arguments: list[str], code: int, words: str, tmp_path: Path) -> None:
+def test_one_sentence_and_nothing_written(
+    arguments: list[str], code: int, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     runs = tmp_path / "runs"
-    with edgegossip("run", *arguments, runs=runs) as running:
-        got, out, err = running.finish()
+    got, out, err = in_this_process(capfd, "run", *arguments, "--runs", str(runs))
     assert (got, out) == (code, ""), err
     assert words in err.replace("'", "") and err.count("\n") == 1 and err.startswith("edgegossip: ")
     assert not runs.exists()
+
+
+def in_this_process(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command that starts nothing: it ends before it would."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return int(ended.value.code or 0), *capfd.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["run", "quickstart-gosip"], "did you mean quickstart-gossip"),
+        (["node", "quickstart-gossip", "--name", "a", "--peer", "b"], "NAME=HOST:PORT"),
+    ],
+    ids=["run", "node"],
+)
+def test_a_process_ends_with_that_sentence_and_code(command: list[str], words: str, tmp_path: Path) -> None:
+    with edgegossip(*command, runs=tmp_path / "runs") as running:
+        got, out, err = running.finish()
+    assert (got, out) == (2, "") and words in err and err.count("\n") == 1, err
 
 
 def test_topology_that_is_not_strongly_connected(tmp_path: Path) -> None:
@@ -79,10 +108,11 @@ def test_port_in_use(mode: str, tmp_path: Path) -> None:
     ],
     ids=lambda v: v[-1] if isinstance(v, list) else None,
 )
-def test_a_board_started_by_hand_with_a_mistake(arguments: list[str], code: int, words: str, tmp_path: Path) -> None:
+def test_a_board_started_by_hand_with_a_mistake(
+    arguments: list[str], code: int, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     command = ("node", "quickstart-gossip", "--set", "run.nodes=2", "--name", "a", *arguments)
-    with edgegossip(*command, runs=tmp_path / "runs") as running:
-        got, out, err = running.finish()
+    got, out, err = in_this_process(capfd, *command, "--runs", str(tmp_path / "runs"))
     assert (got, out) == (code, "") and words in err and err.count("\n") == 1, err
     assert not (tmp_path / "runs").exists()
 

@@ -98,7 +98,7 @@ def test_coordinator_and_boards_on_two_machines(namespaces: tuple[str, str], tmp
     assert list((coordinator.folder() / "checkpoint").glob("*.npz"))
 
 
-@pytest.mark.parametrize("figure", ["net/sent_bytes", "net/link_bytes"])
+@pytest.mark.parametrize("figure", ["net/sent_bytes", pytest.param("net/link_bytes", marks=pytest.mark.slow)])
 def test_gossip_on_two_machines(namespaces: tuple[str, str], figure: str, tmp_path: Path) -> None:
     """Two boards that name each other, one in each namespace; plain traffic off the loopback has to be asked for.
 

@@ -113,7 +113,7 @@ def test_killed_board_is_named_within_10_s_and_the_others_finish(mode: str, tmp_
     assert result["accuracy"]["min"] > 0.5
 
 
-@pytest.mark.parametrize("moment", ["listening", "joined", "started"])
+@pytest.mark.parametrize("moment", ["listening", pytest.param("joined", marks=pytest.mark.slow), "started"])
 def test_board_killed_before_the_first_round_holds_up_nobody(moment: str, tmp_path: Path) -> None:
     settings = ("--set", "run.rounds=30", "--set", "run.nodes=3", "--no-plots", "--json")
     with edgegossip("run", "quickstart-gossip", *settings, runs=tmp_path) as running:
@@ -127,7 +127,7 @@ def test_board_killed_before_the_first_round_holds_up_nobody(moment: str, tmp_pa
         assert (code, json.loads(out)["failed_nodes"]) == (7, ["board-2"]), err
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["gossip", pytest.param("server", marks=pytest.mark.slow)])
 def test_ctrl_c_leaves_no_process(mode: str, tmp_path: Path) -> None:
     with edgegossip("run", f"quickstart-{mode}", *LONG, *TWO[mode], runs=tmp_path) as running:
         running.wait_until(lambda: running.rounds_done(2, boards=2))

@@ -34,8 +34,9 @@ def beyond(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(600)
-def test_decoding_a_model_of_four_million_values() -> None:
-    found = attempts("decodings")
+@pytest.mark.parametrize("values", ["dense", pytest.param("sparse", marks=pytest.mark.slow)])
+def test_decoding_a_model_of_four_million_values(values: str) -> None:
+    found = attempts(values)
     ways = {"into a vector", "added to a vector", "new values", "refused"}
     assert {(a["name"], a["what"]) for a in found} >= {(str(case), way) for case in CASES for way in ways}
     assert beyond(found) == []

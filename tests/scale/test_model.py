@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 
 from edgegossip import recipe as recipes  # noqa: E402
 from edgegossip.recipe import with_settings  # noqa: E402
-from edgegossip.scale import cells, schemes  # noqa: E402
+from edgegossip.scale import cells, played, schemes  # noqa: E402
 from edgegossip.scale.devices import load_device  # noqa: E402
 from edgegossip.scale.model import frames  # noqa: E402
 from edgegossip.scale.model.place import Model, measure_update  # noqa: E402
@@ -35,9 +37,17 @@ def test_frames_are_those_of_the_algorithm() -> None:
     assert len(found.rounds[0]) == 8 and 4.0 < found.bits_per_value < 5.0
 
 
+@pytest.fixture(scope="module")
+def place() -> Iterator[Model]:
+    """Of boards as fast as a core of this machine, which is measured once for all cells: their boards compute the same."""
+    here = played.update_here(BASE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(played, "update_here", lambda recipe: here)
+        yield Model()
+
+
 @pytest.mark.parametrize("scheme", ["sgd", "choco-4-bit-elastiquant", "server-4-bit-elastiquant"])
-def test_transmission_takes_what_the_bytes_take(scheme: str) -> None:
-    place = Model()
+def test_transmission_takes_what_the_bytes_take(scheme: str, place: Model) -> None:
     for cell in _cells(scheme, (2, 4)):
         place.check(cell)
         row = place.run(cell)["row"]

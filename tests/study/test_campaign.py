@@ -33,9 +33,15 @@ def results_without_time(folder):
     return {key: {k: v for k, v in r.items() if not k.endswith("seconds")} for key, r in store.read(folder).items()}
 
 
-def test_the_folder_holds_every_result_and_the_table(tmp_path):
-    said = []
-    document, code = run(asked(tmp_path), said.append, quiet)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A study that has ended: its folder, its document, its exit code and what was said."""
+    folder, said = tmp_path_factory.mktemp("whole"), []
+    return folder, *run(asked(folder), said.append, quiet), said
+
+
+def test_the_folder_holds_every_result_and_the_table(whole):
+    tmp_path, document, code, said = whole
     assert code == 0 and document["failed"] == [] and document["runs"] == 4
     assert [row["case"] for row in document["rows"]] == ["fp32", "minmax8"]
     row = document["rows"][1]
@@ -64,16 +70,15 @@ def test_what_is_there_is_not_run_again_and_more_can_be_asked_for(tmp_path):
     assert len(store.read(tmp_path)) == 5
 
 
-def test_two_processes_give_what_one_gives(tmp_path):
-    run(asked(tmp_path / "one"), quiet, quiet)
-    run(asked(tmp_path / "two", jobs=2), quiet, quiet)
-    assert results_without_time(tmp_path / "one") == results_without_time(tmp_path / "two")
+def test_two_processes_give_what_one_gives(whole, tmp_path):
+    run(asked(tmp_path, jobs=2), quiet, quiet)
+    assert results_without_time(tmp_path) == results_without_time(whole[0])
 
 
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_killed_in_the_middle_it_goes_on_with_what_is_missing(tmp_path, jobs):
     """It ends with the very results of a study that was not killed."""
-    command = [sys.executable, "-m", "edgegossip", "study", "quickstart-gossip", *SETS, "--set", "run.rounds=60"]
+    command = [sys.executable, "-m", "edgegossip", "study", "quickstart-gossip", *SETS, "--set", "run.rounds=25"]
     command += ["--sweep", "codec.name=fp32,minmax8,bf16", "--seeds", "1,2", "--no-plots", "--jobs", jobs]
     folder = tmp_path / "killed"
     killed = subprocess.Popen([*command, "--out", folder], stdout=subprocess.DEVNULL, start_new_session=True)
@@ -87,7 +92,7 @@ def test_killed_in_the_middle_it_goes_on_with_what_is_missing(tmp_path, jobs):
     with (folder / store.FILE).open("ab") as file:
         file.write(b'{"key": "torn", "state": "do')
     said = []
-    again = asked(folder, settings=(*SMALL, "run.rounds=60"), sweeps=("codec.name=fp32,minmax8,bf16",), jobs=int(jobs))
+    again = asked(folder, settings=(*SMALL, "run.rounds=25"), sweeps=("codec.name=fp32,minmax8,bf16",), jobs=int(jobs))
     document, code = run(again, said.append, quiet)
     assert f"{len(there)} done, {6 - len(there)} to go" in said[0]
     assert code == 0 and document["runs"] == 6
