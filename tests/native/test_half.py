@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from edgegossip import native
 from edgegossip.native import half
+from tests.native.everywhere import on_every_isa
 
-ISAS = native.available_isas()
 FORMS = tuple(half.BYTES)
 PATTERNS = np.arange(2**16, dtype=np.uint16)
 LARGEST = np.finfo(np.float32).max
@@ -45,7 +44,7 @@ def nearest(form, x):
     return finite[code] | np.where(np.signbit(x), 0x8000, 0).astype(np.uint16)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("form", ["fp16", "bf16"])
 def test_every_pattern_decodes_to_its_value_and_back(form, isa):
     expected = values_of(form, PATTERNS)
@@ -57,7 +56,7 @@ def test_every_pattern_decodes_to_its_value_and_back(form, isa):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 def test_a_number_that_is_not_finite_is_refused_wherever_it_stands(form, isa):
     if form == "fp32":
         bad = np.array([0x7F800000, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x7FC00000], np.uint32)
@@ -75,14 +74,14 @@ def test_a_number_that_is_not_finite_is_refused_wherever_it_stands(form, isa):
     assert half.finite(form, b"", isa) and half.finite(form, bytes(4004), isa)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 def test_binary16_is_numpys_with_saturation(isa):
     x = any_values(2**20)
     with np.errstate(under="ignore"):
         assert encode("fp16", x, isa).tobytes() == np.clip(x, -65504, 65504).astype(np.float16).tobytes()
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("form", ["fp16", "bf16"])
 def test_the_nearest_number_is_sent(form, isa):
     finite = PATTERNS[np.isfinite(values_of(form, PATTERNS))]
@@ -120,7 +119,7 @@ def test_threads_pieces_and_alignment_change_nothing(form):
 
 
 @pytest.mark.parametrize("n", [*range(20), 4095, 4096, 4097])
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 def test_every_length(isa, n):
     x = any_values(n, seed=n)
     for form in FORMS:

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgegossip.native import available_isas, int8
+from edgegossip.native import int8
 from tests.native import reference_int8 as reference
+from tests.native.everywhere import ISAS, on_every_isa
 
 F = np.float32
 KEY = 0x123456789ABCDEF
-ISAS = available_isas()
 
 
 def quantised(values, isa=None, threads=None):
@@ -112,7 +112,7 @@ def test_convolutions_are_the_reference_bit_for_bit(shape, seed, isa, threads):
     check_conv(shape, seed, isa, threads)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize(
     "shape",
     [
@@ -169,7 +169,7 @@ def test_weight_gradients_of_linear_layers_are_the_reference_bit_for_bit(sizes, 
     np.testing.assert_array_equal(dw.reshape(expected.shape), expected)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 def test_integer_sums_of_linear_layers_at_their_largest_do_not_overflow(isa):
     shape = int8.ConvShape(512, 1, 1, 40, 9, 1, 1, 1, 1, 0, 0, 1)
     x = int8.Maps(np.full(512 * 40, 127, np.int8), np.ones(512, F), np.full(512, -128, np.int32))
@@ -181,7 +181,7 @@ def test_integer_sums_of_linear_layers_at_their_largest_do_not_overflow(isa):
     )
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("row", [0, 100, 299])
 def test_a_gradient_that_is_not_finite_reaches_the_weights_of_a_linear_layer(isa, row):
     shape = int8.ConvShape(300, 1, 1, 5, 4, 1, 1, 1, 1, 0, 0, 1)
@@ -192,7 +192,7 @@ def test_a_gradient_that_is_not_finite_reaches_the_weights_of_a_linear_layer(isa
     assert np.isnan(dw).all()
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 def test_integer_sums_at_their_largest_do_not_overflow(isa):
     """All values at the ends of their ranges: 16-bit gradients of 65 * 65 pixels, whose sum exceeds an int32 many times."""
     shape = int8.ConvShape(1, 65, 65, 1, 1, 1, 1, 1, 1, 0, 0, 1)
@@ -220,7 +220,7 @@ HARD = {
 }
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("name", HARD)
 def test_hard_values(name, isa):
     values = HARD[name]
@@ -231,7 +231,7 @@ def test_hard_values(name, isa):
     assert ((values != 0) | (found == 0)).all(), "zero must stay zero, or padding would not be"
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_shows_in_the_result(bad, isa):
     values = np.ones((3, 50), F)
@@ -251,7 +251,7 @@ def test_what_is_not_finite_shows_in_the_result(bad, isa):
     assert np.isnan(dx[:50]).all() and np.isfinite(dx[50:]).all() and np.isnan(dw).all()
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("size", [(1, 4), (4, 1), (5, 5)])
 def test_a_sample_that_is_not_finite_reaches_all_weights(size, wide, isa):
@@ -274,7 +274,7 @@ def test_rounding_is_unbiased():
     assert abs(q[0, 0, 1:].mean() - 0.3) < 4 * np.sqrt(0.21 / 1e5)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 def test_shapes_that_cannot_be_are_refused(isa):
     x = quantised(np.ones((1, 4), F))
     out = np.empty(4, F)

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from torch.nn import functional as F32
 
 from edgegossip.int8.norms import chunks_of, groups_of
-from edgegossip.native import available_isas, int8
+from edgegossip.native import int8
 from tests.native import reference_int8 as reference
+from tests.native.everywhere import ISAS, on_every_isa
 
 F = np.float32
-ISAS = available_isas()
 
 
 def maps_of(values):
@@ -146,7 +146,7 @@ def test_a_tap_outside_the_map_is_refused():
                 int8.max_pool_backward(shape, taps, np.ones(4, F), np.empty(9, F))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 def test_a_constant_map_has_no_range_and_a_finite_gradient(isa):
     maps, _ = maps_of(np.full((1, 64, 8), 2.0, F))
     shape = int8.NormShape(1, 64, 8, 8, 16)

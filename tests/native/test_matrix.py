@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from edgegossip import native
 from edgegossip.native import matrix
+from tests.native.everywhere import on_every_isa
 
-ISAS = native.available_isas()
 BIG = np.finfo(np.float32).max
 SHAPES = [(1, 1), (1, 9), (9, 1), (2, 3), (7, 7), (8, 16), (31, 65), (65, 31), (130, 300), (300, 130)]
 
@@ -21,7 +20,7 @@ def basis_of(a, isa=None):
     return basis, norms
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("scale", [1.0, 1e-44, 1e-20, 1e38])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_basis_is_orthonormal_and_its_norms_are_the_singular_values(shape, scale, isa):
@@ -45,7 +44,7 @@ SPECIAL = {
 }
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("name", SPECIAL)
 def test_atoms_add_up_to_any_matrix(name, isa):
     a = SPECIAL[name].astype(np.float32)
@@ -76,7 +75,7 @@ def product_of(factors, rows, cols, rank, form):
     return left, right * scales[:, None]
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("form", ["fp32", "fp16"])
 @pytest.mark.parametrize("rank", [1, 2, 5, 17])
 @pytest.mark.parametrize("shape", [(1, 1), (5, 17), (257, 300), (513, 15), (16, 512)])
@@ -111,7 +110,7 @@ def test_a_product_beyond_float32_is_held():
     np.testing.assert_array_equal(held, [BIG, -BIG, 2])
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("form", ["fp32", "fp16"])
 @pytest.mark.parametrize("rank", [1, 3, 9])
 @pytest.mark.parametrize("shape", [(3, 4), (65, 31), (40, 600), (300, 11)])

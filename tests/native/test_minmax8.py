@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from edgegossip import native
 from tests.native import reference
+from tests.native.everywhere import on_every_isa
 
-ISAS = native.available_isas()
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
@@ -40,7 +40,7 @@ def decode(body, offsets, isa=None):
     return out
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @given(vectors())
 @example((np.array([-3.4e38, 3.4e38, 0], np.float32), np.array([0, 3])))
 @example((np.array([1e-45, 0, -1e-45], np.float32), np.array([0, 3])))
@@ -83,7 +83,7 @@ def test_minus_zero_leaves_no_trace():
     assert encode(np.full(3, -0.0, np.float32), offsets) == bytes(11)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("n", [*range(40), 63, 64, 65, 4095, 4096, 4097])
 def test_every_length_and_alignment(isa, n):
     room = np.random.default_rng(n).standard_normal(n + 16).astype(np.float32)
@@ -98,7 +98,7 @@ def test_every_length_and_alignment(isa, n):
         assert (out[:shift] == 5).all() and (out[shift + n :] == 5).all()
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @given(vectors(), st.floats(-4, 4, width=32))
 def test_weighted_decode_adds(isa, case, weight):
     x, offsets = case
@@ -111,7 +111,7 @@ def test_weighted_decode_adds(isa, case, weight):
     assert out.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @given(st.lists(st.tuples(finite, finite), min_size=1, max_size=6), st.integers(0, 2**32))
 def test_any_valid_header_decodes_within_its_bounds(isa, headers, seed):
     pairs = np.sort(np.array(headers, np.float32), axis=1)
@@ -121,7 +121,7 @@ def test_any_valid_header_decodes_within_its_bounds(isa, headers, seed):
     assert (pairs[:, :1] <= values).all() and (values <= pairs[:, 1:]).all()
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("header", [(np.nan, 1), (0, np.nan), (-np.inf, 0), (0, np.inf), (1, 0.5)])
 def test_a_bad_header_is_named_before_anything_is_written(isa, header):
     headers = np.zeros((4, 2), np.float32)
@@ -131,7 +131,7 @@ def test_a_bad_header_is_named_before_anything_is_written(isa, header):
     assert (out == 9).all()
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("at", [0, 5, 4095, 4096, 9999])
 def test_the_first_tensor_that_is_not_finite_is_named(isa, bad, at):

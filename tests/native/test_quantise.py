@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgegossip import native
 from edgegossip.native import quantise as native_quantise
 from edgegossip.native.quantise import Kind, Quantiser
 from tests.native import reference_quantise as reference
+from tests.native.everywhere import on_every_isa
 
-ISAS = native.available_isas()
 KEY = 0x0123456789ABCDEF
 GEOMETRIC = (0.0, *(0.9**k for k in range(126, -1, -1)))
 CROWDED = tuple(
@@ -71,7 +70,7 @@ def check_exact(q, x, scales, isa, key=KEY, first=0):
     return symbols
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("q", QUANTISERS, ids=name_of)
 def test_codes_and_values_are_those_of_the_definition(isa, q):
     for seed, n in enumerate([*range(0, 71, 1 if q.bits in (1, 4) else 7), 511, 513, 4097, 10_000]):
@@ -79,7 +78,7 @@ def test_codes_and_values_are_those_of_the_definition(isa, q):
         check_exact(q, x, scales_of(q, x), isa, KEY * (n + 1) % 2**64)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("q", [q for q in QUANTISERS if q.bits in (1, 4, 7, 8, 12)], ids=name_of)
 def test_extreme_values(isa, q):
     rng = np.random.default_rng(1)
@@ -106,7 +105,7 @@ def test_extreme_values(isa, q):
             check_exact(q, x, np.minimum(scales, np.float32(1e-3)), isa)  # clipped
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @given(st.data())
 @settings(max_examples=40)
 def test_any_finite_values(isa, data):
@@ -117,7 +116,7 @@ def test_any_finite_values(isa, data):
     check_exact(q, x, scales_of(q, x, data.draw(st.booleans())), isa, data.draw(st.integers(0, 2**64 - 1)))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("linf", [False, True])
 def test_norms(isa, linf):
     for scale in (1, 1e-20, 1e-38, 1e-44, 1e19, 1e37):
@@ -137,7 +136,7 @@ def test_norms(isa, linf):
                     assert not bucket or value >= true * (1 - 3e-6) or value == LARGEST_SHORT
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 def test_norms_of_buckets_are_rounded_up_to_what_travels(isa):
     x = np.zeros((6, 8), np.float32)
     x[:, 3] = [0, 1, np.nextafter(np.float32(1), np.float32(2)), 2 - 2.0**-8, 2 - 2.0**-9, -(2.0**-149)]
@@ -147,7 +146,7 @@ def test_norms_of_buckets_are_rounded_up_to_what_travels(isa):
     assert native_quantise.norms(x[2], 0, True, isa)[0] == x[2, 3]
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 def test_norm_is_clamped_to_the_largest_float(isa):
     x = np.full(64, np.finfo(np.float32).max, np.float32)
     for linf in (False, True):
@@ -155,7 +154,7 @@ def test_norm_is_clamped_to_the_largest_float(isa):
     assert native_quantise.norms(x, 0, False, isa).tolist() == [np.finfo(np.float32).max]
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_noticed(isa, bad):
     q = Quantiser(Kind.LOG2, 4, 6, 512)
@@ -170,7 +169,7 @@ def test_what_is_not_finite_is_noticed(isa, bad):
         assert not np.isfinite(native_quantise.moments(x, isa)[3])
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 def test_moments(isa):
     for n in (0, 1, 7, 8, 9, 1000, 65_537):
         x = gradient(n, n)
@@ -179,7 +178,7 @@ def test_moments(isa):
     assert native_quantise.moments(big, isa) == reference.moments(big)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 def test_random_numbers(isa):
     for first, n in [(0, 0), (0, 1), (1, 1), (0, 70), (1, 70), (31, 33), (32, 32), (2**33 + 5, 100)]:
         assert (native_quantise.uniform32(KEY, first, n, isa) == reference.uniform32(KEY, first, n)).all()
@@ -195,7 +194,7 @@ def test_random_numbers_look_uniform():
         assert abs(np.corrcoef(a, b)[0, 1]) < 6 / np.sqrt(len(a))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("q", [q for q in QUANTISERS if 8 <= q.bucket <= 8192], ids=name_of)
 def test_one_pass_equals_two(isa, q):
     x = gradient(20_001)
@@ -222,7 +221,7 @@ def test_a_tensor_may_be_cut(q):
     assert native_quantise.quantise(q, x, scales, KEY + 1).tobytes() != whole or q.kind in (Kind.FP4, Kind.SIGN)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 def test_alignment_and_what_lies_around(isa):
     for q in (QUANTISERS[2], QUANTISERS[10], Quantiser(Kind.LOG2, 4, 6, 512), Quantiser(Kind.SIGN, 1)):
         room, raw = gradient(1200), np.full(4000, 0xAA, np.uint8)
@@ -258,7 +257,7 @@ def test_unbiased(q):
     assert (np.abs(mean - x) <= 6 * np.sqrt(np.abs(x) * n / trials) + 6 * n / trials).all()
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("q", [q for q in QUANTISERS if q.kind is not Kind.SIGN], ids=name_of)
 @pytest.mark.parametrize("n", [50, 5001])
 def test_codes_of_nobody_are_refused(isa, q, n):
@@ -322,7 +321,7 @@ def test_wrong_arguments():
         native_quantise.uniform32(KEY, -1, 4)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("first", [1 << 18, (1 << 18) + 1024, 1 << 24, (1 << 30) + 512, (1 << 31) - 512])
 def test_random_numbers_far_into_a_tensor(isa, first):
     assert (native_quantise.uniform32(KEY, first, 300, isa) == reference.uniform32(KEY, first, 300)).all()

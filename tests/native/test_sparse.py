@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgegossip import native
 from edgegossip.native import sparse
+from tests.native.everywhere import ISAS, on_every_isa
 
-ISAS = native.available_isas()
 BIG = np.finfo(np.float32).max
 LARGE = 300_000  # sampled, with candidates of more than one task
 
@@ -123,7 +122,7 @@ def test_small_tensors_cost_little():
     assert [len(encode(np.ones(n, np.float32), 1)) for n in (1, 2, 64, 1000)] == [5, 7, 7, 7]
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("n", [1, 100, 20_000, LARGE])
 @pytest.mark.parametrize("share", [0, 0.01, 0.3, 1])
@@ -282,7 +281,7 @@ def test_other_wrong_arguments_are_refused():
         sparse.topk_encode(x, offsets, counts, "fp32", out, rest=np.ones(3, np.float32))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 1001])
 def test_momentum_and_norm(isa, n):
     rng = np.random.default_rng(n)
