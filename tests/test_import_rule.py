@@ -237,41 +237,61 @@ def test_a_fault_is_found_and_named(monkeypatch):
         test_imports_from_outside_only_what_it_may()
 
 
-def loaded_by(code):
-    """Names of the heavy packages that a fresh interpreter holds after running some code."""
-    ask = f"{code}\nimport sys\nprint(*[m for m in {HEAVY!r} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=60)
+# What may be loaded of the heavy packages when a module is imported.
+LOADS = {
+    "edgegossip": set(),
+    "edgegossip.cli.main": set(),
+    "edgegossip.codecs": set(),
+    "edgegossip.gossip": set(),
+    "edgegossip.frame": set(),
+    "edgegossip.recipe": set(),
+    "edgegossip.sim": set(),
+    "edgegossip.profiling": set(),
+    "edgegossip.mesh": {"grpc"},
+    "edgegossip.int8": {"torch"},
+    "edgegossip.training": {"torch"},
+    "edgegossip.bench": set(),
+    "edgegossip.cli.bench": set(),
+    "edgegossip.cli.study": set(),
+    "edgegossip.study.campaign": set(),
+    "edgegossip.study.pool": set(),
+    "edgegossip.scale.devices": set(),
+    "edgegossip.scale.predict": set(),
+}
+HELP = "edgegossip --help"
+PROBE = f"""
+import contextlib, importlib, os, sys
+for what in sys.argv[1:]:
+    if os.fork():
+        os.wait()
+        continue
+    if what == {HELP!r}:
+        from edgegossip.cli.main import main
+        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(sys.stderr):
+            main(["--help"])
+    else:
+        importlib.import_module(what)
+    print(what, *[m for m in {HEAVY!r} if m in sys.modules], sep=",", flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """By what was imported: the heavy packages that an interpreter holds which did nothing else (a fork of a fresh one)."""
+    done = subprocess.run([sys.executable, "-c", PROBE, *LOADS, HELP], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1].split()
+    return {what: set(found) for what, *found in (line.split(",") for line in done.stdout.splitlines())}
 
 
-@pytest.mark.parametrize(
-    ("module", "may"),
-    [
-        ("edgegossip", set()),
-        ("edgegossip.cli.main", set()),
-        ("edgegossip.codecs", set()),
-        ("edgegossip.gossip", set()),
-        ("edgegossip.frame", set()),
-        ("edgegossip.recipe", set()),
-        ("edgegossip.sim", set()),
-        ("edgegossip.profiling", set()),
-        ("edgegossip.mesh", {"grpc"}),
-        ("edgegossip.int8", {"torch"}),
-        ("edgegossip.training", {"torch"}),
-        ("edgegossip.bench", set()),
-        ("edgegossip.cli.bench", set()),
-        ("edgegossip.cli.study", set()),
-        ("edgegossip.study.campaign", set()),
-        ("edgegossip.study.pool", set()),
-        ("edgegossip.scale.devices", set()),
-        ("edgegossip.scale.predict", set()),
-    ],
-)
-def test_importing_loads_nothing_heavy(module, may):
-    assert set(loaded_by(f"import {module}")) <= may
+@pytest.mark.parametrize("module", LOADS)
+def test_importing_loads_nothing_heavy(module, loaded):
+    assert loaded[module] <= LOADS[module]
 
 
-def test_help_loads_nothing_heavy():
-    call = "import contextlib\nfrom edgegossip.cli.main import main\nwith contextlib.suppress(SystemExit):\n    main(['--help'])"
-    assert loaded_by(call) == []
+def test_help_loads_nothing_heavy(loaded):
+    assert loaded[HELP] == set()
+
+
+def test_what_is_loaded_is_seen(loaded):
+    assert loaded["edgegossip.int8"] == {"torch"}
