@@ -68,8 +68,8 @@ def check_that_it_caught_up(summary: dict[str, Any], data: RunData, rounds: int,
 def test_a_board_that_is_back_soon_catches_up(name: str, tmp_path: Path) -> None:
     """Within the grace time the others wait. Rounds are long enough for this process to see when to kill."""
     settings = {"network.grace_s": 60, "evaluation.every": 20, "run.nodes": 3, "training.local_steps": 40}
-    summary, data = run_with_a_death(name, tmp_path, 80, 25, **settings)
-    check_that_it_caught_up(summary, data, 80, 25)
+    summary, data = run_with_a_death(name, tmp_path, 45, 12, **settings)
+    check_that_it_caught_up(summary, data, 45, 12)
 
 
 @pytest.mark.slow

@@ -24,42 +24,46 @@ TWO = {"gossip": ("--set", "run.nodes=2", "--set", "gossip.topology=complete"), 
 
 
 @pytest.mark.parametrize(
-    ("mode", "codec"),
+    ("mode", "codec", "nodes", "more"),
     [
-        ("gossip", "minmax8"),
-        ("server", "minmax8"),
-        pytest.param("gossip", "fp32", marks=pytest.mark.slow),
-        pytest.param("server", "fp32", marks=pytest.mark.slow),
+        ("gossip", "minmax8", 4, ()),
+        ("server", "minmax8", 2, ("--no-plots",)),
+        pytest.param("gossip", "fp32", 4, (), marks=pytest.mark.slow),
+        pytest.param("server", "fp32", 4, (), marks=pytest.mark.slow),
     ],
+    ids=["gossip-minmax8", "server-minmax8", "gossip-fp32", "server-fp32"],
 )
-def test_run_trains_and_accounts_for_bytes_and_seconds(mode: str, codec: str, tmp_path: Path) -> None:
+def test_run_trains_and_accounts_for_bytes_and_seconds(
+    mode: str, codec: str, nodes: int, more: tuple[str, ...], tmp_path: Path
+) -> None:
     """And its folder is complete."""
-    with edgegossip("run", f"quickstart-{mode}", *SHORT, "--set", f"codec.name={codec}", runs=tmp_path) as running:
+    sets = ("--set", f"codec.name={codec}", "--nodes", str(nodes))
+    with edgegossip("run", f"quickstart-{mode}", *SHORT, *sets, *more, runs=tmp_path) as running:
         code, out, err = running.finish()
         assert running.nobody_left()
         folder = running.folder()
     assert code == 0, err
-    _check_accounts(folder, mode, codec)
-    _check_folder(folder)
-    for word in ("board-0", "board-3", "compute", "transmit", "payload"):
+    _check_accounts(folder, mode, codec, nodes)
+    _check_folder(folder, plots=0 if more else 3)
+    for word in ("board-0", f"board-{nodes - 1}", "compute", "transmit", "payload"):
         assert word in out
     assert "\x1b[" not in out + err and "Traceback" not in out + err
 
 
-def _check_accounts(folder: Path, mode: str, codec: str) -> None:
+def _check_accounts(folder: Path, mode: str, codec: str, nodes: int) -> None:
     result = json.loads((folder / "summary.json").read_text())
-    assert (result["mode"], result["nodes"], result["rounds"], result["failed_nodes"]) == (mode, 4, ROUNDS, [])
+    assert (result["mode"], result["nodes"], result["rounds"], result["failed_nodes"]) == (mode, nodes, ROUNDS, [])
     assert 0.3 < result["accuracy"]["min"] <= result["accuracy"]["mean"] <= result["accuracy"]["max"] <= 1
     values = layout_of(recipes.load(f"quickstart-{mode}")).size
     bits = result["bits_per_value"]
     assert bits == 32 if codec == "fp32" else 8 < bits < 8.5
     copies = 2 if mode == "gossip" else 1
     sent = result["sent_bytes"]
-    assert sent["payload"] == pytest.approx(4 * ROUNDS * copies * values * bits / 8)
+    assert sent["payload"] == pytest.approx(nodes * ROUNDS * copies * values * bits / 8)
     assert sent["overhead"] > 0
     assert sent["payload"] + sent["overhead"] <= sent["socket"] * 1.001
     rows = [r for r in read_run(folder).metrics() if r.node.startswith("board")]
-    assert len(rows) == 4 * ROUNDS
+    assert len(rows) == nodes * ROUNDS
     for row in rows:
         parts = sum(row.number(f"time/{p}_s") or 0 for p in (*PARTS, "other"))
         assert parts == pytest.approx(row.number("time/round_s"), rel=1e-6)
@@ -85,10 +89,11 @@ def test_nearly_all_of_a_round_is_accounted_for(mode: str, tmp_path: Path) -> No
         assert statistics.median(shares) >= 0.97, (board, shares)
 
 
-def _check_folder(folder: Path) -> None:
+def _check_folder(folder: Path, plots: int) -> None:
     names = {p.name for p in folder.iterdir()}
     assert {"recipe.toml", "env.json", "events.jsonl", "metrics.jsonl", "summary.json", "checkpoint"} <= names
-    assert len(list(folder.rglob("*.png"))) >= 3
+    found = len(list(folder.rglob("*.png")))
+    assert found >= plots and bool(found) == bool(plots)
     assert list((folder / "checkpoint").iterdir())
     assert recipes.load(str(folder / "recipe.toml")).run.rounds == ROUNDS
 

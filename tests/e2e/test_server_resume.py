@@ -1,4 +1,6 @@
-"""A server run as a user starts it, one command a process; kill -9 of coordinator, boards or both; the same commands again."""
+"""A server run as a user starts it, one command a process; kill -9 of coordinator, boards or both; the same commands again.
+
+One such run, whose coordinator has identities and tells its boards the recipe, is in test_told.py."""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ def fleet(tmp_path):
         yield made
 
 
-def _undisturbed(recipe):
-    """The final model of the same run without an accident, computed in this process."""
+def undisturbed(recipe, members):
+    """(Layout, final model) of the same run without an accident, computed in this process."""
     from edgegossip.study.measure import Recorder
     from edgegossip.study.server import VirtualServer
 
@@ -42,17 +44,18 @@ def _undisturbed(recipe):
     server = VirtualServer(
         layout,
         recipes.run_id(recipe),
-        codecs.get("co3"),
-        default_members(2),
+        codecs.get(recipe.codec.name),
+        members,
         training.build_workloads(recipe),
         recipe.run.rounds,
-        downlink=codecs.get("8-bit-elastiquant"),
+        downlink=codecs.get(recipe.server.downlink),
     )
     server.play(x, Recorder(2, frozenset(), frozenset(), lambda x: Metrics(0, 0, 1), lambda: 0))
     return layout, server.model
 
 
-@pytest.mark.parametrize("kills", [(7,), pytest.param((3, 11), marks=pytest.mark.slow)], ids=len)
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [(7,), (3, 11)], ids=len)
 def test_after_kill_9_the_same_command_goes_on_with_the_same_curve(fleet, kills):
     for name in ("coordinator", "board-0", "board-1"):
         fleet.start(name)
@@ -62,7 +65,7 @@ def test_after_kill_9_the_same_command_goes_on_with_the_same_curve(fleet, kills)
         fleet.start("coordinator")
     fleet.finish()
     recipe = recipes.load("quickstart-server", SETTINGS)
-    layout, expected = _undisturbed(recipe)
+    layout, expected = undisturbed(recipe, default_members(2))
     folder = fleet.run_folder("coordinator")
     np.testing.assert_array_equal(load_model(folder / "checkpoint" / "model.npz", layout), expected)
     texts = [e.text for e in read_run(folder).events()]
@@ -84,7 +87,7 @@ def test_kill_9_of_boards_or_all_costs_no_more_than_the_round(fleet, victims):
         fleet.start(name)
     fleet.finish()
     recipe = recipes.load("quickstart-server", SETTINGS)
-    layout, expected = _undisturbed(recipe)
+    layout, expected = undisturbed(recipe, default_members(2))
     model = load_model(fleet.run_folder("coordinator") / "checkpoint" / "model.npz", layout)
     assert np.linalg.norm(model - expected) < 0.2 * np.linalg.norm(expected)
     for name in victims:

@@ -1,10 +1,11 @@
-"""Boards that were told their coordinator's address and nothing else."""
+"""Boards that were told their coordinator's address and nothing else, and a coordinator that is killed meanwhile."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
@@ -13,31 +14,27 @@ pytest.importorskip("cryptography", reason="makes the identities")
 
 from edgegossip import recipe as recipes  # noqa: E402
 from edgegossip.fleet.store import Fleet  # noqa: E402
+from edgegossip.node.checkpoint import load_model  # noqa: E402
 from edgegossip.node.following import follow  # noqa: E402
 from edgegossip.profiling.run_folder import read_run  # noqa: E402
 from edgegossip.types import ConfigError, LocalError, PeerError  # noqa: E402
 from tests.e2e.command import edgegossip  # noqa: E402
+from tests.e2e.test_server_resume import undisturbed  # noqa: E402
 from tests.e2e.test_tls import free_port  # noqa: E402
 
 BOARDS = ("pi-1", "pi-2")
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_the_coordinator_tells_its_boards_the_recipe_and_nobody_else(tmp_path: Path) -> None:
+    """After kill -9 the same command goes on with the same curve; the boards come back by themselves."""
     fleet = Fleet.create(tmp_path / "fleet", "test", 20)
     for name in (*BOARDS, "pi-9"):
         fleet = fleet.add(name, "board", 20)
     where = f"127.0.0.1:{free_port()}"
-    settings = (
-        "--set",
-        "run.nodes=2",
-        "--set",
-        "run.rounds=12",
-        "--set",
-        "training.lr=0.07",
-        "--set",
-        "codec.name=co3",
-    )
+    pairs = ("run.nodes=2", "run.rounds=24", "training.lr=0.07", "training.local_steps=2", "evaluation.every=24")
+    pairs = (*pairs, "codec.name=co3", "server.downlink=8-bit-elastiquant")
+    settings = tuple(word for pair in pairs for word in ("--set", pair))
     serve = ("coordinator", "quickstart-server", *settings, "--boards", ",".join(BOARDS), "--no-plots")
     how = ("--port", where.rpartition(":")[2], "--fleet", str(fleet.folder))
     with edgegossip(*serve, *how, runs=tmp_path / "c") as coordinator:
@@ -61,15 +58,23 @@ def test_the_coordinator_tells_its_boards_the_recipe_and_nobody_else(tmp_path: P
             identity = ("--identity", str(fleet.folder / "boards" / name))
             boards.append(edgegossip("node", "--coordinator", where, *identity, runs=tmp_path / name))
         with boards[0] as first, boards[1] as second:
-            for running in (coordinator, first, second):
-                code, out, err = running.finish(180)
-                assert code == 0, (out, err)
-        data = read_run(coordinator.folder())
+            coordinator.wait_until(lambda: coordinator.rounds_done(7, boards=1))
+            coordinator.process.kill()
+            coordinator.process.wait()
+            with edgegossip(*serve, *how, runs=tmp_path / "c") as again:
+                for running in (again, first, second):
+                    code, out, err = running.finish(180)
+                    assert code == 0, (out, err)
+        data = read_run(coordinator.folder())  # one, however often it was started
         used = {r.step: r.values["server/used"] for r in data.metrics() if "server/used" in r.values}
-        assert used == dict.fromkeys(range(12), 2)
+        assert used == dict.fromkeys(range(24), 2)
+        assert sum("training goes on in round" in e.text for e in data.events()) == 1
+        assert not list(data.path.glob("checkpoint/coordinator/*.ckpt"))
         for running in (first, second):
             own = recipes.load(str(running.folder() / "recipe.toml"))
-            assert (own.training.lr, own.codec.name, own.run.rounds) == (0.07, "co3", 12)
+            assert (own.training.lr, own.codec.name, own.run.rounds) == (0.07, "co3", 24)
+    layout, expected = undisturbed(recipes.load("quickstart-server", pairs), BOARDS)
+    np.testing.assert_array_equal(load_model(data.path / "checkpoint" / "model.npz", layout), expected)
 
 
 def test_what_is_told_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
