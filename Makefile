@@ -19,7 +19,8 @@ NATIVE := $(VENV)/.native
 NATIVE_SOURCES := CMakeLists.txt $(shell find edgegossip/native/src -type f)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
-JOBS ?= 2
+# Workers of the test suite: one more than the cores of a small machine, as tests of processes and networks wait half of their time.
+JOBS ?= 3
 SECONDS ?= 60
 
 .PHONY: help demo test test-slow image-smoke fuzz lint types format install wheel clean

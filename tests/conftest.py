@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -22,7 +23,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 ROOT = Path(__file__).parent
 # The rest are files of some seconds.
-FIRST = ("codecs/test_laws.py", "e2e", "flower", "study", "node", "launch", "mesh")
+FIRST = ("e2e", "mesh", "flower", "study", "node", "launch", "scale", "update", "fuzz", "native")
 FATAL = ROOT.parent / "build" / "fatal"  # last words of a process that a signal ended, such as SIGSEGV
 
 TRACED = {"codecs", "conformance", "gossip", "test_frame.py", "test_layout.py"}
@@ -30,12 +31,16 @@ TRACED = {"codecs", "conformance", "gossip", "test_frame.py", "test_layout.py"}
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """pytest-cov has started its tracer just before; each traced test resumes it. A shell starts what runs in its background with
-    Ctrl-C ignored, and so would be every process of a test."""
+    """pytest-cov has started its tracer just before; each traced test resumes it. In a worker of xdist it has started another one
+    before, as if it were in no worker, which would go on tracing every test whenever this one pauses.
+
+    A shell starts what runs in its background with Ctrl-C ignored, and so would be every process of a test."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if coverage := _coverage(session.config):
-        coverage.pause()
+    if controller := _coverage(session.config):
+        controller.pause()
+        while running := Coverage.current():
+            running.stop()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
