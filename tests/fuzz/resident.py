@@ -1,4 +1,5 @@
-"""How much memory decoding takes of the system, native allocations included: `python -m tests.fuzz.resident`.
+"""How much memory decoding takes of the system, native allocations included: `python -m tests.fuzz.resident dense`, `sparse` or
+`attacks`.
 
 tracemalloc sees what Python and numpy allocate, and nothing of the kernels. Here the system counts: every attempt runs in a
 fork of a process that has only ever worked on small models, so that no memory lies free from before, and the most resident
