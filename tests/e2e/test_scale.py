@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ HERE = ("--slower", "1")  # boards are cores of this machine
 SEND = """
 import socket, sys, time
 if sys.argv[1] == "take":
-    line, _ = socket.create_server((sys.argv[2], 9000)).accept()
+    server = socket.create_server((sys.argv[2], 9000))
+    print("listens", flush=True)
+    line, _ = server.accept()
     began_s = time.monotonic()
     while line.recv(1 << 20):
         pass
@@ -56,17 +59,24 @@ def scale(*arguments: str, out: Path) -> dict[str, Any]:
     return document
 
 
+def taker(network: AccessPoint, k: int) -> subprocess.Popen[str]:
+    """A process of that machine which listens and will say how long the bytes took to come."""
+    command = [*network.inside(k), sys.executable, "-c", SEND, "take", network.address(k)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "listens\n"
+    return process
+
+
 @pytest.mark.parametrize(("link", "least_s"), [("shared", 0.74), ("each", 0.24)])
 def test_who_shares_an_access_point(link: str, least_s: float) -> None:
     """Three machines send a megabyte each, all at a time: at 32 Mbit/s that takes 0.75 s if they share it, 0.25 s if not."""
     with Namespaces() as probe:
         first_namespace(probe, "probe")
     before = BACKLOG.read_text()
-    with AccessPoint(3, parse_rate("32mbit"), link) as network:
+    with AccessPoint(3, parse_rate("32mbit"), link) as network, ExitStack() as stack:
         assert int(BACKLOG.read_text()) >= BACKLOG_PACKETS
         command = (sys.executable, "-c", SEND)
-        takers = [subprocess.Popen([*network.inside(k), *command, "take", network.address(k)]) for k in (1, 2, 3)]
-        time.sleep(1.0)
+        takers = [stack.enter_context(taker(network, k)) for k in (1, 2, 3)]
         began_s = time.monotonic()
         senders = [
             subprocess.Popen([*network.inside(k), *command, "send", network.address(k % 3 + 1)]) for k in (1, 2, 3)
@@ -102,11 +112,9 @@ def test_little_passes_at_once_when_time_is_dilated() -> None:
     with AccessPoint(2, parse_rate("200mbit")) as network:
         network.slow_down(20.0)
         command = (sys.executable, "-c", SEND)
-        take = [*network.inside(1), *command, "take", network.address(1)]
-        with subprocess.Popen(take, stdout=subprocess.PIPE, text=True) as taker:
-            time.sleep(1.0)
+        with taker(network, 1) as taking:
             subprocess.run([*network.inside(2), *command, "send", network.address(1)], timeout=60, check=True)
-            assert float(taker.communicate(timeout=60)[0]) > 0.76
+            assert float(taking.communicate(timeout=60)[0]) > 0.76
 
 
 def test_what_a_dead_owner_left_is_removed() -> None:
