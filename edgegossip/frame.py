@@ -58,7 +58,7 @@ class Aux(IntEnum):
     STEPS = 5  # optimiser steps taken
     SESSION = 6  # of the stream that the message belongs to; chosen by its receiver, below 2^48
     SHARE = 7  # push-sum: the part of the public vector that is handed over, (0, 1]
-    LIFE = 8  # push-sum: which history the sender's totals belong to, below 2^48
+    INCARNATION = 8  # push-sum: which history the sender's totals belong to, below 2^48
     PART = 9  # of a state of several vectors, from 0
     PARTS = 10  # how many there are
     MODEL = 11  # 1: the last part is the sender's model, for one that was left behind

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip.gossip.edges import LARGEST, squared_norm
+from edgegossip.gossip.messages import LARGEST, squared_norm
 from edgegossip.quick import quick
 from edgegossip.types import PeerError
 

@@ -1,7 +1,7 @@
 """Decentralised training without a server: algorithms as state machines without I/O, topologies and mixing weights.
 Pure.
 
-A new algorithm is one file and one line in `_SCHEMES` (or in `_OTHERS`, if it does not go by rounds).
+A new algorithm is a scheme, made by one function, and one line in `_SCHEMES` (or in `_OTHERS`, if it does not go by rounds).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["get", "names", "topologies"]
 # Name -> (file, what makes it). Only the one that a run needs is imported: a board has little memory to spare.
 _SCHEMES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "dpsgd": ("dpsgd", "dpsgd"),
-        "deep-squeeze": ("deep_squeeze", "deep_squeeze"),
-        "choco-sgd": ("choco", "choco_sgd"),
-        "sgp": ("sgp", "sgp"),
-        "sparse-push": ("sgp", "sparse_push"),
-        "quant-sgp": ("sgp", "quant_sgp"),
-        "bagua-lp": ("bagua", "bagua_lp"),
+        "dpsgd": ("symmetric", "dpsgd"),
+        "deep-squeeze": ("symmetric", "deep_squeeze"),
+        "choco-sgd": ("symmetric", "choco_sgd"),
+        "sgp": ("push", "sgp"),
+        "sparse-push": ("push", "sparse_push"),
+        "quant-sgp": ("push", "quant_sgp"),
+        "bagua-lp": ("symmetric", "bagua_lp"),
         "parallel-sgd": ("parallel", "parallel_sgd"),
-        "d2": ("d2", "d2"),
+        "d2": ("symmetric", "d2"),
     }
 )
 _OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType({"ad-psgd": ("adpsgd", "AdPsgd")})
@@ -54,7 +54,7 @@ def get(name: str, **params: Any) -> GossipAlgorithm[Any]:
 
 
 def _by_rounds(name: str, make: Callable[..., Scheme[Any]], params: Mapping[str, Any]) -> GossipAlgorithm[Any]:
-    from edgegossip.gossip.synchronous import Synchronous
+    from edgegossip.gossip.rounds import Synchronous
 
     own = set(inspect.signature(make).parameters) - {"keeps"}
     rounds = set(inspect.signature(Synchronous).parameters) - {"scheme"}

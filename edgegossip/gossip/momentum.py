@@ -29,10 +29,8 @@ import numpy as np
 
 from edgegossip.codecs.checks import all_finite
 from edgegossip.gossip.base import Action, Adopted, Audit, GossipAlgorithm, Message, NodeView, RoundDone
-from edgegossip.gossip.changed import changed
 from edgegossip.gossip.params import choose
 from edgegossip.layout import Layout
-from edgegossip.quick import quick
 from edgegossip.types import ConfigError, LocalUpdate, NodeId, Round, Vec
 
 MAX_FACTOR = 0.9999
@@ -66,8 +64,7 @@ def with_momentum(algorithm: GossipAlgorithm[Any], kind: str, factor: float = 0.
     return WithMomentum(algorithm, kind, factor)
 
 
-@quick
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class State:
     """Immutable; arrays in it are never written to once they are there."""
 
@@ -118,7 +115,7 @@ class WithMomentum:
         inner, actions = self.algorithm.step(s.inner, self._with_momentum(s, local))
         way = local.delta[: s.momentum.size]
         ahead = None if _FORMS[self.kind].quasi_global else _quotient(s.momentum, self.factor, way, -1.0, local.lr)
-        return self._follow(changed(s, local=ahead, lr=local.lr), inner, actions)
+        return self._follow(replace(s, local=ahead, lr=local.lr), inner, actions)
 
     def receive(self, s: State, m: Message) -> tuple[State, list[Action]]:
         return self._follow(s, *self.algorithm.receive(s.inner, m))
@@ -162,7 +159,7 @@ class WithMomentum:
     def _follow(self, s: State, inner: Any, actions: Sequence[Action]) -> tuple[State, list[Action]]:
         """The state after the inner algorithm went from s.inner to `inner`."""
         if not actions:  # a round never ends in silence
-            return changed(s, inner=inner), []
+            return replace(s, inner=inner), []
         done = adopted = False
         for action in actions:
             kind = type(action)
@@ -180,7 +177,7 @@ class WithMomentum:
                 momentum = _quotient(s.momentum, self.factor, way, 1.0 - self.factor, s.lr)
             s = State(inner, s.layout, momentum, x)
         else:
-            s = changed(s, inner=inner)
+            s = replace(s, inner=inner)
         return s, list(actions)
 
     def _restart(self, inner: Any, layout: Layout) -> State:

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from edgegossip.codecs.base import Body
-from edgegossip.gossip.changed import changed
-from edgegossip.gossip.here import Here
-from edgegossip.quick import quick
+from edgegossip.gossip.scheme import RoundContext
 from edgegossip.types import LocalUpdate, Vec
 
 P = TypeVar("P")
 
 
-@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Said:
     """One message and what receivers know after it."""
@@ -38,10 +35,10 @@ class Publisher(Protocol[P]):
     def replicates(self) -> bool:
         """Whether receivers keep the public vector and messages move it on."""
 
-    def init(self, start: Vec, here: Here) -> P:
+    def init(self, start: Vec, ctx: RoundContext) -> P:
         """`start`, float32[n]: what replicas start from; kept, not copied."""
 
-    def publish(self, memory: P, v: Vec, local: LocalUpdate, here: Here) -> tuple[P, Said]: ...
+    def publish(self, memory: P, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[P, Said]: ...
 
     def reset(self, memory: P, v: Vec) -> P:
         """The node has another vector, which has nothing to do with what it said before."""
@@ -56,12 +53,12 @@ class Plain:
 
     replicates = False
 
-    def init(self, start: Vec, here: Here) -> Any:
-        return here.view.codec.init(here.view.layout)
+    def init(self, start: Vec, ctx: RoundContext) -> Any:
+        return ctx.view.codec.init(ctx.view.layout)
 
-    def publish(self, memory: Any, v: Vec, local: LocalUpdate, here: Here) -> tuple[Any, Said]:
-        body, memory = here.view.codec.encode(v, memory, here.ctx(local))
-        public = here.view.codec.decode(body, here.view.layout)
+    def publish(self, memory: Any, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[Any, Said]:
+        body, memory = ctx.view.codec.encode(v, memory, ctx.for_codec(local))
+        public = ctx.view.codec.decode(body, ctx.view.layout)
         return memory, Said(body, public, relative_error(public - v, v))
 
     def reset(self, memory: Any, v: Vec) -> Any:
@@ -83,13 +80,13 @@ class Compensated:
 
     replicates = False
 
-    def init(self, start: Vec, here: Here) -> Residue:
-        return Residue(here.view.codec.init(here.view.layout), None)
+    def init(self, start: Vec, ctx: RoundContext) -> Residue:
+        return Residue(ctx.view.codec.init(ctx.view.layout), None)
 
-    def publish(self, memory: Residue, v: Vec, local: LocalUpdate, here: Here) -> tuple[Residue, Said]:
+    def publish(self, memory: Residue, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[Residue, Said]:
         meant = v if memory.error is None else v + memory.error
-        body, codec = here.view.codec.encode(meant, memory.codec, here.ctx(local))
-        public = here.view.codec.decode(body, here.view.layout)
+        body, codec = ctx.view.codec.encode(meant, memory.codec, ctx.for_codec(local))
+        public = ctx.view.codec.decode(body, ctx.view.layout)
         error = meant - public
         return Residue(codec, error), Said(body, public, relative_error(error, meant))
 
@@ -100,7 +97,7 @@ class Compensated:
         return None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Told:
     codec: Any
     start: Vec  # what the public copies were before the first message
@@ -113,17 +110,17 @@ class Difference:
 
     replicates = True
 
-    def init(self, start: Vec, here: Here) -> Told:
-        return Told(here.view.codec.init(here.view.layout), start, {})
+    def init(self, start: Vec, ctx: RoundContext) -> Told:
+        return Told(ctx.view.codec.init(ctx.view.layout), start, {})
 
-    def publish(self, memory: Told, v: Vec, local: LocalUpdate, here: Here) -> tuple[Told, Said]:
-        copy = memory.copies.get(here.phase, memory.start)
+    def publish(self, memory: Told, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[Told, Said]:
+        copy = memory.copies.get(ctx.phase, memory.start)
         meant = v - copy
-        body, codec = here.view.codec.encode(meant, memory.codec, here.ctx(local))
-        public = moved(copy, body, here)
+        body, codec = ctx.view.codec.encode(meant, memory.codec, ctx.for_codec(local))
+        public = moved(copy, body, ctx)
         np.subtract(v, public, out=(left := np.empty_like(v)))
-        copies = {**memory.copies, here.phase: public}
-        return changed(memory, codec=codec, copies=copies), Said(body, public, relative_error(left, meant))
+        copies = {**memory.copies, ctx.phase: public}
+        return replace(memory, codec=codec, copies=copies), Said(body, public, relative_error(left, meant))
 
     def reset(self, memory: Told, v: Vec) -> Told:
         return Told(memory.codec, v, {})
@@ -132,10 +129,10 @@ class Difference:
         return memory.copies.get(phase, memory.start)
 
 
-def moved(copy: Vec, body: Body, here: Here) -> Vec:
+def moved(copy: Vec, body: Body, ctx: RoundContext) -> Vec:
     """copy + decode(body), float32[n]; sender and receivers compute it alike, so their copies stay equal to the bit.
     Raises DecodeError."""
-    return here.view.codec.decode(body, here.view.layout, out=copy.copy(), weight=1.0)
+    return ctx.view.codec.decode(body, ctx.view.layout, out=copy.copy(), weight=1.0)
 
 
 def relative_error(error: Vec, meant: Vec) -> float:
