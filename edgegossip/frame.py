@@ -18,7 +18,6 @@ from typing import Any, SupportsIndex, TypeAlias
 
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Codec
 from edgegossip.layout import Layout
-from edgegossip.quick import quick
 from edgegossip.types import DecodeError, LocalError, PeerError
 
 MAGIC = b"\x89EGF"  # the high bit of the first byte catches links and tools that are not clean for 8 bits
@@ -71,7 +70,6 @@ class Aux(IntEnum):
     CHALLENGE = 18  # of a HELLO: a number that the answer to it brings back, below 2^48
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One message. `body` is what the codec made of the vector; `aux` holds small finite numbers by tag (see Aux)."""
@@ -86,13 +84,6 @@ class Frame:
     key: int  # uint64, of the codec's generator
     body: bytes | memoryview
     aux: Mapping[int, float] = field(default_factory=lambda: _EMPTY_AUX)
-
-    def numbered(self, sequence: int, aux: Mapping[int, float]) -> Frame:
-        """The same message as it goes over one edge."""
-        params, layout_hash = self.codec_params, self.layout_hash
-        return Frame(
-            self.kind, self.codec_id, params, layout_hash, self.run_id, self.round, sequence, self.key, self.body, aux
-        )
 
 
 @dataclass(frozen=True, slots=True)

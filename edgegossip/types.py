@@ -12,8 +12,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.quick import quick
-
 Vec: TypeAlias = NDArray[np.float32]  # float32[n], one whole model (or a difference of models), C-contiguous
 NodeId: TypeAlias = str  # a board's name, such as "board-0" or "pi-kitchen"
 Round: TypeAlias = int  # 0-based; round t is the work that leads from model t to model t + 1
@@ -68,7 +66,6 @@ class DecodeError(PeerError):
     """Bytes that are not a valid frame or codec body."""
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class LocalUpdate:
     """What one board's local training did in one round, before anything is exchanged.
