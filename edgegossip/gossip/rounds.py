@@ -25,7 +25,7 @@ caller with the state that it had.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -192,9 +192,8 @@ class Synchronous:
             s, actions = self._linger(s)
             return s, [*reminders, *sends, SetTimer(s.view.deadline_s), *actions]
         # All that there will be was here before: the neighbours were faster, or are down, or it was lost.
-        suspects = self._suspects(s, lost)
-        s, actions = self._finish(s)
-        return s, [*reminders, *sends, *suspects, *actions]
+        s, actions = self._finish(s, lost, f"its message of round {s.round} was lost")
+        return s, [*reminders, *sends, *actions]
 
     def receive(self, s: State, m: Message) -> Outcome:
         """Late messages and duplicates are counted and dropped: (round, sender) tells them, or the stream's number."""
@@ -212,9 +211,7 @@ class Synchronous:
         if not missing:
             return s, []
         waited = f"{self.linger_s:g} s after the others" if s.lingering else f"{s.view.deadline_s:g} s"
-        reason = f"no message of round {s.round} within {waited}"
-        done, actions = self._finish(s)
-        return done, [*(Suspect(s.view.members[j], reason) for j in missing), *actions]
+        return self._finish(s, missing, f"no message of round {s.round} within {waited}")
 
     def membership(self, s: State, view: NodeView) -> Outcome:
         """Who is down is neither waited for nor sent to; who came back gets the message of the round in progress."""
@@ -291,9 +288,6 @@ class Synchronous:
             lost.append(j)
         return lost
 
-    def _suspects(self, s: State, lost: Sequence[int]) -> list[Action]:
-        return [Suspect(s.view.members[j], f"its message of round {s.round} was lost") for j in lost]
-
     def _proceed(self, s: State) -> Outcome:
         """Ends the round if nothing is missing any more. Called whenever something came or somebody went."""
         if s.stepped is None:
@@ -301,9 +295,8 @@ class Synchronous:
         lost = self._all_lost(s)
         if lost is None:
             return self._linger(s)
-        suspects = self._suspects(s, lost)
-        s, actions = self._finish(s)
-        return s, [SetTimer(None), *suspects, *actions]
+        s, actions = self._finish(s, lost, f"its message of round {s.round} was lost")
+        return s, [SetTimer(None), *actions]
 
     def _linger(self, s: State) -> Outcome:
         """Shortens the wait once the quorum is there."""
@@ -314,9 +307,11 @@ class Synchronous:
             return s, []
         return replace(s, lingering=True), [SetTimer(min(self.linger_s, s.view.deadline_s))]
 
-    def _finish(self, s: State) -> Outcome:
-        """Mixes with all of whom there is news, those that are down by now included, and begins the next round."""
+    def _finish(self, s: State, without: Iterable[int], why: str) -> Outcome:
+        """Mixes with all of whom there is news, those that are down by now included, and begins the next round. Those whom
+        it goes on `without` are suspected."""
         assert s.stepped is not None
+        suspects = [Suspect(s.view.members[j], why) for j in without]
         oldest, in_, phase = s.round - self.staleness, s.in_, self._phase(s, s.round)
         fresh = [
             j for j in s.ctx.neighbours.in_ if j not in s.refused and in_.get((j, phase), NO_IN_EDGE).round >= oldest
@@ -325,7 +320,7 @@ class Synchronous:
         error = s.stepped.published.relative_error if s.stepped.sent else math.nan
         done = RoundDone(s.round, distance, error)
         s, actions = self._enter(s, s.round + 1, math_)
-        return s, [Checkpoint(), done, *actions]
+        return s, [*suspects, Checkpoint(), done, *actions]
 
     def _enter(self, s: State, round: Round, math_: Any) -> Outcome:
         """Start of a round: takes in what came early, and answers what the last round had no answer left for. A sender of a
