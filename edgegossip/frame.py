@@ -1,9 +1,10 @@
-"""The version 1 wire frame: one message between two boards, or between a board and the coordinator. Pure.
+"""The version 1 wire frame: one message between two boards, or between a board and the coordinator.
+Pure.
 
-docs/wire-format.md describes it byte by byte. `build` makes the pieces, `parse` checks every field before it believes
-any. Peer identity is not in the frame: it comes from the transport. Neither is a length trusted: a receiver that reads
-a stream calls `parse_header` on the first HEADER_BYTES and refuses by version, size, run or model before it reads on.
-"""
+docs/wire-format.md describes it byte by byte. `build` makes the pieces, `parse` checks every field
+before it believes any. Peer identity is not in the frame: it comes from the transport. Neither is a
+length trusted: a receiver that reads a stream calls `parse_header` on the first HEADER_BYTES and
+refuses by version, size, run or model before it reads on."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class Kind(IntEnum):
 
 
 class Aux(IntEnum):
-    """Tags of the small numbers that travel beside the body. Unknown tags from 1 to 255 are kept and passed on."""
+    """Tags of the small numbers that travel beside the body. Unknown tags from 1 to 255 are kept
+    and passed on."""
 
     PUSH_SUM_WEIGHT = 1
     LOSS = 2  # mean training loss over the examples seen
@@ -71,7 +73,8 @@ class Aux(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message. `body` is what the codec made of the vector; `aux` holds small finite numbers by tag (see Aux)."""
+    """One message. `body` is what the codec made of the vector; `aux` holds small finite numbers by
+    tag (see Aux)."""
 
     kind: Kind
     codec_id: int  # uint16, 0 is invalid
@@ -121,8 +124,8 @@ class Limits:
 
 @dataclass(slots=True)
 class PayloadSum:
-    """The checksum of the last payload that was built, for frames with one body to several neighbours: it is summed up once. The
-    body must not change as long as this is in use."""
+    """The checksum of the last payload that was built, for frames with one body to several
+    neighbours: it is summed up once. The body must not change as long as this is in use."""
 
     head: bytes = b""
     body: bytes | memoryview | None = None
@@ -136,8 +139,8 @@ class PayloadSum:
 
 
 def build(frame: Frame, summed: PayloadSum | None = None) -> tuple[bytes, bytes | memoryview]:
-    """Header with parameters and aux, and the body as it is (no copy): send one after the other. `summed` goes from one frame
-    with the same body to the next.
+    """Header with parameters and aux, and the body as it is (no copy): send one after the other.
+    `summed` goes from one frame with the same body to the next.
 
     Raises LocalError on a field that does not fit the wire.
     """
@@ -166,7 +169,8 @@ def build(frame: Frame, summed: PayloadSum | None = None) -> tuple[bytes, bytes 
 
 
 def parse_header(data: bytes | bytearray | memoryview, limits: Limits) -> Header:
-    """Check the first HEADER_BYTES of a frame. Raises DecodeError; allocates nothing that depends on them."""
+    """Check the first HEADER_BYTES of a frame. Raises DecodeError; allocates nothing that depends
+    on them."""
     if len(data) < HEADER_BYTES:
         raise DecodeError(f"a frame starts with {HEADER_BYTES} bytes of header, only {len(data)} arrived")
     # fmt: off
@@ -202,11 +206,11 @@ def parse_header(data: bytes | bytearray | memoryview, limits: Limits) -> Header
 
 
 def parse(data: bytes | bytearray | memoryview, limits: Limits) -> Frame:
-    """Check a whole frame. Its body is a read-only view of `data`: keep `data` unchanged as long as the body is in use.
+    """Check a whole frame. Its body is a read-only view of `data`: keep `data` unchanged as long as
+    the body is in use.
 
-    Raises DecodeError on anything but exactly one valid frame. `build(parse(data, limits))` gives the bytes of `data`
-    again.
-    """
+    Raises DecodeError on anything but exactly one valid frame. `build(parse(data, limits))` gives
+    the bytes of `data` again."""
     view = _flat(memoryview(data))
     header = parse_header(view, limits)
     if len(view) != header.frame_bytes:
@@ -231,7 +235,8 @@ def parse(data: bytes | bytearray | memoryview, limits: Limits) -> Frame:
 
 
 def expect(message: Frame | Header, *, run_id: bytes, layout_hash: int, codec: Codec[Any] | None = None) -> None:
-    """Raises PeerError when a valid frame is not for us: another run, another model or (given `codec`) another codec.
+    """Raises PeerError when a valid frame is not for us: another run, another model or (given
+    `codec`) another codec.
 
     A Header carries no codec parameters, so of `codec` only the id is compared there.
     """

@@ -1,8 +1,8 @@
-"""The classes that a checkpoint of a board may hold: gossip's and the codecs' states, and nothing else.
+"""The classes that a checkpoint of a board may hold: gossip's and the codecs' states, and nothing
+else.
 
-A new state class is one line here; `tests/checkpoint/test_states.py` keeps a state of every algorithm with every codec, and
-fails when one is missing.
-"""
+A new state class is one line here; `tests/checkpoint/test_states.py` keeps a state of every
+algorithm with every codec, and fails when one is missing."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ STATES = Classes(
         *_of("gossip.scheme", "Published"),
         *_of("gossip.symmetric", "Mixing"),
         *_of("gossip.symmetric", "Gathered", stored="gossip.mixing"),
-        *_of("gossip.publish", "Residue", "Told"),
+        Entry("edgegossip.gossip.publish", "ErrorMemory", stored="gossip.publish.Residue"),
+        Entry("edgegossip.gossip.publish", "PublicCopies", stored="gossip.publish.Told"),
         *_of("gossip.push", "Mass", "Total", incarnation="life"),
         *_of("gossip.parallel", "Streams", "Stream"),
         *_of("gossip.adpsgd", "State"),

@@ -1,8 +1,8 @@
-"""Decentralised training without a server: algorithms as state machines without I/O, topologies and mixing weights.
-Pure.
+"""Decentralised training without a server: algorithms as state machines without I/O, topologies and
+mixing weights. Pure.
 
-A new algorithm is a scheme, made by one function, and one line in `_SCHEMES` (or in `_OTHERS`, if it does not go by rounds).
-"""
+A new algorithm is a scheme, made by one function, and one line in `_SCHEMES` (or in `_OTHERS`, if
+it does not go by rounds)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from edgegossip.gossip.scheme import Scheme
 
 __all__ = ["get", "names", "topologies"]
 
-# Name -> (file, what makes it). Only the one that a run needs is imported: a board has little memory to spare.
+# Name -> (file, what makes it). Only the one that a run needs is imported: a board has little
+# memory to spare.
 _SCHEMES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "dpsgd": ("symmetric", "dpsgd"),
@@ -42,8 +43,9 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str, **params: Any) -> GossipAlgorithm[Any]:
-    """The algorithm `name` with its parameters fixed: its own, such as eta, and those of its rounds (staleness, quorum,
-    linger_s, max_ahead, early_bytes). Raises ConfigError on an unknown name or parameter, or a value out of range."""
+    """The algorithm `name` with its parameters fixed: its own, such as eta, and those of its rounds
+    (staleness, quorum, linger_s, max_ahead, early_bytes). Raises ConfigError on an unknown name or
+    parameter, or a value out of range."""
     if name in _OTHERS:
         other = cast("Callable[..., GossipAlgorithm[Any]]", _load(*_OTHERS[name]))
         check_keywords(f"algorithm {name!r}", other, params)

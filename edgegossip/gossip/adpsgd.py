@@ -1,27 +1,33 @@
 """`ad-psgd`: asynchronous decentralised parallel SGD, by pairwise averaging.
 
-Lian, Zhang, Zhang, Liu, "Asynchronous decentralized parallel stochastic gradient descent" (2018), algorithm 1: a node
-averages with one random neighbour, x_i, x_j <- (x_i + x_j) / 2, while it computes the gradient at the model as it was
-before, and then applies that to the model as it is. Nobody waits for a slow node.
+Lian, Zhang, Zhang, Liu, "Asynchronous decentralized parallel stochastic gradient descent" (2018),
+algorithm 1: a node averages with one random neighbour, x_i, x_j <- (x_i + x_j) / 2, while it
+computes the gradient at the model as it was before, and then applies that to the model as it is.
+Nobody waits for a slow node.
 
-Here `step` adds the local update to the present model and begins an exchange, which goes on while the next update is
-computed; the next `step` waits for its end, up to the deadline. The initiator i sends p = C(x_i), the peer j answers
-q = C(x_j) at once, and each adds its half when it has both: x_j += eta (p - q) / 2 and x_i += eta (q - p) / 2.
+Here `step` adds the local update to the present model and begins an exchange, which goes on while
+the next update is computed; the next `step` waits for its end, up to the deadline. The initiator i
+sends p = C(x_i), the peer j answers q = C(x_j) at once, and each adds its half when it has both:
+x_j += eta (p - q) / 2 and x_i += eta (q - p) / 2.
 
-Deviations. (1) The halves are added, not averages assigned, and at different times: neither model has to stand still
-meanwhile, so no pairing can deadlock and any undirected graph will do (the paper needs a bipartite one). What one adds the
-other takes off, for any codec: the sum of all models moves by the local updates alone. (2) Where two ask each other at
-the same time, the one of the smaller index takes no part in the other's exchange; else they would swap their models. (3)
-The peer is drawn by a counter-based generator from (seed, node, round), uniformly among the neighbours that are up; the
-weights of the topology are not used. (4) A node that has never exchanged anything, and whose peer is more than
-`max_ahead` rounds ahead, takes over the peer's model; the peer does not average with it.
+Deviations. (1) The halves are added, not averages assigned, and at different times: neither model
+has to stand still meanwhile, so no pairing can deadlock and any undirected graph will do (the paper
+needs a bipartite one). What one adds the other takes off, for any codec: the sum of all models
+moves by the local updates alone. (2) Where two ask each other at the same time, the one of the
+smaller index takes no part in the other's exchange; else they would swap their models. (3) The peer
+is drawn by a counter-based generator from (seed, node, round), uniformly among the neighbours that
+are up; the weights of the topology are not used. (4) A node that has never exchanged anything, and
+whose peer is more than `max_ahead` rounds ahead, takes over the peer's model; the peer does not
+average with it.
 
-What is lost and what is not. A request is repeated `repeats` times within the deadline, and answered again, but averaged
-once. An exchange that is given up stays open: a late answer still ends it; otherwise the next request to that peer says
-that it was not done, and the peer takes its half back. So the sum is out by the halves of the exchanges that are open and
-by nothing else, however many messages are lost, doubled or late; `Audit.taken` and `finished` tell which these are. A node
-that restarts goes on with the exchange that its checkpoint holds. What it did after the checkpoint is undone on its side
-only, but for the last exchange that it began with each peer; so are messages of the old process that arrive later.
+What is lost and what is not. A request is repeated `repeats` times within the deadline, and
+answered again, but averaged once. An exchange that is given up stays open: a late answer still ends
+it; otherwise the next request to that peer says that it was not done, and the peer takes its half
+back. So the sum is out by the halves of the exchanges that are open and by nothing else, however
+many messages are lost, doubled or late; `Audit.taken` and `finished` tell which these are. A node
+that restarts goes on with the exchange that its checkpoint holds. What it did after the checkpoint
+is undone on its side only, but for the last exchange that it began with each peer; so are messages
+of the old process that arrive later.
 
 The messages of one exchange:
 
@@ -31,9 +37,10 @@ The messages of one exchange:
              STATE   x_j      the same: the model itself, fp32, for one that is fresh and far behind
     close    HELLO            SESSION, sequence of the request             i -> j: i has done its half
 
-An exchange is known by (initiator, session, sequence): the session is the boot of the process that began it, the sequence
-counts a node's exchanges with one peer and goes on over restarts. SETTLED is the sequence of the last exchange with this
-peer of which the initiator has done its half, or the peer none: what the peer added for a later one is taken back."""
+An exchange is known by (initiator, session, sequence): the session is the boot of the process that
+began it, the sequence counts a node's exchanges with one peer and goes on over restarts. SETTLED is
+the sequence of the last exchange with this peer of which the initiator has done its half, or the
+peer none: what the peer added for a later one is taken back."""
 
 from __future__ import annotations
 
@@ -89,7 +96,8 @@ class Begun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Taken:
-    """The last exchange that one process of a peer began with this node, and what became of it here."""
+    """The last exchange that one process of a peer began with this node, and what became of it
+    here."""
 
     session: int
     sequence: int
@@ -141,8 +149,8 @@ class AdPsgd:
         check_integer("max_ahead of ad-psgd", self.max_ahead, 0, 2**32 - 1)
 
     def init(self, x: Vec, view: NodeView) -> State:
-        """State before round 0; x is copied. Raises ConfigError unless every edge goes both ways in every round,
-        LocalError when x does not fit the layout or is not finite."""
+        """State before round 0; x is copied. Raises ConfigError unless every edge goes both ways in
+        every round, LocalError when x does not fit the layout or is not finite."""
         index, topology = messages.check_view(view), view.topology
         for r in range(topology.period):
             if any(set((n := topology.neighbours(i, r)).in_) != set(n.out) for i in range(topology.n)):
@@ -165,8 +173,9 @@ class AdPsgd:
         return (s, []) if s.waiting is None else (s, self._ask(s, s.waiting))
 
     def step(self, s: State, local: LocalUpdate) -> tuple[State, list[Action]]:
-        """Adds the update; ends the round at once, or when the exchange under way does. Raises LocalError when called
-        twice in a round, or when the update is not finite (names the tensor)."""
+        """Adds the update; ends the round at once, or when the exchange under way does. Raises
+        LocalError when called twice in a round, or when the update is not finite (names the
+        tensor)."""
         if s.stepped:
             raise LocalError(f"round {s.round} of {s.view.node} has its local update already")
         messages.check_vector(s.view, local.delta)
@@ -303,14 +312,16 @@ class AdPsgd:
         return s, change, _answer(s.view, frame, last, key, body)
 
     def _adopt(self, s: State, j: int, frame: Frame) -> tuple[State, list[Action]]:
-        """Goes on with the peer's model in the last round that the peer did; what this node began is given up."""
+        """Goes on with the peer's model in the last round that the peer did; what this node began
+        is given up."""
         x = _vector_of(s.view, j, frame, s.x)
         s = replace(s, x=x, round=frame.round, begun=_NOTHING, waiting=None, fresh=False)
         s, actions = self._go_on(s)
         return s, [Checkpoint(), Adopted(s.view.members[j], frame.round), SetTimer(None), *actions]
 
     def _wants_model(self, s: State, j: int, frame: Frame) -> bool:
-        """Whether a model answers this node's request, or its wish for the model instead of the peer's exchange."""
+        """Whether a model answers this node's request, or its wish for the model instead of the
+        peer's exchange."""
         if not s.fresh or not self._is_far(s, _last_round(s), frame.round):
             return False
         begun, taken = s.begun.get(j), _find(s.taken.get(j, ()), int(frame.aux[Aux.SESSION]))
@@ -356,8 +367,8 @@ def _find(taken: Iterable[Taken], session: int) -> Taken | None:
 
 
 def _remember(taken: Iterable[Taken], new: Taken) -> tuple[Taken, ...]:
-    """With the newest of one session, in front; the others' changes are settled by now, but not forgotten: a message that
-    comes twice must be known."""
+    """With the newest of one session, in front; the others' changes are settled by now, but not
+    forgotten: a message that comes twice must be known."""
     return (new, *(t.closed() for t in taken if t.session != new.session))[:SESSIONS]
 
 
@@ -376,8 +387,8 @@ def _peers_of(topology: Any, index: int) -> frozenset[int]:
 
 
 def _admit(view: NodeView, index: int, m: Message) -> int:
-    """Index of the sender. Raises PeerError, with what is wrong, unless the message belongs to this run, model and
-    codec, and comes from a neighbour."""
+    """Index of the sender. Raises PeerError, with what is wrong, unless the message belongs to this
+    run, model and codec, and comes from a neighbour."""
     frame, sender = m.frame, messages.belongs(view, m)
     if frame.kind not in (Kind.MODEL, Kind.HELLO, Kind.STATE):
         raise PeerError(f"{m.sender} sent a message of kind {int(frame.kind)}, where model (1) is expected")
@@ -393,7 +404,8 @@ def _admit(view: NodeView, index: int, m: Message) -> int:
 
 
 def _vector_of(view: NodeView, sender: int, frame: Frame, own: Vec) -> Vec:
-    """The body's float32[n]. Raises DecodeError, or PeerError when it is too large to average with the own model."""
+    """The body's float32[n]. Raises DecodeError, or PeerError when it is too large to average with
+    the own model."""
     codec = FP32 if frame.kind == Kind.STATE else view.codec
     vec: Vec = codec.decode(frame.body, view.layout, out=np.empty(view.layout.size, np.float32))
     messages.squared_norm(view.members[sender], vec, own)

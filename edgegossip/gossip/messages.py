@@ -1,9 +1,10 @@
-"""What all algorithms share about messages: which may be believed, and the frames that a node sends.
+"""What all algorithms share about messages: which may be believed, and the frames that a node
+sends.
 
-Nothing from the wire is trusted. A message must be of this run, model, codec and neighbourhood before anybody looks into it
-(`belongs`, `admit`, `number_of`); its values must be in proportion to the node's own before they count (`squared_norm`).
-Whatever is wrong is a PeerError that names the sender.
-"""
+Nothing from the wire is trusted. A message must be of this run, model, codec and neighbourhood
+before anybody looks into it (`belongs`, `admit`, `number_of`); its values must be in proportion to
+the node's own before they count (`squared_norm`). Whatever is wrong is a PeerError that names the
+sender."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ FP32 = Fp32()  # of full states, whatever the run's codec is
 
 
 def check_view(view: NodeView) -> int:
-    """Index of the view's node. Raises ConfigError unless members are distinct, hold the node and fit the topology."""
+    """Index of the view's node. Raises ConfigError unless members are distinct, hold the node and
+    fit the topology."""
     if view.topology.n != len(view.members):
         raise ConfigError(
             f"topology {view.topology.name!r} has {view.topology.n} nodes, the run has {len(view.members)}"
@@ -45,13 +47,15 @@ def check_view(view: NodeView) -> int:
 
 
 def check_vector(view: NodeView, vec: Vec) -> None:
-    """Raises LocalError unless vec is a finite float32[layout.size]; names the tensor that is not."""
+    """Raises LocalError unless vec is a finite float32[layout.size]; names the tensor that is
+    not."""
     view.layout.check(vec)
     require_finite(vec, view.layout)
 
 
 def check_same_run(old: NodeView, new: NodeView) -> None:
-    """Raises LocalError when more than `down` and `boot` differ: that is another run, not a change of membership."""
+    """Raises LocalError when more than `down` and `boot` differ: that is another run, not a change
+    of membership."""
 
     def run(v: NodeView) -> tuple[object, ...]:
         return v.node, v.members, v.topology, v.layout, v.codec, v.run_id, v.seed, v.deadline_s
@@ -70,7 +74,8 @@ def up(view: NodeView, nodes: Iterable[int]) -> tuple[int, ...]:
 
 
 def belongs(view: NodeView, m: Message) -> int:
-    """Index of the sender. Raises PeerError, with what is wrong, unless the message is of this run and model."""
+    """Index of the sender. Raises PeerError, with what is wrong, unless the message is of this run
+    and model."""
     frame = m.frame
     try:
         sender = view.members.index(m.sender)
@@ -86,7 +91,8 @@ def belongs(view: NodeView, m: Message) -> int:
 
 
 def admit(view: NodeView, index: int, sender: int, frame: Frame, kind: Kind) -> None:
-    """Raises PeerError unless the frame is of this kind and codec and comes from an in-neighbour of its round."""
+    """Raises PeerError unless the frame is of this kind and codec and comes from an in-neighbour of
+    its round."""
     name = view.members[sender]
     if frame.kind != kind:
         raise PeerError(
@@ -99,7 +105,8 @@ def admit(view: NodeView, index: int, sender: int, frame: Frame, kind: Kind) -> 
 
 
 def number_of(frame: Frame, tag: Aux, low: int, high: int, default: int | None = None) -> int:
-    """A whole number beside the body. Raises PeerError when it is missing (without default), or out of range."""
+    """A whole number beside the body. Raises PeerError when it is missing (without default), or out
+    of range."""
     value = frame.aux.get(tag, default)
     if value is None or not low <= value <= high or value != int(value):
         raise PeerError(f"a {frame.kind.name.lower()} message with {tag.name} = {value}; {low} to {high} is expected")
@@ -107,8 +114,9 @@ def number_of(frame: Frame, tag: Aux, low: int, high: int, default: int | None =
 
 
 def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec, times: float = 1.0) -> float:
-    """||vec||^2. Raises PeerError when it is out of all proportion to the own vector: more than IMPLAUSIBLE times
-    ||own|| + 1, as after training that diverged or with intent. `times`, 1 or more: for a sum of so many such vectors."""
+    """||vec||^2. Raises PeerError when it is out of all proportion to the own vector: more than
+    IMPLAUSIBLE times ||own|| + 1, as after training that diverged or with intent. `times`, 1 or
+    more: for a sum of so many such vectors."""
     squares = float(np.vdot(vec, vec))  # unlike `dot` it is silent about an overflow, which is what is looked for
     if squares <= IMPLAUSIBLE * IMPLAUSIBLE:  # whatever the own norm is
         return squares
@@ -119,7 +127,8 @@ def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec, times: 
 
 
 def state_vector(view: NodeView, frame: Frame) -> Vec:
-    """float32[n] of one part of a STATE. Raises DecodeError, PeerError for another codec than fp32."""
+    """float32[n] of one part of a STATE. Raises DecodeError, PeerError for another codec than
+    fp32."""
     if frame.codec_id != FP32.wire_id or frame.codec_params != FP32.wire_params():
         raise PeerError("a state message that is not fp32")
     return FP32.decode(frame.body, view.layout)

@@ -1,17 +1,19 @@
 """`parallel-sgd`: everybody sends everybody its encoded gradient and adds up what it decodes.
 
-Alistarh et al. (2017), QSGD, algorithm 1; ElastiQuant's own setting. Momentum is ElastiQuant's section 3.4, heavy ball
-(l = 0) and Nesterov (l = 1) in one: y_(t+1) = w_t - a g; y'_(t+1) = w_t - l a g; w_(t+1) = y_(t+1) + mu (y'_(t+1) - y'_t),
-g the mean of the decoded gradients.
+Alistarh et al. (2017), QSGD, algorithm 1; ElastiQuant's own setting. Momentum is ElastiQuant's
+section 3.4, heavy ball (l = 0) and Nesterov (l = 1) in one: y_(t+1) = w_t - a g; y'_(t+1) = w_t - l
+a g; w_(t+1) = y_(t+1) + mu (y'_(t+1) - y'_t), g the mean of the decoded gradients.
 
-Deviations. (1) What is encoded is the local update delta = -a g; the codecs commute with a factor. (2) Averaging gradients
-does not bring models together again once they differ, so a lost message would part them for ever. Hence every node holds
-each other's *stream*: the sum of its updates, with the momentum played out per sender (the rule is linear). The model is a
-function of the streams alone, w = w_0 + (1/n) sum_j F_j, in the order of the members: nodes that have heard the same
-messages have the same model to the bit, and a full state mends what was lost. (3) A node that is down adds nothing; the
-others' updates still count 1/n. (4) A stream's sum is kept as two float32 vectors, what rounding loses in the second: over
-thousands of rounds it grows far beyond the model, whose mean of all is what counts, and float32 alone would lose small
-updates. Memory: two models a member, three with momentum."""
+Deviations. (1) What is encoded is the local update delta = -a g; the codecs commute with a factor.
+(2) Averaging gradients does not bring models together again once they differ, so a lost message
+would part them for ever. Hence every node holds each other's *stream*: the sum of its updates, with
+the momentum played out per sender (the rule is linear). The model is a function of the streams
+alone, w = w_0 + (1/n) sum_j F_j, in the order of the members: nodes that have heard the same
+messages have the same model to the bit, and a full state mends what was lost. (3) A node that is
+down adds nothing; the others' updates still count 1/n. (4) A stream's sum is kept as two float32
+vectors, what rounding loses in the second: over thousands of rounds it grows far beyond the model,
+whose mean of all is what counts, and float32 alone would lose small updates. Memory: two models a
+member, three with momentum."""
 
 from __future__ import annotations
 
@@ -98,7 +100,8 @@ class Parallel:
         return self._with(m, sender, self._on(_of(m, sender), decoded))
 
     def mix(self, m: Streams, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Streams, float]:
-        """The model of all streams as they are. The others' models are not known: no consensus distance."""
+        """The model of all streams as they are. The others' models are not known: no consensus
+        distance."""
         return replace(self._model(m, ctx), process=ctx.view.boot), math.nan
 
     def abandon(self, m: Streams, model: Vec | None, ctx: RoundContext) -> Streams:
@@ -106,14 +109,16 @@ class Parallel:
         return self._model(m, ctx) if model is None else replace(m, x=model)
 
     def full(self, m: Streams, to: int, phase: int) -> Full:
-        """The own stream, and the receiver's as it is known here: one that lost it gets it back so."""
+        """The own stream, and the receiver's as it is known here: one that lost it gets it back
+        so."""
         own, theirs = _of(m, m.index), _of(m, to)
         vectors = [*self._vectors(own), *self._vectors(theirs)]
         return Full(vectors, {Aux.EXAMPLES: own.count, Aux.STEPS: theirs.count})
 
     def adopt(self, m: Streams, sender: int, phase: int, full: Full, ctx: RoundContext) -> Streams:
-        """One that knows more of this node's own stream than the node itself gives it back: after a restart, until the first
-        round is over. Later nobody can know more, and whoever says so lies."""
+        """One that knows more of this node's own stream than the node itself gives it back: after a
+        restart, until the first round is over. Later nobody can know more, and whoever says so
+        lies."""
         name, own, theirs = ctx.name(sender), full.vectors[: self.parts // 2], full.vectors[self.parts // 2 :]
         count, known = _count(name, full, Aux.EXAMPLES, name), _count(name, full, Aux.STEPS, ctx.view.node)
         for vec, times in zip(own, self._times(count), strict=True):
@@ -138,26 +143,29 @@ class Parallel:
         return Audit(public={0: (0, self.public(m, 0))}, replicas=replicas, row=row)
 
     def _times(self, count: int) -> list[float]:
-        """How many plausible messages `_vectors` of a stream may add up to. Not the model but the messages bound a sum:
-        local gradients that cancel in the mean let every F grow for ever, each by one message of at most `squared_norm`'s
-        limit a round, which momentum repeats 1 / (1 - mu) times in all. Whoever names a false count is believed a false
-        sum; a single one of its messages may be as large, and both are bounded."""
+        """How many plausible messages `_vectors` of a stream may add up to. Not the model but the
+        messages bound a sum: local gradients that cancel in the mean let every F grow for ever,
+        each by one message of at most `squared_norm`'s limit a round, which momentum repeats 1 / (1
+        - mu) times in all. Whoever names a false count is believed a false sum; a single one of its
+        messages may be as large, and both are bounded."""
         each = 1.0 / (1.0 - self.momentum)
         sums = [each * (count + 1)] * 2  # and what rounding lost of it
         return [*sums, each] if self.momentum else sums
 
     def _believes(self, m: Streams, vectors: Sequence[Vec], count: int) -> bool:
-        """Whether these may be the own stream. What is believed must be MARGIN times smaller than what others take: a node
-        whose own stream is at the very limit would be refused by those whose models are a little smaller, or one message
-        later. Who brings more may be honest, and hold what this node said when it lied or diverged: it is no reason to
-        refuse its own stream."""
+        """Whether these may be the own stream. What is believed must be MARGIN times smaller than
+        what others take: a node whose own stream is at the very limit would be refused by those
+        whose models are a little smaller, or one message later. Who brings more may be honest, and
+        hold what this node said when it lied or diverged: it is no reason to refuse its own
+        stream."""
         norm = math.sqrt(float(np.vdot(m.x, m.x))) + 1.0
         most = [min(messages.IMPLAUSIBLE * times * norm, messages.LARGEST) / MARGIN for times in self._times(count)]
         return all(float(np.vdot(vec, vec)) <= limit**2 for vec, limit in zip(vectors, most, strict=True))
 
     def _on(self, stream: Stream, delta: Vec) -> Stream:
-        """One message further: V <- mu V + delta; F <- F + V, or F + delta + mu V with Nesterov. The count ends at what others
-        take, so that a node which a liar has told the most of itself can go on."""
+        """One message further: V <- mu V + delta; F <- F + V, or F + delta + mu V with Nesterov.
+        The count ends at what others take, so that a node which a liar has told the most of itself
+        can go on."""
         count = min(stream.count + 1, MOST_MESSAGES)
         if not self.momentum:
             return Stream(*_added(stream.total, stream.low, delta), stream.momentum, count)
@@ -186,7 +194,8 @@ class Parallel:
 
 
 def parallel_sgd(momentum: float = 0.0, nesterov: bool = False) -> Parallel:
-    """momentum: mu, [0, 1), applied to the sum of what was sent; train without a momentum of the boards' own then."""
+    """momentum: mu, [0, 1), applied to the sum of what was sent; train without a momentum of the
+    boards' own then."""
     check_number("momentum of parallel-sgd", momentum, -1e-300, 0.9999)
     check_flag("nesterov of parallel-sgd", nesterov)
     return Parallel(float(momentum), nesterov)
@@ -197,7 +206,8 @@ def _of(m: Streams, j: int) -> Stream:
 
 
 def _added(total: Vec, low: Vec, moved: Vec) -> tuple[Vec, Vec]:
-    """total + low + moved, rounded, and what rounding lost (Knuth's two-sum; Kahan's compensated summation)."""
+    """total + low + moved, rounded, and what rounding lost (Knuth's two-sum; Kahan's compensated
+    summation)."""
     moved = moved + low
     new = total + moved
     part = new - total
@@ -205,8 +215,9 @@ def _added(total: Vec, low: Vec, moved: Vec) -> tuple[Vec, Vec]:
 
 
 def _count(name: str, full: Full, tag: Aux, whose: str) -> int:
-    """More than MOST_MESSAGES only a liar can name, whosoever they are: no honest node believes more of another or of itself,
-    nor counts on beyond (`Parallel._on`). So none ever holds, sends or gives back what another refuses."""
+    """More than MOST_MESSAGES only a liar can name, whosoever they are: no honest node believes
+    more of another or of itself, nor counts on beyond (`Parallel._on`). So none ever holds, sends
+    or gives back what another refuses."""
     count = full.numbers.get(tag, -1.0)
     if not 0.0 <= count <= MOST_MESSAGES or count != int(count):
         raise PeerError(f"{name} sent a state that holds {count:.16g} messages of {whose}")

@@ -1,9 +1,8 @@
 """What a node makes known of a vector v: the three ways in which compressed gossip differs.
 
-plain: C[v]. compensated: C[v + e], what was lost is kept in e and said later (Tang et al. 2019, DeepSqueeze, algorithm 1).
-difference: the public copy xhat moves by C[v - xhat], which vanishes as v settles (Koloskova et al. 2019, CHOCO-SGD,
-algorithm 2).
-"""
+plain: C[v]. compensated: C[v + e], what was lost is kept in e and said later (Tang et al. 2019,
+DeepSqueeze, algorithm 1). difference: the public copy xhat moves by C[v - xhat], which vanishes as
+v settles (Koloskova et al. 2019, CHOCO-SGD, algorithm 2)."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Said:
+class Announced:
     """One message and what receivers know after it."""
 
     body: Body
@@ -38,7 +37,7 @@ class Publisher(Protocol[P]):
     def init(self, start: Vec, ctx: RoundContext) -> P:
         """`start`, float32[n]: what replicas start from; kept, not copied."""
 
-    def publish(self, memory: P, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[P, Said]: ...
+    def publish(self, memory: P, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[P, Announced]: ...
 
     def reset(self, memory: P, v: Vec) -> P:
         """The node has another vector, which has nothing to do with what it said before."""
@@ -56,10 +55,10 @@ class Plain:
     def init(self, start: Vec, ctx: RoundContext) -> Any:
         return ctx.view.codec.init(ctx.view.layout)
 
-    def publish(self, memory: Any, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[Any, Said]:
+    def publish(self, memory: Any, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[Any, Announced]:
         body, memory = ctx.view.codec.encode(v, memory, ctx.for_codec(local))
         public = ctx.view.codec.decode(body, ctx.view.layout)
-        return memory, Said(body, public, relative_error(public - v, v))
+        return memory, Announced(body, public, relative_error(public - v, v))
 
     def reset(self, memory: Any, v: Vec) -> Any:
         return memory
@@ -69,36 +68,42 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Residue:
+class ErrorMemory:
+    """The memory of `Compensated`."""
+
     codec: Any
     error: Vec | None  # e, float32[n]; None: zero
 
 
 @dataclass(frozen=True, slots=True)
 class Compensated:
-    """Implements `Publisher[Residue]`."""
+    """Implements `Publisher[ErrorMemory]`."""
 
     replicates = False
 
-    def init(self, start: Vec, ctx: RoundContext) -> Residue:
-        return Residue(ctx.view.codec.init(ctx.view.layout), None)
+    def init(self, start: Vec, ctx: RoundContext) -> ErrorMemory:
+        return ErrorMemory(ctx.view.codec.init(ctx.view.layout), None)
 
-    def publish(self, memory: Residue, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[Residue, Said]:
+    def publish(
+        self, memory: ErrorMemory, v: Vec, local: LocalUpdate, ctx: RoundContext
+    ) -> tuple[ErrorMemory, Announced]:
         meant = v if memory.error is None else v + memory.error
         body, codec = ctx.view.codec.encode(meant, memory.codec, ctx.for_codec(local))
         public = ctx.view.codec.decode(body, ctx.view.layout)
         error = meant - public
-        return Residue(codec, error), Said(body, public, relative_error(error, meant))
+        return ErrorMemory(codec, error), Announced(body, public, relative_error(error, meant))
 
-    def reset(self, memory: Residue, v: Vec) -> Residue:
-        return Residue(memory.codec, None)
+    def reset(self, memory: ErrorMemory, v: Vec) -> ErrorMemory:
+        return ErrorMemory(memory.codec, None)
 
-    def public(self, memory: Residue, phase: int) -> None:
+    def public(self, memory: ErrorMemory, phase: int) -> None:
         return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Told:
+class PublicCopies:
+    """The memory of `Difference`."""
+
     codec: Any
     start: Vec  # what the public copies were before the first message
     copies: Mapping[int, Vec]  # xhat by phase of the topology; where the receivers change, so does what they know
@@ -106,32 +111,34 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Implements `Publisher[Told]`."""
+    """Implements `Publisher[PublicCopies]`."""
 
     replicates = True
 
-    def init(self, start: Vec, ctx: RoundContext) -> Told:
-        return Told(ctx.view.codec.init(ctx.view.layout), start, {})
+    def init(self, start: Vec, ctx: RoundContext) -> PublicCopies:
+        return PublicCopies(ctx.view.codec.init(ctx.view.layout), start, {})
 
-    def publish(self, memory: Told, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[Told, Said]:
+    def publish(
+        self, memory: PublicCopies, v: Vec, local: LocalUpdate, ctx: RoundContext
+    ) -> tuple[PublicCopies, Announced]:
         copy = memory.copies.get(ctx.phase, memory.start)
         meant = v - copy
         body, codec = ctx.view.codec.encode(meant, memory.codec, ctx.for_codec(local))
         public = moved(copy, body, ctx)
         np.subtract(v, public, out=(left := np.empty_like(v)))
         copies = {**memory.copies, ctx.phase: public}
-        return replace(memory, codec=codec, copies=copies), Said(body, public, relative_error(left, meant))
+        return replace(memory, codec=codec, copies=copies), Announced(body, public, relative_error(left, meant))
 
-    def reset(self, memory: Told, v: Vec) -> Told:
-        return Told(memory.codec, v, {})
+    def reset(self, memory: PublicCopies, v: Vec) -> PublicCopies:
+        return PublicCopies(memory.codec, v, {})
 
-    def public(self, memory: Told, phase: int) -> Vec:
+    def public(self, memory: PublicCopies, phase: int) -> Vec:
         return memory.copies.get(phase, memory.start)
 
 
 def moved(copy: Vec, body: Body, ctx: RoundContext) -> Vec:
-    """copy + decode(body), float32[n]; sender and receivers compute it alike, so their copies stay equal to the bit.
-    Raises DecodeError."""
+    """copy + decode(body), float32[n]; sender and receivers compute it alike, so their copies stay
+    equal to the bit. Raises DecodeError."""
     return ctx.view.codec.decode(body, ctx.view.layout, out=copy.copy(), weight=1.0)
 
 

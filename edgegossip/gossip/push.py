@@ -1,18 +1,20 @@
 """Mixing by push-sum: on directed and time-varying graphs, with column-stochastic weights.
 
-A node holds mass x and weight u; its model is z = x / u. Each round it makes p public and hands over eta W_ki of p, and of
-u, to every out-neighbour k that is up, and takes exactly that off itself:
-x_i <- x~_i + eta sum_j (W_ij - I_ij) p_j,  u_i <- u_i + eta sum_j (W_ij - I_ij) u_j   (columns of W sum to 1).
-Assran et al. 2019 (SGP, algorithm 1); Aketi et al. 2021 (algorithms 4 and 5). Their algorithm 5 weighs differences
-(p_j - p_i) at the receiver, which conserves mass only if the rows of W sum to 1 too; this form always does.
+A node holds mass x and weight u; its model is z = x / u. Each round it makes p public and hands
+over eta W_ki of p, and of u, to every out-neighbour k that is up, and takes exactly that off
+itself: x_i <- x~_i + eta sum_j (W_ij - I_ij) p_j,  u_i <- u_i + eta sum_j (W_ij - I_ij) u_j
+(columns of W sum to 1). Assran et al. 2019 (SGP, algorithm 1); Aketi et al. 2021 (algorithms 4 and
+5). Their algorithm 5 weighs differences (p_j - p_i) at the receiver, which conserves mass only if
+the rows of W sum to 1 too; this form always does.
 
-Deviation: the local update of a node with little weight counts less (`FULL`). Where others, far away, are down, a node may
-hand over more than it gets; each update then moves z = x / u by update / u, and training at ever larger steps diverges.
+Deviation: the local update of a node with little weight counts less (`FULL`). Where others, far
+away, are down, a node may hand over more than it gets; each update then moves z = x / u by update /
+u, and training at ever larger steps diverges.
 
-The sender weighs, so nobody has to agree on who takes part. What was handed over is kept as a running total by both ends of
-an edge: whatever is lost, repeated, or rolled back with a checkpoint, the difference of the two totals is what is still
-under way, and a full state brings it. Sums are float64: float32 would lose mass with every round.
-"""
+The sender weighs, so nobody has to agree on who takes part. What was handed over is kept as a
+running total by both ends of an edge: whatever is lost, repeated, or rolled back with a checkpoint,
+the difference of the two totals is what is still under way, and a full state brings it. Sums are
+float64: float32 would lose mass with every round."""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ class Total:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mass:
-    """State of a push-sum scheme. Immutable; arrays in it are never written to once they are there."""
+    """State of a push-sum scheme. Immutable; arrays in it are never written to once they are
+    there."""
 
     x: Vec64  # float64[n]
     u: float
@@ -115,9 +118,9 @@ class Push:
 
     def publish(self, m: Mass, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mass, Published]:
         x = m.x + min(1.0, max(m.u, 0.0) / FULL) * local.delta
-        memory, said = self.publisher.publish(m.memory, x.astype(np.float32), local, ctx)
+        memory, announced = self.publisher.publish(m.memory, x.astype(np.float32), local, ctx)
         shares = self._shares(m, ctx, to)
-        sent, whole = dict(m.sent), said.public.astype(np.float64)
+        sent, whole = dict(m.sent), announced.public.astype(np.float64)
         numbers: dict[int, Numbers] = {}
         parts = {share: share * whole for share in set(shares.values())}  # one vector for all who get the same
         u = m.u
@@ -131,7 +134,7 @@ class Push:
             sent[key] = total
             numbers[k] = {Aux.SHARE: share, Aux.PUSH_SUM_WEIGHT: total.weight, Aux.INCARNATION: m.incarnation}
         m = replace(m, x=x, u=u, memory=memory, sent=sent)
-        return m, Published(said.body, numbers, said.relative_error)
+        return m, Published(announced.body, numbers, announced.relative_error)
 
     def take(self, m: Mass, sender: int, frame: Frame, ctx: RoundContext) -> Mass:
         key, name = (sender, frame.round % ctx.view.topology.period), ctx.name(sender)
@@ -168,7 +171,8 @@ class Push:
         return self.publisher.public(m.memory, phase)
 
     def full(self, m: Mass, to: int, phase: int) -> Full:
-        """The total as two float32 vectors, high and low part, which is exact to 2^-48; then the replica."""
+        """The total as two float32 vectors, high and low part, which is exact to 2^-48; then the
+        replica."""
         total = m.sent.get((to, phase)) or Total(np.zeros_like(m.x), 0.0)
         high = total.mass.astype(np.float32)
         low = (total.mass - high).astype(np.float32)
@@ -177,7 +181,8 @@ class Push:
         return Full(vectors, {Aux.PUSH_SUM_WEIGHT: total.weight, Aux.INCARNATION: m.incarnation})
 
     def adopt(self, m: Mass, sender: int, phase: int, full: Full, ctx: RoundContext) -> Mass:
-        """Takes in what is new in the total. A sender that has lost its disk begins with a total of zero."""
+        """Takes in what is new in the total. A sender that has lost its disk begins with a total of
+        zero."""
         key, name = (sender, phase), ctx.name(sender)
         weight, incarnation = full.numbers.get(Aux.PUSH_SUM_WEIGHT, -1.0), int(full.numbers[Aux.INCARNATION])
         total = full.vectors[0].astype(np.float64) + full.vectors[1]
@@ -217,10 +222,10 @@ class Push:
         )
 
     def _shares(self, m: Mass, ctx: RoundContext, to: Sequence[int]) -> Mapping[int, float]:
-        """eta W_ki of those out-neighbours that are up: the others' stay here. Nothing of a weight that is next to nothing or
-        below zero, as it can be for a while after a rollback; and nothing to whom it cannot come back from while others
-        are down: nodes before a gap in a directed ring would give away all their weight, and 1 / u would blow up what they
-        learn."""
+        """eta W_ki of those out-neighbours that are up: the others' stay here. Nothing of a weight
+        that is next to nothing or below zero, as it can be for a while after a rollback; and
+        nothing to whom it cannot come back from while others are down: nodes before a gap in a
+        directed ring would give away all their weight, and 1 / u would blow up what they learn."""
         if m.u <= LIGHT:
             return {}
         w = ctx.view.topology.matrix(ctx.round)
@@ -228,8 +233,8 @@ class Push:
 
 
 def _with_way_back(view: NodeView, index: int, nodes: Iterable[int]) -> tuple[int, ...]:
-    """Those of `nodes` from which something gets back to this node, over boards that are up and any round of the period.
-    All of them while everybody is up: topologies are strongly connected."""
+    """Those of `nodes` from which something gets back to this node, over boards that are up and any
+    round of the period. All of them while everybody is up: topologies are strongly connected."""
     if not view.down:
         return tuple(nodes)
     found, todo = {index}, [index]
@@ -243,10 +248,11 @@ def _with_way_back(view: NodeView, index: int, nodes: Iterable[int]) -> tuple[in
 
 
 def _numbers(name: str, frame: Frame, seen: Total, nodes: int) -> tuple[float, float, int]:
-    """Share, total weight and incarnation beside a message. Raises PeerError when they cannot be: a share outside of [0, 1], a
-    total that shrinks, mass without weight, or more weight than HEAVY times what the whole fleet began with. A node has more
-    than all others only while others are below zero: what a restart from an older checkpoint counts twice, at most
-    everything, is taken back later. So many restarts would have to pile up at one node before any is."""
+    """Share, total weight and incarnation beside a message. Raises PeerError when they cannot be: a
+    share outside of [0, 1], a total that shrinks, mass without weight, or more weight than HEAVY
+    times what the whole fleet began with. A node has more than all others only while others are
+    below zero: what a restart from an older checkpoint counts twice, at most everything, is taken
+    back later. So many restarts would have to pile up at one node before any is."""
     share = frame.aux.get(Aux.SHARE, -1.0)
     weight = frame.aux.get(Aux.PUSH_SUM_WEIGHT, -1.0)
     incarnation = number_of(frame, Aux.INCARNATION, 1, MAX_ID)
@@ -285,27 +291,29 @@ def _debiased(m: Mass) -> Mass:
 
 # -- The algorithms: three ways to publish -------------------------------------------------------------
 #
-# Deviations of all three: gradients are added at x, taken at z, as in the papers; the public copies of quant-sgp start at
-# the initial model unless `zero_start`; on a time-varying graph every phase of the period has copies of its own, since
-# receivers change.
+# Deviations of all three: gradients are added at x, taken at z, as in the papers; the public copies
+# of quant-sgp start at the initial model unless `zero_start`; on a time-varying graph every phase
+# of the period has copies of its own, since receivers change.
 
 
 def sgp(eta: float = 1.0) -> Push:
-    """Stochastic gradient push with whole models, Assran et al. (2019), algorithm 1. eta: averaging rate. What compression
-    loses is lost to the receivers only: mass is conserved for any codec."""
+    """Stochastic gradient push with whole models, Assran et al. (2019), algorithm 1. eta: averaging
+    rate. What compression loses is lost to the receivers only: mass is conserved for any codec."""
     check_eta("sgp", eta)
     return Push("sgp", Plain(), eta, require_column_stochastic)
 
 
 def sparse_push(eta: float = 0.0) -> Push:
-    """With error compensation, Aketi et al. (2021), algorithm 4. eta: averaging rate; 0: by how much the codec keeps."""
+    """With error compensation, Aketi et al. (2021), algorithm 4. eta: averaging rate; 0: by how
+    much the codec keeps."""
     check_eta("sparse-push", eta)
     return Push("sparse-push", Compensated(), eta, require_column_stochastic)
 
 
 def quant_sgp(eta: float = 0.0, zero_start: bool = False) -> Push:
-    """With differences to public copies, Taheri et al. (2020); Aketi et al. (2021), algorithm 5, in the form that conserves
-    mass on every graph. eta: averaging rate; 0: by how much the codec keeps."""
+    """With differences to public copies, Taheri et al. (2020); Aketi et al. (2021), algorithm 5, in
+    the form that conserves mass on every graph. eta: averaging rate; 0: by how much the codec
+    keeps."""
     check_eta("quant-sgp", eta)
     check_flag("zero_start of quant-sgp", zero_start)
     return Push("quant-sgp", Difference(), eta, require_column_stochastic, zero_start)

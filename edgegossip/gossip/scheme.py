@@ -1,8 +1,8 @@
-"""The mathematics of a synchronous algorithm, apart from its protocol: what a node says, what it makes of what it hears.
+"""The mathematics of a synchronous algorithm, apart from its protocol: what a node says, what it
+makes of what it hears.
 
-`rounds.Synchronous` runs a scheme: rounds, deadlines, lost messages, newcomers. A scheme is an immutable description with
-an explicit state, as codecs and algorithms are.
-"""
+`rounds.Synchronous` runs a scheme: rounds, deadlines, lost messages, newcomers. A scheme is an
+immutable description with an explicit state, as codecs and algorithms are."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class RoundContext:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Published:
-    """A node's message of one round: the body is the same for all receivers, the numbers beside it need not be."""
+    """A node's message of one round: the body is the same for all receivers, the numbers beside it
+    need not be."""
 
     body: Body
     numbers: Mapping[int, Numbers]  # by receiver; a receiver that is not there gets none
@@ -80,15 +81,18 @@ class Scheme(Protocol[M]):
 
     @property
     def streams(self) -> bool:
-        """Whether every message counts and must be taken in order; what is lost is then mended by `full` and `adopt`."""
+        """Whether every message counts and must be taken in order; what is lost is then mended by
+        `full` and `adopt`."""
 
     @property
     def replicates(self) -> bool:
-        """Whether receivers hold a replica that each message moves on, so that nobody can skip one."""
+        """Whether receivers hold a replica that each message moves on, so that nobody can skip
+        one."""
 
     @property
     def totals(self) -> bool:
-        """Whether both ends of an edge keep totals, which begin at zero when the receiver loses its disk."""
+        """Whether both ends of an edge keep totals, which begin at zero when the receiver loses its
+        disk."""
 
     @property
     def parts(self) -> int:
@@ -101,22 +105,28 @@ class Scheme(Protocol[M]):
         """State before round 0; x is copied."""
 
     def fingerprint(self, m: M) -> int:
-        """1..2^32: the same on two nodes whose replicas started alike, so that the first difference needs no `full`."""
+        """1..2^32: the same on two nodes whose replicas started alike, so that the first difference
+        needs no `full`."""
 
     def publish(self, m: M, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[M, Published]:
-        """Take in the local update and say what the out-neighbours `to`, those that are up, are told."""
+        """Take in the local update and say what the out-neighbours `to`, those that are up, are
+        told."""
 
     def take(self, m: M, sender: int, frame: Frame, ctx: RoundContext) -> M:
-        """Take in a message of an in-neighbour; streams: the next one. Raises PeerError with m as it was."""
+        """Take in a message of an in-neighbour; streams: the next one. Raises PeerError with m as
+        it was."""
 
     def mix(self, m: M, ctx: RoundContext, fresh: Sequence[int]) -> tuple[M, float]:
-        """End the round, with the in-neighbours of whom there is news. Returns the consensus distance too."""
+        """End the round, with the in-neighbours of whom there is news. Returns the consensus
+        distance too."""
 
     def abandon(self, m: M, model: Vec | None, ctx: RoundContext) -> M:
-        """End the round without mixing; with another node's model instead of the own if there is one."""
+        """End the round without mixing; with another node's model instead of the own if there is
+        one."""
 
     def public(self, m: M, phase: int) -> Vec | None:
-        """What receivers hold of this node when they are up to date, the same array until it changes; None if nothing."""
+        """What receivers hold of this node when they are up to date, the same array until it
+        changes; None if nothing."""
 
     def full(self, m: M, to: int, phase: int) -> Full:
         """For a receiver that has lost track."""

@@ -1,24 +1,25 @@
-"""Streams: messages of which none may be missing, over an edge that may lose, repeat and reorder them. What either end
-keeps of one, and the messages that came before their round.
+"""Streams: messages of which none may be missing, over an edge that may lose, repeat and reorder
+them. What either end keeps of one, and the messages that came before their round.
 
-A stream belongs to an edge and a phase of the topology's period. Its messages are numbered from 1. They count only within
-the *session* that the receiver opened last, and from the one process of the sender (its *epoch*) that it began with. So
-neither a sender that restarted from an older checkpoint nor a message of a process that is gone can be mistaken for the
-next one, and nobody needs a clock or a counter that survives everything.
+A stream belongs to an edge and a phase of the topology's period. Its messages are numbered from 1.
+They count only within the *session* that the receiver opened last, and from the one process of the
+sender (its *epoch*) that it began with. So neither a sender that restarted from an older checkpoint
+nor a message of a process that is gone can be mistaken for the next one, and nobody needs a clock
+or a counter that survives everything.
 
-    receiver                                 sender
-    HELLO session  ----------------------->                 opens the stream, by a number never used before
-                   <-----------------------  message 1      both started alike (FRESH): nothing else is needed
-                   <-----------------------  message 2, ...
-    HELLO session' ----------------------->                 a gap, or a restart of the receiver
-                   <-----------------------  STATE          all that the stream has brought so far, in parts
-                   <-----------------------  message k, ... goes on where the STATE ends
-                   <-----------------------  HELLO          without session: the sender restarted, "open anew"
+    receiver                           sender
+    HELLO session  ----------------->                  opens the stream, by a number used once
+                   <-----------------  message 1       both started alike (FRESH): that is all
+                   <-----------------  message 2, ...
+    HELLO session' ----------------->                  a gap, or a restart of the receiver
+                   <-----------------  STATE           all that the stream has brought, in parts
+                   <-----------------  message k, ...  goes on where the STATE ends
+                   <-----------------  HELLO           no session: the sender restarted, open anew
 
-A node's *incarnation* is the history that its push-sum totals belong to. It survives restarts from a checkpoint and ends
-with the disk. Both ends of an edge start their totals at zero when the other has begun a new one. A late HELLO of an old
-incarnation must not do that, so the sender asks back first: HELLO with a CHALLENGE, which the next HELLO has to bring.
-"""
+A node's *incarnation* is the history that its push-sum totals belong to. It survives restarts from
+a checkpoint and ends with the disk. Both ends of an edge start their totals at zero when the other
+has begun a new one. A late HELLO of an old incarnation must not do that, so the sender asks back
+first: HELLO with a CHALLENGE, which the next HELLO has to bring."""
 
 from __future__ import annotations
 
@@ -31,15 +32,18 @@ from edgegossip.gossip.base import NodeView
 from edgegossip.gossip.messages import MAX_ID
 from edgegossip.types import PeerError, Round, Vec
 
-RETIRED_INCARNATIONS = 4  # of a receiver that are remembered, so that a late HELLO of one of them is not believed
-STATES_A_ROUND = 3  # full states that one receiver gets in one round; what it asks for beyond comes in the next
+# Of a receiver, that are remembered, so that a late HELLO of one of them is not believed.
+RETIRED_INCARNATIONS = 4
+# Full states that one receiver gets in one round; what it asks for beyond comes in the next.
+STATES_A_ROUND = 3
 
 _NO_PARTS: Mapping[int, Vec] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class OutEdge:
-    """The sender's end of one stream; of an edge without streams only `position` and `answers` are used."""
+    """The sender's end of one stream; of an edge without streams only `position` and `answers` are
+    used."""
 
     session: int = 0  # 0: not opened by the receiver yet, or broken by a restart of this node
     position: int = 0  # messages so far
@@ -83,14 +87,15 @@ class OutEdge:
         return self.incarnations != () and self.incarnations[-1] != incarnation
 
     def is_late(self, process: int, number: int) -> bool:
-        """Whether a HELLO is of an earlier session of the process that opened the present one. One of an earlier process
-        cannot be told; it costs one full state more."""
+        """Whether a HELLO is of an earlier session of the process that opened the present one. One
+        of an earlier process cannot be told; it costs one full state more."""
         return process == self.process and number < self.number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InEdge:
-    """The receiver's end of one stream; of an edge without streams only `round` and `opening` are used."""
+    """The receiver's end of one stream; of an edge without streams only `round` and `opening` are
+    used."""
 
     session: int = 0  # established; 0: never
     position: int = 0  # messages taken in
@@ -107,7 +112,8 @@ class InEdge:
         return self.session != 0
 
     def asking(self, session: int, number: int, round: Round) -> InEdge:
-        """A new session is asked for; what goes on in the old one counts until the new one is established."""
+        """A new session is asked for; what goes on in the old one counts until the new one is
+        established."""
         return replace(self, opening=session, number=number, asked=round)
 
     def begun(self, session: int, epoch: int) -> InEdge:
@@ -123,12 +129,13 @@ class InEdge:
         return replace(self, position=self.position + 1, round=max(self.round, round))
 
     def heard(self, round: Round) -> InEdge:
-        """A message that stands for itself was taken in. Its sender is not far away, and need not answer any more."""
+        """A message that stands for itself was taken in. Its sender is not far away, and need not
+        answer any more."""
         return replace(self, round=round, opening=0)
 
     def stuck(self) -> InEdge:
-        """The next message cannot be used, so the session cannot go on: no message is of process 0. What is held stays
-        known."""
+        """The next message cannot be used, so the session cannot go on: no message is of process 0.
+        What is held stays known."""
         return replace(self, epoch=0)
 
     def expects(self, frame: Frame) -> bool:
@@ -141,13 +148,14 @@ class InEdge:
 
 
 def session_id(view: NodeView, peer: int, phase: int, count: int) -> int:
-    """A number, 1..2^48 - 1, that this process does not use twice and that no other process is likely to."""
+    """A number, 1..2^48 - 1, that this process does not use twice and that no other process is
+    likely to."""
     return derive_key(view.boot, view.index, peer, phase, count) % MAX_ID + 1
 
 
 def challenge_of(view: NodeView, peer: int, phase: int, incarnation: int) -> int:
-    """What a receiver of an incarnation that is not the one we know must bring back. Of a late HELLO nobody does: it would
-    end the present incarnation for good."""
+    """What a receiver of an incarnation that is not the one we know must bring back. Of a late
+    HELLO nobody does: it would end the present incarnation for good."""
     return derive_key(view.boot, view.index, peer, phase, incarnation) % MAX_ID + 1
 
 
@@ -156,16 +164,17 @@ def incarnation_of(view: NodeView) -> int:
     return derive_key(view.boot, view.index) % MAX_ID + 1
 
 
-# -- Messages that came early ------------------------------------------------------------------------
+# -- Messages that came early ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """Messages that came before their round: kept encoded, a bounded number of rounds and bytes a sender. Immutable; every
-    change gives a new one that shares the frames.
+    """Messages that came before their round: kept encoded, a bounded number of rounds and bytes a
+    sender. Immutable; every change gives a new one that shares the frames.
 
-    In a strongly connected static graph without deadlines nobody can run more than n - 1 rounds ahead of anybody: each
-    round of his needs, over at most n - 1 hops, one of ours. A sender that is further ahead has gone on without us."""
+    In a strongly connected static graph without deadlines nobody can run more than n - 1 rounds
+    ahead of anybody: each round of his needs, over at most n - 1 hops, one of ours. A sender that
+    is further ahead has gone on without us."""
 
     frames: Mapping[int, tuple[Frame, ...]] = field(default_factory=dict)  # by sender, by round
 
@@ -184,8 +193,9 @@ class Inbox:
         return kept[-1].round if kept else -1
 
     def put(self, sender: int, frame: Frame, max_frames: int, max_bytes: int) -> Inbox | None:
-        """With this frame; None if there is one of the same sender, round and session already. Of a sender's frames the
-        newest `max_frames` stay. Raises PeerError when the bodies of all senders would take more than `max_bytes`."""
+        """With this frame; None if there is one of the same sender, round and session already. Of a
+        sender's frames the newest `max_frames` stay. Raises PeerError when the bodies of all
+        senders would take more than `max_bytes`."""
         kept = self.frames.get(sender, ())
         session = frame.aux.get(Aux.SESSION)
         if any(f.round == frame.round and f.aux.get(Aux.SESSION) == session for f in kept):
@@ -207,7 +217,8 @@ class Inbox:
         return Inbox({**rest, sender: frames} if frames else rest)
 
     def take(self, round: Round) -> tuple[dict[int, Frame], Inbox]:
-        """The frames of this round by sender (in order of their index), and the inbox of what is later."""
+        """The frames of this round by sender (in order of their index), and the inbox of what is
+        later."""
         now = {j: f for j in sorted(self.frames) for f in self.frames[j] if f.round == round}
         later = {j: tuple(f for f in kept if f.round > round) for j, kept in self.frames.items()}
         return now, Inbox({j: kept for j, kept in later.items() if kept})

@@ -1,10 +1,10 @@
-"""Mixing with symmetric weights: x_i <- x~_i + eta sum_j W_ij (p_j - p_i), p what the nodes made public. The algorithms are
-at the end: `dpsgd`, `deep_squeeze`, `choco_sgd`, `bagua_lp`, `d2`.
+"""Mixing with symmetric weights: x_i <- x~_i + eta sum_j W_ij (p_j - p_i), p what the nodes made
+public. The algorithms are at the end: `dpsgd`, `deep_squeeze`, `choco_sgd`, `bagua_lp`, `d2`.
 
-The receiver weighs. A neighbour of whom there is no news is left out and its weight stays with the node itself: the row
-still sums to 1. What i adds of the pair (i, j), j takes off, so the mean of the models moves by local updates only, except
-in a round in which one of the two leaves the other out.
-"""
+The receiver weighs. A neighbour of whom there is no news is left out and its weight stays with the
+node itself: the row still sums to 1. What i adds of the pair (i, j), j takes off, so the mean of
+the models moves by local updates only, except in a round in which one of the two leaves the other
+out."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ _NONE: Mapping[tuple[int, int], Vec] = {}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gathered:
-    """sum_j W_ij (xhat_j - x_i) over the senders so far. Immutable: `add` leaves the old sum as it was. Differences are
-    summed rather than models, so float32 rounding is relative to the nodes' distance."""
+    """sum_j W_ij (xhat_j - x_i) over the senders so far. Immutable: `add` leaves the old sum as it
+    was. Differences are summed rather than models, so float32 rounding is relative to the nodes'
+    distance."""
 
     count: int = 0  # messages summed
     weight: float = 0.0  # sum of their W_ij
@@ -42,8 +43,8 @@ class Gathered:
     total: Vec | None = None  # float32[n]; None: zero
 
     def add(self, view: NodeView, sender: int, body: bytes | memoryview, weight: float, x: Vec) -> Gathered:
-        """With one more message. Raises DecodeError on a bad body, PeerError when the values are too large to
-        average."""
+        """With one more message. Raises DecodeError on a bad body, PeerError when the values are
+        too large to average."""
         part = view.codec.decode(body, view.layout, out=np.empty(view.layout.size, np.float32))
         messages.squared_norm(view.members[sender], part, x)
         part -= x
@@ -61,7 +62,8 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mixing:
-    """State of a symmetric scheme. Immutable; arrays in it are never written to once they are there."""
+    """State of a symmetric scheme. Immutable; arrays in it are never written to once they are
+    there."""
 
     x: Vec  # float32[n], the model at the start of the round
     memory: Any  # the publisher's
@@ -134,9 +136,9 @@ class Symmetric:
 
     def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
         v, base, past = self.rule(m, local)
-        memory, said = self.publisher.publish(m.memory, v, local, ctx)
-        m = replace(m, memory=memory, base=base, public=said.public, past=past)
-        return m, Published(said.body, {}, said.relative_error)
+        memory, announced = self.publisher.publish(m.memory, v, local, ctx)
+        m = replace(m, memory=memory, base=base, public=announced.public, past=past)
+        return m, Published(announced.body, {}, announced.relative_error)
 
     def take(self, m: Mixing, sender: int, frame: Frame, ctx: RoundContext) -> Mixing:
         key, name = (sender, self._phase(ctx.view, frame.round)), ctx.name(sender)
@@ -151,7 +153,8 @@ class Symmetric:
         return replace(m, copies={**m.copies, key: copy})
 
     def mix(self, m: Mixing, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mixing, float]:
-        """x~ + eta sum_j W_ij (p_j - p_i) over the fresh neighbours j; root mean square of ||p_j - x_i||."""
+        """x~ + eta sum_j W_ij (p_j - p_i) over the fresh neighbours j; root mean square of ||p_j -
+        x_i||."""
         pull, distance = self.pull(m, ctx, fresh)
         return self.pulled(m, pull, ctx, fresh), distance
 
@@ -228,7 +231,8 @@ class Symmetric:
 
 
 def _gathered(m: Mixing, public: Vec) -> Vec:
-    """sum_j W_ij (p_j - p_i) from what was gathered relative to x: sum_j W_ij (p_j - x) + (sum_j W_ij) (x - p_i)."""
+    """sum_j W_ij (p_j - p_i) from what was gathered relative to x: sum_j W_ij (p_j - x) + (sum_j
+    W_ij) (x - p_i)."""
     total = m.x - public
     total *= np.float32(m.gathered.weight)
     if m.gathered.total is not None:
@@ -240,38 +244,43 @@ def _gathered(m: Mixing, public: Vec) -> Vec:
 
 
 def dpsgd(eta: float = 1.0, keeps: bool = False) -> Symmetric:
-    """Decentralised parallel SGD: whole models travel. eta: averaging rate, (0, 1]. A coarse codec makes the models coarse:
-    see `choco_sgd`.
+    """Decentralised parallel SGD: whole models travel. eta: averaging rate, (0, 1]. A coarse codec
+    makes the models coarse: see `choco_sgd`.
 
-    Lian et al., "Can decentralized algorithms outperform centralized algorithms?" (2017), algorithm 1:
-    x_i <- sum_j W_ij x_j - gamma g_i(x_i), gradient at the model before mixing, W symmetric and doubly stochastic.
+    Lian et al., "Can decentralized algorithms outperform centralized algorithms?" (2017), algorithm
+    1: x_i <- sum_j W_ij x_j - gamma g_i(x_i), gradient at the model before mixing, W symmetric and
+    doubly stochastic.
 
-    Deviations. (1) It is computed as x_i + eta sum_j W_ij (xhat_j - xhat_i) + delta_i with xhat = decode(encode(x)), which
-    is the same for a lossless codec and eta = 1, and keeps the mean of the models for any codec: what i adds, j takes off.
-    (2) delta_i, the local update, may be several optimiser steps. (3) W may be directed if it is doubly stochastic in every
-    round."""
+    Deviations. (1) It is computed as x_i + eta sum_j W_ij (xhat_j - xhat_i) + delta_i with xhat =
+    decode(encode(x)), which is the same for a lossless codec and eta = 1, and keeps the mean of the
+    models for any codec: what i adds, j takes off. (2) delta_i, the local update, may be several
+    optimiser steps. (3) W may be directed if it is doubly stochastic in every round."""
     check_number("eta of dpsgd", eta, 0.0, 1.0)
     return Symmetric("dpsgd", Plain(), before, eta, require_doubly_stochastic, keeps)
 
 
 def deep_squeeze(eta: float = 0.0, keeps: bool = False) -> Symmetric:
-    """What compression loses of the model is said later. eta: averaging rate; 0: by how much the codec keeps.
+    """What compression loses of the model is said later. eta: averaging rate; 0: by how much the
+    codec keeps.
 
-    Tang et al., "DeepSqueeze: decentralization meets error-compensated compression" (2019), algorithm 1; Aketi et al.
-    (2021), algorithm 2: x~ = x - gamma g; v = x~ + e; send C[v]; e <- v - C[v]; x <- x~ + eta sum_j (W_ij - I_ij) C[v_j]."""
+    Tang et al., "DeepSqueeze: decentralization meets error-compensated compression" (2019),
+    algorithm 1; Aketi et al. (2021), algorithm 2: x~ = x - gamma g; v = x~ + e; send C[v]; e <- v -
+    C[v]; x <- x~ + eta sum_j (W_ij - I_ij) C[v_j]."""
     check_eta("deep-squeeze", eta)
     return Symmetric("deep-squeeze", Compensated(), after, eta, require_doubly_stochastic, keeps)
 
 
 def choco_sgd(eta: float = 0.0, zero_start: bool = False, keeps: bool = False) -> Symmetric:
-    """Compressed differences to public copies that all neighbours hold. eta: averaging rate; 0: by how much the codec keeps.
+    """Compressed differences to public copies that all neighbours hold. eta: averaging rate; 0: by
+    how much the codec keeps.
 
-    Koloskova, Stich, Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed communication"
-    (2019), algorithm 2; Aketi et al. (2021), algorithm 3: x~ = x - gamma g; q = C[x~ - xhat]; everybody: xhat <- xhat + q;
-    x <- x~ + eta sum_j W_ij (xhat_j - xhat_i).
+    Koloskova, Stich, Jaggi, "Decentralized stochastic optimization and gossip algorithms with
+    compressed communication" (2019), algorithm 2; Aketi et al. (2021), algorithm 3: x~ = x - gamma
+    g; q = C[x~ - xhat]; everybody: xhat <- xhat + q; x <- x~ + eta sum_j W_ij (xhat_j - xhat_i).
 
-    Deviation: the public copies start at the initial model rather than at zero, which every node knows and which spares the
-    first rounds from telling it; `zero_start` gives the paper's. Nodes that start from different models notice that."""
+    Deviation: the public copies start at the initial model rather than at zero, which every node
+    knows and which spares the first rounds from telling it; `zero_start` gives the paper's. Nodes
+    that start from different models notice that."""
     check_eta("choco-sgd", eta)
     check_flag("zero_start of choco-sgd", zero_start)
     return Symmetric("choco-sgd", Difference(), after, eta, require_symmetric, keeps, zero_start)
@@ -279,8 +288,9 @@ def choco_sgd(eta: float = 0.0, zero_start: bool = False, keeps: bool = False) -
 
 @dataclass(frozen=True, slots=True)
 class Bagua(Symmetric):
-    """Mixes before it publishes, with the replicas as they were when the round began (`Mixing.past`): a neighbour's message
-    of this round may be here already, and must not count in it."""
+    """Mixes before it publishes, with the replicas as they were when the round began
+    (`Mixing.past`): a neighbour's message of this round may be here already, and must not count in
+    it."""
 
     def init(self, x: Vec, ctx: RoundContext) -> Mixing:
         m = Symmetric.init(self, x, ctx)
@@ -291,12 +301,13 @@ class Bagua(Symmetric):
         for j in to:  # who is up; W is symmetric, so these are the in-neighbours too
             copy = m.past.get((j, ctx.phase), m.start)
             v += np.float32(m.eta * ctx.neighbours.weights[j]) * (copy - m.x)
-        memory, said = self.publisher.publish(m.memory, v, local, ctx)
-        m = replace(m, memory=memory, base=said.public, public=said.public)
-        return m, Published(said.body, {}, said.relative_error)
+        memory, announced = self.publisher.publish(m.memory, v, local, ctx)
+        m = replace(m, memory=memory, base=announced.public, public=announced.public)
+        return m, Published(announced.body, {}, announced.relative_error)
 
     def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, fresh: Sequence[int]) -> Mixing:
-        """The model is what was made known of it; the neighbours' news counts from the next round on."""
+        """The model is what was made known of it; the neighbours' news counts from the next round
+        on."""
         assert m.base is not None
         return replace(Symmetric.pulled(self, m, pull, ctx, fresh), x=m.base, past=m.copies)
 
@@ -309,16 +320,16 @@ class Bagua(Symmetric):
 
 
 def bagua_lp(eta: float = 1.0) -> Bagua:
-    """Low-precision decentralised SGD, as Bagua's. eta: averaging rate. The codec must be fine, as Bagua's minmax8: what it
-    loses is lost until a later difference makes up for it.
+    """Low-precision decentralised SGD, as Bagua's. eta: averaging rate. The codec must be fine, as
+    Bagua's minmax8: what it loses is lost until a later difference makes up for it.
 
-    Bagua, "Low precision decentralized SGD"; Tang et al. (2018), "Communication compression for decentralized training",
-    algorithm 1 (DCD-PSGD): every node and all of its neighbours hold the same replica of its model. With L and R the
-    replicas of the two neighbours on a ring: z = x_after_step + (L + R) / 3 - (5/3) x; x <- x + Q(z), and the same at both
-    neighbours.
+    Bagua, "Low precision decentralized SGD"; Tang et al. (2018), "Communication compression for
+    decentralized training", algorithm 1 (DCD-PSGD): every node and all of its neighbours hold the
+    same replica of its model. With L and R the replicas of the two neighbours on a ring: z =
+    x_after_step + (L + R) / 3 - (5/3) x; x <- x + Q(z), and the same at both neighbours.
 
-    Here for any symmetric W: z = delta + eta sum_j W_ij (x_j - x_i), which on a ring with weights 1/3 is the same. The model
-    moves by what was sent only, so it is its own replica."""
+    Here for any symmetric W: z = delta + eta sum_j W_ij (x_j - x_i), which on a ring with weights
+    1/3 is the same. The model moves by what was sent only, so it is its own replica."""
     check_eta("bagua-lp", eta)
     return Bagua("bagua-lp", Difference(), after, eta, require_symmetric)
 
@@ -352,20 +363,21 @@ class D2(Symmetric):
 
 
 def d2(eta: float = 0.0, keeps: bool = False) -> D2:
-    """Decentralised SGD that does not mind how different the boards' data are. eta: averaging rate; 0: the largest of 1 and
-    1/2 that the graph allows, less where the codec keeps little. Raises ConfigError with bounded staleness, with which it
-    diverges.
+    """Decentralised SGD that does not mind how different the boards' data are. eta: averaging rate;
+    0: the largest of 1 and 1/2 that the graph allows, less where the codec keeps little. Raises
+    ConfigError with bounded staleness, with which it diverges.
 
     Tang et al., "D2: decentralized training over decentralized data" (2018), algorithm 1:
     x_(t+1) = W (2 x_t - x_(t-1) - gamma g_t + gamma g_(t-1)), first step x_1 = W (x_0 - gamma g_0).
 
-    It needs a smallest eigenvalue of W above -1/3, where a ring of an even number of nodes with weights 1/3 is not: mixing
-    with (1 - eta) I + eta W, eta = 1/2, always does.
+    It needs a smallest eigenvalue of W above -1/3, where a ring of an even number of nodes with
+    weights 1/3 is not: mixing with (1 - eta) I + eta W, eta = 1/2, always does.
 
-    Kept of the rounds before is c_t = x_t - x_(t-1) + gamma g_(t-1), what mixing has added so far: c_(t+1) = c_t + what
-    mixing adds now. That is one vector instead of two, and small: as a difference of models it would be rounded like a
-    model, and D2 repeats in every later round what one round got wrong. Deviations: gamma g is the local update that was
-    made, so the learning rate may change; a round without mixing goes on from there, and a new model begins anew."""
+    Kept of the rounds before is c_t = x_t - x_(t-1) + gamma g_(t-1), what mixing has added so far:
+    c_(t+1) = c_t + what mixing adds now. That is one vector instead of two, and small: as a
+    difference of models it would be rounded like a model, and D2 repeats in every later round what
+    one round got wrong. Deviations: gamma g is the local update that was made, so the learning rate
+    may change; a round without mixing goes on from there, and a new model begins anew."""
     check_eta("d2", eta)
     if keeps:
         raise ConfigError("staleness of d2 must be 0: with old news its differences grow from round to round")

@@ -1,11 +1,11 @@
-"""Mixing matrices. W is float64[n, n]; W[i, j] is the weight at node i of what node j sends; the diagonal is what a
-node keeps of its own.
+"""Mixing matrices. W is float64[n, n]; W[i, j] is the weight at node i of what node j sends; the
+diagonal is what a node keeps of its own.
 
-A graph is given as `links`, bool[n, n]: links[i, j] says that j sends to i. The diagonal is not looked at.
-Metropolis-Hastings weights: Xiao, Boyd, Kim, "Distributed average consensus with least-mean-square deviation" (2007),
-equation 2.4 in the form 1 / (1 + max(d_i, d_j)). Column-stochastic weights: Nedic, Olshevsky, "Distributed optimization
-over time-varying directed graphs" (2015), equation 2: a sender divides by its out-degree + 1.
-"""
+A graph is given as `links`, bool[n, n]: links[i, j] says that j sends to i. The diagonal is not
+looked at. Metropolis-Hastings weights: Xiao, Boyd, Kim, "Distributed average consensus with
+least-mean-square deviation" (2007), equation 2.4 in the form 1 / (1 + max(d_i, d_j)).
+Column-stochastic weights: Nedic, Olshevsky, "Distributed optimization over time-varying directed
+graphs" (2015), equation 2: a sender divides by its out-degree + 1."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ def metropolis_hastings(links: Links) -> Matrix:
 
 
 def column_stochastic(links: Links) -> Matrix:
-    """Every column sums to 1: node j gives each of its out-neighbours and itself 1 / (out-degree + 1)."""
+    """Every column sums to 1: node j gives each of its out-neighbours and itself 1 / (out-degree +
+    1)."""
     share = 1.0 / (1.0 + _edges(links).sum(axis=0))
     return _with_diagonal(links * share[None, :], diagonal=share)
 
 
 def uniform(links: Links) -> Matrix:
-    """1 / (degree + 1) on every edge and on the diagonal: doubly stochastic, for a graph in which every node has the
-    same number of in- and of out-neighbours. Raises ConfigError on any other."""
+    """1 / (degree + 1) on every edge and on the diagonal: doubly stochastic, for a graph in which
+    every node has the same number of in- and of out-neighbours. Raises ConfigError on any other."""
     edges = _edges(links)
     degrees = set(edges.sum(axis=0).tolist()) | set(edges.sum(axis=1).tolist())
     if len(degrees) != 1:
@@ -79,8 +80,8 @@ def is_symmetric(w: Matrix) -> bool:
 
 
 def spectral_gap(rounds: Sequence[Matrix]) -> float:
-    """1 - |second largest eigenvalue| of W; of the product W_(p-1) ... W_0 over a period, per round, for p > 1
-    matrices.
+    """1 - |second largest eigenvalue| of W; of the product W_(p-1) ... W_0 over a period, per
+    round, for p > 1 matrices.
 
     1 means that one period averages exactly, 0 that the nodes never agree.
     """

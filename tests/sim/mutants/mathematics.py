@@ -17,7 +17,7 @@ MUTANTS = (
         "error-dropped",
         "what compression loses is not kept",
         ("deep-squeeze", "sparse-push"),
-        (Edit(PUBLISH + "Compensated.publish", "Residue(codec, error)", "Residue(codec, None)"),),
+        (Edit(PUBLISH + "Compensated.publish", "ErrorMemory(codec, error)", "ErrorMemory(codec, None)"),),
         TOPK,
     ),
     Mutant(
@@ -52,7 +52,7 @@ MUTANTS = (
         (
             Edit(
                 PUBLISH + "Difference.reset",
-                "Told(memory.codec, v, {})",
+                "PublicCopies(memory.codec, v, {})",
                 "memory",
             ),
         ),
