@@ -1,9 +1,10 @@
-"""The version 1 wire frame: one message between two boards, or between a board and the coordinator. Pure.
+"""The version 1 wire frame: one message between two boards, or between a board and the coordinator.
+Pure.
 
-docs/wire-format.md describes it byte by byte. `build` makes the pieces, `parse` checks every field before it believes
-any. Peer identity is not in the frame: it comes from the transport. Neither is a length trusted: a receiver that reads
-a stream calls `parse_header` on the first HEADER_BYTES and refuses by version, size, run or model before it reads on.
-"""
+docs/wire-format.md describes it byte by byte. `build` makes the pieces, `parse` checks every field
+before it believes any. Peer identity is not in the frame: it comes from the transport. Neither is a
+length trusted: a receiver that reads a stream calls `parse_header` on the first HEADER_BYTES and
+refuses by version, size, run or model before it reads on."""
 
 from __future__ import annotations
 
@@ -14,11 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex
 
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Codec
 from edgegossip.layout import Layout
-from edgegossip.quick import quick
 from edgegossip.types import DecodeError, LocalError, PeerError
 
 MAGIC = b"\x89EGF"  # the high bit of the first byte catches links and tools that are not clean for 8 bits
@@ -31,7 +31,6 @@ _FIELDS = struct.Struct("<4sBBHHHHHQ16sIIQQI")  # everything but the header's ow
 _HEADER = struct.Struct(_FIELDS.format + "I")
 _CRC = struct.Struct("<I")
 _AUX = struct.Struct("<Bd")
-_AUX_OF = tuple(struct.Struct("<" + "Bd" * entries) for entries in range(MAX_AUX_ENTRIES + 1))
 _U16, _U32, _U64 = 2**16 - 1, 2**32 - 1, 2**64 - 1
 AUX_BYTES = _AUX.size  # of one entry
 _EMPTY_AUX: Mapping[int, float] = MappingProxyType({})
@@ -49,7 +48,8 @@ class Kind(IntEnum):
 
 
 class Aux(IntEnum):
-    """Tags of the small numbers that travel beside the body. Unknown tags from 1 to 255 are kept and passed on."""
+    """Tags of the small numbers that travel beside the body. Unknown tags from 1 to 255 are kept
+    and passed on."""
 
     PUSH_SUM_WEIGHT = 1
     LOSS = 2  # mean training loss over the examples seen
@@ -58,7 +58,7 @@ class Aux(IntEnum):
     STEPS = 5  # optimiser steps taken
     SESSION = 6  # of the stream that the message belongs to; chosen by its receiver, below 2^48
     SHARE = 7  # push-sum: the part of the public vector that is handed over, (0, 1]
-    LIFE = 8  # push-sum: which history the sender's totals belong to, below 2^48
+    INCARNATION = 8  # push-sum: which history the sender's totals belong to, below 2^48
     PART = 9  # of a state of several vectors, from 0
     PARTS = 10  # how many there are
     MODEL = 11  # 1: the last part is the sender's model, for one that was left behind
@@ -71,10 +71,10 @@ class Aux(IntEnum):
     CHALLENGE = 18  # of a HELLO: a number that the answer to it brings back, below 2^48
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message. `body` is what the codec made of the vector; `aux` holds small finite numbers by tag (see Aux)."""
+    """One message. `body` is what the codec made of the vector; `aux` holds small finite numbers by
+    tag (see Aux)."""
 
     kind: Kind
     codec_id: int  # uint16, 0 is invalid
@@ -86,13 +86,6 @@ class Frame:
     key: int  # uint64, of the codec's generator
     body: bytes | memoryview
     aux: Mapping[int, float] = field(default_factory=lambda: _EMPTY_AUX)
-
-    def numbered(self, sequence: int, aux: Mapping[int, float]) -> Frame:
-        """The same message as it goes over one edge."""
-        params, layout_hash = self.codec_params, self.layout_hash
-        return Frame(
-            self.kind, self.codec_id, params, layout_hash, self.run_id, self.round, sequence, self.key, self.body, aux
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +124,8 @@ class Limits:
 
 @dataclass(slots=True)
 class PayloadSum:
-    """The checksum of the last payload that was built, for frames with one body to several neighbours: it is summed up once. The
-    body must not change as long as this is in use."""
+    """The checksum of the last payload that was built, for frames with one body to several
+    neighbours: it is summed up once. The body must not change as long as this is in use."""
 
     head: bytes = b""
     body: bytes | memoryview | None = None
@@ -146,8 +139,8 @@ class PayloadSum:
 
 
 def build(frame: Frame, summed: PayloadSum | None = None) -> tuple[bytes, bytes | memoryview]:
-    """Header with parameters and aux, and the body as it is (no copy): send one after the other. `summed` goes from one frame
-    with the same body to the next.
+    """Header with parameters and aux, and the body as it is (no copy): send one after the other.
+    `summed` goes from one frame with the same body to the next.
 
     Raises LocalError on a field that does not fit the wire.
     """
@@ -176,12 +169,8 @@ def build(frame: Frame, summed: PayloadSum | None = None) -> tuple[bytes, bytes 
 
 
 def parse_header(data: bytes | bytearray | memoryview, limits: Limits) -> Header:
-    """Check the first HEADER_BYTES of a frame. Raises DecodeError; allocates nothing that depends on them."""
-    return Header(*_header_fields(data, limits))
-
-
-def _header_fields(data: bytes | bytearray | memoryview, limits: Limits) -> _HeaderFields:
-    """The fields of a Header, in its order."""
+    """Check the first HEADER_BYTES of a frame. Raises DecodeError; allocates nothing that depends
+    on them."""
     if len(data) < HEADER_BYTES:
         raise DecodeError(f"a frame starts with {HEADER_BYTES} bytes of header, only {len(data)} arrived")
     # fmt: off
@@ -211,33 +200,43 @@ def _header_fields(data: bytes | bytearray | memoryview, limits: Limits) -> _Hea
         raise DecodeError("sender sequence 0 is invalid: frames are counted from 1")
     if body_bytes > limits.max_body_bytes:
         raise DecodeError(f"a body of {body_bytes} bytes exceeds the limit of {limits.max_body_bytes}")
-    return known, codec_id, params_bytes, aux_bytes, layout_hash, run_id, round_, body_bytes, sequence, key, payload_crc
+    return Header(
+        known, codec_id, params_bytes, aux_bytes, layout_hash, run_id, round_, body_bytes, sequence, key, payload_crc
+    )
 
 
 def parse(data: bytes | bytearray | memoryview, limits: Limits) -> Frame:
-    """Check a whole frame. Its body is a read-only view of `data`: keep `data` unchanged as long as the body is in use.
+    """Check a whole frame. Its body is a read-only view of `data`: keep `data` unchanged as long as
+    the body is in use.
 
-    Raises DecodeError on anything but exactly one valid frame. `build(parse(data, limits))` gives the bytes of `data`
-    again.
-    """
+    Raises DecodeError on anything but exactly one valid frame. `build(parse(data, limits))` gives
+    the bytes of `data` again."""
     view = _flat(memoryview(data))
-    kind, codec_id, params_bytes, aux_bytes, layout_hash, run_id, round_, body_bytes, sequence, key, payload_crc = (
-        _header_fields(view, limits)
-    )
-    aux_start = HEADER_BYTES + params_bytes
-    body_start = aux_start + aux_bytes
-    if len(view) != body_start + body_bytes:
-        fault = "truncated" if len(view) < body_start + body_bytes else "followed by bytes that do not belong to it"
-        raise DecodeError(f"the frame is {fault}: {len(view)} bytes arrived, its header says {body_start + body_bytes}")
-    if zlib.crc32(view[HEADER_BYTES:]) != payload_crc:
+    header = parse_header(view, limits)
+    if len(view) != header.frame_bytes:
+        fault = "truncated" if len(view) < header.frame_bytes else "followed by bytes that do not belong to it"
+        raise DecodeError(f"the frame is {fault}: {len(view)} bytes arrived, its header says {header.frame_bytes}")
+    if zlib.crc32(view[HEADER_BYTES:]) != header.payload_crc:
         raise DecodeError("the frame's payload is damaged: its CRC does not match")
-    params, body = bytes(view[HEADER_BYTES:aux_start]), view[body_start:].toreadonly()
-    aux = _unpack_aux(view[aux_start:body_start]) if aux_bytes else _EMPTY_AUX
-    return Frame(kind, codec_id, params, layout_hash, run_id, round_, sequence, key, body, aux)
+    aux_start = HEADER_BYTES + header.params_bytes
+    body_start = aux_start + header.aux_bytes
+    return Frame(
+        kind=header.kind,
+        codec_id=header.codec_id,
+        codec_params=bytes(view[HEADER_BYTES:aux_start]),
+        layout_hash=header.layout_hash,
+        run_id=header.run_id,
+        round=header.round,
+        sequence=header.sequence,
+        key=header.key,
+        body=view[body_start:].toreadonly(),
+        aux=_unpack_aux(view[aux_start:body_start]),
+    )
 
 
 def expect(message: Frame | Header, *, run_id: bytes, layout_hash: int, codec: Codec[Any] | None = None) -> None:
-    """Raises PeerError when a valid frame is not for us: another run, another model or (given `codec`) another codec.
+    """Raises PeerError when a valid frame is not for us: another run, another model or (given
+    `codec`) another codec.
 
     A Header carries no codec parameters, so of `codec` only the id is compared there.
     """
@@ -260,7 +259,6 @@ def expect(message: Frame | Header, *, run_id: bytes, layout_hash: int, codec: C
 
 
 _KINDS: Mapping[int, Kind] = MappingProxyType({int(k): k for k in Kind})
-_HeaderFields: TypeAlias = tuple[Kind, int, int, int, int, bytes, int, int, int, int, int]
 
 
 def _bytes_like(body: bytes | memoryview) -> bytes | memoryview:
@@ -279,8 +277,15 @@ def _flat(body: memoryview) -> memoryview:
 def _check_fields(frame: Frame, body_bytes: int) -> None:
     if frame.kind not in _KINDS:
         raise LocalError(f"frame kind {frame.kind!r} is not one of {', '.join(k.name for k in Kind)}")
-    if not _fits(frame):
-        _say_what_does_not_fit(frame)
+    for name, value, low, high in (
+        ("codec_id", frame.codec_id, 1, _U16),
+        ("layout_hash", frame.layout_hash, 0, _U64),
+        ("round", frame.round, 0, _U32),
+        ("sequence", frame.sequence, 1, _U64),
+        ("key", frame.key, 0, _U64),
+    ):
+        if not isinstance(value, SupportsIndex) or not low <= value <= high:
+            raise LocalError(f"frame field {name} must be an integer from {low} to {high}, got {value!r}")
     if not isinstance(frame.run_id, bytes) or len(frame.run_id) != RUN_ID_BYTES:
         raise LocalError(f"a run id is {RUN_ID_BYTES} bytes, this one is {frame.run_id!r}")
     if len(frame.codec_params) > MAX_PARAMS_BYTES:
@@ -291,57 +296,24 @@ def _check_fields(frame: Frame, body_bytes: int) -> None:
         raise LocalError(f"a body of {body_bytes} bytes does not fit one frame, which carries at most {_U32}")
 
 
-def _fits(frame: Frame) -> bool:
-    """Whether all whole numbers are plain ones and in range, told quickly."""
-    id_, layout, round_, number, key = frame.codec_id, frame.layout_hash, frame.round, frame.sequence, frame.key
-    plain = type(id_) is type(layout) is type(round_) is type(number) is type(key) is int
-    return plain and (
-        1 <= id_ <= _U16 and 0 <= layout <= _U64 and 0 <= round_ <= _U32 and 1 <= number <= _U64 and 0 <= key <= _U64
-    )
-
-
-def _say_what_does_not_fit(frame: Frame) -> None:
-    for name, value, low, high in (
-        ("codec_id", frame.codec_id, 1, _U16),
-        ("layout_hash", frame.layout_hash, 0, _U64),
-        ("round", frame.round, 0, _U32),
-        ("sequence", frame.sequence, 1, _U64),
-        ("key", frame.key, 0, _U64),
-    ):
-        if not isinstance(value, SupportsIndex) or not low <= value <= high:
-            raise LocalError(f"frame field {name} must be an integer from {low} to {high}, got {value!r}")
-
-
 def _pack_aux(aux: Mapping[int, float]) -> bytes:
-    if not aux:
-        return b""
-    try:
-        tags = sorted(aux)
-        packed = _AUX_OF[len(tags)].pack(*[word for tag in tags for word in (tag, aux[tag])])
-        if tags[0] >= 1 and math.isfinite(sum(aux.values())):
-            return packed
-    except (TypeError, OverflowError, struct.error):
-        pass  # which entry it is, is found out one by one
     for tag, value in aux.items():
         if not isinstance(tag, int) or not 1 <= tag <= 255:
             raise LocalError(f"aux tag {tag!r} is not a whole number from 1 to 255")
         if not math.isfinite(value):
             raise LocalError(f"aux value {_tag_name(tag)} is {value}; only finite numbers travel")
-    return _AUX_OF[len(aux)].pack(*[word for tag in sorted(aux) for word in (tag, aux[tag])])
+    return b"".join(_AUX.pack(tag, aux[tag]) for tag in sorted(aux))
 
 
 def _unpack_aux(data: bytes | memoryview) -> Mapping[int, float]:
-    entries = list(_AUX.iter_unpack(data))
-    aux: dict[int, float] = dict(entries)
-    tags = list(aux)
-    if len(tags) == len(entries) and tags[0] >= 1 and tags == sorted(tags) and math.isfinite(sum(aux.values())):
-        return MappingProxyType(aux)
-    last = 0  # which entry it is that is wrong, if any, is found out one by one
-    for tag, value in entries:
+    aux: dict[int, float] = {}
+    last = 0
+    for tag, value in _AUX.iter_unpack(data):
         if tag <= last:
             raise DecodeError(f"aux tag {tag} after {last}: tags must start at 1 and increase")
         if not math.isfinite(value):
             raise DecodeError(f"aux value {_tag_name(tag)} is not a finite number")
+        aux[tag] = value
         last = tag
     return MappingProxyType(aux)
 

@@ -1,10 +1,10 @@
-"""ModelLayout: the one order, shape and offset of every tensor of a model inside one flat float32 vector.
+"""ModelLayout: the one order, shape and offset of every tensor of a model inside one flat float32
+vector.
 
-Everything past the training step (codecs, gossip, wire) sees a model as float32[n]; the layout says where its tensors
-lie. Trainable parameters come first, floating-point buffers (such as batch-norm statistics) after them, so that
-`vec[:layout.trainable_size]` is what an optimiser touches. Boards compare layouts by `hash`, which travels in every
-frame.
-"""
+Everything past the training step (codecs, gossip, wire) sees a model as float32[n]; the layout says
+where its tensors lie. Trainable parameters come first, floating-point buffers (such as batch-norm
+statistics) after them, so that `vec[:layout.trainable_size]` is what an optimiser touches. Boards
+compare layouts by `hash`, which travels in every frame."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Layout:
     def of(cls, tensors: Iterable[TensorSpec]) -> Layout:
         """Check and order: trainable tensors first, otherwise in the order given.
 
-        Raises LocalError on an empty list, a repeated, empty or unprintable name (the hash separates fields by tabs and
-        newlines), a negative dimension or more than MAX_VALUES values.
+        Raises LocalError on an empty list, a repeated, empty or unprintable name (the hash
+        separates fields by tabs and newlines), a negative dimension or more than MAX_VALUES values.
         """
         specs = tuple(tensors)
         if not specs:
@@ -85,15 +85,17 @@ class Layout:
 
     @cached_property
     def hash(self) -> int:
-        """64-bit identity: the first 8 bytes, as a big-endian number, of the SHA-256 of one UTF-8 line a tensor: name,
-        tab, dimensions joined by "x", tab, "p" (trainable) or "b" (buffer), newline."""
+        """64-bit identity: the first 8 bytes, as a big-endian number, of the SHA-256 of one UTF-8
+        line a tensor: name, tab, dimensions joined by "x", tab, "p" (trainable) or "b" (buffer),
+        newline."""
         text = "".join(
             f"{t.name}\t{'x'.join(map(str, t.shape))}\t{'p' if t.trainable else 'b'}\n" for t in self.tensors
         )
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
     def views(self, vec: Vec) -> dict[str, Vec]:
-        """Name -> shaped view of its values in float32[size]; no copy: writing to a view writes to `vec`."""
+        """Name -> shaped view of its values in float32[size]; no copy: writing to a view writes to
+        `vec`."""
         self.check(vec)
         o = self.offsets
         return {t.name: vec[o[k] : o[k + 1]].reshape(t.shape) for k, t in enumerate(self.tensors)}
@@ -101,8 +103,8 @@ class Layout:
     def flatten(self, arrays: Mapping[str, NDArray[np.float32]]) -> Vec:
         """Name -> array, into a new float32[size]; other real types are converted.
 
-        Raises LocalError on a missing, unknown or misshapen tensor, or one that does not hold real numbers.
-        """
+        Raises LocalError on a missing, unknown or misshapen tensor, or one that does not hold real
+        numbers."""
         vec = np.empty(self.size, np.float32)
         views = self.views(vec)
         if missing := sorted(set(views) - set(arrays)):

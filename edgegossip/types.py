@@ -1,4 +1,5 @@
-"""Words that every part of the package shares: vectors, node names, local updates and the two error families.
+"""Words that every part of the package shares: vectors, node names, local updates and the two error
+families.
 
 Nothing here imports more than numpy, so the pure core and the command line can use it for free.
 """
@@ -12,20 +13,20 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.quick import quick
-
 Vec: TypeAlias = NDArray[np.float32]  # float32[n], one whole model (or a difference of models), C-contiguous
 NodeId: TypeAlias = str  # a board's name, such as "board-0" or "pi-kitchen"
 Round: TypeAlias = int  # 0-based; round t is the work that leads from model t to model t + 1
 
-# Exit codes of the command line; docs/exit-codes.md has a line on each. 130 is Ctrl-C, as in every shell.
+# Exit codes of the command line; docs/exit-codes.md has a line on each. 130 is Ctrl-C, as in every
+# shell.
 EXIT_OK, EXIT_BUG, EXIT_USAGE, EXIT_DATA, EXIT_HOST, EXIT_PEER, EXIT_RUN = 0, 1, 2, 3, 4, 5, 6
 EXIT_DEGRADED = 7  # finished, but boards were lost on the way
 EXIT_INTERRUPTED = 130
 
 
 class EdgegossipError(Exception):
-    """Base of everything this package raises on purpose. The message is one sentence a user can act on."""
+    """Base of everything this package raises on purpose. The message is one sentence a user can act
+    on."""
 
     exit_code = EXIT_BUG
 
@@ -37,7 +38,8 @@ class LocalError(EdgegossipError):
 
 
 class ConfigError(LocalError):
-    """A recipe or command-line value that cannot be used. Names key, value, what is allowed and the nearest valid choice."""
+    """A recipe or command-line value that cannot be used. Names key, value, what is allowed and the
+    nearest valid choice."""
 
 
 class DataError(LocalError):
@@ -68,15 +70,14 @@ class DecodeError(PeerError):
     """Bytes that are not a valid frame or codec body."""
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class LocalUpdate:
     """What one board's local training did in one round, before anything is exchanged.
 
-    `delta` is what the local optimiser adds to the model it was given: -lr * gradient for one step of plain SGD, and
-    the sum of all steps (momentum, weight decay and changes of batch statistics included) otherwise. -delta / lr is a
-    gradient only for one step of plain SGD, and then within float32 rounding of the model divided by lr.
-    """
+    `delta` is what the local optimiser adds to the model it was given: -lr * gradient for one step
+    of plain SGD, and the sum of all steps (momentum, weight decay and changes of batch statistics
+    included) otherwise. -delta / lr is a gradient only for one step of plain SGD, and then within
+    float32 rounding of the model divided by lr."""
 
     delta: Vec  # float32[n]
     lr: float  # learning rate in force in this round

@@ -15,15 +15,14 @@ HEAVY = ("torch", "grpc", "flwr", "matplotlib", "rich", "cryptography")
 
 # Part -> the parts it may import. Each names only parts listed before it, so there can be no circle.
 PURE_MAY = {
-    "quick": set(),
-    "types": {"quick"},
+    "types": set(),
     "choices": set(),
     "asked": set(),
-    "native": {"quick", "types"},
+    "native": {"types"},
     "layout": {"types"},
-    "codecs": {"quick", "types", "choices", "layout", "native"},
-    "frame": {"quick", "types", "layout", "codecs", "native"},
-    "gossip": {"quick", "types", "choices", "layout", "codecs", "frame", "native"},
+    "codecs": {"types", "choices", "layout", "native"},
+    "frame": {"types", "layout", "codecs", "native"},
+    "gossip": {"types", "choices", "layout", "codecs", "frame", "native"},
 }
 MAY = {
     **PURE_MAY,

@@ -1,9 +1,10 @@
-"""The table of classes that may stand in a checkpoint, and how each is taken apart and put together again.
+"""The table of classes that may stand in a checkpoint, and how each is taken apart and put together
+again.
 
-A frozen dataclass is its fields, each checked against its annotation. What a state holds of the outside (the view of the run,
-whose topology and codec are objects of this process) has an *adapter*: the few values that belong to the state, and a
-function that puts them into what the present process has.
-"""
+A frozen dataclass is its fields, each checked against its annotation. What a state holds of the
+outside (the view of the run, whose topology and codec are objects of this process) has an
+*adapter*: the few values that belong to the state, and a function that puts them into what the
+present process has."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
 from edgegossip.checkpoint.annotations import misfit
@@ -26,16 +28,20 @@ class Adapter(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One class. Imported when it is first met, so that a table costs a waiting board nothing."""
+    """One class. Imported when it is first met, so that a table costs a waiting board nothing. What
+    it is called in files stays when it moves: `stored` is its first name, `renamed` has the first
+    names of fields that have others by now."""
 
     module: str
     attribute: str
     adapter: Adapter | None = None
+    stored: str = ""  # where it is not that of its place, such as "gossip.state.State"
+    renamed: Mapping[str, str] = MappingProxyType({})  # field -> its name in files
 
     @property
     def name(self) -> str:
-        """As it stands in files; moving a class means to keep its old name in the table."""
-        return f"{self.module.removeprefix('edgegossip.')}.{self.attribute}"
+        """As it stands in files."""
+        return self.stored or f"{self.module.removeprefix('edgegossip.')}.{self.attribute}"
 
 
 class Classes:
@@ -50,7 +56,8 @@ class Classes:
         return iter(self._entries.values())
 
     def take_apart(self, value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
-        """Name and fields. Raises LocalError on a class that is not in the table, a field that is not of its type."""
+        """Name and fields. Raises LocalError on a class that is not in the table, a field that is
+        not of its type."""
         cls = type(value)
         entry = self._by_place.get((cls.__module__, cls.__qualname__))
         if entry is None:
@@ -66,11 +73,11 @@ class Classes:
             found = {f.name: getattr(value, f.name) for f in fields(value)}
         if fault := self._fault(entry, cls, found):
             raise LocalError(f"{where}: {fault}")
-        return entry.name, found
+        return entry.name, {entry.renamed.get(field, field): value for field, value in found.items()}
 
     def put_together(self, name: str, found: Mapping[str, Any], outside: Any) -> Any:
-        """The object. Raises DataError on an unknown name or field, one that is missing and has no default, or a value that
-        is not of the field's type or that the class refuses."""
+        """The object. Raises DataError on an unknown name or field, one that is missing and has no
+        default, or a value that is not of the field's type or that the class refuses."""
         entry = self._entries.get(name)
         if entry is None:
             raise DataError(f"it holds a {name!r}, which this version of edgegossip does not know")
@@ -78,6 +85,9 @@ class Classes:
         try:
             if issubclass(cls, Enum):
                 return cls(found["value"])
+            if entry.renamed:
+                now = {stored: field for field, stored in entry.renamed.items()}
+                found = {now.get(stored, stored): value for stored, value in found.items()}
             if entry.adapter is None:
                 self._check_names(name, cls, found)
             if fault := self._fault(entry, cls, found):

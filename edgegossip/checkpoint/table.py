@@ -1,8 +1,8 @@
-"""The classes that a checkpoint of a board may hold: gossip's and the codecs' states, and nothing else.
+"""The classes that a checkpoint of a board may hold: gossip's and the codecs' states, and nothing
+else.
 
-A new state class is one line here; `tests/checkpoint/test_states.py` keeps a state of every algorithm with every codec, and
-fails when one is missing.
-"""
+A new state class is one line here; `tests/checkpoint/test_states.py` keeps a state of every
+algorithm with every codec, and fails when one is missing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from edgegossip.checkpoint.classes import Adapter, Classes, Entry
 from edgegossip.gossip.base import NodeView
+from edgegossip.gossip.scheme import RoundContext
 from edgegossip.layout import Layout, TensorSpec
 
 
@@ -41,17 +42,15 @@ def _view_together(found: Mapping[str, Any], outside: Outside) -> NodeView:
     return replace(view, down=found["down"], boot=found["boot"])
 
 
-def _here_apart(here: Any) -> Mapping[str, Any]:
-    return {"view": here.view, "index": here.index, "round": here.round}
+def _context_apart(ctx: RoundContext) -> Mapping[str, Any]:
+    return {"view": ctx.view, "index": ctx.index, "round": ctx.round}
 
 
-def _here_together(found: Mapping[str, Any], outside: Outside) -> Any:
-    from edgegossip.gossip.here import Here
-
+def _context_together(found: Mapping[str, Any], outside: Outside) -> RoundContext:
     view, index = found["view"], found["index"]
     if not 0 <= index < len(view.members) or not 0 <= found["round"]:
         raise ValueError(f"member {index}, round {found['round']}")
-    return Here.at(view, index, found["round"])
+    return RoundContext.at(view, index, found["round"])
 
 
 def _layout_apart(layout: Layout) -> Mapping[str, Any]:
@@ -69,33 +68,40 @@ def _layout_together(found: Mapping[str, Any], outside: Outside) -> Layout:
 
 
 _VIEW = Adapter(_view_apart, _view_together, {"node": str, "run_id": bytes, "down": frozenset[str], "boot": int})
-_HERE = Adapter(_here_apart, _here_together, {"view": NodeView, "index": int, "round": int})
+_CONTEXT = Adapter(_context_apart, _context_together, {"view": NodeView, "index": int, "round": int})
 _LAYOUT = Adapter(
     _layout_apart, _layout_together, {"hash": int, "tensors": tuple[tuple[str, tuple[int, ...], bool], ...]}
 )
 
 
-def _of(module: str, *attributes: str) -> tuple[Entry, ...]:
-    return tuple(Entry(f"edgegossip.{module}", attribute) for attribute in attributes)
+def _of(module: str, *attributes: str, stored: str = "", **renamed: str) -> tuple[Entry, ...]:
+    """Entries of one module; `stored`: the one that they have in files, `renamed`: see `Entry`."""
+    return tuple(
+        Entry(f"edgegossip.{module}", attribute, None, f"{stored or module}.{attribute}", renamed)
+        for attribute in attributes
+    )
 
 
 STATES = Classes(
     (
         Entry("edgegossip.gossip.base", "NodeView", _VIEW),
-        Entry("edgegossip.gossip.here", "Here", _HERE),
+        Entry("edgegossip.gossip.scheme", "RoundContext", _CONTEXT, "gossip.here.Here"),
         Entry("edgegossip.layout", "Layout", _LAYOUT),
         *_of("frame", "Frame", "Kind", "Aux"),
-        *_of("gossip.state", "State", "Stepped"),
-        *_of("gossip.streams", "OutEdge", "InEdge"),
-        *_of("gossip.inbox", "Inbox"),
+        *_of("gossip.rounds", "State", stored="gossip.state", ctx="here", incarnation="life"),
+        *_of("gossip.rounds", "Stepped", stored="gossip.state"),
+        *_of("gossip.streams", "OutEdge", incarnations="lives"),
+        *_of("gossip.streams", "InEdge"),
+        *_of("gossip.streams", "Inbox", stored="gossip.inbox"),
         *_of("gossip.scheme", "Published"),
         *_of("gossip.symmetric", "Mixing"),
-        *_of("gossip.mixing", "Gathered"),
-        *_of("gossip.publish", "Residue", "Told"),
-        *_of("gossip.push", "Mass", "Total"),
+        *_of("gossip.symmetric", "Gathered", stored="gossip.mixing"),
+        Entry("edgegossip.gossip.publish", "ErrorMemory", stored="gossip.publish.Residue"),
+        Entry("edgegossip.gossip.publish", "PublicCopies", stored="gossip.publish.Told"),
+        *_of("gossip.push", "Mass", "Total", incarnation="life"),
         *_of("gossip.parallel", "Streams", "Stream"),
         *_of("gossip.adpsgd", "State"),
-        *_of("gossip.exchange", "Begun", "Taken"),
+        *_of("gossip.adpsgd", "Begun", "Taken", stored="gossip.exchange"),
         *_of("gossip.momentum", "State"),
         *_of("codecs.feedback", "FeedbackState"),
         *_of("codecs.dgc", "DgcState"),

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
 from edgegossip.layout import Layout
-from edgegossip.quick import quick
 from edgegossip.types import Vec
 
 S = TypeVar("S")
@@ -19,7 +18,6 @@ Body: TypeAlias = bytes | memoryview  # what travels: bytes, or a read-only view
 MAX_PARAMS_BYTES = 512  # limit of the frame's codec parameter field
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Ctx:
     """What may differ from one encoding to the next. Same x, state and ctx: same bytes, on every CPU."""

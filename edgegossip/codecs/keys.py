@@ -1,8 +1,7 @@
-"""Keys of the counter-based generators: SplitMix64, one key a tensor, and the numbers of a tensor's elements."""
+"""Keys of the counter-based generators: SplitMix64, one key a message and tensor, and the numbers
+of a tensor's elements."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,23 +13,22 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _FEW = 16  # keys that are sooner made one by one than all at once
 
 
-def in_python(value: int) -> int:
-    """What `splitmix64` is where the kernels are of a build that has none.
-
-    One output of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014) for the state
-    `value`: a bijection of 64-bit integers in which every input bit flips every output bit with probability 1/2."""
-    z = (value + _GOLDEN) & _MASK
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _MASK
-    return z ^ (z >> 31)
+def splitmix64(value: int) -> int:
+    """One output of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
+    generators", 2014) for the state `value`, modulo 2^64: a bijection of 64-bit integers in which
+    every input bit flips every output bit with probability 1/2."""
+    return _native.splitmix64(value)
 
 
-splitmix64: Callable[[int], int] = getattr(_native, "splitmix64", in_python)
+def derive_key(seed: int, *counters: int) -> int:
+    """A 64-bit key for (seed, counters), such as (seed, node, round); each is used modulo 2^64.
+    What both a run and its replay know gives the same key."""
+    return _native.derive_key(seed, *counters)
 
 
 def tensor_key(key: int, index: int) -> int:
-    """Key of the tensor at this index of the layout, from a frame's key: output `index` of the SplitMix64 that starts at
-    `key`."""
+    """Key of the tensor at this index of the layout, from a frame's key: output `index` of the
+    SplitMix64 that starts at `key`."""
     return splitmix64(key + index * _GOLDEN)
 
 
@@ -46,8 +44,8 @@ def tensor_keys(key: int, count: int) -> list[int]:
 
 
 def uniform_words(key: int, first: int, count: int) -> NDArray[np.uint32]:
-    """uint32[count]: the numbers of the elements first, first + 1, ... of a tensor with this key, as the kernels draw
-    them."""
+    """uint32[count]: the numbers of the elements first, first + 1, ... of a tensor with this key,
+    as the kernels draw them."""
     element = np.arange(first, first + count, dtype=np.int64)
     x = (element >> 1).astype(np.uint32) * np.uint32(0x9E3779B9) + np.uint32(key & 0xFFFFFFFF)
     x ^= x >> np.uint32(16)

@@ -22,7 +22,7 @@ import numpy as np
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Body, Codec, Ctx
 from edgegossip.codecs.checks import add_own, flat, require_out, require_sound
 from edgegossip.codecs.keys import tensor_key
-from edgegossip.codecs.registry import Family, Param
+from edgegossip.codecs.registry import Family, FromWire, Param
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import ConfigError, DecodeError, LocalError, Vec
 
@@ -198,9 +198,7 @@ def _by_size(codec: Codec[Any], below: int, other: Codec[Any]) -> PerTensor:
     return PerTensor((codec, other), Rule(below=below), "small-tensors")
 
 
-def _from_params(params: bytes) -> PerTensor:
-    from edgegossip.codecs import from_wire  # the registry holds this file's families
-
+def _from_params(params: bytes, from_wire: FromWire) -> PerTensor:
     codecs: list[Codec[Any]] = []
     at = 0
     while at < len(params):
@@ -231,7 +229,7 @@ FAMILIES = (
         "another codec for tensors whose name matches a pattern",
         (_MAIN, Param("tensors", "*.bias", "shell pattern of the tensors' names"), _OTHER),
         PerTensor.wire_id,
-        _from_params,
+        from_params_around=_from_params,
     ),
     Family(
         "small-tensors",

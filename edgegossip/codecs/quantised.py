@@ -24,7 +24,6 @@ from edgegossip.codecs.registry import Param
 from edgegossip.layout import Layout
 from edgegossip.native import coding, quantise
 from edgegossip.native.quantise import Moments, Quantiser
-from edgegossip.quick import quick
 from edgegossip.types import DecodeError, Vec
 
 Stage: TypeAlias = Literal["raw", "huffman", "elias", "zstd", "auto", "ans"]
@@ -108,7 +107,6 @@ def _scales(x: Vec, layout: Layout, scale_of: ScaleOf) -> list[Scale]:
     return [scale_of(m, t.size) if t.size else Scale(0.0) for m, t in zip(moments, layout.tensors, strict=True)]
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class _Writer:
     """The sections of a vector."""
@@ -207,7 +205,6 @@ def reader_of(
     return Reader(flat(body), layout, quantiser, name, tables, start)
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Reader:
     """The sections of a body."""

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any, TypeGuard, TypeVar, cast
+from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
 
 from edgegossip.choices import did_you_mean
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Codec
 from edgegossip.types import ConfigError, DecodeError
+
+FromWire: TypeAlias = Callable[[int, bytes], Codec[Any]]  # (codec id, parameters) of a frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def _shown(value: object) -> str:
 class Family:
     """One codec name. `make` takes the parameters as keywords, all of them, checked one by one; it raises ConfigError
     when they do not go together. `wire_id` with `from_params` says how a receiver rebuilds it from a frame (DecodeError
-    on bad bytes)."""
+    on bad bytes); a codec around others has `from_params_around`, which also gets what rebuilds those inside."""
 
     name: str
     make: Callable[..., Codec[Any]]
@@ -108,6 +110,7 @@ class Family:
     params: tuple[Param, ...] = ()
     wire_id: int | None = None
     from_params: Callable[[bytes], Codec[Any]] | None = None
+    from_params_around: Callable[[bytes, FromWire], Codec[Any]] | None = None
 
 
 K = TypeVar("K", str, int)
@@ -198,11 +201,14 @@ class Registry:
     def from_wire(self, codec_id: int, params: bytes) -> Codec[Any]:
         """The codec that decodes a frame's body. Raises DecodeError on an unknown id or ill-formed parameters."""
         family = self.by_wire_id.get(codec_id)
-        if family is None or family.from_params is None:
+        if family is None:
             known = ", ".join(f"{i} ({f.name})" for i, f in sorted(self.by_wire_id.items())) or "none"
             raise DecodeError(f"unknown codec id {codec_id}; this build knows {known}")
         if len(params) > MAX_PARAMS_BYTES:
             raise DecodeError(f"{len(params)} bytes of codec parameters exceed the limit of {MAX_PARAMS_BYTES}")
+        if family.from_params_around is not None:
+            return family.from_params_around(bytes(params), self.from_wire)
+        assert family.from_params is not None, f"{family.name} has a wire id, and nothing that rebuilds it"
         return family.from_params(bytes(params))
 
 

@@ -17,7 +17,6 @@ from edgegossip.codecs import zstd
 from edgegossip.codecs.checks import all_finite
 from edgegossip.native import quantise
 from edgegossip.native.quantise import Kind, Quantiser
-from edgegossip.quick import quick
 from edgegossip.types import DecodeError, Vec
 
 STAGE = 4
@@ -51,7 +50,6 @@ def shorten(values: Vec, quantiser: Quantiser, key: int, out: NDArray[np.uint8],
     return start + len(frame)
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class _Symbols:
     """A tensor's symbols, made a piece at a time."""

@@ -1,8 +1,8 @@
-"""Decentralised training without a server: algorithms as state machines without I/O, topologies and mixing weights.
-Pure.
+"""Decentralised training without a server: algorithms as state machines without I/O, topologies and
+mixing weights. Pure.
 
-A new algorithm is one file and one line in `_SCHEMES` (or in `_OTHERS`, if it does not go by rounds).
-"""
+A new algorithm is a scheme, made by one function, and one line in `_SCHEMES` (or in `_OTHERS`, if
+it does not go by rounds)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from edgegossip.gossip.scheme import Scheme
 
 __all__ = ["get", "names", "topologies"]
 
-# Name -> (file, what makes it). Only the one that a run needs is imported: a board has little memory to spare.
+# Name -> (file, what makes it). Only the one that a run needs is imported: a board has little
+# memory to spare.
 _SCHEMES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "dpsgd": ("dpsgd", "dpsgd"),
-        "deep-squeeze": ("deep_squeeze", "deep_squeeze"),
-        "choco-sgd": ("choco", "choco_sgd"),
-        "sgp": ("sgp", "sgp"),
-        "sparse-push": ("sgp", "sparse_push"),
-        "quant-sgp": ("sgp", "quant_sgp"),
-        "bagua-lp": ("bagua", "bagua_lp"),
+        "dpsgd": ("symmetric", "dpsgd"),
+        "deep-squeeze": ("symmetric", "deep_squeeze"),
+        "choco-sgd": ("symmetric", "choco_sgd"),
+        "sgp": ("push", "sgp"),
+        "sparse-push": ("push", "sparse_push"),
+        "quant-sgp": ("push", "quant_sgp"),
+        "bagua-lp": ("symmetric", "bagua_lp"),
         "parallel-sgd": ("parallel", "parallel_sgd"),
-        "d2": ("d2", "d2"),
+        "d2": ("symmetric", "d2"),
     }
 )
 _OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType({"ad-psgd": ("adpsgd", "AdPsgd")})
@@ -42,8 +43,9 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str, **params: Any) -> GossipAlgorithm[Any]:
-    """The algorithm `name` with its parameters fixed: its own, such as eta, and those of its rounds (staleness, quorum,
-    linger_s, max_ahead, early_bytes). Raises ConfigError on an unknown name or parameter, or a value out of range."""
+    """The algorithm `name` with its parameters fixed: its own, such as eta, and those of its rounds
+    (staleness, quorum, linger_s, max_ahead, early_bytes). Raises ConfigError on an unknown name or
+    parameter, or a value out of range."""
     if name in _OTHERS:
         other = cast("Callable[..., GossipAlgorithm[Any]]", _load(*_OTHERS[name]))
         check_keywords(f"algorithm {name!r}", other, params)
@@ -54,7 +56,7 @@ def get(name: str, **params: Any) -> GossipAlgorithm[Any]:
 
 
 def _by_rounds(name: str, make: Callable[..., Scheme[Any]], params: Mapping[str, Any]) -> GossipAlgorithm[Any]:
-    from edgegossip.gossip.synchronous import Synchronous
+    from edgegossip.gossip.rounds import Synchronous
 
     own = set(inspect.signature(make).parameters) - {"keeps"}
     rounds = set(inspect.signature(Synchronous).parameters) - {"scheme"}

@@ -1,40 +1,61 @@
 """`ad-psgd`: asynchronous decentralised parallel SGD, by pairwise averaging.
 
-Lian, Zhang, Zhang, Liu, "Asynchronous decentralized parallel stochastic gradient descent" (2018), algorithm 1: a node
-averages with one random neighbour, x_i, x_j <- (x_i + x_j) / 2, while it computes the gradient at the model as it was
-before, and then applies that to the model as it is. Nobody waits for a slow node.
+Lian, Zhang, Zhang, Liu, "Asynchronous decentralized parallel stochastic gradient descent" (2018),
+algorithm 1: a node averages with one random neighbour, x_i, x_j <- (x_i + x_j) / 2, while it
+computes the gradient at the model as it was before, and then applies that to the model as it is.
+Nobody waits for a slow node.
 
-Here `step` adds the local update to the present model and begins an exchange, which goes on while the next update is
-computed; the next `step` waits for its end, up to the deadline. The initiator i sends p = C(x_i), the peer j answers
-q = C(x_j) at once, and each adds its half when it has both: x_j += eta (p - q) / 2 and x_i += eta (q - p) / 2.
+Here `step` adds the local update to the present model and begins an exchange, which goes on while
+the next update is computed; the next `step` waits for its end, up to the deadline. The initiator i
+sends p = C(x_i), the peer j answers q = C(x_j) at once, and each adds its half when it has both:
+x_j += eta (p - q) / 2 and x_i += eta (q - p) / 2.
 
-Deviations. (1) The halves are added, not averages assigned, and at different times: neither model has to stand still
-meanwhile, so no pairing can deadlock and any undirected graph will do (the paper needs a bipartite one). What one adds the
-other takes off, for any codec: the sum of all models moves by the local updates alone. (2) Where two ask each other at
-the same time, the one of the smaller index takes no part in the other's exchange; else they would swap their models. (3)
-The peer is drawn by a counter-based generator from (seed, node, round), uniformly among the neighbours that are up; the
-weights of the topology are not used. (4) A node that has never exchanged anything, and whose peer is more than
-`max_ahead` rounds ahead, takes over the peer's model; the peer does not average with it.
+Deviations. (1) The halves are added, not averages assigned, and at different times: neither model
+has to stand still meanwhile, so no pairing can deadlock and any undirected graph will do (the paper
+needs a bipartite one). What one adds the other takes off, for any codec: the sum of all models
+moves by the local updates alone. (2) Where two ask each other at the same time, the one of the
+smaller index takes no part in the other's exchange; else they would swap their models. (3) The peer
+is drawn by a counter-based generator from (seed, node, round), uniformly among the neighbours that
+are up; the weights of the topology are not used. (4) A node that has never exchanged anything, and
+whose peer is more than `max_ahead` rounds ahead, takes over the peer's model; the peer does not
+average with it.
 
-What is lost and what is not. A request is repeated `repeats` times within the deadline, and answered again, but averaged
-once. An exchange that is given up stays open: a late answer still ends it; otherwise the next request to that peer says
-that it was not done, and the peer takes its half back. So the sum is out by the halves of the exchanges that are open and
-by nothing else, however many messages are lost, doubled or late; `Audit.taken` and `finished` tell which these are. A node
-that restarts goes on with the exchange that its checkpoint holds. What it did after the checkpoint is undone on its side
-only, but for the last exchange that it began with each peer; so are messages of the old process that arrive later."""
+What is lost and what is not. A request is repeated `repeats` times within the deadline, and
+answered again, but averaged once. An exchange that is given up stays open: a late answer still ends
+it; otherwise the next request to that peer says that it was not done, and the peer takes its half
+back. So the sum is out by the halves of the exchanges that are open and by nothing else, however
+many messages are lost, doubled or late; `Audit.taken` and `finished` tell which these are. A node
+that restarts goes on with the exchange that its checkpoint holds. What it did after the checkpoint
+is undone on its side only, but for the last exchange that it began with each peer; so are messages
+of the old process that arrive later.
+
+The messages of one exchange:
+
+    request  MODEL   C(x_i)   SESSION, sequence, SETTLED; FRESH            i -> j
+    answer   MODEL   C(x_j)   SESSION, sequence of the request, ANSWER     j -> i
+             HELLO            the same: j takes no part; with FRESH it asks for the model instead
+             STATE   x_j      the same: the model itself, fp32, for one that is fresh and far behind
+    close    HELLO            SESSION, sequence of the request             i -> j: i has done its half
+
+An exchange is known by (initiator, session, sequence): the session is the boot of the process that
+began it, the sequence counts a node's exchanges with one peer and goes on over restarts. SETTLED is
+the sequence of the last exchange with this peer of which the initiator has done its half, or the
+peer none: what the peer added for a later one is taken back."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from edgegossip.codecs.base import Ctx
-from edgegossip.frame import Frame
-from edgegossip.gossip import edges, exchange, kinds, tags
+from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.keys import derive_key
+from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.gossip import messages
 from edgegossip.gossip.base import (
     Action,
     Adopted,
@@ -47,20 +68,47 @@ from edgegossip.gossip.base import (
     SetTimer,
     Suspect,
 )
-from edgegossip.gossip.changed import changed
-from edgegossip.gossip.exchange import Begun, Taken
-from edgegossip.gossip.keys import derive_key
+from edgegossip.gossip.messages import FP32, MAX_ID, control, number_of
 from edgegossip.gossip.params import check_integer, check_number
 from edgegossip.gossip.publish import relative_error
-from edgegossip.gossip.streams import number_of
-from edgegossip.types import ConfigError, LocalError, LocalUpdate, NodeId, Round, Vec
+from edgegossip.types import ConfigError, LocalError, LocalUpdate, NodeId, PeerError, Round, Vec
+
+MAX_SEQUENCE = 2**53  # whole numbers up to here are exact beside a body
+SESSIONS = 4  # processes of one peer whose exchanges are remembered
 
 _PEER, _ANSWER = 1, 2  # last counters of the keys that are not a request's
 
 _NOTHING: Mapping[int, Any] = {}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
+class Begun:
+    """An exchange that this node began and of which it has not done its half."""
+
+    frame: Frame  # the request
+    public: Vec  # C(x), float32[n], as the peer sees it
+
+    def is_meant(self, frame: Frame) -> bool:
+        """Whether an answer belongs to this exchange."""
+        same_process = frame.aux.get(Aux.SESSION) == self.frame.aux[Aux.SESSION]
+        return same_process and frame.sequence == self.frame.sequence
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """The last exchange that one process of a peer began with this node, and what became of it
+    here."""
+
+    session: int
+    sequence: int
+    answer: Frame | None  # None once the peer has it
+    change: Vec | None  # float32[n], what this node added to its model; None: nothing, or the peer did its half too
+
+    def closed(self) -> Taken:
+        return Taken(self.session, self.sequence, None, None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class State:
     """Immutable; arrays in it are never written to once they are there."""
 
@@ -101,71 +149,72 @@ class AdPsgd:
         check_integer("max_ahead of ad-psgd", self.max_ahead, 0, 2**32 - 1)
 
     def init(self, x: Vec, view: NodeView) -> State:
-        """State before round 0; x is copied. Raises ConfigError unless every edge goes both ways in every round,
-        LocalError when x does not fit the layout or is not finite."""
-        index, topology = edges.check_view(view), view.topology
+        """State before round 0; x is copied. Raises ConfigError unless every edge goes both ways in
+        every round, LocalError when x does not fit the layout or is not finite."""
+        index, topology = messages.check_view(view), view.topology
         for r in range(topology.period):
             if any(set((n := topology.neighbours(i, r)).in_) != set(n.out) for i in range(topology.n)):
                 raise ConfigError(
                     f"ad-psgd averages in pairs and needs an undirected graph, which topology {topology.name!r} is not; "
                     "use one of: ring, torus, complete, star, random-regular"
                 )
-        edges.check_vector(view, x)
+        messages.check_vector(view, x)
         zeros = (0,) * topology.n
         return State(view, index, 0, x.copy(), view.codec.init(view.layout), zeros, zeros)
 
     def resume(self, s: State, view: NodeView) -> State:
         """A round whose update is in the model already counts as done."""
-        edges.check_same_run(s.view, view)
+        messages.check_same_run(s.view, view)
         waiting = s.waiting if s.waiting is not None and view.members[s.waiting] not in view.down else None
-        return changed(s, view=view, waiting=waiting, repeats=0, round=s.round + int(s.stepped), stepped=False)
+        return replace(s, view=view, waiting=waiting, repeats=0, round=s.round + int(s.stepped), stepped=False)
 
     def start(self, s: State) -> tuple[State, list[Action]]:
         """Asks again for the answer that the earlier process waited for."""
         return (s, []) if s.waiting is None else (s, self._ask(s, s.waiting))
 
     def step(self, s: State, local: LocalUpdate) -> tuple[State, list[Action]]:
-        """Adds the update; ends the round at once, or when the exchange under way does. Raises LocalError when called
-        twice in a round, or when the update is not finite (names the tensor)."""
+        """Adds the update; ends the round at once, or when the exchange under way does. Raises
+        LocalError when called twice in a round, or when the update is not finite (names the
+        tensor)."""
         if s.stepped:
             raise LocalError(f"round {s.round} of {s.view.node} has its local update already")
-        edges.check_vector(s.view, local.delta)
-        s = changed(s, x=s.x + local.delta, stepped=True, local=(local.loss, local.lr))
+        messages.check_vector(s.view, local.delta)
+        s = replace(s, x=s.x + local.delta, stepped=True, local=(local.loss, local.lr))
         return self._begin(s) if s.waiting is None else (s, [])
 
     def receive(self, s: State, m: Message) -> tuple[State, list[Action]]:
         """Requests are answered at once, whatever else is under way."""
-        sender, frame = exchange.admit(s.view, s.index, m), m.frame
-        if frame.kind == kinds.STATE and self._wants_model(s, sender, frame):
+        sender, frame = _admit(s.view, s.index, m), m.frame
+        if frame.kind == Kind.STATE and self._wants_model(s, sender, frame):
             return self._adopt(s, sender, frame)
-        if tags.ANSWER in frame.aux or frame.kind == kinds.STATE:
+        if Aux.ANSWER in frame.aux or frame.kind == Kind.STATE:
             begun = s.begun.get(sender)
             if begun is None or not begun.is_meant(frame):
-                return changed(s, late=s.late + 1), []
+                return replace(s, late=s.late + 1), []
             return self._answered(s, sender, begun, frame)
-        session = int(frame.aux[tags.SESSION])
-        if frame.kind == kinds.MODEL:
+        session = int(frame.aux[Aux.SESSION])
+        if frame.kind == Kind.MODEL:
             return self._asked(s, sender, frame, session)
-        return _with_taken(s, sender, exchange.close(s.taken.get(sender, ()), session, frame.sequence)), []
+        return _with_taken(s, sender, _close(s.taken.get(sender, ()), session, frame.sequence)), []
 
     def tick(self, s: State, now_s: float) -> tuple[State, list[Action]]:
         """Asks again, or gives up the exchange under way."""
         if s.waiting is None:
             return s, []
         if s.repeats < self.repeats:
-            return changed(s, repeats=s.repeats + 1), self._ask(s, s.waiting)
+            return replace(s, repeats=s.repeats + 1), self._ask(s, s.waiting)
         reason = f"no answer to the model of round {s.begun[s.waiting].frame.round} within {s.view.deadline_s:g} s"
         suspect = Suspect(s.view.members[s.waiting], reason)
-        s, actions = self._go_on(changed(s, waiting=None))
+        s, actions = self._go_on(replace(s, waiting=None))
         return s, [suspect, *actions]
 
     def membership(self, s: State, view: NodeView) -> tuple[State, list[Action]]:
         """Who is down is neither asked nor waited for."""
-        edges.check_same_run(s.view, view)
-        s = changed(s, view=view)
+        messages.check_same_run(s.view, view)
+        s = replace(s, view=view)
         if s.waiting is None or view.members[s.waiting] not in view.down:
             return s, []
-        s, actions = self._go_on(changed(s, waiting=None))
+        s, actions = self._go_on(replace(s, waiting=None))
         return s, [SetTimer(None), *actions]
 
     def model(self, s: State) -> Vec:
@@ -187,19 +236,19 @@ class AdPsgd:
         """Ends the round and begins an exchange with somebody who is up, if there is anybody."""
         distance = math.sqrt(s.squares / s.count) if s.count else math.nan
         done = RoundDone(s.round, distance, math.nan)
-        after = changed(s, round=s.round + 1, stepped=False, count=0, squares=0.0)
-        peers = edges.up(s.view, s.view.topology.neighbours(s.index, s.round).out)
+        after = replace(s, round=s.round + 1, stepped=False, count=0, squares=0.0)
+        peers = messages.up(s.view, s.view.topology.neighbours(s.index, s.round).out)
         if not peers:
             return after, [Checkpoint(), done]
         j = peers[derive_key(s.view.seed, s.index, s.round, _PEER) % len(peers)]
-        key = edges.key_of(s.view, s.index, s.round)
+        key = messages.round_key(s.view.seed, s.index, s.round)
         body, codec = s.view.codec.encode(s.x, s.codec, Ctx(key, s.round, *s.local))
         public = s.view.codec.decode(body, s.view.layout)
         sequence = s.sequences[j] + 1
-        frame = exchange.request(s.view, s.round, key, body, sequence, s.settled[j], s.fresh)
+        frame = _request(s.view, s.round, key, body, sequence, s.settled[j], s.fresh)
         begun = {**s.begun, j: Begun(frame, public)}
         sequences = _put(s.sequences, j, sequence)
-        s = changed(after, codec=codec, begun=begun, sequences=sequences, waiting=j, repeats=0)
+        s = replace(after, codec=codec, begun=begun, sequences=sequences, waiting=j, repeats=0)
         return s, [Checkpoint(), *self._ask(s, j), RoundDone(done.round, distance, relative_error(public - s.x, s.x))]
 
     def _ask(self, s: State, j: int) -> list[Action]:
@@ -209,20 +258,20 @@ class AdPsgd:
         """Does this node's half, unless the peer did none."""
         actions: list[Action] = [Checkpoint()]
         last = _last_round(s)
-        if frame.kind == kinds.MODEL:
-            way = exchange.vector_of(s.view, j, frame, s.x)
+        if frame.kind == Kind.MODEL:
+            way = _vector_of(s.view, j, frame, s.x)
             way -= begun.public
-            s = _saw(changed(s, fresh=False), way)
+            s = _saw(replace(s, fresh=False), way)
             way *= np.float32(self.eta / 2)
-            s = changed(s, x=s.x + way)
-            actions.append(Send(s.view.members[j], exchange.done(s.view, begun, last)))
-        elif tags.FRESH in frame.aux and not s.fresh and self._is_far(s, frame.round, last):
-            actions.append(Send(s.view.members[j], exchange.model(s.view, frame, last, s.x)))
+            s = replace(s, x=s.x + way)
+            actions.append(Send(s.view.members[j], _done(s.view, begun, last)))
+        elif Aux.FRESH in frame.aux and not s.fresh and self._is_far(s, frame.round, last):
+            actions.append(Send(s.view.members[j], _model(s.view, frame, last, s.x)))
         left = {k: b for k, b in s.begun.items() if k != j}
-        s = changed(s, begun=left, settled=_put(s.settled, j, frame.sequence))
+        s = replace(s, begun=left, settled=_put(s.settled, j, frame.sequence))
         if s.waiting != j:
             return s, actions
-        s, more = self._go_on(changed(s, waiting=None))
+        s, more = self._go_on(replace(s, waiting=None))
         return s, [*actions, SetTimer(None), *more]
 
     def _go_on(self, s: State) -> tuple[State, list[Action]]:
@@ -232,50 +281,52 @@ class AdPsgd:
     # -- those of others -------------------------------------------------------------------------------------
 
     def _asked(self, s: State, j: int, frame: Frame, session: int) -> tuple[State, list[Action]]:
-        settled = number_of(frame, tags.SETTLED, 0, frame.sequence - 1)
-        before = exchange.find(s.taken.get(j, ()), session)
+        settled = number_of(frame, Aux.SETTLED, 0, frame.sequence - 1)
+        before = _find(s.taken.get(j, ()), session)
         if before is not None and frame.sequence < before.sequence:
-            return changed(s, late=s.late + 1), []
+            return replace(s, late=s.late + 1), []
         if before is not None and frame.sequence == before.sequence:
             again = [] if before.answer is None else [Send(s.view.members[j], before.answer)]
-            return changed(s, duplicates=s.duplicates + 1), [*again]
-        public = exchange.vector_of(s.view, j, frame, s.x)
+            return replace(s, duplicates=s.duplicates + 1), [*again]
+        public = _vector_of(s.view, j, frame, s.x)
         s, change, answer = self._take(_take_back(s, j, settled), j, frame, public)
         new = Taken(session, frame.sequence, answer, change)
-        s = _with_taken(s, j, exchange.remember(s.taken.get(j, ()), new))
+        s = _with_taken(s, j, _remember(s.taken.get(j, ()), new))
         return s, [Checkpoint(), Send(s.view.members[j], answer)]
 
     def _take(self, s: State, j: int, frame: Frame, public: Vec) -> tuple[State, Vec | None, Frame]:
         """This node's half of another's exchange, the change that it is, and the answer."""
-        last, theirs_fresh = _last_round(s), tags.FRESH in frame.aux
+        last, theirs_fresh = _last_round(s), Aux.FRESH in frame.aux
         if s.fresh and not theirs_fresh and self._is_far(s, last, frame.round):
-            return s, None, exchange.decline(s.view, frame, last, {tags.FRESH: 1})
+            return s, None, _decline(s.view, frame, last, {Aux.FRESH: 1})
         if theirs_fresh and not s.fresh and self._is_far(s, frame.round, last):
-            return s, None, exchange.model(s.view, frame, last, s.x)
+            return s, None, _model(s.view, frame, last, s.x)
         if s.waiting == j and s.index < j:
-            return s, None, exchange.decline(s.view, frame, last, {})
+            return s, None, _decline(s.view, frame, last, {})
         key = derive_key(s.view.seed, s.index, j, frame.sequence, _ANSWER)
         body, codec = s.view.codec.encode(s.x, s.codec, Ctx(key, last, *s.local))
         change = public - s.view.codec.decode(body, s.view.layout)
         s = _saw(s, change)
         change *= np.float32(self.eta / 2)
-        s = changed(s, x=s.x + change, codec=codec, fresh=False)
-        return s, change, exchange.answer(s.view, frame, last, key, body)
+        s = replace(s, x=s.x + change, codec=codec, fresh=False)
+        return s, change, _answer(s.view, frame, last, key, body)
 
     def _adopt(self, s: State, j: int, frame: Frame) -> tuple[State, list[Action]]:
-        """Goes on with the peer's model in the last round that the peer did; what this node began is given up."""
-        x = exchange.vector_of(s.view, j, frame, s.x)
-        s = changed(s, x=x, round=frame.round, begun=_NOTHING, waiting=None, fresh=False)
+        """Goes on with the peer's model in the last round that the peer did; what this node began
+        is given up."""
+        x = _vector_of(s.view, j, frame, s.x)
+        s = replace(s, x=x, round=frame.round, begun=_NOTHING, waiting=None, fresh=False)
         s, actions = self._go_on(s)
         return s, [Checkpoint(), Adopted(s.view.members[j], frame.round), SetTimer(None), *actions]
 
     def _wants_model(self, s: State, j: int, frame: Frame) -> bool:
-        """Whether a model answers this node's request, or its wish for the model instead of the peer's exchange."""
+        """Whether a model answers this node's request, or its wish for the model instead of the
+        peer's exchange."""
         if not s.fresh or not self._is_far(s, _last_round(s), frame.round):
             return False
-        begun, taken = s.begun.get(j), exchange.find(s.taken.get(j, ()), int(frame.aux[tags.SESSION]))
+        begun, taken = s.begun.get(j), _find(s.taken.get(j, ()), int(frame.aux[Aux.SESSION]))
         if taken is not None and taken.sequence == frame.sequence and taken.answer is not None:
-            return tags.FRESH in taken.answer.aux
+            return Aux.FRESH in taken.answer.aux
         return begun is not None and begun.is_meant(frame)
 
     def _is_far(self, s: State, behind: Round, ahead: Round) -> bool:
@@ -291,18 +342,103 @@ def _take_back(s: State, j: int, settled: int) -> State:
     """Without this node's half of what j began and gave up."""
     for t in s.taken.get(j, ()):
         if t.change is not None and t.sequence > settled:
-            s = changed(s, x=s.x - t.change)
+            s = replace(s, x=s.x - t.change)
     return s
 
 
 def _with_taken(s: State, j: int, taken: tuple[Taken, ...]) -> State:
-    return changed(s, taken={**s.taken, j: taken})
+    return replace(s, taken={**s.taken, j: taken})
 
 
 def _saw(s: State, way: Vec) -> State:
     """Counts the distance between a neighbour's model and this node's."""
-    return changed(s, count=s.count + 1, squares=s.squares + float(way.dot(way)))
+    return replace(s, count=s.count + 1, squares=s.squares + float(way.dot(way)))
 
 
 def _put(numbers: tuple[int, ...], k: int, value: int) -> tuple[int, ...]:
     return (*numbers[:k], value, *numbers[k + 1 :])
+
+
+# -- The messages of an exchange, and what is remembered of others' -----------------------------------------------------------
+
+
+def _find(taken: Iterable[Taken], session: int) -> Taken | None:
+    return next((t for t in taken if t.session == session), None)
+
+
+def _remember(taken: Iterable[Taken], new: Taken) -> tuple[Taken, ...]:
+    """With the newest of one session, in front; the others' changes are settled by now, but not
+    forgotten: a message that comes twice must be known."""
+    return (new, *(t.closed() for t in taken if t.session != new.session))[:SESSIONS]
+
+
+def _close(taken: Iterable[Taken], session: int, sequence: int) -> tuple[Taken, ...]:
+    return tuple(t.closed() if (t.session, t.sequence) == (session, sequence) else t for t in taken)
+
+
+def _peers(view: NodeView, index: int) -> frozenset[int]:
+    """Everybody with whom this node exchanges in some round."""
+    return _peers_of(view.topology, index)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=64)
+def _peers_of(topology: Any, index: int) -> frozenset[int]:
+    return frozenset(j for r in range(topology.period) for j in topology.neighbours(index, r).out)
+
+
+def _admit(view: NodeView, index: int, m: Message) -> int:
+    """Index of the sender. Raises PeerError, with what is wrong, unless the message belongs to this
+    run, model and codec, and comes from a neighbour."""
+    frame, sender = m.frame, messages.belongs(view, m)
+    if frame.kind not in (Kind.MODEL, Kind.HELLO, Kind.STATE):
+        raise PeerError(f"{m.sender} sent a message of kind {int(frame.kind)}, where model (1) is expected")
+    if sender not in _peers(view, index):
+        raise PeerError(f"{m.sender} is not a neighbour of {view.node}")
+    codec = FP32 if frame.kind == Kind.STATE else view.codec
+    if frame.kind != Kind.HELLO and (frame.codec_id, frame.codec_params) != (codec.wire_id, codec.wire_params()):
+        raise PeerError(f"{m.sender} sent a body of another codec than {codec.name} with this run's parameters")
+    number_of(frame, Aux.SESSION, 0, MAX_ID)
+    if frame.sequence > MAX_SEQUENCE:
+        raise PeerError(f"{m.sender} sent sequence {frame.sequence}, which is out of range")
+    return sender
+
+
+def _vector_of(view: NodeView, sender: int, frame: Frame, own: Vec) -> Vec:
+    """The body's float32[n]. Raises DecodeError, or PeerError when it is too large to average with
+    the own model."""
+    codec = FP32 if frame.kind == Kind.STATE else view.codec
+    vec: Vec = codec.decode(frame.body, view.layout, out=np.empty(view.layout.size, np.float32))
+    messages.squared_norm(view.members[sender], vec, own)
+    return vec
+
+
+def _request(view: NodeView, round: Round, key: int, body: Body, sequence: int, settled: int, fresh: bool) -> Frame:
+    aux: dict[int, float] = {Aux.SESSION: view.boot, Aux.SETTLED: settled}
+    if fresh:
+        aux[Aux.FRESH] = 1
+    return replace(messages.make_frame(view, Kind.MODEL, round, key, body), sequence=sequence, aux=aux)
+
+
+def _answer(view: NodeView, asked: Frame, round: Round, key: int, body: Body) -> Frame:
+    """To a request: this node's model, as the codec makes it."""
+    frame = messages.make_frame(view, Kind.MODEL, round, key, body)
+    return replace(frame, sequence=asked.sequence, aux=_to(asked))
+
+
+def _decline(view: NodeView, asked: Frame, round: Round, aux: Mapping[int, float]) -> Frame:
+    """To a request: this node takes no part."""
+    return control(view, Kind.HELLO, round, asked.sequence, {**_to(asked), **aux}, None)
+
+
+def _model(view: NodeView, asked: Frame, round: Round, x: Vec) -> Frame:
+    """To a request of one that is fresh and far behind, or asks for the model: the model itself."""
+    return control(view, Kind.STATE, round, asked.sequence, _to(asked), x)
+
+
+def _done(view: NodeView, begun: Begun, round: Round) -> Frame:
+    """To the peer of an exchange of which this node has done its half."""
+    return control(view, Kind.HELLO, round, begun.frame.sequence, {Aux.SESSION: begun.frame.aux[Aux.SESSION]}, None)
+
+
+def _to(asked: Frame) -> dict[int, float]:
+    return {Aux.SESSION: asked.aux[Aux.SESSION], Aux.ANSWER: 1}

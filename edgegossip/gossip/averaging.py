@@ -19,14 +19,16 @@ _PROBE = Layout.of([TensorSpec("probe", (64, 64))])
 
 
 def default_eta(codec: Codec[Any]) -> float:
-    """1 without compression, smaller as compression grows: the square of the share of a normal vector's energy that one
-    message keeps (Aketi et al. 2021, section 8.1: 0.007 for 99 % top-k sparsification, where the authors use 0.01), and
-    at most WAITS times the share of the values that a message holds, where it leaves some out.
+    """1 without compression, smaller as compression grows: the square of the share of a normal
+    vector's energy that one message keeps (Aketi et al. 2021, section 8.1: 0.007 for 99 % top-k
+    sparsification, where the authors use 0.01), and at most WAITS times the share of the values
+    that a message holds, where it leaves some out.
 
-    The bound is not the authors'. Of values of one size only the share s is said in a round, so each is said every 1 / s
-    rounds, and until then is mixed as it was: d <- (1 - eta l / s) d over that time, l an eigenvalue of I - W, which
-    shrinks only for eta l / s < 2. On rings l goes up to 4/3. The square alone gives 0.52 for 75 % sparsification, with
-    which CHOCO-SGD on a ring diverges."""
+    The bound is not the authors'. Of values of one size only the share s is said in a round, so
+    each is said every 1 / s rounds, and until then is mixed as it was: d <- (1 - eta l / s) d over
+    that time, l an eigenvalue of I - W, which shrinks only for eta l / s < 2. On rings l goes up to
+    4/3. The square alone gives 0.52 for 75 % sparsification, with which CHOCO-SGD on a ring
+    diverges."""
     try:
         hash(codec)
     except TypeError:
@@ -53,7 +55,7 @@ def _share(codec: Codec[Any]) -> float:
     """Of the values of a vector that all have about one size: how many of them a message tells."""
     sizes = 1.0 + 1e-3 * _draw(3).random(_PROBE.size)
     flat = (_draw(2).choice((-1.0, 1.0), _PROBE.size) * sizes).astype(np.float32)
-    return np.count_nonzero(_through(codec, flat)) / _PROBE.size
+    return float(np.count_nonzero(_through(codec, flat)) / _PROBE.size)  # a checkpoint keeps no numpy scalar
 
 
 def _through(codec: Codec[Any], x: Vec) -> Vec:

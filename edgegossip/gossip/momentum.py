@@ -1,22 +1,28 @@
-"""Momentum around any gossip algorithm: an algorithm itself, which changes the local update before the inner `step`.
+"""Momentum around any gossip algorithm: an algorithm itself, which changes the local update before
+the inner `step`.
 
-g is the local gradient, f the factor, m the momentum, float32, zero at first, in units of the gradient:
+g is the local gradient, f the factor, m the momentum, float32, zero at first, in units of the
+gradient:
 
 - heavy-ball (Polyak 1964):  m <- f m + g;  step -lr m
 - nesterov (Sutskever et al. 2013, in torch's form):  m <- f m + g;  step -lr (g + f m)
-- quasi-global (Lin et al., "Quasi-global momentum", 2021, algorithm 1; mu = beta = f): step -lr (f m + g), and after the
-  exchange m <- f m + (1 - f)(x_t - x_(t+1)) / lr, where x is the model as the inner algorithm shows it (de-biased under
-  push-sum): the momentum follows the model that everybody's updates went into, not the node's own data.
-- quasi-global-nesterov (the same paper's Nesterov form): step -lr (g + f (f m + g)), m as in quasi-global.
+- quasi-global (Lin et al., "Quasi-global momentum", 2021, algorithm 1; mu = beta = f): step -lr (f
+  m + g), and after the exchange m <- f m + (1 - f)(x_t - x_(t+1)) / lr, where x is the model as the
+  inner algorithm shows it (de-biased under push-sum): the momentum follows the model that
+  everybody's updates went into, not the node's own data.
+- quasi-global-nesterov (the same paper's Nesterov form): step -lr (g + f (f m + g)), m as in
+  quasi-global.
 
-Deviations. (1) g is -delta / lr of the whole round. With several local steps that is the sum of their gradients, each at
-the model that the steps before it led to; the momentum acts once a round and not in each step. The local optimiser should
-have none of its own. (2) x_t is the model at the end of the round before. Where others change a node's model while it
-computes (ad-psgd), the gradient may be of a slightly different one; the exchanges still count in m. (3) A round that was
-not gone through (the node caught up, or adopted another's model) ends with m = 0 for every kind: x_t - x_(t+1) is then the
-way to somebody else's model, which over lr would throw the node off, and gradients from the old place say nothing about
-the new one. (4) A round with lr = 0 leaves m as it is, and so does one with an lr so small that m would overflow.
-(5) Values that are not trained (statistics of batch norm) have no momentum."""
+Deviations. (1) g is -delta / lr of the whole round. With several local steps that is the sum of
+their gradients, each at the model that the steps before it led to; the momentum acts once a round
+and not in each step. The local optimiser should have none of its own. (2) x_t is the model at the
+end of the round before. Where others change a node's model while it computes (ad-psgd), the
+gradient may be of a slightly different one; the exchanges still count in m. (3) A round that was
+not gone through (the node caught up, or adopted another's model) ends with m = 0 for every kind:
+x_t - x_(t+1) is then the way to somebody else's model, which over lr would throw the node off, and
+gradients from the old place say nothing about the new one. (4) A round with lr = 0 leaves m as it
+is, and so does one with an lr so small that m would overflow. (5) Values that are not trained
+(statistics of batch norm) have no momentum."""
 
 from __future__ import annotations
 
@@ -29,10 +35,8 @@ import numpy as np
 
 from edgegossip.codecs.checks import all_finite
 from edgegossip.gossip.base import Action, Adopted, Audit, GossipAlgorithm, Message, NodeView, RoundDone
-from edgegossip.gossip.changed import changed
 from edgegossip.gossip.params import choose
 from edgegossip.layout import Layout
-from edgegossip.quick import quick
 from edgegossip.types import ConfigError, LocalUpdate, NodeId, Round, Vec
 
 MAX_FACTOR = 0.9999
@@ -58,16 +62,15 @@ KINDS = ("none", *_FORMS)
 
 
 def with_momentum(algorithm: GossipAlgorithm[Any], kind: str, factor: float = 0.9) -> GossipAlgorithm[Any]:
-    """`algorithm` with momentum of one of KINDS; the algorithm itself for "none". Raises ConfigError on an unknown kind or
-    a factor outside 0..MAX_FACTOR."""
+    """`algorithm` with momentum of one of KINDS; the algorithm itself for "none". Raises
+    ConfigError on an unknown kind or a factor outside 0..MAX_FACTOR."""
     if kind == "none":
         return algorithm
     choose("momentum", kind, dict.fromkeys(KINDS))
     return WithMomentum(algorithm, kind, factor)
 
 
-@quick
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class State:
     """Immutable; arrays in it are never written to once they are there."""
 
@@ -105,7 +108,8 @@ class WithMomentum:
         return self._restart(self.algorithm.init(x, view), view.layout)
 
     def resume(self, s: State, view: NodeView) -> State:
-        """The momentum goes on: it was kept with the model that it belongs to. A round that was not over is not in it."""
+        """The momentum goes on: it was kept with the model that it belongs to. A round that was not
+        over is not in it."""
         inner = self.algorithm.resume(s.inner, view)
         return State(inner, s.layout, s.momentum, self.algorithm.model(inner))
 
@@ -118,7 +122,7 @@ class WithMomentum:
         inner, actions = self.algorithm.step(s.inner, self._with_momentum(s, local))
         way = local.delta[: s.momentum.size]
         ahead = None if _FORMS[self.kind].quasi_global else _quotient(s.momentum, self.factor, way, -1.0, local.lr)
-        return self._follow(changed(s, local=ahead, lr=local.lr), inner, actions)
+        return self._follow(replace(s, local=ahead, lr=local.lr), inner, actions)
 
     def receive(self, s: State, m: Message) -> tuple[State, list[Action]]:
         return self._follow(s, *self.algorithm.receive(s.inner, m))
@@ -150,7 +154,8 @@ class WithMomentum:
         return replace(local, delta=delta)
 
     def _delta(self, s: State, local: LocalUpdate) -> Vec:
-        """The step, float32[n]. -lr times g stays delta itself, so nothing is divided by a small lr and multiplied again."""
+        """The step, float32[n]. -lr times g stays delta itself, so nothing is divided by a small lr
+        and multiplied again."""
         f, delta = self.factor, local.delta.copy()
         trained = delta[: s.momentum.size]
         if _FORMS[self.kind].nesterov:  # -lr (g + f (f m + g)) = (1 + f) delta - lr f^2 m
@@ -162,7 +167,7 @@ class WithMomentum:
     def _follow(self, s: State, inner: Any, actions: Sequence[Action]) -> tuple[State, list[Action]]:
         """The state after the inner algorithm went from s.inner to `inner`."""
         if not actions:  # a round never ends in silence
-            return changed(s, inner=inner), []
+            return replace(s, inner=inner), []
         done = adopted = False
         for action in actions:
             kind = type(action)
@@ -180,7 +185,7 @@ class WithMomentum:
                 momentum = _quotient(s.momentum, self.factor, way, 1.0 - self.factor, s.lr)
             s = State(inner, s.layout, momentum, x)
         else:
-            s = changed(s, inner=inner)
+            s = replace(s, inner=inner)
         return s, list(actions)
 
     def _restart(self, inner: Any, layout: Layout) -> State:
@@ -188,7 +193,8 @@ class WithMomentum:
 
 
 def _quotient(momentum: Vec, factor: float, way: Vec, share: float, lr: float) -> Vec:
-    """factor * momentum + share * way / lr; the momentum as it is where that has no finite value."""
+    """factor * momentum + share * way / lr; the momentum as it is where that has no finite
+    value."""
     if not lr:
         return momentum
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):

@@ -1,45 +1,43 @@
 """`parallel-sgd`: everybody sends everybody its encoded gradient and adds up what it decodes.
 
-Alistarh et al. (2017), QSGD, algorithm 1; ElastiQuant's own setting. Momentum is ElastiQuant's section 3.4, heavy ball
-(l = 0) and Nesterov (l = 1) in one: y_(t+1) = w_t - a g; y'_(t+1) = w_t - l a g; w_(t+1) = y_(t+1) + mu (y'_(t+1) - y'_t),
-g the mean of the decoded gradients.
+Alistarh et al. (2017), QSGD, algorithm 1; ElastiQuant's own setting. Momentum is ElastiQuant's
+section 3.4, heavy ball (l = 0) and Nesterov (l = 1) in one: y_(t+1) = w_t - a g; y'_(t+1) = w_t - l
+a g; w_(t+1) = y_(t+1) + mu (y'_(t+1) - y'_t), g the mean of the decoded gradients.
 
-Deviations. (1) What is encoded is the local update delta = -a g; the codecs commute with a factor. (2) Averaging gradients
-does not bring models together again once they differ, so a lost message would part them for ever. Hence every node holds
-each other's *stream*: the sum of its updates, with the momentum played out per sender (the rule is linear). The model is a
-function of the streams alone, w = w_0 + (1/n) sum_j F_j, in the order of the members: nodes that have heard the same
-messages have the same model to the bit, and a full state mends what was lost. (3) A node that is down adds nothing; the
-others' updates still count 1/n. (4) A stream's sum is kept as two float32 vectors, what rounding loses in the second: over
-thousands of rounds it grows far beyond the model, whose mean of all is what counts, and float32 alone would lose small
-updates. Memory: two models a member, three with momentum."""
+Deviations. (1) What is encoded is the local update delta = -a g; the codecs commute with a factor.
+(2) Averaging gradients does not bring models together again once they differ, so a lost message
+would part them for ever. Hence every node holds each other's *stream*: the sum of its updates, with
+the momentum played out per sender (the rule is linear). The model is a function of the streams
+alone, w = w_0 + (1/n) sum_j F_j, in the order of the members: nodes that have heard the same
+messages have the same model to the bit, and a full state mends what was lost. (3) A node that is
+down adds nothing; the others' updates still count 1/n. (4) A stream's sum is kept as two float32
+vectors, what rounding loses in the second: over thousands of rounds it grows far beyond the model,
+whose mean of all is what counts, and float32 alone would lose small updates. Memory: two models a
+member, three with momentum."""
 
 from __future__ import annotations
 
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from edgegossip.frame import Aux, Frame
-from edgegossip.gossip import edges, kinds, suitable, tags
+from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.gossip import messages
 from edgegossip.gossip.base import Audit, NodeView
-from edgegossip.gossip.changed import changed
-from edgegossip.gossip.here import Here
-from edgegossip.gossip.later import Later
 from edgegossip.gossip.params import check_flag, check_number
 from edgegossip.gossip.publish import relative_error
-from edgegossip.gossip.scheme import Full, Published
-from edgegossip.quick import quick
+from edgegossip.gossip.scheme import Full, Published, RoundContext
+from edgegossip.gossip.weights import require_complete
 from edgegossip.types import LocalUpdate, PeerError, Vec
 
 MOST_MESSAGES = 2**32  # the rounds that a frame can number; a count stays there
 MARGIN = 100.0  # what a node believes of its own stream is so much smaller than what the others would
 
 
-@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
     """What one node's messages have come to."""
@@ -50,7 +48,7 @@ class Stream:
     count: int = 0  # messages, at most MOST_MESSAGES
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Streams:
     """State of the scheme. Immutable; arrays in it are never written to once they are there."""
 
@@ -71,57 +69,62 @@ class Parallel:
     nesterov: bool
 
     name = "parallel-sgd"
-    kind = kinds.GRADIENT
+    kind = Kind.GRADIENT
     streams = True
     replicates = True
     totals = False
     parts = property(lambda self: 6 if self.momentum else 4)
 
     def check(self, view: NodeView) -> None:
-        suitable.complete(self.name, view)
+        require_complete(self.name, view)
 
-    def init(self, x: Vec, here: Here) -> Streams:
+    def init(self, x: Vec, ctx: RoundContext) -> Streams:
         zero = np.zeros_like(x)
-        return Streams(here.index, x.copy(), x.copy(), Stream(zero, zero, zero), here.view.codec.init(here.view.layout))
+        return Streams(ctx.index, x.copy(), x.copy(), Stream(zero, zero, zero), ctx.view.codec.init(ctx.view.layout))
 
     def fingerprint(self, m: Streams) -> int:
         """The models agree only if they start alike."""
         return zlib.crc32(m.start.tobytes()) + 1
 
-    def publish(self, m: Streams, local: LocalUpdate, here: Here, to: Sequence[int]) -> tuple[Streams, Published]:
-        body, codec = here.view.codec.encode(local.delta, m.codec, here.ctx(local))
-        decoded = here.view.codec.decode(body, here.view.layout)
-        m = self._with(changed(m, codec=codec), m.index, self._on(_of(m, m.index), decoded))
+    def publish(
+        self, m: Streams, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]
+    ) -> tuple[Streams, Published]:
+        body, codec = ctx.view.codec.encode(local.delta, m.codec, ctx.for_codec(local))
+        decoded = ctx.view.codec.decode(body, ctx.view.layout)
+        m = self._with(replace(m, codec=codec), m.index, self._on(_of(m, m.index), decoded))
         return m, Published(body, {}, relative_error(decoded - local.delta, local.delta))
 
-    def take(self, m: Streams, sender: int, frame: Frame, here: Here) -> Streams:
-        decoded = here.view.codec.decode(frame.body, here.view.layout)
-        edges.squared_norm(here.name(sender), decoded, m.x)
+    def take(self, m: Streams, sender: int, frame: Frame, ctx: RoundContext) -> Streams:
+        decoded = ctx.view.codec.decode(frame.body, ctx.view.layout)
+        messages.squared_norm(ctx.name(sender), decoded, m.x)
         return self._with(m, sender, self._on(_of(m, sender), decoded))
 
-    def mix(self, m: Streams, here: Here, fresh: Sequence[int]) -> tuple[Streams, float]:
-        """The model of all streams as they are. The others' models are not known: no consensus distance."""
-        return changed(self._model(m, here), process=here.view.boot), math.nan
+    def mix(self, m: Streams, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Streams, float]:
+        """The model of all streams as they are. The others' models are not known: no consensus
+        distance."""
+        return replace(self._model(m, ctx), process=ctx.view.boot), math.nan
 
-    def settle(self, m: Streams, model: Vec | None, here: Here) -> Streams:
+    def abandon(self, m: Streams, model: Vec | None, ctx: RoundContext) -> Streams:
         """Another's model serves until the next round's end, when all streams should be there."""
-        return self._model(m, here) if model is None else changed(m, x=model)
+        return self._model(m, ctx) if model is None else replace(m, x=model)
 
     def full(self, m: Streams, to: int, phase: int) -> Full:
-        """The own stream, and the receiver's as it is known here: one that lost it gets it back so."""
+        """The own stream, and the receiver's as it is known here: one that lost it gets it back
+        so."""
         own, theirs = _of(m, m.index), _of(m, to)
         vectors = [*self._vectors(own), *self._vectors(theirs)]
-        return Full(vectors, {tags.EXAMPLES: own.count, tags.STEPS: theirs.count})
+        return Full(vectors, {Aux.EXAMPLES: own.count, Aux.STEPS: theirs.count})
 
-    def adopt(self, m: Streams, sender: int, phase: int, full: Full, here: Here) -> Streams:
-        """One that knows more of this node's own stream than the node itself gives it back: after a restart, until the first
-        round is over. Later nobody can know more, and whoever says so lies."""
-        name, own, theirs = here.name(sender), full.vectors[: self.parts // 2], full.vectors[self.parts // 2 :]
-        count, known = _count(name, full, tags.EXAMPLES, name), _count(name, full, tags.STEPS, here.view.node)
+    def adopt(self, m: Streams, sender: int, phase: int, full: Full, ctx: RoundContext) -> Streams:
+        """One that knows more of this node's own stream than the node itself gives it back: after a
+        restart, until the first round is over. Later nobody can know more, and whoever says so
+        lies."""
+        name, own, theirs = ctx.name(sender), full.vectors[: self.parts // 2], full.vectors[self.parts // 2 :]
+        count, known = _count(name, full, Aux.EXAMPLES, name), _count(name, full, Aux.STEPS, ctx.view.node)
         for vec, times in zip(own, self._times(count), strict=True):
-            edges.squared_norm(name, vec, m.x, times)
+            messages.squared_norm(name, vec, m.x, times)
         m = self._with(m, sender, self._stream(own, count))
-        if m.process == here.view.boot or known <= _of(m, m.index).count or not self._believes(m, theirs, known):
+        if m.process == ctx.view.boot or known <= _of(m, m.index).count or not self._believes(m, theirs, known):
             return m
         return self._with(m, m.index, self._stream(theirs, known))
 
@@ -134,33 +137,35 @@ class Parallel:
     def public(self, m: Streams, phase: int) -> Vec:
         return _of(m, m.index).total
 
-    def audit(self, m: Streams, here: Here) -> Audit:
-        streams = m.by_node
-        replicas = Later(lambda: {(j, 0): (s.count, s.total) for j, s in streams.items() if j != m.index})
-        row = dict.fromkeys(range(here.view.topology.n), 1.0 / here.view.topology.n)
+    def audit(self, m: Streams, ctx: RoundContext) -> Audit:
+        replicas = {(j, 0): (s.count, s.total) for j, s in m.by_node.items() if j != m.index}
+        row = dict.fromkeys(range(ctx.view.topology.n), 1.0 / ctx.view.topology.n)
         return Audit(public={0: (0, self.public(m, 0))}, replicas=replicas, row=row)
 
     def _times(self, count: int) -> list[float]:
-        """How many plausible messages `_vectors` of a stream may add up to. Not the model but the messages bound a sum:
-        local gradients that cancel in the mean let every F grow for ever, each by one message of at most `squared_norm`'s
-        limit a round, which momentum repeats 1 / (1 - mu) times in all. Whoever names a false count is believed a false
-        sum; a single one of its messages may be as large, and both are bounded."""
+        """How many plausible messages `_vectors` of a stream may add up to. Not the model but the
+        messages bound a sum: local gradients that cancel in the mean let every F grow for ever,
+        each by one message of at most `squared_norm`'s limit a round, which momentum repeats 1 / (1
+        - mu) times in all. Whoever names a false count is believed a false sum; a single one of its
+        messages may be as large, and both are bounded."""
         each = 1.0 / (1.0 - self.momentum)
         sums = [each * (count + 1)] * 2  # and what rounding lost of it
         return [*sums, each] if self.momentum else sums
 
     def _believes(self, m: Streams, vectors: Sequence[Vec], count: int) -> bool:
-        """Whether these may be the own stream. What is believed must be MARGIN times smaller than what others take: a node
-        whose own stream is at the very limit would be refused by those whose models are a little smaller, or one message
-        later. Who brings more may be honest, and hold what this node said when it lied or diverged: it is no reason to
-        refuse its own stream."""
+        """Whether these may be the own stream. What is believed must be MARGIN times smaller than
+        what others take: a node whose own stream is at the very limit would be refused by those
+        whose models are a little smaller, or one message later. Who brings more may be honest, and
+        hold what this node said when it lied or diverged: it is no reason to refuse its own
+        stream."""
         norm = math.sqrt(float(np.vdot(m.x, m.x))) + 1.0
-        most = [min(edges.IMPLAUSIBLE * times * norm, edges.LARGEST) / MARGIN for times in self._times(count)]
+        most = [min(messages.IMPLAUSIBLE * times * norm, messages.LARGEST) / MARGIN for times in self._times(count)]
         return all(float(np.vdot(vec, vec)) <= limit**2 for vec, limit in zip(vectors, most, strict=True))
 
     def _on(self, stream: Stream, delta: Vec) -> Stream:
-        """One message further: V <- mu V + delta; F <- F + V, or F + delta + mu V with Nesterov. The count ends at what others
-        take, so that a node which a liar has told the most of itself can go on."""
+        """One message further: V <- mu V + delta; F <- F + V, or F + delta + mu V with Nesterov.
+        The count ends at what others take, so that a node which a liar has told the most of itself
+        can go on."""
         count = min(stream.count + 1, MOST_MESSAGES)
         if not self.momentum:
             return Stream(*_added(stream.total, stream.low, delta), stream.momentum, count)
@@ -176,20 +181,21 @@ class Parallel:
         return Stream(vectors[0], vectors[1], vectors[-1], count)
 
     def _with(self, m: Streams, j: int, stream: Stream) -> Streams:
-        return changed(m, by_node={**m.by_node, j: stream})
+        return replace(m, by_node={**m.by_node, j: stream})
 
-    def _model(self, m: Streams, here: Here) -> Streams:
+    def _model(self, m: Streams, ctx: RoundContext) -> Streams:
         total = np.zeros(len(m.x), np.float64)
         for j in sorted(m.by_node):
             total += m.by_node[j].total
             total += m.by_node[j].low
-        total /= here.view.topology.n
+        total /= ctx.view.topology.n
         total += m.start
-        return changed(m, x=total.astype(np.float32))
+        return replace(m, x=total.astype(np.float32))
 
 
 def parallel_sgd(momentum: float = 0.0, nesterov: bool = False) -> Parallel:
-    """momentum: mu, [0, 1), applied to the sum of what was sent; train without a momentum of the boards' own then."""
+    """momentum: mu, [0, 1), applied to the sum of what was sent; train without a momentum of the
+    boards' own then."""
     check_number("momentum of parallel-sgd", momentum, -1e-300, 0.9999)
     check_flag("nesterov of parallel-sgd", nesterov)
     return Parallel(float(momentum), nesterov)
@@ -200,7 +206,8 @@ def _of(m: Streams, j: int) -> Stream:
 
 
 def _added(total: Vec, low: Vec, moved: Vec) -> tuple[Vec, Vec]:
-    """total + low + moved, rounded, and what rounding lost (Knuth's two-sum; Kahan's compensated summation)."""
+    """total + low + moved, rounded, and what rounding lost (Knuth's two-sum; Kahan's compensated
+    summation)."""
     moved = moved + low
     new = total + moved
     part = new - total
@@ -208,8 +215,9 @@ def _added(total: Vec, low: Vec, moved: Vec) -> tuple[Vec, Vec]:
 
 
 def _count(name: str, full: Full, tag: Aux, whose: str) -> int:
-    """More than MOST_MESSAGES only a liar can name, whosoever they are: no honest node believes more of another or of itself,
-    nor counts on beyond (`Parallel._on`). So none ever holds, sends or gives back what another refuses."""
+    """More than MOST_MESSAGES only a liar can name, whosoever they are: no honest node believes
+    more of another or of itself, nor counts on beyond (`Parallel._on`). So none ever holds, sends
+    or gives back what another refuses."""
     count = full.numbers.get(tag, -1.0)
     if not 0.0 <= count <= MOST_MESSAGES or count != int(count):
         raise PeerError(f"{name} sent a state that holds {count:.16g} messages of {whose}")

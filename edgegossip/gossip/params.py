@@ -1,5 +1,5 @@
-"""Names and keyword parameters of the registries: one wording for every mistake, always with the nearest valid
-choice."""
+"""Names and keyword parameters of the registries: one wording for every mistake, always with the
+nearest valid choice."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def choose(what: str, word: str, table: Mapping[str, T]) -> T:
 
 
 def check_keywords(what: str, target: Callable[..., Any], params: Mapping[str, Any], own: Iterable[str] = ()) -> None:
-    """Raises ConfigError unless every key of `params` is a keyword of `target` (less those in `own`) and none is
-    missing."""
+    """Raises ConfigError unless every key of `params` is a keyword of `target` (less those in
+    `own`) and none is missing."""
     keywords = {k: p for k, p in inspect.signature(target).parameters.items() if k not in own}
     for key in params:
         if key not in keywords:

@@ -1,31 +1,27 @@
 """What a node makes known of a vector v: the three ways in which compressed gossip differs.
 
-plain: C[v]. compensated: C[v + e], what was lost is kept in e and said later (Tang et al. 2019, DeepSqueeze, algorithm 1).
-difference: the public copy xhat moves by C[v - xhat], which vanishes as v settles (Koloskova et al. 2019, CHOCO-SGD,
-algorithm 2).
-"""
+plain: C[v]. compensated: C[v + e], what was lost is kept in e and said later (Tang et al. 2019,
+DeepSqueeze, algorithm 1). difference: the public copy xhat moves by C[v - xhat], which vanishes as
+v settles (Koloskova et al. 2019, CHOCO-SGD, algorithm 2)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from edgegossip.codecs.base import Body
-from edgegossip.gossip.changed import changed
-from edgegossip.gossip.here import Here
-from edgegossip.quick import quick
+from edgegossip.gossip.scheme import RoundContext
 from edgegossip.types import LocalUpdate, Vec
 
 P = TypeVar("P")
 
 
-@quick
 @dataclass(frozen=True, slots=True, eq=False)
-class Said:
+class Announced:
     """One message and what receivers know after it."""
 
     body: Body
@@ -38,10 +34,10 @@ class Publisher(Protocol[P]):
     def replicates(self) -> bool:
         """Whether receivers keep the public vector and messages move it on."""
 
-    def init(self, start: Vec, here: Here) -> P:
+    def init(self, start: Vec, ctx: RoundContext) -> P:
         """`start`, float32[n]: what replicas start from; kept, not copied."""
 
-    def publish(self, memory: P, v: Vec, local: LocalUpdate, here: Here) -> tuple[P, Said]: ...
+    def publish(self, memory: P, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[P, Announced]: ...
 
     def reset(self, memory: P, v: Vec) -> P:
         """The node has another vector, which has nothing to do with what it said before."""
@@ -56,13 +52,13 @@ class Plain:
 
     replicates = False
 
-    def init(self, start: Vec, here: Here) -> Any:
-        return here.view.codec.init(here.view.layout)
+    def init(self, start: Vec, ctx: RoundContext) -> Any:
+        return ctx.view.codec.init(ctx.view.layout)
 
-    def publish(self, memory: Any, v: Vec, local: LocalUpdate, here: Here) -> tuple[Any, Said]:
-        body, memory = here.view.codec.encode(v, memory, here.ctx(local))
-        public = here.view.codec.decode(body, here.view.layout)
-        return memory, Said(body, public, relative_error(public - v, v))
+    def publish(self, memory: Any, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[Any, Announced]:
+        body, memory = ctx.view.codec.encode(v, memory, ctx.for_codec(local))
+        public = ctx.view.codec.decode(body, ctx.view.layout)
+        return memory, Announced(body, public, relative_error(public - v, v))
 
     def reset(self, memory: Any, v: Vec) -> Any:
         return memory
@@ -72,36 +68,42 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Residue:
+class ErrorMemory:
+    """The memory of `Compensated`."""
+
     codec: Any
     error: Vec | None  # e, float32[n]; None: zero
 
 
 @dataclass(frozen=True, slots=True)
 class Compensated:
-    """Implements `Publisher[Residue]`."""
+    """Implements `Publisher[ErrorMemory]`."""
 
     replicates = False
 
-    def init(self, start: Vec, here: Here) -> Residue:
-        return Residue(here.view.codec.init(here.view.layout), None)
+    def init(self, start: Vec, ctx: RoundContext) -> ErrorMemory:
+        return ErrorMemory(ctx.view.codec.init(ctx.view.layout), None)
 
-    def publish(self, memory: Residue, v: Vec, local: LocalUpdate, here: Here) -> tuple[Residue, Said]:
+    def publish(
+        self, memory: ErrorMemory, v: Vec, local: LocalUpdate, ctx: RoundContext
+    ) -> tuple[ErrorMemory, Announced]:
         meant = v if memory.error is None else v + memory.error
-        body, codec = here.view.codec.encode(meant, memory.codec, here.ctx(local))
-        public = here.view.codec.decode(body, here.view.layout)
+        body, codec = ctx.view.codec.encode(meant, memory.codec, ctx.for_codec(local))
+        public = ctx.view.codec.decode(body, ctx.view.layout)
         error = meant - public
-        return Residue(codec, error), Said(body, public, relative_error(error, meant))
+        return ErrorMemory(codec, error), Announced(body, public, relative_error(error, meant))
 
-    def reset(self, memory: Residue, v: Vec) -> Residue:
-        return Residue(memory.codec, None)
+    def reset(self, memory: ErrorMemory, v: Vec) -> ErrorMemory:
+        return ErrorMemory(memory.codec, None)
 
-    def public(self, memory: Residue, phase: int) -> None:
+    def public(self, memory: ErrorMemory, phase: int) -> None:
         return None
 
 
-@dataclass(frozen=True, eq=False)
-class Told:
+@dataclass(frozen=True, slots=True, eq=False)
+class PublicCopies:
+    """The memory of `Difference`."""
+
     codec: Any
     start: Vec  # what the public copies were before the first message
     copies: Mapping[int, Vec]  # xhat by phase of the topology; where the receivers change, so does what they know
@@ -109,33 +111,35 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Implements `Publisher[Told]`."""
+    """Implements `Publisher[PublicCopies]`."""
 
     replicates = True
 
-    def init(self, start: Vec, here: Here) -> Told:
-        return Told(here.view.codec.init(here.view.layout), start, {})
+    def init(self, start: Vec, ctx: RoundContext) -> PublicCopies:
+        return PublicCopies(ctx.view.codec.init(ctx.view.layout), start, {})
 
-    def publish(self, memory: Told, v: Vec, local: LocalUpdate, here: Here) -> tuple[Told, Said]:
-        copy = memory.copies.get(here.phase, memory.start)
+    def publish(
+        self, memory: PublicCopies, v: Vec, local: LocalUpdate, ctx: RoundContext
+    ) -> tuple[PublicCopies, Announced]:
+        copy = memory.copies.get(ctx.phase, memory.start)
         meant = v - copy
-        body, codec = here.view.codec.encode(meant, memory.codec, here.ctx(local))
-        public = moved(copy, body, here)
+        body, codec = ctx.view.codec.encode(meant, memory.codec, ctx.for_codec(local))
+        public = moved(copy, body, ctx)
         np.subtract(v, public, out=(left := np.empty_like(v)))
-        copies = {**memory.copies, here.phase: public}
-        return changed(memory, codec=codec, copies=copies), Said(body, public, relative_error(left, meant))
+        copies = {**memory.copies, ctx.phase: public}
+        return replace(memory, codec=codec, copies=copies), Announced(body, public, relative_error(left, meant))
 
-    def reset(self, memory: Told, v: Vec) -> Told:
-        return Told(memory.codec, v, {})
+    def reset(self, memory: PublicCopies, v: Vec) -> PublicCopies:
+        return PublicCopies(memory.codec, v, {})
 
-    def public(self, memory: Told, phase: int) -> Vec:
+    def public(self, memory: PublicCopies, phase: int) -> Vec:
         return memory.copies.get(phase, memory.start)
 
 
-def moved(copy: Vec, body: Body, here: Here) -> Vec:
-    """copy + decode(body), float32[n]; sender and receivers compute it alike, so their copies stay equal to the bit.
-    Raises DecodeError."""
-    return here.view.codec.decode(body, here.view.layout, out=copy.copy(), weight=1.0)
+def moved(copy: Vec, body: Body, ctx: RoundContext) -> Vec:
+    """copy + decode(body), float32[n]; sender and receivers compute it alike, so their copies stay
+    equal to the bit. Raises DecodeError."""
+    return ctx.view.codec.decode(body, ctx.view.layout, out=copy.copy(), weight=1.0)
 
 
 def relative_error(error: Vec, meant: Vec) -> float:

@@ -1,41 +1,42 @@
 """Mixing by push-sum: on directed and time-varying graphs, with column-stochastic weights.
 
-A node holds mass x and weight u; its model is z = x / u. Each round it makes p public and hands over eta W_ki of p, and of
-u, to every out-neighbour k that is up, and takes exactly that off itself:
-x_i <- x~_i + eta sum_j (W_ij - I_ij) p_j,  u_i <- u_i + eta sum_j (W_ij - I_ij) u_j   (columns of W sum to 1).
-Assran et al. 2019 (SGP, algorithm 1); Aketi et al. 2021 (algorithms 4 and 5). Their algorithm 5 weighs differences
-(p_j - p_i) at the receiver, which conserves mass only if the rows of W sum to 1 too; this form always does.
+A node holds mass x and weight u; its model is z = x / u. Each round it makes p public and hands
+over eta W_ki of p, and of u, to every out-neighbour k that is up, and takes exactly that off
+itself: x_i <- x~_i + eta sum_j (W_ij - I_ij) p_j,  u_i <- u_i + eta sum_j (W_ij - I_ij) u_j
+(columns of W sum to 1). Assran et al. 2019 (SGP, algorithm 1); Aketi et al. 2021 (algorithms 4 and
+5). Their algorithm 5 weighs differences (p_j - p_i) at the receiver, which conserves mass only if
+the rows of W sum to 1 too; this form always does.
 
-Deviation: the local update of a node with little weight counts less (`FULL`). Where others, far away, are down, a node may
-hand over more than it gets; each update then moves z = x / u by update / u, and training at ever larger steps diverges.
+Deviation: the local update of a node with little weight counts less (`FULL`). Where others, far
+away, are down, a node may hand over more than it gets; each update then moves z = x / u by update /
+u, and training at ever larger steps diverges.
 
-The sender weighs, so nobody has to agree on who takes part. What was handed over is kept as a running total by both ends of
-an edge: whatever is lost, repeated, or rolled back with a checkpoint, the difference of the two totals is what is still
-under way, and a full state brings it. Sums are float64: float32 would lose mass with every round.
-"""
+The sender weighs, so nobody has to agree on who takes part. What was handed over is kept as a
+running total by both ends of an edge: whatever is lost, repeated, or rolled back with a checkpoint,
+the difference of the two totals is what is still under way, and a full state brings it. Sums are
+float64: float32 would lose mass with every round."""
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.frame import Frame, Kind
-from edgegossip.gossip import edges, kinds, tags
+from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.gossip import messages
 from edgegossip.gossip.averaging import default_eta
 from edgegossip.gossip.base import Audit, NodeView
-from edgegossip.gossip.changed import changed
-from edgegossip.gossip.here import Here
-from edgegossip.gossip.later import Later
-from edgegossip.gossip.publish import Publisher, moved
-from edgegossip.gossip.scheme import Full, Numbers, Published
-from edgegossip.gossip.streams import MAX_ID, life_of, number_of
-from edgegossip.quick import quick
+from edgegossip.gossip.messages import MAX_ID, number_of
+from edgegossip.gossip.params import check_eta, check_flag
+from edgegossip.gossip.publish import Compensated, Difference, Plain, Publisher, moved
+from edgegossip.gossip.scheme import Full, Numbers, Published, RoundContext
+from edgegossip.gossip.streams import incarnation_of
+from edgegossip.gossip.weights import require_column_stochastic
 from edgegossip.types import LocalUpdate, PeerError, Vec
 
 Key: TypeAlias = tuple[int, int]  # (member index, phase)
@@ -46,24 +47,24 @@ HEAVY = 16  # times what the whole fleet began with: more weight no node has (`_
 FULL = 0.1  # weight under which a local update counts less: it moves z by update / u, 1 / FULL times itself at most
 
 
-@quick
 @dataclass(frozen=True, slots=True, eq=False)
 class Total:
     """What went over an edge since both ends began: float64[n], and the weight."""
 
     mass: Vec64
     weight: float
-    life: int = 0  # of the sender, at the receiver's end; 0: not known yet
+    incarnation: int = 0  # of the sender, at the receiver's end; 0: not known yet
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Mass:
-    """State of a push-sum scheme. Immutable; arrays in it are never written to once they are there."""
+    """State of a push-sum scheme. Immutable; arrays in it are never written to once they are
+    there."""
 
     x: Vec64  # float64[n]
     u: float
     z: Vec  # float32[n], the model
-    life: int
+    incarnation: int
     memory: Any  # the publisher's
     start: Vec  # what replicas start from
     fingerprint: int  # of that
@@ -86,168 +87,189 @@ class Push:
     suits: Callable[[str, NodeView], None]
     zero_start: bool = False  # replicas start at zero rather than at the initial model
 
-    kind: Kind = field(init=False)
-    replicates: bool = field(init=False)
-    parts: int = field(init=False)
-
     streams = True
     totals = True
 
-    def __post_init__(self) -> None:
-        replicates = self.publisher.replicates
-        kind = kinds.DIFFERENCE if replicates else kinds.MODEL
-        for name, value in (("kind", kind), ("replicates", replicates), ("parts", 3 if replicates else 2)):
-            object.__setattr__(self, name, value)
+    @property
+    def kind(self) -> Kind:
+        return Kind.DIFFERENCE if self.publisher.replicates else Kind.MODEL
+
+    @property
+    def replicates(self) -> bool:
+        return self.publisher.replicates
+
+    @property
+    def parts(self) -> int:
+        return 3 if self.publisher.replicates else 2
 
     def check(self, view: NodeView) -> None:
         self.suits(self.name, view)
 
-    def init(self, x: Vec, here: Here) -> Mass:
+    def init(self, x: Vec, ctx: RoundContext) -> Mass:
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
-        memory, crc = self.publisher.init(start, here), zlib.crc32(start.tobytes())
-        eta = self.eta or default_eta(here.view.codec)
-        return Mass(x.astype(np.float64), 1.0, x, life_of(here.view), memory, start, crc + 1, eta)
+        memory, crc = self.publisher.init(start, ctx), zlib.crc32(start.tobytes())
+        eta = self.eta or default_eta(ctx.view.codec)
+        return Mass(x.astype(np.float64), 1.0, x, incarnation_of(ctx.view), memory, start, crc + 1, eta)
 
     def fingerprint(self, m: Mass) -> int:
         """Without replicas nothing is shared at the start."""
         return m.fingerprint if self.publisher.replicates else 1
 
-    def publish(self, m: Mass, local: LocalUpdate, here: Here, to: Sequence[int]) -> tuple[Mass, Published]:
+    def publish(self, m: Mass, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mass, Published]:
         x = m.x + min(1.0, max(m.u, 0.0) / FULL) * local.delta
-        memory, said = self.publisher.publish(m.memory, x.astype(np.float32), local, here)
-        shares = self._shares(m, here, to)
-        sent, whole = dict(m.sent), said.public.astype(np.float64)
+        memory, announced = self.publisher.publish(m.memory, x.astype(np.float32), local, ctx)
+        shares = self._shares(m, ctx, to)
+        sent, whole = dict(m.sent), announced.public.astype(np.float64)
         numbers: dict[int, Numbers] = {}
         parts = {share: share * whole for share in set(shares.values())}  # one vector for all who get the same
         u = m.u
-        for k in here.around.out:
-            share, key = shares.get(k, 0.0), (k, here.phase)
+        for k in ctx.neighbours.out:
+            share, key = shares.get(k, 0.0), (k, ctx.phase)
             total = sent.get(key) or Total(np.zeros_like(x), 0.0)
             if share:
                 x -= parts[share]
                 u -= share * m.u
                 total = Total(total.mass + parts[share], total.weight + share * m.u)
             sent[key] = total
-            numbers[k] = {tags.SHARE: share, tags.PUSH_SUM_WEIGHT: total.weight, tags.LIFE: m.life}
-        m = changed(m, x=x, u=u, memory=memory, sent=sent)
-        return m, Published(said.body, numbers, said.relative_error)
+            numbers[k] = {Aux.SHARE: share, Aux.PUSH_SUM_WEIGHT: total.weight, Aux.INCARNATION: m.incarnation}
+        m = replace(m, x=x, u=u, memory=memory, sent=sent)
+        return m, Published(announced.body, numbers, announced.relative_error)
 
-    def take(self, m: Mass, sender: int, frame: Frame, here: Here) -> Mass:
-        key, name = (sender, frame.round % here.view.topology.period), here.name(sender)
+    def take(self, m: Mass, sender: int, frame: Frame, ctx: RoundContext) -> Mass:
+        key, name = (sender, frame.round % ctx.view.topology.period), ctx.name(sender)
         seen = m.seen.get(key) or Total(np.zeros_like(m.x), 0.0, 0)
-        share, weight, life = _numbers(name, frame, seen, here.view.topology.n)
+        share, weight, incarnation = _numbers(name, frame, seen, ctx.view.topology.n)
         copies = m.copies
         if self.publisher.replicates:
-            public = moved(copies.get(key, m.start), frame.body, here)
+            public = moved(copies.get(key, m.start), frame.body, ctx)
             copies = {**copies, key: public}
         else:
-            public = here.view.codec.decode(frame.body, here.view.layout)
-        edges.squared_norm(name, public, m.z)
+            public = ctx.view.codec.decode(frame.body, ctx.view.layout)
+        messages.squared_norm(name, public, m.z)
         part = share * public.astype(np.float64)
         gained = weight - seen.weight
-        total = Total(seen.mass + part, weight, life)
+        total = Total(seen.mass + part, weight, incarnation)
         squares = _further(m, public, gained, share)
         return _gain(m, part, gained, seen={**m.seen, key: total}, copies=copies, squares=squares)
 
-    def mix(self, m: Mass, here: Here, fresh: Sequence[int]) -> tuple[Mass, float]:
+    def mix(self, m: Mass, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mass, float]:
         """What was handed over is added; root mean square of ||z_j - z_i||."""
         count, squares = m.squares
         return _debiased(m), math.sqrt(squares / count) if count else math.nan
 
-    def settle(self, m: Mass, model: Vec | None, here: Here) -> Mass:
+    def abandon(self, m: Mass, model: Vec | None, ctx: RoundContext) -> Mass:
         m = _debiased(m)
         if model is None:
             return m
         x = m.u * model.astype(np.float64)
         start = x.astype(np.float32)
         memory, fingerprint = self.publisher.reset(m.memory, start), zlib.crc32(start.tobytes()) + 1
-        return changed(m, x=x, z=model, memory=memory, start=start, fingerprint=fingerprint)
+        return replace(m, x=x, z=model, memory=memory, start=start, fingerprint=fingerprint)
 
     def public(self, m: Mass, phase: int) -> Vec | None:
         return self.publisher.public(m.memory, phase)
 
     def full(self, m: Mass, to: int, phase: int) -> Full:
-        """The total as two float32 vectors, high and low part, which is exact to 2^-48; then the replica."""
+        """The total as two float32 vectors, high and low part, which is exact to 2^-48; then the
+        replica."""
         total = m.sent.get((to, phase)) or Total(np.zeros_like(m.x), 0.0)
         high = total.mass.astype(np.float32)
         low = (total.mass - high).astype(np.float32)
         public = self.public(m, phase)
         vectors = [high, low] if public is None else [high, low, public]
-        return Full(vectors, {tags.PUSH_SUM_WEIGHT: total.weight, tags.LIFE: m.life})
+        return Full(vectors, {Aux.PUSH_SUM_WEIGHT: total.weight, Aux.INCARNATION: m.incarnation})
 
-    def adopt(self, m: Mass, sender: int, phase: int, full: Full, here: Here) -> Mass:
-        """Takes in what is new in the total. A sender that has lost its disk begins with a total of zero."""
-        key, name = (sender, phase), here.name(sender)
-        weight, life = full.numbers.get(tags.PUSH_SUM_WEIGHT, -1.0), int(full.numbers[tags.LIFE])
+    def adopt(self, m: Mass, sender: int, phase: int, full: Full, ctx: RoundContext) -> Mass:
+        """Takes in what is new in the total. A sender that has lost its disk begins with a total of
+        zero."""
+        key, name = (sender, phase), ctx.name(sender)
+        weight, incarnation = full.numbers.get(Aux.PUSH_SUM_WEIGHT, -1.0), int(full.numbers[Aux.INCARNATION])
         total = full.vectors[0].astype(np.float64) + full.vectors[1]
-        most = float(HEAVY * here.view.topology.n * (full.round + 1))
+        most = float(HEAVY * ctx.view.topology.n * (full.round + 1))
         if not 0.0 <= weight <= most or weight == 0.0 and total.any():
             raise PeerError(f"{name} sent a push-sum weight of {weight:g} after {full.round} rounds")
         seen = m.seen.get(key)
-        if seen is None or seen.life not in (0, life):
+        if seen is None or seen.incarnation not in (0, incarnation):
             seen = Total(np.zeros_like(total), 0.0)
         part = total - seen.mass
-        edges.squared_norm(name, part, m.z)
+        messages.squared_norm(name, part, m.z)
         copies = m.copies
         if self.publisher.replicates:
-            edges.squared_norm(name, full.vectors[2], m.z)
+            messages.squared_norm(name, full.vectors[2], m.z)
             copies = {**copies, key: full.vectors[2]}
-        return _gain(m, part, weight - seen.weight, seen={**m.seen, key: Total(total, weight, life)}, copies=copies)
+        return _gain(
+            m, part, weight - seen.weight, seen={**m.seen, key: Total(total, weight, incarnation)}, copies=copies
+        )
 
     def forget(self, m: Mass, to: int, phase: int) -> Mass:
-        return changed(m, sent={k: t for k, t in m.sent.items() if k != (to, phase)})
+        return replace(m, sent={k: t for k, t in m.sent.items() if k != (to, phase)})
 
     def model(self, m: Mass) -> Vec:
         return m.z
 
-    def audit(self, m: Mass, here: Here) -> Audit:
+    def audit(self, m: Mass, ctx: RoundContext) -> Audit:
         mass = m.x if m.incoming is None else m.x + m.incoming
-        phases = range(here.view.topology.period)
-        public = Later(lambda: {r: (0, vec) for r in phases if (vec := self.public(m, r)) is not None})
+        public = {r: self.public(m, r) for r in range(ctx.view.topology.period)}
         return Audit(
             mass=mass,
             weight=m.u + m.incoming_weight,
             mixed=m.u,
             sent={k: (t.mass, t.weight) for k, t in m.sent.items()},
             seen={k: (t.mass, t.weight) for k, t in m.seen.items()},
-            public=public,
-            replicas=Later(lambda: {key: (0, vec) for key, vec in m.copies.items()}),
+            public={r: (0, vec) for r, vec in public.items() if vec is not None},
+            replicas={key: (0, vec) for key, vec in m.copies.items()},
         )
 
-    def _shares(self, m: Mass, here: Here, to: Sequence[int]) -> Mapping[int, float]:
-        """eta W_ki of those out-neighbours that are up: the others' stay here. Nothing of a weight that is next to nothing or
-        below zero, as it can be for a while after a rollback; and nothing to whom it cannot come back from while others
-        are down: nodes before a gap in a directed ring would give away all their weight, and 1 / u would blow up what they
-        learn."""
+    def _shares(self, m: Mass, ctx: RoundContext, to: Sequence[int]) -> Mapping[int, float]:
+        """eta W_ki of those out-neighbours that are up: the others' stay here. Nothing of a weight
+        that is next to nothing or below zero, as it can be for a while after a rollback; and
+        nothing to whom it cannot come back from while others are down: nodes before a gap in a
+        directed ring would give away all their weight, and 1 / u would blow up what they learn."""
         if m.u <= LIGHT:
             return {}
-        w = here.view.topology.matrix(here.round)
-        return {k: m.eta * float(w[k, here.index]) for k in edges.with_way_back(here.view, here.index, to)}
+        w = ctx.view.topology.matrix(ctx.round)
+        return {k: m.eta * float(w[k, ctx.index]) for k in _with_way_back(ctx.view, ctx.index, to)}
+
+
+def _with_way_back(view: NodeView, index: int, nodes: Iterable[int]) -> tuple[int, ...]:
+    """Those of `nodes` from which something gets back to this node, over boards that are up and any
+    round of the period. All of them while everybody is up: topologies are strongly connected."""
+    if not view.down:
+        return tuple(nodes)
+    found, todo = {index}, [index]
+    while todo:
+        i = todo.pop()
+        around = {j for r in range(view.topology.period) for j in view.topology.neighbours(i, r).in_}
+        new = set(messages.up(view, around)) - found
+        found |= new
+        todo += new
+    return tuple(k for k in nodes if k in found)
 
 
 def _numbers(name: str, frame: Frame, seen: Total, nodes: int) -> tuple[float, float, int]:
-    """Share, total weight and life beside a message. Raises PeerError when they cannot be: a share outside of [0, 1], a
-    total that shrinks, mass without weight, or more weight than HEAVY times what the whole fleet began with. A node has more
-    than all others only while others are below zero: what a restart from an older checkpoint counts twice, at most
-    everything, is taken back later. So many restarts would have to pile up at one node before any is."""
-    share = frame.aux.get(tags.SHARE, -1.0)
-    weight = frame.aux.get(tags.PUSH_SUM_WEIGHT, -1.0)
-    life = number_of(frame, tags.LIFE, 1, MAX_ID)
+    """Share, total weight and incarnation beside a message. Raises PeerError when they cannot be: a
+    share outside of [0, 1], a total that shrinks, mass without weight, or more weight than HEAVY
+    times what the whole fleet began with. A node has more than all others only while others are
+    below zero: what a restart from an older checkpoint counts twice, at most everything, is taken
+    back later. So many restarts would have to pile up at one node before any is."""
+    share = frame.aux.get(Aux.SHARE, -1.0)
+    weight = frame.aux.get(Aux.PUSH_SUM_WEIGHT, -1.0)
+    incarnation = number_of(frame, Aux.INCARNATION, 1, MAX_ID)
     if not 0.0 <= share <= 1.0:
         raise PeerError(f"{name} sent a push-sum share of {share:g}; 0 to 1 is expected")
     gained = weight - seen.weight
     if not 0.5 * LIGHT * share <= gained <= HEAVY * nodes * share:
         raise PeerError(f"{name} sent a push-sum weight of {weight:g} after {seen.weight:g} with a share of {share:g}")
-    if seen.life not in (0, life):
-        raise PeerError(f"{name} began a new life in the middle of a session")
-    return share, weight, life
+    if seen.incarnation not in (0, incarnation):
+        raise PeerError(f"{name} began a new incarnation in the middle of a session")
+    return share, weight, incarnation
 
 
 def _gain(m: Mass, part: Vec64, weight: float, **changes: Any) -> Mass:
     """With what was handed over; `changes` go with it."""
     incoming = part if m.incoming is None else m.incoming + part
-    return changed(m, incoming=incoming, incoming_weight=m.incoming_weight + weight, **changes)
+    return replace(m, incoming=incoming, incoming_weight=m.incoming_weight + weight, **changes)
 
 
 def _further(m: Mass, public: Vec, gained: float, share: float) -> tuple[int, float]:
@@ -264,4 +286,34 @@ def _debiased(m: Mass) -> Mass:
     x = m.x if m.incoming is None else m.x + m.incoming
     u = m.u + m.incoming_weight
     z = (x / u).astype(np.float32) if u > LIGHT else m.z
-    return changed(m, x=x, u=u, z=z, incoming=None, incoming_weight=0.0, squares=(0, 0.0))
+    return replace(m, x=x, u=u, z=z, incoming=None, incoming_weight=0.0, squares=(0, 0.0))
+
+
+# -- The algorithms: three ways to publish -------------------------------------------------------------
+#
+# Deviations of all three: gradients are added at x, taken at z, as in the papers; the public copies
+# of quant-sgp start at the initial model unless `zero_start`; on a time-varying graph every phase
+# of the period has copies of its own, since receivers change.
+
+
+def sgp(eta: float = 1.0) -> Push:
+    """Stochastic gradient push with whole models, Assran et al. (2019), algorithm 1. eta: averaging
+    rate. What compression loses is lost to the receivers only: mass is conserved for any codec."""
+    check_eta("sgp", eta)
+    return Push("sgp", Plain(), eta, require_column_stochastic)
+
+
+def sparse_push(eta: float = 0.0) -> Push:
+    """With error compensation, Aketi et al. (2021), algorithm 4. eta: averaging rate; 0: by how
+    much the codec keeps."""
+    check_eta("sparse-push", eta)
+    return Push("sparse-push", Compensated(), eta, require_column_stochastic)
+
+
+def quant_sgp(eta: float = 0.0, zero_start: bool = False) -> Push:
+    """With differences to public copies, Taheri et al. (2020); Aketi et al. (2021), algorithm 5, in
+    the form that conserves mass on every graph. eta: averaging rate; 0: by how much the codec
+    keeps."""
+    check_eta("quant-sgp", eta)
+    check_flag("zero_start of quant-sgp", zero_start)
+    return Push("quant-sgp", Difference(), eta, require_column_stochastic, zero_start)

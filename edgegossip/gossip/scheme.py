@@ -1,8 +1,8 @@
-"""The mathematics of a synchronous algorithm, apart from its protocol: what a node says, what it makes of what it hears.
+"""The mathematics of a synchronous algorithm, apart from its protocol: what a node says, what it
+makes of what it hears.
 
-`synchronous.Synchronous` runs a scheme: rounds, deadlines, lost messages, newcomers. A scheme is an immutable description
-with an explicit state, as codecs and algorithms are.
-"""
+`rounds.Synchronous` runs a scheme: rounds, deadlines, lost messages, newcomers. A scheme is an
+immutable description with an explicit state, as codecs and algorithms are."""
 
 from __future__ import annotations
 
@@ -10,21 +10,50 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from edgegossip.codecs.base import Body
+from edgegossip.codecs.base import Body, Ctx
 from edgegossip.frame import Frame, Kind
-from edgegossip.gossip.base import Audit, NodeView
-from edgegossip.gossip.here import Here
-from edgegossip.quick import quick
-from edgegossip.types import LocalUpdate, Round, Vec
+from edgegossip.gossip import messages
+from edgegossip.gossip.base import Audit, Neighbours, NodeView
+from edgegossip.types import LocalUpdate, NodeId, Round, Vec
 
 M = TypeVar("M")
 Numbers = Mapping[int, float]  # aux values by tag
 
 
-@quick
+@dataclass(frozen=True, slots=True)
+class RoundContext:
+    """One node in one round. Made with `at`, once a round: it is asked several times a message."""
+
+    view: NodeView
+    index: int
+    round: Round
+    phase: int  # the round within the topology's period; streams of different phases are kept apart
+    neighbours: Neighbours
+    awaited: tuple[int, ...]  # in-neighbours that are up
+
+    @classmethod
+    def at(cls, view: NodeView, index: int, round: Round) -> RoundContext:
+        neighbours = view.topology.neighbours(index, round)
+        awaited = messages.up(view, neighbours.in_)
+        return cls(view, index, round, round % view.topology.period, neighbours, awaited)
+
+    @property
+    def key(self) -> int:
+        """Codec key of this node's message of this round."""
+        return messages.round_key(self.view.seed, self.index, self.round)
+
+    def for_codec(self, local: LocalUpdate) -> Ctx:
+        """What the codec is told beside the vector."""
+        return Ctx(self.key, self.round, local.loss, local.lr)
+
+    def name(self, j: int) -> NodeId:
+        return self.view.members[j]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Published:
-    """A node's message of one round: the body is the same for all receivers, the numbers beside it need not be."""
+    """A node's message of one round: the body is the same for all receivers, the numbers beside it
+    need not be."""
 
     body: Body
     numbers: Mapping[int, Numbers]  # by receiver; a receiver that is not there gets none
@@ -48,57 +77,66 @@ class Scheme(Protocol[M]):
 
     @property
     def kind(self) -> Kind:
-        """Of its messages."""
+        """The kind of its messages."""
 
     @property
     def streams(self) -> bool:
-        """Whether every message counts and must be taken in order; what is lost is then mended by `full` and `adopt`."""
+        """Whether every message counts and must be taken in order; what is lost is then mended by
+        `full` and `adopt`."""
 
     @property
     def replicates(self) -> bool:
-        """Whether receivers hold a replica that each message moves on, so that nobody can skip one."""
+        """Whether receivers hold a replica that each message moves on, so that nobody can skip
+        one."""
 
     @property
     def totals(self) -> bool:
-        """Whether both ends of an edge keep totals, which begin at zero when the receiver loses its disk."""
+        """Whether both ends of an edge keep totals, which begin at zero when the receiver loses its
+        disk."""
 
     @property
     def parts(self) -> int:
-        """Vectors of `Full`."""
+        """How many vectors `Full` has."""
 
     def check(self, view: NodeView) -> None:
         """Raises ConfigError when the topology is not one that the algorithm works on."""
 
-    def init(self, x: Vec, here: Here) -> M:
+    def init(self, x: Vec, ctx: RoundContext) -> M:
         """State before round 0; x is copied."""
 
     def fingerprint(self, m: M) -> int:
-        """1..2^32: the same on two nodes whose replicas started alike, so that the first difference needs no `full`."""
+        """1..2^32: the same on two nodes whose replicas started alike, so that the first difference
+        needs no `full`."""
 
-    def publish(self, m: M, local: LocalUpdate, here: Here, to: Sequence[int]) -> tuple[M, Published]:
-        """Take in the local update and say what the out-neighbours `to`, those that are up, are told."""
+    def publish(self, m: M, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[M, Published]:
+        """Take in the local update and say what the out-neighbours `to`, those that are up, are
+        told."""
 
-    def take(self, m: M, sender: int, frame: Frame, here: Here) -> M:
-        """Take in a message of an in-neighbour; streams: the next one. Raises PeerError with m as it was."""
+    def take(self, m: M, sender: int, frame: Frame, ctx: RoundContext) -> M:
+        """Take in a message of an in-neighbour; streams: the next one. Raises PeerError with m as
+        it was."""
 
-    def mix(self, m: M, here: Here, fresh: Sequence[int]) -> tuple[M, float]:
-        """End the round, with the in-neighbours of whom there is news. The consensus distance."""
+    def mix(self, m: M, ctx: RoundContext, fresh: Sequence[int]) -> tuple[M, float]:
+        """End the round, with the in-neighbours of whom there is news. Returns the consensus
+        distance too."""
 
-    def settle(self, m: M, model: Vec | None, here: Here) -> M:
-        """End the round without mixing; with another node's model instead of the own if there is one."""
+    def abandon(self, m: M, model: Vec | None, ctx: RoundContext) -> M:
+        """End the round without mixing; with another node's model instead of the own if there is
+        one."""
 
     def public(self, m: M, phase: int) -> Vec | None:
-        """What receivers hold of this node when they are up to date, the same array until it changes; None if nothing."""
+        """What receivers hold of this node when they are up to date, the same array until it
+        changes; None if nothing."""
 
     def full(self, m: M, to: int, phase: int) -> Full:
         """For a receiver that has lost track."""
 
-    def adopt(self, m: M, sender: int, phase: int, full: Full, here: Here) -> M:
-        """The receiver's side of `full`. Raises PeerError with m as it was."""
+    def adopt(self, m: M, sender: int, phase: int, full: Full, ctx: RoundContext) -> M:
+        """Take in the `full` of a sender. Raises PeerError with m as it was."""
 
     def forget(self, m: M, to: int, phase: int) -> M:
         """The receiver lost everything that it ever got."""
 
     def model(self, m: M) -> Vec: ...
 
-    def audit(self, m: M, here: Here) -> Audit: ...
+    def audit(self, m: M, ctx: RoundContext) -> Audit: ...

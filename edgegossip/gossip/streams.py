@@ -1,73 +1,101 @@
-"""The two ends of a stream: messages of which none may be missing, over an edge that may lose, repeat and reorder them.
+"""Streams: messages of which none may be missing, over an edge that may lose, repeat and reorder
+them. What either end keeps of one, and the messages that came before their round.
 
-A stream belongs to an edge and a phase of the topology. Its messages are numbered from 1. They count only within the
-*session* that the receiver opened last (HELLO with a number that it never used before), and from the one process of the
-sender (*epoch*) that it began with: so neither a sender that restarted from an older checkpoint nor a message of a process
-that is gone can be mistaken for the next one, and nobody needs a clock or a counter that survives everything. On a gap the
-receiver opens a new session and gets the full state.
+A stream belongs to an edge and a phase of the topology's period. Its messages are numbered from 1.
+They count only within the *session* that the receiver opened last, and from the one process of the
+sender (its *epoch*) that it began with. So neither a sender that restarted from an older checkpoint
+nor a message of a process that is gone can be mistaken for the next one, and nobody needs a clock
+or a counter that survives everything.
 
-A node's *life* is the history that its push-sum totals belong to. It survives restarts from a checkpoint and ends with the
-disk. Both ends of an edge start their totals at zero when the other has begun a new life; the sender asks back first, as
-greetings may be late.
-"""
+    receiver                           sender
+    HELLO session  ----------------->                  opens the stream, by a number used once
+                   <-----------------  message 1       both started alike (FRESH): that is all
+                   <-----------------  message 2, ...
+    HELLO session' ----------------->                  a gap, or a restart of the receiver
+                   <-----------------  STATE           all that the stream has brought, in parts
+                   <-----------------  message k, ...  goes on where the STATE ends
+                   <-----------------  HELLO           no session: the sender restarted, open anew
+
+A node's *incarnation* is the history that its push-sum totals belong to. It survives restarts from
+a checkpoint and ends with the disk. Both ends of an edge start their totals at zero when the other
+has begun a new one. A late HELLO of an old incarnation must not do that, so the sender asks back
+first: HELLO with a CHALLENGE, which the next HELLO has to bring."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from edgegossip.codecs.floats import Fp32
-from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.codecs.keys import derive_key
+from edgegossip.frame import Aux, Frame
 from edgegossip.gossip.base import NodeView
-from edgegossip.gossip.changed import changed
-from edgegossip.gossip.keys import derive_key
-from edgegossip.quick import quick
+from edgegossip.gossip.messages import MAX_ID
 from edgegossip.types import PeerError, Round, Vec
 
-MAX_ID = 2**48 - 1
-RETIRED_LIVES = 4  # of a receiver that are remembered, so that a late HELLO of one of them is not believed
-ANSWERS_A_ROUND = 3  # full states that one receiver gets in one round; what it asks for beyond comes in the next
+# Of a receiver, that are remembered, so that a late HELLO of one of them is not believed.
+RETIRED_INCARNATIONS = 4
+# Full states that one receiver gets in one round; what it asks for beyond comes in the next.
+STATES_A_ROUND = 3
 
-FP32 = Fp32()
-_NOTHING: Mapping[int, Vec] = {}
+_NO_PARTS: Mapping[int, Vec] = {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class OutEdge:
-    """What a sender keeps of one stream."""
+    """The sender's end of one stream; of an edge without streams only `position` and `answers` are
+    used."""
 
     session: int = 0  # 0: not opened by the receiver yet, or broken by a restart of this node
     position: int = 0  # messages so far
-    lives: tuple[int, ...] = ()  # the receiver's, the present one last
+    incarnations: tuple[int, ...] = ()  # the receiver's, the present one last
     process: int = 0  # the receiver's, that opened the session
     number: int = 0  # of the session, among those that this process has opened
-    answers: int = 0  # full states sent in the present round; above ANSWERS_A_ROUND: one more is owed
+    answers: int = 0  # full states sent in the present round; above STATES_A_ROUND: one more is owed
 
-    def opened(self, session: int, life: int, process: int, number: int) -> OutEdge:
-        lives = self.lives if self.lives[-1:] == (life,) else (*self.lives, life)[-RETIRED_LIVES - 1 :]
-        return changed(self, session=session, lives=lives, process=process, number=number)
+    def opened(self, session: int, incarnation: int, process: int, number: int) -> OutEdge:
+        """The receiver has opened a session."""
+        known = self.incarnations
+        if known[-1:] != (incarnation,):
+            known = (*known, incarnation)[-RETIRED_INCARNATIONS - 1 :]
+        return OutEdge(session, self.position, known, process, number, self.answers)
+
+    def closed(self) -> OutEdge:
+        """Nothing more goes out before the receiver has opened a new session."""
+        return replace(self, session=0)
+
+    def advanced(self, by: int = 1) -> OutEdge:
+        """So many messages further, whether they were sent or not."""
+        return replace(self, position=self.position + by)
+
+    def answered(self) -> OutEdge:
+        """One more full state, or what stands for one, went out in this round."""
+        return replace(self, answers=self.answers + 1)
 
     def owing(self) -> OutEdge:
         """The receiver has opened a session that gets nothing before the next round."""
-        return changed(self, answers=ANSWERS_A_ROUND + 1)
+        return replace(self, answers=STATES_A_ROUND + 1)
 
     @property
     def owes(self) -> bool:
-        return self.session != 0 and self.answers > ANSWERS_A_ROUND
+        return self.session != 0 and self.answers > STATES_A_ROUND
 
-    def is_retired(self, life: int) -> bool:
-        return life in self.lives[:-1]
+    def is_retired(self, incarnation: int) -> bool:
+        return incarnation in self.incarnations[:-1]
+
+    def is_unknown(self, incarnation: int) -> bool:
+        """Whether the receiver is known by another incarnation than this."""
+        return self.incarnations != () and self.incarnations[-1] != incarnation
 
     def is_late(self, process: int, number: int) -> bool:
-        """Whether a greeting is of an earlier session of the process that opened the present one. One of an earlier process
-        cannot be told; it costs one full state more."""
+        """Whether a HELLO is of an earlier session of the process that opened the present one. One
+        of an earlier process cannot be told; it costs one full state more."""
         return process == self.process and number < self.number
 
 
-@quick
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class InEdge:
-    """What a receiver keeps of one stream; of an edge without streams only `round` is used."""
+    """The receiver's end of one stream; of an edge without streams only `round` and `opening` are
+    used."""
 
     session: int = 0  # established; 0: never
     position: int = 0  # messages taken in
@@ -75,66 +103,122 @@ class InEdge:
     epoch: int = 0  # of the sender's process in that session
     opening: int = 0  # session asked for and not established yet; 0: none
     number: int = 0  # of that session, among those that this process has opened
-    asked: Round = -1  # when
-    parts: Mapping[int, Vec] = field(default_factory=lambda: _NOTHING)  # of a full state that is not complete
+    asked: Round = -1  # the round in which it was asked for
+    parts: Mapping[int, Vec] = field(default_factory=lambda: _NO_PARTS)  # of a full state that is not complete
     parts_of: tuple[int, int, int] = (0, 0, 0)  # its session, position and epoch
 
     @property
     def established(self) -> bool:
         return self.session != 0
 
-    def took(self, round: Round) -> InEdge:
-        return changed(self, position=self.position + 1, round=max(self.round, round))
+    def asking(self, session: int, number: int, round: Round) -> InEdge:
+        """A new session is asked for; what goes on in the old one counts until the new one is
+        established."""
+        return replace(self, opening=session, number=number, asked=round)
+
+    def begun(self, session: int, epoch: int) -> InEdge:
+        """The session begins with the sender's very first message: nothing was missed."""
+        return InEdge(session, round=self.round, epoch=epoch)
 
     def settled(self, session: int, position: int, round: Round, epoch: int) -> InEdge:
+        """The session begins with a full state, which holds all up to this position and round."""
         return InEdge(session, position, max(self.round, round), epoch)
+
+    def took(self, round: Round) -> InEdge:
+        """The next message was taken in."""
+        return replace(self, position=self.position + 1, round=max(self.round, round))
+
+    def heard(self, round: Round) -> InEdge:
+        """A message that stands for itself was taken in. Its sender is not far away, and need not
+        answer any more."""
+        return replace(self, round=round, opening=0)
+
+    def stuck(self) -> InEdge:
+        """The next message cannot be used, so the session cannot go on: no message is of process 0.
+        What is held stays known."""
+        return replace(self, epoch=0)
+
+    def expects(self, frame: Frame) -> bool:
+        """Whether a message is the next one of the session."""
+        return frame.sequence == self.position + 1 and frame.aux[Aux.SESSION] == self.session
+
+    def is_behind(self, session: int, position: int, epoch: float | None) -> bool:
+        """Whether the parts that are here already are of a later full state than this."""
+        return session == self.parts_of[0] and position < self.parts_of[1] and epoch == self.parts_of[2]
 
 
 def session_id(view: NodeView, peer: int, phase: int, count: int) -> int:
-    """A number, 1..2^48 - 1, that this process does not use twice and that no other process is likely to."""
+    """A number, 1..2^48 - 1, that this process does not use twice and that no other process is
+    likely to."""
     return derive_key(view.boot, view.index, peer, phase, count) % MAX_ID + 1
 
 
-def challenge_of(view: NodeView, peer: int, phase: int, life: int) -> int:
-    """What a receiver of a life that is not the one we know must bring back. Of a late greeting nobody does: it would end the
-    present life for good."""
-    return derive_key(view.boot, view.index, peer, phase, life) % MAX_ID + 1
+def challenge_of(view: NodeView, peer: int, phase: int, incarnation: int) -> int:
+    """What a receiver of an incarnation that is not the one we know must bring back. Of a late
+    HELLO nobody does: it would end the present incarnation for good."""
+    return derive_key(view.boot, view.index, peer, phase, incarnation) % MAX_ID + 1
 
 
-def life_of(view: NodeView) -> int:
-    """The life, 1..2^48 - 1, of a node that begins with nothing."""
+def incarnation_of(view: NodeView) -> int:
+    """The incarnation, 1..2^48 - 1, of a node that begins with nothing."""
     return derive_key(view.boot, view.index) % MAX_ID + 1
 
 
-def number_of(frame: Frame, tag: Aux, low: int, high: int, default: int | None = None) -> int:
-    """A whole number beside the body. Raises PeerError when it is missing (without default), or out of range."""
-    value = frame.aux.get(tag, default)
-    if value is None or not low <= value <= high or value != int(value):
-        raise PeerError(f"a {frame.kind.name.lower()} message with {tag.name} = {value}; {low} to {high} is expected")
-    return int(value)
+# -- Messages that came early ----------------------------------------------------------------------
 
 
-def control(
-    view: NodeView, kind: Kind, round: Round, sequence: int, aux: Mapping[int, float], vec: Vec | None
-) -> Frame:
-    """A HELLO (vec None) or one part of a STATE, whose body is fp32 whatever the run's codec is."""
-    body = b"" if vec is None else vec.astype("<f4", copy=False).tobytes()
-    return Frame(
-        kind=kind,
-        codec_id=FP32.wire_id,
-        codec_params=FP32.wire_params(),
-        layout_hash=view.layout.hash,
-        run_id=view.run_id,
-        round=round,
-        sequence=sequence,
-        key=0,
-        body=body,
-        aux=aux,
-    )
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """Messages that came before their round: kept encoded, a bounded number of rounds and bytes a
+    sender. Immutable; every change gives a new one that shares the frames.
 
+    In a strongly connected static graph without deadlines nobody can run more than n - 1 rounds
+    ahead of anybody: each round of his needs, over at most n - 1 hops, one of ours. A sender that
+    is further ahead has gone on without us."""
 
-def vector_of(view: NodeView, frame: Frame) -> Vec:
-    """float32[n] of one part of a STATE. Raises DecodeError."""
-    if frame.codec_id != FP32.wire_id or frame.codec_params != FP32.wire_params():
-        raise PeerError("a state message that is not fp32")
-    return FP32.decode(frame.body, view.layout)
+    frames: Mapping[int, tuple[Frame, ...]] = field(default_factory=dict)  # by sender, by round
+
+    @property
+    def size_bytes(self) -> int:
+        """Sum of the bodies kept."""
+        return sum(memoryview(f.body).nbytes for kept in self.frames.values() for f in kept)
+
+    def of(self, sender: int) -> tuple[Frame, ...]:
+        """What is kept of a sender, by round."""
+        return self.frames.get(sender, ())
+
+    def newest(self, sender: int) -> Round:
+        """The latest round that is kept of a sender; -1 without any."""
+        kept = self.frames.get(sender)
+        return kept[-1].round if kept else -1
+
+    def put(self, sender: int, frame: Frame, max_frames: int, max_bytes: int) -> Inbox | None:
+        """With this frame; None if there is one of the same sender, round and session already. Of a
+        sender's frames the newest `max_frames` stay. Raises PeerError when the bodies of all
+        senders would take more than `max_bytes`."""
+        kept = self.frames.get(sender, ())
+        session = frame.aux.get(Aux.SESSION)
+        if any(f.round == frame.round and f.aux.get(Aux.SESSION) == session for f in kept):
+            return None
+        kept = tuple(sorted((*kept, frame), key=lambda f: f.round))[-max_frames:]
+        inbox = Inbox({**self.frames, sender: kept})
+        if inbox.size_bytes > max_bytes:
+            raise PeerError(
+                f"its message of round {frame.round} came too early: to keep it would take {inbox.size_bytes} bytes, "
+                f"more than the {max_bytes} for early messages"
+            )
+        return inbox
+
+    def keep(self, sender: int, frames: tuple[Frame, ...]) -> Inbox:
+        """With these, and no others, of a sender."""
+        if len(frames) == len(self.of(sender)):
+            return self
+        rest = {j: kept for j, kept in self.frames.items() if j != sender}
+        return Inbox({**rest, sender: frames} if frames else rest)
+
+    def take(self, round: Round) -> tuple[dict[int, Frame], Inbox]:
+        """The frames of this round by sender (in order of their index), and the inbox of what is
+        later."""
+        now = {j: f for j in sorted(self.frames) for f in self.frames[j] if f.round == round}
+        later = {j: tuple(f for f in kept if f.round > round) for j, kept in self.frames.items()}
+        return now, Inbox({j: kept for j, kept in later.items() if kept})

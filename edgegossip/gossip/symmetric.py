@@ -1,38 +1,69 @@
-"""Mixing with symmetric weights: x_i <- x~_i + eta sum_j W_ij (p_j - p_i), p what the nodes made public.
+"""Mixing with symmetric weights: x_i <- x~_i + eta sum_j W_ij (p_j - p_i), p what the nodes made
+public. The algorithms are at the end: `dpsgd`, `deep_squeeze`, `choco_sgd`, `bagua_lp`, `d2`.
 
-The receiver weighs. A neighbour of whom there is no news is left out and its weight stays with the node itself: the row
-still sums to 1. What i adds of the pair (i, j), j takes off, so the mean of the models moves by local updates only, except
-in a round in which one of the two leaves the other out.
-"""
+The receiver weighs. A neighbour of whom there is no news is left out and its weight stays with the
+node itself: the row still sums to 1. What i adds of the pair (i, j), j takes off, so the mean of
+the models moves by local updates only, except in a round in which one of the two leaves the other
+out."""
 
 from __future__ import annotations
 
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from edgegossip.frame import Frame, Kind
-from edgegossip.gossip import edges, kinds
+from edgegossip.gossip import messages
 from edgegossip.gossip.averaging import default_eta
 from edgegossip.gossip.base import Audit, NodeView
-from edgegossip.gossip.changed import changed
-from edgegossip.gossip.here import Here
-from edgegossip.gossip.later import Later
-from edgegossip.gossip.mixing import Gathered
-from edgegossip.gossip.publish import Publisher, moved
-from edgegossip.gossip.scheme import Full, Published
-from edgegossip.types import LocalUpdate, Round, Vec
+from edgegossip.gossip.params import check_eta, check_flag, check_number
+from edgegossip.gossip.publish import Compensated, Difference, Plain, Publisher, moved
+from edgegossip.gossip.scheme import Full, Published, RoundContext
+from edgegossip.gossip.weights import require_doubly_stochastic, require_symmetric
+from edgegossip.types import ConfigError, LocalUpdate, Round, Vec
+
+D2_MARGIN = 1e-6  # of d2's averaging rate below what the graph allows
 
 _NONE: Mapping[tuple[int, int], Vec] = {}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
+class Gathered:
+    """sum_j W_ij (xhat_j - x_i) over the senders so far. Immutable: `add` leaves the old sum as it
+    was. Differences are summed rather than models, so float32 rounding is relative to the nodes'
+    distance."""
+
+    count: int = 0  # messages summed
+    weight: float = 0.0  # sum of their W_ij
+    squares: float = 0.0  # sum of ||xhat_j - x_i||^2
+    total: Vec | None = None  # float32[n]; None: zero
+
+    def add(self, view: NodeView, sender: int, body: bytes | memoryview, weight: float, x: Vec) -> Gathered:
+        """With one more message. Raises DecodeError on a bad body, PeerError when the values are
+        too large to average."""
+        part = view.codec.decode(body, view.layout, out=np.empty(view.layout.size, np.float32))
+        messages.squared_norm(view.members[sender], part, x)
+        part -= x
+        squares = float(part.dot(part))
+        part *= np.float32(weight)
+        if self.total is not None:
+            part += self.total
+        return Gathered(self.count + 1, self.weight + weight, self.squares + squares, part)
+
+    @property
+    def distance(self) -> float:
+        """Root mean square of ||xhat_j - x_i||_2; nan without any."""
+        return math.sqrt(self.squares / self.count) if self.count else math.nan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Mixing:
-    """State of a symmetric scheme. Immutable; arrays in it are never written to once they are there."""
+    """State of a symmetric scheme. Immutable; arrays in it are never written to once they are
+    there."""
 
     x: Vec  # float32[n], the model at the start of the round
     memory: Any  # the publisher's
@@ -73,83 +104,84 @@ class Symmetric:
     keeps: bool = False  # whether news of earlier rounds may be used again
     zero_start: bool = False  # replicas start at zero rather than at the initial model
 
-    kind: Kind = field(init=False)
-    streams: bool = field(init=False)
-    replicates: bool = field(init=False)
-    parts: int = field(init=False)
-
     totals = False
 
-    def __post_init__(self) -> None:
-        replicates = self.publisher.replicates
-        kind = kinds.DIFFERENCE if replicates else kinds.MODEL
-        for name, value in (
-            ("kind", kind),
-            ("streams", replicates),
-            ("replicates", replicates),
-            ("parts", int(replicates)),
-        ):
-            object.__setattr__(self, name, value)
+    @property
+    def kind(self) -> Kind:
+        return Kind.DIFFERENCE if self.publisher.replicates else Kind.MODEL
+
+    @property
+    def streams(self) -> bool:
+        return self.publisher.replicates
+
+    @property
+    def replicates(self) -> bool:
+        return self.publisher.replicates
+
+    @property
+    def parts(self) -> int:
+        return int(self.publisher.replicates)
 
     def check(self, view: NodeView) -> None:
         self.suits(self.name, view)
 
-    def init(self, x: Vec, here: Here) -> Mixing:
+    def init(self, x: Vec, ctx: RoundContext) -> Mixing:
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
-        eta = self.eta or default_eta(here.view.codec)
-        return Mixing(x, self.publisher.init(start, here), start, zlib.crc32(start.tobytes()) + 1, eta)
+        eta = self.eta or default_eta(ctx.view.codec)
+        return Mixing(x, self.publisher.init(start, ctx), start, zlib.crc32(start.tobytes()) + 1, eta)
 
     def fingerprint(self, m: Mixing) -> int:
         return m.fingerprint
 
-    def publish(self, m: Mixing, local: LocalUpdate, here: Here, to: Sequence[int]) -> tuple[Mixing, Published]:
+    def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
         v, base, past = self.rule(m, local)
-        memory, said = self.publisher.publish(m.memory, v, local, here)
-        m = changed(m, memory=memory, base=base, public=said.public, past=past)
-        return m, Published(said.body, {}, said.relative_error)
+        memory, announced = self.publisher.publish(m.memory, v, local, ctx)
+        m = replace(m, memory=memory, base=base, public=announced.public, past=past)
+        return m, Published(announced.body, {}, announced.relative_error)
 
-    def take(self, m: Mixing, sender: int, frame: Frame, here: Here) -> Mixing:
-        key, name = (sender, self._phase(here.view, frame.round)), here.name(sender)
+    def take(self, m: Mixing, sender: int, frame: Frame, ctx: RoundContext) -> Mixing:
+        key, name = (sender, self._phase(ctx.view, frame.round)), ctx.name(sender)
         if self.publisher.replicates:
-            copy = moved(m.copies.get(key, m.start), frame.body, here)
+            copy = moved(m.copies.get(key, m.start), frame.body, ctx)
         elif self.keeps:
-            copy = here.view.codec.decode(frame.body, here.view.layout)
+            copy = ctx.view.codec.decode(frame.body, ctx.view.layout)
         else:
-            weight = here.around.weights[sender]
-            return changed(m, gathered=m.gathered.add(here.view, sender, frame.body, weight, m.x))
-        edges.squared_norm(name, copy, m.x)
-        return changed(m, copies={**m.copies, key: copy})
+            weight = ctx.neighbours.weights[sender]
+            return replace(m, gathered=m.gathered.add(ctx.view, sender, frame.body, weight, m.x))
+        messages.squared_norm(name, copy, m.x)
+        return replace(m, copies={**m.copies, key: copy})
 
-    def mix(self, m: Mixing, here: Here, fresh: Sequence[int]) -> tuple[Mixing, float]:
-        """x~ + eta sum_j W_ij (p_j - p_i) over the fresh neighbours j; root mean square of ||p_j - x_i||."""
-        pull, distance = self.pull(m, here, fresh)
-        return self.pulled(m, pull, here, fresh), distance
+    def mix(self, m: Mixing, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mixing, float]:
+        """x~ + eta sum_j W_ij (p_j - p_i) over the fresh neighbours j; root mean square of ||p_j -
+        x_i||."""
+        pull, distance = self.pull(m, ctx, fresh)
+        return self.pulled(m, pull, ctx, fresh), distance
 
-    def pull(self, m: Mixing, here: Here, fresh: Sequence[int]) -> tuple[Vec, float]:
+    def pull(self, m: Mixing, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Vec, float]:
         """eta sum_j W_ij (p_j - p_i), float32[n]; and the distance."""
         assert m.public is not None
         if self.publisher.replicates or self.keeps:
-            total, distance = self._over_copies(m, m.public, here, fresh)
+            total, distance = self._over_copies(m, m.public, ctx, fresh)
         else:
             total, distance = _gathered(m, m.public), m.gathered.distance
         total *= np.float32(m.eta)
         return total, distance
 
-    def pulled(self, m: Mixing, pull: Vec, here: Here, fresh: Sequence[int]) -> Mixing:
+    def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, fresh: Sequence[int]) -> Mixing:
         """The state at the end of the round."""
         assert m.base is not None
-        weights = here.around.weights
+        weights = ctx.neighbours.weights
         row = {j: weights[j] for j in fresh}
-        row[here.index] = 1.0 - sum(row.values())
-        return changed(self._clean(m), x=m.base + pull, row=row)
+        row[ctx.index] = 1.0 - sum(row.values())
+        return replace(self._clean(m), x=m.base + pull, row=row)
 
-    def settle(self, m: Mixing, model: Vec | None, here: Here) -> Mixing:
+    def abandon(self, m: Mixing, model: Vec | None, ctx: RoundContext) -> Mixing:
         if model is None:
-            return changed(self._clean(m), x=m.x if m.base is None else m.base)
+            return replace(self._clean(m), x=m.x if m.base is None else m.base)
         fingerprint = zlib.crc32(model.tobytes()) + 1  # what neighbours are taken to be at until they are heard of
         memory = self.publisher.reset(m.memory, model)
-        return changed(self._clean(m), x=model, memory=memory, start=model, fingerprint=fingerprint, past=None)
+        return replace(self._clean(m), x=model, memory=memory, start=model, fingerprint=fingerprint, past=None)
 
     def public(self, m: Mixing, phase: int) -> Vec | None:
         return self.publisher.public(m.memory, phase)
@@ -158,9 +190,9 @@ class Symmetric:
         vec = self.public(m, phase)
         return Full([] if vec is None else [vec], {})
 
-    def adopt(self, m: Mixing, sender: int, phase: int, full: Full, here: Here) -> Mixing:
-        edges.squared_norm(here.name(sender), full.vectors[0], m.x)
-        return changed(m, copies={**m.copies, (sender, phase): full.vectors[0]})
+    def adopt(self, m: Mixing, sender: int, phase: int, full: Full, ctx: RoundContext) -> Mixing:
+        messages.squared_norm(ctx.name(sender), full.vectors[0], m.x)
+        return replace(m, copies={**m.copies, (sender, phase): full.vectors[0]})
 
     def forget(self, m: Mixing, to: int, phase: int) -> Mixing:
         return m
@@ -168,23 +200,26 @@ class Symmetric:
     def model(self, m: Mixing) -> Vec:
         return m.x
 
-    def audit(self, m: Mixing, here: Here) -> Audit:
+    def audit(self, m: Mixing, ctx: RoundContext) -> Audit:
         if not self.publisher.replicates:
             return Audit(row=m.row)
-        phases = range(here.view.topology.period)
-        public = Later(lambda: {r: (0, vec) for r in phases if (vec := self.public(m, r)) is not None})
-        return Audit(public=public, replicas=Later(lambda: {key: (0, vec) for key, vec in m.copies.items()}), row=m.row)
+        public = {r: self.public(m, r) for r in range(ctx.view.topology.period)}
+        return Audit(
+            public={r: (0, vec) for r, vec in public.items() if vec is not None},
+            replicas={key: (0, vec) for key, vec in m.copies.items()},
+            row=m.row,
+        )
 
     def _clean(self, m: Mixing) -> Mixing:
-        return changed(m, base=None, public=None, gathered=Gathered())
+        return replace(m, base=None, public=None, gathered=Gathered())
 
     def _phase(self, view: NodeView, round: Round) -> int:
         """News that stands for itself is kept whatever the phase it came in."""
         return round % view.topology.period if self.publisher.replicates else 0
 
-    def _over_copies(self, m: Mixing, public: Vec, here: Here, fresh: Sequence[int]) -> tuple[Vec, float]:
+    def _over_copies(self, m: Mixing, public: Vec, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Vec, float]:
         total, squares = np.zeros(len(m.x), np.float32), 0.0
-        copies, phase, weights = m.copies, self._phase(here.view, here.round), here.around.weights
+        copies, phase, weights = m.copies, self._phase(ctx.view, ctx.round), ctx.neighbours.weights
         for j in fresh:
             copy = copies.get((j, phase), m.start)
             away = copy - m.x
@@ -196,9 +231,154 @@ class Symmetric:
 
 
 def _gathered(m: Mixing, public: Vec) -> Vec:
-    """sum_j W_ij (p_j - p_i) from what was gathered relative to x: sum_j W_ij (p_j - x) + (sum_j W_ij) (x - p_i)."""
+    """sum_j W_ij (p_j - p_i) from what was gathered relative to x: sum_j W_ij (p_j - x) + (sum_j
+    W_ij) (x - p_i)."""
     total = m.x - public
     total *= np.float32(m.gathered.weight)
     if m.gathered.total is not None:
         total += m.gathered.total
     return total
+
+
+# -- The algorithms ----------------------------------------------------------------------------------
+
+
+def dpsgd(eta: float = 1.0, keeps: bool = False) -> Symmetric:
+    """Decentralised parallel SGD: whole models travel. eta: averaging rate, (0, 1]. A coarse codec
+    makes the models coarse: see `choco_sgd`.
+
+    Lian et al., "Can decentralized algorithms outperform centralized algorithms?" (2017), algorithm
+    1: x_i <- sum_j W_ij x_j - gamma g_i(x_i), gradient at the model before mixing, W symmetric and
+    doubly stochastic.
+
+    Deviations. (1) It is computed as x_i + eta sum_j W_ij (xhat_j - xhat_i) + delta_i with xhat =
+    decode(encode(x)), which is the same for a lossless codec and eta = 1, and keeps the mean of the
+    models for any codec: what i adds, j takes off. (2) delta_i, the local update, may be several
+    optimiser steps. (3) W may be directed if it is doubly stochastic in every round."""
+    check_number("eta of dpsgd", eta, 0.0, 1.0)
+    return Symmetric("dpsgd", Plain(), before, eta, require_doubly_stochastic, keeps)
+
+
+def deep_squeeze(eta: float = 0.0, keeps: bool = False) -> Symmetric:
+    """What compression loses of the model is said later. eta: averaging rate; 0: by how much the
+    codec keeps.
+
+    Tang et al., "DeepSqueeze: decentralization meets error-compensated compression" (2019),
+    algorithm 1; Aketi et al. (2021), algorithm 2: x~ = x - gamma g; v = x~ + e; send C[v]; e <- v -
+    C[v]; x <- x~ + eta sum_j (W_ij - I_ij) C[v_j]."""
+    check_eta("deep-squeeze", eta)
+    return Symmetric("deep-squeeze", Compensated(), after, eta, require_doubly_stochastic, keeps)
+
+
+def choco_sgd(eta: float = 0.0, zero_start: bool = False, keeps: bool = False) -> Symmetric:
+    """Compressed differences to public copies that all neighbours hold. eta: averaging rate; 0: by
+    how much the codec keeps.
+
+    Koloskova, Stich, Jaggi, "Decentralized stochastic optimization and gossip algorithms with
+    compressed communication" (2019), algorithm 2; Aketi et al. (2021), algorithm 3: x~ = x - gamma
+    g; q = C[x~ - xhat]; everybody: xhat <- xhat + q; x <- x~ + eta sum_j W_ij (xhat_j - xhat_i).
+
+    Deviation: the public copies start at the initial model rather than at zero, which every node
+    knows and which spares the first rounds from telling it; `zero_start` gives the paper's. Nodes
+    that start from different models notice that."""
+    check_eta("choco-sgd", eta)
+    check_flag("zero_start of choco-sgd", zero_start)
+    return Symmetric("choco-sgd", Difference(), after, eta, require_symmetric, keeps, zero_start)
+
+
+@dataclass(frozen=True, slots=True)
+class Bagua(Symmetric):
+    """Mixes before it publishes, with the replicas as they were when the round began
+    (`Mixing.past`): a neighbour's message of this round may be here already, and must not count in
+    it."""
+
+    def init(self, x: Vec, ctx: RoundContext) -> Mixing:
+        m = Symmetric.init(self, x, ctx)
+        return replace(m, past=m.copies)
+
+    def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
+        v = m.x + local.delta
+        for j in to:  # who is up; W is symmetric, so these are the in-neighbours too
+            copy = m.past.get((j, ctx.phase), m.start)
+            v += np.float32(m.eta * ctx.neighbours.weights[j]) * (copy - m.x)
+        memory, announced = self.publisher.publish(m.memory, v, local, ctx)
+        m = replace(m, memory=memory, base=announced.public, public=announced.public)
+        return m, Published(announced.body, {}, announced.relative_error)
+
+    def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, fresh: Sequence[int]) -> Mixing:
+        """The model is what was made known of it; the neighbours' news counts from the next round
+        on."""
+        assert m.base is not None
+        return replace(Symmetric.pulled(self, m, pull, ctx, fresh), x=m.base, past=m.copies)
+
+    def abandon(self, m: Mixing, model: Vec | None, ctx: RoundContext) -> Mixing:
+        return replace(Symmetric.abandon(self, m, model, ctx), past=m.copies)
+
+    def adopt(self, m: Mixing, sender: int, phase: int, full: Full, ctx: RoundContext) -> Mixing:
+        m = Symmetric.adopt(self, m, sender, phase, full, ctx)
+        return replace(m, past={**m.past, (sender, phase): full.vectors[0]})
+
+
+def bagua_lp(eta: float = 1.0) -> Bagua:
+    """Low-precision decentralised SGD, as Bagua's. eta: averaging rate. The codec must be fine, as
+    Bagua's minmax8: what it loses is lost until a later difference makes up for it.
+
+    Bagua, "Low precision decentralized SGD"; Tang et al. (2018), "Communication compression for
+    decentralized training", algorithm 1 (DCD-PSGD): every node and all of its neighbours hold the
+    same replica of its model. With L and R the replicas of the two neighbours on a ring: z =
+    x_after_step + (L + R) / 3 - (5/3) x; x <- x + Q(z), and the same at both neighbours.
+
+    Here for any symmetric W: z = delta + eta sum_j W_ij (x_j - x_i), which on a ring with weights
+    1/3 is the same. The model moves by what was sent only, so it is its own replica."""
+    check_eta("bagua-lp", eta)
+    return Bagua("bagua-lp", Difference(), after, eta, require_symmetric)
+
+
+def extrapolate(m: Mixing, local: LocalUpdate) -> tuple[Vec, Vec, Any]:
+    """x_t + delta_t + c_t, which is both published and mixed."""
+    step = local.delta if m.past is None else local.delta + m.past
+    y = m.x + step
+    return y, y, m.past
+
+
+@dataclass(frozen=True, slots=True)
+class D2(Symmetric):
+    """The symmetric scheme with an averaging rate that the graph allows."""
+
+    def init(self, x: Vec, ctx: RoundContext) -> Mixing:
+        """Raises ConfigError when eta is too large for the graph."""
+        smallest = float(np.linalg.eigvalsh(ctx.view.topology.matrix(0))[0])
+        largest = (4.0 / 3.0) / (1.0 - smallest) if smallest < 1.0 else 1.0
+        if self.eta >= largest - D2_MARGIN and self.eta:
+            raise ConfigError(
+                f"eta of d2 = {self.eta:g} must be below {largest:.3g} on topology {ctx.view.topology.name!r}, whose "
+                f"smallest eigenvalue is {smallest:.3g}; 0 chooses one"
+            )
+        m = Symmetric.init(self, x, ctx)
+        return m if self.eta or m.eta < largest - D2_MARGIN else replace(m, eta=0.5)
+
+    def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, fresh: Sequence[int]) -> Mixing:
+        past = pull if m.past is None else m.past + pull
+        return replace(Symmetric.pulled(self, m, pull, ctx, fresh), past=past)
+
+
+def d2(eta: float = 0.0, keeps: bool = False) -> D2:
+    """Decentralised SGD that does not mind how different the boards' data are. eta: averaging rate;
+    0: the largest of 1 and 1/2 that the graph allows, less where the codec keeps little. Raises
+    ConfigError with bounded staleness, with which it diverges.
+
+    Tang et al., "D2: decentralized training over decentralized data" (2018), algorithm 1:
+    x_(t+1) = W (2 x_t - x_(t-1) - gamma g_t + gamma g_(t-1)), first step x_1 = W (x_0 - gamma g_0).
+
+    It needs a smallest eigenvalue of W above -1/3, where a ring of an even number of nodes with
+    weights 1/3 is not: mixing with (1 - eta) I + eta W, eta = 1/2, always does.
+
+    Kept of the rounds before is c_t = x_t - x_(t-1) + gamma g_(t-1), what mixing has added so far:
+    c_(t+1) = c_t + what mixing adds now. That is one vector instead of two, and small: as a
+    difference of models it would be rounded like a model, and D2 repeats in every later round what
+    one round got wrong. Deviations: gamma g is the local update that was made, so the learning rate
+    may change; a round without mixing goes on from there, and a new model begins anew."""
+    check_eta("d2", eta)
+    if keeps:
+        raise ConfigError("staleness of d2 must be 0: with old news its differences grow from round to round")
+    return D2("d2", Plain(), extrapolate, eta, require_symmetric, keeps)

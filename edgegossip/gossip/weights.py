@@ -1,21 +1,23 @@
-"""Mixing matrices. W is float64[n, n]; W[i, j] is the weight at node i of what node j sends; the diagonal is what a
-node keeps of its own.
+"""Mixing matrices. W is float64[n, n]; W[i, j] is the weight at node i of what node j sends; the
+diagonal is what a node keeps of its own.
 
-A graph is given as `links`, bool[n, n]: links[i, j] says that j sends to i. The diagonal is not looked at.
-Metropolis-Hastings weights: Xiao, Boyd, Kim, "Distributed average consensus with least-mean-square deviation" (2007),
-equation 2.4 in the form 1 / (1 + max(d_i, d_j)). Column-stochastic weights: Nedic, Olshevsky, "Distributed optimization
-over time-varying directed graphs" (2015), equation 2: a sender divides by its out-degree + 1.
-"""
+A graph is given as `links`, bool[n, n]: links[i, j] says that j sends to i. The diagonal is not
+looked at. Metropolis-Hastings weights: Xiao, Boyd, Kim, "Distributed average consensus with
+least-mean-square deviation" (2007), equation 2.4 in the form 1 / (1 + max(d_i, d_j)).
+Column-stochastic weights: Nedic, Olshevsky, "Distributed optimization over time-varying directed
+graphs" (2015), equation 2: a sender divides by its out-degree + 1."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgegossip.gossip.base import NodeView, Topology
 from edgegossip.types import ConfigError
 
 Matrix: TypeAlias = NDArray[np.float64]
@@ -23,6 +25,9 @@ Links: TypeAlias = NDArray[np.bool_]
 
 TOLERANCE = 1e-9  # of a row or column sum
 VANISHING = 1e-12  # an eigenvalue of this size is rounding, not a slow mode
+
+_DOUBLY = "ring, torus, complete, star, random-regular, directed-ring, exponential, one-peer-exponential"
+_SYMMETRIC = "ring, torus, complete, star, random-regular"
 
 
 def metropolis_hastings(links: Links) -> Matrix:
@@ -36,14 +41,15 @@ def metropolis_hastings(links: Links) -> Matrix:
 
 
 def column_stochastic(links: Links) -> Matrix:
-    """Every column sums to 1: node j gives each of its out-neighbours and itself 1 / (out-degree + 1)."""
+    """Every column sums to 1: node j gives each of its out-neighbours and itself 1 / (out-degree +
+    1)."""
     share = 1.0 / (1.0 + _edges(links).sum(axis=0))
     return _with_diagonal(links * share[None, :], diagonal=share)
 
 
 def uniform(links: Links) -> Matrix:
-    """1 / (degree + 1) on every edge and on the diagonal: doubly stochastic, for a graph in which every node has the
-    same number of in- and of out-neighbours. Raises ConfigError on any other."""
+    """1 / (degree + 1) on every edge and on the diagonal: doubly stochastic, for a graph in which
+    every node has the same number of in- and of out-neighbours. Raises ConfigError on any other."""
     edges = _edges(links)
     degrees = set(edges.sum(axis=0).tolist()) | set(edges.sum(axis=1).tolist())
     if len(degrees) != 1:
@@ -74,8 +80,8 @@ def is_symmetric(w: Matrix) -> bool:
 
 
 def spectral_gap(rounds: Sequence[Matrix]) -> float:
-    """1 - |second largest eigenvalue| of W; of the product W_(p-1) ... W_0 over a period, per round, for p > 1
-    matrices.
+    """1 - |second largest eigenvalue| of W; of the product W_(p-1) ... W_0 over a period, per
+    round, for p > 1 matrices.
 
     1 means that one period averages exactly, 0 that the nodes never agree.
     """
@@ -99,3 +105,59 @@ def _with_diagonal(w: Matrix, diagonal: Matrix | None = None) -> Matrix:
     np.fill_diagonal(w, 0.0)
     np.fill_diagonal(w, 1.0 - w.sum(axis=1) if diagonal is None else diagonal)
     return w
+
+
+# -- Which topologies an algorithm works on: each raises ConfigError that says what to use instead ----------
+
+
+def require_doubly_stochastic(name: str, view: NodeView) -> None:
+    """Rows and columns of W sum to 1 in every round."""
+    cure = f"use an undirected one with metropolis weights or one of: {_DOUBLY}"
+    _in_every_round(name, view.topology, is_doubly_stochastic, "rows and columns", cure)
+
+
+def require_symmetric(name: str, view: NodeView) -> None:
+    """One undirected graph with symmetric, doubly stochastic W."""
+    topology = view.topology
+    if topology.period != 1:
+        raise ConfigError(f"{name} needs the same neighbours in every round, and topology {topology.name!r} changes")
+    if _first_without(topology, _doubly_and_symmetric) is not None:  # type: ignore[arg-type]
+        raise ConfigError(
+            f"{name} needs symmetric weights whose rows sum to 1, and those of topology {topology.name!r} are not; "
+            f"use metropolis weights and one of: {_SYMMETRIC}; for directed graphs sparse-push or quant-sgp"
+        )
+
+
+def require_column_stochastic(name: str, view: NodeView) -> None:
+    """Columns of W sum to 1 in every round: what a node hands over and keeps is what it has."""
+    _in_every_round(name, view.topology, is_column_stochastic, "columns", "use weights = 'column'")
+
+
+def _in_every_round(name: str, topology: Topology, holds: Callable[[Matrix], bool], what: str, cure: str) -> None:
+    r = _first_without(topology, holds)  # type: ignore[arg-type]
+    if r is not None:
+        raise ConfigError(
+            f"{name} needs weights whose {what} sum to 1, and those of topology {topology.name!r} do not in round {r}; {cure}"
+        )
+
+
+@lru_cache(maxsize=256)
+def _first_without(topology: Any, holds: Callable[[Matrix], bool]) -> int | None:
+    """The first round whose weights are not so; asked again whenever a simulated board starts."""
+    return next((r for r in range(topology.period) if not holds(topology.matrix(r))), None)
+
+
+def _doubly_and_symmetric(w: Matrix) -> bool:
+    return is_doubly_stochastic(w) and is_symmetric(w)
+
+
+def require_complete(name: str, view: NodeView) -> None:
+    """Everybody hears everybody in every round."""
+    topology = view.topology
+    everybody = all(
+        len(topology.neighbours(i, r).in_) == topology.n - 1 for r in range(topology.period) for i in range(topology.n)
+    )
+    if not everybody:
+        raise ConfigError(
+            f"{name} needs topology = 'complete': with {topology.name!r} somebody would not hear of a gradient"
+        )

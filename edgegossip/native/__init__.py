@@ -22,15 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.native import _native
-from edgegossip.quick import called_by
 from edgegossip.types import Vec
 
 __all__ = ["available_isas", "compiled_isas", "first_nonfinite", "isa", "minmax8_decode", "minmax8_encode"]
 
 Offsets: TypeAlias = NDArray[np.int64]
-
-if hasattr(_native, "make_quickly"):  # not in a build for all Pythons: they say too little of their classes
-    called_by(_native.make_quickly)
 
 
 def isa() -> str:

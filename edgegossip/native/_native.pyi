@@ -1,9 +1,8 @@
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-T = TypeVar("T")
 ReadBuffer: TypeAlias = NDArray[Any] | bytes | bytearray | memoryview
 WriteBuffer: TypeAlias = NDArray[Any] | bytearray | memoryview
 QuantiserSpec: TypeAlias = tuple[int, int, int, int, tuple[float, ...] | None]
@@ -356,8 +355,6 @@ def int8_embedding_backward(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None: ...
-def changed(record: T, **changes: Any) -> T: ...
-def make_quickly(cls: type[Any], rows: tuple[tuple[str, int, Any], ...]) -> None: ...  # not in a build for all Pythons
 def splitmix64(value: int) -> int: ...
 def derive_key(seed: int, *counters: int) -> int: ...
 

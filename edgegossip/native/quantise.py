@@ -33,7 +33,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.native import _native
-from edgegossip.quick import quick
 from edgegossip.types import Vec
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ class Kind(IntEnum):
     SIGN = 4
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Quantiser:
     """One quantiser: a code has `bits` bits; `levels` is s (UNIFORM 1 .. 2^(bits-1) - 1, LOG2 0 .. 2^(bits-1) - 2); a

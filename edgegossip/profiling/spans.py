@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any
 
 from edgegossip.profiling.records import PARTS, SPANS
-from edgegossip.quick import quick
 from edgegossip.types import LocalError, Round
 
 NS_PER_S = 1_000_000_000
@@ -31,7 +30,6 @@ def _known(part: str) -> str:
     return part
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class RoundTimes:
     """One finished round. `sum(parts_ns.values()) == round_ns` always holds."""

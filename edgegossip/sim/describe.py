@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgegossip import frame as wire
 from edgegossip.frame import Aux
 
-IDS = frozenset({Aux.SESSION, Aux.LIFE, Aux.FRESH})  # random numbers and fingerprints: they name something
+IDS = frozenset({Aux.SESSION, Aux.INCARNATION, Aux.FRESH})  # random numbers and fingerprints: they name something
 EXACT = 2.0**53  # whole numbers below it are exact in a float64
 
 

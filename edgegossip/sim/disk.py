@@ -7,10 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from edgegossip.quick import quick
 
-
-@quick
 @dataclass(frozen=True, slots=True)
 class Saved:
     """One checkpoint, and what the checkers know of the node at that moment."""

@@ -23,7 +23,6 @@ from edgegossip.gossip.base import (
     SetTimer,
     Suspect,
 )
-from edgegossip.quick import quick
 from edgegossip.sim import trace
 from edgegossip.sim.disk import Disk, Saved
 from edgegossip.types import LocalUpdate, PeerError
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 10**6  # frames of later rounds are refused, as the driver refuses those past the recipe's
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A whole frame off the wire, or one that nobody tampered with as it is. `lie`: the kind of fault that did; empty if none."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgegossip import frame as wire
+from edgegossip.codecs.keys import derive_key
 from edgegossip.gossip.base import (
     Action,
     Adopted,
@@ -32,7 +33,6 @@ from edgegossip.gossip.base import (
     SetTimer,
     Suspect,
 )
-from edgegossip.gossip.keys import derive_key
 from edgegossip.study.measure import Recorder, Traffic
 from edgegossip.training.base import Workload
 from edgegossip.types import LocalError, LocalUpdate, NodeId, PeerError, Round, Vec

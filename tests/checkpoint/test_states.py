@@ -176,3 +176,18 @@ def test_every_class_that_a_state_could_hold_is_in_the_table() -> None:
                         or "Immutable" in (cls.__doc__ or "")
                     )
                     assert not is_state or (module.__name__, name) in known, f"{module.__name__}.{name} is in no table"
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "quant-sgp", "ad-psgd", "parallel-sgd"])
+def test_a_file_of_the_first_version_is_read_and_written_alike(name: str) -> None:
+    """Classes have moved and fields been renamed since: files keep the first names. Each holds board "a" of three in its second
+    round, with full edges and an early message."""
+    layout = Layout.of([TensorSpec("w", (3, 2)), TensorSpec("b", (2,))])
+    codec = codecs.get("topk", ratio=0.5)
+    view = NodeView("a", MEMBERS, topologies.get("complete", 3), layout, codec, b"f" * 16, 1, 9.0, boot=1000)
+    data = (Path(__file__).parent / "testdata" / f"{name}.checkpoint").read_bytes()
+    state, algorithm = from_bytes(data, Outside.of(view)), gossip.get(name)
+    require_fit(state, algorithm.init(np.zeros(8, np.float32), view), layout)
+    assert to_bytes(state) == data
+    again = algorithm.resume(state, replace(view, boot=2000))
+    assert algorithm.round(again) == 2 and algorithm.start(again)[1]

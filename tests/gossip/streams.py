@@ -9,7 +9,7 @@ import pytest
 
 from edgegossip.frame import Aux, Kind
 from edgegossip.gossip.base import Message, Send
-from edgegossip.gossip.streams import control
+from edgegossip.gossip.messages import control
 
 N = 12
 ZERO = np.zeros(N, np.float32)
@@ -88,7 +88,7 @@ def asked(fleet: Any, at: int, peer: int, round: int) -> float:
 
 def lies(fleet: Any, parts: int, **aux: float) -> list[Message]:
     """A full state from board-1 to board-0 in a session that was asked for."""
-    numbers = {Aux.SESSION: asked(fleet, 0, 1, 2), Aux.PARTS: parts, Aux.PHASE: 0, Aux.LIFE: 7, Aux.EPOCH: 8}
+    numbers = {Aux.SESSION: asked(fleet, 0, 1, 2), Aux.PARTS: parts, Aux.PHASE: 0, Aux.INCARNATION: 7, Aux.EPOCH: 8}
     numbers |= {Aux[k]: v for k, v in aux.items()}
     vec = np.zeros(N, np.float32)
     frames = [control(fleet.view(1), Kind.STATE, 2, 2, {**numbers, Aux.PART: p}, vec) for p in range(parts)]

@@ -11,7 +11,7 @@ import pytest
 
 from edgegossip import gossip
 from edgegossip.frame import Aux, Kind
-from edgegossip.gossip import exchange, topologies
+from edgegossip.gossip import adpsgd, topologies
 from edgegossip.gossip.base import Checkpoint, Message, RoundDone, Send, SetTimer, Suspect
 from edgegossip.gossip.momentum import with_momentum
 from edgegossip.types import ConfigError, DecodeError, LocalError, PeerError
@@ -204,7 +204,7 @@ def test_a_model_that_nobody_asked_for_is_not_taken_over() -> None:
     before = net.models()[0]
     for sequence, session in ((asked.sequence + 1, 0), (asked.sequence, 1)):
         other = replace(asked, sequence=sequence, aux={**asked.aux, Aux.SESSION: asked.aux[Aux.SESSION] + session})
-        frame = exchange.model(net.states[1].view, other, 500, np.full(N, 9.0, np.float32))
+        frame = adpsgd._model(net.states[1].view, other, 500, np.full(N, 9.0, np.float32))
         assert net.hand(0, Message("board-1", frame)) == []
     np.testing.assert_array_equal(net.models()[0], before)
     assert net.states[0].fresh and net.states[0].late == 2
@@ -362,6 +362,6 @@ def test_sessions_of_a_peer_are_bounded() -> None:
     for boot in range(20):
         aux = {**message.frame.aux, Aux.SESSION: boot}
         net.hand(to, Message(message.sender, replace(message.frame, aux=aux)))
-    assert len(net.states[1].taken[0]) == exchange.SESSIONS
+    assert len(net.states[1].taken[0]) == adpsgd.SESSIONS
     assert sum(t.answer is not None for t in net.states[1].taken[0]) == 1
     assert net.algorithm.step(net.states[1], update(ZERO))

@@ -17,6 +17,12 @@ def test_what_loses_next_to_nothing_mixes_in_full(name: str) -> None:
     assert default_eta(codecs.get(name)) == 1.0
 
 
+@pytest.mark.parametrize("name", codecs.names())
+def test_it_is_a_plain_number(name: str) -> None:
+    """A state holds it, and a checkpoint refuses numpy's scalars."""
+    assert type(default_eta(codecs.get(name))) is float
+
+
 @pytest.mark.parametrize(("ratio", "nodes"), [(0.25, 2), (0.25, 5), (0.1, 4)])
 def test_choco_converges_with_it_on_rings(ratio: float, nodes: int) -> None:
     """The plain recursion in numpy: x += eta (W h - h) after h += top-k of x - h."""

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from edgegossip.frame import Kind
-from edgegossip.gossip import receiving
 from edgegossip.gossip.base import Adopted, Checkpoint, Message, RoundDone, Send, SetTimer, Suspect
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import LocalError, LocalUpdate, PeerError
@@ -210,8 +209,8 @@ def test_the_byte_limit_counts_all_who_send_in_some_round(make_fleet: Any) -> No
     """Of a changing graph: in this round one neighbour sends, in the next rounds others do."""
     fleet = make_fleet("one-peer-exponential", nodes=8)
     s, large = fleet.states[0], Layout.of([TensorSpec("w", (10**7,))])
-    assert len(s.here.around.in_) == 1
-    limit = receiving._early_limit(fleet.algorithm, replace(s, view=replace(s.view, layout=large)), 10)
+    assert len(s.ctx.neighbours.in_) == 1
+    limit = fleet.algorithm._early_limit(replace(s, view=replace(s.view, layout=large)), 10)
     assert limit == 11 * 3 * (4 * large.size + 2**16)
 
 

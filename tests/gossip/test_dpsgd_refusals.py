@@ -11,6 +11,7 @@ import pytest
 from edgegossip import codecs, gossip
 from edgegossip.frame import Kind
 from edgegossip.gossip.base import Message
+from edgegossip.gossip.messages import LARGEST, squared_norm
 from edgegossip.gossip.topologies.graph import build
 from edgegossip.types import ConfigError, DecodeError, LocalError, PeerError
 
@@ -136,3 +137,9 @@ def test_codec_state_goes_from_message_to_message(make_fleet: Any) -> None:
         fleet.step(0, ZERO)
         fleet.tick(0)
     assert fleet.codec.seen == [(k, k, 1.0, 0.1) for k in range(3)]
+
+
+@pytest.mark.parametrize("values", [[3e19, 3e19], [np.inf, 1.0], [np.nan, 1.0], [LARGEST * 2, 0.0]])
+def test_values_that_overflow_are_refused_without_a_word_of_numpy(values: list[float]) -> None:
+    with np.errstate(all="raise"), pytest.raises(PeerError, match="too large to average"):
+        squared_norm("board-1", np.array(values, np.float32), np.ones(2, np.float32))

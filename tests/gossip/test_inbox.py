@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgegossip.frame import Frame, Kind
-from edgegossip.gossip.inbox import Inbox
+from edgegossip.gossip.streams import Inbox
 from edgegossip.types import PeerError
 
 

@@ -124,16 +124,16 @@ def test_a_late_hello_of_a_life_that_was_never_heard_of_is_asked_back(make_fleet
     fleet.mail.clear()
     fleet.restart(1)
     fleet.deliver_all()
-    lives = fleet.states[0].out_edge((1, 0)).lives
-    assert len(lives) == 2 and unknown[0].out_edge((1, 0)).lives == lives[:1]
+    lives = fleet.states[0].out_edge((1, 0)).incarnations
+    assert len(lives) == 2 and unknown[0].out_edge((1, 0)).incarnations == lives[:1]
     (asked,) = fleet.hand(*late)
     assert asked.frame.kind == Kind.HELLO and Aux.CHALLENGE in asked.frame.aux
     fleet.deliver_all()
-    assert fleet.states[0].out_edge((1, 0)).lives == lives
+    assert fleet.states[0].out_edge((1, 0)).incarnations == lives
     fleet.restart(1, fleet.states[1])
     fleet.deliver_all()
     edge = fleet.states[0].out_edge((1, 0))
-    assert edge.lives == lives and edge.session in (
+    assert edge.incarnations == lives and edge.session in (
         fleet.states[1].in_edge((0, 0)).opening,
         fleet.states[1].in_edge((0, 0)).session,
     )

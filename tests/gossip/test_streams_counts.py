@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgegossip.frame import Aux, Kind
-from edgegossip.gossip.streams import control
+from edgegossip.gossip.messages import control
 from edgegossip.types import PeerError
 from tests.gossip.streams import N, lies
 
@@ -85,10 +85,10 @@ def test_what_was_believed_of_a_liar_can_be_given_back_to_it(make_fleet: Any) ->
     assert fleet.states[0].math.by_node[1].count == 2**32
     m, frame = fleet.states[0].math, control(fleet.view(1), Kind.GRADIENT, 3, 3, {}, np.zeros(N, np.float32))
     for _ in range(3):  # messages that came after it
-        m = fleet.algorithm.scheme.take(m, 1, frame, fleet.states[0].here)
+        m = fleet.algorithm.scheme.take(m, 1, frame, fleet.states[0].ctx)
     given = fleet.algorithm.scheme.full(m, 1, 0)
     fleet.restart(1)
     fleet.mail.clear()
     s = fleet.states[1]
-    taken = fleet.algorithm.scheme.adopt(s.math, 0, 0, given, s.here)
+    taken = fleet.algorithm.scheme.adopt(s.math, 0, 0, given, s.ctx)
     assert taken.by_node[1].count == given.numbers[Aux.STEPS] == 2**32

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from edgegossip.frame import Aux, Kind
-from edgegossip.gossip import handshake
 from edgegossip.gossip.base import Message, Send
-from edgegossip.gossip.streams import control
+from edgegossip.gossip.messages import control
 from edgegossip.types import PeerError
 from tests.gossip.streams import assert_replicas_are_equal, lies, total
 
@@ -133,9 +132,9 @@ def test_a_state_without_a_life_is_refused(make_fleet: Any, life: float | None) 
     fleet.greet()
     fleet.play(2)
     (m, _) = lies(fleet, 2)
-    aux = {t: v for t, v in m.frame.aux.items() if t != Aux.LIFE}
-    aux |= {} if life is None else {Aux.LIFE: life}
-    with pytest.raises(PeerError, match="LIFE"):
+    aux = {t: v for t, v in m.frame.aux.items() if t != Aux.INCARNATION}
+    aux |= {} if life is None else {Aux.INCARNATION: life}
+    with pytest.raises(PeerError, match="INCARNATION"):
         fleet.hand(0, replace(m, frame=replace(m.frame, aux=aux)))
 
 
@@ -204,10 +203,10 @@ def test_nobody_rewrites_an_own_stream_once_a_round_is_over(make_fleet: Any) -> 
     rounds(fleet, range(2))
     key, own = (1, 0), fleet.states[0].math.by_node[0]
     s = fleet.states[0]
-    s, actions = handshake.greet(fleet.algorithm, s, [key])
+    s, actions = fleet.algorithm.open_sessions(s, [key])
     fleet.states[0] = s
     for part, value in enumerate((0.0, 0.0, 5.0, 0.0)):
-        aux = {Aux.SESSION: s.in_edge(key).opening, Aux.LIFE: 7, Aux.EPOCH: 9, Aux.PHASE: 0}
+        aux = {Aux.SESSION: s.in_edge(key).opening, Aux.INCARNATION: 7, Aux.EPOCH: 9, Aux.PHASE: 0}
         aux |= {Aux.PARTS: 4, Aux.PART: part, Aux.EXAMPLES: 2, Aux.STEPS: 1000}
         frame = control(s.view, Kind.STATE, 2, 3, aux, np.full(N, value, np.float32))
         fleet.hand(0, Message("board-1", frame))
@@ -235,7 +234,7 @@ def test_a_late_greeting_of_the_same_process_changes_nothing(make_fleet: Any) ->
     late = next((to, m) for to, m in fleet.mail if to == 1 and m.sender == "board-0")
     fleet.deliver_all()
     rounds(fleet, range(2))
-    fleet.states[0], actions = handshake.greet(fleet.algorithm, fleet.states[0], [(1, 0)])
+    fleet.states[0], actions = fleet.algorithm.open_sessions(fleet.states[0], [(1, 0)])
     fleet.carry_out(0, actions)
     fleet.deliver_all()
     before = fleet.states[1]
@@ -251,7 +250,7 @@ def test_many_greetings_do_not_bring_as_many_messages(make_fleet: Any) -> None:
     fleet.step(0, np.zeros(N))
     fingerprint, sent = fleet.algorithm.scheme.fingerprint(fleet.states[0].math), 0
     for k in range(50):
-        aux = {Aux.SESSION: 100 + k, Aux.LIFE: 9, Aux.EPOCH: 9, Aux.FRESH: fingerprint}
+        aux = {Aux.SESSION: 100 + k, Aux.INCARNATION: 9, Aux.EPOCH: 9, Aux.FRESH: fingerprint}
         sent += len(fleet.hand(0, Message("board-1", control(fleet.view(1), Kind.HELLO, 0, 1, aux, None))))
     assert sent == 3
 

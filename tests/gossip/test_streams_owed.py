@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from edgegossip.frame import Aux, Kind
-from edgegossip.gossip import handshake
 from edgegossip.gossip.base import Send
-from edgegossip.gossip.streams import ANSWERS_A_ROUND
+from edgegossip.gossip.streams import STATES_A_ROUND
 from tests.gossip.streams import ZERO, assert_replicas_are_equal, check, settle, take_mail
 
 
 def edge_of(fleet: Any) -> tuple[int, int, tuple[int, int]]:
     """Sender, receiver and key at the receiver of a stream that is used in every fourth round at least."""
-    sender = next(j for j, phase in handshake.in_keys(fleet.algorithm, fleet.states[1]) if not phase)
+    sender = next(j for j, phase in fleet.algorithm.in_keys(fleet.states[1]) if not phase)
     return sender, 1, (sender, 0)
 
 
@@ -22,7 +21,7 @@ def open_again(fleet: Any, times: int) -> int:
     sender, receiver, key = edge_of(fleet)
     sent = 0
     for _ in range(times):
-        fleet.states[receiver], greetings = handshake.greet(fleet.algorithm, fleet.states[receiver], [key])
+        fleet.states[receiver], greetings = fleet.algorithm.open_sessions(fleet.states[receiver], [key])
         fleet.carry_out(receiver, greetings)
         for to, m in take_mail(fleet, sender):
             fleet.hand(to, m)
@@ -38,7 +37,7 @@ def states_of(actions: list[Any], session: int) -> list[Send]:
 
 def test_a_session_beyond_what_a_round_answers_is_answered_in_the_next(fleet: Any) -> None:
     sender, receiver, key = edge_of(fleet)
-    assert open_again(fleet, ANSWERS_A_ROUND + 2) == ANSWERS_A_ROUND
+    assert open_again(fleet, STATES_A_ROUND + 2) == STATES_A_ROUND
     session = fleet.states[receiver].in_edge(key).opening
     fleet.step(sender, ZERO)
     actions = fleet.tick(sender)
@@ -53,7 +52,7 @@ def test_a_session_beyond_what_a_round_answers_is_answered_in_the_next(fleet: An
 
 def test_it_is_answered_once(fleet: Any) -> None:
     sender, receiver, key = edge_of(fleet)
-    open_again(fleet, ANSWERS_A_ROUND + 1)
+    open_again(fleet, STATES_A_ROUND + 1)
     session = fleet.states[receiver].in_edge(key).opening
     for owed in (True, False):
         fleet.step(sender, ZERO)
@@ -63,14 +62,14 @@ def test_it_is_answered_once(fleet: Any) -> None:
 
 def test_nothing_is_owed_to_whom_the_round_answers(fleet: Any) -> None:
     sender, receiver, key = edge_of(fleet)
-    assert open_again(fleet, ANSWERS_A_ROUND) == ANSWERS_A_ROUND
+    assert open_again(fleet, STATES_A_ROUND) == STATES_A_ROUND
     fleet.step(sender, ZERO)
     assert not states_of(fleet.tick(sender), fleet.states[receiver].in_edge(key).opening)
 
 
 def test_one_that_is_gone_by_then_is_told_to_ask_again(fleet: Any) -> None:
     sender, receiver, key = edge_of(fleet)
-    open_again(fleet, ANSWERS_A_ROUND + 1)
+    open_again(fleet, STATES_A_ROUND + 1)
     session = fleet.states[receiver].in_edge(key).opening
     fleet.step(sender, ZERO)
     fleet.down(sender, receiver)
@@ -85,7 +84,7 @@ def test_one_that_is_gone_by_then_is_told_to_ask_again(fleet: Any) -> None:
 
 def test_a_process_that_begins_has_answered_nobody(fleet: Any) -> None:
     sender, receiver, key = edge_of(fleet)
-    assert open_again(fleet, ANSWERS_A_ROUND + 2) == ANSWERS_A_ROUND
+    assert open_again(fleet, STATES_A_ROUND + 2) == STATES_A_ROUND
     fleet.restart(sender, fleet.states[sender])
     assert not any(e.answers or e.owes or e.session for e in fleet.states[sender].out.values())
     assert open_again(fleet, 1) == 1

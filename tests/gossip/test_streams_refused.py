@@ -94,7 +94,7 @@ def test_weights_that_cannot_be_are_refused(make_fleet: Any) -> None:
         ({Aux.PUSH_SUM_WEIGHT: 0.0}, "weight of 0 after"),
         ({Aux.PUSH_SUM_WEIGHT: -1.0}, "weight of -1 after"),
         ({Aux.PUSH_SUM_WEIGHT: 1e9}, r"weight of 1e\+09 after"),
-        ({Aux.LIFE: aux[Aux.LIFE] + 1}, "new life in the middle"),
+        ({Aux.INCARNATION: aux[Aux.INCARNATION] + 1}, "new incarnation in the middle"),
     ]:
         before = fleet.states[to]
         with pytest.raises(PeerError, match=text):

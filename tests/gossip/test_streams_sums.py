@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from edgegossip.frame import Aux
-from edgegossip.gossip import tags
 from edgegossip.gossip.scheme import Full
 from edgegossip.types import PeerError
 from tests.gossip.streams import N, lies
@@ -46,7 +45,7 @@ def test_a_board_comes_back_after_streams_have_outgrown_the_model(
 
 def full_of(size: float, count: float, known: float = 0.0, theirs: float = 0.0) -> Full:
     vectors = [np.full(N, v, np.float32) for v in (size, 0.0, theirs, 0.0)]
-    return Full(vectors, {tags.EXAMPLES: count, tags.STEPS: known}, 3)
+    return Full(vectors, {Aux.EXAMPLES: count, Aux.STEPS: known}, 3)
 
 
 @pytest.mark.parametrize("size", [1e6, 1e12, 1e30])
@@ -54,8 +53,8 @@ def test_a_sum_that_its_messages_cannot_have_made_is_refused(make_fleet: Any, si
     fleet = grown(make_fleet, 3)
     s = fleet.states[0]
     with pytest.raises(PeerError, match="board-1 sent values that are too large"):
-        fleet.algorithm.scheme.adopt(s.math, 1, 0, full_of(size, 3), s.here)
-    assert fleet.algorithm.scheme.adopt(s.math, 1, 0, full_of(1e3, 3), s.here).by_node[1].total[0] == 1e3
+        fleet.algorithm.scheme.adopt(s.math, 1, 0, full_of(size, 3), s.ctx)
+    assert fleet.algorithm.scheme.adopt(s.math, 1, 0, full_of(1e3, 3), s.ctx).by_node[1].total[0] == 1e3
 
 
 @pytest.mark.parametrize("size", [1e18, 3e38])
@@ -63,7 +62,7 @@ def test_however_many_messages_are_claimed_a_sum_is_bounded(make_fleet: Any, siz
     fleet = grown(make_fleet, 3)
     s = fleet.states[0]
     with pytest.raises(PeerError, match="too large"):
-        fleet.algorithm.scheme.adopt(s.math, 1, 0, full_of(size, 2.0**32), s.here)
+        fleet.algorithm.scheme.adopt(s.math, 1, 0, full_of(size, 2.0**32), s.ctx)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -86,7 +85,7 @@ def test_an_own_sum_that_the_others_would_refuse_is_not_believed(make_fleet: Any
     fleet.restart(0, fleet.states[0])
     s = fleet.states[0]
     own = s.math.by_node[0]
-    taken = fleet.algorithm.scheme.adopt(s.math, 1, 0, full_of(1.0, 3, known=5, theirs=size), s.here)
+    taken = fleet.algorithm.scheme.adopt(s.math, 1, 0, full_of(1.0, 3, known=5, theirs=size), s.ctx)
     assert taken.by_node[0] is own and taken.by_node[1].total[0] == 1.0
 
 
@@ -99,7 +98,7 @@ def test_the_most_that_is_believed_of_oneself_the_others_take(make_fleet: Any, c
     large = replace(s.math, x=s.math.x * np.float32(10))
 
     def believed(size: float) -> Any:
-        return scheme.adopt(large, 1, 0, full_of(1.0, 3, known=count, theirs=size), s.here)
+        return scheme.adopt(large, 1, 0, full_of(1.0, 3, known=count, theirs=size), s.ctx)
 
     low, high = 1.0, 1e18
     while high > low * 1.001:
@@ -110,5 +109,5 @@ def test_the_most_that_is_believed_of_oneself_the_others_take(make_fleet: Any, c
     for _ in range(20):
         m = scheme._with(m, 0, scheme._on(m.by_node[0], np.ones(N, np.float32)))
     full = scheme.full(m, 1, 0)
-    taken = scheme.adopt(other.math, 0, 0, replace(full, numbers={**full.numbers, tags.STEPS: 0.0}), other.here)
+    taken = scheme.adopt(other.math, 0, 0, replace(full, numbers={**full.numbers, Aux.STEPS: 0.0}), other.ctx)
     assert taken.by_node[0].count == min(count + 20, 2**32) == full.numbers[Aux.EXAMPLES]

@@ -193,7 +193,7 @@ class Fleet:
 
     def words(self, frame: wire.Frame) -> str:
         """Without the sessions and lives, which are long random numbers."""
-        hidden = {wire.Aux.SESSION, wire.Aux.LIFE, *(t for t in frame.aux if frame.aux[t] > 1e6)}
+        hidden = {wire.Aux.SESSION, wire.Aux.INCARNATION, *(t for t in frame.aux if frame.aux[t] > 1e6)}
         return describe(replace(frame, aux={t: v for t, v in frame.aux.items() if t not in hidden}))
 
     def model(self, i: int) -> str:

@@ -229,7 +229,7 @@ def test_every_lie_is_a_frame_and_another_one() -> None:
     assert byzantine.tamper("byzantine-nan", hello) is None and byzantine.tamper("byzantine-huge", hello) is None
     assert all(byzantine.tamper("byzantine-mutation", hello) for _ in range(50))
     assert byzantine.tamper("byzantine-state", hello) is None and byzantine.tamper("byzantine-state", frame) is None
-    streamed = frame.numbered(4, {**frame.aux, Aux.SESSION: 7})
+    streamed = replace(frame, sequence=4, aux={**frame.aux, Aux.SESSION: 7})
     gaps = [wire.parse(data, limits) for _ in range(50) if (data := byzantine.tamper("byzantine-state", streamed))]
     assert 5 < len(gaps) < 45 and {g.sequence for g in gaps} == {5}
     state = replace(streamed, kind=Kind.STATE)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from edgegossip.gossip.params import check_keywords, choose
-from edgegossip.gossip.topologies import exponential, file, regular
+from edgegossip.gossip.topologies import file, regular
 from edgegossip.gossip.topologies.file import from_file
 from edgegossip.gossip.topologies.graph import GraphTopology
 from edgegossip.types import ConfigError
@@ -22,8 +22,8 @@ _BUILDERS: Mapping[str, Callable[..., GraphTopology]] = MappingProxyType(
         "complete": regular.complete,
         "star": regular.star,
         "random-regular": regular.random_regular,
-        "exponential": exponential.exponential,
-        "one-peer-exponential": exponential.one_peer_exponential,
+        "exponential": regular.exponential,
+        "one-peer-exponential": regular.one_peer_exponential,
         "file": file.from_file_of,
     }
 )
@@ -37,10 +37,10 @@ def names() -> tuple[str, ...]:
 def get(name: str, n: int, **params: Any) -> GraphTopology:
     """The topology `name` for n >= 2 nodes.
 
-    Every one takes weights = "metropolis", "column" or "uniform" (default: Metropolis-Hastings if undirected, else
-    column-stochastic); torus takes rows and cols, random-regular degree and seed, file path and members. Raises
-    ConfigError on an unknown name or parameter, a value out of range or fewer than two nodes; DataError on a file that
-    cannot be read."""
+    Every one takes weights = "metropolis", "column" or "uniform" (default: Metropolis-Hastings if
+    undirected, else column-stochastic); torus takes rows and cols, random-regular degree and seed,
+    file path and members. Raises ConfigError on an unknown name or parameter, a value out of range
+    or fewer than two nodes; DataError on a file that cannot be read."""
     build = choose("topology", name, _BUILDERS)
     if isinstance(n, bool) or not isinstance(n, int) or n < 2:
         raise ConfigError(

@@ -1,10 +1,11 @@
 """A topology given as a file.
 
-JSON: {"directed": false, "edges": [["a", "b"], ["b", 2]], "weights": "metropolis"}, nodes by name or by index in the
-member list. "weights" is optional: a scheme, or W itself as n rows in member order (W[i][j] the weight at i of what j
-sends). A list of such objects, or {"directed": ..., "rounds": [...]}, is a time-varying topology; the topology.json of
-a run folder is of that form. Anything that does not begin with { or [ is a plain edge list, one "a b" a line; a line
-"directed" makes it directed, # starts a comment."""
+JSON: {"directed": false, "edges": [["a", "b"], ["b", 2]], "weights": "metropolis"}, nodes by name
+or by index in the member list. "weights" is optional: a scheme, or W itself as n rows in member
+order (W[i][j] the weight at i of what j sends). A list of such objects, or {"directed": ...,
+"rounds": [...]}, is a time-varying topology; the topology.json of a run folder is of that form.
+Anything that does not begin with { or [ is a plain edge list, one "a b" a line; a line "directed"
+makes it directed, # starts a comment."""
 
 from __future__ import annotations
 
@@ -39,12 +40,12 @@ def from_file_of(
 
 
 def from_file(path: str | Path, members: Sequence[NodeId], weights: str | None = None) -> GraphTopology:
-    """Read a topology. `weights` stands in where the file names no scheme. A `path` that begins with a brace is what is in the
-    file: so it travels in a recipe.
+    """Read a topology. `weights` stands in where the file names no scheme. A `path` that begins
+    with a brace is what is in the file: so it travels in a recipe.
 
-    Raises DataError that names the file and the line or edge when it cannot be read or understood, ConfigError when the
-    graph (the union over its rounds) is not strongly connected or the weights do not fit it.
-    """
+    Raises DataError that names the file and the line or edge when it cannot be read or understood,
+    ConfigError when the graph (the union over its rounds) is not strongly connected or the weights
+    do not fit it."""
     inside = str(path).startswith("{")
     text, path = (str(path), "in the recipe") if inside else (_read(Path(path)), path)
     if text.lstrip().startswith(("{", "[")):

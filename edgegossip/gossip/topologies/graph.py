@@ -1,4 +1,5 @@
-"""GraphTopology: a period of directed graphs with their mixing matrices and neighbour lists, computed once."""
+"""GraphTopology: a period of directed graphs with their mixing matrices and neighbour lists,
+computed once."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ Edge: TypeAlias = tuple[int, int]  # (sender, receiver)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphTopology:
-    """Who talks to whom. Build with `build` or `build_weighted`; implements `gossip.base.Topology`."""
+    """Who talks to whom. Build with `build` or `build_weighted`; implements
+    `gossip.base.Topology`."""
 
     name: str
     n: int
@@ -46,12 +48,14 @@ class GraphTopology:
         return tuple((j, i) for j, neighbours in enumerate(row) for i in neighbours.out)
 
     def spectral_gap(self) -> float:
-        """1 - |second largest eigenvalue| of W; for a time-varying graph of the product over a period, per round."""
+        """1 - |second largest eigenvalue| of W; for a time-varying graph of the product over a
+        period, per round."""
         return mixing.spectral_gap(self.matrices)
 
     def to_json(self, members: Sequence[NodeId]) -> dict[str, Any]:
-        """What a run folder's topology.json holds: members, per round of the period its edges (sender, receiver) and W
-        (in member order, W[i][j] the weight at i of what j sends), and the spectral gap. `from_file` reads it back."""
+        """What a run folder's topology.json holds: members, per round of the period its edges
+        (sender, receiver) and W (in member order, W[i][j] the weight at i of what j sends), and the
+        spectral gap. `from_file` reads it back."""
         if len(members) != self.n:
             raise LocalError(f"topology {self.name!r} has {self.n} nodes, but {len(members)} names were given")
         return {
@@ -69,11 +73,12 @@ class GraphTopology:
 
 
 def build(name: str, n: int, rounds: Sequence[Iterable[Edge]], *, directed: bool, weights: str | None) -> GraphTopology:
-    """From edges (sender, receiver), a list a round of the period; undirected edges may be given one way only.
+    """From edges (sender, receiver), a list a round of the period; undirected edges may be given
+    one way only.
 
-    `weights` names a scheme of `weights.SCHEMES`; None: Metropolis-Hastings if undirected, else column-stochastic.
-    Raises ConfigError on an unknown or unfit scheme and when the union of the rounds is not strongly connected.
-    """
+    `weights` names a scheme of `weights.SCHEMES`; None: Metropolis-Hastings if undirected, else
+    column-stochastic. Raises ConfigError on an unknown or unfit scheme and when the union of the
+    rounds is not strongly connected."""
     links = [links_of(n, edges, directed) for edges in rounds]
     scheme = weights if weights is not None else ("column" if directed else "metropolis")
     make = choose("weights", scheme, mixing.SCHEMES)
@@ -81,7 +86,8 @@ def build(name: str, n: int, rounds: Sequence[Iterable[Edge]], *, directed: bool
 
 
 def build_weighted(name: str, matrices: Sequence[Matrix], *, directed: bool, weights: str) -> GraphTopology:
-    """From mixing matrices. Raises ConfigError when the union of the rounds is not strongly connected."""
+    """From mixing matrices. Raises ConfigError when the union of the rounds is not strongly
+    connected."""
     check_connected(name, np.logical_or.reduce([w > 0 for w in matrices]), [str(i) for i in range(len(matrices[0]))])
     for w in matrices:
         w.flags.writeable = False
@@ -90,8 +96,8 @@ def build_weighted(name: str, matrices: Sequence[Matrix], *, directed: bool, wei
 
 
 def check_connected(name: str, links: Links, members: Sequence[NodeId]) -> None:
-    """Raises ConfigError that names a node which cannot be reached, and from where, unless the graph is strongly
-    connected."""
+    """Raises ConfigError that names a node which cannot be reached, and from where, unless the
+    graph is strongly connected."""
     for graph, flip in ((links, False), (links.T, True)):  # all reachable from node 0, and node 0 from all
         missing = np.flatnonzero(~_reached(graph, 0))
         if missing.size:

@@ -1,4 +1,4 @@
-"""Classic fixed graphs: rings, torus, complete, star and random regular."""
+"""Graphs by rule: rings, torus, complete, star, random regular, exponential."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def directed_ring(n: int, weights: str | None = None) -> GraphTopology:
 
 
 def torus(n: int, rows: int | None = None, cols: int | None = None, weights: str | None = None) -> GraphTopology:
-    """Undirected rows x cols grid that wraps round; the squarest factorisation unless rows or cols is given. One row
-    (as for a prime n) makes it a ring, and two rows have one edge between them a column."""
+    """Undirected rows x cols grid that wraps round; the squarest factorisation unless rows or cols
+    is given. One row (as for a prime n) makes it a ring, and two rows have one edge between them a
+    column."""
     rows, cols = _shape(n, rows, cols)
     edges = [
         (r * cols + c, other)
@@ -47,9 +48,9 @@ def star(n: int, weights: str | None = None) -> GraphTopology:
 
 
 def random_regular(n: int, degree: int | None = None, seed: int = 0, weights: str | None = None) -> GraphTopology:
-    """Undirected, connected, every node with `degree` neighbours (n * degree even; default 3, or 4 when n is odd, as
-    far as n allows), drawn by double edge swaps from a circulant graph. Randomness is PCG64's raw stream, which is the
-    same in every numpy version, so boards agree."""
+    """Undirected, connected, every node with `degree` neighbours (n * degree even; default 3, or 4
+    when n is odd, as far as n allows), drawn by double edge swaps from a circulant graph.
+    Randomness is PCG64's raw stream, which is the same in every numpy version, so boards agree."""
     low = 1 if n == 2 else 2
     if degree is None:
         degree = min(3 + n % 2, n - 1)
@@ -92,8 +93,8 @@ def _shape(n: int, rows: int | None, cols: int | None) -> tuple[int, int]:
 
 
 def _circulant(n: int, degree: int) -> list[Edge]:
-    """Every node with its degree // 2 nearest on both sides, and the opposite one when the degree is odd (n is even
-    then)."""
+    """Every node with its degree // 2 nearest on both sides, and the opposite one when the degree
+    is odd (n is even then)."""
     edges = [(i, (i + k) % n) for i in range(n) for k in range(1, degree // 2 + 1)]
     return edges + ([(i, i + n // 2) for i in range(n // 2)] if degree % 2 else [])
 
@@ -112,7 +113,8 @@ def _shuffled(n: int, generator: np.random.PCG64) -> list[int]:
 
 
 def _swap(edges: list[Edge], generator: np.random.PCG64) -> None:
-    """Edges a-b and c-d become a-d and c-b, where that makes no loop and no double edge; in place."""
+    """Edges a-b and c-d become a-d and c-b, where that makes no loop and no double edge; in
+    place."""
     present = {frozenset(e) for e in edges}
     for _ in range(SWAPS_PER_EDGE * len(edges)):
         p, q = _below(generator, len(edges)), _below(generator, len(edges))
@@ -138,3 +140,26 @@ def _is_connected(n: int, edges: list[Edge]) -> bool:
     for a, b in edges:
         parent[root(a)] = root(b)
     return len({root(i) for i in range(n)}) == 1
+
+
+# -- Exponential graphs: Ying et al., "Exponential graph is provably efficient for decentralized deep training" (2021). Both are
+#    circulant, so column-stochastic weights are doubly stochastic on them.
+
+
+def exponential(n: int, weights: str | None = None) -> GraphTopology:
+    """Static and directed: node i sends to i + 2^k (mod n) for k = 0 .. ceil(log2 n) - 1. The
+    spectral gap is 2 / (1 + ceil(log2 n)) for even n (proposition 1)."""
+    edges = [(i, (i + 2**k) % n) for i in range(n) for k in range(_hops(n))]
+    return build("exponential", n, [edges], directed=True, weights=weights)
+
+
+def one_peer_exponential(n: int, weights: str | None = None) -> GraphTopology:
+    """Time-varying and directed: in round t node i sends to i + 2^(t mod p) (mod n) only, p =
+    ceil(log2 n). When n is a power of two, one period averages exactly (lemma 1)."""
+    rounds = [[(i, (i + 2**k) % n) for i in range(n)] for k in range(_hops(n))]
+    return build("one-peer-exponential", n, rounds, directed=True, weights=weights)
+
+
+def _hops(n: int) -> int:
+    """ceil(log2 n)"""
+    return (n - 1).bit_length()

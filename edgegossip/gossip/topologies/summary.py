@@ -60,8 +60,8 @@ def table(summaries: Sequence[Summary]) -> list[str]:
 
 
 def gap_table(summaries: Sequence[Summary]) -> list[str]:
-    """Lines of a Markdown table of spectral gaps: a row a number of nodes, a column a topology. Needs one summary of every
-    pair of these."""
+    """Lines of a Markdown table of spectral gaps: a row a number of nodes, a column a topology.
+    Needs one summary of every pair of these."""
     gaps = {(s.nodes, s.name): s.spectral_gap for s in summaries}
     sizes, names = sorted({n for n, _ in gaps}), list(dict.fromkeys(s.name for s in summaries))
     return _aligned(("nodes", *names), [(str(n), *(f"{gaps[n, name]:.3f}" for name in names)) for n in sizes])

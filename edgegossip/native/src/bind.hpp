@@ -45,7 +45,6 @@ void bind_minmax8(nb::module_& m);
 void bind_sparse(nb::module_& m);
 void bind_pool(nb::module_& m);
 void bind_quantise(nb::module_& m);
-void bind_records(nb::module_& m);
 void bind_relay(nb::module_& m);
 
 }  // namespace edgegossip

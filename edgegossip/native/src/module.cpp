@@ -16,6 +16,5 @@ NB_MODULE(_native, m) {
     edgegossip::bind_sparse(m);
     edgegossip::bind_pool(m);
     edgegossip::bind_quantise(m);
-    edgegossip::bind_records(m);
     edgegossip::bind_relay(m);
 }

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from edgegossip.codecs.base import Ctx
-from edgegossip.gossip import edges
+from edgegossip.gossip import messages
 from edgegossip.gossip.base import NodeView
 from edgegossip.layout import Layout
 
@@ -45,7 +45,9 @@ class Compression:
         return self.codec.name in EXACT and getattr(self.codec, "values", "fp32") == "fp32"
 
     def __call__(self, round: int, node: int, v: np.ndarray) -> np.ndarray:
-        return self.checked(v, edges.key_of(self.view, node, round), self.bodies.get((round, node)), (round, node))
+        return self.checked(
+            v, messages.round_key(self.view.seed, node, round), self.bodies.get((round, node)), (round, node)
+        )
 
     def checked(self, v: np.ndarray, key: int, body: bytes | None, where: tuple[int, int]) -> np.ndarray:
         """C(v) with this key, held to the body that was sent, if anybody listened; `where`: (round, node)."""

@@ -17,7 +17,7 @@ MUTANTS = (
         "error-dropped",
         "what compression loses is not kept",
         ("deep-squeeze", "sparse-push"),
-        (Edit(PUBLISH + "Compensated.publish", "Residue(codec, error)", "Residue(codec, None)"),),
+        (Edit(PUBLISH + "Compensated.publish", "ErrorMemory(codec, error)", "ErrorMemory(codec, None)"),),
         TOPK,
     ),
     Mutant(
@@ -34,7 +34,7 @@ MUTANTS = (
         (
             Edit(
                 PUBLISH + "Difference.publish",
-                "{**memory.copies, here.phase: public}",
+                "{**memory.copies, ctx.phase: public}",
                 "memory.copies",
             ),
         ),
@@ -52,7 +52,7 @@ MUTANTS = (
         (
             Edit(
                 PUBLISH + "Difference.reset",
-                "Told(memory.codec, v, {})",
+                "PublicCopies(memory.codec, v, {})",
                 "memory",
             ),
         ),
@@ -69,7 +69,7 @@ MUTANTS = (
         (
             Edit(
                 SYMMETRIC + "Symmetric.take",
-                "copy = moved(m.copies.get(key, m.start), frame.body, here)",
+                "copy = moved(m.copies.get(key, m.start), frame.body, ctx)",
                 "copy = m.copies.get(key, m.start)",
             ),
         ),
@@ -81,8 +81,8 @@ MUTANTS = (
         (
             Edit(
                 SYMMETRIC + "Symmetric.take",
-                "copy = moved(m.copies.get(key, m.start), frame.body, here)",
-                "copy = (m.copies.get(key, m.start) + moved(m.copies.get(key, m.start), frame.body, here)) / np.float32(2)",
+                "copy = moved(m.copies.get(key, m.start), frame.body, ctx)",
+                "copy = (m.copies.get(key, m.start) + moved(m.copies.get(key, m.start), frame.body, ctx)) / np.float32(2)",
             ),
         ),
     ),
@@ -90,13 +90,13 @@ MUTANTS = (
         "push-replica-not-moved",
         "a receiver of push-sum does not move its replica on",
         ("quant-sgp",),
-        (Edit(PUSH + "Push.take", "moved(copies.get(key, m.start), frame.body, here)", "copies.get(key, m.start)"),),
+        (Edit(PUSH + "Push.take", "moved(copies.get(key, m.start), frame.body, ctx)", "copies.get(key, m.start)"),),
     ),
     Mutant(
         "wrong-weight",
         "a message gets the weight that the node gives itself",
         ("dpsgd",),
-        (Edit(SYMMETRIC + "Symmetric.take", "here.around.weights[sender]", "here.around.weights[here.index]"),),
+        (Edit(SYMMETRIC + "Symmetric.take", "ctx.neighbours.weights[sender]", "ctx.neighbours.weights[ctx.index]"),),
         {"codec": "fp32", "topology": "star", "workload": "consensus", "faults": "delay=0.2"},
     ),
     Mutant(
@@ -120,7 +120,7 @@ MUTANTS = (
             Edit(
                 SYMMETRIC + "Symmetric.pull",
                 "total *= np.float32(m.eta)",
-                """total -= np.float32(sum(w for j, w in here.around.weights.items() if j not in (*fresh, here.index))) * m.x
+                """total -= np.float32(sum(w for j, w in ctx.neighbours.weights.items() if j not in (*fresh, ctx.index))) * m.x
 total *= np.float32(m.eta)""",
             ),
         ),
@@ -130,7 +130,7 @@ total *= np.float32(m.eta)""",
         "own-row-off",
         "the weights that a mixing used do not sum to 1 in its books",
         ("dpsgd", "choco-sgd"),
-        (Edit(SYMMETRIC + "Symmetric.pulled", "1.0 - sum(row.values())", "weights[here.index]"),),
+        (Edit(SYMMETRIC + "Symmetric.pulled", "1.0 - sum(row.values())", "weights[ctx.index]"),),
         {"faults": "all,crash"},
     ),
     Mutant(
@@ -168,7 +168,7 @@ total *= np.float32(m.eta)""",
                 PUSH + "Push.publish",
                 "sent[key] = total",
                 """if not share:
-    x = x - m.eta * float(here.view.topology.matrix(here.round)[k, here.index]) * whole
+    x = x - m.eta * float(ctx.view.topology.matrix(ctx.round)[k, ctx.index]) * whole
 sent[key] = total""",
             ),
         ),
@@ -228,7 +228,7 @@ sent[key] = total""",
         "bagua-mixes-present-replicas",
         "bagua-lp mixes with what neighbours said in this round already",
         ("bagua-lp",),
-        (Edit("edgegossip.gossip.bagua:Bagua.publish", "copy = m.past.get(", "copy = m.copies.get("),),
+        (Edit("edgegossip.gossip.symmetric:Bagua.publish", "copy = m.past.get(", "copy = m.copies.get("),),
         {"codec": "fp32", "workload": "quadratic", "faults": "slow-link=2"},
         equivalent=(
             "Only a neighbour that is a round ahead makes a difference, and then the mean moves; after full states, with which "
@@ -239,7 +239,7 @@ sent[key] = total""",
         "d2-forgets",
         "d2 keeps only what the last mixing added",
         ("d2",),
-        (Edit("edgegossip.gossip.d2:D2.pulled", "m.past + pull", "pull"),),
+        (Edit("edgegossip.gossip.symmetric:D2.pulled", "m.past + pull", "pull"),),
         EXACT,
         equivalent=(
             "Another algorithm, which averages and keeps the mean as well; that it is not D2 only the comparison with the "
@@ -250,7 +250,7 @@ sent[key] = total""",
         "d2-wrong-sign",
         "d2 takes off what mixing has added so far",
         ("d2",),
-        (Edit("edgegossip.gossip.d2:extrapolate", "local.delta + m.past", "local.delta - m.past"),),
+        (Edit("edgegossip.gossip.symmetric:extrapolate", "local.delta + m.past", "local.delta - m.past"),),
         EXACT,
     ),
     Mutant(

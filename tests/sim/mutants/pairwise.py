@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.sim.mutants.mutant import Edit, Mutant
 
 ADPSGD = "edgegossip.gossip.adpsgd:"
-EXCHANGE = "edgegossip.gossip.exchange:"
 
 MUTANTS = (
     Mutant(
@@ -53,7 +52,7 @@ MUTANTS = (
         "wrong-exchange-answered",
         "an answer of an earlier exchange ends the present one",
         ("ad-psgd",),
-        (Edit(EXCHANGE + "Begun.is_meant", "and frame.sequence == self.frame.sequence", ""),),
+        (Edit(ADPSGD + "Begun.is_meant", "and frame.sequence == self.frame.sequence", ""),),
         {"faults": "loss=0.3,delay=3,duplication=0.5"},
     ),
     Mutant(

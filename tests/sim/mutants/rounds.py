@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from tests.sim.mutants.mutant import Edit, Mutant
 
-SYNCHRONOUS = "edgegossip.gossip.synchronous:Synchronous."
-RECEIVING = "edgegossip.gossip.receiving:"
-CATCHING_UP = "edgegossip.gossip.catching_up:"
-INBOX = "edgegossip.gossip.inbox:"
+SYNCHRONOUS = "edgegossip.gossip.rounds:Synchronous."
+INBOX = "edgegossip.gossip.streams:Inbox."
 
 MUTANTS = (
     Mutant(
@@ -16,7 +14,7 @@ MUTANTS = (
         ("dpsgd", "deep-squeeze"),
         (
             Edit(
-                RECEIVING + "single",
+                SYNCHRONOUS + "_receive_single",
                 "if frame.round == edge.round or frame.round == s.round and sender in s.refused:",
                 "if frame.round == s.round and sender in s.refused:",
             ),
@@ -29,8 +27,8 @@ MUTANTS = (
         ("dpsgd", "deep-squeeze"),
         (
             Edit(
-                RECEIVING + "single",
-                "if frame.round < max(s.round - algorithm.staleness, edge.round):",
+                SYNCHRONOUS + "_receive_single",
+                "if frame.round < max(s.round - self.staleness, edge.round):",
                 "if frame.round < edge.round:",
             ),
         ),
@@ -40,13 +38,13 @@ MUTANTS = (
         "early-message-mixed",
         "a message of a later round is mixed into the present one",
         ("dpsgd", "deep-squeeze"),
-        (Edit(RECEIVING + "single", "if frame.round > s.round:", "if False:"),),
+        (Edit(SYNCHRONOUS + "_receive_single", "if frame.round > s.round:", "if False:"),),
     ),
     Mutant(
         "dead-neighbour-awaited",
         "a round waits for neighbours that are down",
         ("dpsgd", "choco-sgd", "sgp"),
-        (Edit("edgegossip.gossip.here:Here.at", "edges.up(view, around.in_)", "around.in_"),),
+        (Edit("edgegossip.gossip.scheme:RoundContext.at", "messages.up(view, neighbours.in_)", "neighbours.in_"),),
         {"faults": "all,leave"},
     ),
     Mutant(
@@ -86,7 +84,7 @@ MUTANTS = (
         "left-behind-unnoticed",
         "early messages of neighbours that are far ahead do not lead a node on",
         ("dpsgd", "sgp"),
-        (Edit(CATCHING_UP + "left_behind", "return min(far) if", "return None if"),),
+        (Edit(SYNCHRONOUS + "_left_behind", "return min(far) if", "return None if"),),
         {"faults": "all,split"},
         equivalent=(
             "A node far behind is offered the neighbours' model when it says hello, or plays its rounds one by one, faster than "
@@ -98,8 +96,8 @@ MUTANTS = (
         "a node that was left behind is neither led on by early messages nor by claims",
         ("dpsgd", "choco-sgd"),
         (
-            Edit(CATCHING_UP + "left_behind", "return min(far) if", "return None if"),
-            Edit(CATCHING_UP + "_claim", "if 2 * sum(j in alive for j in s.claims) < len(alive):", "if True:"),
+            Edit(SYNCHRONOUS + "_left_behind", "return min(far) if", "return None if"),
+            Edit(SYNCHRONOUS + "_claim", "if 2 * sum(j in alive for j in s.claims) < len(alive):", "if True:"),
         ),
         {"faults": "all,empty-disk,pause"},
         equivalent=(
@@ -112,8 +110,8 @@ MUTANTS = (
         "a neighbour's model is taken over whatever its round",
         ("dpsgd:max_ahead=1", "choco-sgd:max_ahead=1", "sgp:max_ahead=1"),
         (
-            Edit(CATCHING_UP + "_claim", "if round <= s.round + algorithm.ahead(s):", "if False:"),
-            Edit(CATCHING_UP + "skip_to", "target, math_)", "min(target, s.round), math_)"),
+            Edit(SYNCHRONOUS + "_claim", "if round <= s.round + self._ahead(s):", "if False:"),
+            Edit(SYNCHRONOUS + "_skip_to", "target, math_)", "min(target, s.round), math_)"),
         ),
         {"faults": "all,empty-disk=2,delay=3", "rounds": 16},
     ),
@@ -121,7 +119,7 @@ MUTANTS = (
         "late-claim-believed",
         "a model that was far ahead when it was sent is taken over, though the node has caught up meanwhile",
         ("dpsgd:max_ahead=1", "choco-sgd:max_ahead=1"),
-        (Edit(CATCHING_UP + "_claim", "if round <= s.round + algorithm.ahead(s):", "if False:"),),
+        (Edit(SYNCHRONOUS + "_claim", "if round <= s.round + self._ahead(s):", "if False:"),),
         {"faults": "all,empty-disk=2,delay=3", "rounds": 16},
     ),
     Mutant(
@@ -138,7 +136,7 @@ MUTANTS = (
         "membership-does-not-proceed",
         "a round whose last missing neighbour goes down is not ended",
         ("dpsgd", "choco-sgd"),
-        (Edit(SYNCHRONOUS + "membership", "s, actions = self.proceed(s)", "actions = []"),),
+        (Edit(SYNCHRONOUS + "membership", "s, actions = self._proceed(s)", "actions = []"),),
         {"faults": "all,crash"},
     ),
     Mutant(
@@ -154,7 +152,7 @@ MUTANTS = (
         ("dpsgd", "choco-sgd", "sgp"),
         (
             Edit(
-                CATCHING_UP + "_far",
+                SYNCHRONOUS + "_borne_out",
                 " or before <= limit - s.view.topology.period:\n        return None\n"
                 "    return before if _decodes(s, by_round[before]) and",
                 ":\n    return None\nreturn last if",
@@ -168,7 +166,7 @@ MUTANTS = (
         ("dpsgd", "choco-sgd"),
         (
             Edit(
-                "edgegossip.gossip.symmetric:Symmetric.settle",
+                "edgegossip.gossip.symmetric:Symmetric.abandon",
                 "x=m.x if m.base is None else m.base",
                 "x=m.x",
             ),
@@ -184,7 +182,7 @@ MUTANTS = (
         ("dpsgd", "quant-sgp", "ad-psgd"),
         (
             Edit("edgegossip.frame:expect", "if message.run_id != run_id:", "if False:"),
-            Edit("edgegossip.gossip.edges:belongs", "if frame.run_id != view.run_id:", "if False:"),
+            Edit("edgegossip.gossip.messages:belongs", "if frame.run_id != view.run_id:", "if False:"),
         ),
         {"faults": "all,byzantine-run"},
     ),
@@ -192,7 +190,7 @@ MUTANTS = (
         "implausible-values-accepted",
         "values a million times too large are averaged",
         ("dpsgd", "choco-sgd", "sgp", "ad-psgd"),
-        (Edit("edgegossip.gossip.edges:squared_norm", "if not squares <= limit * limit:", "if False:"),),
+        (Edit("edgegossip.gossip.messages:squared_norm", "if not squares <= limit * limit:", "if False:"),),
         {"faults": "all,byzantine-huge", "codec": "fp32"},
     ),
     Mutant(
@@ -206,7 +204,7 @@ MUTANTS = (
                 "if not half.decode(self.name, data, values, weight):\n    values[:] = np.nan\nif False:",
             ),
             Edit(
-                "edgegossip.gossip.edges:squared_norm",
+                "edgegossip.gossip.messages:squared_norm",
                 "if not squares <= limit * limit:",
                 "if squares > limit * limit:",
             ),
@@ -217,14 +215,14 @@ MUTANTS = (
         "early-messages-unbounded",
         "all early messages of a sender are kept, not the newest few",
         ("dpsgd", "choco-sgd", "sgp", "parallel-sgd"),
-        (Edit(INBOX + "Inbox.put", "[-max_frames:]", ""),),
+        (Edit(INBOX + "put", "[-max_frames:]", ""),),
         {"faults": "all,byzantine-flood"},
     ),
     Mutant(
         "early-bytes-unbounded",
         "early messages are kept whatever bytes they take",
         ("dpsgd:early_bytes=8000", "choco-sgd:early_bytes=8000"),
-        (Edit(INBOX + "Inbox.put", "if inbox.size_bytes > max_bytes:", "if False:"),),
+        (Edit(INBOX + "put", "if inbox.size_bytes > max_bytes:", "if False:"),),
         {"faults": "byzantine-flood", "nodes": 2},
     ),
 )

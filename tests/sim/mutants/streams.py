@@ -1,13 +1,10 @@
-"""Mutants of the streams: sequence numbers, sessions, full states, lives, checkpoints."""
+"""Mutants of the streams: sequence numbers, sessions, full states, incarnations, checkpoints."""
 
 from __future__ import annotations
 
 from tests.sim.mutants.mutant import Edit, Mutant
 
-SYNCHRONOUS = "edgegossip.gossip.synchronous:Synchronous."
-RECEIVING = "edgegossip.gossip.receiving:"
-HANDSHAKE = "edgegossip.gossip.handshake:"
-CATCHING_UP = "edgegossip.gossip.catching_up:"
+SYNCHRONOUS = "edgegossip.gossip.rounds:Synchronous."
 PUSH = "edgegossip.gossip.push:Push."
 PUSH_SUM = ("sgp", "sparse-push", "quant-sgp")
 REPLICAS = ("choco-sgd", "quant-sgp", "bagua-lp")
@@ -19,9 +16,9 @@ MUTANTS = (
         ("choco-sgd", "sgp", "parallel-sgd"),
         (
             Edit(
-                RECEIVING + "next_of_stream",
+                SYNCHRONOUS + "_receive_next",
                 """if frame.sequence <= edge.position:
-            return changed(s, duplicates=s.duplicates + 1), []
+            return replace(s, duplicates=s.duplicates + 1), []
         if frame.sequence == edge.position + 1 and""",
                 "if frame.sequence <= edge.position + 1 and",
             ),
@@ -34,7 +31,7 @@ MUTANTS = (
         ("choco-sgd", "sgp", "quant-sgp"),
         (
             Edit(
-                RECEIVING + "next_of_stream", "if session == edge.session and epoch == edge.epoch:", "if edge.session:"
+                SYNCHRONOUS + "_receive_next", "if session == edge.session and epoch == edge.epoch:", "if edge.session:"
             ),
         ),
         {"faults": "all,old-checkpoint,crash"},
@@ -47,28 +44,28 @@ MUTANTS = (
         "gap-ignored",
         "a message after a gap is taken in as if nothing was missing",
         ("choco-sgd", "sgp", "quant-sgp"),
-        (Edit(RECEIVING + "next_of_stream", "if frame.sequence == edge.position + 1 and", "if"),),
+        (Edit(SYNCHRONOUS + "_receive_next", "if frame.sequence == edge.position + 1 and", "if"),),
         {"faults": "all,loss=0.2"},
     ),
     Mutant(
         "gap-unnoticed",
         "no new session is opened when a message is missing",
         ("choco-sgd", "sgp", "parallel-sgd"),
-        (Edit(RECEIVING + "_gap_before", "return any(", "return False and any("),),
+        (Edit(SYNCHRONOUS + "_gap_before", "return any(", "return False and any("),),
         {"faults": "all,loss=0.2"},
     ),
     Mutant(
         "hello-not-repeated",
         "a session that was asked for once is not asked for again",
         ("choco-sgd", "sgp"),
-        (Edit(HANDSHAKE + "remind", "if e.opening and e.asked < s.round", "if False"),),
+        (Edit(SYNCHRONOUS + "_reminders", "if e.opening and e.asked < s.round", "if False"),),
         {"faults": "all,loss=0.3"},
     ),
     Mutant(
         "owed-state-forgotten",
         "a session that is opened after a round's last answer gets no full state in the next round either",
         PUSH_SUM,
-        (Edit(SYNCHRONOUS + "enter", "s, answers = handshake.pay(self, s, owed)", "answers = []"),),
+        (Edit(SYNCHRONOUS + "_enter", "s, states = self._send_owed_states(s, owed)", "states = []"),),
         {"faults": "replay=0.3,duplication=0.6,empty-disk=2", "rounds": 4, "deadline_s": 4.0},
     ),
     Mutant(
@@ -90,8 +87,8 @@ MUTANTS = (
         ("choco-sgd", "sgp"),
         (
             Edit(
-                HANDSHAKE + "remind",
-                "if not edge.session and (begun or edge.lives or s.in_edge(key).established):",
+                SYNCHRONOUS + "_reminders",
+                "if not edge.session and (begun or edge.incarnations or s.in_edge(key).established):",
                 "if False:",
             ),
         ),
@@ -103,8 +100,8 @@ MUTANTS = (
         (*REPLICAS, "sgp"),
         (
             Edit(
-                CATCHING_UP + "_take_full",
-                "math_ = algorithm.scheme.adopt(s.math, *key, full, s.here)",
+                SYNCHRONOUS + "_take_full",
+                "math_ = self.scheme.adopt(s.math, *key, full, s.ctx)",
                 "math_ = s.math",
             ),
         ),
@@ -134,7 +131,13 @@ MUTANTS = (
         "full-state-twice",
         "a full state is taken in though its session is not asked for, or established already",
         ("choco-sgd", "sgp", "quant-sgp"),
-        (Edit(CATCHING_UP + "state", "if session != edge.opening or stale:", "if False:"),),
+        (
+            Edit(
+                SYNCHRONOUS + "_receive_state",
+                "if session != edge.opening or edge.is_behind(session, position, frame.aux.get(Aux.EPOCH)):",
+                "if False:",
+            ),
+        ),
         {"faults": "all,duplication=0.5,reorder=0.5,loss=0.2"},
         equivalent=(
             "Of a total only what is new is taken in, so twice is once; an older replica goes with its older number, so the next "
@@ -145,7 +148,7 @@ MUTANTS = (
         "full-state-of-old-parts",
         "parts of full states of different positions are put together",
         ("sgp", "quant-sgp"),
-        (Edit(CATCHING_UP + "_with_part", "if edge.parts_of == of else {}", "if True else {}"),),
+        (Edit(SYNCHRONOUS + "_receive_state", "if edge.parts_of == of else {}", "if True else {}"),),
         {"faults": "all,reorder=0.6,loss=0.4"},
     ),
     Mutant(
@@ -167,13 +170,13 @@ MUTANTS = (
         ("choco-sgd", "quant-sgp"),
         (
             Edit(
-                RECEIVING + "_starts_alike",
-                "return fresh and frame.aux.get(tags.FRESH) == algorithm.scheme.fingerprint(s.math)",
+                SYNCHRONOUS + "_starts_alike",
+                "return fresh and frame.aux.get(Aux.FRESH) == self.scheme.fingerprint(s.math)",
                 "return fresh",
             ),
             Edit(
-                HANDSHAKE + "_opened",
-                "alike = frame.aux.get(tags.FRESH) == algorithm.scheme.fingerprint(s.math)",
+                SYNCHRONOUS + "_session_opened",
+                "alike = frame.aux.get(Aux.FRESH) == self.scheme.fingerprint(s.math)",
                 "alike = True",
             ),
         ),
@@ -182,18 +185,14 @@ MUTANTS = (
         "adoption-tells-nobody",
         "after another model was taken over, receivers are not asked to get the new public copy",
         ("choco-sgd", "quant-sgp"),
-        (Edit(CATCHING_UP + "_break_streams", "if not moved:", "if True:"),),
+        (Edit(SYNCHRONOUS + "_break_streams", "if not moved:", "if True:"),),
         {"faults": "all,empty-disk"},
     ),
     Mutant(
         "numbers-go-on-by-one",
         "a stream that is broken before its first message looks as if that were still to come",
         ("bagua-lp:max_ahead=1",),
-        (
-            Edit(
-                CATCHING_UP + "_break_streams", "position=s.out_edge(k).position + 2", "position=s.out_edge(k).position"
-            ),
-        ),
+        (Edit(SYNCHRONOUS + "_break_streams", ".closed().advanced(2)", ".closed()"),),
         {"faults": "late-join,delay=2", "rounds": 16},
     ),
     Mutant(
@@ -201,8 +200,8 @@ MUTANTS = (
         "a sender that went back to an older checkpoint goes on in the old sessions",
         (*REPLICAS, "sgp"),
         (
-            Edit(SYNCHRONOUS + "resume", "changed(edge, session=0, answers=0)", "edge"),
-            Edit(RECEIVING + "next_of_stream", " and epoch == edge.epoch:", ":"),
+            Edit(SYNCHRONOUS + "resume", "replace(edge, session=0, answers=0)", "edge"),
+            Edit(SYNCHRONOUS + "_receive_next", " and epoch == edge.epoch:", ":"),
         ),
         {"faults": "all,old-checkpoint"},
     ),
@@ -221,7 +220,7 @@ MUTANTS = (
         "retired-life-believed",
         "a late word of a process whose disk is gone counts",
         PUSH_SUM,
-        (Edit(HANDSHAKE + "_opened", "or totals and edge.is_retired(life):", ":"),),
+        (Edit(SYNCHRONOUS + "_session_opened", "or totals and edge.is_retired(incarnation):", ":"),),
         {"faults": "all,empty-disk,delay=3,reorder=0.5"},
         equivalent=(
             "Not equivalent, but out of sight: a hello of the lost process must come after one of its successor, and "
@@ -232,7 +231,7 @@ MUTANTS = (
         "seen-not-reset",
         "what came in of a neighbour's earlier life is set off against its new one",
         PUSH_SUM,
-        (Edit(PUSH + "adopt", "if seen is None or seen.life not in (0, life):", "if seen is None:"),),
+        (Edit(PUSH + "adopt", "if seen is None or seen.incarnation not in (0, incarnation):", "if seen is None:"),),
         {"faults": "all,empty-disk"},
         equivalent=(
             "The books balance either way: what the lost life handed over is taken back instead of staying. A weight may be "
@@ -256,8 +255,8 @@ MUTANTS = (
         (
             Edit(
                 SYNCHRONOUS + "resume",
-                "edges.check_same_run(s.view, view)",
-                "s = changed(s, math=changed(s.math, sent={}))",
+                "messages.check_same_run(s.view, view)",
+                "s = replace(s, math=replace(s.math, sent={}))",
             ),
         ),
         {"faults": "all,crash"},
@@ -270,10 +269,10 @@ MUTANTS = (
             Edit(
                 "edgegossip.sim.disk:Disk.write",
                 "self.files.append(saved)",
-                """old = next((f for f in reversed(self.files) if f), saved).state.math
-state = saved.state
-torn = type(state.math)(**{**vars(state.math), "sent": old.sent, "seen": old.seen})
-saved = Saved(type(state)(**{**vars(state), "math": torn}), saved.round, saved.notes)
+                """import dataclasses
+old = next((f for f in reversed(self.files) if f), saved).state.math
+torn = dataclasses.replace(saved.state.math, sent=old.sent, seen=old.seen)
+saved = Saved(dataclasses.replace(saved.state, math=torn), saved.round, saved.notes)
 self.files.append(saved)""",
             ),
         ),
@@ -286,8 +285,8 @@ self.files.append(saved)""",
         (
             Edit(
                 SYNCHRONOUS + "resume",
-                "edges.check_same_run(s.view, view)",
-                "s = changed(s, math=changed(s.math, copies={}))",
+                "messages.check_same_run(s.view, view)",
+                "s = replace(s, math=replace(s.math, copies={}))",
             ),
         ),
         {"faults": "all,crash"},
@@ -300,8 +299,8 @@ self.files.append(saved)""",
         (
             Edit(
                 SYNCHRONOUS + "resume",
-                "edges.check_same_run(s.view, view)",
-                "s = changed(s, math=changed(s.math, memory=self.scheme.publisher.reset(s.math.memory, None)))",
+                "messages.check_same_run(s.view, view)",
+                "s = replace(s, math=replace(s.math, memory=self.scheme.publisher.reset(s.math.memory, None)))",
             ),
         ),
         {"faults": "all,crash", "codec": "topk:ratio=0.25"},

@@ -1,4 +1,4 @@
-// Keys of the counter-based generators, one by one: `codecs/keys.py`, `gossip/keys.py`. No kernel, and so no instruction set.
+// Keys of the counter-based generators, one by one: `codecs/keys.py`. No kernel, and so no instruction set.
 
 #include "../bind.hpp"
 

@@ -1,10 +1,15 @@
-"""What every algorithm asks of its edges: which members are up, whether a message may be believed, and frames to
-send."""
+"""What all algorithms share about messages: which may be believed, and the frames that a node
+sends.
+
+Nothing from the wire is trusted. A message must be of this run, model, codec and neighbourhood
+before anybody looks into it (`belongs`, `admit`, `number_of`); its values must be in proportion to
+the node's own before they count (`squared_norm`). Whatever is wrong is a PeerError that names the
+sender."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -12,17 +17,24 @@ from numpy.typing import NDArray
 
 from edgegossip.codecs.base import Body
 from edgegossip.codecs.checks import require_finite
-from edgegossip.frame import Frame, Kind
+from edgegossip.codecs.floats import Fp32
+from edgegossip.codecs.keys import derive_key
+from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.base import Message, NodeView
-from edgegossip.gossip.keys import derive_key
 from edgegossip.types import ConfigError, LocalError, NodeId, PeerError, Round, Vec
 
 IMPLAUSIBLE = 1e4  # times the own model's norm
 LARGEST = 1e18  # norm of anything that is taken in: its square is still a float32
+MAX_ID = 2**48 - 1  # of sessions, incarnations, processes: whole numbers up to 2^53 are exact beside a body
+FP32 = Fp32()  # of full states, whatever the run's codec is
+
+
+# -- What the caller gives ---------------------------------------------------------------------------
 
 
 def check_view(view: NodeView) -> int:
-    """Index of the view's node. Raises ConfigError unless members are distinct, hold the node and fit the topology."""
+    """Index of the view's node. Raises ConfigError unless members are distinct, hold the node and
+    fit the topology."""
     if view.topology.n != len(view.members):
         raise ConfigError(
             f"topology {view.topology.name!r} has {view.topology.n} nodes, the run has {len(view.members)}"
@@ -35,20 +47,21 @@ def check_view(view: NodeView) -> int:
 
 
 def check_vector(view: NodeView, vec: Vec) -> None:
-    """Raises LocalError unless vec is a finite float32[layout.size]; names the tensor that is not."""
+    """Raises LocalError unless vec is a finite float32[layout.size]; names the tensor that is
+    not."""
     view.layout.check(vec)
     require_finite(vec, view.layout)
 
 
 def check_same_run(old: NodeView, new: NodeView) -> None:
-    """Raises LocalError when more than `down` and `boot` differ: that is another run, not a change of membership."""
-    if _run_of(new) != _run_of(old):
+    """Raises LocalError when more than `down` and `boot` differ: that is another run, not a change
+    of membership."""
+
+    def run(v: NodeView) -> tuple[object, ...]:
+        return v.node, v.members, v.topology, v.layout, v.codec, v.run_id, v.seed, v.deadline_s
+
+    if run(new) != run(old):
         raise LocalError("a change of membership may only change which members are down")
-
-
-def _run_of(v: NodeView) -> tuple[object, ...]:
-    """Everything else."""
-    return v.node, v.members, v.topology, v.layout, v.codec, v.run_id, v.seed, v.deadline_s
 
 
 def up(view: NodeView, nodes: Iterable[int]) -> tuple[int, ...]:
@@ -57,8 +70,12 @@ def up(view: NodeView, nodes: Iterable[int]) -> tuple[int, ...]:
     return tuple([j for j in nodes if view.members[j] not in down]) if down else tuple(nodes)
 
 
+# -- What comes from the wire ------------------------------------------------------------------------
+
+
 def belongs(view: NodeView, m: Message) -> int:
-    """Index of the sender. Raises PeerError, with what is wrong, unless the message is of this run and model."""
+    """Index of the sender. Raises PeerError, with what is wrong, unless the message is of this run
+    and model."""
     frame = m.frame
     try:
         sender = view.members.index(m.sender)
@@ -74,7 +91,8 @@ def belongs(view: NodeView, m: Message) -> int:
 
 
 def admit(view: NodeView, index: int, sender: int, frame: Frame, kind: Kind) -> None:
-    """Raises PeerError unless the frame is of this kind and codec and comes from an in-neighbour of its round."""
+    """Raises PeerError unless the frame is of this kind and codec and comes from an in-neighbour of
+    its round."""
     name = view.members[sender]
     if frame.kind != kind:
         raise PeerError(
@@ -86,24 +104,19 @@ def admit(view: NodeView, index: int, sender: int, frame: Frame, kind: Kind) -> 
         raise PeerError(f"{name} is not an in-neighbour of {view.node} in round {frame.round}")
 
 
-def with_way_back(view: NodeView, index: int, nodes: Iterable[int]) -> tuple[int, ...]:
-    """Those of `nodes` from which something gets back to this node, over boards that are up and any round of the period.
-    All of them while everybody is up: topologies are strongly connected."""
-    if not view.down:
-        return tuple(nodes)
-    found, todo = {index}, [index]
-    while todo:
-        i = todo.pop()
-        around = {j for r in range(view.topology.period) for j in view.topology.neighbours(i, r).in_}
-        new = set(up(view, around)) - found
-        found |= new
-        todo += new
-    return tuple(k for k in nodes if k in found)
+def number_of(frame: Frame, tag: Aux, low: int, high: int, default: int | None = None) -> int:
+    """A whole number beside the body. Raises PeerError when it is missing (without default), or out
+    of range."""
+    value = frame.aux.get(tag, default)
+    if value is None or not low <= value <= high or value != int(value):
+        raise PeerError(f"a {frame.kind.name.lower()} message with {tag.name} = {value}; {low} to {high} is expected")
+    return int(value)
 
 
 def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec, times: float = 1.0) -> float:
-    """||vec||^2. Raises PeerError when it is out of all proportion to the own vector: more than IMPLAUSIBLE times
-    ||own|| + 1, as after training that diverged or with intent. `times`, 1 or more: for a sum of so many such vectors."""
+    """||vec||^2. Raises PeerError when it is out of all proportion to the own vector: more than
+    IMPLAUSIBLE times ||own|| + 1, as after training that diverged or with intent. `times`, 1 or
+    more: for a sum of so many such vectors."""
     squares = float(np.vdot(vec, vec))  # unlike `dot` it is silent about an overflow, which is what is looked for
     if squares <= IMPLAUSIBLE * IMPLAUSIBLE:  # whatever the own norm is
         return squares
@@ -113,13 +126,20 @@ def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec, times: 
     return squares
 
 
-def key_of(view: NodeView, index: int, round: Round) -> int:
-    """Codec key of a node's message of one round."""
-    return _key_of(view.seed, index, round)
+def state_vector(view: NodeView, frame: Frame) -> Vec:
+    """float32[n] of one part of a STATE. Raises DecodeError, PeerError for another codec than
+    fp32."""
+    if frame.codec_id != FP32.wire_id or frame.codec_params != FP32.wire_params():
+        raise PeerError("a state message that is not fp32")
+    return FP32.decode(frame.body, view.layout)
+
+
+# -- What goes out -----------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)
-def _key_of(seed: int, index: int, round: Round) -> int:
+def round_key(seed: int, index: int, round: Round) -> int:
+    """Codec key of a node's message of one round."""
     return derive_key(seed, index, round)
 
 
@@ -135,4 +155,22 @@ def make_frame(view: NodeView, kind: Kind, round: Round, key: int, body: Body) -
         sequence=0,
         key=key,
         body=body,
+    )
+
+
+def control(
+    view: NodeView, kind: Kind, round: Round, sequence: int, aux: Mapping[int, float], vec: Vec | None
+) -> Frame:
+    """A HELLO (vec None) or one part of a STATE, whose body is fp32 whatever the run's codec is."""
+    return Frame(
+        kind=kind,
+        codec_id=FP32.wire_id,
+        codec_params=FP32.wire_params(),
+        layout_hash=view.layout.hash,
+        run_id=view.run_id,
+        round=round,
+        sequence=sequence,
+        key=0,
+        body=b"" if vec is None else vec.astype("<f4", copy=False).tobytes(),
+        aux=aux,
     )
