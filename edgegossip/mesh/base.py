@@ -1,4 +1,4 @@
-"""The transport seam between a node and its peers. Holds no gRPC, so that a simulator can stand in for the network."""
+"""The interface between a node and its peers. Holds no gRPC, so that a simulator can stand in for the network."""
 
 from __future__ import annotations
 

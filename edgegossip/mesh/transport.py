@@ -1,5 +1,7 @@
-"""`GrpcTransport`: the Transport of real boards. All network work is done in one asyncio loop, run by whoever waits for its
-events or by a thread behind (`turns.py`).
+"""`GrpcTransport`: the Transport of real boards. All network work is done in one asyncio loop in a thread of its own.
+
+The path of a frame out: `send` here, `Edge` and `Stream` in outbound.py, its bytes in wire.py. In: `Inbound` and `Intake` in
+inbound.py, the same wire.py, `Inbox`, and `incoming` here.
 
 asyncio and not a thread a stream: bare streams of both measure alike on two cores (8 MB in messages of 1 MiB at 1.6 to 2.0 GB/s,
 64 KiB there and back in 0.4 ms, the differences within the noise), but one loop serves any number of peers and its state needs no
@@ -20,21 +22,16 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from google.protobuf.descriptor import FileDescriptor
-
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.base import Buffers, Notice, TransportEvent
-from edgegossip.mesh.channels import Channels, Security, serve
-from edgegossip.mesh.edge import Edge
-from edgegossip.mesh.inbound import Inbound
-from edgegossip.mesh.inbox import Inbox
+from edgegossip.mesh.connections import Channels, Security, serve
+from edgegossip.mesh.inbound import Inbound, Inbox
 from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.outgoing import Outgoing
-from edgegossip.mesh.standard import StandardServices
-from edgegossip.mesh.turns import TurnLoop
+from edgegossip.mesh.outbound import Edge, Outgoing
+from edgegossip.mesh.services import StandardServices
 from edgegossip.types import ConfigError, LocalError, NodeId
 
 T = TypeVar("T")
@@ -82,14 +79,15 @@ class GrpcTransport:
         self._edges: dict[NodeId, Edge] = {}
         self._spreading: set[asyncio.Task[None]] = set()
         where = addresses.listen_address(listen, insecure=insecure or security is not None)
-        self._turns = TurnLoop(f"mesh {node}")
-        self._loop = self._turns.loop
+        self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_log_quietly)
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"mesh {node}", daemon=True)
+        self._thread.start()
         try:
             self._address = self._call(self._start(where))
         except BaseException:
-            self._turns.end(_SLACK_S)
-            self._close_door()
+            self._end_loop()
+            self._close_security()
             raise
         atexit.register(self._at_exit)
 
@@ -127,7 +125,7 @@ class GrpcTransport:
             self._check_open()
             self._tickets += 1
             outgoing = Outgoing(self._tickets, views, size, time.monotonic())
-            self._turns.act(lambda: self._edges[to].enqueue(outgoing))
+            self._loop.call_soon_threadsafe(self._edges[to].enqueue, outgoing)
             return outgoing.ticket
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
@@ -177,14 +175,13 @@ class GrpcTransport:
     # -- on the loop -----------------------------------------------------------------------------------------
 
     async def _start(self, where: addresses.Address) -> addresses.Address:
-        self._inbox = Inbox(self._turns, self._limits.max_inbox_bytes, self._limits.max_unmeasured_bytes)
+        self._inbox = Inbox(self._loop, self._limits.max_inbox_bytes, self._limits.max_unmeasured_bytes)
         self._inbound = Inbound(
             self._node, self._run_id, self._session, self._limits, self._inbox, self._on_goodbye, self._security
         )
         files = [mesh_pb2.DESCRIPTOR, *(f for s in self._services if (f := getattr(s, "descriptor", None)))]
-        self._standard = StandardServices(
-            [name for file in files for name in _services_of(file)], files, self._security, self._tell
-        )
+        names = [service.full_name for file in files for service in file.services_by_name.values()]
+        self._standard = StandardServices(names, self._security, self._tell)
         handlers, inside = (self._inbound, self._standard, *self._services), ""
         if self._security is not None:
             inside = self._security.start(self._limits, self._tell, self._on_revocations)
@@ -242,7 +239,7 @@ class GrpcTransport:
         for service in self._services:
             if (on_revocations := getattr(service, "on_revocations", None)) is not None:
                 await on_revocations()
-        await asyncio.gather(*(edge.knock() for edge in list(self._edges.values())))
+        await asyncio.gather(*(edge.offer_revocations() for edge in list(self._edges.values())))
 
     async def _close_peer(self, peer: NodeId, reason: str) -> None:
         self._inbound.shut(peer, reason)
@@ -288,21 +285,23 @@ class GrpcTransport:
         except TimeoutError:
             _log.debug("the mesh of %s did not end in time", self._node)
         finally:
-            self._turns.end(_SLACK_S)
-            self._close_door()
+            self._end_loop()
+            self._close_security()
             self._inbox.close()
 
-    def _close_door(self) -> None:
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_SLACK_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def _close_security(self) -> None:
         """In this thread: at the end of a program there are no new ones."""
         if self._security is not None:
             self._security.close()
 
     def _at_exit(self) -> None:
         self._close(0.0, 0.0)  # a program that ends without `close` does not wait for the network
-
-
-def _services_of(file: FileDescriptor) -> list[str]:
-    return [service.full_name for service in file.services_by_name.values()]
 
 
 def _log_quietly(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

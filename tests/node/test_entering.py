@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edgegossip import recipe as recipes
-from edgegossip.mesh.causes import Unreachable
+from edgegossip.mesh.connections import Unreachable
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.joining import RefusedToJoin, Told
 from edgegossip.mesh.membership.table import Entry as Row

@@ -17,7 +17,7 @@ from typing import Any
 
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.base import TransportEvent
-from edgegossip.mesh.channels import Security
+from edgegossip.mesh.connections import Security
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.detector import Detector

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh import causes
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import membership_pb2 as pb
-from edgegossip.mesh.causes import Unreachable
+from edgegossip.mesh.connections import Unreachable, words_of_rpc_error
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.manifest import Manifest, parse
 from edgegossip.mesh.membership.table import Rows
-from edgegossip.mesh.text import printable
 from edgegossip.types import NodeId, PeerError
+from edgegossip.untrusted import printable
 
 if TYPE_CHECKING:
     from edgegossip.mesh.security.guard import Guard
@@ -48,7 +47,7 @@ def ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_id: byte
         number = getattr(error, "errno", None)  # asyncio's own text has the address in it once more
         raise Unreachable(f"{seed}: {os.strerror(number).lower() if number else 'it does not answer'}") from error
     except grpc.RpcError as error:
-        raise Unreachable(f"{seed}: {causes.of_rpc(error)}") from error
+        raise Unreachable(f"{seed}: {words_of_rpc_error(error)}") from error
     except RefusedToJoin:
         raise
     except Unreachable as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh.channels import Channels, Security
+from edgegossip.mesh.connections import Channels, Security
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.types import NodeId, PeerError
 

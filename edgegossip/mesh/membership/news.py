@@ -14,8 +14,8 @@ from edgegossip.mesh.base import Moved, TransportEvent, Verdict
 from edgegossip.mesh.membership.messages import Changed, Healed, Objected, Output, Rival, Stalled
 from edgegossip.mesh.membership.table import Entry, Status, bits
 from edgegossip.mesh.security.rates import Buckets, Teller
-from edgegossip.mesh.text import printable
 from edgegossip.types import NodeId
+from edgegossip.untrusted import printable
 
 _TROUBLE_S = 600.0  # between two lines about the same trouble with a member
 _TELL_STALL_S = 5.0

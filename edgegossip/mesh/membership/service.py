@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import membership_pb2 as pb
-from edgegossip.mesh.channels import CallerGone
+from edgegossip.mesh.connections import CallerGone
 from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.messages import Ack, Nack
 from edgegossip.mesh.membership.table import rows_of
 from edgegossip.mesh.security.rates import Manner, Questions
-from edgegossip.mesh.text import printable
 from edgegossip.types import ConfigError, DecodeError, NodeId, PeerError
+from edgegossip.untrusted import printable
 
 if TYPE_CHECKING:
     from edgegossip.mesh.membership.agent import Agent

@@ -1,16 +1,18 @@
-"""The one place where connections are made: the server that listens and the channels to peers, with or without TLS.
+"""Where connections are made, with or without TLS: the server that listens, the channels to peers, and why one failed.
 
-`Security` is the seam for credentials: it says who we are, and who a peer is. Without one everything goes in the clear and a
+`Security` is the interface for credentials: it says who we are, and who a peer is. Without one everything goes in the clear and a
 peer is who its Hello says. More services than the mesh's own are added to the server before it starts, and use `Channels`.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh import causes
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.types import HostError, NodeId, PeerError
@@ -21,6 +23,10 @@ Tell: TypeAlias = Callable[[NodeId | None, str], None]  # whom a line for the lo
 class CallerGone(PeerError):
     """Whoever called is out: its connection has ended, or is about to, because its certificate was revoked. That is no reason
     to keep its name out, under which it may come again with another certificate."""
+
+
+class Unreachable(PeerError):
+    """Nobody answers there now: worth trying again."""
 
 
 class Security(Protocol):
@@ -85,7 +91,7 @@ class Channels:
         except TimeoutError as error:
             raise PeerError("it does not answer") from error
         except OSError as error:
-            raise PeerError(causes.of_system(error)) from error
+            raise PeerError(words_of_os_error(error)) from error
 
     def open(self, peer: NodeId, where: addresses.Address) -> grpc.aio.Channel:
         """A fresh connection to `peer` at a numeric address; nothing is sent before the first call. On the loop."""
@@ -121,3 +127,58 @@ async def serve(
         )
     await server.start()
     return server, security.open_door(where) if security else addresses.Address(where.host, port)
+
+
+# -- why a connection failed ------------------------------------------------------------------------------------
+
+_ERRNO = re.compile(r"(?:connect|recvmsg|sendmsg|read|write|system)\w*:? ?(?:error: )?([A-Z][A-Za-z ]+?) \(\d+\)")
+_WORDS = (
+    ("Connection refused", "connection refused"),
+    ("Connection reset", "the connection was reset"),
+    ("Broken pipe", "the connection was reset"),
+    ("No route to host", "no route to host"),
+    ("Network is unreachable", "the network is unreachable"),
+    ("keepalive", "it does not answer"),
+    ("ping timeout", "it does not answer"),
+    ("Connection timed out", "it does not answer"),
+    ("timed out", "it does not answer"),
+    ("Timeout", "it does not answer"),
+    ("Socket closed", "the connection was closed"),
+    ("GOAWAY", "the connection was closed"),
+    ("RST_STREAM", "the stream was closed"),
+    ("Trying to connect an http1.x server", "what listens there is no edgegossip board"),
+    ("FRAME_SIZE_ERROR", "what listens there is no edgegossip board"),
+    ("Server preface", "what listens there is no edgegossip board"),
+    ("settings frame", "what listens there is no edgegossip board"),
+)
+_AWAY = ("connection refused", "it does not answer", "no route to host", "host is down", "the network is unreachable")
+
+
+def words_of_rpc_error(error: grpc.aio.AioRpcError) -> str:
+    """Why a call failed, in a few words such as 'connection refused'."""
+    details = error.details() or ""
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return "what listens there is no edgegossip board"
+    if words := _known_words(details):
+        return words
+    found = _ERRNO.search(details)
+    if found:
+        return found.group(1).lower()
+    return (details.splitlines() or [str(error.code())])[0][:200]
+
+
+def says_nobody_is_there(cause: str) -> bool:
+    """Whether it says no more than that the peer is away."""
+    return cause.endswith(_AWAY)
+
+
+def words_of_os_error(error: OSError) -> str:
+    """The same of what the operating system reports."""
+    number = error.errno or 0
+    text = os.strerror(number) if number > 0 and number in errno.errorcode else error.strerror or ""
+    return _known_words(text) or text[:200].lower() or "it does not answer"
+
+
+def _known_words(text: str) -> str:
+    """In words that a user knows; empty when we have none."""
+    return next((words for pattern, words in _WORDS if pattern.lower() in text.lower()), "")

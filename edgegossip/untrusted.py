@@ -1,4 +1,4 @@
-"""What strangers write that has to be a number or a path, read so that nothing they write is an exception. Pure."""
+"""Text that strangers write, read so that nothing they write is an exception or spoils a log. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ def whole_number(text: str, most: int) -> int | None:
     return number if number <= most else None
 
 
-def target_of(text: str) -> SplitResult | None:
+def request_target(text: str) -> SplitResult | None:
     """Path and query of a request; None for what is no address, as "//[" is."""
     try:
         return urlsplit(text)
     except ValueError:
         return None
+
+
+def printable(text: str, longest: int = 200) -> str:
+    """`text` on one line, without control characters, cut to `longest` characters."""
+    clean = "".join(c if c.isprintable() else "?" for c in text[: longest + 1])
+    return clean if len(clean) <= longest else clean[: longest - 1] + "…"

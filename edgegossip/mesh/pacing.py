@@ -1,13 +1,21 @@
-"""When a peer has been silent for too long: a deadline that follows what was seen, and who watches it.
+"""What a sender learns from acknowledgements: how much may be under way on a stream, and when its peer has been silent too long.
 
-The deadline is the median of the last waits for an acknowledgement plus K deviations, as retransmission timers have it (Jacobson,
-"Congestion Avoidance and Control", 1988; RFC 6298), with the median and the median absolute deviation in place of means, so that
-a few stalls do not stretch it. It doubles each time that it is missed (RFC 6298, 5.5), until the peer is heard again.
+*How much* (`Window`). What is handed to the kernel before the link can take it delays everything behind it: at 1 Mbit/s the usual
+socket buffers hold half a minute of data, and a keepalive question would wait behind all of it. So a stream has about the
+delivery rate times (twice the smallest round trip + QUEUE_S) under way, both measured on acknowledgements as BBR does (Cardwell
+et al., "BBR: Congestion-Based Congestion Control", 2016, section 3): a rate sample is what was delivered between the sending of a
+chunk and its acknowledgement. Unlike BBR the estimate is the median of the last few samples and not their maximum, and the window
+at most doubles with a sample: shaped links let the first kilobytes pass at once.
 
-A missed deadline alone does not end a stream, for the peer may be busy, or we. It is asked over the same connection whether it is
-there (grpc.health.v1), and the log hears which of the two it is. Dead connections are the keepalive's business, which gRPC's core
-answers whatever Python does; a process that has not answered for `hung_s` either is given up here. However far the deadline has
-doubled by then, it is asked in time for that.
+*How long* (`Deadline`, `Silence`). The deadline is the median of the last waits for an acknowledgement plus K deviations, as
+retransmission timers have it (Jacobson, "Congestion Avoidance and Control", 1988; RFC 6298), with the median and the median
+absolute deviation in place of means, so that a few stalls do not stretch it. It doubles each time that it is missed (RFC 6298,
+5.5), until the peer is heard again. A missed deadline alone does not end a stream, for the peer may be busy, or we. It is asked
+over the same connection whether it is there, and the log hears which of the two it is. Dead connections are the keepalive's
+business, which gRPC's core answers whatever Python does; a process that has not answered for `hung_s` either is given up here.
+However far the deadline has doubled by then, it is asked in time for that.
+
+`Window` and `Deadline` are pure: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -17,16 +25,74 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
-from edgegossip.mesh._grpc import grpc
-from edgegossip.mesh.standard import HEALTH
 from edgegossip.types import PeerError
+
+QUEUE_S = 0.5  # time that data may wait in buffers on the way
+MIN_CHUNK_BYTES = 16 << 10
+MIN_BYTES = 2 * MIN_CHUNK_BYTES
+FIRST_BYTES = 64 << 10  # before anything is measured
+MAX_BYTES = 8 << 20
+_RATES = 8  # samples of the delivery rate that count
 
 K = 6.0
 _TO_SIGMA = 1.4826  # median absolute deviation to standard deviation, of a normal distribution
-_SAMPLES = 32
+_WAITS = 32  # that count
 _ENOUGH = 8  # before that the deadline is the longest
 _ASK_AT = 0.75  # of hung_s without a sign of life: time to ask, so that the answer can come before it is over
 _LAST = 0.1  # of hung_s: every question has at least so long
+
+
+class Window:
+    """State of one stream. Positions count the bytes of frames since the stream began."""
+
+    def __init__(self, max_chunk_bytes: int) -> None:
+        self._max_chunk_bytes = max_chunk_bytes
+        self._resize(FIRST_BYTES)
+        self._sent = 0
+        self._delivered = 0
+        self._asked = 0  # position that the last asked-for acknowledgement covers
+        self._under_way: deque[tuple[int, float, int]] = deque()  # end position, time sent, delivered when it was sent
+        self._rates: deque[float] = deque(maxlen=_RATES)  # bytes per second
+        self._round_trip_s = float("inf")
+
+    @property
+    def position(self) -> int:
+        return self._sent
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is under way."""
+        return self._sent == self._delivered
+
+    @property
+    def has_room(self) -> bool:
+        return self._sent == self._delivered or self._sent - self._delivered + self.chunk_bytes <= self.size_bytes
+
+    def send(self, size_bytes: int, now_s: float) -> bool:
+        """A chunk goes out. True when its acknowledgement is to be asked for: four times a window, and whenever the next chunk
+        could not go out without one."""
+        self._sent += size_bytes
+        ask = self._sent - self._asked >= self.size_bytes // 4 or not self.has_room
+        if ask:
+            self._asked = self._sent
+            self._under_way.append((self._sent, now_s, self._delivered))
+        return ask
+
+    def acknowledge(self, position: int, now_s: float) -> None:
+        """Everything before `position` has arrived."""
+        self._delivered = max(self._delivered, position)
+        while self._under_way and self._under_way[0][0] <= position:
+            end, sent_s, delivered_then = self._under_way.popleft()
+            if end == position:
+                took_s = max(now_s - sent_s, 1e-6)
+                self._round_trip_s = min(self._round_trip_s, took_s)
+                self._rates.append((position - delivered_then) / took_s)
+                wanted = _median_low(self._rates) * (2 * self._round_trip_s + QUEUE_S)
+                self._resize(int(min(MAX_BYTES, 2 * self.size_bytes, max(MIN_BYTES, wanted))))
+
+    def _resize(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.chunk_bytes = min(self._max_chunk_bytes, max(MIN_CHUNK_BYTES, size_bytes // 4))  # of the next chunk
 
 
 class Deadline:
@@ -34,7 +100,7 @@ class Deadline:
 
     def __init__(self, least_s: float, most_s: float) -> None:
         self._least_s, self._most_s = least_s, max(least_s, most_s)
-        self._seen_s: deque[float] = deque(maxlen=_SAMPLES)
+        self._seen_s: deque[float] = deque(maxlen=_WAITS)
         self._factor = 1.0
 
     def see(self, took_s: float) -> None:
@@ -134,15 +200,12 @@ class Silence:
             self._tell(silent_s, usual_s, alive)
 
 
-async def is_alive(channel: grpc.aio.Channel, limit_s: float) -> bool:
-    """Whether the peer's process answers on this connection."""
-    try:
-        await channel.unary_unary(f"/{HEALTH}/Check")(b"", timeout=limit_s)
-    except grpc.aio.AioRpcError as error:
-        return error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
-    return True
-
-
 def _median(values: Iterable[float]) -> float:
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def _median_low(values: Iterable[float]) -> float:
+    """As statistics.median_low, whose module brings decimal and fractions along: 0.6 MiB that a board would keep."""
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2]
