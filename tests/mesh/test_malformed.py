@@ -15,7 +15,7 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh import GrpcTransport, MeshLimits, services
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Received
-from edgegossip.mesh.membership import wire as members_wire
+from edgegossip.mesh.membership import messages as members_wire
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.manifest import make
 from edgegossip.mesh.outbound import METHOD

@@ -12,7 +12,7 @@ from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import membership_pb2 as pb
 from edgegossip.mesh.connections import Unreachable, words_of_rpc_error
 from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.membership import wire
+from edgegossip.mesh.membership import messages
 from edgegossip.mesh.membership.manifest import Manifest, parse
 from edgegossip.mesh.membership.table import Rows
 from edgegossip.types import NodeId, PeerError
@@ -61,7 +61,7 @@ async def _ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_i
         where = await addresses.resolve(seed, attempt)
     except PeerError as error:
         raise Unreachable(str(error)) from error
-    request = pb.JoinRequest(protocol_version=wire.PROTOCOL_VERSION, name=name, reached=str(seed), run_id=run_id)
+    request = pb.JoinRequest(protocol_version=messages.PROTOCOL_VERSION, name=name, reached=str(seed), run_id=run_id)
     options: list[tuple[str, int | str]] = list(MeshLimits().channel_options())
     target = addresses.grpc_target(where)
     if guard is None:
@@ -74,12 +74,12 @@ async def _ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_i
     with opened as channel:  # not grpc.aio: its loop would have to live on
         call = channel.unary_unary(JOIN)
         data = await asyncio.to_thread(call, request.SerializeToString(), timeout=_CALL_S)
-    told = wire.parse_join_response(data)
+    told = messages.parse_join_response(data)
     if told.refusal:
         raise RefusedToJoin(f"{seed} refuses us: {printable(told.refusal, 1000)}")
     manifest = parse(told.manifest, told.signature)
     host = told.seen_as if told.seen_as.isprintable() and len(told.seen_as) < 256 else ""
-    return Told(manifest, wire.parse_rows(told.rows, len(manifest.members)), printable(told.name, 64), host)
+    return Told(manifest, messages.parse_rows(told.rows, len(manifest.members)), printable(told.name, 64), host)
 
 
 async def _who_listens(where: addresses.Address, guard: Guard) -> NodeId:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from edgegossip.mesh.address import without_port
 from edgegossip.mesh.base import Moved, TransportEvent, Verdict
-from edgegossip.mesh.membership.messages import Changed, Healed, Objected, Output, Rival, Stalled
+from edgegossip.mesh.membership.messages import Changed, Output, PartitionHealed, Refuted, Rival, Stalled
 from edgegossip.mesh.membership.table import Entry, Status, bits
 from edgegossip.mesh.security.rates import Buckets, Teller
 from edgegossip.types import NodeId
@@ -77,12 +77,12 @@ class News:
         match output:
             case Changed():
                 self._changed(output, table)
-            case Healed(member) if self._words.worth(("healed", member), self._clock(), member):
+            case PartitionHealed(member) if self._words.worth(("healed", member), self._clock(), member):
                 peer = self._members[member]
                 text = f"the run had been split: {peer} had named us dead, and we it; it is reached again"
                 self._log("notice", text, peer)
-            case Objected(by, was) if was.status is Status.DEAD:
-                if self._words.worth(("objected", by), self._clock(), by):
+            case Refuted(by, was) if was.status is Status.DEAD:
+                if self._words.worth(("refuted", by), self._clock(), by):
                     self._log("notice", self._what_was_said_of_us(by, was))
             case Stalled(seconds) if seconds >= _TELL_STALL_S:
                 text = f"this board did not run for {seconds:.0f} s: nobody is blamed for keeping silent meanwhile"
@@ -98,12 +98,12 @@ class News:
         if after.here and not before.here:
             known = "here" if before.status is Status.ABSENT else "back"
             self._say(change.member, "here", f"{peer} is {known}, at {after.address or 'an unknown address'}")
-            again = before.status is not Status.ABSENT and before.life != after.life
+            again = before.status is not Status.ABSENT and before.session != after.session
             self._post(Verdict(peer, True, f"{peer} is {known}", restarted=again))
-        elif after.here and (before.life, before.address) != (after.life, after.address):
-            what = "was restarted" if before.life != after.life else "has moved"
+        elif after.here and (before.session, before.address) != (after.session, after.address):
+            what = "was restarted" if before.session != after.session else "has moved"
             self._say(change.member, "here", f"{peer} {what}, at {after.address}", self._moves)
-            if before.life != after.life:
+            if before.session != after.session:
                 self._post(Verdict(peer, True, f"{peer} {what}", restarted=True))
         elif after.status is Status.DEAD and before.status not in (Status.DEAD, Status.LEFT):
             here = sum(entry.here for entry in table)

@@ -23,7 +23,7 @@ class SwimSettings:
     timeout_min_s: float = 0.4
     timeout_max_s: float = 1.5
     indirect: int = 3  # members that are asked to probe for us
-    errand_s: float = 0.2  # who asks us about the same member within this time shares one ping of ours
+    share_s: float = 0.2  # who asks us about the same member within this time shares one ping of ours
     suspicion_s: float = (
         2.5  # a suspect has at least so long to object; times log10 of the members when those are more than 10
     )

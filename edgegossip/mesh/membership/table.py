@@ -38,7 +38,7 @@ class Entry:
 
     status: Status = Status.ABSENT
     incarnation: int = 0  # raised by the member itself when it comes back or objects; 0: never seen
-    life: int = 0  # 63 random bits, one for each process of the member
+    session: int = 0  # 63 random bits, one for each process of the member
     address: str = ""  # host:port where it can be reached
     accusers: int = 0  # bit k: member k got no answer. SUSPECT and DEAD only
 
@@ -62,8 +62,10 @@ def merge(a: Entry, b: Entry) -> Entry:
     key_a, key_b = (a.incarnation, a.status), (b.incarnation, b.status)
     if key_a != key_b:
         return a if key_a > key_b else b
-    life, address = max((a.life, a.address), (b.life, b.address))  # differ for a moment after a hasty restart only
-    return replace(a, life=life, address=address, accusers=a.accusers | b.accusers)
+    session, address = max(
+        (a.session, a.address), (b.session, b.address)
+    )  # differ for a moment after a hasty restart only
+    return replace(a, session=session, address=address, accusers=a.accusers | b.accusers)
 
 
 def bounded(told: Entry, known: Entry) -> Entry:
@@ -84,7 +86,7 @@ def digest_of(table: Sequence[Entry]) -> int:
     """64 bits that differ when the tables do."""
     hash = blake2b(digest_size=8)
     for entry in table:
-        hash.update(_ROW.pack(entry.status, entry.incarnation, entry.life, entry.accusers))
+        hash.update(_ROW.pack(entry.status, entry.incarnation, entry.session, entry.accusers))
         hash.update(entry.address.encode() + b"\0")
     return int.from_bytes(hash.digest(), "little")
 

@@ -24,8 +24,9 @@ from edgegossip.cli.main import main
 from edgegossip.mesh import MeshLimits, inbound
 from edgegossip.mesh import services as standard
 from edgegossip.mesh import wire as mesh_wire
-from edgegossip.mesh.membership import news, service
-from edgegossip.mesh.membership import wire as members_wire
+from edgegossip.mesh.membership import agent as service
+from edgegossip.mesh.membership import messages as members_wire
+from edgegossip.mesh.membership import news
 from edgegossip.mesh.security import door, guard, knock, quarantine
 from edgegossip.node import driver, early
 

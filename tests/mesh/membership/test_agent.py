@@ -85,14 +85,14 @@ def fleet(tmp_path: Path) -> TestFleet:
 
 def test_a_revoked_member_is_cut_off_although_it_runs_on(fleet: TestFleet) -> None:
     with three(fleet) as (a, b, _):
-        until(lambda: all("c" in m.agent._lines._lines for m in (a, b)), "both have a connection to it")
+        until(lambda: all("c" in m.agent._connections._connections for m in (a, b)), "both have a connection to it")
         new = fleet.fleet.revoke("c")
         for member in (a, b):
             tell(new, member.transport.address)
         until(lambda: a.status("c") is b.status("c") is Status.DEAD, "it is named")
         for member in (a, b):
             assert "c is dead: its certificate was revoked; 2 of 3 members are here" in member.said
-            line = member.agent._lines._lines["c"]
+            line = member.agent._connections._connections["c"]
             until(lambda line=line: line.channel is None, "its connection is closed")
         said = len(a.said), len(b.said)
         time.sleep(3.0)  # it probes us meanwhile, and we try it again
@@ -145,7 +145,7 @@ def test_messages_that_keep_coming_do_not_hold_the_detector_back() -> None:
 
         detector.tick = counted  # type: ignore[method-assign]
         until_s, number = time.monotonic() + seconds, 0
-        detector.doubt(1, time.monotonic())
+        detector.suspect(1, time.monotonic())
         while time.monotonic() < until_s:
             number += 1
             a.agent.act(lambda d, now_s, n=number: d.receive(2, Ping(n, View(d.digest)), now_s))  # type: ignore[misc]
