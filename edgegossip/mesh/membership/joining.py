@@ -30,7 +30,7 @@ class RefusedToJoin(PeerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class JoinAnswer:
     """What a member told us of its run; nothing is verified yet but its form."""
 
     manifest: Manifest
@@ -39,7 +39,9 @@ class Told:
     seen_as: str  # the host that it sees us at
 
 
-def ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_id: bytes = b"", attempt: int = 0) -> Told:
+def ask(
+    seed: addresses.Address, name: NodeId, guard: Guard | None, run_id: bytes = b"", attempt: int = 0
+) -> JoinAnswer:
     """Ask the member that listens at `seed`. Waits for some seconds at most. Raises Unreachable or RefusedToJoin."""
     try:
         return asyncio.run(_ask(seed, name, guard, run_id, attempt))
@@ -56,7 +58,7 @@ def ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_id: byte
         raise RefusedToJoin(f"{seed}: {error}") from error
 
 
-async def _ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_id: bytes, attempt: int) -> Told:
+async def _ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_id: bytes, attempt: int) -> JoinAnswer:
     try:
         where = await addresses.resolve(seed, attempt)
     except PeerError as error:
@@ -79,7 +81,7 @@ async def _ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_i
         raise RefusedToJoin(f"{seed} refuses us: {printable(told.refusal, 1000)}")
     manifest = parse(told.manifest, told.signature)
     host = told.seen_as if told.seen_as.isprintable() and len(told.seen_as) < 256 else ""
-    return Told(manifest, messages.parse_rows(told.rows, len(manifest.members)), printable(told.name, 64), host)
+    return JoinAnswer(manifest, messages.parse_rows(told.rows, len(manifest.members)), printable(told.name, 64), host)
 
 
 async def _who_listens(where: addresses.Address, guard: Guard) -> NodeId:
