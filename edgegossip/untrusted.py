@@ -1,4 +1,5 @@
-"""Text that strangers write, read so that nothing they write is an exception or spoils a log. Pure."""
+"""Text that strangers write, read so that nothing they write is an exception or spoils a log.
+Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ from urllib.parse import SplitResult, urlsplit
 
 
 def whole_number(text: str, most: int) -> int | None:
-    """The number 0..`most` that is written in ASCII digits, and in no more of them than `most` has; None for all else.
-    `str.isdigit` is true of "²", which is no number to `int`, and `int` refuses thousands of digits."""
+    """The number 0..`most` that is written in ASCII digits, and in no more of them than `most` has;
+    None for all else. `str.isdigit` is true of "²", which is no number to `int`, and `int` refuses
+    thousands of digits."""
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(most))):
         return None
     number = int(text)

@@ -2,9 +2,10 @@
 
 The core reads these variables when it is first loaded. A user who sets them keeps what they set.
 
-Its event engine wakes a pool of threads some ten times after each event, with pauses that get longer: of boards that wait, that
-is most of what they take (docs/mesh.md, "Poller"). The poller that it had before does not, and a frame takes a seventh fewer
-system calls with it. A core that does not know the names of the experiments says so on standard error in every process, so only
+Its event engine wakes a pool of threads some ten times after each event, with pauses that get
+longer: of boards that wait, that is most of what they take (docs/mesh.md, "Poller"). The poller
+that it had before does not, and a frame takes a seventh fewer system calls with it. A core that
+does not know the names of the experiments says so on standard error in every process, so only
 versions that were tried get them; others do as they do.
 """
 
@@ -19,8 +20,8 @@ _TRIED = ("1.85.1",)
 
 
 def _installed_version() -> str:
-    """The version of grpcio, without loading it; empty when it does not say. importlib.metadata would tell it too, and would
-    stay in the memory of every board with its parser of e-mail."""
+    """The version of grpcio, without loading it; empty when it does not say. importlib.metadata
+    would tell it too, and would stay in the memory of every board with its parser of e-mail."""
     found = find_spec("grpc")
     try:
         text = (Path(found.origin or "").parent / "_grpcio_metadata.py").read_text("utf-8") if found else ""

@@ -1,7 +1,9 @@
-"""Where connections are made, with or without TLS: the server that listens, the channels to peers, and why one failed.
+"""Where connections are made, with or without TLS: the server that listens, the channels to peers,
+and why one failed.
 
-`Security` is the interface for credentials: it says who we are, and who a peer is. Without one everything goes in the clear and a
-peer is who its Hello says. More services than the mesh's own are added to the server before it starts, and use `Channels`.
+`Security` is the interface for credentials: it says who we are, and who a peer is. Without one
+everything goes in the clear and a peer is who its Hello says. More services than the mesh's own are
+added to the server before it starts, and use `Channels`.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ Tell: TypeAlias = Callable[[NodeId | None, str], None]  # whom a line for the lo
 
 
 class CallerGone(PeerError):
-    """Whoever called is out: its connection has ended, or is about to, because its certificate was revoked. That is no reason
-    to keep its name out, under which it may come again with another certificate."""
+    """Whoever called is out: its connection has ended, or is about to, because its certificate was
+    revoked. That is no reason to keep its name out, under which it may come again with another
+    certificate."""
 
 
 class Unreachable(PeerError):
@@ -30,11 +33,12 @@ class Unreachable(PeerError):
 
 
 class Security(Protocol):
-    """Who we are and who a peer is: mesh.security.Guard. On the transport's loop, without waiting, where nothing else is said."""
+    """Who we are and who a peer is: mesh.security.Guard. On the transport's loop, without waiting,
+    where nothing else is said."""
 
     def start(self, limits: MeshLimits, tell: Tell, on_news: Callable[[], None]) -> str:
-        """Where our gRPC server is to listen, inside this machine. `tell` takes lines for the log and `on_news` is called when
-        some peer may have to be let go; both from any thread."""
+        """Where our gRPC server is to listen, inside this machine. `tell` takes lines for the log
+        and `on_news` is called when some peer may have to be let go; both from any thread."""
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Of our gRPC server."""
@@ -49,16 +53,19 @@ class Security(Protocol):
         """Close the door. May wait a little."""
 
     async def check(self, peer: NodeId, where: addresses.Address, before_close: Callable[[], object] = ...) -> None:
-        """See who listens there, before a connection is opened. Raises PeerError when it is not `peer`, or OSError."""
+        """See who listens there, before a connection is opened. Raises PeerError when it is not
+        `peer`, or OSError."""
 
     def channel_credentials(self, peer: NodeId) -> grpc.ChannelCredentials:
         """Of a connection that we open to `peer`."""
 
     def channel_options(self, peer: NodeId) -> list[tuple[str, int | str]]:
-        """Further gRPC options of that connection, such as the name that its certificate must bear."""
+        """Further gRPC options of that connection, such as the name that its certificate must
+        bear."""
 
     def identify(self, context: grpc.aio.ServicerContext) -> NodeId:
-        """The board that called, by its certificate. Raises PeerError with the reason when it may not come in; CallerGone."""
+        """The board that called, by its certificate. Raises PeerError with the reason when it may
+        not come in; CallerGone."""
 
     def place(self, context: grpc.aio.ServicerContext) -> str:
         """host:port of who called, for the log."""
@@ -82,8 +89,8 @@ class Channels:
         self._limits, self._security, self._before_disconnect = limits, security, before_disconnect
 
     async def check(self, peer: NodeId, where: addresses.Address) -> None:
-        """To be called before `open`: see that it is `peer` who listens there, and exchange revocations. Raises PeerError with
-        the reason. Without security there is nothing to see."""
+        """To be called before `open`: see that it is `peer` who listens there, and exchange
+        revocations. Raises PeerError with the reason. Without security there is nothing to see."""
         if self._security is None:
             return
         try:
@@ -94,7 +101,8 @@ class Channels:
             raise PeerError(words_of_os_error(error)) from error
 
     def open(self, peer: NodeId, where: addresses.Address) -> grpc.aio.Channel:
-        """A fresh connection to `peer` at a numeric address; nothing is sent before the first call. On the loop."""
+        """A fresh connection to `peer` at a numeric address; nothing is sent before the first call.
+        On the loop."""
         target, options = addresses.grpc_target(where), self._limits.channel_options()
         if self._security is None:
             return grpc.aio.insecure_channel(target, options=options)
@@ -109,7 +117,8 @@ async def serve(
     security: Security | None = None,
     inside: str = "",
 ) -> tuple[grpc.aio.Server, addresses.Address]:
-    """A started server with these services, and where it listens. Raises HostError when it cannot listen.
+    """A started server with these services, and where it listens. Raises HostError when it cannot
+    listen.
 
     With `security` (already started, hence `inside`) peers reach it through the door only."""
     server = grpc.aio.server(options=limits.server_options(secured=security is not None))

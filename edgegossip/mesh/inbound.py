@@ -1,14 +1,17 @@
-"""The listening side: the streams that peers open to us, from Hello to the frame in the node's hands.
+"""The listening side: the streams that peers open to us, from Hello to the frame in the node's
+hands.
 
-Lives on the transport's loop, but for `Inbox.get`, which is the node's end. A frame's way in, from top to bottom:
+Lives on the transport's loop, but for `Inbox.get`, which is the node's end. A frame's way in, from
+top to bottom:
 
-    Inbound   admits a stream: the caller's identity, its rate, its Hello; then reads message by message
-    Intake    puts the chunks of a frame together, and keeps what came of it when its stream breaks
-    Inbox     has room for so many bytes and no more; then hands whole frames to the node
-    AckWriter answers on the same stream
+    Inbound    admits a stream (identity, rate, Hello), then reads message by message
+    Intake     puts the chunks of a frame together; keeps what came when the stream breaks
+    Inbox      has room for so many bytes and no more; hands whole frames to the node
+    AckWriter  answers on the same stream
 
-Nothing is allocated for a frame before its declared size is checked and the inbox has room. While it has none the stream is not
-read, so that HTTP/2's flow control holds the sender back: back-pressure reaches the node that sends too much.
+Nothing is allocated for a frame before its declared size is checked and the inbox has room. While
+it has none the stream is not read, so that HTTP/2's flow control holds the sender back:
+back-pressure reaches the node that sends too much.
 """
 
 from __future__ import annotations
@@ -63,7 +66,8 @@ class Ended(Exception):
 
 @dataclass(slots=True)
 class Part:
-    """A frame on its way in. `data` is exactly as long as was declared; None before the second chunk is needed."""
+    """A frame on its way in. `data` is exactly as long as was declared; None before the second
+    chunk is needed."""
 
     transfer: int
     total: int
@@ -83,8 +87,8 @@ class Source:
 
 
 class Inbound(grpc.GenericRpcHandler):
-    """Serves `Exchange`. `allow` names who may open streams; until `ready` is called they wait. `on_goodbye` hears who left, and
-    the session of the process that did."""
+    """Serves `Exchange`. `allow` names who may open streams; until `ready` is called they wait.
+    `on_goodbye` hears who left, and the session of the process that did."""
 
     def __init__(
         self,
@@ -145,8 +149,9 @@ class Inbound(grpc.GenericRpcHandler):
             source.task.cancel()
 
     def end(self, expected: Collection[NodeId]) -> None:
-        """Let every stream end once all that it took in is acknowledged: at once when its frames have no room, when the
-        sender is not among the `expected`, who were told that we leave, and otherwise when the sender ends it."""
+        """Let every stream end once all that it took in is acknowledged: at once when its frames
+        have no room, when the sender is not among the `expected`, who were told that we leave, and
+        otherwise when the sender ends it."""
         self._ending = True
         self._inbox.wait_no_more()
         for task in self._streams - {self._sources[sender].task for sender in expected}:
@@ -155,8 +160,8 @@ class Inbound(grpc.GenericRpcHandler):
     # -- one stream ------------------------------------------------------------------------------------------
 
     async def _exchange(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
-        """One call from its first message to its end. Whatever goes wrong is told to the caller and to our log, and harms no
-        other stream."""
+        """One call from its first message to its end. Whatever goes wrong is told to the caller and
+        to our log, and harms no other stream."""
         place = self._security.place(context) if self._security else of_caller(context.peer())
         who, task = printable(place, 64), asyncio.current_task()
         if task is None or self._ending:
@@ -190,8 +195,8 @@ class Inbound(grpc.GenericRpcHandler):
             self._streams.discard(task)
 
     async def _hello(self, context: grpc.aio.ServicerContext) -> mesh_pb2.Hello:
-        """The first message, which has to come soon. Before the node has named its peers nobody can be judged: a few callers may
-        wait for that."""
+        """The first message, which has to come soon. Before the node has named its peers nobody can
+        be judged: a few callers may wait for that."""
         silence_s = self._limits.silence_s(self._security is not None)
         request: Any = await self._within(silence_s, _read(context), "said nothing")
         if request is grpc.aio.EOF:
@@ -233,7 +238,8 @@ class Inbound(grpc.GenericRpcHandler):
             raise Refused(mesh_pb2.REFUSAL_CODE_IDENTITY, reason)
 
     def _check_rate(self, sender: NodeId) -> None:
-        """Raises Refused for a flood of Hellos. Without certificates a stranger could flood in another's name."""
+        """Raises Refused for a flood of Hellos. Without certificates a stranger could flood in
+        another's name."""
         if self._security is not None and not self._hellos.take(sender, time.monotonic()):
             reason = f"it opens more than {self._limits.hellos_per_s:g} streams a second"
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, reason)
@@ -262,11 +268,13 @@ class Inbound(grpc.GenericRpcHandler):
             raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, reason)
         if hello.sender in self._closed:
             raise Refused(mesh_pb2.REFUSAL_CODE_CLOSED, self._closed[hello.sender])
-        # Of two streams of one sender the newer wins: the older one may hang on a connection that is dead already.
+        # Of two streams of one sender the newer wins: the older one may hang on a connection that
+        # is dead already.
         if source.task is not None:
             source.task.cancel()
         source.task = asyncio.current_task()
-        # Another process of this sender counts its transfers anew, and does not know what the earlier one had begun.
+        # Another process of this sender counts its transfers anew, and does not know what the
+        # earlier one had begun.
         if source.session != hello.session:
             self._intake.drop(source)
             source.session, source.completed = hello.session, 0
@@ -278,7 +286,8 @@ class Inbound(grpc.GenericRpcHandler):
         broken = False  # rather than ended by either side: the next stream may go on where this one was
         acks = AckWriter(context)
         try:
-            # Welcome tells the sender where to go on: behind the last whole frame, or in the middle of the one after it.
+            # Welcome tells the sender where to go on: behind the last whole frame, or in the middle
+            # of the one after it.
             welcome = mesh_pb2.Welcome(session=self._session, completed=source.completed)
             if source.part is not None:
                 welcome.partial, welcome.partial_received = source.part.transfer, source.part.received
@@ -334,30 +343,33 @@ class Inbound(grpc.GenericRpcHandler):
 def _read(context: grpc.aio.ServicerContext) -> Awaitable[bytes]:
     """The next message of a stream, for a reader that may be cancelled while it waits.
 
-    grpc.aio frees what it allocated for a batch of operations when the coroutine that awaits it goes on after it, and never
-    if that coroutine was cancelled (grpc/grpc#43360; grpcio 1.85 has it): some 100 bytes a time, as often as a peer opens a
-    stream that supersedes its last one. Shielded, the operation ends in its own time.
+    grpc.aio frees what it allocated for a batch of operations when the coroutine that awaits it
+    goes on after it, and never if that coroutine was cancelled (grpc/grpc#43360; grpcio 1.85 has
+    it): some 100 bytes a time, as often as a peer opens a stream that supersedes its last one.
+    Shielded, the operation ends in its own time.
     """
     return asyncio.shield(context.read())
 
 
 class Intake:
-    """Puts chunks together, one frame a sender at a time. What has come of a frame outlives its stream for `keep_s`, so that the
-    sender's next stream can go on in the middle of it. `max_frame_bytes` may change at any time."""
+    """Puts chunks together, one frame a sender at a time. What has come of a frame outlives its
+    stream for `keep_s`, so that the sender's next stream can go on in the middle of it.
+    `max_frame_bytes` may change at any time."""
 
     def __init__(self, node: NodeId, inbox: Inbox, max_frame_bytes: int, keep_s: float) -> None:
         self._node, self._inbox, self._keep_s = node, inbox, keep_s
         self.max_frame_bytes = max_frame_bytes
 
     async def take(self, sender: NodeId, source: Source, chunk: wire.ChunkView, stream: object) -> int:
-        """Take in one chunk; how many bytes of its frame are here now. A complete frame is in the inbox. Raises Refused, and
-        Ended when there is no room and no use to wait for it."""
+        """Take in one chunk; how many bytes of its frame are here now. A complete frame is in the
+        inbox. Raises Refused, and Ended when there is no room and no use to wait for it."""
         part = source.part
         if part is not None and part.stream is not stream and chunk.offset == 0:
             self.drop(source)  # on its new stream the sender starts this frame anew, or has given it up
             part = None
         if part is None:
-            # The first chunk of a frame. Its size is checked, then room is taken for all of it, then it counts as begun.
+            # The first chunk of a frame. Its size is checked, then room is taken for all of it,
+            # then it counts as begun.
             self._check_first(source, chunk)
             if not await self._inbox.reserve(chunk.total):
                 raise Ended
@@ -383,7 +395,8 @@ class Intake:
         return end
 
     def leave(self, source: Source, stream: object, *, keep: bool) -> None:
-        """A stream has ended: let go of the frame that it was bringing, or keep its part for a while."""
+        """A stream has ended: let go of the frame that it was bringing, or keep its part for a
+        while."""
         part = source.part
         if part is None or part.stream is not stream:
             return
@@ -418,11 +431,12 @@ _WAKE = Notice(None, "wake")  # stands in the queue of events for a call of `wak
 
 
 class Inbox:
-    """Events on their way from the transport's loop to the node, with a bound on the bytes of frames that wait.
+    """Events on their way from the transport's loop to the node, with a bound on the bytes of
+    frames that wait.
 
-    A frame takes room from the moment its first chunk arrives until `get` hands it out. At most `unmeasured_bytes` may wait
-    until `bound` says what the run needs, which may be up to `max_bytes`. `get`, `post`, `wake`, `close` and `release` may be
-    called from any thread.
+    A frame takes room from the moment its first chunk arrives until `get` hands it out. At most
+    `unmeasured_bytes` may wait until `bound` says what the run needs, which may be up to
+    `max_bytes`. `get`, `post`, `wake`, `close` and `release` may be called from any thread.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes: int, unmeasured_bytes: int) -> None:
@@ -430,7 +444,8 @@ class Inbox:
         self._events: queue.SimpleQueue[TransportEvent | None] = queue.SimpleQueue()  # None: closed
         self._limit_bytes = max_bytes  # the most that `bound` may allow
         self._max_bytes = min(max_bytes, unmeasured_bytes)
-        # One frame alone may be larger than that, or it could never come in; but not before its size has a bound.
+        # One frame alone may be larger than that, or it could never come in; but not before its
+        # size has a bound.
         self._most_at_once = unmeasured_bytes if unmeasured_bytes < max_bytes else math.inf
         self._lock = threading.Lock()
         self._used_bytes = 0
@@ -442,7 +457,8 @@ class Inbox:
         self._events.put(event)
 
     def get(self, timeout_s: float | None) -> TransportEvent | None:
-        """The next event; None when none came in time, after `wake`, or when the inbox is closed and empty."""
+        """The next event; None when none came in time, after `wake`, or when the inbox is closed
+        and empty."""
         try:
             event = self._events.get(timeout=None if timeout_s is None else max(0.0, timeout_s))
         except queue.Empty:
@@ -466,19 +482,22 @@ class Inbox:
     # -- room for frames -------------------------------------------------------------------------------------
 
     def bound(self, max_bytes: int) -> None:
-        """From now on no more than this may wait, or one frame, whose size has a bound by now. What waits stays."""
+        """From now on no more than this may wait, or one frame, whose size has a bound by now. What
+        waits stays."""
         with self._lock:
             self._max_bytes, self._most_at_once = min(self._limit_bytes, max_bytes), math.inf
         self._wake_senders()
 
     def wait_no_more(self) -> None:
-        """From now on, and for whoever waits, `reserve` takes what has room and refuses the rest. On the loop."""
+        """From now on, and for whoever waits, `reserve` takes what has room and refuses the rest.
+        On the loop."""
         self._last_call = True
         self._room.set()
 
     async def reserve(self, size_bytes: int) -> bool:
-        """Wait until a frame of this size may come in. A frame may when nothing else is there, but for one that is larger than
-        what is not measured yet may be. False when it may not and it is no use to wait."""
+        """Wait until a frame of this size may come in. A frame may when nothing else is there, but
+        for one that is larger than what is not measured yet may be. False when it may not and it is
+        no use to wait."""
         counted = max(size_bytes, LEAST_FRAME_BYTES)
         while True:
             with self._lock:
@@ -510,10 +529,11 @@ class Inbox:
 class AckWriter:
     """Writes acknowledgements on one stream, between `start` and `stop`.
 
-    One that the sender asked for goes out at once, for its window depends on it. The others, of whole frames, go out at once
-    too, but no more than one in ACK_INTERVAL_S: one speaks for all before it. In a quick exchange of small frames they are
-    otherwise as many messages as the frames. As in QUIC (RFC 9000, section 13.2.5) each says how long it was held, so that
-    receipts are exact.
+    One that the sender asked for goes out at once, for its window depends on it. The others, of
+    whole frames, go out at once too, but no more than one in ACK_INTERVAL_S: one speaks for all
+    before it. In a quick exchange of small frames they are otherwise as many messages as the
+    frames. As in QUIC (RFC 9000, section 13.2.5) each says how long it was held, so that receipts
+    are exact.
     """
 
     def __init__(self, context: grpc.aio.ServicerContext) -> None:

@@ -1,17 +1,19 @@
-"""The sending side: one edge to each peer, the frames that wait for it, and the streams that carry them, one after the other.
+"""The sending side: one edge to each peer, the frames that wait for it, and the streams that carry
+them, one after the other.
 
 Lives on the transport's loop. A frame's way out, from top to bottom:
 
-    Edge        is the peer as we see it: up, lost, down; opens a stream, and another one when that breaks
+    Edge        is the peer as we see it: up, lost, down; opens one stream after the other
     FrameQueue  keeps every frame until it is acknowledged or given up
-    Stream      writes frames in chunks, as many as `pacing.Window` allows, and reads acknowledgements
+    Stream      writes frames in chunks, as `pacing.Window` allows; reads acknowledgements
 
-After a lost stream the next one starts with the first byte that the peer does not have yet, which its Welcome tells; so a frame
-arrives at most once in the life of both processes.
+After a lost stream the next one starts with the first byte that the peer does not have yet, which
+its Welcome tells; so a frame arrives at most once in the life of both processes.
 
-A stream ends in one of three ways: it breaks or the peer ends it; we leave, and say goodbye behind the last frame; or the peer
-left, and we write nothing more. In the last two our half is closed and the peer's answers are read until it closes its half:
-what it acknowledged before it left still counts.
+A stream ends in one of three ways: it breaks or the peer ends it; we leave, and say goodbye behind
+the last frame; or the peer left, and we write nothing more. In the last two our half is closed and
+the peer's answers are read until it closes its half: what it acknowledged before it left still
+counts.
 """
 
 from __future__ import annotations
@@ -126,8 +128,8 @@ class Edge:
             self._stream.wake()
 
     def peer_left(self, session: int) -> None:
-        """The peer said goodbye on its own stream to us. It takes no more frames, but what it acknowledged before may come in
-        after its goodbye, which took another connection."""
+        """The peer said goodbye on its own stream to us. It takes no more frames, but what it
+        acknowledged before may come in after its goodbye, which took another connection."""
         self._left_session = session
         if self.status is Status.UP and self._stream is not None:
             self.status = Status.LEAVING
@@ -146,7 +148,8 @@ class Edge:
         await self._stop_task()
 
     async def drop(self, reason: str) -> None:
-        """End the present connection. The peer is tried again, and may show a better certificate then."""
+        """End the present connection. The peer is tried again, and may show a better certificate
+        then."""
         if self._channel is not None:
             self._dropped = reason
             await self._channel.close()
@@ -159,8 +162,8 @@ class Edge:
                     await self._channels.check(self.peer, await addresses.resolve(self.address, 0))
 
     async def leave(self) -> bool:
-        """Flush, say goodbye, end. The caller bounds the time; whatever is left then fails in `finish`. True when the peer
-        was told, or leaves as well."""
+        """Flush, say goodbye, end. The caller bounds the time; whatever is left then fails in
+        `finish`. True when the peer was told, or leaves as well."""
         if self.status not in (Status.UP, Status.LEAVING) and self._queue.settled.is_set():
             return False
         await self._queue.settled.wait()
@@ -198,18 +201,21 @@ class Edge:
                 self._lost(f"at {self.address}: {type(error).__name__}: {error}")
             if self.status is Status.LEAVING:
                 self._left()
-            # A stream that lived for a while is followed by another at once; attempts that fail in a row get rarer.
+            # A stream that lived for a while is followed by another at once; attempts that fail in
+            # a row get rarer.
             attempt = 0 if time.monotonic() - began_s > self._limits.hello_s else attempt + 1
             if not self._leaving:
                 ceiling_s = min(self._limits.backoff_max_s, self._limits.backoff_min_s * 2 ** min(attempt - 1, 16))
                 await asyncio.sleep(random.uniform(ceiling_s / 2, ceiling_s))
 
     async def _try_stream(self, attempt: int) -> None:
-        """One stream from opening to its end. Raises PeerError with the cause, naming the address that was tried."""
+        """One stream from opening to its end. Raises PeerError with the cause, naming the address
+        that was tried."""
         where: addresses.Address = self.address
         self._dropped = ""
         try:
-            # See who listens there before a connection is made; each of these steps has its own `hello_s`.
+            # See who listens there before a connection is made; each of these steps has its own
+            # `hello_s`.
             async with asyncio.timeout(self._limits.hello_s):
                 where = await addresses.resolve(self.address, attempt)
                 await self._channels.check(self.peer, where)
@@ -249,14 +255,16 @@ class Edge:
         silence = Silence(self._deadline, self._limits.hung_s, is_alive, self._slow)
         stream = Stream(call, self._queue, self._limits, self._acknowledged, self._failed, silence)
         welcome = await stream.open(self._hello)
-        # The process that said goodbye may still welcome a stream while it lingers: that is no peer to send to.
+        # The process that said goodbye may still welcome a stream while it lingers: that is no peer
+        # to send to.
         if welcome.session == self._left_session:
             raise PeerError("it is leaving")
         # Another process than before has nothing of what we sent: down, then up.
         if self._peer_session not in (None, welcome.session) and self.status in (Status.UP, Status.LOST):
             self._go_down(f"{self.peer} was restarted")
         self._peer_session = welcome.session
-        # The same process says how far it is. What it has counts as acknowledged, the rest waits again.
+        # The same process says how far it is. What it has counts as acknowledged, the rest waits
+        # again.
         for frame in self._queue.restart(welcome.completed, welcome.partial, welcome.partial_received):
             self._acknowledged(frame, time.monotonic())
         self._stream = stream
@@ -368,8 +376,8 @@ class FrameQueue:
         return self._forget(self._sent.popleft())
 
     def restart(self, completed: int, partial: int = 0, partial_received: int = 0) -> list[Outgoing]:
-        """A new stream: everything waits again, but for transfers up to `completed`, which are taken out. Of `partial` the peer
-        has that many bytes."""
+        """A new stream: everything waits again, but for transfers up to `completed`, which are
+        taken out. Of `partial` the peer has that many bytes."""
         self._waiting.extendleft(reversed(self._sent))
         self._sent.clear()
         here: list[Outgoing] = []
@@ -404,8 +412,9 @@ class FrameQueue:
 
 
 class Stream:
-    """One stream to a peer: writes the frames of a queue and reads what the peer answers. `acknowledged` takes every frame that
-    the peer has and when it said so (monotonic seconds), `refused` one that it will never take and why."""
+    """One stream to a peer: writes the frames of a queue and reads what the peer answers.
+    `acknowledged` takes every frame that the peer has and when it said so (monotonic seconds),
+    `refused` one that it will never take and why."""
 
     def __init__(
         self,
@@ -428,8 +437,8 @@ class Stream:
         self._wake.set()
 
     def end(self, *, goodbye: bool) -> None:
-        """Write no more frames, not even the rest of one; with `goodbye` tell the peer that we leave. `pump` then returns when
-        the peer has ended its half."""
+        """Write no more frames, not even the rest of one; with `goodbye` tell the peer that we
+        leave. `pump` then returns when the peer has ended its half."""
         if not self._ending:
             self._ending, self._goodbye = True, goodbye
             self._wake.set()
@@ -441,15 +450,17 @@ class Stream:
         return (await self._read()).welcome
 
     async def pump(self) -> None:
-        """Write frames and read acknowledgements. Returns when the stream ended after `end`, else raises PeerError with why."""
+        """Write frames and read acknowledgements. Returns when the stream ended after `end`, else
+        raises PeerError with why."""
         loop = asyncio.get_running_loop()
         reader, writer = loop.create_task(self._read_acks()), loop.create_task(self._write_frames())
         watcher = loop.create_task(self._silence.watch())
         tasks = (watcher, reader, writer)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            # The reader knows why the stream ended; the writer only notices that it did, and is done first when our half ends.
-            # So the reader gets time to hear the rest: as long as our caller allows it when we leave, else `hello_s`.
+            # The reader knows why the stream ended; the writer only notices that it did, and is
+            # done first when our half ends. So the reader gets time to hear the rest: as long as
+            # our caller allows it when we leave, else `hello_s`.
             writer_failed = writer.done() and (writer.cancelled() or writer.exception() is not None)
             if not watcher.done():
                 limit_s = None if self._goodbye and not writer_failed else self._limits.hello_s
@@ -470,7 +481,8 @@ class Stream:
     async def _write_frames(self) -> None:
         while await self._until(lambda: self._queue.has_waiting):
             frame = self._queue.start_next()
-            # Take the frame up where the peer has it. Its bytes before that count as written and acknowledged.
+            # Take the frame up where the peer has it. Its bytes before that count as written and
+            # acknowledged.
             slicer = wire.Slicer(frame.views)
             slicer.take(frame.resume_bytes)
             frame.start_position = self._window.position - frame.resume_bytes
@@ -532,7 +544,8 @@ class Stream:
         # All frames before the acknowledged one are done.
         while (frame := self._queue.under_way) is not None and frame.transfer < ack.transfer and frame.is_written:
             self._frame_acknowledged(self._queue.acknowledge(), there_s)
-        # The acknowledged one has to be the next, and has to get on: no byte twice, none that was not sent.
+        # The acknowledged one has to be the next, and has to get on: no byte twice, none that was
+        # not sent.
         if (
             frame is None
             or frame.transfer != ack.transfer

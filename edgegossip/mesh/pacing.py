@@ -1,19 +1,24 @@
-"""What a sender learns from acknowledgements: how much may be under way on a stream, and when its peer has been silent too long.
+"""What a sender learns from acknowledgements: how much may be under way on a stream, and when its
+peer has been silent too long.
 
-*How much* (`Window`). What is handed to the kernel before the link can take it delays everything behind it: at 1 Mbit/s the usual
-socket buffers hold half a minute of data, and a keepalive question would wait behind all of it. So a stream has about the
-delivery rate times (twice the smallest round trip + QUEUE_S) under way, both measured on acknowledgements as BBR does (Cardwell
-et al., "BBR: Congestion-Based Congestion Control", 2016, section 3): a rate sample is what was delivered between the sending of a
-chunk and its acknowledgement. Unlike BBR the estimate is the median of the last few samples and not their maximum, and the window
-at most doubles with a sample: shaped links let the first kilobytes pass at once.
+*How much* (`Window`). What is handed to the kernel before the link can take it delays everything
+behind it: at 1 Mbit/s the usual socket buffers hold half a minute of data, and a keepalive question
+would wait behind all of it. So a stream has about the delivery rate times (twice the smallest round
+trip + QUEUE_S) under way, both measured on acknowledgements as BBR does (Cardwell et al., "BBR:
+Congestion-Based Congestion Control", 2016, section 3): a rate sample is what was delivered between
+the sending of a chunk and its acknowledgement. Unlike BBR the estimate is the median of the last
+few samples and not their maximum, and the window at most doubles with a sample: shaped links let
+the first kilobytes pass at once.
 
-*How long* (`Deadline`, `Silence`). The deadline is the median of the last waits for an acknowledgement plus K deviations, as
-retransmission timers have it (Jacobson, "Congestion Avoidance and Control", 1988; RFC 6298), with the median and the median
-absolute deviation in place of means, so that a few stalls do not stretch it. It doubles each time that it is missed (RFC 6298,
-5.5), until the peer is heard again. A missed deadline alone does not end a stream, for the peer may be busy, or we. It is asked
-over the same connection whether it is there, and the log hears which of the two it is. Dead connections are the keepalive's
-business, which gRPC's core answers whatever Python does; a process that has not answered for `hung_s` either is given up here.
-However far the deadline has doubled by then, it is asked in time for that.
+*How long* (`Deadline`, `Silence`). The deadline is the median of the last waits for an
+acknowledgement plus K deviations, as retransmission timers have it (Jacobson, "Congestion Avoidance
+and Control", 1988; RFC 6298), with the median and the median absolute deviation in place of means,
+so that a few stalls do not stretch it. It doubles each time that it is missed (RFC 6298, 5.5),
+until the peer is heard again. A missed deadline alone does not end a stream, for the peer may be
+busy, or we. It is asked over the same connection whether it is there, and the log hears which of
+the two it is. Dead connections are the keepalive's business, which gRPC's core answers whatever
+Python does; a process that has not answered for `hung_s` either is given up here. However far the
+deadline has doubled by then, it is asked in time for that.
 
 `Window` and `Deadline` are pure: the caller passes the time.
 """
@@ -69,8 +74,8 @@ class Window:
         return self._sent == self._delivered or self._sent - self._delivered + self.chunk_bytes <= self.size_bytes
 
     def send(self, size_bytes: int, now_s: float) -> bool:
-        """A chunk goes out. True when its acknowledgement is to be asked for: four times a window, and whenever the next chunk
-        could not go out without one."""
+        """A chunk goes out. True when its acknowledgement is to be asked for: four times a window,
+        and whenever the next chunk could not go out without one."""
         self._sent += size_bytes
         ask = self._sent - self._asked >= self.size_bytes // 4 or not self.has_room
         if ask:
@@ -81,10 +86,14 @@ class Window:
     def acknowledge(self, position: int, now_s: float) -> None:
         """Everything before `position` has arrived."""
         self._delivered = max(self._delivered, position)
+        # Chunks that were sent before the acknowledged one are done without a sample: one
+        # acknowledgement spoke for all.
         while self._under_way and self._under_way[0][0] <= position:
             end, sent_s, delivered_then = self._under_way.popleft()
             if end == position:
                 took_s = max(now_s - sent_s, 1e-6)
+                # The smallest round trip is that of an empty link; what queues up on it makes the
+                # others longer.
                 self._round_trip_s = min(self._round_trip_s, took_s)
                 self._rates.append((position - delivered_then) / took_s)
                 wanted = _median_low(self._rates) * (2 * self._round_trip_s + QUEUE_S)
@@ -128,9 +137,10 @@ class Deadline:
 
 
 class Silence:
-    """Watches one stream. `is_alive` asks the peer and waits at most so many seconds. `tell` hears of a deadline missed: silent
-    for how long, what is usual, whether the peer is alive. A peer that gives no sign of life for `hung_s`, neither an
-    acknowledgement nor an answer to a question, is given up, at most a tenth later."""
+    """Watches one stream. `is_alive` asks the peer and waits at most so many seconds. `tell` hears
+    of a deadline missed: silent for how long, what is usual, whether the peer is alive. A peer that
+    gives no sign of life for `hung_s`, neither an acknowledgement nor an answer to a question, is
+    given up, at most a tenth later."""
 
     def __init__(
         self,
@@ -162,11 +172,14 @@ class Silence:
     async def watch(self) -> None:
         """Raises PeerError when the peer does not answer any more."""
         while True:
+            # Nothing is owed: sleep until `sent` says that something is.
             if self._since_s is None:
                 self._sleeping = asyncio.Event()
                 await self._sleeping.wait()
                 self._sleeping = None
                 continue
+            # Something is owed. What comes in meanwhile puts the question off, hence the look at
+            # the clock after each sleep.
             wait_s = self._due_s(self._since_s) - time.monotonic()
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
@@ -174,8 +187,8 @@ class Silence:
             await self._ask(self._since_s)
 
     def _due_s(self, since_s: float) -> float:
-        """When to ask next: at the deadline; and when the last sign of life is so old that the peer may hang, then and once
-        more when its time is over."""
+        """When to ask next: at the deadline; and when the last sign of life is so old that the peer
+        may hang, then and once more when its time is over."""
         doubt_s = self._sign_s + _ASK_AT * self._hung_s
         if self._asked_s >= doubt_s:
             doubt_s = self._sign_s + self._hung_s
@@ -206,6 +219,7 @@ def _median(values: Iterable[float]) -> float:
 
 
 def _median_low(values: Iterable[float]) -> float:
-    """As statistics.median_low, whose module brings decimal and fractions along: 0.6 MiB that a board would keep."""
+    """As statistics.median_low, whose module brings decimal and fractions along: 0.6 MiB that a
+    board would keep."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2]

@@ -1,10 +1,12 @@
-"""gRPC's standard services beside our own: grpc.health.v1.Health (Check, Watch) and grpc.reflection.v1.ServerReflection, also
-under its older name v1alpha, so that usual tools (grpcurl, grpc_health_probe) know a board without our files.
+"""gRPC's standard services beside our own: grpc.health.v1.Health (Check, Watch) and
+grpc.reflection.v1.ServerReflection, also under its older name v1alpha, so that usual tools
+(grpcurl, grpc_health_probe) know a board without our files.
 
-Messages and reflection's answers are those of grpcio-health-checking and grpcio-reflection. Here is what a board adds, since
-strangers talk to it: a rate for each caller, a bound on streams, an end to those that keep silent, and messages that are checked
-before they are parsed. Health's package is not used beyond its messages: its Watch does not end with the server, so a board that
-leaves would wait for whoever watches it, and when one of several watchers goes it forgets the others.
+Messages and reflection's answers are those of grpcio-health-checking and grpcio-reflection. Here is
+what a board adds, since strangers talk to it: a rate for each caller, a bound on streams, an end to
+those that keep silent, and messages that are checked before they are parsed. Health's package is
+not used beyond its messages: its Watch does not end with the server, so a board that leaves would
+wait for whoever watches it, and when one of several watchers goes it forgets the others.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ _SILENCE_S = 10.0  # a reflection stream that asks nothing ends
 
 
 class StandardServices(grpc.GenericRpcHandler):
-    """Health and reflection of a server with these services (full names). `tell` takes lines for the log. On the loop."""
+    """Health and reflection of a server with these services (full names). `tell` takes lines for
+    the log. On the loop."""
 
     def __init__(
         self,
@@ -111,7 +114,8 @@ class StandardServices(grpc.GenericRpcHandler):
     # -- who may ask -----------------------------------------------------------------------------------------
 
     async def _admit(self, context: grpc.aio.ServicerContext) -> None:
-        """One question more. Ends the call when its caller asks too often, and with certificates keeps out who insists."""
+        """One question more. Ends the call when its caller asks too often, and with certificates
+        keeps out who insists."""
         who = tuple(context.auth_context().get("x509_subject_alternative_name", ())) or addresses.without_port(
             addresses.of_caller(context.peer())
         )
@@ -143,7 +147,8 @@ class StandardServices(grpc.GenericRpcHandler):
 
 
 def parse(kind: Callable[[], Any], message: bytes) -> Any:
-    """A request of this kind. Raises DecodeError; a question is short, so nothing long is parsed at all."""
+    """A request of this kind. Raises DecodeError; a question is short, so nothing long is parsed at
+    all."""
     if len(message) > _MAX_REQUEST_BYTES:
         raise DecodeError(f"a request of {len(message)} bytes, the limit is {_MAX_REQUEST_BYTES}")
     request = kind()

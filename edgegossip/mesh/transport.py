@@ -1,12 +1,15 @@
-"""`GrpcTransport`: the Transport of real boards. All network work is done in one asyncio loop in a thread of its own.
+"""`GrpcTransport`: the Transport of real boards. All network work is done in one asyncio loop in a
+thread of its own.
 
-The path of a frame out: `send` here, `Edge` and `Stream` in outbound.py, its bytes in wire.py. In: `Inbound` and `Intake` in
-inbound.py, the same wire.py, `Inbox`, and `incoming` here.
+The path of a frame out: `send` here, `Edge` and `Stream` in outbound.py, its bytes in wire.py. In:
+`Inbound` and `Intake` in inbound.py, the same wire.py, `Inbox`, and `incoming` here.
 
-asyncio and not a thread a stream: bare streams of both measure alike on two cores (8 MB in messages of 1 MiB at 1.6 to 2.0 GB/s,
-64 KiB there and back in 0.4 ms, the differences within the noise), but one loop serves any number of peers and its state needs no
-locks. uvloop gains nothing that can be measured (the time goes into gRPC and the copies) and takes 1.6 MiB. Shared memory between
-the processes of one machine would be faster than any socket, but then a run on one machine would no longer tell what boards send.
+asyncio and not a thread a stream: bare streams of both measure alike on two cores (8 MB in messages
+of 1 MiB at 1.6 to 2.0 GB/s, 64 KiB there and back in 0.4 ms, the differences within the noise), but
+one loop serves any number of peers and its state needs no locks. uvloop gains nothing that can be
+measured (the time goes into gRPC and the copies) and takes 1.6 MiB. Shared memory between the
+processes of one machine would be faster than any socket, but then a run on one machine would no
+longer tell what boards send.
 """
 
 from __future__ import annotations
@@ -40,15 +43,17 @@ _SLACK_S = 5.0  # beyond flush_s and linger_s, for what ends by itself
 
 
 class GrpcTransport:
-    """Frames between `node` and its peers over gRPC. Thread-safe. docs/mesh.md tells how it behaves.
+    """Frames between `node` and its peers over gRPC. Thread-safe. docs/mesh.md tells how it
+    behaves.
 
-    `listen` is host:port, port 0 takes any free one; without TLS only loopback is allowed unless `insecure` says
-    otherwise. `before_disconnect` is called on the mesh's loop when a peer has said goodbye and the connections with
-    it are still open: the time for a last look at their sockets. `security` brings TLS; `services` are further gRPC services of
-    this node's server, whose methods are coroutines on the transport's loop (`submit` runs others there); the FileDescriptor in
-    their `descriptor`, if any, is what reflection tells of them, and their coroutine `on_revocations`, if any, is run when our
-    revocation list is a newer one.
-    Raises ConfigError for a malformed value, LocalError for an exposed address, HostError when it cannot listen.
+    `listen` is host:port, port 0 takes any free one; without TLS only loopback is allowed unless
+    `insecure` says otherwise. `before_disconnect` is called on the mesh's loop when a peer has said
+    goodbye and the connections with it are still open: the time for a last look at their sockets.
+    `security` brings TLS; `services` are further gRPC services of this node's server, whose methods
+    are coroutines on the transport's loop (`submit` runs others there); the FileDescriptor in their
+    `descriptor`, if any, is what reflection tells of them, and their coroutine `on_revocations`, if
+    any, is run when our revocation list is a newer one. Raises ConfigError for a malformed value,
+    LocalError for an exposed address, HostError when it cannot listen.
     """
 
     def __init__(
@@ -97,8 +102,9 @@ class GrpcTransport:
         return str(self._address)
 
     def connect(self, peers: Mapping[NodeId, str]) -> None:
-        """Open a stream to each peer (name -> host:port) and let it open one to us. More peers may follow; a new address
-        for a known peer is used from the next attempt on. Raises ConfigError for a bad address."""
+        """Open a stream to each peer (name -> host:port) and let it open one to us. More peers may
+        follow; a new address for a known peer is used from the next attempt on. Raises ConfigError
+        for a bad address."""
         parsed = {peer: addresses.parse(text, f"address of {peer}") for peer, text in peers.items()}
         if self._node in parsed:
             raise ConfigError(f"{self._node} cannot be its own peer: list only the other boards")
@@ -129,7 +135,8 @@ class GrpcTransport:
             return outgoing.ticket
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
-        """The next event; None when none came in time, after `wake`, or when the transport is closed and all were taken."""
+        """The next event; None when none came in time, after `wake`, or when the transport is
+        closed and all were taken."""
         return self._inbox.get(timeout_s)
 
     def wake(self) -> None:
@@ -149,8 +156,8 @@ class GrpcTransport:
         self._inbound.limit_frames(max_frame_bytes)
 
     def close(self) -> None:
-        """Flush what is queued for at most limits.flush_s, say goodbye, acknowledge what peers sent until they end their
-        streams or limits.linger_s is over, free the port. Idempotent."""
+        """Flush what is queued for at most limits.flush_s, say goodbye, acknowledge what peers sent
+        until they end their streams or limits.linger_s is over, free the port. Idempotent."""
         self._close(self._limits.flush_s, self._limits.linger_s)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -163,7 +170,8 @@ class GrpcTransport:
         self._inbox.post(event)
 
     def tasks(self) -> int:
-        """How many coroutines are under way on the loop, for whoever looks for leaks. From any thread."""
+        """How many coroutines are under way on the loop, for whoever looks for leaks. From any
+        thread."""
         return len(asyncio.all_tasks(self._loop))
 
     def __enter__(self) -> GrpcTransport:
@@ -182,6 +190,8 @@ class GrpcTransport:
         files = [mesh_pb2.DESCRIPTOR, *(f for s in self._services if (f := getattr(s, "descriptor", None)))]
         names = [service.full_name for file in files for service in file.services_by_name.values()]
         self._standard = StandardServices(names, self._security, self._tell)
+        # With security our server listens inside this machine; `serve` opens the way to it for
+        # peers when it does.
         handlers, inside = (self._inbound, self._standard, *self._services), ""
         if self._security is not None:
             inside = self._security.start(self._limits, self._tell, self._on_revocations)
@@ -222,7 +232,8 @@ class GrpcTransport:
         self._inbox.post(Notice(peer if peer in self._edges else None, text))
 
     def _on_revocations(self) -> None:
-        """From any thread: our revocation list is a newer one. Who is revoked is let go; the others are told."""
+        """From any thread: our revocation list is a newer one. Who is revoked is let go; the others
+        are told."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._begin_to_spread)
 
@@ -247,14 +258,18 @@ class GrpcTransport:
             await self._edges[peer].shut(reason)
 
     async def _shutdown(self, flush_s: float, linger_s: float) -> None:
-        """First our streams end, each with its goodbye; then those of the peers, who heard it and close their half. Only
-        then does the server stop: stopping cancels what is still open, and with it acknowledgements on their way."""
+        """First our streams end, each with its goodbye; then those of the peers, who heard it and
+        close their half. Only then does the server stop: stopping cancels what is still open, and
+        with it acknowledgements on their way."""
+        # What is queued is flushed and a goodbye said behind it, as far as flush_s allows.
         leaving = {peer: asyncio.ensure_future(edge.leave()) for peer, edge in self._edges.items()}
         if leaving and flush_s:
             await asyncio.wait(leaving.values(), timeout=flush_s)
         told = [peer for peer, task in leaving.items() if task.done() and task.result()]
         for edge in self._edges.values():
             await edge.finish()
+        # Whoever was told closes its stream to us once it has our acknowledgements; the other
+        # streams end now.
         self._inbound.end(told)
         self._standard.end()
         await self._server.stop(linger_s or None)  # None does not wait for anybody
@@ -305,6 +320,6 @@ class GrpcTransport:
 
 
 def _log_quietly(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """gRPC's poller wakes every loop of a process for each event and lets the late ones fail to read; that and streams that
-    end while the loop does are no news for a user."""
+    """gRPC's poller wakes every loop of a process for each event and lets the late ones fail to
+    read; that and streams that end while the loop does are no news for a user."""
     _log.debug("%s", context.get("message"), exc_info=context.get("exception"))

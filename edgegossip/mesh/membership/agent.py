@@ -1,9 +1,11 @@
-"""One member of one run, on the mesh's port: the detector's calls become messages, messages calls, and what is found out events.
+"""One member of one run, on the mesh's port: the detector's calls become messages, messages calls,
+and what is found out events.
 
-`MembershipService` is the listening side: who may ask, and what is refused with which reason. `Agent` drives the detector, asks
-others for it and answers what it is asked. Everything happens on the transport's loop. A connection to a member is opened when
-needed and kept while it is used, without keepalive questions of its own: the probes are that. One that fails is closed, because
-TCP would be slow to try again.
+`MembershipService` is the listening side: who may ask, and what is refused with which reason.
+`Agent` drives the detector, asks others for it and answers what it is asked. Everything happens on
+the transport's loop. A connection to a member is opened when needed and kept while it is used,
+without keepalive questions of its own: the probes are that. One that fails is closed, because TCP
+would be slow to try again.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ from edgegossip.types import ConfigError, DecodeError, EdgegossipError, NodeId, 
 from edgegossip.untrusted import printable
 
 SERVICE = "edgegossip.v1.Membership"
-# Of one member. News that goes on and on makes some 7 a second, probes for others 5 more: what a member cannot be made to do by
-# others is a reason to refuse it, and no strike until it has gone on in spite of many refusals.
+# Of one member. News that goes on and on makes some 7 a second, probes for others 5 more: what a
+# member cannot be made to do by others is a reason to refuse it, and no strike until it has gone on
+# in spite of many refusals.
 CALLS_PER_S, CALL_BURST = 20.0, 300.0
 _JOIN_TOKENS = 5.0  # a question to join counts as so many: its answer is the whole manifest
 _CALL_S = 5.0  # bound of one call; the detector's own times are shorter
@@ -45,8 +48,9 @@ _LEAVE_S = 1.0
 
 
 class Agent:
-    """One member of one run. `service` goes into the transport's services, then `start` begins; `known` is what a member told
-    about the others, and `seeds` where we reached members ourselves. `post` takes Verdict and Moved, `log` sentences."""
+    """One member of one run. `service` goes into the transport's services, then `start` begins;
+    `known` is what a member told about the others, and `seeds` where we reached members ourselves.
+    `post` takes Verdict and Moved, `log` sentences."""
 
     def __init__(
         self,
@@ -81,8 +85,9 @@ class Agent:
     # -- from start to stop ----------------------------------------------------------------------------------------------
 
     async def start(self, address: str, port: int | None = None, known: Rows = ()) -> None:
-        """Take part, reachable at this address; empty: not known yet. `port`: the address is a guess, and we listen there on
-        all addresses of this machine. `known`: what a member told of the others since we were made."""
+        """Take part, reachable at this address; empty: not known yet. `port`: the address is a
+        guess, and we listen there on all addresses of this machine. `known`: what a member told of
+        the others since we were made."""
         self._known = known or self._known
         self._where = OwnAddress(address, port)
         self._where.beside(entry.address for _, entry in self._known if entry.here)
@@ -130,16 +135,16 @@ class Agent:
         self.act(lambda detector, now_s: detector.mark_alive(self.manifest.members.index(peer), now_s))
 
     async def on_revocations(self) -> None:
-        """Our revocation list is a newer one: who is on it is no member any more, until it shows a better certificate."""
+        """Our revocation list is a newer one: who is on it is no member any more, until it shows a
+        better certificate."""
         for k, peer in enumerate(self.manifest.members):
             if k != self.me and self._revoked(peer):
                 self.act(lambda detector, now_s, k=k: detector.evict(k, now_s))  # type: ignore[misc]
         await self._connections.drop_revoked()
         signer: Signer | None = getattr(self.security, "identity", None)
         if signer is not None:
-            with suppress(
-                EdgegossipError
-            ):  # our own certificate cannot be read now: others sign, or the next list makes us
+            # Our own certificate cannot be read now: others sign, or the next list makes us.
+            with suppress(EdgegossipError):
                 self.manifest = await asyncio.to_thread(_countersigned, self.manifest, signer)
 
     def _revoked(self, peer: NodeId) -> bool:
@@ -168,8 +173,9 @@ class Agent:
     # -- what the detector asks for --------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        """Call the detector when it wants to be called. A timer that is due stays: messages that keep coming may not put it off
-        again and again, and those that are there already may be read before it."""
+        """Call the detector when it wants to be called. A timer that is due stays: messages that
+        keep coming may not put it off again and again, and those that are there already may be read
+        before it."""
         now_s = time.monotonic()
         if self._timer is not None:
             if (
@@ -227,7 +233,8 @@ class Agent:
         self.act(lambda detector, now_s: detector.receive(to, told, now_s))
 
     async def _ask_somewhere(self, to: int, address: str, message: Ping | PingFor) -> Ack | Nack:
-        """At its address; if that is of no use, where we reached it when we joined. Raises PeerError and gRPC's errors."""
+        """At its address; if that is of no use, where we reached it when we joined. Raises
+        PeerError and gRPC's errors."""
         seed = self._seeds.get(to, address)
         if self._instead.get(to) == address:
             return await self._ask_at(to, seed, message)
@@ -315,8 +322,9 @@ class MembershipService(grpc.GenericRpcHandler):
         ).SerializeToString()
 
     def _certified(self, context: grpc.aio.ServicerContext, tokens: float) -> NodeId | None:
-        """Who calls, by its certificate, before anything that it says is looked at; None without certificates, where nobody
-        can be blamed by name. Raises PeerError for who asks too often, Misbehaviour for who insists, and CallerGone."""
+        """Who calls, by its certificate, before anything that it says is looked at; None without
+        certificates, where nobody can be blamed by name. Raises PeerError for who asks too often,
+        Misbehaviour for who insists, and CallerGone."""
         if self._agent.security is None:
             return None
         try:
@@ -403,7 +411,8 @@ def _other_version(theirs: int, name: NodeId) -> str:
 
 
 def _countersigned(manifest: Manifest, signer: Signer) -> Manifest:
-    """Signed by us, if who has signed it was revoked: or no board could join any more. Takes some 0.1 s on a small board."""
+    """Signed by us, if who has signed it was revoked: or no board could join any more. Takes some
+    0.1 s on a small board."""
     try:
         manifest.verify(signer)
         return manifest

@@ -1,25 +1,33 @@
-"""The failure detector of one member: a state machine without I/O. Messages and the time go in, messages and changes come out.
+"""The failure detector of one member: a state machine without I/O. Messages and the time go in,
+messages and changes come out.
 
-SWIM (Das, Gupta, Motivala, 2002): every interval one member is probed; without an answer through a few others; then it is
-suspect, and dead when it does not object in time. Lifeguard (Dadgar, Phillips, Currey, 2018): whoever is slow itself takes more
-time for everything; a suspicion gets shorter with each independent confirmation; a suspect is told first. Deviations:
+SWIM (Das, Gupta, Motivala, 2002): every interval one member is probed; without an answer through a
+few others; then it is suspect, and dead when it does not object in time. Lifeguard (Dadgar,
+Phillips, Currey, 2018): whoever is slow itself takes more time for everything; a suspicion gets
+shorter with each independent confirmation; a suspect is told first. Deviations:
 
-- Whole tables travel instead of queues of updates, and only to those who are not known to have them (`table`). Idle members
-  exchange a hash. News is told to a few members every `spread_s`, until all are known to have it, and not only by probes.
-- SWIM probes all members in shuffled rounds. So do we while anybody is suspect, and faster, since boards often fail together. In
-  quiet times each member is watched by few others only, as in Rapid (Suresh et al., "Stable and consistent membership at scale
-  with Rapid", 2018): the one before it and the one after it. So two watch each other, and one of them asking now and then is
-  enough: who was heard of is not asked, and nobody is forgotten for longer than `quiet_s` and a little.
+- Whole tables travel instead of queues of updates, and only to those who are not known to have them
+  (`table`). Idle members exchange a hash. News is told to a few members every `spread_s`, until all
+  are known to have it, and not only by probes.
+- SWIM probes all members in shuffled rounds. So do we while anybody is suspect, and faster, since
+  boards often fail together. In quiet times each member is watched by few others only, as in Rapid
+  (Suresh et al., "Stable and consistent membership at scale with Rapid", 2018): the one before it
+  and the one after it. So two watch each other, and one of them asking now and then is enough: who
+  was heard of is not asked, and nobody is forgotten for longer than `quiet_s` and a little.
 - Whatever comes from a member shows that it is there, not only the answer to a probe.
-- A suspicion makes everybody who hears of it probe that member next: it is confirmed, or the suspect told, without delay.
-- Being suspected counts as a sign of one's own slowness only when one's own probes go unanswered, too: it is hearsay.
-- Timeouts follow measured round trips, and where a whole fleet is slow (long round trips, processes that are called late) a
-  suspicion lasts longer, too. A refused connection does not wait for them.
-- A process that did not run for a while (stopped, swapped out) does not blame the others: its waiting times begin anew.
-- One message raises what is known of an incarnation by a bounded step only (`table.bounded`), or a member that lies could name
-  others dead in a way that they cannot object to.
-- Dead members are tried again without end, so that the halves of a split find each other; those that left ever more seldom: a
-  board that founded the run and is started again with its own command knows nobody's address.
+- A suspicion makes everybody who hears of it probe that member next: it is confirmed, or the
+  suspect told, without delay.
+- Being suspected counts as a sign of one's own slowness only when one's own probes go unanswered,
+  too: it is hearsay.
+- Timeouts follow measured round trips, and where a whole fleet is slow (long round trips, processes
+  that are called late) a suspicion lasts longer, too. A refused connection does not wait for them.
+- A process that did not run for a while (stopped, swapped out) does not blame the others: its
+  waiting times begin anew.
+- One message raises what is known of an incarnation by a bounded step only (`table.bounded`), or a
+  member that lies could name others dead in a way that they cannot object to.
+- Dead members are tried again without end, so that the halves of a split find each other; those
+  that left ever more seldom: a board that founded the run and is started again with its own command
+  knows nobody's address.
 """
 
 from __future__ import annotations
@@ -85,8 +93,8 @@ class IndirectProbe:
 
 @dataclass(slots=True)
 class SharedProbe:
-    """The ping that we made to one member for those who asked: whoever asks within a moment shares it, so that nobody can make
-    us ask a third one so often that it takes us for a nuisance."""
+    """The ping that we made to one member for those who asked: whoever asks within a moment shares
+    it, so that nobody can make us ask a third one so often that it takes us for a nuisance."""
 
     number: int
     sent_s: float
@@ -94,7 +102,8 @@ class SharedProbe:
 
 
 class Disseminator:
-    """The part of a detector that tells. News goes to a few members at a time, until all are known to have it."""
+    """The part of a detector that tells. News goes to a few members at a time, until all are known
+    to have it."""
 
     def __init__(self, members: int, me: int, random: Random, now_s: float, settings: SwimSettings) -> None:
         self.me, self.settings = me, settings
@@ -128,7 +137,8 @@ class Disseminator:
         return self._digest
 
     def _view(self, to: int) -> View:
-        """Whoever is not here may come again as a process that knows nothing, whatever it said last."""
+        """Whoever is not here may come again as a process that knows nothing, whatever it said
+        last."""
         has_it = self.table[to].here and self._theirs.get(to) == self.digest
         return View(self.digest, () if has_it else rows_of(self.table))
 
@@ -167,8 +177,9 @@ class Disseminator:
 
 
 class Detector(Disseminator):
-    """Member `me` of `members`. `session` tells this process from earlier ones of the same member, `known` is what others say of
-    the run so far (a newcomer comes back with a higher incarnation than theirs). Call `tick` at `wake_s` and not before."""
+    """Member `me` of `members`. `session` tells this process from earlier ones of the same member,
+    `known` is what others say of the run so far (a newcomer comes back with a higher incarnation
+    than theirs). Call `tick` at `wake_s` and not before."""
 
     def __init__(
         self,
@@ -216,14 +227,16 @@ class Detector(Disseminator):
     def tick(self, now_s: float) -> list[Output]:
         """Whatever is due."""
         self._notice_stall(now_s)
-        # Probes whose time is over go on through others, or end in a suspicion; those that we made for others, in a Nack.
+        # Probes whose time is over go on through others, or end in a suspicion; those that we made
+        # for others, in a Nack.
         self._end_probes(now_s)
         for target in list(self._requests):
             self._answer_requests(target, Nack, now_s)
         # A suspect that did not refute it in time is dead.
         for k in [k for k in self._suspected_s if self._suspicion_ends_s(k, now_s) <= now_s]:
             self._set(k, replace(self.table[k], status=Status.DEAD), now_s)
-        # Whom others suspect is probed by us, too; beyond that everybody in turn while there is a suspect, else our neighbours.
+        # Whom others suspect is probed by us, too; beyond that everybody in turn while there is a
+        # suspect, else our neighbours.
         for k in [k for k, due_s in self._prompted.items() if due_s <= now_s]:
             del self._prompted[k]
             self._probe(k, now_s)
@@ -264,14 +277,16 @@ class Detector(Disseminator):
         return self._turn_over(now_s)
 
     def failed(self, to: int, number: int, now_s: float) -> list[Output]:
-        """This ping of ours, or request for one, could not even be delivered: the rest of its time is not waited for."""
+        """This ping of ours, or request for one, could not even be delivered: the rest of its time
+        is not waited for."""
         self._notice_stall(now_s)
         shared = self._shared.get(to)
         if shared is not None and shared.number == number:
             shared.outcome = Nack
             self._answer_requests(to, Nack)
         probe = self._probes.get(number)
-        # A refused direct ping: others are asked at the next tick. A helper that cannot be reached: one less to wait for.
+        # A refused direct ping: others are asked at the next tick. A helper that cannot be reached:
+        # one less to wait for.
         if probe is not None and probe.number == number and not probe.until_s:
             probe.refused, probe.direct_until_s = True, now_s
         elif probe is not None:
@@ -287,8 +302,8 @@ class Detector(Disseminator):
         return self._turn_over(now_s)
 
     def evict(self, member: int, now_s: float) -> list[Output]:
-        """A member lost its right to take part: it is dead without an accuser, whatever others hear of this process of it,
-        until it talks to us again (which takes a new certificate)."""
+        """A member lost its right to take part: it is dead without an accuser, whatever others hear
+        of this process of it, until it talks to us again (which takes a new certificate)."""
         self._notice_stall(now_s)
         entry = self.table[member]
         if entry.status not in (Status.ABSENT, Status.LEFT):
@@ -297,7 +312,8 @@ class Detector(Disseminator):
         return self._turn_over(now_s)
 
     def mark_alive(self, member: int, now_s: float) -> list[Output]:
-        """A sign that a member is there, whatever the table says: tell it what we know, and hear what it does."""
+        """A sign that a member is there, whatever the table says: tell it what we know, and hear
+        what it does."""
         self._notice_stall(now_s)
         if not self.table[member].here and self.table[member].address:
             self._ping(member, now_s)
@@ -321,8 +337,9 @@ class Detector(Disseminator):
         return self._turn_over(now_s)
 
     def _turn_over(self, now_s: float) -> list[Output]:
-        """The end of every call. When we are to be called next is said here and kept: what a message changes (another neighbour,
-        better health) may be overdue at once, which is not the same as having been called late."""
+        """The end of every call. When we are to be called next is said here and kept: what a
+        message changes (another neighbour, better health) may be overdue at once, which is not the
+        same as having been called late."""
         self.wake_s = max(now_s, self._due_s(now_s))
         return self._take_outputs()
 
@@ -355,7 +372,8 @@ class Detector(Disseminator):
         own = self.table[self.me]
         if own.status is Status.LEFT or entry.incarnation < own.incarnation or entry == own:
             return
-        # They suspect this very process; or they know of another process in our name, which may be our earlier one.
+        # They suspect this very process; or they know of another process in our name, which may be
+        # our earlier one.
         if entry.status in (Status.SUSPECT, Status.DEAD) and entry.session == own.session:
             self.health.note(self._unanswered)  # or one that says so again and again could make us slow
             self._out.append(Refuted(sender, entry))
@@ -398,7 +416,8 @@ class Detector(Disseminator):
         return self._suspected_s[member] + self._slowness(now_s) * self.settings.suspicion_time_s(here, accusers)
 
     def _slowness(self, now_s: float) -> float:
-        """How many times slower than usual everything is: the fleet's round trips, and our own process."""
+        """How many times slower than usual everything is: the fleet's round trips, and our own
+        process."""
         trips = sorted(trip.mean_s(now_s) for trip in self._round_trips if trip.known(now_s))
         slow_s = self._lag.mean_s(now_s) + (trips[len(trips) // 2] if trips else 0.0)
         return min(self.settings.slowest, max(1.0, slow_s / self.settings.usual_s))
@@ -410,7 +429,8 @@ class Detector(Disseminator):
         return max(self._next_retry_s, min((due_s for due_s, _ in self._left.values()), default=math.inf))
 
     def _retry_dead(self, now_s: float) -> None:
-        """Of the dead, one each time; of those that left, whose time has come: after pauses that double."""
+        """Of the dead, one each time; of those that left, whose time has come: after pauses that
+        double."""
         gone = [k for k, entry in enumerate(self.table) if entry.status is Status.DEAD]
         due = [k for k, (due_s, _) in self._left.items() if due_s <= now_s]
         if not gone and not due:
@@ -434,8 +454,9 @@ class Detector(Disseminator):
                 return
 
     def _watch(self, now_s: float) -> None:
-        """In quiet times: probe those of our neighbours that were silent for long enough. Who was slow itself asks one of them
-        although it hears of both: only an answer shows that it is not any more."""
+        """In quiet times: probe those of our neighbours that were silent for long enough. Who was
+        slow itself asks one of them although it hears of both: only an answer shows that it is not
+        any more."""
         watched = self._watched()
         silent = [k for k in watched if self._silent_until_s(k) <= now_s]
         if not silent and watched and self._slow_until_s() <= now_s:
@@ -446,7 +467,8 @@ class Detector(Disseminator):
             self._probe(k, now_s)
 
     def _look_s(self) -> float:
-        """In quiet times: when `_watch` has somebody to probe, unless we hear of them before. Nobody may be there."""
+        """In quiet times: when `_watch` has somebody to probe, unless we hear of them before.
+        Nobody may be there."""
         silent_s = min((self._silent_until_s(k) for k in self._watched()), default=math.inf)
         return min(silent_s, self._slow_until_s()) if silent_s < math.inf else silent_s
 
@@ -499,8 +521,9 @@ class Detector(Disseminator):
             )
 
     def _accuse(self, probe: Probe, now_s: float) -> None:
-        """Nobody got an answer. Helpers that did not even say so, and are not suspect themselves, are a sign that it is our own
-        fault. Counted once a probe and not once a helper: in a split that would slow down everybody."""
+        """Nobody got an answer. Helpers that did not even say so, and are not suspect themselves,
+        are a sign that it is our own fault. Counted once a probe and not once a helper: in a split
+        that would slow down everybody."""
         self._drop_probes(probe.target)
         self._unanswered = True
         silent = any(self.table[k].status is Status.ALIVE for k in probe.helpers)
@@ -534,12 +557,14 @@ class Detector(Disseminator):
             self._hurry(probe)
 
     def _hurry(self, probe: Probe) -> None:
-        """The direct ping was refused and every helper said no: there is nothing left to wait for."""
+        """The direct ping was refused and every helper said no: there is nothing left to wait
+        for."""
         if probe.refused and not probe.helpers:
             probe.until_s = probe.direct_until_s
 
     def _probe_for(self, target: int, asked: IndirectProbe, now_s: float) -> None:
-        """Ask `target` for somebody, unless we have just done so: that answer, or the ping under way, does for this one too."""
+        """Ask `target` for somebody, unless we have just done so: that answer, or the ping under
+        way, does for this one too."""
         shared = self._shared.get(target)
         if shared is None or not 0 <= now_s - shared.sent_s < self.settings.share_s:
             shared = self._shared[target] = SharedProbe(self._ping(target, now_s), now_s)
@@ -548,7 +573,8 @@ class Detector(Disseminator):
             self._answer_requests(target, shared.outcome)
 
     def _answer_requests(self, target: int, kind: type[Ack | Nack], due_s: float | None = None) -> None:
-        """Say so to those who asked about `target`; with a time only to those who waited until then."""
+        """Say so to those who asked about `target`; with a time only to those who waited until
+        then."""
         requests = self._requests.pop(target, [])
         later = [] if due_s is None else [r for r in requests if r.until_s > due_s]
         if later:

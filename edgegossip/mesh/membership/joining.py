@@ -1,4 +1,5 @@
-"""The first question of a board that wants to join: what is the run? Any member may be asked, before anything else is running."""
+"""The first question of a board that wants to join: what is the run? Any member may be asked,
+before anything else is running."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _CALL_S = 5.0
 
 
 class RefusedToJoin(PeerError):
-    """A member answered that we cannot take part, or what it told cannot be trusted: no use to try again."""
+    """A member answered that we cannot take part, or what it told cannot be trusted: no use to try
+    again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,8 @@ class JoinAnswer:
 def ask(
     seed: addresses.Address, name: NodeId, guard: Guard | None, run_id: bytes = b"", attempt: int = 0
 ) -> JoinAnswer:
-    """Ask the member that listens at `seed`. Waits for some seconds at most. Raises Unreachable or RefusedToJoin."""
+    """Ask the member that listens at `seed`. Waits for some seconds at most. Raises Unreachable or
+    RefusedToJoin."""
     try:
         return asyncio.run(_ask(seed, name, guard, run_id, attempt))
     except (TimeoutError, OSError) as error:
@@ -85,7 +88,8 @@ async def _ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_i
 
 
 async def _who_listens(where: addresses.Address, guard: Guard) -> NodeId:
-    """The name in the certificate of a seed, of which we know the address only: any board of our fleet is right."""
+    """The name in the certificate of a seed, of which we know the address only: any board of our
+    fleet is right."""
     import ssl
 
     from edgegossip.mesh.security import tls

@@ -1,4 +1,5 @@
-"""What members tell each other: the detector's messages, their form in protobuf, and what it asks of whoever drives it.
+"""What members tell each other: the detector's messages, their form in protobuf, and what it asks
+of whoever drives it.
 
 Nothing from the wire is believed before it is checked here.
 """
@@ -26,7 +27,8 @@ _MAX_ADDRESS = 261  # [name of 253 characters]:65535
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Rides on every message: the hash of the sender's table, and the table when the receiver is not known to have it."""
+    """Rides on every message: the hash of the sender's table, and the table when the receiver is
+    not known to have it."""
 
     digest: int
     rows: Rows = ()
@@ -42,7 +44,8 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class PingFor:
-    """Ask `target` for me. Answered by Ack when it answers, by Nack when it does not; either way the helper is there."""
+    """Ask `target` for me. Answered by Ack when it answers, by Nack when it does not; either way
+    the helper is there."""
 
     number: int
     target: int
@@ -143,7 +146,8 @@ def request(envelope: Envelope, message: Ping | PingFor) -> bytes:
 
 
 def parse_request(data: bytes) -> pb.ProbeRequest:
-    """Raises DecodeError. What is inside is checked by `message_of`, once sender and run are known to be right."""
+    """Raises DecodeError. What is inside is checked by `message_of`, once sender and run are known
+    to be right."""
     return _parse(pb.ProbeRequest, data)
 
 

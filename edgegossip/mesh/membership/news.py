@@ -1,6 +1,7 @@
 """What the detector finds out, as sentences for the log and events for the node.
 
-The log hears of it at once, on the transport's loop: the node may be busy with a round, and a death is to be told within seconds.
+The log hears of it at once, on the transport's loop: the node may be busy with a round, and a death
+is to be told within seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from edgegossip.untrusted import printable
 
 _TROUBLE_S = 600.0  # between two lines about the same trouble with a member
 _TELL_STALL_S = 5.0
-# Lines about one member, whatever it does or others say of it. One that really comes and goes takes longer over it.
+# Lines about one member, whatever it does or others say of it. One that really comes and goes takes
+# longer over it.
 _COMES_S, _COMES_BURST = 4.0, 32.0
 _MOVES_S, _MOVES_BURST = 60.0, 8.0
 
@@ -68,7 +70,8 @@ class News:
         self._post(Moved(peer, address))
 
     def refused(self, who: str, why: str) -> None:
-        """Somebody was refused: its name as far as it is known, and host:port. The same is told at most once a minute."""
+        """Somebody was refused: its name as far as it is known, and host:port. The same is told at
+        most once a minute."""
         source = without_port(who)
         if self._refusals.worth((source, why), self._clock(), source):
             self._log("notice", f"refused {who}: {printable(why)}")
@@ -117,7 +120,8 @@ class News:
         self._look_for_split(table)
 
     def _say(self, member: int, kind: str, text: str, limit: Buckets | None = None) -> None:
-        """A line about a member, unless there were too many. That the rest is left out is told once in ten minutes."""
+        """A line about a member, unless there were too many. That the rest is left out is told once
+        in ten minutes."""
         peer, now_s = self._members[member], self._clock()
         if (limit or self._comings).take(member, now_s):
             self._log(f"member-{kind}", text, peer)

@@ -1,4 +1,5 @@
-"""How members reach each other: the address that is our own, where nobody told it, and a connection to each other member."""
+"""How members reach each other: the address that is our own, where nobody told it, and a connection
+to each other member."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from edgegossip.types import ConfigError, NodeId, PeerError
 
 _UNKNOWN, _LOOPBACK, _SAID, _OURS = range(4)
 
-# A connection that was not used for so long is closed: the listening end would go on asking whether we are there. Longer than two
-# that watch each other are ever silent, however slow they are.
+# A connection that was not used for so long is closed: the listening end would go on asking whether
+# we are there. Longer than two that watch each other are ever silent, however slow they are.
 _IDLE_S = 14.0
 PROBE = "/edgegossip.v1.Membership/Probe"
 
@@ -27,26 +28,29 @@ PROBE = "/edgegossip.v1.Membership/Probe"
 class OwnAddress:
     """What others reach us at, from the worst guess to the surest.
 
-    A board that listens on all addresses of its machine does not know which of them the others can use. Who joins through it
-    says which one it reached. A board on the same machine says 127.0.0.1, which is of no use to anybody else; a tunnel or a
-    forwarded port has an address that this machine does not have. So a better guess replaces a worse one, and never the other
-    way round.
+    A board that listens on all addresses of its machine does not know which of them the others can
+    use. Who joins through it says which one it reached. A board on the same machine says 127.0.0.1,
+    which is of no use to anybody else; a tunnel or a forwarded port has an address that this
+    machine does not have. So a better guess replaces a worse one, and never the other way round.
 
-    `address` is what we have so far, empty for nothing. `port`: we listen there on all addresses of this machine; None: our
-    address is certain. `is_own` tells whether a numeric host is an address of this machine."""
+    `address` is what we have so far, empty for nothing. `port`: we listen there on all addresses of
+    this machine; None: our address is certain. `is_own` tells whether a numeric host is an address
+    of this machine."""
 
     def __init__(self, address: str, port: int | None = None, is_own: Callable[[str], bool] | None = None) -> None:
         self.address, self._port, self._is_own = address, port, is_own or has_address
 
     def reached(self, at: str, caller: str) -> bool:
-        """Somebody at the host `caller` reached us, it says, at `at`. Whether that is our address from now on."""
+        """Somebody at the host `caller` reached us, it says, at `at`. Whether that is our address
+        from now on."""
         where = _parse(at)
         if where is None or (_is_loopback(where) and not _is_loopback(Address(caller, 1))):
             return False
         return self._take(where)
 
     def beside(self, others: Iterable[str]) -> bool:
-        """The addresses of other members: one on this machine has a host that is ours, too. Whether it is from now on."""
+        """The addresses of other members: one on this machine has a host that is ours, too. Whether
+        it is from now on."""
         if self._port is None or self._rank(_parse(self.address)) > _LOOPBACK:
             return False
         found = (Address(where.host, self._port) for text in others if (where := _parse(text)) is not None)
