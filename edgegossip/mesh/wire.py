@@ -92,9 +92,11 @@ def _fast_chunk(message: bytes) -> ChunkView | None:
     """The chunk in `message` when that is laid out as `chunk_message` does, else None."""
     if not message or message[0] != _TAG_CHUNK:
         return None
+    # A chunk of ours of this length can have but one head and one length of its data: compare them.
     head, numbers_at, data_length, data_at = _frame_of(len(message))
     if not message.startswith(head) or message[numbers_at + _NUMBERS.size : data_at] != data_length:
         return None
+    # Between the two stand the numbers, each behind its tag, and the tag of the data.
     tag1, transfer, tag2, offset, tag3, total, tag4, acknowledge, tag5 = _NUMBERS.unpack_from(message, numbers_at)
     if (tag1, tag2, tag3, tag4, tag5) != _TAGS or acknowledge > 1:
         return None
