@@ -17,7 +17,7 @@ HEAVY = ("torch", "grpc", "flwr", "matplotlib", "rich", "cryptography")
 PURE_MAY = {
     "types": set(),
     "choices": set(),
-    "asked": set(),
+    "untrusted": set(),
     "native": {"types"},
     "layout": {"types"},
     "codecs": {"types", "choices", "layout", "native"},
@@ -35,8 +35,8 @@ MAY = {
     "int8": {"types", "heap", "native"},
     "training": {*PURE_MAY, "heap", "recipe", "profiling", "int8"},
     "mesh": {*PURE_MAY, "recipe", "profiling"},
-    "update": {"types", "checkpoint", "mesh"},
-    "fleet": {"types", "choices", "asked", "recipe", "profiling", "mesh", "update"},
+    "update": {"types", "untrusted", "checkpoint", "mesh"},
+    "fleet": {"types", "choices", "untrusted", "recipe", "profiling", "mesh", "update"},
     "flower": {*PURE_MAY, "heap", "recipe", "checkpoint", "profiling", "training"},
     "node": {*PURE_MAY, "recipe", "checkpoint", "profiling", "training", "mesh", "flower"},
     "export": {"types", "recipe", "profiling", "int8", "training", "node"},
@@ -60,7 +60,7 @@ MAY = {
         "study",
         "launch",
     },
-    "image": {"types", "asked", "choices", "mesh", "fleet", "update"},
+    "image": {"types", "untrusted", "choices", "mesh", "fleet", "update"},
 }
 MAY["cli"] = set(MAY)
 
@@ -72,7 +72,7 @@ OUTSIDE = {
     "int8": {"torch"},
     "training": {"torch"},
     "bench": {"torch", "grpc", "psutil"},
-    "mesh": {"grpc", "google"},
+    "mesh": {"grpc", "grpc_health", "grpc_reflection", "google"},
     "fleet": {"cryptography", "psutil"},
     "flower": {"flwr", "grpc", "google", "httpx", "starlette", "uvicorn"},  # the last three are dependencies of flwr
     "report": {"matplotlib", "rich", "pyarrow"},

@@ -18,8 +18,19 @@ def names(requirements):
     return {re.match(r"[\w-]+", r).group().lower() for r in requirements}
 
 
-def test_a_gossip_board_needs_eight_packages():
-    board = {"numpy", "grpcio", "protobuf", "psutil", "click", "tomli-w", "zstandard", "setproctitle"}
+def test_a_gossip_board_needs_ten_packages():
+    board = {
+        "numpy",
+        "grpcio",
+        "grpcio-health-checking",
+        "grpcio-reflection",
+        "protobuf",
+        "psutil",
+        "click",
+        "tomli-w",
+        "zstandard",
+        "setproctitle",
+    }
     assert names(PROJECT["dependencies"]) == board
 
 

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgegossip.asked import whole_number
 from edgegossip.profiling.environment import package_version
 from edgegossip.types import ConfigError, HostError, PeerError
+from edgegossip.untrusted import whole_number
 
 PORT = 7733
 MAX_S = 20.0

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from edgegossip.asked import target_of, whole_number
 from edgegossip.fleet import making, releases
 from edgegossip.fleet.store import Fleet
 from edgegossip.fleet.strangers import Stranger, Strangers
@@ -28,8 +27,8 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh.security import tls
 from edgegossip.mesh.security.identity import CRL, Identity
 from edgegossip.mesh.security.revocations import Revocations, write_file
-from edgegossip.mesh.text import printable
 from edgegossip.types import ConfigError, EdgegossipError, HostError, NodeId
+from edgegossip.untrusted import printable, request_target, whole_number
 from edgegossip.update.client import CHECK_IN, MAX_ANSWER_BYTES, RELEASE, REVOCATIONS
 
 SILENT_S = 30.0
@@ -216,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(json.dumps(answer).encode())
 
     def do_GET(self) -> None:
-        url = target_of(self.path)
+        url = request_target(self.path)
         if url is None:
             return self._refuse(HTTPStatus.BAD_REQUEST, "this is no address")
         if url.path == REVOCATIONS:

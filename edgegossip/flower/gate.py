@@ -32,8 +32,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
-from edgegossip.asked import whole_number
 from edgegossip.flower.turnstile import Rate, Turnstile
+from edgegossip.untrusted import whole_number
 
 JOIN_PATH = "/edgegossip/join"
 REVOKED_PATH = "/edgegossip/revoked"

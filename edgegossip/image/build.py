@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any
 
 from edgegossip import __version__
-from edgegossip.asked import whole_number
 from edgegossip.image import (
     boards,
     client,
@@ -37,6 +36,7 @@ from edgegossip.image.boards import Board
 from edgegossip.image.sources import Mirrors
 from edgegossip.image.steps import Done, Step, Tell, tree_hash
 from edgegossip.types import HostError, LocalError
+from edgegossip.untrusted import whole_number
 
 EPOCH = 1767225600  # 2026-01-01: the time of everything in an image, unless SOURCE_DATE_EPOCH says another
 SITE = "opt/edgegossip/releases/{release}/site"

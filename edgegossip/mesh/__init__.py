@@ -1,6 +1,8 @@
-"""The peer mesh: whole frames between named boards over gRPC, without a server. docs/mesh.md tells how it behaves.
+"""The peer mesh: whole frames between named boards over gRPC, without a server. docs/mesh.md tells
+how it behaves.
 
-`GrpcTransport` and `MeshLimits` are loaded when first asked for, so that a simulator can use `mesh.base` without gRPC.
+`GrpcTransport` and `MeshLimits` are loaded when first asked for, so that a simulator can use
+`mesh.base` without gRPC.
 """
 
 from __future__ import annotations

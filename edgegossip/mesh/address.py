@@ -1,7 +1,8 @@
-"""Addresses of the mesh: `host:port`, `[ipv6]:port`; checked, resolved and tried before gRPC sees them.
+"""Addresses of the mesh: `host:port`, `[ipv6]:port`; checked, resolved and tried before gRPC sees
+them.
 
-Names are resolved with the system's own resolver at every attempt, so that `.local` names and boards with a new lease
-work.
+Names are resolved with the system's own resolver at every attempt, so that `.local` names and
+boards with a new lease work.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def parse(text: str, what: str, *, any_port: bool = False) -> Address:
 
 
 def parse_host(text: str, what: str, port: int) -> Address:
-    """The same where the port may be left out and is then `port`: host, host:port, ipv6, [ipv6], [ipv6]:port."""
+    """The same where the port may be left out and is then `port`: host, host:port, ipv6, [ipv6],
+    [ipv6]:port."""
     if _is_numeric(text):
         return Address(text, port)
     return parse(f"{text}:{port}" if ":" not in text or text.endswith("]") else text, what)
@@ -77,8 +79,8 @@ def _is_numeric(host: str) -> bool:
 def listen_address(text: str, *, insecure: bool) -> Address:
     """The numeric address to listen on, known to be free a moment ago.
 
-    Raises ConfigError for a malformed text, LocalError for an address that others can reach without `insecure`, and
-    HostError when this machine cannot listen there.
+    Raises ConfigError for a malformed text, LocalError for an address that others can reach without
+    `insecure`, and HostError when this machine cannot listen there.
     """
     wanted = parse(text, "listen address", any_port=True)
     try:
@@ -123,7 +125,8 @@ def _listen_failure(address: Address, error: OSError) -> str:
 
 
 def is_here(address: Address) -> bool:
-    """Whether only this machine can mean itself by it: loopback, or a name for it. A name that does not resolve now is not."""
+    """Whether only this machine can mean itself by it: loopback, or a name for it. A name that does
+    not resolve now is not."""
     if address.is_numeric:
         return address.is_loopback or ipaddress.ip_address(address.host.partition("%")[0]).is_unspecified
     try:
@@ -147,8 +150,9 @@ async def resolve(address: Address, attempt: int) -> Address:
 
 
 def _look_up(host: str, port: int) -> Future[list[Any]]:
-    """`getaddrinfo` in a thread of its own, one for a name at a time. A name server that is out of reach takes half a minute: it
-    must not fill an executor that others use, and nobody is to wait for it at the end, as for an executor's threads."""
+    """`getaddrinfo` in a thread of its own, one for a name at a time. A name server that is out of
+    reach takes half a minute: it must not fill an executor that others use, and nobody is to wait
+    for it at the end, as for an executor's threads."""
     with _lock:
         if (under_way := _looking_up.get((host, port))) is not None:
             return under_way
@@ -178,12 +182,14 @@ def grpc_target(address: Address) -> str:
 
 
 def of_caller(peer: str) -> str:
-    """host:port of who called us without TLS, from gRPC's own name of it, such as ipv6:%5B::1%5D:7700."""
+    """host:port of who called us without TLS, from gRPC's own name of it, such as
+    ipv6:%5B::1%5D:7700."""
     return unquote(peer).partition(":")[2]
 
 
 def without_port(place: str) -> str:
-    """What stays the same when somebody comes again: `place` ends with a host and a port, and that changes."""
+    """What stays the same when somebody comes again: `place` ends with a host and a port, and that
+    changes."""
     head, _, port = place.rpartition(":")
     return head if port.isdigit() else place
 

@@ -1,4 +1,5 @@
-"""The transport seam between a node and its peers. Holds no gRPC, so that a simulator can stand in for the network."""
+"""The interface between a node and its peers. Holds no gRPC, so that a simulator can stand in for
+the network."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ Buffers: TypeAlias = Sequence[bytes | memoryview]  # one frame in pieces, sent o
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A whole frame from a peer, not parsed yet. `sender` is the transport's word, not the frame's."""
+    """A whole frame from a peer, not parsed yet. `sender` is the transport's word, not the
+    frame's."""
 
     sender: NodeId
     data: bytes | memoryview
@@ -21,7 +23,8 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
-    """A frame that the peer's process has taken in. Times are monotonic seconds (`time.monotonic`)."""
+    """A frame that the peer's process has taken in. Times are monotonic seconds
+    (`time.monotonic`)."""
 
     ticket: int
     to: NodeId
@@ -34,8 +37,8 @@ class SendReceipt:
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """A frame that is given up: the peer is down, refuses it, or has too much waiting already. Whether it arrived all the
-    same is not known (its acknowledgement may be what was lost)."""
+    """A frame that is given up: the peer is down, refuses it, or has too much waiting already.
+    Whether it arrived all the same is not known (its acknowledgement may be what was lost)."""
 
     ticket: int
     to: NodeId
@@ -51,8 +54,9 @@ class PeerUp:
 
 @dataclass(frozen=True, slots=True)
 class PeerDown:
-    """A peer has been out of reach for longer than the grace time, was restarted (PeerUp follows at once), was closed by
-    us, or left on purpose. Its SendFailed events come first. May be followed by PeerUp."""
+    """A peer has been out of reach for longer than the grace time, was restarted (PeerUp follows at
+    once), was closed by us, or left on purpose. Its SendFailed events come first. May be followed
+    by PeerUp."""
 
     peer: NodeId
     reason: str
@@ -94,16 +98,17 @@ class Transport(Protocol):
     """Frames to and from named peers. Thread-safe; `send` never waits for the network."""
 
     def send(self, to: NodeId, frame: Buffers) -> int:
-        """Queue one frame; the ticket comes back in its SendReceipt or SendFailed. Frames to one peer arrive in order, each
-        at most once. The buffers must not change until then. Raises LocalError for an unknown peer, an empty or an
-        oversize frame.
+        """Queue one frame; the ticket comes back in its SendReceipt or SendFailed. Frames to one
+        peer arrive in order, each at most once. The buffers must not change until then. Raises
+        LocalError for an unknown peer, an empty or an oversize frame.
         """
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
         """The next event, or None when none came in time, or `wake` was called."""
 
     def wake(self) -> None:
-        """Let the `incoming` that waits, or else the next one, return None at once. May be called from any thread."""
+        """Let the `incoming` that waits, or else the next one, return None at once. May be called
+        from any thread."""
 
     def close_peer(self, peer: NodeId, reason: str) -> None:
         """Stop talking to a peer that sent something bad. Nobody else is affected."""

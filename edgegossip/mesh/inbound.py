@@ -1,33 +1,46 @@
-"""The listening side: streams that peers open to us, checked message by message. Lives on the transport's loop.
+"""The listening side: the streams that peers open to us, from Hello to the frame in the node's
+hands.
 
-Nothing is allocated for a frame before its declared size is checked and the inbox has room; while it has none the stream is
-not read, so HTTP/2 flow control holds the sender back.
+Lives on the transport's loop, but for `Inbox.get`, which is the node's end. A frame's way in, from
+top to bottom:
+
+    Inbound    admits a stream (identity, rate, Hello), then reads message by message
+    Intake     puts the chunks of a frame together; keeps what came when the stream breaks
+    Inbox      has room for so many bytes and no more; hands whole frames to the node
+    AckWriter  answers on the same stream
+
+Nothing is allocated for a frame before its declared size is checked and the inbox has room. While
+it has none the stream is not read, so that HTTP/2's flow control holds the sender back:
+back-pressure reaches the node that sends too much.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import queue
+import threading
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.address import of_caller, without_port
-from edgegossip.mesh.answers import Answers
-from edgegossip.mesh.base import Notice
-from edgegossip.mesh.channels import CallerGone, Security
-from edgegossip.mesh.inbox import Inbox
-from edgegossip.mesh.intake import Ended, Intake, Refused, Source
-from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.patient import Patient
+from edgegossip.mesh.base import Notice, Received, TransportEvent
+from edgegossip.mesh.connections import CallerGone, Security
+from edgegossip.mesh.limits import LEAST_FRAME_BYTES, MeshLimits
 from edgegossip.mesh.security.rates import Buckets, Teller
-from edgegossip.mesh.text import printable
 from edgegossip.types import DecodeError, NodeId, PeerError
+from edgegossip.untrusted import printable
 
 SERVICE = "edgegossip.v1.Mesh"
+ACK_INTERVAL_S = 0.01  # between two acknowledgements that nobody waits for
 _MISBEHAVIOUR = {
     mesh_pb2.REFUSAL_CODE_MALFORMED,
     mesh_pb2.REFUSAL_CODE_OVERSIZE,
@@ -36,10 +49,46 @@ _MISBEHAVIOUR = {
 _FRAMES_OF_A_PEER = 2  # that may wait until the node takes them; then their senders wait
 _LEAST_INBOX_BYTES = 32 << 20
 _MAX_EARLY = 64  # streams that may wait until the peers are known
+_FLUSH_S = 1.0  # for the last words on a stream; its connection may hang
+
+
+class Refused(Exception):
+    """Ends a stream with a reason for both logs."""
+
+    def __init__(self, code: mesh_pb2.RefusalCode, reason: str, transfer: int = 0) -> None:
+        super().__init__(reason)
+        self.code, self.reason, self.transfer = code, reason, transfer
+
+
+class Ended(Exception):
+    """Ends a stream without a word: we are leaving."""
+
+
+@dataclass(slots=True)
+class Part:
+    """A frame on its way in. `data` is exactly as long as was declared; None before the second
+    chunk is needed."""
+
+    transfer: int
+    total: int
+    stream: object  # the stream that brought the last chunk; None when that has ended
+    received: int = 0
+    data: memoryview | None = None
+
+
+@dataclass(slots=True)
+class Source:
+    """What is known of one sender across its streams."""
+
+    session: int = 0  # of its process; transfers are counted within it
+    completed: int = 0  # highest transfer of the session that was handed on
+    task: asyncio.Task[None] | None = None  # serves its present stream
+    part: Part | None = None  # the transfer after `completed`
 
 
 class Inbound(grpc.GenericRpcHandler):
-    """`allow` names who may open streams; until it is called they wait."""
+    """Serves `Exchange`. `allow` names who may open streams; until `ready` is called they wait.
+    `on_goodbye` hears who left, and the session of the process that did."""
 
     def __init__(
         self,
@@ -55,11 +104,10 @@ class Inbound(grpc.GenericRpcHandler):
         self._limits, self._inbox, self._on_goodbye = limits, inbox, on_goodbye
         self._security = security
         self._hellos = Buckets(limits.hellos_per_s, limits.hello_burst)
-        self._silence_s = limits.silence_s(security is not None)
         self._intake = Intake(node, inbox, limits.max_frame_bytes, limits.hello_s + limits.grace_s)
         self._sources: dict[NodeId, Source] = {}
         self._frame_bytes: int | None = None  # of the largest frame of the run, once it is known
-        self._closed: dict[NodeId, str] = {}
+        self._closed: dict[NodeId, str] = {}  # whom the node closed, and why
         self._ending = False
         self._streams: set[asyncio.Task[None]] = set()
         self._peers_known = asyncio.Event()
@@ -71,25 +119,27 @@ class Inbound(grpc.GenericRpcHandler):
             return grpc.stream_stream_rpc_method_handler(self._exchange)
         return None
 
-    def limit_frames(self, max_frame_bytes: int) -> None:
-        """From now on refuse larger frames, and let no more wait than a few of each peer."""
-        self._intake.max_frame_bytes = self._frame_bytes = max_frame_bytes
-        self._bound()
+    # -- what the transport says -----------------------------------------------------------------------------
 
     def allow(self, peer: NodeId) -> None:
         self._sources.setdefault(peer, Source())
-        self._bound()
+        self._bound_inbox()
 
     def allows(self, peer: NodeId) -> bool:
         return peer in self._sources
 
-    def _bound(self) -> None:
-        if self._frame_bytes is not None:
-            self._inbox.bound(max(_LEAST_INBOX_BYTES, _FRAMES_OF_A_PEER * self._frame_bytes * len(self._sources)))
-
     def ready(self) -> None:
         """The peers are known: decide about who waits."""
         self._peers_known.set()
+
+    def limit_frames(self, max_frame_bytes: int) -> None:
+        """From now on refuse larger frames, and let no more wait than a few of each peer."""
+        self._intake.max_frame_bytes = self._frame_bytes = max_frame_bytes
+        self._bound_inbox()
+
+    def _bound_inbox(self) -> None:
+        if self._frame_bytes is not None:
+            self._inbox.bound(max(_LEAST_INBOX_BYTES, _FRAMES_OF_A_PEER * self._frame_bytes * len(self._sources)))
 
     def shut(self, peer: NodeId, reason: str) -> None:
         """Take nothing from this peer any more."""
@@ -99,8 +149,9 @@ class Inbound(grpc.GenericRpcHandler):
             source.task.cancel()
 
     def end(self, expected: Collection[NodeId]) -> None:
-        """Let every stream end once all that it took in is acknowledged: at once when its frames have no room, when the
-        sender is not among the `expected`, who were told that we leave, and otherwise when the sender ends it."""
+        """Let every stream end once all that it took in is acknowledged: at once when its frames
+        have no room, when the sender is not among the `expected`, who were told that we leave, and
+        otherwise when the sender ends it."""
         self._ending = True
         self._inbox.wait_no_more()
         for task in self._streams - {self._sources[sender].task for sender in expected}:
@@ -109,7 +160,10 @@ class Inbound(grpc.GenericRpcHandler):
     # -- one stream ------------------------------------------------------------------------------------------
 
     async def _exchange(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
-        who, task = self._place(context), asyncio.current_task()
+        """One call from its first message to its end. Whatever goes wrong is told to the caller and
+        to our log, and harms no other stream."""
+        place = self._security.place(context) if self._security else of_caller(context.peer())
+        who, task = printable(place, 64), asyncio.current_task()
         if task is None or self._ending:
             return
         self._streams.add(task)
@@ -124,7 +178,7 @@ class Inbound(grpc.GenericRpcHandler):
             except DecodeError as error:
                 raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, str(error)) from error
         except Refused as refused:
-            self._tell(who, refused)
+            self._log_refusal(who, refused)
             await self._refuse(context, refused)
             if self._security is not None and refused.code in _MISBEHAVIOUR:
                 self._security.misbehaved(context, refused.reason)
@@ -141,7 +195,10 @@ class Inbound(grpc.GenericRpcHandler):
             self._streams.discard(task)
 
     async def _hello(self, context: grpc.aio.ServicerContext) -> mesh_pb2.Hello:
-        request: Any = await self._within(self._silence_s, Patient(context.read()), "said nothing")
+        """The first message, which has to come soon. Before the node has named its peers nobody can
+        be judged: a few callers may wait for that."""
+        silence_s = self._limits.silence_s(self._security is not None)
+        request: Any = await self._within(silence_s, _read(context), "said nothing")
         if request is grpc.aio.EOF:
             raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, "the stream ended before Hello")
         parsed = wire.parse_request(request)
@@ -159,14 +216,12 @@ class Inbound(grpc.GenericRpcHandler):
                 self._early -= 1
         return parsed.hello
 
-    def _place(self, context: grpc.aio.ServicerContext) -> str:
-        return printable(self._security.place(context) if self._security else of_caller(context.peer()), 64)
-
-    def _check_rate(self, sender: NodeId) -> None:
-        """Raises Refused for a flood of Hellos. Without certificates a stranger could flood in another's name."""
-        if self._security is not None and not self._hellos.take(sender, time.monotonic()):
-            reason = f"it opens more than {self._limits.hellos_per_s:g} streams a second"
-            raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, reason)
+    async def _within(self, limit_s: float, awaitable: Awaitable[Any], what: str) -> Any:
+        try:
+            async with asyncio.timeout(limit_s):
+                return await awaitable
+        except TimeoutError as error:
+            raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, f"it {what} for {limit_s:g} s") from error
 
     def _check_identity(self, sender: NodeId, context: grpc.aio.ServicerContext) -> None:
         """Raises Refused when the caller's certificate does not make it `sender`."""
@@ -182,12 +237,12 @@ class Inbound(grpc.GenericRpcHandler):
             reason = f"it says to be {printable(sender, 64)}, but its certificate is that of {printable(certified, 64)}"
             raise Refused(mesh_pb2.REFUSAL_CODE_IDENTITY, reason)
 
-    async def _within(self, limit_s: float, awaitable: Awaitable[Any], what: str) -> Any:
-        try:
-            async with asyncio.timeout(limit_s):
-                return await awaitable
-        except TimeoutError as error:
-            raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, f"it {what} for {limit_s:g} s") from error
+    def _check_rate(self, sender: NodeId) -> None:
+        """Raises Refused for a flood of Hellos. Without certificates a stranger could flood in
+        another's name."""
+        if self._security is not None and not self._hellos.take(sender, time.monotonic()):
+            reason = f"it opens more than {self._limits.hellos_per_s:g} streams a second"
+            raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, reason)
 
     def _accept(self, hello: mesh_pb2.Hello) -> Source:
         """The sender's record, with its older stream told to end. Raises Refused."""
@@ -213,62 +268,64 @@ class Inbound(grpc.GenericRpcHandler):
             raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, reason)
         if hello.sender in self._closed:
             raise Refused(mesh_pb2.REFUSAL_CODE_CLOSED, self._closed[hello.sender])
+        # Of two streams of one sender the newer wins: the older one may hang on a connection that
+        # is dead already.
         if source.task is not None:
             source.task.cancel()
         source.task = asyncio.current_task()
+        # Another process of this sender counts its transfers anew, and does not know what the
+        # earlier one had begun.
         if source.session != hello.session:
             self._intake.drop(source)
             source.session, source.completed = hello.session, 0
         return source
 
     async def _serve(self, sender: NodeId, source: Source, context: grpc.aio.ServicerContext) -> None:
+        """From Welcome to the end of the stream."""
         task = source.task
-        lost = False  # rather than ended by either side: it may go on where it was
-        answers = Answers(context)
+        broken = False  # rather than ended by either side: the next stream may go on where this one was
+        acks = AckWriter(context)
         try:
+            # Welcome tells the sender where to go on: behind the last whole frame, or in the middle
+            # of the one after it.
             welcome = mesh_pb2.Welcome(session=self._session, completed=source.completed)
             if source.part is not None:
                 welcome.partial, welcome.partial_received = source.part.transfer, source.part.received
-            await answers.write(mesh_pb2.ExchangeResponse(welcome=welcome))
-            answers.start()
-            while (request := await Patient(context.read())) is not grpc.aio.EOF:
+            await context.write(mesh_pb2.ExchangeResponse(welcome=welcome).SerializeToString())
+            acks.start()
+            while (request := await _read(context)) is not grpc.aio.EOF:
                 parsed = wire.parse_request(request)
                 if isinstance(parsed, wire.ChunkView):
-                    received = await self._intake.take(sender, source, parsed, answers)
+                    received = await self._intake.take(sender, source, parsed, stream=acks)
                     if parsed.acknowledge or received == parsed.total:
-                        answers.acknowledge(parsed.transfer, received, at_once=parsed.acknowledge)
-                    if received == parsed.total:
-                        await asyncio.sleep(0)  # whoever waits for the frame has it before the next is asked for
+                        acks.acknowledge(parsed.transfer, received, at_once=parsed.acknowledge)
                 elif parsed.WhichOneof("kind") == "goodbye":
                     self._on_goodbye(sender, source.session)
                     return
                 else:
                     raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "only chunks may follow Hello")
-            lost = True  # without a goodbye
+            broken = True  # it ended without a goodbye
         except asyncio.CancelledError:
-            lost = sender not in self._closed
-            await self._cancelled(sender, source, task, context)
+            # By `shut`, by a newer stream, by `end`, or by gRPC because the connection is gone.
+            if sender in self._closed:
+                raise Refused(mesh_pb2.REFUSAL_CODE_CLOSED, self._closed[sender]) from None
+            broken = True
+            if source.task is not task and not context.cancelled():
+                reason = f"a newer stream of {sender} to {self._node} took over"
+                raise Refused(mesh_pb2.REFUSAL_CODE_SUPERSEDED, reason) from None
+            raise
         except (grpc.aio.BaseError, grpc.RpcError):
-            lost = True
+            broken = True
             raise
         finally:
             if source.task is task:
                 source.task = None
-            self._intake.leave(source, answers, keep=lost)
-            await answers.stop()
-
-    async def _cancelled(self, sender: NodeId, source: Source, task: object, context: grpc.aio.ServicerContext) -> None:
-        """Why this stream was cancelled: closed by us, superseded, or ended by us or by gRPC."""
-        if sender in self._closed:
-            raise Refused(mesh_pb2.REFUSAL_CODE_CLOSED, self._closed[sender]) from None
-        if source.task is not task and not context.cancelled():
-            reason = f"a newer stream of {sender} to {self._node} took over"
-            raise Refused(mesh_pb2.REFUSAL_CODE_SUPERSEDED, reason) from None
-        raise asyncio.CancelledError
+            self._intake.leave(source, stream=acks, keep=broken)
+            await acks.stop()
 
     # -- refusals --------------------------------------------------------------------------------------------
 
-    def _tell(self, who: str, refused: Refused) -> None:
+    def _log_refusal(self, who: str, refused: Refused) -> None:
         """The same reason of the same caller at most once a minute, and few lines altogether."""
         sender, source = who.partition(" at ")[0], without_port(who)
         if self._teller.worth((source, refused.code), time.monotonic(), source):
@@ -277,6 +334,255 @@ class Inbound(grpc.GenericRpcHandler):
 
     async def _refuse(self, context: grpc.aio.ServicerContext, refused: Refused) -> None:
         refusal = mesh_pb2.Refusal(code=refused.code, reason=refused.reason, transfer=refused.transfer)
+        message = mesh_pb2.ExchangeResponse(refusal=refusal).SerializeToString()
         with suppress(TimeoutError, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
-            async with asyncio.timeout(1.0):  # to a connection that hangs, too
-                await Patient(context.write(mesh_pb2.ExchangeResponse(refusal=refusal).SerializeToString()))
+            async with asyncio.timeout(_FLUSH_S):
+                await asyncio.shield(context.write(message))  # see `_read`
+
+
+def _read(context: grpc.aio.ServicerContext) -> Awaitable[bytes]:
+    """The next message of a stream, for a reader that may be cancelled while it waits.
+
+    grpc.aio frees what it allocated for a batch of operations when the coroutine that awaits it
+    goes on after it, and never if that coroutine was cancelled (grpc/grpc#43360; grpcio 1.85 has
+    it): some 100 bytes a time, as often as a peer opens a stream that supersedes its last one.
+    Shielded, the operation ends in its own time.
+    """
+    return asyncio.shield(context.read())
+
+
+class Intake:
+    """Puts chunks together, one frame a sender at a time. What has come of a frame outlives its
+    stream for `keep_s`, so that the sender's next stream can go on in the middle of it.
+    `max_frame_bytes` may change at any time."""
+
+    def __init__(self, node: NodeId, inbox: Inbox, max_frame_bytes: int, keep_s: float) -> None:
+        self._node, self._inbox, self._keep_s = node, inbox, keep_s
+        self.max_frame_bytes = max_frame_bytes
+
+    async def take(self, sender: NodeId, source: Source, chunk: wire.ChunkView, stream: object) -> int:
+        """Take in one chunk; how many bytes of its frame are here now. A complete frame is in the
+        inbox. Raises Refused, and Ended when there is no room and no use to wait for it."""
+        part = source.part
+        if part is not None and part.stream is not stream and chunk.offset == 0:
+            self.drop(source)  # on its new stream the sender starts this frame anew, or has given it up
+            part = None
+        if part is None:
+            # The first chunk of a frame. Its size is checked, then room is taken for all of it,
+            # then it counts as begun.
+            self._check_first(source, chunk)
+            if not await self._inbox.reserve(chunk.total):
+                raise Ended
+            if chunk.total > self.max_frame_bytes:  # which was told while the frame waited
+                self._inbox.release(chunk.total)
+                self._check_first(source, chunk)
+            part = source.part = Part(chunk.transfer, chunk.total, stream)
+        part.stream = stream
+        end = part.received + len(chunk.data)
+        same = (chunk.transfer, chunk.total, chunk.offset) == (part.transfer, part.total, part.received)
+        if not same or not chunk.data or end > part.total:
+            raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "a chunk does not continue the frame before it")
+        data = chunk.data  # a frame in one chunk needs no copy
+        if len(data) < part.total:
+            if part.data is None:
+                part.data = np.empty(part.total, np.uint8).data  # a bytearray would be zeroed first
+            part.data[part.received : end] = data
+            data = part.data
+        part.received = end
+        if end == part.total:
+            source.part, source.completed = None, part.transfer
+            self._inbox.post(Received(sender, data))
+        return end
+
+    def leave(self, source: Source, stream: object, *, keep: bool) -> None:
+        """A stream has ended: let go of the frame that it was bringing, or keep its part for a
+        while."""
+        part = source.part
+        if part is None or part.stream is not stream:
+            return
+        part.stream = None
+        if keep and part.received:
+            asyncio.get_running_loop().call_later(self._keep_s, self._expire, source, part)
+        else:
+            self.drop(source)
+
+    def drop(self, source: Source) -> None:
+        """Let go of what has come of a frame."""
+        if source.part is not None:
+            self._inbox.release(source.part.total)
+            source.part = None
+
+    def _expire(self, source: Source, part: Part) -> None:
+        if source.part is part and part.stream is None:
+            self.drop(source)
+
+    def _check_first(self, source: Source, chunk: wire.ChunkView) -> None:
+        if chunk.total > self.max_frame_bytes:
+            raise Refused(
+                mesh_pb2.REFUSAL_CODE_OVERSIZE,
+                f"a frame of {chunk.total} bytes, {self._node} takes at most {self.max_frame_bytes}",
+                chunk.transfer,
+            )
+        if chunk.transfer <= source.completed:
+            raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, f"transfer {chunk.transfer} is here already")
+
+
+_WAKE = Notice(None, "wake")  # stands in the queue of events for a call of `wake`; told apart by identity
+
+
+class Inbox:
+    """Events on their way from the transport's loop to the node, with a bound on the bytes of
+    frames that wait.
+
+    A frame takes room from the moment its first chunk arrives until `get` hands it out. At most
+    `unmeasured_bytes` may wait until `bound` says what the run needs, which may be up to
+    `max_bytes`. `get`, `post`, `wake`, `close` and `release` may be called from any thread.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes: int, unmeasured_bytes: int) -> None:
+        self._loop = loop
+        self._events: queue.SimpleQueue[TransportEvent | None] = queue.SimpleQueue()  # None: closed
+        self._limit_bytes = max_bytes  # the most that `bound` may allow
+        self._max_bytes = min(max_bytes, unmeasured_bytes)
+        # One frame alone may be larger than that, or it could never come in; but not before its
+        # size has a bound.
+        self._most_at_once = unmeasured_bytes if unmeasured_bytes < max_bytes else math.inf
+        self._lock = threading.Lock()
+        self._used_bytes = 0
+        self._waiting = 0  # streams in `reserve`
+        self._last_call = False
+        self._room = asyncio.Event()
+
+    def post(self, event: TransportEvent) -> None:
+        self._events.put(event)
+
+    def get(self, timeout_s: float | None) -> TransportEvent | None:
+        """The next event; None when none came in time, after `wake`, or when the inbox is closed
+        and empty."""
+        try:
+            event = self._events.get(timeout=None if timeout_s is None else max(0.0, timeout_s))
+        except queue.Empty:
+            return None
+        if event is None:
+            self._events.put(None)  # stays closed for the next caller
+        elif event is _WAKE:
+            return None
+        elif isinstance(event, Received):
+            self.release(len(event.data))
+        return event
+
+    def wake(self) -> None:
+        """Let one `get`, the present one or the next, return None."""
+        self._events.put(_WAKE)
+
+    def close(self) -> None:
+        """Wake whoever waits in `get`; what is queued can still be taken."""
+        self._events.put(None)
+
+    # -- room for frames -------------------------------------------------------------------------------------
+
+    def bound(self, max_bytes: int) -> None:
+        """From now on no more than this may wait, or one frame, whose size has a bound by now. What
+        waits stays."""
+        with self._lock:
+            self._max_bytes, self._most_at_once = min(self._limit_bytes, max_bytes), math.inf
+        self._wake_senders()
+
+    def wait_no_more(self) -> None:
+        """From now on, and for whoever waits, `reserve` takes what has room and refuses the rest.
+        On the loop."""
+        self._last_call = True
+        self._room.set()
+
+    async def reserve(self, size_bytes: int) -> bool:
+        """Wait until a frame of this size may come in. A frame may when nothing else is there, but
+        for one that is larger than what is not measured yet may be. False when it may not and it is
+        no use to wait."""
+        counted = max(size_bytes, LEAST_FRAME_BYTES)
+        while True:
+            with self._lock:
+                if self._used_bytes + counted <= (self._max_bytes if self._used_bytes else self._most_at_once):
+                    self._used_bytes += counted
+                    return True
+                if self._last_call:
+                    return False
+                self._waiting += 1
+                self._room.clear()
+            try:
+                await self._room.wait()
+            finally:
+                with self._lock:
+                    self._waiting -= 1
+
+    def release(self, size_bytes: int) -> None:
+        """The room of one frame is free again."""
+        with self._lock:
+            self._used_bytes -= max(size_bytes, LEAST_FRAME_BYTES)
+        self._wake_senders()
+
+    def _wake_senders(self) -> None:
+        if self._waiting:
+            with suppress(RuntimeError):  # the loop has ended, and with it everyone who waited
+                self._loop.call_soon_threadsafe(self._room.set)
+
+
+class AckWriter:
+    """Writes acknowledgements on one stream, between `start` and `stop`.
+
+    One that the sender asked for goes out at once, for its window depends on it. The others, of
+    whole frames, go out at once too, but no more than one in ACK_INTERVAL_S: one speaks for all
+    before it. In a quick exchange of small frames they are otherwise as many messages as the
+    frames. As in QUIC (RFC 9000, section 13.2.5) each says how long it was held, so that receipts
+    are exact.
+    """
+
+    def __init__(self, context: grpc.aio.ServicerContext) -> None:
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._due = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._transfer = self._received = 0  # what has not been said yet; transfer 0: nothing
+        self._since_s = self._last_s = 0.0  # when that came in, when an acknowledgement went out last
+        self._timer: asyncio.TimerHandle | None = None
+        self._ending = False
+
+    def start(self) -> None:
+        self._task = self._loop.create_task(self._write_acks())
+
+    def acknowledge(self, transfer: int, received: int, *, at_once: bool) -> None:
+        """`received` bytes of this frame, and all frames before it, are here."""
+        self._transfer, self._received, self._since_s = transfer, received, self._loop.time()
+        due_s = 0.0 if at_once else self._last_s + ACK_INTERVAL_S
+        if due_s <= self._since_s:
+            self._due.set()
+        elif self._timer is None:
+            self._timer = self._loop.call_at(due_s, self._due.set)
+
+    async def stop(self) -> None:
+        """Say what is left to say."""
+        self._ending = True
+        self._due.set()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=_FLUSH_S)
+            self._task.cancel()
+        self._cancel_timer()
+
+    async def _write_acks(self) -> None:
+        with suppress(grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):  # the stream's reader tells why
+            while not self._ending or self._transfer:
+                await self._due.wait()
+                self._due.clear()
+                self._cancel_timer()
+                if self._transfer:
+                    self._last_s = self._loop.time()
+                    held_us = round((self._last_s - self._since_s) * 1e6)
+                    ack = mesh_pb2.Ack(transfer=self._transfer, received=self._received, held_us=held_us)
+                    self._transfer = 0
+                    await self._context.write(mesh_pb2.ExchangeResponse(ack=ack).SerializeToString())
+                if self._ending:
+                    self._due.set()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

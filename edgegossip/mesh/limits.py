@@ -10,8 +10,9 @@ from edgegossip.types import ConfigError
 _MEMBERS_PATIENCE = 10.0
 LEAST_FRAME_BYTES = 1024  # that a frame counts for where bytes are bounded: a flood of tiny ones is bounded too
 MAX_CHUNK_BYTES = 4 << 20  # a receiver takes chunks up to this size, whatever it sends itself
-# HTTP/2's own windows must not be what holds a stream back: window.py does, and the inbox. gRPC would measure the link with pings
-# among the frames and answer nearly every small frame with a new window; it announces one of fixed size instead.
+# HTTP/2's own windows must not be what holds a stream back: pacing.py does, and the inbox. gRPC
+# would measure the link with pings among the frames and answer nearly every small frame with a new
+# window; it announces one of fixed size instead.
 _HTTP2_WINDOW_BYTES = MAX_CHUNK_BYTES
 
 
@@ -19,18 +20,20 @@ _HTTP2_WINDOW_BYTES = MAX_CHUNK_BYTES
 class MeshLimits:
     """Bounds of one transport. Times are seconds, sizes bytes.
 
-    A stopped board is noticed after at most keepalive_s + keepalive_timeout_s (by one that it only sends to: with
-    listeners_patience times as much in place of keepalive_s), a dead process at once; either counts as down grace_s later.
+    A stopped board is noticed after at most keepalive_s + keepalive_timeout_s (by one that it only
+    sends to: with listeners_patience times as much in place of keepalive_s), a dead process at
+    once; either counts as down grace_s later.
     """
 
     max_frame_bytes: int = 256 << 20  # a larger frame is refused, here and from a peer
     max_queue_bytes: int = 1 << 30  # frames that wait for one peer (they are the caller's buffers, not copies)
-    max_inbox_bytes: int = (
-        1 << 30
-    )  # frames that arrived or are arriving and were not taken by `incoming`; then senders wait
-    # The same until `limit_frames` has told how large they may be, when nobody may be there to take them: a larger one waits.
+    # Frames that arrived or are arriving and were not taken by `incoming`; then senders wait.
+    max_inbox_bytes: int = 1 << 30
+    # The same until `limit_frames` has told how large they may be, when nobody may be there to take
+    # them: a larger one waits.
     max_unmeasured_bytes: int = 1 << 30
-    # Measured: 256 KiB halves the rate of 8 MB frames, 4 MiB gains nothing. Slow links get smaller chunks, see window.py.
+    # Measured: 256 KiB halves the rate of 8 MB frames, 4 MiB gains nothing. Slow links get smaller
+    # chunks, see pacing.py.
     chunk_bytes: int = 1 << 21
     grace_s: float = 3.0
     first_contact_s: float = 60.0  # a peer that was never reached counts as down after this
@@ -48,19 +51,18 @@ class MeshLimits:
     hello_burst: int = 60
     keepalive_s: float = 3.0
     keepalive_timeout_s: float = 4.0
-    # Either end of a connection asks whether the other is there after a silence. After the same time they would ask each other
-    # at the same moment; so the listening end waits so many times longer, and as a rule it never asks.
+    # Either end of a connection asks whether the other is there after a silence. After the same
+    # time they would ask each other at the same moment; so the listening end waits so many times
+    # longer, and as a rule it never asks.
     listeners_patience: float = 1.5
     stall_s: float = 2.0  # least silence after which a peer that owes an acknowledgement is asked whether it is there
-    hung_s: float = (
-        30.0  # a process that owes one and does not answer for so long is given up, though its connection lives
-    )
+    # A process that owes one and does not answer for so long is given up, though its connection lives.
+    hung_s: float = 30.0
     backoff_min_s: float = 0.05
     backoff_max_s: float = 1.0
     flush_s: float = 2.0  # `close` waits this long for acknowledgements of what we sent
-    linger_s: float = (
-        2.0  # then for peers to end their streams; they wait as long for acknowledgements of what they sent
-    )
+    # Then for peers to end their streams; they wait as long for acknowledgements of what they sent.
+    linger_s: float = 2.0
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -75,8 +77,9 @@ class MeshLimits:
             )
 
     def among_members(self) -> MeshLimits:
-        """The same where the peers are members, who probe each other and say who is gone: the listening end hardly asks. Its
-        timer alone, which gRPC starts anew whatever arrives, takes a fifth of what boards that wait need."""
+        """The same where the peers are members, who probe each other and say who is gone: the
+        listening end hardly asks. Its timer alone, which gRPC starts anew whatever arrives, takes a
+        fifth of what boards that wait need."""
         return replace(self, listeners_patience=_MEMBERS_PATIENCE)
 
     def channel_options(self) -> list[tuple[str, int]]:
@@ -107,10 +110,8 @@ class MeshLimits:
         return [
             ("grpc.keepalive_time_ms", round(keepalive_s * 1000)),
             ("grpc.keepalive_timeout_ms", round(self.keepalive_timeout_s * 1000)),
-            (
-                "grpc.http2.ping_timeout_ms",
-                round(self.keepalive_timeout_s * 1000),
-            ),  # else a ping of another kind waits 60 s
+            # Else a ping of another kind waits 60 s.
+            ("grpc.http2.ping_timeout_ms", round(self.keepalive_timeout_s * 1000)),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.http2.bdp_probe", 0),

@@ -1,10 +1,15 @@
-"""`GrpcTransport`: the Transport of real boards. All network work is done in one asyncio loop, run by whoever waits for its
-events or by a thread behind (`turns.py`).
+"""`GrpcTransport`: the Transport of real boards. All network work is done in one asyncio loop in a
+thread of its own.
 
-asyncio and not a thread a stream: bare streams of both measure alike on two cores (8 MB in messages of 1 MiB at 1.6 to 2.0 GB/s,
-64 KiB there and back in 0.4 ms, the differences within the noise), but one loop serves any number of peers and its state needs no
-locks. uvloop gains nothing that can be measured (the time goes into gRPC and the copies) and takes 1.6 MiB. Shared memory between
-the processes of one machine would be faster than any socket, but then a run on one machine would no longer tell what boards send.
+The path of a frame out: `send` here, `Edge` and `Stream` in outbound.py, its bytes in wire.py. In:
+`Inbound` and `Intake` in inbound.py, the same wire.py, `Inbox`, and `incoming` here.
+
+asyncio and not a thread a stream: bare streams of both measure alike on two cores (8 MB in messages
+of 1 MiB at 1.6 to 2.0 GB/s, 64 KiB there and back in 0.4 ms, the differences within the noise), but
+one loop serves any number of peers and its state needs no locks. uvloop gains nothing that can be
+measured (the time goes into gRPC and the copies) and takes 1.6 MiB. Shared memory between the
+processes of one machine would be faster than any socket, but then a run on one machine would no
+longer tell what boards send.
 """
 
 from __future__ import annotations
@@ -20,21 +25,16 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from google.protobuf.descriptor import FileDescriptor
-
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.base import Buffers, Notice, TransportEvent
-from edgegossip.mesh.channels import Channels, Security, serve
-from edgegossip.mesh.edge import Edge
-from edgegossip.mesh.inbound import Inbound
-from edgegossip.mesh.inbox import Inbox
+from edgegossip.mesh.connections import Channels, Security, serve
+from edgegossip.mesh.inbound import Inbound, Inbox
 from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.outgoing import Outgoing
-from edgegossip.mesh.standard import StandardServices
-from edgegossip.mesh.turns import TurnLoop
+from edgegossip.mesh.outbound import Edge, Outgoing
+from edgegossip.mesh.services import StandardServices
 from edgegossip.types import ConfigError, LocalError, NodeId
 
 T = TypeVar("T")
@@ -43,15 +43,17 @@ _SLACK_S = 5.0  # beyond flush_s and linger_s, for what ends by itself
 
 
 class GrpcTransport:
-    """Frames between `node` and its peers over gRPC. Thread-safe. docs/mesh.md tells how it behaves.
+    """Frames between `node` and its peers over gRPC. Thread-safe. docs/mesh.md tells how it
+    behaves.
 
-    `listen` is host:port, port 0 takes any free one; without TLS only loopback is allowed unless `insecure` says
-    otherwise. `before_disconnect` is called on the mesh's loop when a peer has said goodbye and the connections with
-    it are still open: the time for a last look at their sockets. `security` brings TLS; `services` are further gRPC services of
-    this node's server, whose methods are coroutines on the transport's loop (`submit` runs others there); the FileDescriptor in
-    their `descriptor`, if any, is what reflection tells of them, and their coroutine `on_revocations`, if any, is run when our
-    revocation list is a newer one.
-    Raises ConfigError for a malformed value, LocalError for an exposed address, HostError when it cannot listen.
+    `listen` is host:port, port 0 takes any free one; without TLS only loopback is allowed unless
+    `insecure` says otherwise. `before_disconnect` is called on the mesh's loop when a peer has said
+    goodbye and the connections with it are still open: the time for a last look at their sockets.
+    `security` brings TLS; `services` are further gRPC services of this node's server, whose methods
+    are coroutines on the transport's loop (`submit` runs others there); the FileDescriptor in their
+    `descriptor`, if any, is what reflection tells of them, and their coroutine `on_revocations`, if
+    any, is run when our revocation list is a newer one. Raises ConfigError for a malformed value,
+    LocalError for an exposed address, HostError when it cannot listen.
     """
 
     def __init__(
@@ -82,14 +84,15 @@ class GrpcTransport:
         self._edges: dict[NodeId, Edge] = {}
         self._spreading: set[asyncio.Task[None]] = set()
         where = addresses.listen_address(listen, insecure=insecure or security is not None)
-        self._turns = TurnLoop(f"mesh {node}")
-        self._loop = self._turns.loop
+        self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_log_quietly)
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"mesh {node}", daemon=True)
+        self._thread.start()
         try:
             self._address = self._call(self._start(where))
         except BaseException:
-            self._turns.end(_SLACK_S)
-            self._close_door()
+            self._end_loop()
+            self._close_security()
             raise
         atexit.register(self._at_exit)
 
@@ -99,8 +102,9 @@ class GrpcTransport:
         return str(self._address)
 
     def connect(self, peers: Mapping[NodeId, str]) -> None:
-        """Open a stream to each peer (name -> host:port) and let it open one to us. More peers may follow; a new address
-        for a known peer is used from the next attempt on. Raises ConfigError for a bad address."""
+        """Open a stream to each peer (name -> host:port) and let it open one to us. More peers may
+        follow; a new address for a known peer is used from the next attempt on. Raises ConfigError
+        for a bad address."""
         parsed = {peer: addresses.parse(text, f"address of {peer}") for peer, text in peers.items()}
         if self._node in parsed:
             raise ConfigError(f"{self._node} cannot be its own peer: list only the other boards")
@@ -127,11 +131,12 @@ class GrpcTransport:
             self._check_open()
             self._tickets += 1
             outgoing = Outgoing(self._tickets, views, size, time.monotonic())
-            self._turns.act(lambda: self._edges[to].enqueue(outgoing))
+            self._loop.call_soon_threadsafe(self._edges[to].enqueue, outgoing)
             return outgoing.ticket
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
-        """The next event; None when none came in time, after `wake`, or when the transport is closed and all were taken."""
+        """The next event; None when none came in time, after `wake`, or when the transport is
+        closed and all were taken."""
         return self._inbox.get(timeout_s)
 
     def wake(self) -> None:
@@ -151,8 +156,8 @@ class GrpcTransport:
         self._inbound.limit_frames(max_frame_bytes)
 
     def close(self) -> None:
-        """Flush what is queued for at most limits.flush_s, say goodbye, acknowledge what peers sent until they end their
-        streams or limits.linger_s is over, free the port. Idempotent."""
+        """Flush what is queued for at most limits.flush_s, say goodbye, acknowledge what peers sent
+        until they end their streams or limits.linger_s is over, free the port. Idempotent."""
         self._close(self._limits.flush_s, self._limits.linger_s)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -165,7 +170,8 @@ class GrpcTransport:
         self._inbox.post(event)
 
     def tasks(self) -> int:
-        """How many coroutines are under way on the loop, for whoever looks for leaks. From any thread."""
+        """How many coroutines are under way on the loop, for whoever looks for leaks. From any
+        thread."""
         return len(asyncio.all_tasks(self._loop))
 
     def __enter__(self) -> GrpcTransport:
@@ -177,14 +183,15 @@ class GrpcTransport:
     # -- on the loop -----------------------------------------------------------------------------------------
 
     async def _start(self, where: addresses.Address) -> addresses.Address:
-        self._inbox = Inbox(self._turns, self._limits.max_inbox_bytes, self._limits.max_unmeasured_bytes)
+        self._inbox = Inbox(self._loop, self._limits.max_inbox_bytes, self._limits.max_unmeasured_bytes)
         self._inbound = Inbound(
             self._node, self._run_id, self._session, self._limits, self._inbox, self._on_goodbye, self._security
         )
         files = [mesh_pb2.DESCRIPTOR, *(f for s in self._services if (f := getattr(s, "descriptor", None)))]
-        self._standard = StandardServices(
-            [name for file in files for name in _services_of(file)], files, self._security, self._tell
-        )
+        names = [service.full_name for file in files for service in file.services_by_name.values()]
+        self._standard = StandardServices(names, self._security, self._tell)
+        # With security our server listens inside this machine; `serve` opens the way to it for
+        # peers when it does.
         handlers, inside = (self._inbound, self._standard, *self._services), ""
         if self._security is not None:
             inside = self._security.start(self._limits, self._tell, self._on_revocations)
@@ -225,7 +232,8 @@ class GrpcTransport:
         self._inbox.post(Notice(peer if peer in self._edges else None, text))
 
     def _on_revocations(self) -> None:
-        """From any thread: our revocation list is a newer one. Who is revoked is let go; the others are told."""
+        """From any thread: our revocation list is a newer one. Who is revoked is let go; the others
+        are told."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._begin_to_spread)
 
@@ -242,7 +250,7 @@ class GrpcTransport:
         for service in self._services:
             if (on_revocations := getattr(service, "on_revocations", None)) is not None:
                 await on_revocations()
-        await asyncio.gather(*(edge.knock() for edge in list(self._edges.values())))
+        await asyncio.gather(*(edge.offer_revocations() for edge in list(self._edges.values())))
 
     async def _close_peer(self, peer: NodeId, reason: str) -> None:
         self._inbound.shut(peer, reason)
@@ -250,14 +258,18 @@ class GrpcTransport:
             await self._edges[peer].shut(reason)
 
     async def _shutdown(self, flush_s: float, linger_s: float) -> None:
-        """First our streams end, each with its goodbye; then those of the peers, who heard it and close their half. Only
-        then does the server stop: stopping cancels what is still open, and with it acknowledgements on their way."""
+        """First our streams end, each with its goodbye; then those of the peers, who heard it and
+        close their half. Only then does the server stop: stopping cancels what is still open, and
+        with it acknowledgements on their way."""
+        # What is queued is flushed and a goodbye said behind it, as far as flush_s allows.
         leaving = {peer: asyncio.ensure_future(edge.leave()) for peer, edge in self._edges.items()}
         if leaving and flush_s:
             await asyncio.wait(leaving.values(), timeout=flush_s)
         told = [peer for peer, task in leaving.items() if task.done() and task.result()]
         for edge in self._edges.values():
             await edge.finish()
+        # Whoever was told closes its stream to us once it has our acknowledgements; the other
+        # streams end now.
         self._inbound.end(told)
         self._standard.end()
         await self._server.stop(linger_s or None)  # None does not wait for anybody
@@ -288,11 +300,17 @@ class GrpcTransport:
         except TimeoutError:
             _log.debug("the mesh of %s did not end in time", self._node)
         finally:
-            self._turns.end(_SLACK_S)
-            self._close_door()
+            self._end_loop()
+            self._close_security()
             self._inbox.close()
 
-    def _close_door(self) -> None:
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_SLACK_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def _close_security(self) -> None:
         """In this thread: at the end of a program there are no new ones."""
         if self._security is not None:
             self._security.close()
@@ -301,11 +319,7 @@ class GrpcTransport:
         self._close(0.0, 0.0)  # a program that ends without `close` does not wait for the network
 
 
-def _services_of(file: FileDescriptor) -> list[str]:
-    return [service.full_name for service in file.services_by_name.values()]
-
-
 def _log_quietly(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """gRPC's poller wakes every loop of a process for each event and lets the late ones fail to read; that and streams that
-    end while the loop does are no news for a user."""
+    """gRPC's poller wakes every loop of a process for each event and lets the late ones fail to
+    read; that and streams that end while the loop does are no news for a user."""
     _log.debug("%s", context.get("message"), exc_info=context.get("exception"))

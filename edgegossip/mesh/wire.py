@@ -1,9 +1,9 @@
 """Chunks to bytes and back, without the copies that the protobuf runtime would make of the data.
 
-Two facts of the protobuf encoding make this exact and simple: a message's fields may be laid one after the other, so a chunk
-is a head of fixed length and the data; and the head's numbers are fixed-width, so its bytes sit at known places. What does
-not look like that (another implementation may order fields differently) goes through the protobuf runtime and means the
-same.
+Two facts of the protobuf encoding make this exact and simple: a message's fields may be laid one
+after the other, so a chunk is a head of fixed length and the data; and the head's numbers are
+fixed-width, so its bytes sit at known places. What does not look like that (another implementation
+may order fields differently) goes through the protobuf runtime and means the same.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def _lengths(data_bytes: int) -> tuple[bytes, bytes]:
 
 
 def parse_request(message: bytes) -> ChunkView | mesh_pb2.ExchangeRequest:
-    """A ChunkView for a chunk, else the protobuf message. Raises DecodeError for bytes that are no ExchangeRequest."""
+    """A ChunkView for a chunk, else the protobuf message. Raises DecodeError for bytes that are no
+    ExchangeRequest."""
     view = _fast_chunk(message)
     if view is not None:
         return view
@@ -91,9 +92,11 @@ def _fast_chunk(message: bytes) -> ChunkView | None:
     """The chunk in `message` when that is laid out as `chunk_message` does, else None."""
     if not message or message[0] != _TAG_CHUNK:
         return None
+    # A chunk of ours of this length can have but one head and one length of its data: compare them.
     head, numbers_at, data_length, data_at = _frame_of(len(message))
     if not message.startswith(head) or message[numbers_at + _NUMBERS.size : data_at] != data_length:
         return None
+    # Between the two stand the numbers, each behind its tag, and the tag of the data.
     tag1, transfer, tag2, offset, tag3, total, tag4, acknowledge, tag5 = _NUMBERS.unpack_from(message, numbers_at)
     if (tag1, tag2, tag3, tag4, tag5) != _TAGS or acknowledge > 1:
         return None
@@ -102,8 +105,9 @@ def _fast_chunk(message: bytes) -> ChunkView | None:
 
 @lru_cache(maxsize=256)
 def _frame_of(message_bytes: int) -> tuple[bytes, int, bytes, int]:
-    """What surrounds the numbers in a chunk message of this length: the bytes before them, where they begin, the length of the
-    data after them, where the data begin. Lengths that no chunk has get bytes that no chunk has."""
+    """What surrounds the numbers in a chunk message of this length: the bytes before them, where
+    they begin, the length of the data after them, where the data begin. Lengths that no chunk has
+    get bytes that no chunk has."""
     for length_bytes in range(1, 6):
         body = message_bytes - 1 - length_bytes
         for size_bytes in range(1, 6):
@@ -118,7 +122,8 @@ def _frame_of(message_bytes: int) -> tuple[bytes, int, bytes, int]:
 
 
 class Slicer:
-    """Takes pieces of any length off the front of buffers that are read one after the other. No copies."""
+    """Takes pieces of any length off the front of buffers that are read one after the other. No
+    copies."""
 
     def __init__(self, buffers: Sequence[memoryview]) -> None:
         self._left = [buffer for buffer in reversed(buffers) if len(buffer)]

@@ -21,11 +21,11 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.manifest import Manifest
 from edgegossip.mesh.membership.table import Rows
-from edgegossip.mesh.text import printable
 from edgegossip.node.spec import check_names, make_topology
 from edgegossip.profiling.watch import Watch
 from edgegossip.recipe import Recipe
 from edgegossip.types import ConfigError, LocalError, NodeId, PeerError
+from edgegossip.untrusted import printable
 
 if TYPE_CHECKING:
     from edgegossip.mesh.security.guard import Guard
@@ -108,7 +108,7 @@ def join(
     """Ask the seeds in turn until one answers; every 5 s `say` why none does. Functions that the run's recipe names are not
     called, and no folder of this board is read, unless `settings` say so too. Raises ConfigError, PeerError when all of them
     refuse us or the manifest cannot be trusted, LocalError after `patience_s`."""
-    from edgegossip.mesh.causes import Unreachable
+    from edgegossip.mesh.connections import Unreachable
     from edgegossip.mesh.membership.joining import RefusedToJoin, ask
 
     places = [addresses.parse(seed, "--join") for seed in seeds]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
-from edgegossip.mesh.text import printable
 from edgegossip.node.entering import check_functions, own_settings
 from edgegossip.profiling.watch import Watch
 from edgegossip.recipe import Recipe
 from edgegossip.types import ConfigError, LocalError, NodeId, PeerError
+from edgegossip.untrusted import printable
 
 if TYPE_CHECKING:
     from edgegossip.mesh.security.identity import Identity

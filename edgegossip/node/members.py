@@ -149,9 +149,9 @@ class MemberTransport:
     def _take(self, event: TransportEvent) -> None:
         match event:
             case PeerUp(peer) | Notice(str(peer)):  # a founder that was started again refuses us: it is there
-                self._inner.submit(_do(lambda: self._agent.greet(peer)))
+                self._inner.submit(_do(lambda: self._agent.mark_alive(peer)))
             case PeerDown(peer, left=False, closed=False):
-                self._inner.submit(_do(lambda: self._agent.doubt(peer)))
+                self._inner.submit(_do(lambda: self._agent.suspect(peer)))
             case Moved(peer, address):
                 if peer in self._neighbours:
                     self._inner.connect({peer: address})

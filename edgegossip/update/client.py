@@ -16,8 +16,8 @@ from typing import Any, Self
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.security import tls
 from edgegossip.mesh.security.identity import Identity
-from edgegossip.mesh.text import printable
 from edgegossip.types import PeerError
+from edgegossip.untrusted import printable
 from edgegossip.update.bundle import MAX_SIGNATURE_BYTES, MAX_STORED_BYTES, Blob, Head, parse_head
 
 CHECK_IN, RELEASE, REVOCATIONS = "/v1/check-in", "/v1/release", "/v1/crl"

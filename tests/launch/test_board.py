@@ -14,7 +14,7 @@ from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
 from edgegossip.launch import board as boards
 from edgegossip.launch.unfinished import instance_of, kept_unix_s
-from edgegossip.mesh.membership.joining import Told
+from edgegossip.mesh.membership.joining import JoinAnswer
 from edgegossip.node import entering
 from edgegossip.node.main import NodeOptions, _place
 from edgegossip.profiling.lines import EventRecord, to_line
@@ -42,9 +42,9 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Found:
         sink.close()
         seen.append((save_to.parent.parent, spec.restarted))
 
-    def ask(*_: object, **__: object) -> Told:
+    def ask(*_: object, **__: object) -> JoinAnswer:
         recipe = recipes.with_settings(recipes.load("quickstart-gossip"), {"run.nodes": 3})
-        return Told(
+        return JoinAnswer(
             entering.found(recipe, "pi-02", ("pi-01", "pi-02", "pi-03"), None).manifest, (), "pi-02", "10.0.0.9"
         )
 
@@ -125,9 +125,9 @@ def test_who_joins_another_run_of_the_same_recipe_leaves_the_earlier_one_alone(
     members = ("pi-01", "pi-02", "pi-03")
     now = {"instance": "aa"}
 
-    def ask(*_: object, **__: object) -> Told:
+    def ask(*_: object, **__: object) -> JoinAnswer:
         manifest = entering.found(recipe, "pi-02", members, None, lambda _: now["instance"]).manifest
-        return Told(manifest, (), "pi-02", "10.0.0.9")
+        return JoinAnswer(manifest, (), "pi-02", "10.0.0.9")
 
     monkeypatch.setattr("edgegossip.mesh.membership.joining.ask", ask)
     start(tmp_path, *COMMANDS["joiner"])

@@ -15,7 +15,7 @@ import pytest
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import PeerDown, PeerUp, Received, SendFailed, SendReceipt, TransportEvent
-from edgegossip.mesh.edge import METHOD
+from edgegossip.mesh.outbound import METHOD
 from tests.mesh.relay import SlowAnswers
 from tests.mesh.support import PATIENCE_S, QUICK, RUN, PeerProcess, connect_all, wait_for
 

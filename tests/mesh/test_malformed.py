@@ -12,13 +12,13 @@ import grpc
 import pytest
 
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.mesh import GrpcTransport, MeshLimits, standard
+from edgegossip.mesh import GrpcTransport, MeshLimits, services
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Received
-from edgegossip.mesh.edge import METHOD
-from edgegossip.mesh.membership import wire as members_wire
+from edgegossip.mesh.membership import messages as members_wire
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.manifest import make
+from edgegossip.mesh.outbound import METHOD
 from edgegossip.types import DecodeError
 from tests.mesh.malformed import verdicts
 from tests.mesh.malformed.__main__ import Batches, session
@@ -51,7 +51,7 @@ def test_what_is_made_follows_from_the_seed_and_is_refused() -> None:
 
 
 def test_a_board_stands_them_and_its_peers_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standard, "CALL_BURST", 1e6)  # more questions about its health than anybody may ask
+    monkeypatch.setattr(services, "CALL_BURST", 1e6)  # more questions about its health than anybody may ask
     notes: list[str] = []
     manifest = make(RUN, "b", MEMBERS, "0" * 64, "")
     box: list[GrpcTransport] = []

@@ -16,9 +16,9 @@ from edgegossip.mesh import GrpcTransport, wire
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.base import Notice, PeerUp, Received
-from edgegossip.mesh.channels import Channels
-from edgegossip.mesh.edge import METHOD
+from edgegossip.mesh.connections import Channels
 from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.outbound import METHOD
 from edgegossip.types import PeerError
 from tests.mesh.support import PATIENCE_S, QUICK, RUN, connect_all, wait_for
 

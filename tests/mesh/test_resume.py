@@ -9,9 +9,9 @@ import pytest
 
 from edgegossip.mesh import GrpcTransport, wire
 from edgegossip.mesh.base import PeerUp, Received, SendReceipt
-from edgegossip.mesh.intake import Intake, Refused, Source
-from edgegossip.mesh.outgoing import FrameQueue, Outgoing
-from edgegossip.mesh.window import MAX_BYTES
+from edgegossip.mesh.inbound import Intake, Refused, Source
+from edgegossip.mesh.outbound import FrameQueue, Outgoing
+from edgegossip.mesh.pacing import MAX_BYTES
 from tests.mesh.relay import CutOnce
 from tests.mesh.support import QUICK, RUN, wait_for
 
@@ -44,12 +44,9 @@ class Room:
         self.used = 0
         self.posted: list[Received] = []
 
-    def try_reserve(self, size: int) -> bool:
+    async def reserve(self, size: int) -> bool:
         self.used += size
         return True
-
-    async def reserve(self, size: int) -> bool:
-        return self.try_reserve(size)
 
     def release(self, size: int) -> None:
         self.used -= size

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import socket
 import threading
 import time
@@ -361,3 +363,30 @@ def test_a_stalled_peer_slows_only_its_own_edge():
         assert sorted(r.to for r in receipts) == ["b"] * 30 + ["c"]  # one frame has room with c
         for _ in range(30):
             wait_for(c, Received)
+
+
+def test_an_interrupted_wait_leaves_the_transport_as_it_was():
+    """A signal ends the wait in the main thread, and nothing of gRPC, which is in another."""
+    with GrpcTransport("a", RUN, limits=QUICK) as a, GrpcTransport("b", RUN, limits=QUICK) as b:
+        connect_all([a, b], ["a", "b"])
+        for _ in range(3):
+            timer = threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT])
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                b.incoming(PATIENCE_S)
+            timer.join()
+            a.send("b", [b"still here"])
+            assert bytes(wait_for(b, Received).data) == b"still here"
+
+
+def test_a_wait_ends_in_time_and_one_in_a_loop_is_a_wait():
+    with GrpcTransport("a", RUN, limits=QUICK) as a:
+        for timeout_s in (0.0, 0.02, 0.01, -1.0):
+            began_s = time.monotonic()
+            assert a.incoming(timeout_s) is None
+            assert time.monotonic() - began_s >= timeout_s - 0.002
+
+        async def inside() -> object:
+            return a.incoming(0.01)
+
+        assert asyncio.run(inside()) is None

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from edgegossip import recipe as recipes
-from edgegossip.mesh.causes import Unreachable
+from edgegossip.mesh.connections import Unreachable
 from edgegossip.mesh.membership import manifest as manifests
-from edgegossip.mesh.membership.joining import RefusedToJoin, Told
+from edgegossip.mesh.membership.joining import JoinAnswer, RefusedToJoin
 from edgegossip.mesh.membership.table import Entry as Row
 from edgegossip.mesh.membership.table import Status
 from edgegossip.node import entering
@@ -31,7 +31,7 @@ def founded(**settings: object) -> entering.Entry:
 def joined(monkeypatch: pytest.MonkeyPatch, manifest: manifests.Manifest, *settings: str) -> entering.Entry:
     from edgegossip.mesh.membership import joining
 
-    monkeypatch.setattr(joining, "ask", lambda *_args, **_more: Told(manifest, (), "pi-01", "10.0.0.9"))
+    monkeypatch.setattr(joining, "ask", lambda *_args, **_more: JoinAnswer(manifest, (), "pi-01", "10.0.0.9"))
     return entering.join(["10.0.0.1:7700"], "pi-02", None, settings, lambda text: None)
 
 
@@ -146,7 +146,7 @@ def test_seeds_are_asked_in_turn_until_one_answers(monkeypatch: pytest.MonkeyPat
         asked.append(str(seed))
         if len(asked) < 4:
             raise Unreachable(f"{seed}: connection refused")
-        return Told(founded().manifest, (), "pi-01", "")
+        return JoinAnswer(founded().manifest, (), "pi-01", "")
 
     monkeypatch.setattr(joining, "ask", ask)
     monkeypatch.setattr(entering, "_PAUSE_S", 0.001)
@@ -179,12 +179,12 @@ def test_a_board_that_has_loaded_asks_for_the_news(monkeypatch: pytest.MonkeyPat
         asked.append(str(place))
         if str(place) == "10.0.0.8:8":
             raise Unreachable("10.0.0.8:8: connection refused")
-        return Told(manifest, after, "pi-01", "")
+        return JoinAnswer(manifest, after, "pi-01", "")
 
     monkeypatch.setattr(joining, "ask", ask)
     again = entering.look_again(entry, "pi-02", None)
     assert asked == ["10.0.0.8:8", "10.0.0.1:1"] and again.known == after and again.seen_as == "10.0.0.9"
-    monkeypatch.setattr(joining, "ask", lambda *_a, **_m: Told(changed(version=9), after, "pi-01", ""))
+    monkeypatch.setattr(joining, "ask", lambda *_a, **_m: JoinAnswer(changed(version=9), after, "pi-01", ""))
     assert entering.look_again(entry, "pi-02", None).known == before  # of another run, or nobody
 
 
@@ -200,7 +200,7 @@ def test_a_seed_that_refuses_is_not_the_only_one(monkeypatch: pytest.MonkeyPatch
     def ask(seed, *_args, **_more):
         if seed.port == 1:
             raise RefusedToJoin(f"{seed} refuses us: it is in quarantine")
-        return Told(founded().manifest, (), "pi-01", "")
+        return JoinAnswer(founded().manifest, (), "pi-01", "")
 
     monkeypatch.setattr(joining, "ask", ask)
     assert entering.join(["10.0.0.1:1", "10.0.0.2:2"], "pi-02", None, (), print).manifest.members == NAMES

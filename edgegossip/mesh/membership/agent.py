@@ -1,7 +1,11 @@
-"""The failure detector on the mesh's port: calls become messages, messages calls, and what is found out becomes events.
+"""One member of one run, on the mesh's port: the detector's calls become messages, messages calls,
+and what is found out events.
 
-Everything happens on the transport's loop. A connection to a member is opened when needed and kept while it is used, without
-keepalive questions of its own: the probes are that. One that fails is closed, because TCP would be slow to try again.
+`MembershipService` is the listening side: who may ask, and what is refused with which reason.
+`Agent` drives the detector, asks others for it and answers what it is asked. Everything happens on
+the transport's loop. A connection to a member is opened when needed and kept while it is used,
+without keepalive questions of its own: the probes are that. One that fails is closed, because TCP
+would be slow to try again.
 """
 
 from __future__ import annotations
@@ -15,29 +19,38 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
+from edgegossip.mesh._proto import membership_pb2 as pb
 from edgegossip.mesh.base import TransportEvent
-from edgegossip.mesh.channels import Security
+from edgegossip.mesh.connections import CallerGone, Security
 from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.membership import wire
+from edgegossip.mesh.membership import messages
 from edgegossip.mesh.membership.detector import Detector
-from edgegossip.mesh.membership.lines import Lines
 from edgegossip.mesh.membership.manifest import Manifest, Signer
 from edgegossip.mesh.membership.messages import Ack, Changed, Nack, Output, Ping, PingFor, Send
 from edgegossip.mesh.membership.news import Log, News
-from edgegossip.mesh.membership.service import MembershipService, checked_address
+from edgegossip.mesh.membership.reach import Connections, OwnAddress
 from edgegossip.mesh.membership.settings import SwimSettings
-from edgegossip.mesh.membership.table import Rows
-from edgegossip.mesh.membership.whereabouts import Whereabouts
-from edgegossip.types import EdgegossipError, NodeId, PeerError
+from edgegossip.mesh.membership.table import Rows, rows_of
+from edgegossip.mesh.security.rates import Manner, Questions
+from edgegossip.types import ConfigError, DecodeError, EdgegossipError, NodeId, PeerError
+from edgegossip.untrusted import printable
 
+SERVICE = "edgegossip.v1.Membership"
+# Of one member. News that goes on and on makes some 7 a second, probes for others 5 more: what a
+# member cannot be made to do by others is a reason to refuse it, and no strike until it has gone on
+# in spite of many refusals.
+CALLS_PER_S, CALL_BURST = 20.0, 300.0
+_JOIN_TOKENS = 5.0  # a question to join counts as so many: its answer is the whole manifest
 _CALL_S = 5.0  # bound of one call; the detector's own times are shorter
 _LEAVE_S = 1.0
 
 
 class Agent:
-    """One member of one run. `service` goes into the transport's services, then `start` begins; `known` is what a member told
-    about the others, and `seeds` where we reached members ourselves. `post` takes Verdict and Moved, `log` sentences."""
+    """One member of one run. `service` goes into the transport's services, then `start` begins;
+    `known` is what a member told about the others, and `seeds` where we reached members ourselves.
+    `post` takes Verdict and Moved, `log` sentences."""
 
     def __init__(
         self,
@@ -61,26 +74,27 @@ class Agent:
             manifest.members.index(peer): at for peer, at in (seeds or {}).items() if peer in manifest.members
         }
         self._instead: dict[int, str] = {}  # addresses in the table that are of no use here: the seed is
-        self._where = Whereabouts("")
+        self._where = OwnAddress("")
         self.news = News(manifest.members, self.me, post, log)
-        self._lines = Lines(replace(MeshLimits(), keepalive_s=3600.0), security)
+        self._connections = Connections(replace(MeshLimits(), keepalive_s=3600.0), security)
         self._questions: dict[tuple[int, int], asyncio.Future[Ack | Nack]] = {}  # of others, by sender and number
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._ending = False
 
-    # -- life ------------------------------------------------------------------------------------------------
+    # -- from start to stop ----------------------------------------------------------------------------------------------
 
     async def start(self, address: str, port: int | None = None, known: Rows = ()) -> None:
-        """Take part, reachable at this address; empty: not known yet. `port`: the address is a guess, and we listen there on
-        all addresses of this machine. `known`: what a member told of the others since we were made."""
+        """Take part, reachable at this address; empty: not known yet. `port`: the address is a
+        guess, and we listen there on all addresses of this machine. `known`: what a member told of
+        the others since we were made."""
         self._known = known or self._known
-        self._where = Whereabouts(address, port)
+        self._where = OwnAddress(address, port)
         self._where.beside(entry.address for _, entry in self._known if entry.here)
         address = self._where.address
-        life, random = secrets.randbits(63), Random(secrets.randbits(64))
+        session, random = secrets.randbits(63), Random(secrets.randbits(64))
         self.detector = Detector(
-            len(self.manifest.members), self.me, address, life, random, time.monotonic(), self.settings, self._known
+            len(self.manifest.members), self.me, address, session, random, time.monotonic(), self.settings, self._known
         )
         self.news.begin(self.detector.table)
         self._arm()
@@ -101,7 +115,7 @@ class Agent:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_LEAVE_S)
-        await self._lines.close()
+        await self._connections.close()
 
     def act(self, what: Callable[[Detector, float], list[Output]]) -> None:
         """Let the detector take something in, and do what it asks for."""
@@ -112,25 +126,25 @@ class Agent:
         finally:
             self._arm()
 
-    def doubt(self, peer: NodeId) -> None:
+    def suspect(self, peer: NodeId) -> None:
         """The transport lost this peer: probe it now."""
-        self.act(lambda detector, now_s: detector.doubt(self.manifest.members.index(peer), now_s))
+        self.act(lambda detector, now_s: detector.suspect(self.manifest.members.index(peer), now_s))
 
-    def greet(self, peer: NodeId) -> None:
+    def mark_alive(self, peer: NodeId) -> None:
         """The transport reached this peer: it is there, whatever was said."""
-        self.act(lambda detector, now_s: detector.greet(self.manifest.members.index(peer), now_s))
+        self.act(lambda detector, now_s: detector.mark_alive(self.manifest.members.index(peer), now_s))
 
     async def on_revocations(self) -> None:
-        """Our revocation list is a newer one: who is on it is no member any more, until it shows a better certificate."""
+        """Our revocation list is a newer one: who is on it is no member any more, until it shows a
+        better certificate."""
         for k, peer in enumerate(self.manifest.members):
             if k != self.me and self._revoked(peer):
-                self.act(lambda detector, now_s, k=k: detector.expel(k, now_s))  # type: ignore[misc]
-        await self._lines.drop_revoked()
+                self.act(lambda detector, now_s, k=k: detector.evict(k, now_s))  # type: ignore[misc]
+        await self._connections.drop_revoked()
         signer: Signer | None = getattr(self.security, "identity", None)
         if signer is not None:
-            with suppress(
-                EdgegossipError
-            ):  # our own certificate cannot be read now: others sign, or the next list makes us
+            # Our own certificate cannot be read now: others sign, or the next list makes us.
+            with suppress(EdgegossipError):
                 self.manifest = await asyncio.to_thread(_countersigned, self.manifest, signer)
 
     def _revoked(self, peer: NodeId) -> bool:
@@ -159,8 +173,9 @@ class Agent:
     # -- what the detector asks for --------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        """Call the detector when it wants to be called. A timer that is due stays: messages that keep coming may not put it off
-        again and again, and those that are there already may be read before it."""
+        """Call the detector when it wants to be called. A timer that is due stays: messages that
+        keep coming may not put it off again and again, and those that are there already may be read
+        before it."""
         now_s = time.monotonic()
         if self._timer is not None:
             if (
@@ -212,13 +227,14 @@ class Agent:
             if isinstance(error, PeerError):
                 self.news.trouble(to, address, str(error))
             if self._revoked(peer):
-                self.act(lambda detector, now_s: detector.expel(to, now_s))
+                self.act(lambda detector, now_s: detector.evict(to, now_s))
             self.act(lambda detector, now_s: detector.failed(to, message.number, now_s))
             return
         self.act(lambda detector, now_s: detector.receive(to, told, now_s))
 
     async def _ask_somewhere(self, to: int, address: str, message: Ping | PingFor) -> Ack | Nack:
-        """At its address; if that is of no use, where we reached it when we joined. Raises PeerError and gRPC's errors."""
+        """At its address; if that is of no use, where we reached it when we joined. Raises
+        PeerError and gRPC's errors."""
         seed = self._seeds.get(to, address)
         if self._instead.get(to) == address:
             return await self._ask_at(to, seed, message)
@@ -234,17 +250,169 @@ class Agent:
 
     async def _ask_at(self, to: int, address: str, message: Ping | PingFor) -> Ack | Nack:
         peer = self.manifest.members[to]
-        envelope = wire.Envelope(self.manifest.run_id, self.manifest.hash, self.name, peer)
+        envelope = messages.Envelope(self.manifest.run_id, self.manifest.hash, self.name, peer)
         async with asyncio.timeout(_CALL_S):
-            data = await self._lines.call(peer, address, wire.request(envelope, message))
-        told = wire.parse_response(data, message.number, len(self.manifest.members))
+            data = await self._connections.call(peer, address, messages.request(envelope, message))
+        told = messages.parse_response(data, message.number, len(self.manifest.members))
         if isinstance(told, str):
             raise PeerError(f"it refuses us: {told}")
         return told
 
 
+class Misbehaviour(PeerError):
+    """What no board of the fleet does that works as it should."""
+
+
+class MembershipService(grpc.GenericRpcHandler):
+    """Join and Probe, for one agent."""
+
+    descriptor = pb.DESCRIPTOR  # what reflection tells
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.on_revocations = agent.on_revocations
+        self._questions = Questions(CALLS_PER_S, CALL_BURST)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        methods = {f"/{SERVICE}/Probe": self._probe, f"/{SERVICE}/Join": self._join}
+        method = methods.get(handler_call_details.method)
+        return grpc.unary_unary_rpc_method_handler(method) if method else None
+
+    async def _probe(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        agent, place = self._agent, self._place(context)
+        who = place
+        try:
+            certified = self._certified(context, 1.0)
+            who = f"{certified} at {place}" if certified else place
+            asked = messages.parse_request(request)
+            who = f"{printable(asked.sender, 64)} at {place}"
+            _check_name(asked.sender, certified)
+            sender = self._check(asked)
+            answer = await agent.answer(sender, messages.message_of(asked, len(agent.manifest.members)))
+        except PeerError as error:
+            return messages.refusal(self._refuse(who, error, context))
+        if isinstance(answer, Ack | Nack):
+            return messages.response(answer)
+        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer in time")
+        raise AssertionError
+
+    async def _join(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        agent, place = self._agent, self._place(context)
+        who = place
+        try:
+            certified = self._certified(context, _JOIN_TOKENS)
+            who = f"{certified} at {place}" if certified else place
+            asked = messages.parse_join_request(request)
+            who = f"{printable(asked.name, 64)} at {place}"
+            _check_name(asked.name, certified)
+            self._check_joiner(asked)
+        except PeerError as error:
+            return pb.JoinResponse(refusal=self._refuse(who, error, context)).SerializeToString()
+        if agent.detector is None:  # worth trying again, unlike a refusal
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{agent.name} is only starting")
+            raise AssertionError
+        host = addresses.parse(place, "address of a peer").host
+        agent.was_reached(asked.reached, host)
+        return pb.JoinResponse(
+            manifest=agent.manifest.content,
+            signature=agent.manifest.signature,
+            seen_as=host,
+            rows=messages.rows(rows_of(agent.detector.table)),
+            name=agent.name,
+        ).SerializeToString()
+
+    def _certified(self, context: grpc.aio.ServicerContext, tokens: float) -> NodeId | None:
+        """Who calls, by its certificate, before anything that it says is looked at; None without
+        certificates, where nobody can be blamed by name. Raises PeerError for who asks too often,
+        Misbehaviour for who insists, and CallerGone."""
+        if self._agent.security is None:
+            return None
+        try:
+            certified = self._agent.security.identify(context)
+        except CallerGone:
+            raise
+        except PeerError as error:
+            raise Misbehaviour(str(error)) from error
+        manner = self._questions.take(certified, time.monotonic(), tokens)
+        if manner is not Manner.FINE:
+            reason = f"it asks more than {CALLS_PER_S:g} times a second"
+            raise PeerError(reason) if manner is Manner.TOO_OFTEN else Misbehaviour(reason)
+        return certified
+
+    def _refuse(self, who: str, error: PeerError, context: grpc.aio.ServicerContext) -> str:
+        """The reason, which the log hears too. Who broke the protocol is kept out for a while."""
+        self._agent.news.refused(who, str(error))
+        if self._agent.security is not None and isinstance(error, DecodeError | Misbehaviour):
+            self._agent.security.misbehaved(context, str(error))
+        return str(error)
+
+    def _check(self, asked: pb.ProbeRequest) -> int:
+        """The sender's place among the members. Raises PeerError."""
+        agent = self._agent
+        if asked.protocol_version != messages.PROTOCOL_VERSION:
+            raise PeerError(_other_version(asked.protocol_version, agent.name))
+        if asked.run_id != agent.manifest.run_id:
+            theirs = asked.run_id[:16].hex() or "without id"
+            raise PeerError(f"it belongs to run {theirs}, {agent.name} to run {agent.manifest.run_id.hex()}")
+        if asked.receiver != agent.name:
+            raise PeerError(f"it looks for {printable(asked.receiver, 64)}, but this is {agent.name}")
+        if asked.manifest != agent.manifest.hash:
+            raise PeerError(
+                f"its manifest of this run is not that of {agent.name} (version {agent.manifest.version}): "
+                "start one of the two again with --join"
+            )
+        if asked.sender not in agent.manifest.members or asked.sender == agent.name:
+            raise PeerError(f"{printable(asked.sender, 64)} is no other member of this run")
+        if agent.detector is None:
+            raise PeerError(f"{agent.name} is only starting")
+        return agent.manifest.members.index(asked.sender)
+
+    def _check_joiner(self, asked: pb.JoinRequest) -> None:
+        """Raises PeerError."""
+        agent = self._agent
+        if asked.protocol_version != messages.PROTOCOL_VERSION:
+            raise PeerError(_other_version(asked.protocol_version, agent.name))
+        if asked.run_id and asked.run_id != agent.manifest.run_id:
+            raise PeerError(
+                f"it belongs to run {asked.run_id[:16].hex()}, {agent.name} to {agent.manifest.run_id.hex()}"
+            )
+        if asked.name not in agent.manifest.members:
+            members = ", ".join(agent.manifest.members)
+            raise PeerError(f"{printable(asked.name, 64)} is not a member of this run; its members are {members}")
+        if asked.name == agent.name:
+            raise PeerError(f"{agent.name} is the name of the member that was asked: give each board its own name")
+
+    def _place(self, context: grpc.aio.ServicerContext) -> str:
+        """host:port of who called."""
+        if self._agent.security is not None:
+            return self._agent.security.place(context)
+        return addresses.of_caller(context.peer())
+
+
+def _check_name(said: NodeId, certified: NodeId | None) -> None:
+    """Raises Misbehaviour."""
+    if certified not in (None, said):
+        raise Misbehaviour(f"it says to be {printable(said, 64)}, but its certificate is that of {certified}")
+
+
+def checked_address(text: str) -> str:
+    """An address that somebody named, or nothing when it is none."""
+    try:
+        return str(addresses.parse(printable(text, 300), "address"))
+    except ConfigError:
+        return ""
+
+
+def _other_version(theirs: int, name: NodeId) -> str:
+    return (
+        f"it speaks membership protocol {theirs}, {name} speaks {messages.PROTOCOL_VERSION}: "
+        "install the same edgegossip on both boards"
+    )
+
+
 def _countersigned(manifest: Manifest, signer: Signer) -> Manifest:
-    """Signed by us, if who has signed it was revoked: or no board could join any more. Takes some 0.1 s on a small board."""
+    """Signed by us, if who has signed it was revoked: or no board could join any more. Takes some
+    0.1 s on a small board."""
     try:
         manifest.verify(signer)
         return manifest

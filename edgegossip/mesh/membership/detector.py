@@ -1,66 +1,192 @@
-"""The failure detector of one member: a state machine without I/O. Messages and the time go in, messages and changes come out.
+"""The failure detector of one member: a state machine without I/O. Messages and the time go in,
+messages and changes come out.
 
-SWIM (Das, Gupta, Motivala, 2002): every interval one member is probed; without an answer through a few others; then it is
-suspect, and dead when it does not object in time. Lifeguard (Dadgar, Phillips, Currey, 2018): whoever is slow itself takes more
-time for everything; a suspicion gets shorter with each independent confirmation; a suspect is told first. Deviations:
+SWIM (Das, Gupta, Motivala, 2002): every interval one member is probed; without an answer through a
+few others; then it is suspect, and dead when it does not object in time. Lifeguard (Dadgar,
+Phillips, Currey, 2018): whoever is slow itself takes more time for everything; a suspicion gets
+shorter with each independent confirmation; a suspect is told first. Deviations:
 
-- Whole tables travel instead of queues of updates, and only to those who are not known to have them (`table`). Idle members
-  exchange a hash. News is told to a few members every `spread_s`, until all are known to have it, and not only by probes.
-- SWIM probes all members in shuffled rounds. So do we while anybody is suspect, and faster, since boards often fail together. In
-  quiet times each member is watched by few others only, as in Rapid (Suresh et al., "Stable and consistent membership at scale
-  with Rapid", 2018): the one before it and the one after it. So two watch each other, and one of them asking now and then is
-  enough: who was heard of is not asked, and nobody is forgotten for longer than `quiet_s` and a little.
+- Whole tables travel instead of queues of updates, and only to those who are not known to have them
+  (`table`). Idle members exchange a hash. News is told to a few members every `spread_s`, until all
+  are known to have it, and not only by probes.
+- SWIM probes all members in shuffled rounds. So do we while anybody is suspect, and faster, since
+  boards often fail together. In quiet times each member is watched by few others only, as in Rapid
+  (Suresh et al., "Stable and consistent membership at scale with Rapid", 2018): the one before it
+  and the one after it. So two watch each other, and one of them asking now and then is enough: who
+  was heard of is not asked, and nobody is forgotten for longer than `quiet_s` and a little.
 - Whatever comes from a member shows that it is there, not only the answer to a probe.
-- A suspicion makes everybody who hears of it probe that member next: it is confirmed, or the suspect told, without delay.
-- Being suspected counts as a sign of one's own slowness only when one's own probes go unanswered, too: it is hearsay.
-- Timeouts follow measured round trips, and where a whole fleet is slow (long round trips, processes that are called late) a
-  suspicion lasts longer, too. A refused connection does not wait for them.
-- A process that did not run for a while (stopped, swapped out) does not blame the others: its waiting times begin anew.
-- One message raises what is known of an incarnation by a bounded step only (`table.bounded`), or a member that lies could name
-  others dead in a way that they cannot object to.
-- Dead members are tried again without end, so that the halves of a split find each other; those that left ever more seldom: a
-  board that founded the run and is started again with its own command knows nobody's address.
+- A suspicion makes everybody who hears of it probe that member next: it is confirmed, or the
+  suspect told, without delay.
+- Being suspected counts as a sign of one's own slowness only when one's own probes go unanswered,
+  too: it is hearsay.
+- Timeouts follow measured round trips, and where a whole fleet is slow (long round trips, processes
+  that are called late) a suspicion lasts longer, too. A refused connection does not wait for them.
+- A process that did not run for a while (stopped, swapped out) does not blame the others: its
+  waiting times begin anew.
+- One message raises what is known of an incarnation by a bounded step only (`table.bounded`), or a
+  member that lies could name others dead in a way that they cannot object to.
+- Dead members are tried again without end, so that the halves of a split find each other; those
+  that left ever more seldom: a board that founded the run and is started again with its own command
+  knows nobody's address.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from edgegossip.mesh.membership.messages import (
     Ack,
     Changed,
-    Healed,
     Message,
     Nack,
-    Objected,
     Output,
+    PartitionHealed,
     Ping,
     PingFor,
+    Refuted,
     Rival,
+    Send,
     Stalled,
     View,
 )
-from edgegossip.mesh.membership.probes import Errand, Favour, Probe
 from edgegossip.mesh.membership.settings import Delay, LocalHealth, SwimSettings
-from edgegossip.mesh.membership.table import Entry, Rows, Status, bounded, merge
-from edgegossip.mesh.membership.teller import Teller
+from edgegossip.mesh.membership.table import Entry, Rows, Status, bounded, digest_of, merge, rows_of
 
 _RIVALRIES = 5
 _SECOND = 1.125  # of two that watch each other one waits longer, and has mostly been asked by then
+_FORGET_S = 30.0  # an answer that comes later says nothing about the round trip
 
 
-class Detector(Teller):
-    """Member `me` of `members`. `life` tells this process from earlier ones of the same member, `known` is what others say of
-    the run so far (a newcomer comes back with a higher incarnation than theirs). Call `tick` at `wake_s` and not before."""
+@dataclass(slots=True)
+class Probe:
+    """One question whether a member is there, first asked directly, then through others."""
+
+    target: int
+    number: int  # of the direct ping
+    direct_until_s: float
+    timeout_s: float  # of the direct ping
+    until_s: float = 0.0  # end of the indirect part; 0 until it has begun
+    helpers: set[int] = field(default_factory=set)  # who have not said anything yet
+    refused: bool = False  # the direct ping failed outright
+    asked: int = 0  # helpers
+
+    @property
+    def due_s(self) -> float:
+        return self.until_s or self.direct_until_s
+
+    def shift(self, by_s: float) -> None:
+        self.direct_until_s += by_s
+        self.until_s += by_s if self.until_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class IndirectProbe:
+    """Somebody else wants to know whether a member answers us."""
+
+    requester: int
+    number: int  # the requester's
+    until_s: float  # then a Nack is due
+
+
+@dataclass(slots=True)
+class SharedProbe:
+    """The ping that we made to one member for those who asked: whoever asks within a moment shares
+    it, so that nobody can make us ask a third one so often that it takes us for a nuisance."""
+
+    number: int
+    sent_s: float
+    outcome: type[Ack | Nack] | None = None
+
+
+class Disseminator:
+    """The part of a detector that tells. News goes to a few members at a time, until all are known
+    to have it."""
+
+    def __init__(self, members: int, me: int, random: Random, now_s: float, settings: SwimSettings) -> None:
+        self.me, self.settings = me, settings
+        self.table = [Entry() for _ in range(members)]
+        self._random = random
+        self._numbers = 0
+        self._pings: dict[int, tuple[int, float]] = {}  # every direct ping that may be answered: target, when
+        self._theirs: dict[int, int] = {}  # digest that each last told
+        self._told: dict[int, int] = {}  # how often each was told the present news
+        self._digest: int | None = None  # of the table, when it is needed
+        self._spread_s = now_s  # when news is told next
+        self._out: list[Output] = []
+
+    def _update(self, member: int, entry: Entry, now_s: float) -> bool:
+        """Whether that is news."""
+        if entry == self.table[member]:
+            return False
+        self.table[member] = entry
+        self._digest, self._told = None, {}
+        self._spread_s = min(self._spread_s, now_s)
+        return True
+
+    def _next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    @property
+    def digest(self) -> int:
+        if self._digest is None:
+            self._digest = digest_of(self.table)
+        return self._digest
+
+    def _view(self, to: int) -> View:
+        """Whoever is not here may come again as a process that knows nothing, whatever it said
+        last."""
+        has_it = self.table[to].here and self._theirs.get(to) == self.digest
+        return View(self.digest, () if has_it else rows_of(self.table))
+
+    def _send(self, to: int, message: Callable[[View], Message]) -> None:
+        self._out.append(Send(to, message(self._view(to))))
+
+    def _ping(self, to: int, now_s: float) -> int:
+        number = self._next_number()
+        self._pings[number] = (to, now_s)
+        self._send(to, lambda view: Ping(number, view))
+        return number
+
+    def _spread(self, now_s: float) -> None:
+        """Tell a few of those that are not known to have our news."""
+        behind = [
+            k
+            for k, entry in enumerate(self.table)
+            if entry.here
+            and k != self.me
+            and self._theirs.get(k) != self.digest
+            and self._told.get(k, 0) < self.settings.spread_repeats
+        ]
+        for k in self._random.sample(behind, min(len(behind), self.settings.spread_to)):
+            self._told[k] = self._told.get(k, 0) + 1
+            self._ping(k, now_s)
+        self._spread_s = now_s + self.settings.spread_s if behind else math.inf
+
+    def _forget_pings(self, now_s: float) -> None:
+        oldest_s = now_s - _FORGET_S
+        for number in [n for n, (_, sent_s) in self._pings.items() if sent_s < oldest_s]:
+            del self._pings[number]
+
+    def _take_outputs(self) -> list[Output]:
+        out, self._out = self._out, []
+        return out
+
+
+class Detector(Disseminator):
+    """Member `me` of `members`. `session` tells this process from earlier ones of the same member,
+    `known` is what others say of the run so far (a newcomer comes back with a higher incarnation
+    than theirs). Call `tick` at `wake_s` and not before."""
 
     def __init__(
         self,
         members: int,
         me: int,
         address: str,
-        life: int,
+        session: int,
         random: Random,
         now_s: float,
         settings: SwimSettings | None = None,
@@ -71,8 +197,8 @@ class Detector(Teller):
         self._order: list[int] = []  # whom to probe next, last one first
         self._prompted: dict[int, float] = {}  # whom to probe besides, and when: others suspect them
         self._probes: dict[int, Probe] = {}  # by number of each of its pings
-        self._errands: dict[int, list[Errand]] = {}  # by the member that they are about
-        self._favours: dict[int, Favour] = {}
+        self._requests: dict[int, list[IndirectProbe]] = {}  # by the member that they are about
+        self._shared: dict[int, SharedProbe] = {}
         self._suspected_s: dict[int, float] = {}
         self._lag = Delay(self.settings)  # by so much we are called too late
         self._round_trips = [Delay(self.settings) for _ in range(members)]
@@ -81,7 +207,7 @@ class Detector(Teller):
         self._heard_s = [now_s] * members  # when each was last heard of, or asked
         self._asked_s = now_s  # when we last probed anybody
         self._left: dict[int, tuple[float, float]] = {}  # who left, and is tried again: when, and after what pause
-        self._expelled: dict[int, int] = {}  # members that are not to be believed any more, and their lives
+        self._evicted: dict[int, int] = {}  # members that are not to be believed any more, and their lives
         for k, entry in known:
             self.table[k] = merge(self.table[k], bounded(entry, self.table[k]))
             if k == me:  # our earlier process: its suspicion ends with it
@@ -91,7 +217,7 @@ class Detector(Teller):
             if self.table[k].status is Status.SUSPECT:
                 self._suspected_s[k] = now_s
         last = self.table[me].incarnation
-        self.table[me] = Entry(Status.ALIVE, last + 1, life, address)
+        self.table[me] = Entry(Status.ALIVE, last + 1, session, address)
         self._next_probe_s = now_s + random.uniform(0, self.settings.interval_s)
         self._next_retry_s = now_s + random.uniform(0, self.settings.retry_s)
         self.wake_s = max(now_s, self._due_s(now_s))  # when `tick` is due; infinite: nobody to ask and nothing to tell
@@ -101,11 +227,16 @@ class Detector(Teller):
     def tick(self, now_s: float) -> list[Output]:
         """Whatever is due."""
         self._notice_stall(now_s)
+        # Probes whose time is over go on through others, or end in a suspicion; those that we made
+        # for others, in a Nack.
         self._end_probes(now_s)
-        for target in list(self._errands):
-            self._return(target, Nack, now_s)
+        for target in list(self._requests):
+            self._answer_requests(target, Nack, now_s)
+        # A suspect that did not refute it in time is dead.
         for k in [k for k in self._suspected_s if self._suspicion_ends_s(k, now_s) <= now_s]:
             self._set(k, replace(self.table[k], status=Status.DEAD), now_s)
+        # Whom others suspect is probed by us, too; beyond that everybody in turn while there is a
+        # suspect, else our neighbours.
         for k in [k for k, due_s in self._prompted.items() if due_s <= now_s]:
             del self._prompted[k]
             self._probe(k, now_s)
@@ -114,6 +245,7 @@ class Detector(Teller):
             self._probe_next(now_s)
         elif not self._suspected_s:
             self._watch(now_s)
+        # Those that are gone are tried again, and news is told, each at its own pace.
         if self._retry_s() <= now_s:
             self._next_retry_s = now_s + self.settings.retry_s * self._random.uniform(0.75, 1.25)
             self._retry_dead(now_s)
@@ -125,9 +257,10 @@ class Detector(Teller):
     def receive(self, sender: int, message: Message, now_s: float) -> list[Output]:
         """A message of another member, whose identity is certain."""
         self._notice_stall(now_s)
-        self._expelled.pop(sender, None)
+        self._evicted.pop(sender, None)
         self._heard_s[sender] = now_s
         self._learn(sender, message.view, now_s)
+        # Whatever it says, it is there: a probe of it has its answer.
         if any(probe.target == sender for probe in self._probes.values()):
             self._drop_probes(sender)
             self._reached()
@@ -135,7 +268,8 @@ class Detector(Teller):
             case Ping(number):
                 self._send(sender, lambda view: Ack(number, view))
             case PingFor(number, target, timeout_s):
-                self._go_for(target, Errand(sender, number, now_s + min(timeout_s, self.settings.timeout_max_s)), now_s)
+                until_s = now_s + min(timeout_s, self.settings.timeout_max_s)
+                self._probe_for(target, IndirectProbe(sender, number, until_s), now_s)
             case Ack(number):
                 self._answered(sender, number, now_s)
             case Nack(number):
@@ -143,13 +277,16 @@ class Detector(Teller):
         return self._turn_over(now_s)
 
     def failed(self, to: int, number: int, now_s: float) -> list[Output]:
-        """This ping of ours, or request for one, could not even be delivered: the rest of its time is not waited for."""
+        """This ping of ours, or request for one, could not even be delivered: the rest of its time
+        is not waited for."""
         self._notice_stall(now_s)
-        favour = self._favours.get(to)
-        if favour is not None and favour.number == number:
-            favour.outcome = Nack
-            self._return(to, Nack)
+        shared = self._shared.get(to)
+        if shared is not None and shared.number == number:
+            shared.outcome = Nack
+            self._answer_requests(to, Nack)
         probe = self._probes.get(number)
+        # A refused direct ping: others are asked at the next tick. A helper that cannot be reached:
+        # one less to wait for.
         if probe is not None and probe.number == number and not probe.until_s:
             probe.refused, probe.direct_until_s = True, now_s
         elif probe is not None:
@@ -157,25 +294,26 @@ class Detector(Teller):
             self._hurry(probe)
         return self._turn_over(now_s)
 
-    def doubt(self, member: int, now_s: float) -> list[Output]:
+    def suspect(self, member: int, now_s: float) -> list[Output]:
         """A sign from elsewhere that a member may be gone: it is probed at once."""
         self._notice_stall(now_s)
         if member != self.me:
             self._probe(member, now_s)
         return self._turn_over(now_s)
 
-    def expel(self, member: int, now_s: float) -> list[Output]:
-        """A member lost its right to take part: it is dead without an accuser, whatever others hear of this process of it,
-        until it talks to us again (which takes a new certificate)."""
+    def evict(self, member: int, now_s: float) -> list[Output]:
+        """A member lost its right to take part: it is dead without an accuser, whatever others hear
+        of this process of it, until it talks to us again (which takes a new certificate)."""
         self._notice_stall(now_s)
         entry = self.table[member]
         if entry.status not in (Status.ABSENT, Status.LEFT):
-            self._expelled[member] = entry.life
+            self._evicted[member] = entry.session
             self._set(member, entry, now_s)
         return self._turn_over(now_s)
 
-    def greet(self, member: int, now_s: float) -> list[Output]:
-        """A sign that a member is there, whatever the table says: tell it what we know, and hear what it does."""
+    def mark_alive(self, member: int, now_s: float) -> list[Output]:
+        """A sign that a member is there, whatever the table says: tell it what we know, and hear
+        what it does."""
         self._notice_stall(now_s)
         if not self.table[member].here and self.table[member].address:
             self._ping(member, now_s)
@@ -199,15 +337,16 @@ class Detector(Teller):
         return self._turn_over(now_s)
 
     def _turn_over(self, now_s: float) -> list[Output]:
-        """The end of every call. When we are to be called next is said here and kept: what a message changes (another neighbour,
-        better health) may be overdue at once, which is not the same as having been called late."""
+        """The end of every call. When we are to be called next is said here and kept: what a
+        message changes (another neighbour, better health) may be overdue at once, which is not the
+        same as having been called late."""
         self.wake_s = max(now_s, self._due_s(now_s))
-        return self._take()
+        return self._take_outputs()
 
     def _due_s(self, now_s: float) -> float:
         times = [self._next_probe_s if self._suspected_s else self._look_s(), self._spread_s, self._retry_s()]
         times += [probe.due_s for probe in self._probes.values()]
-        times += [errand.until_s for errands in self._errands.values() for errand in errands]
+        times += [request.until_s for requests in self._requests.values() for request in requests]
         times += [self._suspicion_ends_s(k, now_s) for k in self._suspected_s]
         times += self._prompted.values()
         return min(times)
@@ -217,35 +356,39 @@ class Detector(Teller):
     def _learn(self, sender: int, view: View, now_s: float) -> None:
         before = self.table[sender]
         named_us = next((e for k, e in view.rows if k == self.me), None)
+        # Both had named the other dead: the two parts of a split meet again.
         if before.status is Status.DEAD and named_us is not None and named_us.status is Status.DEAD:
-            self._out.append(Healed(sender))
+            self._out.append(PartitionHealed(sender))
         for k, told in view.rows:
             entry = bounded(told, self.table[k])
             if k == self.me:
-                self._object(sender, entry, now_s)
+                self._refute(sender, entry, now_s)
             else:
                 self._set(k, merge(self.table[k], entry), now_s)
         self._theirs[sender] = view.digest
 
-    def _object(self, sender: int, entry: Entry, now_s: float) -> None:
-        """What others say of us, unless it is what we said last or before."""
+    def _refute(self, sender: int, entry: Entry, now_s: float) -> None:
+        """Answer what others say of us, unless it is what we said last or before."""
         own = self.table[self.me]
         if own.status is Status.LEFT or entry.incarnation < own.incarnation or entry == own:
             return
-        if entry.status in (Status.SUSPECT, Status.DEAD) and entry.life == own.life:
+        # They suspect this very process; or they know of another process in our name, which may be
+        # our earlier one.
+        if entry.status in (Status.SUSPECT, Status.DEAD) and entry.session == own.session:
             self.health.note(self._unanswered)  # or one that says so again and again could make us slow
-            self._out.append(Objected(sender, entry))
-        elif entry.status is Status.ALIVE and entry.life != own.life:
+            self._out.append(Refuted(sender, entry))
+        elif entry.status is Status.ALIVE and entry.session != own.session:
             self._rivalries += 1
             if self._rivalries == _RIVALRIES:  # fewer are echoes of our earlier process
                 self._out.append(Rival(entry.address))
+        # A higher incarnation, which only we may claim, outdoes whatever was said.
         self._set(self.me, replace(own, incarnation=entry.incarnation + 1), now_s)
 
     def _set(self, member: int, after: Entry, now_s: float) -> None:
         before = self.table[member]
-        if after.status in (Status.ALIVE, Status.SUSPECT) and self._expelled.get(member) == after.life:
+        if after.status in (Status.ALIVE, Status.SUSPECT) and self._evicted.get(member) == after.session:
             after = replace(after, status=Status.DEAD, accusers=0)
-        if not self._put(member, after, now_s) or member == self.me:
+        if not self._update(member, after, now_s) or member == self.me:
             return
         self._out.append(Changed(member, before, after))
         if after.status is not Status.LEFT:
@@ -273,7 +416,8 @@ class Detector(Teller):
         return self._suspected_s[member] + self._slowness(now_s) * self.settings.suspicion_time_s(here, accusers)
 
     def _slowness(self, now_s: float) -> float:
-        """How many times slower than usual everything is: the fleet's round trips, and our own process."""
+        """How many times slower than usual everything is: the fleet's round trips, and our own
+        process."""
         trips = sorted(trip.mean_s(now_s) for trip in self._round_trips if trip.known(now_s))
         slow_s = self._lag.mean_s(now_s) + (trips[len(trips) // 2] if trips else 0.0)
         return min(self.settings.slowest, max(1.0, slow_s / self.settings.usual_s))
@@ -285,7 +429,8 @@ class Detector(Teller):
         return max(self._next_retry_s, min((due_s for due_s, _ in self._left.values()), default=math.inf))
 
     def _retry_dead(self, now_s: float) -> None:
-        """Of the dead, one each time; of those that left, whose time has come: after pauses that double."""
+        """Of the dead, one each time; of those that left, whose time has come: after pauses that
+        double."""
         gone = [k for k, entry in enumerate(self.table) if entry.status is Status.DEAD]
         due = [k for k, (due_s, _) in self._left.items() if due_s <= now_s]
         if not gone and not due:
@@ -309,11 +454,12 @@ class Detector(Teller):
                 return
 
     def _watch(self, now_s: float) -> None:
-        """In quiet times: probe those of our neighbours that were silent for long enough. Who was slow itself asks one of them
-        although it hears of both: only an answer shows that it is not any more."""
+        """In quiet times: probe those of our neighbours that were silent for long enough. Who was
+        slow itself asks one of them although it hears of both: only an answer shows that it is not
+        any more."""
         watched = self._watched()
         silent = [k for k in watched if self._silent_until_s(k) <= now_s]
-        if not silent and watched and self._doubts_until_s() <= now_s:
+        if not silent and watched and self._slow_until_s() <= now_s:
             silent = [self._random.choice(watched)]
             self._asked_s = now_s  # also when it is being asked already
         for k in silent:
@@ -321,11 +467,12 @@ class Detector(Teller):
             self._probe(k, now_s)
 
     def _look_s(self) -> float:
-        """In quiet times: when `_watch` has somebody to probe, unless we hear of them before. Nobody may be there."""
+        """In quiet times: when `_watch` has somebody to probe, unless we hear of them before.
+        Nobody may be there."""
         silent_s = min((self._silent_until_s(k) for k in self._watched()), default=math.inf)
-        return min(silent_s, self._doubts_until_s()) if silent_s < math.inf else silent_s
+        return min(silent_s, self._slow_until_s()) if silent_s < math.inf else silent_s
 
-    def _doubts_until_s(self) -> float:
+    def _slow_until_s(self) -> float:
         """When we have taken ourselves for slow for long enough to ask somebody."""
         return self._asked_s + self.settings.quiet_s if self.health.score else math.inf
 
@@ -374,8 +521,9 @@ class Detector(Teller):
             )
 
     def _accuse(self, probe: Probe, now_s: float) -> None:
-        """Nobody got an answer. Helpers that did not even say so, and are not suspect themselves, are a sign that it is our own
-        fault. Counted once a probe and not once a helper: in a split that would slow down everybody."""
+        """Nobody got an answer. Helpers that did not even say so, and are not suspect themselves,
+        are a sign that it is our own fault. Counted once a probe and not once a helper: in a split
+        that would slow down everybody."""
         self._drop_probes(probe.target)
         self._unanswered = True
         silent = any(self.table[k].status is Status.ALIVE for k in probe.helpers)
@@ -393,9 +541,9 @@ class Detector(Teller):
             self._drop_probes(probe.target)
             self._reached()
         if target == sender:
-            if sender in self._favours:
-                self._favours[sender].outcome = Ack
-            self._return(sender, Ack)
+            if sender in self._shared:
+                self._shared[sender].outcome = Ack
+            self._answer_requests(sender, Ack)
 
     def _reached(self) -> None:
         """Somebody whom we probed is there, so we are not too slow to hear of it."""
@@ -409,28 +557,31 @@ class Detector(Teller):
             self._hurry(probe)
 
     def _hurry(self, probe: Probe) -> None:
-        """The direct ping was refused and every helper said no: there is nothing left to wait for."""
+        """The direct ping was refused and every helper said no: there is nothing left to wait
+        for."""
         if probe.refused and not probe.helpers:
             probe.until_s = probe.direct_until_s
 
-    def _go_for(self, target: int, errand: Errand, now_s: float) -> None:
-        """Ask `target` for somebody, unless we have just done so: that answer, or the ping under way, does for this one too."""
-        favour = self._favours.get(target)
-        if favour is None or not 0 <= now_s - favour.sent_s < self.settings.errand_s:
-            favour = self._favours[target] = Favour(self._ping(target, now_s), now_s)
-        self._errands.setdefault(target, []).append(errand)
-        if favour.outcome is not None:
-            self._return(target, favour.outcome)
+    def _probe_for(self, target: int, asked: IndirectProbe, now_s: float) -> None:
+        """Ask `target` for somebody, unless we have just done so: that answer, or the ping under
+        way, does for this one too."""
+        shared = self._shared.get(target)
+        if shared is None or not 0 <= now_s - shared.sent_s < self.settings.share_s:
+            shared = self._shared[target] = SharedProbe(self._ping(target, now_s), now_s)
+        self._requests.setdefault(target, []).append(asked)
+        if shared.outcome is not None:
+            self._answer_requests(target, shared.outcome)
 
-    def _return(self, target: int, kind: type[Ack | Nack], due_s: float | None = None) -> None:
-        """Say so to those who asked about `target`; with a time only to those who waited until then."""
-        errands = self._errands.pop(target, [])
-        later = [] if due_s is None else [e for e in errands if e.until_s > due_s]
+    def _answer_requests(self, target: int, kind: type[Ack | Nack], due_s: float | None = None) -> None:
+        """Say so to those who asked about `target`; with a time only to those who waited until
+        then."""
+        requests = self._requests.pop(target, [])
+        later = [] if due_s is None else [r for r in requests if r.until_s > due_s]
         if later:
-            self._errands[target] = later
-        for errand in errands:
-            if errand not in later:
-                self._send(errand.requester, lambda view, e=errand: kind(e.number, view))  # type: ignore[misc]
+            self._requests[target] = later
+        for request in requests:
+            if request not in later:
+                self._send(request.requester, lambda view, r=request: kind(r.number, view))  # type: ignore[misc]
 
     def _drop_probes(self, target: int) -> None:
         for number in [n for n, probe in self._probes.items() if probe.target == target]:
@@ -449,8 +600,8 @@ class Detector(Teller):
             return
         for probe in {id(p): p for p in self._probes.values()}.values():
             probe.shift(late_s)
-        for target, errands in self._errands.items():
-            self._errands[target] = [replace(e, until_s=e.until_s + late_s) for e in errands]
+        for target, requests in self._requests.items():
+            self._requests[target] = [replace(r, until_s=r.until_s + late_s) for r in requests]
         for k in self._suspected_s:
             self._suspected_s[k] += late_s
         self._prompted = {k: due_s + late_s for k, due_s in self._prompted.items()}

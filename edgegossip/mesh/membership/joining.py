@@ -1,4 +1,5 @@
-"""The first question of a board that wants to join: what is the run? Any member may be asked, before anything else is running."""
+"""The first question of a board that wants to join: what is the run? Any member may be asked,
+before anything else is running."""
 
 from __future__ import annotations
 
@@ -8,16 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh import causes
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import membership_pb2 as pb
-from edgegossip.mesh.causes import Unreachable
+from edgegossip.mesh.connections import Unreachable, words_of_rpc_error
 from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.membership import wire
+from edgegossip.mesh.membership import messages
 from edgegossip.mesh.membership.manifest import Manifest, parse
 from edgegossip.mesh.membership.table import Rows
-from edgegossip.mesh.text import printable
 from edgegossip.types import NodeId, PeerError
+from edgegossip.untrusted import printable
 
 if TYPE_CHECKING:
     from edgegossip.mesh.security.guard import Guard
@@ -27,11 +27,12 @@ _CALL_S = 5.0
 
 
 class RefusedToJoin(PeerError):
-    """A member answered that we cannot take part, or what it told cannot be trusted: no use to try again."""
+    """A member answered that we cannot take part, or what it told cannot be trusted: no use to try
+    again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class JoinAnswer:
     """What a member told us of its run; nothing is verified yet but its form."""
 
     manifest: Manifest
@@ -40,15 +41,18 @@ class Told:
     seen_as: str  # the host that it sees us at
 
 
-def ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_id: bytes = b"", attempt: int = 0) -> Told:
-    """Ask the member that listens at `seed`. Waits for some seconds at most. Raises Unreachable or RefusedToJoin."""
+def ask(
+    seed: addresses.Address, name: NodeId, guard: Guard | None, run_id: bytes = b"", attempt: int = 0
+) -> JoinAnswer:
+    """Ask the member that listens at `seed`. Waits for some seconds at most. Raises Unreachable or
+    RefusedToJoin."""
     try:
         return asyncio.run(_ask(seed, name, guard, run_id, attempt))
     except (TimeoutError, OSError) as error:
         number = getattr(error, "errno", None)  # asyncio's own text has the address in it once more
         raise Unreachable(f"{seed}: {os.strerror(number).lower() if number else 'it does not answer'}") from error
     except grpc.RpcError as error:
-        raise Unreachable(f"{seed}: {causes.of_rpc(error)}") from error
+        raise Unreachable(f"{seed}: {words_of_rpc_error(error)}") from error
     except RefusedToJoin:
         raise
     except Unreachable as error:
@@ -57,12 +61,12 @@ def ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_id: byte
         raise RefusedToJoin(f"{seed}: {error}") from error
 
 
-async def _ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_id: bytes, attempt: int) -> Told:
+async def _ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_id: bytes, attempt: int) -> JoinAnswer:
     try:
         where = await addresses.resolve(seed, attempt)
     except PeerError as error:
         raise Unreachable(str(error)) from error
-    request = pb.JoinRequest(protocol_version=wire.PROTOCOL_VERSION, name=name, reached=str(seed), run_id=run_id)
+    request = pb.JoinRequest(protocol_version=messages.PROTOCOL_VERSION, name=name, reached=str(seed), run_id=run_id)
     options: list[tuple[str, int | str]] = list(MeshLimits().channel_options())
     target = addresses.grpc_target(where)
     if guard is None:
@@ -75,16 +79,17 @@ async def _ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_i
     with opened as channel:  # not grpc.aio: its loop would have to live on
         call = channel.unary_unary(JOIN)
         data = await asyncio.to_thread(call, request.SerializeToString(), timeout=_CALL_S)
-    told = wire.parse_join_response(data)
+    told = messages.parse_join_response(data)
     if told.refusal:
         raise RefusedToJoin(f"{seed} refuses us: {printable(told.refusal, 1000)}")
     manifest = parse(told.manifest, told.signature)
     host = told.seen_as if told.seen_as.isprintable() and len(told.seen_as) < 256 else ""
-    return Told(manifest, wire.parse_rows(told.rows, len(manifest.members)), printable(told.name, 64), host)
+    return JoinAnswer(manifest, messages.parse_rows(told.rows, len(manifest.members)), printable(told.name, 64), host)
 
 
 async def _who_listens(where: addresses.Address, guard: Guard) -> NodeId:
-    """The name in the certificate of a seed, of which we know the address only: any board of our fleet is right."""
+    """The name in the certificate of a seed, of which we know the address only: any board of our
+    fleet is right."""
     import ssl
 
     from edgegossip.mesh.security import tls

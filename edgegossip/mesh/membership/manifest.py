@@ -2,19 +2,23 @@
 
 JSON with these keys; the bytes themselves are what is signed, so nobody writes them anew:
 
-    edgegossip   1, the format
-    version      1, 2, ...: of this run's manifest
-    run_id       32 hexadecimal digits
-    founder      the member or operator that made the run
-    members      their names in order; a member's place decides its share of the data and its neighbours
-    topology     SHA-256 of everybody's neighbours and weights as the founder computed them, hexadecimal
+    edgegossip     1, the format
+    version        1, 2, ...: of this run's manifest
+    run_id         32 hexadecimal digits
+    founder        the member or operator that made the run
+    members        their names in order; a member's place decides its share of the data and its
+                   neighbours
+    topology       SHA-256 of everybody's neighbours and weights as the founder computed them,
+                   hexadecimal
     topology_file  the text of the file for gossip.topology = file, else empty
-    recipe       the resolved recipe as TOML
-    instance     hexadecimal digits that the founder drew: which of several runs of the same recipe and members this is; may lack
+    recipe         the resolved recipe as TOML
+    instance       hexadecimal digits that the founder drew: which of several runs of the same
+                   recipe and members this is; may lack
 
-Members compare a hash of all but the last two. For the recipe the run id stands: what in it is each board's own matter
-(evaluations, checkpoints, ...) is the founder's suggestion and may change when the founder is started again. The instance only
-tells a board whether its checkpoints are of this run; a founder that has lost its disk draws a new one and is let in as well.
+Members compare a hash of all but the last two. For the recipe the run id stands: what in it is each
+board's own matter (evaluations, checkpoints, ...) is the founder's suggestion and may change when
+the founder is started again. The instance only tells a board whether its checkpoints are of this
+run; a founder that has lost its disk draws a new one and is let in as well.
 """
 
 from __future__ import annotations
@@ -65,8 +69,9 @@ class Manifest:
         return parse(self.content, signer.sign(_DOMAIN + self.content))
 
     def verify(self, signer: Signer) -> NodeId:
-        """Who signed it: the founding board, an operator of the fleet, or a member that found the founder revoked and signed
-        in its place (each of them could have founded the run). Raises PeerError."""
+        """Who signed it: the founding board, an operator of the fleet, or a member that found the
+        founder revoked and signed in its place (each of them could have founded the run). Raises
+        PeerError."""
         signed = _DOMAIN + self.content
         try:
             name = signer.verify("board", signed, self.signature)
@@ -89,7 +94,8 @@ def make(
     topology_file: str = "",
     instance: str = "",
 ) -> Manifest:
-    """A new run's manifest, not signed yet. Two boards that make it from the same make the same bytes."""
+    """A new run's manifest, not signed yet. Two boards that make it from the same make the same
+    bytes."""
     document = {
         "edgegossip": FORMAT,
         "version": 1,

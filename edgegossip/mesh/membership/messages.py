@@ -1,16 +1,34 @@
-"""What members tell each other, and what the detector asks of whoever drives it."""
+"""What members tell each other: the detector's messages, their form in protobuf, and what it asks
+of whoever drives it.
+
+Nothing from the wire is believed before it is checked here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from edgegossip.mesh.membership.table import Entry, Rows
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+from google.protobuf.message import Message as ProtobufMessage
+
+from edgegossip.mesh import address as addresses
+from edgegossip.mesh._proto import membership_pb2 as pb
+from edgegossip.mesh.membership.table import MAX_INCARNATION, Entry, Rows, Status
+from edgegossip.types import ConfigError, DecodeError, NodeId
+
+M = TypeVar("M", bound=ProtobufMessage)
+
+PROTOCOL_VERSION = 1
+MAX_MESSAGE_BYTES = 1 << 20
+_MAX_ADDRESS = 261  # [name of 253 characters]:65535
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Rides on every message: the hash of the sender's table, and the table when the receiver is not known to have it."""
+    """Rides on every message: the hash of the sender's table, and the table when the receiver is
+    not known to have it."""
 
     digest: int
     rows: Rows = ()
@@ -26,7 +44,8 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class PingFor:
-    """Ask `target` for me. Answered by Ack when it answers, by Nack when it does not; either way the helper is there."""
+    """Ask `target` for me. Answered by Ack when it answers, by Nack when it does not; either way
+    the helper is there."""
 
     number: int
     target: int
@@ -65,7 +84,7 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class Objected:
+class Refuted:
     """Others had named us suspect or dead, and we said that we are here."""
 
     by: int  # who told us
@@ -73,7 +92,7 @@ class Objected:
 
 
 @dataclass(frozen=True, slots=True)
-class Healed:
+class PartitionHealed:
     """A split ends: this member had named us dead, and we it."""
 
     member: int
@@ -93,4 +112,127 @@ class Rival:
     address: str
 
 
-Output: TypeAlias = Send | Changed | Objected | Healed | Stalled | Rival
+Output: TypeAlias = Send | Changed | Refuted | PartitionHealed | Stalled | Rival
+
+
+# -- as protobuf ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What comes before every question: which run, and between whom."""
+
+    run_id: bytes
+    manifest: int  # first 8 bytes of the manifest's hash
+    sender: NodeId
+    receiver: NodeId
+
+
+def request(envelope: Envelope, message: Ping | PingFor) -> bytes:
+    out = pb.ProbeRequest(
+        protocol_version=PROTOCOL_VERSION,
+        run_id=envelope.run_id,
+        manifest=envelope.manifest,
+        sender=envelope.sender,
+        receiver=envelope.receiver,
+        number=message.number,
+        digest=message.view.digest,
+        rows=rows(message.view.rows),
+    )
+    if isinstance(message, PingFor):
+        out.ping_for.target = message.target
+        out.ping_for.timeout_ms = round(message.timeout_s * 1000)
+    return out.SerializeToString()
+
+
+def parse_request(data: bytes) -> pb.ProbeRequest:
+    """Raises DecodeError. What is inside is checked by `message_of`, once sender and run are known
+    to be right."""
+    return _parse(pb.ProbeRequest, data)
+
+
+def message_of(asked: pb.ProbeRequest, members: int) -> Ping | PingFor:
+    """Raises DecodeError."""
+    view = View(asked.digest, parse_rows(asked.rows, members))
+    if not asked.HasField("ping_for"):
+        return Ping(asked.number, view)
+    if asked.ping_for.target >= members:
+        raise DecodeError("it asks for a member that the run does not have")
+    return PingFor(asked.number, asked.ping_for.target, max(0.05, asked.ping_for.timeout_ms / 1000), view)
+
+
+def response(message: Ack | Nack) -> bytes:
+    told = rows(message.view.rows)
+    unreached = isinstance(message, Nack)
+    return pb.ProbeResponse(unreached=unreached, digest=message.view.digest, rows=told).SerializeToString()
+
+
+def refusal(reason: str) -> bytes:
+    return pb.ProbeResponse(refusal=reason).SerializeToString()
+
+
+def parse_response(data: bytes, number: int, members: int) -> Ack | Nack | str:
+    """The answer to our question `number`, or the reason why it was refused. Raises DecodeError."""
+    told = _parse(pb.ProbeResponse, data)
+    if told.refusal:
+        return told.refusal
+    view = View(told.digest, parse_rows(told.rows, members))
+    return Nack(number, view) if told.unreached else Ack(number, view)
+
+
+def rows(table: Rows) -> list[pb.Row]:
+    return [
+        pb.Row(
+            member=k,
+            status=entry.status.value,  # type: ignore[arg-type]  # an enum's number
+            incarnation=entry.incarnation,
+            life=entry.session,
+            address=entry.address,
+            accusers=entry.accusers,
+        )
+        for k, entry in table
+    ]
+
+
+def parse_rows(told: Iterable[pb.Row], members: int) -> Rows:
+    """At most one a member. Raises DecodeError."""
+    found: dict[int, Entry] = {}
+    for row in told:
+        if row.member >= members or row.member in found:
+            raise DecodeError("a membership table with a row about nobody, or two about one")
+        if not Status.ABSENT < row.status <= Status.LEFT or not 0 < row.incarnation < MAX_INCARNATION:
+            raise DecodeError("a membership table with a status or incarnation that cannot be")
+        if row.accusers >> members:
+            raise DecodeError("a membership table with an accuser who is no member")
+        found[row.member] = Entry(Status(row.status), row.incarnation, row.life, _address(row.address), row.accusers)
+    return tuple(found.items())
+
+
+def _address(text: str) -> str:
+    if not text:  # a founder that listens everywhere and was not reached yet
+        return text
+    try:
+        if len(text) > _MAX_ADDRESS or not text.isprintable():
+            raise DecodeError("a membership table with an address that is none")
+        return str(addresses.parse(text, "a member's address"))
+    except ConfigError as error:
+        raise DecodeError(str(error)) from error
+
+
+def parse_join_request(data: bytes) -> pb.JoinRequest:
+    """Raises DecodeError."""
+    return _parse(pb.JoinRequest, data)
+
+
+def parse_join_response(data: bytes) -> pb.JoinResponse:
+    """Raises DecodeError."""
+    return _parse(pb.JoinResponse, data)
+
+
+def _parse(kind: type[M], data: bytes) -> M:
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise DecodeError(f"a membership message of {len(data)} bytes, at most {MAX_MESSAGE_BYTES} are allowed")
+    try:
+        return kind.FromString(data)
+    except ProtobufDecodeError as error:
+        raise DecodeError("a membership message is not valid protobuf") from error

@@ -1,6 +1,7 @@
 """What the detector finds out, as sentences for the log and events for the node.
 
-The log hears of it at once, on the transport's loop: the node may be busy with a round, and a death is to be told within seconds.
+The log hears of it at once, on the transport's loop: the node may be busy with a round, and a death
+is to be told within seconds.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from typing import Protocol
 
 from edgegossip.mesh.address import without_port
 from edgegossip.mesh.base import Moved, TransportEvent, Verdict
-from edgegossip.mesh.membership.messages import Changed, Healed, Objected, Output, Rival, Stalled
+from edgegossip.mesh.membership.messages import Changed, Output, PartitionHealed, Refuted, Rival, Stalled
 from edgegossip.mesh.membership.table import Entry, Status, bits
 from edgegossip.mesh.security.rates import Buckets, Teller
-from edgegossip.mesh.text import printable
 from edgegossip.types import NodeId
+from edgegossip.untrusted import printable
 
 _TROUBLE_S = 600.0  # between two lines about the same trouble with a member
 _TELL_STALL_S = 5.0
-# Lines about one member, whatever it does or others say of it. One that really comes and goes takes longer over it.
+# Lines about one member, whatever it does or others say of it. One that really comes and goes takes
+# longer over it.
 _COMES_S, _COMES_BURST = 4.0, 32.0
 _MOVES_S, _MOVES_BURST = 60.0, 8.0
 
@@ -68,7 +70,8 @@ class News:
         self._post(Moved(peer, address))
 
     def refused(self, who: str, why: str) -> None:
-        """Somebody was refused: its name as far as it is known, and host:port. The same is told at most once a minute."""
+        """Somebody was refused: its name as far as it is known, and host:port. The same is told at
+        most once a minute."""
         source = without_port(who)
         if self._refusals.worth((source, why), self._clock(), source):
             self._log("notice", f"refused {who}: {printable(why)}")
@@ -77,12 +80,12 @@ class News:
         match output:
             case Changed():
                 self._changed(output, table)
-            case Healed(member) if self._words.worth(("healed", member), self._clock(), member):
+            case PartitionHealed(member) if self._words.worth(("healed", member), self._clock(), member):
                 peer = self._members[member]
                 text = f"the run had been split: {peer} had named us dead, and we it; it is reached again"
                 self._log("notice", text, peer)
-            case Objected(by, was) if was.status is Status.DEAD:
-                if self._words.worth(("objected", by), self._clock(), by):
+            case Refuted(by, was) if was.status is Status.DEAD:
+                if self._words.worth(("refuted", by), self._clock(), by):
                     self._log("notice", self._what_was_said_of_us(by, was))
             case Stalled(seconds) if seconds >= _TELL_STALL_S:
                 text = f"this board did not run for {seconds:.0f} s: nobody is blamed for keeping silent meanwhile"
@@ -98,12 +101,12 @@ class News:
         if after.here and not before.here:
             known = "here" if before.status is Status.ABSENT else "back"
             self._say(change.member, "here", f"{peer} is {known}, at {after.address or 'an unknown address'}")
-            again = before.status is not Status.ABSENT and before.life != after.life
+            again = before.status is not Status.ABSENT and before.session != after.session
             self._post(Verdict(peer, True, f"{peer} is {known}", restarted=again))
-        elif after.here and (before.life, before.address) != (after.life, after.address):
-            what = "was restarted" if before.life != after.life else "has moved"
+        elif after.here and (before.session, before.address) != (after.session, after.address):
+            what = "was restarted" if before.session != after.session else "has moved"
             self._say(change.member, "here", f"{peer} {what}, at {after.address}", self._moves)
-            if before.life != after.life:
+            if before.session != after.session:
                 self._post(Verdict(peer, True, f"{peer} {what}", restarted=True))
         elif after.status is Status.DEAD and before.status not in (Status.DEAD, Status.LEFT):
             here = sum(entry.here for entry in table)
@@ -117,7 +120,8 @@ class News:
         self._look_for_split(table)
 
     def _say(self, member: int, kind: str, text: str, limit: Buckets | None = None) -> None:
-        """A line about a member, unless there were too many. That the rest is left out is told once in ten minutes."""
+        """A line about a member, unless there were too many. That the rest is left out is told once
+        in ten minutes."""
         peer, now_s = self._members[member], self._clock()
         if (limit or self._comings).take(member, now_s):
             self._log(f"member-{kind}", text, peer)

@@ -12,8 +12,8 @@ from edgegossip.types import ConfigError
 class SwimSettings:
     """Every member of a run uses the same. Times are seconds.
 
-    With the defaults a member that stops answering is named by all within 10 s, at 18 members with seconds to spare and at 64
-    with one."""
+    With the defaults a member that stops answering is named by all within 10 s, at 18 members with
+    seconds to spare and at 64 with one."""
 
     interval_s: float = 2.0  # between two probes that a member makes while anybody is suspect; then divided by `haste`
     watchers: int = 2  # in quiet times a member is watched by so many others
@@ -23,10 +23,9 @@ class SwimSettings:
     timeout_min_s: float = 0.4
     timeout_max_s: float = 1.5
     indirect: int = 3  # members that are asked to probe for us
-    errand_s: float = 0.2  # who asks us about the same member within this time shares one ping of ours
-    suspicion_s: float = (
-        2.5  # a suspect has at least so long to object; times log10 of the members when those are more than 10
-    )
+    share_s: float = 0.2  # who asks us about the same member within this time shares one ping of ours
+    # A suspect has at least so long to object; times log10 of the members when those are more than 10.
+    suspicion_s: float = 2.5
     suspicion_factor: float = 1.6  # nobody confirms: so many times longer
     confirmations: int = 3  # further accusers that make the time the shortest
     spread_s: float = 0.2  # between two rounds of telling news
@@ -37,9 +36,8 @@ class SwimSettings:
     stall_s: float = 1.0  # a clock that goes on without us by more than this: we were asleep, not the others
     usual_s: float = 0.25  # round trips and delays up to this are usual; suspicions last longer in proportion beyond it
     slowest: float = 4.0  # but not more than so many times
-    recent_s: float = (
-        15.0  # what was measured longer ago says nothing of the present; quiet members measure every `quiet_s`
-    )
+    # What was measured longer ago says nothing of the present; quiet members measure every `quiet_s`.
+    recent_s: float = 15.0
     health_max: int = 3  # own times are stretched by at most this and one; Lifeguard has 8, which names a split late
 
     def __post_init__(self) -> None:
@@ -48,9 +46,10 @@ class SwimSettings:
                 raise ConfigError(f"membership setting {f.name} = {getattr(self, f.name)} must be greater than 0")
 
     def suspicion_time_s(self, members: int, accusers: int) -> float:
-        """How long a suspect may take to object: from the longest time down to the shortest, with the logarithm of the
-        independent confirmations (Dadgar, Phillips, Currey, "Lifeguard: local health awareness for more accurate failure
-        detection", 2018, section IV-B). In a fleet too small for confirmations the shortest at once."""
+        """How long a suspect may take to object: from the longest time down to the shortest, with
+        the logarithm of the independent confirmations (Dadgar, Phillips, Currey, "Lifeguard: local
+        health awareness for more accurate failure detection", 2018, section IV-B). In a fleet too
+        small for confirmations the shortest at once."""
         shortest_s = self.suspicion_s * max(1.0, math.log10(members))
         wanted = min(self.confirmations, members - 2)
         if wanted < 1 or accusers > wanted:
@@ -61,7 +60,8 @@ class SwimSettings:
 
 
 class LocalHealth:
-    """Lifeguard's local health multiplier: signs that we ourselves are slow stretch our own times (section IV-A)."""
+    """Lifeguard's local health multiplier: signs that we ourselves are slow stretch our own times
+    (section IV-A)."""
 
     __slots__ = ("_highest", "score")
 
@@ -77,9 +77,10 @@ class LocalHealth:
 
 
 class Delay:
-    """Smoothed delay and deviation (RFC 6298, section 2) of what was measured lately: a slow link gets the time it needs, and a
-    slow start is forgotten. Shorter ones count at once more than longer ones, or a few members that ask each other every few
-    seconds would take a minute to notice that the rush is over."""
+    """Smoothed delay and deviation (RFC 6298, section 2) of what was measured lately: a slow link
+    gets the time it needs, and a slow start is forgotten. Shorter ones count at once more than
+    longer ones, or a few members that ask each other every few seconds would take a minute to
+    notice that the rush is over."""
 
     __slots__ = ("_at_s", "_deviation_s", "_mean_s", "_settings")
 

@@ -14,8 +14,8 @@ from typing import TypeAlias
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.security import knock, tls
 from edgegossip.mesh.security.identity import Identity
-from edgegossip.mesh.text import printable
 from edgegossip.types import NodeId, PeerError
+from edgegossip.untrusted import printable
 
 # Gives a revocation list (DER) to who is at the other end of a connection; the number of the list that it has then.
 Give: TypeAlias = Callable[[ssl.SSLSocket, bytes], int]

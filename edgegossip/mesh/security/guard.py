@@ -19,8 +19,7 @@ from pathlib import Path
 
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.address import Address
-from edgegossip.mesh.causes import Unreachable
-from edgegossip.mesh.channels import CallerGone, Tell
+from edgegossip.mesh.connections import CallerGone, Tell, Unreachable
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.security import knock, tls
 from edgegossip.mesh.security.credentials import Credentials
@@ -29,8 +28,8 @@ from edgegossip.mesh.security.identity import Identity
 from edgegossip.mesh.security.names import Role, Subject, serial_name, subject_of
 from edgegossip.mesh.security.quarantine import Quarantine
 from edgegossip.mesh.security.visitor import Caller
-from edgegossip.mesh.text import printable
 from edgegossip.types import DecodeError, EdgegossipError, NodeId, PeerError
+from edgegossip.untrusted import printable
 
 _log = logging.getLogger(__name__)
 _NAMES = "x509_subject_alternative_name"  # where gRPC keeps a caller's names

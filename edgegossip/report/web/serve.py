@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from edgegossip.asked import target_of
 from edgegossip.report.web.page import page
 from edgegossip.report.web.prometheus import CONTENT_TYPE, exposition
 from edgegossip.report.web.view import Known, RunView
 from edgegossip.types import DataError, HostError
+from edgegossip.untrusted import request_target
 
 PORT = 8765  # where `top --web` listens when it is free
 REFRESH_S = 5.0  # the documents beside the records are read again after so long
@@ -96,7 +96,7 @@ class Server(ThreadingHTTPServer):
         machine's own."""
         if host is None:
             return False
-        asked = target_of(f"//{host}")
+        asked = request_target(f"//{host}")
         name = (asked.hostname if asked else None) or ""
         if name in ("localhost", self.host.lower(), *self._own_names()):
             return True
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.server.may_ask(self.headers.get("Host")):
             self._answer(HTTPStatus.FORBIDDEN, b"this server is not the host that was asked for\n")
             return
-        asked, runs = target_of(self.path), self.server.runs
+        asked, runs = request_target(self.path), self.server.runs
         try:
             if asked is None:
                 self._answer(HTTPStatus.BAD_REQUEST, b"this is no address\n")

@@ -20,11 +20,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
-from edgegossip.asked import target_of, whole_number
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.security import tls
 from edgegossip.mesh.security.identity import Identity
 from edgegossip.types import EdgegossipError, HostError, NodeId
+from edgegossip.untrusted import request_target, whole_number
 
 JOB, RECORDS = "/v1/scale/job", "/v1/scale/records"
 GONE_S = 30.0  # a board that has not asked for so long is not there: see follow.ASK_S and follow.RUNNING_ASK_S
@@ -206,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(request, client_address, server)
 
     def do_GET(self) -> None:
-        url = target_of(self.path)
+        url = request_target(self.path)
         asked = parse_qs(url.query) if url else {}
         name, port = self._certified or asked.get("name", [""])[0], whole_number(asked.get("port", [""])[0], 65_535)
         if url is None or url.path != JOB or not port:

@@ -19,8 +19,8 @@ from edgegossip.mesh import MeshLimits
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2 as pb
-from edgegossip.mesh.channels import Channels
-from edgegossip.mesh.edge import METHOD
+from edgegossip.mesh.connections import Channels
+from edgegossip.mesh.outbound import METHOD
 from edgegossip.mesh.security.guard import Guard
 from edgegossip.mesh.security.tls import H2, KNOCK
 from edgegossip.types import PeerError

@@ -19,7 +19,7 @@ from edgegossip.layout import Layout
 from edgegossip.mesh import wire
 from edgegossip.mesh._proto import membership_pb2 as members_pb
 from edgegossip.mesh._proto import mesh_pb2 as pb
-from edgegossip.mesh.membership import wire as members_wire
+from edgegossip.mesh.membership import messages as members_wire
 from edgegossip.mesh.security import knock
 from edgegossip.types import PeerError
 from tests.conformance.pipeline import reseal

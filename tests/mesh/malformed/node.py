@@ -21,10 +21,12 @@ from typing import Any
 
 from edgegossip import frame
 from edgegossip.cli.main import main
-from edgegossip.mesh import MeshLimits, inbound, standard
+from edgegossip.mesh import MeshLimits, inbound
+from edgegossip.mesh import services as standard
 from edgegossip.mesh import wire as mesh_wire
-from edgegossip.mesh.membership import news, service
-from edgegossip.mesh.membership import wire as members_wire
+from edgegossip.mesh.membership import agent as service
+from edgegossip.mesh.membership import messages as members_wire
+from edgegossip.mesh.membership import news
 from edgegossip.mesh.security import door, guard, knock, quarantine
 from edgegossip.node import driver, early
 
@@ -69,7 +71,7 @@ def count_decoders(counts: Counts) -> None:
         (frame, "parse", "frame"),
         (members_wire, "parse_request", "probe"),
         (members_wire, "parse_join_request", "join"),
-        (standard, "fields", "health or reflection"),
+        (standard, "parse", "health or reflection"),
         (knock, "parse_hello", "knock"),
         (knock, "parse_blob", "revocation list"),
     ):
@@ -85,7 +87,7 @@ def _counted(function: Callable[..., Any], note: Callable[[], None]) -> Callable
 
 
 def count_refusals(counts: Counts) -> None:
-    tell_stream, tell_member, at_door = inbound.Inbound._tell, news.News.refused, door.Door._refuse
+    tell_stream, tell_member, at_door = inbound.Inbound._log_refusal, news.News.refused, door.Door._refuse
 
     def of_stream(self: Any, who: str, refused: Any) -> None:
         counts.refused("stream", refused.reason)
@@ -99,7 +101,7 @@ def count_refusals(counts: Counts) -> None:
         counts.refused("door", reason)
         at_door(self, visitor, reason)
 
-    inbound.Inbound._tell, news.News.refused, door.Door._refuse = of_stream, of_member, of_visitor  # type: ignore[method-assign]
+    inbound.Inbound._log_refusal, news.News.refused, door.Door._refuse = of_stream, of_member, of_visitor  # type: ignore[method-assign]
 
 
 def forgive(counts: Counts) -> None:

@@ -15,6 +15,7 @@ from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.messages import Output, Ping, View
+from edgegossip.mesh.membership.settings import SwimSettings
 from edgegossip.mesh.membership.table import Entry, Rows, Status
 from edgegossip.types import PeerError
 from tests.mesh.fleet import TestFleet
@@ -22,6 +23,10 @@ from tests.mesh.security.support import LIMITS
 from tests.mesh.support import PATIENCE_S, RUN
 
 MANIFEST = manifests.make(RUN, "a", ("a", "b", "c"), "", "")
+
+
+# Members look at each other, and try those that are gone, five times as often as on boards; a suspect has as long as there.
+QUICK = SwimSettings(interval_s=0.4, quiet_s=0.6, retry_s=0.6)
 
 
 class Member:
@@ -39,6 +44,7 @@ class Member:
             lambda kind, text, peer=None: self.said.append(text),
             known=known,
             security=guard,
+            settings=QUICK,
         )
         self.transport = GrpcTransport(name, RUN, limits=LIMITS, security=guard, services=[self.agent.service])
 
@@ -85,17 +91,17 @@ def fleet(tmp_path: Path) -> TestFleet:
 
 def test_a_revoked_member_is_cut_off_although_it_runs_on(fleet: TestFleet) -> None:
     with three(fleet) as (a, b, _):
-        until(lambda: all("c" in m.agent._lines._lines for m in (a, b)), "both have a connection to it")
+        until(lambda: all("c" in m.agent._connections._connections for m in (a, b)), "both have a connection to it")
         new = fleet.fleet.revoke("c")
         for member in (a, b):
             tell(new, member.transport.address)
         until(lambda: a.status("c") is b.status("c") is Status.DEAD, "it is named")
         for member in (a, b):
             assert "c is dead: its certificate was revoked; 2 of 3 members are here" in member.said
-            line = member.agent._lines._lines["c"]
+            line = member.agent._connections._connections["c"]
             until(lambda line=line: line.channel is None, "its connection is closed")
         said = len(a.said), len(b.said)
-        time.sleep(3.0)  # it probes us meanwhile, and we try it again
+        time.sleep(3 * QUICK.retry_s)  # it probes us meanwhile, and we try it again
         assert a.status("c") is b.status("c") is Status.DEAD
         assert not any("c is" in text for text in a.said[said[0] :] + b.said[said[1] :])
 
@@ -145,7 +151,7 @@ def test_messages_that_keep_coming_do_not_hold_the_detector_back() -> None:
 
         detector.tick = counted  # type: ignore[method-assign]
         until_s, number = time.monotonic() + seconds, 0
-        detector.doubt(1, time.monotonic())
+        detector.suspect(1, time.monotonic())
         while time.monotonic() < until_s:
             number += 1
             a.agent.act(lambda d, now_s, n=number: d.receive(2, Ping(n, View(d.digest)), now_s))  # type: ignore[misc]
@@ -156,6 +162,6 @@ def test_messages_that_keep_coming_do_not_hold_the_detector_back() -> None:
     try:
         known = tuple((k, Entry(Status.ALIVE, 1, k, "127.0.0.1:9")) for k in (1, 2))
         a.transport.submit(a.agent.start(a.transport.address, known=known)).result(10.0)
-        assert a.transport.submit(flood(3.0)).result(30.0) > 3
+        assert a.transport.submit(flood(2 * QUICK.retry_s)).result(30.0) > 3
     finally:
         a.close()

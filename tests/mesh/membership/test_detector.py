@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgegossip.mesh.membership.messages import Changed, Healed, Objected, Ping, Stalled, View
+from edgegossip.mesh.membership.messages import Changed, PartitionHealed, Ping, Refuted, Stalled, View
 from edgegossip.mesh.membership.table import MAX_INCARNATION, MAX_STEP, Entry, Status
 from tests.mesh.membership.world import World, objections
 
@@ -111,7 +111,7 @@ def test_a_member_that_sleeps_long_is_named_comes_back_and_blames_nobody() -> No
     assert all_alive(world) and world.agree()
     assert not world.false_deaths([4])
     assert any(k == 4 and isinstance(output, Stalled) for _, k, output in world.outputs)
-    assert any(k == 4 and isinstance(output, Objected) for _, k, output in world.outputs)
+    assert any(k == 4 and isinstance(output, Refuted) for _, k, output in world.outputs)
 
 
 @pytest.mark.parametrize("half", [9, 6])
@@ -126,7 +126,7 @@ def test_the_parts_of_a_split_name_each_other_and_find_each_other_again(half: in
     world.cut = lambda a, b: False
     world.run(5.0)
     assert all_alive(world) and world.agree()
-    assert any(isinstance(output, Healed) for _, _, output in world.outputs)
+    assert any(isinstance(output, PartitionHealed) for _, _, output in world.outputs)
 
 
 def test_a_cut_between_two_members_is_no_death_while_others_reach_both() -> None:
@@ -150,11 +150,11 @@ def test_a_member_that_comes_back_has_a_higher_incarnation_and_may_have_moved() 
 
 def test_a_member_that_restarts_before_it_was_missed_is_told_apart_by_its_life() -> None:
     world = World(6, 5)
-    life = world.nodes[0].table[2].life
+    life = world.nodes[0].table[2].session
     world.kill(2)
     world.start(2, seed_member=0)
     world.run(2.0)
-    assert all_alive(world) and world.agree() and world.nodes[0].table[2].life != life
+    assert all_alive(world) and world.agree() and world.nodes[0].table[2].session != life
 
 
 def test_who_leaves_is_not_dead() -> None:
@@ -200,7 +200,7 @@ HIGHEST = MAX_INCARNATION - 1  # that passes the wire
 
 def lie(world: World, to: int, about: int, incarnation: int, status: Status = Status.DEAD) -> None:
     """Member 3 was taken over."""
-    entry = Entry(status, incarnation, world.nodes[about].table[about].life, "10.0.0.66:1", accusers=8)
+    entry = Entry(status, incarnation, world.nodes[about].table[about].session, "10.0.0.66:1", accusers=8)
     world._perform(to, world.nodes[to].receive(3, Ping(10**6, View(1, ((about, entry),))), world.clock.now))
 
 
@@ -313,7 +313,7 @@ def test_an_expelled_member_stays_dead_until_it_talks_to_us_again() -> None:
     world = World(3, 1)
     a, now_s = world.nodes[0], world.clock.now
     entry = a.table[2]
-    [changed] = [o for o in a.expel(2, now_s) if isinstance(o, Changed)]
+    [changed] = [o for o in a.evict(2, now_s) if isinstance(o, Changed)]
     assert (changed.after.status, changed.after.accusers) == (Status.DEAD, 0)
     objection = replace(entry, incarnation=entry.incarnation + 5)
     a.receive(1, Ping(1, View(1, ((2, objection),))), now_s)  # somebody who does not know yet passes it on
@@ -325,8 +325,8 @@ def test_an_expelled_member_stays_dead_until_it_talks_to_us_again() -> None:
 def test_another_process_of_an_expelled_member_may_come_back() -> None:
     world = World(3, 1)
     a, now_s = world.nodes[0], world.clock.now
-    a.expel(2, now_s)
-    back = replace(a.table[2], status=Status.ALIVE, incarnation=a.table[2].incarnation + 1, life=77)
+    a.evict(2, now_s)
+    back = replace(a.table[2], status=Status.ALIVE, incarnation=a.table[2].incarnation + 1, session=77)
     a.receive(1, Ping(1, View(1, ((2, back),))), now_s)
     assert a.table[2] == back
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from edgegossip.mesh.membership.detector import Detector
-from edgegossip.mesh.membership.messages import Ack, Changed, Nack, Objected, Ping, PingFor, Send, Stalled, View
+from edgegossip.mesh.membership.messages import Ack, Changed, Nack, Ping, PingFor, Refuted, Send, Stalled, View
 from edgegossip.mesh.membership.table import Entry, Status
 
 
@@ -32,7 +32,7 @@ def test_who_takes_itself_for_slow_waits_for_a_probe_under_way_and_does_not_spin
     now_s = settled(node, 100.0) or 100.0
     node.health.note(node.settings.health_max)
     for member in (1, 2):
-        node.doubt(member, now_s)  # nobody answers for long, since our own times are stretched
+        node.suspect(member, now_s)  # nobody answers for long, since our own times are stretched
     for _ in range(40):
         now_s = node.wake_s
         node.tick(now_s)
@@ -60,7 +60,7 @@ def test_a_process_does_not_share_the_fate_of_the_one_before_it(status: Status) 
 def test_a_refused_probe_goes_to_others_at_once_and_their_no_makes_a_suspect() -> None:
     node = detector()
     settled(node, 100.0)
-    out = node.doubt(2, 100.0)
+    out = node.suspect(2, 100.0)
     out = [*node.failed(2, pings(out)[2], 100.01), *node.tick(100.01)]
     asked = {o.to: o.message for o in out if isinstance(o, Send) and isinstance(o.message, PingFor)}
     assert set(asked) == {1, 3} and all(m.target == 2 for m in asked.values())
@@ -74,7 +74,7 @@ def test_a_refused_probe_goes_to_others_at_once_and_their_no_makes_a_suspect() -
 def test_helpers_that_keep_silent_are_a_sign_that_we_are_slow_ourselves() -> None:
     node = detector()
     settled(node, 100.0)
-    node.doubt(2, 100.0)
+    node.suspect(2, 100.0)
     now = 100.0
     while node.table[2].status is Status.ALIVE:
         now = max(now, node.wake_s)
@@ -82,7 +82,7 @@ def test_helpers_that_keep_silent_are_a_sign_that_we_are_slow_ourselves() -> Non
     assert node.health.score >= 1 and now < 103
 
 
-def test_an_errand_is_answered_either_way() -> None:
+def test_an_indirect_probe_is_answered_either_way() -> None:
     node = detector()
     settled(node, 100.0)
     out = node.receive(1, PingFor(77, 2, 0.5, View(node.digest)), 100.0)
@@ -95,7 +95,7 @@ def test_an_errand_is_answered_either_way() -> None:
 
 
 @pytest.mark.parametrize("reaction", ["answers", "refuses", "is silent"])
-def test_errands_of_many_do_not_make_us_a_nuisance(reaction: str) -> None:
+def test_indirect_probes_of_many_do_not_make_us_a_nuisance(reaction: str) -> None:
     """Members that ask about the same one on and on, as one that was taken over may: we ask it a few times a second, and each of
     them is told all the same."""
     node, asked, told, now_s = detector(), 0, 0, 100.0
@@ -113,14 +113,14 @@ def test_errands_of_many_do_not_make_us_a_nuisance(reaction: str) -> None:
         told += sum(isinstance(o.message, Ack | Nack) for o in [*out, *node.tick(now_s + 0.002)] if isinstance(o, Send))
     told += sum(isinstance(o.message, Nack) for o in node.tick(now_s + 0.45) if isinstance(o, Send) and o.to != 2)
     assert 9 <= asked <= 11 and told == 200
-    assert not node._errands and len(node._pings) - before <= asked + 5
+    assert not node._requests and len(node._pings) - before <= asked + 5
 
 
 def test_a_suspect_is_told_by_the_very_next_message_and_objects() -> None:
     node = detector()
     accused = Entry(Status.SUSPECT, node.table[0].incarnation, 1, "10.0.0.0:7700", accusers=2)
     out = node.receive(1, Ping(5, View(1, ((0, accused),))), 100.0)
-    assert Objected(1, accused) in out
+    assert Refuted(1, accused) in out
     assert node.table[0].status is Status.ALIVE and node.table[0].incarnation == accused.incarnation + 1
     [answer] = [o.message for o in out if isinstance(o, Send)]
     assert isinstance(answer, Ack) and dict(answer.view.rows)[0] == node.table[0]
@@ -129,7 +129,7 @@ def test_a_suspect_is_told_by_the_very_next_message_and_objects() -> None:
 def test_a_process_that_did_not_run_does_not_blame_the_others() -> None:
     node = detector()
     settled(node, 100.0)
-    node.doubt(2, 100.0)
+    node.suspect(2, 100.0)
     out = node.tick(130.0)
     assert any(isinstance(o, Stalled) for o in out)
     assert not any(isinstance(o, Changed) for o in out)
@@ -144,7 +144,7 @@ def test_a_pause_is_noticed_whatever_comes_first_after_it(first: str) -> None:
     node.receive(1, Ping(5, View(1, ((2, suspect),))), now_s)
     calls = {
         "move": lambda at_s: node.move("10.0.0.99:1", at_s),
-        "expel": lambda at_s: node.expel(5, at_s),
+        "expel": lambda at_s: node.evict(5, at_s),
         "leave": node.leave,
     }
     out = calls[first](now_s + 30.0)
@@ -169,5 +169,5 @@ def test_what_others_say_of_an_earlier_process_of_ours_is_outdone_without_an_obj
     node = detector()
     earlier = Entry(Status.ALIVE, node.table[0].incarnation + 4, 99, "10.0.0.77:1")
     out = node.receive(1, Ping(5, View(1, ((0, earlier),))), 100.0)
-    assert node.table[0].incarnation == earlier.incarnation + 1 and node.table[0].life == 1
-    assert not any(isinstance(o, Objected) for o in out)
+    assert node.table[0].incarnation == earlier.incarnation + 1 and node.table[0].session == 1
+    assert not any(isinstance(o, Refuted) for o in out)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from edgegossip.mesh.membership import service
-from edgegossip.mesh.membership.service import MembershipService, Misbehaviour
+from edgegossip.mesh.membership import agent as service
+from edgegossip.mesh.membership.agent import MembershipService, Misbehaviour
 from edgegossip.types import PeerError
 
 

@@ -8,11 +8,10 @@ from dataclasses import replace
 from random import Random
 
 from edgegossip.mesh.membership.detector import Detector
-from edgegossip.mesh.membership.messages import Changed, Message, Objected, Output, Ping, PingFor, Send, View
+from edgegossip.mesh.membership.messages import Changed, Message, Output, Ping, PingFor, Refuted, Send, View, parse_rows
+from edgegossip.mesh.membership.messages import rows as wire_rows
 from edgegossip.mesh.membership.settings import SwimSettings
 from edgegossip.mesh.membership.table import Status
-from edgegossip.mesh.membership.wire import parse_rows
-from edgegossip.mesh.membership.wire import rows as wire_rows
 from edgegossip.sim.clock import Clock
 from edgegossip.types import DecodeError
 
@@ -146,4 +145,4 @@ class World:
 
 
 def objections(world: World) -> int:
-    return sum(isinstance(output, Objected) for _, _, output in world.outputs)
+    return sum(isinstance(output, Refuted) for _, _, output in world.outputs)

@@ -15,7 +15,7 @@ import pytest
 from edgegossip.mesh import GrpcTransport, wire
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Notice, PeerDown, Received
-from edgegossip.mesh.edge import METHOD
+from edgegossip.mesh.outbound import METHOD
 from edgegossip.mesh.security import knock
 from edgegossip.mesh.security.names import serial_name
 from edgegossip.mesh.security.tls import KNOCK

@@ -12,9 +12,9 @@ from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Notice, PeerUp, Received
-from edgegossip.mesh.causes import Unreachable
-from edgegossip.mesh.edge import METHOD
+from edgegossip.mesh.connections import Unreachable
 from edgegossip.mesh.membership import joining
+from edgegossip.mesh.outbound import METHOD
 from edgegossip.mesh.security import quarantine
 from tests.mesh.relay import SlowAnswers
 from tests.mesh.security.support import (

@@ -11,8 +11,8 @@ import pytest
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import membership_pb2 as pb
 from edgegossip.mesh.base import Notice
-from edgegossip.mesh.channels import CallerGone
-from edgegossip.mesh.membership import wire
+from edgegossip.mesh.connections import CallerGone
+from edgegossip.mesh.membership import messages as wire
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.manifest import make
 from edgegossip.mesh.membership.messages import Ping, View

@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Notice
-from edgegossip.mesh.edge import METHOD
+from edgegossip.mesh.outbound import METHOD
 from edgegossip.mesh.security import knock
 from edgegossip.mesh.security.tls import KNOCK
 from tests.mesh.fleet import TestFleet

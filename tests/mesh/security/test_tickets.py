@@ -13,7 +13,7 @@ import pytest
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received
-from edgegossip.mesh.edge import METHOD
+from edgegossip.mesh.outbound import METHOD
 from edgegossip.mesh.security.names import serial_name
 from edgegossip.mesh.security.tls import H2
 from tests.mesh.security.support import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgegossip.mesh.membership.whereabouts import Whereabouts, has_address
+from edgegossip.mesh.membership.reach import OwnAddress, has_address
 
 LAN, OTHER, AWAY = "10.0.0.1", "192.168.7.1", "10.0.0.9"
 OURS = {LAN, OTHER}.__contains__
@@ -26,7 +26,7 @@ OURS = {LAN, OTHER}.__contains__
     ],
 )
 def test_a_better_guess_replaces_a_worse_one(steps: list[tuple[str, str]], address: str) -> None:
-    where = Whereabouts("", 7700, OURS)
+    where = OwnAddress("", 7700, OURS)
     for at, caller in steps:
         before = where.address
         assert where.reached(at, caller) is (where.address != before)
@@ -34,14 +34,14 @@ def test_a_better_guess_replaces_a_worse_one(steps: list[tuple[str, str]], addre
 
 
 def test_who_is_on_the_same_machine_has_the_same_host() -> None:
-    where = Whereabouts("127.0.0.1:7701", 7701, OURS)
+    where = OwnAddress("127.0.0.1:7701", 7701, OURS)
     assert not where.beside(["127.0.0.1:7700", f"{AWAY}:7700", "", "nonsense"])
     assert where.beside([f"{AWAY}:7700", f"{LAN}:7700"]) and where.address == f"{LAN}:7701"
     assert not where.beside([f"{OTHER}:7700"])
 
 
 def test_an_address_that_the_user_gave_stays() -> None:
-    where = Whereabouts("127.0.0.1:7700", None, OURS)
+    where = OwnAddress("127.0.0.1:7700", None, OURS)
     assert not where.reached(f"{LAN}:7700", AWAY) and not where.beside([f"{LAN}:7700"])
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.membership.lines import Lines
-from edgegossip.mesh.membership.messages import Changed, Objected
+from edgegossip.mesh.membership.messages import Changed, Refuted
 from edgegossip.mesh.membership.news import News
+from edgegossip.mesh.membership.reach import Connections
 from edgegossip.mesh.membership.table import Entry, Status
 
 
@@ -34,17 +34,17 @@ class Channels:
 
 def test_members_are_called_while_an_idle_connection_is_closed() -> None:
     async def run() -> None:
-        lines = Lines(MeshLimits(), None)
-        lines._channels = Channels()  # type: ignore[assignment]
+        connections = Connections(MeshLimits(), None)
+        connections._channels = Channels()  # type: ignore[assignment]
         for _ in range(2):
-            await lines.call("a", "127.0.0.1:1", b"")
-            lines._lines["a"].used_s -= 60
+            await connections.call("a", "127.0.0.1:1", b"")
+            connections._connections["a"].used_s -= 60
             names = [f"{k}" for k in range(8)]
-            assert await asyncio.gather(*(lines.call(n, "127.0.0.1:1", n.encode()) for n in names)) == [
+            assert await asyncio.gather(*(connections.call(n, "127.0.0.1:1", n.encode()) for n in names)) == [
                 n.encode() for n in names
             ]
-            lines._lines = {"a": lines._lines["a"]}
-        await asyncio.gather(lines.close(), lines.call("b", "127.0.0.1:1", b""))
+            connections._connections = {"a": connections._connections["a"]}
+        await asyncio.gather(connections.close(), connections.call("b", "127.0.0.1:1", b""))
 
     asyncio.run(run())
 
@@ -104,7 +104,7 @@ def test_a_member_cannot_fill_the_log_whatever_is_said_of_it() -> None:
     for before, after in [(here, dead), (dead, here)] * 500:
         now_s[0] += 0.05
         told.tell(Changed(1, before, after), [here, after])
-        told.tell(Objected(1, dead), [here, after])
+        told.tell(Refuted(1, dead), [here, after])
     assert len(log) <= 70
     now_s[0] += 60.0
     told.tell(Changed(1, here, dead), [here, dead])
@@ -113,5 +113,5 @@ def test_a_member_cannot_fill_the_log_whatever_is_said_of_it() -> None:
 
 def test_a_board_that_was_revoked_hears_that_and_nothing_else() -> None:
     told, log = news([0.0])
-    told.tell(Objected(1, Entry(Status.DEAD, 3, 7, "10.0.0.2:1")), [Entry(), Entry()])
+    told.tell(Refuted(1, Entry(Status.DEAD, 3, 7, "10.0.0.2:1")), [Entry(), Entry()])
     assert log == ["pi-02 says that our certificate was revoked"]

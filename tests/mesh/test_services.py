@@ -9,13 +9,13 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from grpc_reflection.v1alpha import reflection_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh import GrpcTransport, services
 from edgegossip.mesh._proto import mesh_pb2
-from edgegossip.mesh.standard import HEALTH, REFLECTION, StandardServices, fields
+from edgegossip.mesh.services import HEALTH, REFLECTION, StandardServices, parse
 from edgegossip.types import DecodeError
 from tests.mesh.support import PATIENCE_S, QUICK, RUN
 
@@ -26,37 +26,6 @@ FILE = mesh_pb2.DESCRIPTOR.name
 
 def asked(name: str, number: int = 1) -> bytes:
     return bytes([number << 3 | 2, len(name)]) + name.encode()
-
-
-def messages() -> dict:
-    """The reflection messages as protobuf classes, in a pool of their own."""
-    file = descriptor_pb2.FileDescriptorProto(name="reflection.proto", package="r", syntax="proto3")
-
-    def add(name: str, *members: tuple[str, int, int, int, str]) -> None:
-        message = file.message_type.add(name=name)
-        for field, number, kind, label, of in members:
-            message.field.add(name=field, number=number, type=kind, label=label, type_name=f".r.{of}" if of else None)
-
-    text, data, nested, number = 9, 12, 11, 5
-    add(
-        "Request",
-        ("host", 1, text, 1, ""),
-        ("file", 3, text, 1, ""),
-        ("symbol", 4, text, 1, ""),
-        ("services", 7, text, 1, ""),
-    )
-    add("Files", ("file", 1, data, 3, ""))
-    add("Service", ("name", 1, text, 1, ""))
-    add("Services", ("service", 1, nested, 3, "Service"))
-    add("Error", ("code", 1, number, 1, ""), ("text", 2, text, 1, ""))
-    add(
-        "Response",
-        ("original", 2, nested, 1, "Request"), ("files", 4, nested, 1, "Files"), ("services", 6, nested, 1, "Services"),
-        ("error", 7, nested, 1, "Error"),
-    )  # fmt: skip
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {n: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"r.{n}")) for n in ("Request", "Response")}
 
 
 @pytest.fixture
@@ -74,18 +43,6 @@ def channel(board):
 @pytest.mark.parametrize("name", ["", MESH, HEALTH])
 def test_a_board_is_healthy(channel, name):
     assert channel.unary_unary(f"/{HEALTH}/Check")(asked(name), timeout=PATIENCE_S) == SERVING
-
-
-def test_health_as_the_reference_package_asks(channel):
-    health = pytest.importorskip("grpc_health.v1.health_pb2")
-    check = channel.unary_unary(
-        f"/{HEALTH}/Check",
-        request_serializer=health.HealthCheckRequest.SerializeToString,
-        response_deserializer=health.HealthCheckResponse.FromString,
-    )
-    assert (
-        check(health.HealthCheckRequest(service=MESH), timeout=PATIENCE_S).status == health.HealthCheckResponse.SERVING
-    )
 
 
 @pytest.mark.parametrize(
@@ -109,27 +66,53 @@ def test_who_watches_hears_the_end(board, channel):
     assert heard == [NOT_SERVING]
 
 
+@pytest.fixture
+def reflect(channel):
+    """Answers of one stream to these requests, as the standard's own messages or as bytes."""
+
+    def ask(*requests: Any, service: str = REFLECTION[0]) -> list[Any]:
+        raw = [r if isinstance(r, bytes) else r.SerializeToString() for r in requests]
+        call = channel.stream_stream(f"/{service}/ServerReflectionInfo")(iter(raw), timeout=PATIENCE_S)
+        return [reflection_pb2.ServerReflectionResponse.FromString(data) for data in call]
+
+    return ask
+
+
 @pytest.mark.parametrize("service", REFLECTION)
-def test_reflection_over_a_stream(channel, service):
-    made = messages()
-    requests = [made["Request"](services=""), made["Request"](file=FILE), made["Request"](symbol=f"{MESH}.Exchange")]
-    raw = [asked("", 7), *(r.SerializeToString() for r in requests[1:])]  # an empty field of a oneof is written out
-    call = channel.stream_stream(f"/{service}/ServerReflectionInfo")(iter(raw), timeout=PATIENCE_S)
-    listed, by_file, by_symbol = (made["Response"].FromString(data) for data in call)
-    assert {s.name for s in listed.services.service} == {MESH, HEALTH, *REFLECTION}
-    for answer in (by_file, by_symbol):
-        [carried] = answer.files.file
+def test_reflection_over_a_stream(reflect, service):
+    request = reflection_pb2.ServerReflectionRequest
+    by_symbol = request(file_containing_symbol=MESH)
+    listed, *files = reflect(request(list_services=""), request(file_by_filename=FILE), by_symbol, service=service)
+    assert {s.name for s in listed.list_services_response.service} == {MESH, HEALTH, *REFLECTION}
+    for answer in files:
+        [carried] = answer.file_descriptor_response.file_descriptor_proto
         assert carried == mesh_pb2.DESCRIPTOR.serialized_pb
-    assert by_symbol.original.symbol == f"{MESH}.Exchange"
+    assert files[1].original_request == by_symbol
 
 
 @pytest.mark.parametrize(
     ("request_", "code"),
-    [(asked("nobody", 4), 5), (asked("x.proto", 3), 5), (asked("x", 6), 12), (b"", 12), (b"\xff", 3)],
+    [(asked("nobody", 4), 5), (asked("x.proto", 3), 5), (asked("x", 6), 5), (b"", 3)],
 )
-def test_reflection_of_what_is_not_there(request_, code):
-    services = StandardServices([MESH], [mesh_pb2.DESCRIPTOR])
-    assert messages()["Response"].FromString(services.answer(request_)).error.code == code
+def test_reflection_of_what_is_not_there(reflect, request_, code):
+    [answer] = reflect(request_)
+    assert answer.error_response.error_code == code
+
+
+@pytest.mark.parametrize("request_", [b"\xff", asked("x" * 100, 4) * 50])
+def test_what_is_no_question_ends_the_stream(reflect, request_):
+    with pytest.raises(grpc.RpcError) as caught:
+        reflect(request_)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_stream_that_asks_nothing_ends(channel, monkeypatch):
+    monkeypatch.setattr(services, "_SILENCE_S", 0.05)
+    silent = threading.Event()
+    requests = iter(lambda: silent.wait(PATIENCE_S) or None, None)
+    call = channel.stream_stream(f"/{REFLECTION[0]}/ServerReflectionInfo")(requests, timeout=PATIENCE_S)
+    assert list(call) == [] and call.code() is grpc.StatusCode.OK
+    silent.set()
 
 
 def test_who_asks_too_often_is_refused_then_kept_out():
@@ -138,7 +121,7 @@ def test_who_asks_too_often_is_refused_then_kept_out():
     guard: Any = SimpleNamespace(
         place=lambda context: "10.0.0.3:5", misbehaved=lambda context, reason: struck.append(reason)
     )
-    services = StandardServices([MESH], [mesh_pb2.DESCRIPTOR], guard, lambda peer, text: lines.append(text))
+    standard = StandardServices([MESH], guard, lambda peer, text: lines.append(text))
 
     class Context:
         def auth_context(self) -> dict:
@@ -154,7 +137,7 @@ def test_who_asks_too_often_is_refused_then_kept_out():
         refused = 0
         for _ in range(times):
             try:
-                assert await services._check(b"", Context()) == SERVING
+                assert await standard._check(b"", Context()) == SERVING
             except PermissionError as error:
                 assert error.args == (grpc.StatusCode.RESOURCE_EXHAUSTED,)
                 refused += 1
@@ -177,9 +160,8 @@ def test_too_many_watchers_are_sent_away(channel):
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_fields_or_an_error(message):
+def test_any_bytes_are_a_request_or_an_error(message):
     try:
-        found = list(fields(message))
-    except DecodeError:
-        return
-    assert sum(len(data) for _, data in found) <= len(message)
+        parse(reflection_pb2.ServerReflectionRequest, message)
+    except DecodeError as error:
+        assert "not valid protobuf" in str(error)

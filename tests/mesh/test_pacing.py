@@ -1,4 +1,4 @@
-"""Deadlines that follow what was seen, and what becomes of a peer that is silent."""
+"""What is learnt from acknowledgements: windows on simulated links, deadlines that follow what was seen, silent peers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,39 @@ from hypothesis import strategies as st
 
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import Notice, Received
-from edgegossip.mesh.silence import Deadline, K, Silence
+from edgegossip.mesh.pacing import MAX_BYTES, QUEUE_S, Deadline, K, Silence, Window
 from edgegossip.types import PeerError
 from tests.mesh.support import QUICK, RUN, connect_all, wait_for
+
+
+def simulate(rate: float, round_trip_s: float, total: int) -> tuple[float, float, Window]:
+    """Send `total` bytes over a link of `rate` bytes/s: seconds taken, longest queueing delay after the first second."""
+    window, now, left, free_at, worst = Window(256 << 10), 0.0, total, 0.0, 0.0
+    acks: list[tuple[float, int]] = []
+    while left or acks:
+        while left and window.has_room:
+            size = min(window.chunk_bytes, left)
+            left -= size
+            free_at = max(free_at, now) + size / rate
+            if window.send(size, now) or not left:
+                acks.append((free_at + round_trip_s, window.position))
+            if now > 1.0:
+                worst = max(worst, free_at - now)
+        assert acks, "nothing may go out and nothing is under way: the stream would stand still"
+        now, position = acks.pop(0)
+        window.acknowledge(position, now)
+    return now, worst, window
+
+
+@pytest.mark.parametrize("round_trip_s", [0.0005, 0.02, 0.3, 1.0])
+@pytest.mark.parametrize("rate", [16e3, 125e3, 1e6, 12e6, 500e6])
+def test_a_link_is_used_and_not_clogged(rate, round_trip_s):
+    total = min(int(rate * 30), 200 << 20)
+    took_s, worst_s, window = simulate(rate, round_trip_s, total)
+    reachable = min(rate, MAX_BYTES / max(round_trip_s, MAX_BYTES / rate))
+    assert took_s <= total / reachable * 1.25 + 20 * round_trip_s
+    assert worst_s <= QUEUE_S + 2 * round_trip_s + 3.0 * window.chunk_bytes / rate
+    assert window.size_bytes <= MAX_BYTES
 
 
 def after(*seen_s: float, least_s: float = 0.0, most_s: float = 100.0) -> Deadline:
@@ -127,8 +157,8 @@ def virtual(hung_s: float, monkeypatch: pytest.MonkeyPatch, alive_until_s: float
         return now_s[0]
 
     with monkeypatch.context() as patch:
-        patch.setattr("edgegossip.mesh.silence.time.monotonic", lambda: now_s[0])
-        patch.setattr("edgegossip.mesh.silence.asyncio.sleep", sleep)
+        patch.setattr("edgegossip.mesh.pacing.time.monotonic", lambda: now_s[0])
+        patch.setattr("edgegossip.mesh.pacing.asyncio.sleep", sleep)
         return asyncio.run(run()), asked_s
 
 

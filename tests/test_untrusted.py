@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgegossip.asked import target_of, whole_number
+from edgegossip.untrusted import request_target, whole_number
 
 
 @pytest.mark.parametrize("text", ["", "²", "٣", "-1", "+1", " 1", "1_0", "65536", "9" * 5000, "000080", "x"])
@@ -15,6 +15,6 @@ def test_numbers_up_to_the_most():
 
 
 def test_targets():
-    assert target_of("//[") is None and target_of("http://[/") is None
-    target = target_of("/data/0?a=1")
+    assert request_target("//[") is None and request_target("http://[/") is None
+    target = request_target("/data/0?a=1")
     assert target is not None and (target.path, target.query) == ("/data/0", "a=1")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgegossip.mesh._proto import membership_pb2 as pb
 from edgegossip.mesh.membership import manifest as manifests
-from edgegossip.mesh.membership import wire
+from edgegossip.mesh.membership import messages as wire
 from edgegossip.mesh.membership.messages import Ack, Nack, Ping, PingFor, View
 from edgegossip.mesh.membership.table import Entry, Status
 from edgegossip.types import DecodeError, PeerError

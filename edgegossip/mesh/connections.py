@@ -1,0 +1,193 @@
+"""Where connections are made, with or without TLS: the server that listens, the channels to peers,
+and why one failed.
+
+`Security` is the interface for credentials: it says who we are, and who a peer is. Without one
+everything goes in the clear and a peer is who its Hello says. More services than the mesh's own are
+added to the server before it starts, and use `Channels`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeAlias
+
+from edgegossip.mesh import address as addresses
+from edgegossip.mesh._grpc import grpc
+from edgegossip.mesh.limits import MeshLimits
+from edgegossip.types import HostError, NodeId, PeerError
+
+Tell: TypeAlias = Callable[[NodeId | None, str], None]  # whom a line for the log is about, and the line
+
+
+class CallerGone(PeerError):
+    """Whoever called is out: its connection has ended, or is about to, because its certificate was
+    revoked. That is no reason to keep its name out, under which it may come again with another
+    certificate."""
+
+
+class Unreachable(PeerError):
+    """Nobody answers there now: worth trying again."""
+
+
+class Security(Protocol):
+    """Who we are and who a peer is: mesh.security.Guard. On the transport's loop, without waiting,
+    where nothing else is said."""
+
+    def start(self, limits: MeshLimits, tell: Tell, on_news: Callable[[], None]) -> str:
+        """Where our gRPC server is to listen, inside this machine. `tell` takes lines for the log
+        and `on_news` is called when some peer may have to be let go; both from any thread."""
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Of our gRPC server."""
+
+    def open_door(self, where: addresses.Address) -> addresses.Address:
+        """Listen for peers, who are let through to our gRPC server. Raises HostError."""
+
+    async def watch(self) -> None:
+        """What is to be done all the time. Ends when it is cancelled."""
+
+    def close(self) -> None:
+        """Close the door. May wait a little."""
+
+    async def check(self, peer: NodeId, where: addresses.Address, before_close: Callable[[], object] = ...) -> None:
+        """See who listens there, before a connection is opened. Raises PeerError when it is not
+        `peer`, or OSError."""
+
+    def channel_credentials(self, peer: NodeId) -> grpc.ChannelCredentials:
+        """Of a connection that we open to `peer`."""
+
+    def channel_options(self, peer: NodeId) -> list[tuple[str, int | str]]:
+        """Further gRPC options of that connection, such as the name that its certificate must
+        bear."""
+
+    def identify(self, context: grpc.aio.ServicerContext) -> NodeId:
+        """The board that called, by its certificate. Raises PeerError with the reason when it may
+        not come in; CallerGone."""
+
+    def place(self, context: grpc.aio.ServicerContext) -> str:
+        """host:port of who called, for the log."""
+
+    def misbehaved(self, context: grpc.aio.ServicerContext, reason: str) -> None:
+        """Who called broke the protocol and was told so: keep it out for a while."""
+
+    def revoked(self, peer: NodeId) -> bool:
+        """Whether `peer` has to be let go."""
+
+
+class Channels:
+    """Opens connections to peers. The caller closes them."""
+
+    def __init__(
+        self,
+        limits: MeshLimits,
+        security: Security | None = None,
+        before_disconnect: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._limits, self._security, self._before_disconnect = limits, security, before_disconnect
+
+    async def check(self, peer: NodeId, where: addresses.Address) -> None:
+        """To be called before `open`: see that it is `peer` who listens there, and exchange
+        revocations. Raises PeerError with the reason. Without security there is nothing to see."""
+        if self._security is None:
+            return
+        try:
+            await self._security.check(peer, where, self._before_disconnect)
+        except TimeoutError as error:
+            raise PeerError("it does not answer") from error
+        except OSError as error:
+            raise PeerError(words_of_os_error(error)) from error
+
+    def open(self, peer: NodeId, where: addresses.Address) -> grpc.aio.Channel:
+        """A fresh connection to `peer` at a numeric address; nothing is sent before the first call.
+        On the loop."""
+        target, options = addresses.grpc_target(where), self._limits.channel_options()
+        if self._security is None:
+            return grpc.aio.insecure_channel(target, options=options)
+        credentials = self._security.channel_credentials(peer)
+        return grpc.aio.secure_channel(target, credentials, options=[*options, *self._security.channel_options(peer)])
+
+
+async def serve(
+    where: addresses.Address,
+    handlers: Iterable[grpc.GenericRpcHandler],
+    limits: MeshLimits,
+    security: Security | None = None,
+    inside: str = "",
+) -> tuple[grpc.aio.Server, addresses.Address]:
+    """A started server with these services, and where it listens. Raises HostError when it cannot
+    listen.
+
+    With `security` (already started, hence `inside`) peers reach it through the door only."""
+    server = grpc.aio.server(options=limits.server_options(secured=security is not None))
+    server.add_generic_rpc_handlers(tuple(handlers))
+    try:
+        if security is None:
+            port = server.add_insecure_port(str(where))
+        else:
+            port = server.add_secure_port(inside, security.server_credentials())
+    except RuntimeError:
+        port = 0
+    if not port:
+        raise HostError(
+            f"cannot listen on {where}: the port was taken a moment ago; choose another (0 takes any free one)"
+        )
+    await server.start()
+    return server, security.open_door(where) if security else addresses.Address(where.host, port)
+
+
+# -- why a connection failed ------------------------------------------------------------------------------------
+
+_ERRNO = re.compile(r"(?:connect|recvmsg|sendmsg|read|write|system)\w*:? ?(?:error: )?([A-Z][A-Za-z ]+?) \(\d+\)")
+_WORDS = (
+    ("Connection refused", "connection refused"),
+    ("Connection reset", "the connection was reset"),
+    ("Broken pipe", "the connection was reset"),
+    ("No route to host", "no route to host"),
+    ("Network is unreachable", "the network is unreachable"),
+    ("keepalive", "it does not answer"),
+    ("ping timeout", "it does not answer"),
+    ("Connection timed out", "it does not answer"),
+    ("timed out", "it does not answer"),
+    ("Timeout", "it does not answer"),
+    ("Socket closed", "the connection was closed"),
+    ("GOAWAY", "the connection was closed"),
+    ("RST_STREAM", "the stream was closed"),
+    ("Trying to connect an http1.x server", "what listens there is no edgegossip board"),
+    ("FRAME_SIZE_ERROR", "what listens there is no edgegossip board"),
+    ("Server preface", "what listens there is no edgegossip board"),
+    ("settings frame", "what listens there is no edgegossip board"),
+)
+_AWAY = ("connection refused", "it does not answer", "no route to host", "host is down", "the network is unreachable")
+
+
+def words_of_rpc_error(error: grpc.aio.AioRpcError) -> str:
+    """Why a call failed, in a few words such as 'connection refused'."""
+    details = error.details() or ""
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return "what listens there is no edgegossip board"
+    if words := _known_words(details):
+        return words
+    found = _ERRNO.search(details)
+    if found:
+        return found.group(1).lower()
+    return (details.splitlines() or [str(error.code())])[0][:200]
+
+
+def says_nobody_is_there(cause: str) -> bool:
+    """Whether it says no more than that the peer is away."""
+    return cause.endswith(_AWAY)
+
+
+def words_of_os_error(error: OSError) -> str:
+    """The same of what the operating system reports."""
+    number = error.errno or 0
+    text = os.strerror(number) if number > 0 and number in errno.errorcode else error.strerror or ""
+    return _known_words(text) or text[:200].lower() or "it does not answer"
+
+
+def _known_words(text: str) -> str:
+    """In words that a user knows; empty when we have none."""
+    return next((words for pattern, words in _WORDS if pattern.lower() in text.lower()), "")

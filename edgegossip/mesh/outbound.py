@@ -1,0 +1,560 @@
+"""The sending side: one edge to each peer, the frames that wait for it, and the streams that carry
+them, one after the other.
+
+Lives on the transport's loop. A frame's way out, from top to bottom:
+
+    Edge        is the peer as we see it: up, lost, down; opens one stream after the other
+    FrameQueue  keeps every frame until it is acknowledged or given up
+    Stream      writes frames in chunks, as `pacing.Window` allows; reads acknowledgements
+
+After a lost stream the next one starts with the first byte that the peer does not have yet, which
+its Welcome tells; so a frame arrives at most once in the life of both processes.
+
+A stream ends in one of three ways: it breaks or the peer ends it; we leave, and say goodbye behind
+the last frame; or the peer left, and we write nothing more. In the last two our half is closed and
+the peer's answers are read until it closes its half: what it acknowledged before it left still
+counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+
+from edgegossip.mesh import address as addresses
+from edgegossip.mesh import wire
+from edgegossip.mesh._grpc import grpc
+from edgegossip.mesh._proto import mesh_pb2
+from edgegossip.mesh.base import Notice, PeerDown, PeerUp, SendFailed, SendReceipt, TransportEvent
+from edgegossip.mesh.connections import Channels, says_nobody_is_there, words_of_rpc_error
+from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.pacing import Deadline, Silence, Window
+from edgegossip.mesh.services import HEALTH
+from edgegossip.types import NodeId, PeerError
+from edgegossip.untrusted import printable
+
+METHOD = "/edgegossip.v1.Mesh/Exchange"
+_MAX_TOLD = 16  # different causes that one outage may put into the log
+_MAX_HELD_S = 1.0  # a peer cannot make its acknowledgements older than that
+
+
+class Status(Enum):
+    """What a peer is to us."""
+
+    NEW = "never reached"
+    UP = "up"
+    LOST = "lost"  # within the grace time
+    LEAVING = "leaving"  # it said goodbye; its last acknowledgements are on their way
+    DOWN = "down"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A queued frame."""
+
+    ticket: int
+    views: tuple[memoryview, ...]
+    frame_bytes: int
+    start_s: float
+    transfer: int = 0  # counted on this edge
+    first_byte_s: float = 0.0
+    message_bytes: int = 0  # resent chunks count again
+    resume_bytes: int = 0  # of it are with the peer already when the present stream takes it up
+    start_position: int = 0  # on the present stream, see Window
+    written_bytes: int = 0  # on the present stream
+    acknowledged_bytes: int = 0
+
+    @property
+    def is_written(self) -> bool:
+        """All of it is on the present stream."""
+        return self.written_bytes == self.frame_bytes
+
+
+class Edge:
+    """One peer that we send to. `hello` opens every stream; `post` takes the events."""
+
+    def __init__(
+        self,
+        peer: NodeId,
+        address: addresses.Address,
+        hello: bytes,
+        limits: MeshLimits,
+        channels: Channels,
+        post: Callable[[TransportEvent], None],
+    ) -> None:
+        self.peer = peer
+        self.address = address
+        self.status = Status.NEW
+        self._hello = hello
+        self._limits, self._channels = limits, channels
+        self._post = post
+        self._queue = FrameQueue()
+        self._stream: Stream | None = None  # the present one, once it is welcome
+        self._channel: grpc.aio.Channel | None = None
+        self._dropped = ""  # why we ended the present connection
+        self._peer_session: int | None = None
+        self._left_session: int | None = None  # said goodbye: not to be taken for a peer that came back
+        self._leaving = False
+        self._told: set[str] = set()  # what the log heard of the present outage
+        # Of an acknowledgement. It outlives streams: what is usual for this peer stays so.
+        self._deadline = Deadline(limits.stall_s, limits.keepalive_s + limits.keepalive_timeout_s)
+        self._down_timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # -- what the transport calls ----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._set_down_timer(self._limits.first_contact_s)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"edge to {self.peer}")
+
+    def enqueue(self, frame: Outgoing) -> None:
+        """Send this frame when its turn comes, or fail it at once."""
+        if self.status in (Status.LEAVING, Status.DOWN, Status.CLOSED):
+            self._failed(frame, f"{self.peer} is {self.status.value}")
+            return
+        queued_bytes, max_bytes = self._queue.queued_bytes, self._limits.max_queue_bytes
+        if queued_bytes and queued_bytes + frame.frame_bytes > max_bytes:
+            self._failed(frame, f"{queued_bytes} bytes wait for {self.peer} already, the limit is {max_bytes}")
+            return
+        self._queue.add(frame)
+        if self._stream is not None:
+            self._stream.wake()
+
+    def peer_left(self, session: int) -> None:
+        """The peer said goodbye on its own stream to us. It takes no more frames, but what it
+        acknowledged before may come in after its goodbye, which took another connection."""
+        self._left_session = session
+        if self.status is Status.UP and self._stream is not None:
+            self.status = Status.LEAVING
+            self._start_timer(self._limits.linger_s, self._left)
+            self._stream.end(goodbye=False)
+        elif self.status is not Status.LEAVING:
+            self._left()
+
+    async def shut(self, reason: str) -> None:
+        """Give up the peer for good and at once."""
+        if self.status is not Status.CLOSED:
+            self._cancel_down_timer()
+            self._fail_all(reason)
+            self._post(PeerDown(self.peer, reason, closed=True))
+        self.status = Status.CLOSED
+        await self._stop_task()
+
+    async def drop(self, reason: str) -> None:
+        """End the present connection. The peer is tried again, and may show a better certificate
+        then."""
+        if self._channel is not None:
+            self._dropped = reason
+            await self._channel.close()
+
+    async def offer_revocations(self) -> None:
+        """Let the peer know our revocation list, if it can be reached."""
+        if self.status is Status.UP:
+            with suppress(PeerError, TimeoutError):
+                async with asyncio.timeout(self._limits.hello_s):
+                    await self._channels.check(self.peer, await addresses.resolve(self.address, 0))
+
+    async def leave(self) -> bool:
+        """Flush, say goodbye, end. The caller bounds the time; whatever is left then fails in
+        `finish`. True when the peer was told, or leaves as well."""
+        if self.status not in (Status.UP, Status.LEAVING) and self._queue.settled.is_set():
+            return False
+        await self._queue.settled.wait()
+        self._leaving = True
+        if self._stream is not None:
+            self._stream.end(goodbye=True)
+        if self._task is None or self.status not in (Status.UP, Status.LEAVING):
+            return False
+        await asyncio.wait({self._task})
+        return True
+
+    async def finish(self) -> None:
+        """End without waiting for the network."""
+        self.status = Status.CLOSED
+        await self._stop_task()
+        self._fail_all("the transport was closed")
+
+    async def _stop_task(self) -> None:
+        self._cancel_down_timer()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    # -- streams, one after the other ------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        attempt = 0
+        while not self._leaving:
+            began_s = time.monotonic()
+            try:
+                await self._try_stream(attempt)
+            except PeerError as error:
+                self._lost(str(error))
+            except Exception as error:  # of gRPC's own; whatever it is, the peer is tried again
+                self._lost(f"at {self.address}: {type(error).__name__}: {error}")
+            if self.status is Status.LEAVING:
+                self._left()
+            # A stream that lived for a while is followed by another at once; attempts that fail in
+            # a row get rarer.
+            attempt = 0 if time.monotonic() - began_s > self._limits.hello_s else attempt + 1
+            if not self._leaving:
+                ceiling_s = min(self._limits.backoff_max_s, self._limits.backoff_min_s * 2 ** min(attempt - 1, 16))
+                await asyncio.sleep(random.uniform(ceiling_s / 2, ceiling_s))
+
+    async def _try_stream(self, attempt: int) -> None:
+        """One stream from opening to its end. Raises PeerError with the cause, naming the address
+        that was tried."""
+        where: addresses.Address = self.address
+        self._dropped = ""
+        try:
+            # See who listens there before a connection is made; each of these steps has its own
+            # `hello_s`.
+            async with asyncio.timeout(self._limits.hello_s):
+                where = await addresses.resolve(self.address, attempt)
+                await self._channels.check(self.peer, where)
+            async with self._channels.open(self.peer, where) as channel:
+                self._channel = channel
+                call = channel.stream_stream(METHOD)()
+                try:
+                    async with asyncio.timeout(self._limits.hello_s):
+                        stream = await self._open(channel, call)
+                    await stream.pump()
+                finally:
+                    self._stream = self._channel = None
+                    call.cancel()
+        except grpc.aio.AioRpcError as error:
+            if self._dropped:
+                raise PeerError(f"at {self._place(where)}: {self._dropped}") from error
+            raise PeerError(f"at {self._place(where)}: {words_of_rpc_error(error)}") from error
+        except TimeoutError as error:
+            raise PeerError(f"at {self._place(where)}: it does not answer") from error
+        except PeerError as error:
+            raise PeerError(f"at {self._place(where)}: {error}") from error
+
+    def _place(self, where: addresses.Address) -> str:
+        return str(where) if where == self.address else f"{self.address} ({where.host})"
+
+    async def _open(self, channel: grpc.aio.Channel, call: grpc.aio.StreamStreamCall) -> Stream:
+        """A stream that the peer has welcomed, with the queue set to what the peer has already."""
+
+        async def is_alive(limit_s: float) -> bool:
+            """Whether the peer's process answers on this connection."""
+            try:
+                await channel.unary_unary(f"/{HEALTH}/Check")(b"", timeout=limit_s)
+            except grpc.aio.AioRpcError as error:
+                return error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
+            return True
+
+        silence = Silence(self._deadline, self._limits.hung_s, is_alive, self._slow)
+        stream = Stream(call, self._queue, self._limits, self._acknowledged, self._failed, silence)
+        welcome = await stream.open(self._hello)
+        # The process that said goodbye may still welcome a stream while it lingers: that is no peer
+        # to send to.
+        if welcome.session == self._left_session:
+            raise PeerError("it is leaving")
+        # Another process than before has nothing of what we sent: down, then up.
+        if self._peer_session not in (None, welcome.session) and self.status in (Status.UP, Status.LOST):
+            self._go_down(f"{self.peer} was restarted")
+        self._peer_session = welcome.session
+        # The same process says how far it is. What it has counts as acknowledged, the rest waits
+        # again.
+        for frame in self._queue.restart(welcome.completed, welcome.partial, welcome.partial_received):
+            self._acknowledged(frame, time.monotonic())
+        self._stream = stream
+        self._came_up()
+        return stream
+
+    # -- what becomes of frames and of the peer --------------------------------------------------------------
+
+    def _acknowledged(self, frame: Outgoing, there_s: float) -> None:
+        times = (frame.start_s, frame.first_byte_s, max(there_s, frame.first_byte_s))
+        self._post(SendReceipt(frame.ticket, self.peer, frame.frame_bytes, frame.message_bytes, *times))
+
+    def _failed(self, frame: Outgoing, reason: str) -> None:
+        self._post(SendFailed(frame.ticket, self.peer, reason))
+
+    def _fail_all(self, reason: str) -> None:
+        for frame in self._queue.clear():
+            self._failed(frame, reason)
+
+    def _came_up(self) -> None:
+        self._cancel_down_timer()
+        self._told.clear()
+        if self.status in (Status.NEW, Status.DOWN):
+            self._post(PeerUp(self.peer))
+        elif self.status is Status.LOST:
+            self._post(Notice(self.peer, f"{self.peer} is back"))
+        self.status = Status.UP
+
+    def _lost(self, cause: str) -> None:
+        """A stream ended or could not be opened. `cause` starts with 'at ADDRESS:'."""
+        was = self.status
+        if was is Status.UP:
+            self.status = Status.LOST
+            self._set_down_timer(self._limits.grace_s, f"lost {self.peer} {cause}")
+        if was in (Status.LEAVING, Status.DOWN, Status.CLOSED) or cause in self._told or len(self._told) >= _MAX_TOLD:
+            return
+        self._told.add(cause)
+        if was is Status.LOST and says_nobody_is_there(cause):
+            return  # that it is away was said when it was lost
+        verb = "lost" if was is Status.UP else "cannot reach"
+        self._post(Notice(self.peer, f"{verb} {self.peer} {cause}; trying again"))
+
+    def _slow(self, silent_s: float, usual_s: float, alive: bool) -> None:
+        state = "is alive, but takes no frames" if alive else "does not answer"
+        if state not in self._told:
+            self._told.add(state)
+            usual = f"{silent_s:.1f} s, where {usual_s:.2g} s is usual"
+            self._post(Notice(self.peer, f"{self.peer} {state} for {usual}; what is for it waits"))
+
+    def _go_down(self, reason: str, *, left: bool = False) -> None:
+        self._cancel_down_timer()
+        if self.status not in (Status.DOWN, Status.CLOSED):
+            self.status = Status.DOWN
+            self._fail_all(reason)
+            self._post(PeerDown(self.peer, reason, left))
+
+    def _left(self) -> None:
+        self._go_down(f"{self.peer} left", left=True)
+
+    def _set_down_timer(self, after_s: float, why: str = "") -> None:
+        reason = f"{why or f'{self.peer} was never reached at {self.address}'}; out of reach for {after_s:g} s"
+        self._start_timer(after_s, lambda: self._go_down(reason))
+
+    def _start_timer(self, after_s: float, then: Callable[[], None]) -> None:
+        self._cancel_down_timer()
+        self._down_timer = asyncio.get_running_loop().call_later(after_s, then)
+
+    def _cancel_down_timer(self) -> None:
+        if self._down_timer is not None:
+            self._down_timer.cancel()
+            self._down_timer = None
+
+
+class FrameQueue:
+    """Frames for one peer, in order, each from `add` until it is acknowledged or given up."""
+
+    def __init__(self) -> None:
+        self.queued_bytes = 0
+        self.settled = asyncio.Event()  # nothing is left
+        self.settled.set()
+        self._waiting: deque[Outgoing] = deque()  # not on the present stream yet
+        self._sent: deque[Outgoing] = deque()  # on the present stream, not acknowledged
+        self._transfers = 0
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def under_way(self) -> Outgoing | None:
+        """The first frame on the present stream that is not acknowledged."""
+        return self._sent[0] if self._sent else None
+
+    def add(self, frame: Outgoing) -> None:
+        self._transfers += 1
+        frame.transfer = self._transfers
+        self.queued_bytes += frame.frame_bytes
+        self._waiting.append(frame)
+        self.settled.clear()
+
+    def start_next(self) -> Outgoing:
+        """The first waiting frame; from now on it is on the present stream."""
+        frame = self._waiting.popleft()
+        self._sent.append(frame)
+        return frame
+
+    def acknowledge(self) -> Outgoing:
+        """Take out the frame that is `under_way`."""
+        return self._forget(self._sent.popleft())
+
+    def restart(self, completed: int, partial: int = 0, partial_received: int = 0) -> list[Outgoing]:
+        """A new stream: everything waits again, but for transfers up to `completed`, which are
+        taken out. Of `partial` the peer has that many bytes."""
+        self._waiting.extendleft(reversed(self._sent))
+        self._sent.clear()
+        here: list[Outgoing] = []
+        while self._waiting and self._waiting[0].transfer <= completed:
+            here.append(self._forget(self._waiting.popleft()))
+        for i, frame in enumerate(self._waiting):
+            goes_on = i == 0 and frame.transfer == partial and partial_received < frame.frame_bytes
+            frame.resume_bytes = partial_received if goes_on else 0
+        return here
+
+    def remove(self, transfer: int) -> list[Outgoing]:
+        """Take out one transfer, wherever it is."""
+        found: list[Outgoing] = []
+        for frames in (self._sent, self._waiting):
+            for frame in [f for f in frames if f.transfer == transfer]:
+                frames.remove(frame)
+                found.append(self._forget(frame))
+        return found
+
+    def clear(self) -> list[Outgoing]:
+        """Take out all frames, in order."""
+        frames = [self._forget(frame) for frame in (*self._sent, *self._waiting)]
+        self._sent.clear()
+        self._waiting.clear()
+        return frames
+
+    def _forget(self, frame: Outgoing) -> Outgoing:
+        self.queued_bytes -= frame.frame_bytes
+        if not self.queued_bytes:
+            self.settled.set()
+        return frame
+
+
+class Stream:
+    """One stream to a peer: writes the frames of a queue and reads what the peer answers.
+    `acknowledged` takes every frame that the peer has and when it said so (monotonic seconds),
+    `refused` one that it will never take and why."""
+
+    def __init__(
+        self,
+        call: grpc.aio.StreamStreamCall,
+        queue: FrameQueue,
+        limits: MeshLimits,
+        acknowledged: Callable[[Outgoing, float], None],
+        refused: Callable[[Outgoing, str], None],
+        silence: Silence,
+    ) -> None:
+        self._silence = silence
+        self._call, self._queue, self._limits = call, queue, limits
+        self._frame_acknowledged, self._frame_refused = acknowledged, refused
+        self._window = Window(limits.chunk_bytes)
+        self._wake = asyncio.Event()  # something for the writer
+        self._ending = self._goodbye = False
+
+    def wake(self) -> None:
+        """The queue has a new frame."""
+        self._wake.set()
+
+    def end(self, *, goodbye: bool) -> None:
+        """Write no more frames, not even the rest of one; with `goodbye` tell the peer that we
+        leave. `pump` then returns when the peer has ended its half."""
+        if not self._ending:
+            self._ending, self._goodbye = True, goodbye
+            self._wake.set()
+
+    async def open(self, hello: bytes) -> mesh_pb2.Welcome:
+        """Raises PeerError when the peer refuses."""
+        with suppress(asyncio.InvalidStateError):  # ended already; reading tells why
+            await self._call.write(hello)
+        return (await self._read()).welcome
+
+    async def pump(self) -> None:
+        """Write frames and read acknowledgements. Returns when the stream ended after `end`, else
+        raises PeerError with why."""
+        loop = asyncio.get_running_loop()
+        reader, writer = loop.create_task(self._read_acks()), loop.create_task(self._write_frames())
+        watcher = loop.create_task(self._silence.watch())
+        tasks = (watcher, reader, writer)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # The reader knows why the stream ended; the writer only notices that it did, and is
+            # done first when our half ends. So the reader gets time to hear the rest: as long as
+            # our caller allows it when we leave, else `hello_s`.
+            writer_failed = writer.done() and (writer.cancelled() or writer.exception() is not None)
+            if not watcher.done():
+                limit_s = None if self._goodbye and not writer_failed else self._limits.hello_s
+                await asyncio.wait({reader, watcher}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        if self._ending:
+            return
+        for task in tasks:
+            if not task.cancelled() and (error := task.exception()):
+                raise error if isinstance(error, (PeerError, grpc.aio.AioRpcError)) else PeerError("the stream broke")
+        raise PeerError("the stream was closed")
+
+    # -- frames ----------------------------------------------------------------------------------------------
+
+    async def _write_frames(self) -> None:
+        while await self._until(lambda: self._queue.has_waiting):
+            frame = self._queue.start_next()
+            # Take the frame up where the peer has it. Its bytes before that count as written and
+            # acknowledged.
+            slicer = wire.Slicer(frame.views)
+            slicer.take(frame.resume_bytes)
+            frame.start_position = self._window.position - frame.resume_bytes
+            frame.written_bytes = frame.acknowledged_bytes = frame.resume_bytes
+            while not frame.is_written and await self._until(lambda: self._window.has_room):
+                await self._call.write(self._next_chunk(frame, slicer))
+        if self._goodbye:
+            await self._call.write(mesh_pb2.ExchangeRequest(goodbye=mesh_pb2.Goodbye()).SerializeToString())
+        await self._call.done_writing()
+
+    async def _until(self, ready: Callable[[], bool]) -> bool:
+        """Wait until the writer may go on; False when it is to end."""
+        while not self._ending and not ready():
+            self._wake.clear()
+            await self._wake.wait()
+        return not self._ending
+
+    def _next_chunk(self, frame: Outgoing, slicer: wire.Slicer) -> bytes:
+        """The message that goes out next, accounted for."""
+        pieces = slicer.take(self._window.chunk_bytes)
+        size, offset, now_s = sum(map(len, pieces)), frame.written_bytes, time.monotonic()
+        message = wire.chunk_message(frame.transfer, offset, frame.frame_bytes, self._window.send(size, now_s), pieces)
+        self._silence.sent(now_s)
+        frame.first_byte_s = frame.first_byte_s or now_s
+        frame.message_bytes += len(message) + wire.GRPC_PREFIX_BYTES
+        frame.written_bytes += size
+        return message
+
+    # -- answers ---------------------------------------------------------------------------------------------
+
+    async def _read_acks(self) -> None:
+        while True:
+            response = await self._read()
+            if response.WhichOneof("kind") != "ack":
+                raise PeerError("a second Welcome on one stream")
+            self._take_ack(response.ack)
+
+    async def _read(self) -> mesh_pb2.ExchangeResponse:
+        """The next Welcome or Ack. Raises PeerError when the stream ends or the peer refuses."""
+        data = await self._call.read()
+        if data is grpc.aio.EOF:
+            raise PeerError("the stream was closed")
+        response = wire.parse_response(data)
+        kind = response.WhichOneof("kind")
+        if kind == "refusal":
+            reason = f"refused: {printable(response.refusal.reason)}"
+            if response.refusal.code == mesh_pb2.REFUSAL_CODE_OVERSIZE:  # it would be refused again and again
+                for frame in self._queue.remove(response.refusal.transfer):
+                    self._frame_refused(frame, reason)
+            raise PeerError(reason)
+        if kind is None:
+            raise PeerError("an empty message")
+        return response
+
+    def _take_ack(self, ack: mesh_pb2.Ack) -> None:
+        """Some bytes of a frame, and all frames before it, are in the peer's process."""
+        now_s = time.monotonic()
+        there_s = now_s - min(ack.held_us / 1e6, _MAX_HELD_S)
+        # All frames before the acknowledged one are done.
+        while (frame := self._queue.under_way) is not None and frame.transfer < ack.transfer and frame.is_written:
+            self._frame_acknowledged(self._queue.acknowledge(), there_s)
+        # The acknowledged one has to be the next, and has to get on: no byte twice, none that was
+        # not sent.
+        if (
+            frame is None
+            or frame.transfer != ack.transfer
+            or not frame.acknowledged_bytes < ack.received <= frame.written_bytes
+        ):
+            raise PeerError(f"an acknowledgement of transfer {ack.transfer}, which is not under way")
+        frame.acknowledged_bytes = ack.received
+        self._window.acknowledge(frame.start_position + ack.received, now_s)
+        self._silence.heard(now_s, more=not self._window.is_empty)
+        self._wake.set()
+        if ack.received == frame.frame_bytes:
+            self._frame_acknowledged(self._queue.acknowledge(), there_s)

@@ -1,0 +1,30 @@
+"""Text that strangers write, read so that nothing they write is an exception or spoils a log.
+Pure."""
+
+from __future__ import annotations
+
+from urllib.parse import SplitResult, urlsplit
+
+
+def whole_number(text: str, most: int) -> int | None:
+    """The number 0..`most` that is written in ASCII digits, and in no more of them than `most` has;
+    None for all else. `str.isdigit` is true of "²", which is no number to `int`, and `int` refuses
+    thousands of digits."""
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(most))):
+        return None
+    number = int(text)
+    return number if number <= most else None
+
+
+def request_target(text: str) -> SplitResult | None:
+    """Path and query of a request; None for what is no address, as "//[" is."""
+    try:
+        return urlsplit(text)
+    except ValueError:
+        return None
+
+
+def printable(text: str, longest: int = 200) -> str:
+    """`text` on one line, without control characters, cut to `longest` characters."""
+    clean = "".join(c if c.isprintable() else "?" for c in text[: longest + 1])
+    return clean if len(clean) <= longest else clean[: longest - 1] + "…"
