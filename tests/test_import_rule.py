@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -134,6 +135,19 @@ def test_imports_only_parts_below():
                     yield f"imports {name}; {part} may import {sorted(MAY[part])}"
 
     assert not faults(check, lambda part: part not in ("__init__", "__main__"))
+
+
+def test_no_circle_among_the_modules_of_the_pure_parts():
+    """Imports in functions and for types only count, too."""
+    names = {
+        ".".join(["edgegossip", *path.with_suffix("").parts]).removesuffix(".__init__"): path for path in modules()
+    }
+    below = {}
+    for name, path in names.items():
+        if part_of(path) in PURE_MAY:
+            wanted = {w if w in names else w.rpartition(".")[0] for w in imports(path)}
+            below[name] = (wanted & names.keys()) - {name}
+    graphlib.TopologicalSorter(below).prepare()  # raises CycleError, which names the circle
 
 
 def test_imports_from_outside_only_what_it_may():
