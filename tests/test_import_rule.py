@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -141,60 +142,14 @@ def test_imports_only_parts_below():
     assert not faults(check, lambda part: part not in ("__init__", "__main__"))
 
 
-# Circles that are still there. There is to be none: whoever ends one takes it out.
-CIRCLES = [
-    {"codecs", "codecs.per_tensor"},
-    {f"gossip.{name}" for name in ("catching_up", "handshake", "receiving", "sending", "synchronous")},
-    {"mesh.membership.agent", "mesh.membership.service"},
-    {"node.main", "node.members"},
-    {"sim.node", "sim.world"},
-]
-
-
 def test_no_modules_import_one_another_in_a_circle():
-    found = circles({name_of(path): set(imported_modules(path)) for path in modules()})
-    assert found == {frozenset(f"edgegossip.{name}" for name in circle) for circle in CIRCLES}
-
-
-def name_of(path):
-    return ".".join(["edgegossip", *path.with_suffix("").parts]).removesuffix(".__init__")
-
-
-def imported_modules(path):
-    """The modules of the package that a file imports: `from package import name` is one of the module where there is one."""
-    for name in imports(path):
-        while name.startswith("edgegossip") and not is_module(name):
-            name = name.rpartition(".")[0]
-        if name.startswith("edgegossip") and name != name_of(path):
-            yield name
-
-
-@functools.cache
-def is_module(name):
-    place = ROOT.parent / name.replace(".", "/")
-    return place.with_suffix(".py").is_file() or (place / "__init__.py").is_file()
-
-
-def circles(graph):
-    """The sets of modules, of two or more, that can all be reached from each other."""
-    reached = {start: reach(graph, start) for start in graph}
-    found = {frozenset(b for b in reached[a] if a in reached[b]) for a in graph}
-    return {circle for circle in found if len(circle) > 1}
-
-
-def reach(graph, start):
-    """Everything that is imported from `start` on; itself too where the way leads back."""
-    seen, ahead = set(), list(graph.get(start, ()))
-    while ahead:
-        if (name := ahead.pop()) not in seen:
-            seen.add(name)
-            ahead.extend(graph.get(name, ()))
-    return seen
-
-
-def test_a_circle_is_found_and_named():
-    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"a"}}
-    assert circles(graph) == {frozenset({"b", "c"})}
+    """Imports in functions and for types only count, too."""
+    paths = {".".join(["edgegossip", *path.with_suffix("").parts]).removesuffix(".__init__"): path for path in modules()}
+    imported = {}
+    for name, path in paths.items():
+        wanted = {w if w in paths else w.rpartition(".")[0] for w in imports(path)}
+        imported[name] = (wanted & paths.keys()) - {name}
+    graphlib.TopologicalSorter(imported).prepare()  # raises CycleError, which names the circle
 
 
 def test_imports_from_outside_only_what_it_may():
