@@ -157,15 +157,11 @@ class PendingFrames:
 
     def __init__(self, senders: int, max_bytes: int = PENDING_BYTES) -> None:
         self._max_bytes, self.share_bytes = max_bytes, max_bytes // max(1, senders)
-        self._frames: deque[FrameReceived] = deque()
+        self.frames: deque[FrameReceived] = deque()
         self._used, self._all_used = Counter[NodeId](), 0  # bytes
 
     def __len__(self) -> int:
-        return len(self._frames)
-
-    def used_bytes(self, sender: NodeId | None = None) -> int:
-        """What this sender's frames take, or all of them."""
-        return self._all_used if sender is None else self._used[sender]
+        return len(self.frames)
 
     def keep(self, frame: FrameReceived) -> bool:
         """Whether there was room for it."""
@@ -174,14 +170,14 @@ class PendingFrames:
             return False
         self._used[frame.sender] += size
         self._all_used += size
-        self._frames.append(frame)
+        self.frames.append(frame)
         return True
 
     def pop(self) -> FrameReceived | None:
         """The oldest frame that is left."""
-        if not self._frames:
+        if not self.frames:
             return None
-        frame = self._frames.popleft()
+        frame = self.frames.popleft()
         size = _room_for(frame.data)
         self._used[frame.sender] -= size
         self._all_used -= size

@@ -163,7 +163,8 @@ class NodeEngine:
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Take in one event. Raises what the algorithm raises of its own board's faults: LocalError and ConfigError."""
-        self._now_s, effects = now_s, []
+        self._now_s = now_s
+        effects: list[Effect] = []
         self._effects = effects
         kind = type(event)
         if kind is FrameReceived:
