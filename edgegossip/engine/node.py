@@ -24,7 +24,7 @@ FINISHED     all rounds are done, here or elsewhere; FAILED: there is no run any
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -60,7 +60,7 @@ from edgegossip.engine.events import (
 )
 from edgegossip.engine.joining import Patience, PeerStatus, PendingFrames, RemoteMembers, down_text
 from edgegossip.gossip import base
-from edgegossip.gossip.base import GossipAlgorithm, Message, NodeView, RoundDone
+from edgegossip.gossip.base import GossipAlgorithm, Message, NodeView, RoundDone, Topology
 from edgegossip.types import DecodeError, LocalError, LocalUpdate, NodeId, PeerError, Round, Vec
 
 _HEADERS = wire.Limits(2**63)  # while the model's size is not known yet
@@ -90,6 +90,25 @@ class Seat:
     period: int  # of the topology
     rounds: Round  # of the run
     restarted: bool = False  # known to have been in the run before, in another process
+
+    @classmethod
+    def of(
+        cls,
+        node: NodeId,
+        members: tuple[NodeId, ...],
+        topology: Topology,
+        rounds: Round,
+        restarted: bool = False,
+    ) -> Seat:
+        """The seat of a board in a run over this topology."""
+        neighbours = neighbours_of(node, members, topology)
+        return cls(node, members, neighbours, topology.period, rounds, restarted)
+
+
+def neighbours_of(node: NodeId, members: Sequence[NodeId], topology: Topology) -> frozenset[NodeId]:
+    """Everyone this node sends to or hears from in any round."""
+    edges = [topology.neighbours(members.index(node), r) for r in range(topology.period)]
+    return frozenset(members[k] for e in edges for k in (*e.in_, *e.out))
 
 
 class NodeEngine:

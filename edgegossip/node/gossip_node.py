@@ -59,7 +59,7 @@ from edgegossip.mesh.base import TransportEvent as MeshEvent
 from edgegossip.node.final import save_final
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.reporter import Records, Traffic
-from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view, neighbours_of
+from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.training import build_workload
@@ -119,14 +119,7 @@ class GossipNode:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         recipe, topology = spec.recipe, make_topology(spec.recipe, spec.members)
-        seat = Seat(
-            spec.name,
-            spec.members,
-            neighbours_of(topology, spec),
-            topology.period,
-            recipe.run.rounds,
-            spec.restarted,
-        )
+        seat = Seat.of(spec.name, spec.members, topology, recipe.run.rounds, spec.restarted)
         self._algorithm: GossipAlgorithm[Any] = make_algorithm(recipe)
         self.engine = NodeEngine(self._algorithm, seat, patience or Patience(recipe.network.grace_s), remote)
         self._spec, self._transport, self._sink, self._meters = spec, transport, sink, meters

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from edgegossip.engine.joining import RemoteMembers
+from edgegossip.engine.node import neighbours_of
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, TransportEvent, Verdict
 from edgegossip.mesh.membership.agent import Agent
@@ -22,7 +23,7 @@ from edgegossip.mesh.membership.table import Status
 from edgegossip.mesh.transport import GrpcTransport
 from edgegossip.node.entering import Entry, advertised
 from edgegossip.node.meters import NodeMeters
-from edgegossip.node.spec import NodeSpec, make_topology, mesh_limits, neighbours_of
+from edgegossip.node.spec import NodeSpec, make_topology, mesh_limits
 from edgegossip.profiling.records import Sink
 from edgegossip.types import EdgegossipError, LocalError, NodeId
 
@@ -216,7 +217,7 @@ def open_member(
             services=[agent.service],
         )
     )
-    neighbours = neighbours_of(make_topology(spec.recipe, spec.members), spec)
+    neighbours = neighbours_of(spec.name, spec.members, make_topology(spec.recipe, spec.members))
     others = {m: row.here for m, row in _rows_by_name(entry) if m not in neighbours and m != spec.name}
     transport = MemberTransport(box[0], agent, neighbours)
     address = advertised(transport.address, advertise, entry.seen_as)

@@ -85,12 +85,6 @@ def make_view(spec: NodeSpec, layout: Layout) -> NodeView:
     )
 
 
-def neighbours_of(topology: Topology, spec: NodeSpec) -> frozenset[NodeId]:
-    """Everyone this node sends to or hears from in any round."""
-    edges = [topology.neighbours(spec.index, r) for r in range(topology.period)]
-    return frozenset(spec.members[k] for e in edges for k in (*e.in_, *e.out))
-
-
 def mesh_limits(grace_s: float) -> MeshLimits:
     """Of a board's transport. While it loads its model nobody takes frames, and how large those of the run are is not known
     yet."""

@@ -208,14 +208,16 @@ class _Run:
     def _after_round(self, node: Node) -> None:
         """Once everybody is where the others are, the last phase begins: two periods of the topology of each node in which
         nobody was left out. In the first one everybody has waited for all whom it hears, in the second one for those who
-        came late because of that: then nobody is more than a round behind what a neighbour waits for."""
+        came late because of that: then nobody is more than a round behind what a neighbour waits for. Where old news of a
+        neighbour will do for some rounds, it takes as many times longer until it is seen that newer ones are missing."""
         world = self._world
         if world.patient and self._whole and world.suspicions != self._suspicions:
             self._suspicions = world.suspicions
             self._fresh.clear()
         self._fresh[node.index] += 1
         live = self._live()
-        if self._joining() or any(self._fresh[n.index] < 2 * world.topology.period for n in live):
+        whole_rounds = 2 * world.topology.period * (1 + int(naming.param_of(world.algorithm, "staleness", 0)))
+        if self._joining() or any(self._fresh[n.index] < whole_rounds for n in live):
             return
         rounds = [world.algorithm.round(n.state) for n in live]
         if max(rounds) - min(rounds) > self._apart() and self._whole and not world.algorithm.asynchronous:

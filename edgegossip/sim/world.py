@@ -128,8 +128,7 @@ class World:
     def engine_of(self, node: Node, restarted: bool) -> NodeEngine:
         """Of a new process of this node."""
         view, i = node.view, node.index
-        neighbours = frozenset(view.members[j] for j in self.presence.peers[i])
-        seat = Seat(view.node, view.members, neighbours, self.topology.period, MOST_ROUNDS, restarted)
+        seat = Seat.of(view.node, view.members, self.topology, MOST_ROUNDS, restarted)
         known = {view.members[j]: self.nodes[j].up for j in self._remote(i) if j in self.came - self.left}
         return NodeEngine(self.algorithm, seat, PATIENCE, RemoteMembers(known if self._members_talk else None))
 

@@ -69,9 +69,7 @@ class Board:
     def __post_init__(self) -> None:
         built = topology_of(self.topology, len(self.members))
         index = self.members.index(self.name)
-        edges = [built.neighbours(index, r) for r in range(built.period)]
-        neighbours = frozenset(self.members[k] for e in edges for k in (*e.in_, *e.out))
-        seat = Seat(self.name, self.members, neighbours, built.period, self.rounds, self.restarted)
+        seat = Seat.of(self.name, self.members, built, self.rounds, self.restarted)
         self.view = NodeView(
             self.name, self.members, built, LAYOUT, codecs.get("fp32"), RUN_ID, 1, self.deadline_s, boot=index + 1
         )

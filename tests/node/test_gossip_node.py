@@ -14,12 +14,13 @@ import pytest
 from edgegossip import frame
 from edgegossip import recipe as recipes
 from edgegossip.engine.joining import Patience, RemoteMembers
+from edgegossip.engine.node import neighbours_of
 from edgegossip.gossip import topologies
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, TransportEvent, Verdict
 from edgegossip.node.checkpoint import load_model
 from edgegossip.node.gossip_node import GossipNode, Model
 from edgegossip.node.meters import NodeMeters
-from edgegossip.node.spec import NodeSpec, make_view, neighbours_of
+from edgegossip.node.spec import NodeSpec, make_view
 from edgegossip.profiling.spans import PARTS, RoundClock, RoundTimes
 from edgegossip.types import LocalError, LocalUpdate, Round, RunError, Vec
 from tests.node.fakes import ListSink, MemoryTransport, Quadratic, network
@@ -79,7 +80,7 @@ class Board:
             **self.named,
         )
         if self.greeted:
-            for peer in sorted(neighbours_of(view.topology, self.spec)):
+            for peer in sorted(neighbours_of(self.name, self.members, view.topology)):
                 self.end.events.put(PeerUp(peer))
 
     @property
