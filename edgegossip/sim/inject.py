@@ -94,7 +94,7 @@ class Injector:
         node = world.nodes[i]
         if not node.up:
             return
-        if node.disk.crash(fault.kind, int(fault.strength)):
+        if node.disk.crash("empty-disk" if fault.kind == "newcomer" else fault.kind, int(fault.strength)):
             world.seen[fault.kind] += 1
         world.restarts += 1
         self._go(i, f"{fault.kind}: the process is gone")

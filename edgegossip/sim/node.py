@@ -6,7 +6,7 @@ later. A process that stands still does nothing of it until it goes on."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import Any, NamedTuple, Protocol
 
 from edgegossip import frame as wire
@@ -19,6 +19,7 @@ from edgegossip.engine.events import (
     Event,
     Failed,
     Finished,
+    FrameReceived,
     Load,
     Loaded,
     Log,
@@ -65,7 +66,7 @@ class Surroundings(Protocol):
     def start_of(self, index: int) -> Vec: ...
     def load_s(self, index: int) -> float: ...
     def compute_s(self, index: int) -> float: ...
-    def update(self, index: int, model: Vec) -> LocalUpdate: ...
+    def update(self, node: Node, model: Vec) -> LocalUpdate: ...
     def enough(self, node: Node) -> bool: ...
 
     def booted(self, node: Node, saved: Saved | None, state: Any) -> None: ...
@@ -95,6 +96,11 @@ class Node:
         self.process = 0  # counts boots
         self.offset_s = 0.0  # the node's own clock less the virtual one
         self.rounds_done = 0
+        # Of the present process, for those who look on:
+        self.handed, self.accepted, self.dropped = Counter[str](), Counter[str](), Counter[str]()  # frames, by sender
+        self.refused: set[str] = set()
+        self.given_up = False  # the model of the update in progress
+        self.since_s = 0.0  # when it came to the stage that it is in
         self._saved: Saved | None = None
         self._transport: deque[Event] = deque()  # events that wait there
         self._answers: deque[Event] = deque()  # of questions, and timers, while the process stands still
@@ -133,7 +139,11 @@ class Node:
         self.up, self.paused, self.idle, self.done = True, False, False, False
         self._polls, self._due = False, False
         self._timers.clear()
+        for counts in (self.handed, self.accepted, self.dropped):
+            counts.clear()
+        self.refused.clear()
         self.process += 1
+        self.since_s = self.world.clock.now
         self.engine = self.world.engine_of(self, self.process > 1)
         self._carry_out(self.engine.start(self._now_s))
         self._loop()
@@ -149,6 +159,7 @@ class Node:
 
     def unpause(self) -> None:
         self.paused = False
+        self.since_s = self.world.clock.now
         self._loop()
 
     def wake(self) -> None:
@@ -160,6 +171,7 @@ class Node:
     def jump(self, seconds: float) -> None:
         """The node's own clock goes on from another time."""
         self.offset_s += seconds
+        self.since_s = max(self.since_s, self.world.clock.now - min(0.0, seconds))
         if self._timers:
             self._wake_at(min(self._timers.values()))
 
@@ -199,7 +211,12 @@ class Node:
     def _handle(self, event: Event) -> None:
         engine = self.engine
         before = engine.state
+        if type(event) is FrameReceived:
+            self.handed[event.sender] += 1
+        stage = engine.stage
         effects = engine.handle(event, self._now_s)
+        if engine.stage is not stage:
+            self.since_s = self.world.clock.now
         if type(event) is UpdateReady and engine.stage in _STEPPED:
             self.world.stepped(self, before, event.local)
         self._carry_out(effects)
@@ -260,6 +277,7 @@ class Node:
             elif kind is SetTimer:
                 self._set_timer(effect.timer, effect.after_s)  # type: ignore[union-attr]
             elif kind is Accepted:
+                self.accepted[effect.event.sender] += 1  # type: ignore[union-attr]
                 world.received(self, effect, effects)  # type: ignore[arg-type]
             elif kind is events.Checkpoint:
                 world.checkpoint(self, effect.state)  # type: ignore[union-attr]
@@ -269,17 +287,21 @@ class Node:
             elif kind is Poll:
                 self._polls = True
             elif kind is Train:
-                local = world.update(self.index, effect.model)  # type: ignore[union-attr]
+                self.given_up = False
+                local = world.update(self, effect.model)  # type: ignore[union-attr]
                 world.clock.after(world.compute_s(self.index), self._answer, self.process, UpdateReady(local))
             elif kind is Log:
                 world.logged(self, effect)  # type: ignore[arg-type]
             elif kind is events.Adopted:
+                self.given_up = True
                 world.adopted(self, effect)  # type: ignore[arg-type]
             elif kind is Started:
                 world.booted(self, self._saved, effect.state)  # type: ignore[union-attr]
             elif kind is Dropped:
+                self.dropped[effect.sender] += 1  # type: ignore[union-attr]
                 world.dropped(self, effect.sender)  # type: ignore[union-attr]
             elif kind is ClosePeer:
+                self.refused.add(effect.peer)  # type: ignore[union-attr]
                 world.refused(self, effect.peer, effect.reason)  # type: ignore[union-attr]
             elif kind is Load:
                 self._load()

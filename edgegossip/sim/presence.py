@@ -30,6 +30,7 @@ class Presence:
         self._closed: set[tuple[int, int]] = set()  # (who refuses, whom)
         self._boots = [0] * len(peers)  # of each node: counts its processes
         self._told: list[dict[int, int]] = [{} for _ in peers]  # by node: which process of a peer is up, or DOWN
+        self._met: list[set[int]] = [set() for _ in peers]
         self.lost: set[int] = set()  # nodes that were there and died before the others began, as they all know
         self.pending = 0  # looks to come: while there are any, somebody may not know yet what has changed
         self.prompt = False  # whether an absence is noticed as soon as a return is
@@ -41,6 +42,10 @@ class Presence:
     def knows_down(self, node: int, peer: int) -> bool:
         """Whether the node was told so, and nothing else since."""
         return self._told[node].get(peer) == DOWN
+
+    def met(self, node: int, peer: int) -> bool:
+        """Whether the node's present process has ever been told that the peer is there."""
+        return peer in self._met[node]
 
     def changed(self, pairs: Iterable[tuple[int, int]]) -> None:
         """The link between these, or a process at one end, may have come or gone: each end looks some time later."""
@@ -58,6 +63,7 @@ class Presence:
         one before."""
         self._closed = {(a, b) for a, b in self._closed if a != node}
         self._told[node] = {}
+        self._met[node].clear()
         self._boots[node] += 1
         self.lost.discard(node)
         for peer in self.peers[node]:
@@ -66,6 +72,7 @@ class Presence:
             self._clock.after(self._between(RETURN_S), self._look, peer, node)
             self._clock.after(self._between(FIRST_S), self._give_up, node, peer, self._boots[node])
             if peer in self.lost:
+                self._met[node].add(peer)
                 self._tell(node, peer, True, "")
                 self._told[node][peer] = DOWN
                 self._tell(node, peer, False, "its process is gone")
@@ -92,6 +99,7 @@ class Presence:
             self._tell(node, peer, False, "out of reach" if told == boot else "it was restarted")
         if up and self._told[node].get(peer) != boot:
             self._told[node][peer] = boot
+            self._met[node].add(peer)
             self._tell(node, peer, True, "")
 
     def _give_up(self, node: int, peer: int, boot: int) -> None:

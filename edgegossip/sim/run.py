@@ -137,7 +137,7 @@ class _Run:
         for node in world.nodes:
             if not node.up:
                 continue
-            world.check_pending(node)
+            world.look_at(node)
             if node.paused or node.idle or node.done or world.waits_for_ever(node):
                 world.progress_s[node.index] = max(world.progress_s[node.index], world.clock.now - 1.0)
             waited = world.clock.now - world.progress_s[node.index]

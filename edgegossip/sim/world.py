@@ -91,6 +91,9 @@ class World:
         self.came: set[int] = set()  # nodes that have been there at some time
         self.left: set[int] = set()  # nodes that said goodbye, and have not come back
         self.heard = [0] * n  # messages that arrived at each node's process
+        self._nothing = [False] * n  # which processes came again without a checkpoint
+        self._fresh_until_s = [0.0] * n  # until when a process that began with nothing must not go on without a model
+        self.spoke_s = [0.0] * n  # when a node last said for whom it waits
         self.run_over = False  # the last rounds are being played, and whoever has done them leaves
         self.finishers: set[int] = set()
         self.liars: dict[int, list[tuple[str, float]]] = {}  # by node: (kind, share of its messages) while they last
@@ -146,8 +149,12 @@ class World:
             return False
         return self.algorithm.round(node.state) >= self.last_round
 
-    def update(self, index: int, model: Vec) -> LocalUpdate:
-        return self.workload.update(index, model, self.quiet)
+    def update(self, node: Node, model: Vec) -> LocalUpdate:
+        i = node.index
+        gone = all(self.presence.knows_down(i, j) for j in self.presence.peers[i])
+        if self._nothing[i] and gone and not node.handed.total():
+            self.violate("alone", i, "trains, though it came again with nothing and nobody is there to take a model from")
+        return self.workload.update(i, model, self.quiet)
 
     # -- what nodes tell -------------------------------------------------------------------------------------
 
@@ -166,6 +173,8 @@ class World:
         self.round_of[i], self.progress_s[i] = self.algorithm.round(state) - 1, now
         self.models[i] = (model,)
         self._check_state(node, self.algorithm.audit(state))
+        self._nothing[i] = saved is None and node.process > 1
+        self._fresh_until_s[i] = now + PATIENCE.catch_up_s if saved is None else 0.0
 
     def ticked(self, node: Node, timer: Timer) -> None:
         self.trace.event(self.clock.now, node.index, trace.TICK)
@@ -174,6 +183,8 @@ class World:
 
     def stepped(self, node: Node, before: Any, local: LocalUpdate) -> None:
         """An update was used in the state `before`."""
+        if node.given_up:
+            self.violate("update", node.index, "used an update of a model that it had given up")
         self.trace.event(self.clock.now, node.index, trace.STEP)
         delta = local.delta if self.last_delta is None else self.last_delta.delta
         if delta is not None and delta is not self.workload.still.delta:
@@ -199,6 +210,10 @@ class World:
         """A frame was taken in. `effects`: among which this one is."""
         (name, data), frame, old, new = accepted
         i, ledger, sender, lie = node.index, self.ledger, self.index[name], getattr(data, "lie", "")
+        if name in node.refused:
+            self.violate("accepted", i, f"took in a message of {sender}, which it had refused")
+        if self.clock.now < self._fresh_until_s[i] and self._went_on_without_a_model(node, old, new, effects):
+            self.violate("newcomer", i, f"goes on in round {self.algorithm.round(new)} without anybody's model")
         if frame.kind is STATE:
             self.states += 1
             self.states_ahead += frame.round > self.algorithm.round(old) + 1
@@ -218,6 +233,12 @@ class World:
             fault := checkers.weight_lie_fault(sender, before, after)
         ):
             self.violate("accepted", i, fault)
+
+    def _went_on_without_a_model(self, node: Node, old: Any, new: Any, effects: list[Effect]) -> bool:
+        far = self.schedule.nodes * self.topology.period + 1
+        if self.algorithm.asynchronous or self.algorithm.round(new) <= self.algorithm.round(old) + far:
+            return False
+        return not any(type(e) is Adopted and e.state is new for e in effects)
 
     def dropped(self, node: Node, sender: str) -> None:
         """A frame came too early, and there was no room for it."""
@@ -250,6 +271,7 @@ class World:
         if done.round >= node.engine.rounds or ended.last is not (round >= node.engine.rounds):
             last = "the last one" if ended.last else "not the last one"
             self.violate("end", i, f"did round {done.round} of {node.engine.rounds}, and says that it is {last}")
+        self._fresh_until_s[i] = 0.0
         self._check_led(i, round)
         audit = self.algorithm.audit(state)
         if fault := self._left_out(i, done.round, audit):
@@ -272,6 +294,8 @@ class World:
         """A line of the node's event log, of which one kind counts."""
         if self.trace.say is not None:
             self.trace.line(self.clock.now, node.index, line.text)
+        if line.event == "waiting":
+            self.spoke_s[node.index] = self.clock.now
         if line.event != "suspect":
             return
         self.suspicions += 1
@@ -283,6 +307,7 @@ class World:
         self.trace.event(self.clock.now, node.index, trace.ADOPT, action.round)
         if (round := self.algorithm.round(action.state)) <= self.round_of[node.index]:
             self.violate("rounds", node.index, f"adopts a model in round {round}; {self.round_of[node.index]} is done")
+        self._fresh_until_s[node.index] = 0.0
         self._check_led(node.index, round)
         self.progress_s[node.index] = self.clock.now
         self.ledger.rebase(node.index, self.algorithm.audit(action.state))
@@ -303,6 +328,9 @@ class World:
         peers = self.presence.peers[i]
         if any(self.presence.connected(i, j) and not self.presence.knows_down(i, j) for j in peers):
             self.violate("end", i, f"gave up though a neighbour is there: {reason}")
+        before = [j for j in self._remote(i) if self.nodes[j].up and self.listens_s[j] < self.listens_s[i]]
+        if self._members_talk and before:
+            self.violate("end", i, f"gave up though {before} have been there all the time: {reason}")
         self.kill(i, reason, left=True)
 
     def _leave(self, i: int, process: int) -> None:
@@ -355,21 +383,28 @@ class World:
     def _check_memory(self, node: Node) -> None:
         if fault := checkers.memory_fault(checkers.held(node.state), self._most[node.index]):
             self.violate("memory", node.index, fault)
-        self.check_pending(node)
 
-    def check_pending(self, node: Node) -> None:
-        """What it keeps that came too early."""
+    def look_at(self, node: Node) -> None:
+        """What it keeps that came too early, what became of the frames that it got, and whether it waits in silence."""
+        i = node.index
         if fault := checkers.pending_fault(node.engine.pending, PATIENCE.pending_bytes):
-            self.violate("memory", node.index, fault)
+            self.violate("memory", i, fault)
+        elif fault := checkers.frames_fault(node.handed, node.accepted, node.dropped, node.refused, node.engine.pending):
+            self.violate("frames", i, fault)
+        waits = node.engine.stage in (Stage.JOINING, Stage.ALONE, Stage.EXCHANGING) and not node.paused
+        silent_s = self.clock.now - max(node.since_s, self.spoke_s[i])
+        if waits and silent_s > 2 * PATIENCE.announce_s + 1.0:
+            self.violate("silence", i, f"is {node.engine.stage.value} for {silent_s:.1f} s and does not say so")
 
     def waits_for_ever(self, node: Node) -> bool:
         """Whether it has not begun, and has good reason to: it came for the first time, some neighbour was never there, and
         nobody has sent it anything, so that nobody waits for it. Or it has nothing, and nobody to take a model from."""
         i, stage = node.index, node.engine.stage
-        there = [self.presence.connected(i, j) for j in self.presence.peers[i]]
+        gone = [j for j in self.presence.peers[i] if not self.presence.connected(i, j)]
         if stage is Stage.ALONE:
-            return not any(there)
-        return stage is Stage.JOINING and node.process == 1 and not all(there) and not self.heard[i]
+            return len(gone) == len(self.presence.peers[i])
+        never_there = any(not self.presence.met(i, j) for j in gone)
+        return stage is Stage.JOINING and node.process == 1 and never_there and not self.heard[i]
 
     # -- between network and nodes ---------------------------------------------------------------------------
 
