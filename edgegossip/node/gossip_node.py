@@ -1,6 +1,17 @@
-"""The gossip board: join the peers, train round after round, report, leave.
+"""The gossip board: the shell around its engine (engine/node.py) that has a clock, a transport, a disk and a model.
 
 torch is imported only once every neighbour is there, so that a board that waits for others stays small.
+
+Every second of a round belongs to one of six parts. The local update is [compute]; the algorithm's
+`step` is [encode]; blocked time is [transmit] while a frame of ours is not acknowledged yet, [wait]
+after that; parsing and `receive` are [decode]. What is done between them belongs to what it follows
+from, so that nothing of this loop is [other]; evaluations are.
+
+While a synchronous algorithm computes nobody takes frames: they stay in the transport, which bounds
+them and slows their senders down. An asynchronous one takes in messages meanwhile: the computing
+moves to a thread of its own and this loop goes on. All of that time is [compute]. What the messages
+take meanwhile costs the round no wall time of their own, and as far as both share a core the
+computing takes longer by it; no clock tells the two apart.
 """
 
 from __future__ import annotations
@@ -8,220 +19,364 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from edgegossip.frame import Limits, parse_header
-from edgegossip.gossip.base import GossipAlgorithm, NodeView
-from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, Transport, TransportEvent
-from edgegossip.node.driver import ANNOUNCE_S, Driver, down_text
-from edgegossip.node.early import Early
-from edgegossip.node.far import Far
+from edgegossip import frame as wire
+from edgegossip import recipe as recipes
+from edgegossip.engine import events
+from edgegossip.engine.events import (
+    CaughtUp,
+    Checkpoint,
+    ClosePeer,
+    Effect,
+    Event,
+    Failed,
+    Finished,
+    FrameReceived,
+    Load,
+    Loaded,
+    Log,
+    MemberNews,
+    Poll,
+    Polled,
+    RoundEnded,
+    SetTimer,
+    Timer,
+    TimerFired,
+    Train,
+    UpdateReady,
+)
+from edgegossip.engine.joining import Patience, RemoteMembers
+from edgegossip.engine.node import NodeEngine, Seat, Stage
+from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
+from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Transport, Verdict
+from edgegossip.mesh.base import TransportEvent as MeshEvent
 from edgegossip.node.final import save_final
 from edgegossip.node.meters import NodeMeters
-from edgegossip.node.presence import Presence
-from edgegossip.node.reporter import LEAVE_S, Records, Reporter
-from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view, neighbours_of
-from edgegossip.profiling.records import Sink
+from edgegossip.node.reporter import Records, Traffic
+from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view
+from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.training import build_workload
-from edgegossip.training.base import Workload
-from edgegossip.types import DecodeError, Metrics, NodeId, Round, RunError
+from edgegossip.training.base import Workload, stage_metrics
+from edgegossip.types import Metrics, Round, RunError
 
 if TYPE_CHECKING:
     from edgegossip.node.keeper import Keeper, Restored
 
+T = TypeVar("T")
+
+LEAVE_S = 10.0  # how long the last frames may take to be acknowledged, and the last checkpoint to be written
 HURRY_S = 2.0  # how long the last checkpoint may take when the board is stopped
 
 
-@dataclass(slots=True)
-class Joined:
-    """The transport as it is when training may start, and the neighbours that are gone before it began."""
-
-    transport: Transport
-    early: Early  # frames of neighbours that started before us: handed out once training begins
-    down: frozenset[NodeId] = frozenset()
-    far: Far = field(default_factory=Far)
-
-    def replay(self) -> Transport:
-        return _Replay(self.transport, self.early) if self.early else self.transport
-
-
-class _Replay:
-    """A transport that hands out some frames before what is new."""
-
-    def __init__(self, transport: Transport, early: Early) -> None:
-        self._transport, self._early = transport, early
-        self.send, self.close_peer, self.close = transport.send, transport.close_peer, transport.close
-        self.limit_frames, self.wake = transport.limit_frames, transport.wake
-
-    def incoming(self, timeout_s: float | None) -> TransportEvent | None:
-        return self._early.pop() or self._transport.incoming(timeout_s)
-
-
-def join(spec: NodeSpec, transport: Transport, sink: Sink, far: Far | None = None) -> Joined:
-    """Wait until every neighbour has been reached, or is known to be gone; every 5 s say who is missing.
-
-    A neighbour that was there and went down is not waited for: it can come back later. One that was never there is waited
-    for without end (a board is told to stop), unless others train already: then those would wait for us. When they are far
-    on in the run we come late, and whoever is not there within the grace time is not waited for either. A board that was
-    started again does not wait for a neighbour that the members have named dead, unless it is left alone by that: then it
-    goes on after GONE_S, for the run may be over. It is over when all neighbours have left and there is nobody `far` from us
-    either, of whom `transport` keeps us informed."""
-    topology = make_topology(spec.recipe, spec.members)
-    wanted = neighbours_of(topology, spec)
-    far = Far() if far is None else far
-    joined, presence, late_s = (
-        Joined(transport, Early(len(wanted)), far=far),
-        Presence(wanted, spec.restarted),
-        math.inf,
-    )
-    announce_at = time.monotonic() + ANNOUNCE_S
-    while not presence.may_start(others_train=bool(joined.early), late=time.monotonic() >= late_s):
-        if spec.restarted and presence.all_left and not presence.up and far.nobody:
-            raise RunError(f"{spec.name} was started again when all its neighbours had left: the run is over")
-        now_s = time.monotonic()
-        until_s = min(announce_at, late_s) if now_s < late_s else announce_at
-        event = transport.incoming(max(0.0, until_s - now_s))
-        match event:
-            case PeerUp() | PeerDown():
-                presence.note(event)
-            case Notice(_, text):
-                sink.event(spec.name, "notice", text)
-            case None if time.monotonic() >= announce_at:
-                announce_at = time.monotonic() + ANNOUNCE_S
-                sink.event(spec.name, "waiting", presence.who_is_missing(far.training))
-            case Received(sender, data):
-                presence.heard(sender)
-                joined.early.keep(event)
-                if _round_of(data) > len(spec.members) + topology.period:  # none that begins with us can be there yet
-                    late_s = min(late_s, time.monotonic() + spec.recipe.network.grace_s)
-    joined.down = wanted - presence.up
-    for peer in sorted(joined.down):
-        sink.event(spec.name, "peer-down", down_text(peer, presence.down.get(peer, "not reached yet")), peer=peer)
-    sink.event(spec.name, "joined", f"{spec.name} reached {', '.join(sorted(presence.up)) or 'nobody'}")
-    return joined
-
-
-def _round_of(data: bytes | memoryview) -> Round:
-    """Of a frame that is not checked yet; 0 for anything that is none."""
-    try:
-        return parse_header(data, Limits(2**63)).round
-    except DecodeError:
-        return 0
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Loaded:
-    """What this board trains, and where an earlier process of it was."""
+class Model:
+    """What a board trains, and where an earlier process of it was."""
 
     workload: Workload
     view: NodeView
-    algorithm: GossipAlgorithm[Any]
-    keeper: Keeper | None  # None: nothing is kept
-    restored: Restored | None
+    keeper: Keeper | None = None  # None: nothing is kept
+    restored: Restored | None = None
 
 
-def load(spec: NodeSpec, sink: Sink, checkpoints: Path | None) -> Loaded:
+def load(spec: NodeSpec, sink: Sink, checkpoints: Path | None) -> Model:
     """Workload and newest checkpoint; `checkpoints` is this board's folder of them. Imports torch. Raises DataError and
     ConfigError when one of them cannot be used."""
     workload = build_workload(spec.recipe, spec.index)
-    view, algorithm = make_view(spec, workload.layout), make_algorithm(spec.recipe)
+    view = make_view(spec, workload.layout)
     if checkpoints is None or not spec.recipe.checkpoint.every:
-        return Loaded(workload, view, algorithm, None, None)
+        return Model(workload, view)
     from edgegossip.node.keeper import Keeper
 
     keeper = Keeper(spec, view, workload, checkpoints, sink)
-    return Loaded(workload, view, algorithm, keeper, keeper.load(algorithm))
+    return Model(workload, view, keeper, keeper.load(make_algorithm(spec.recipe)))
 
 
-def train(
-    spec: NodeSpec,
-    loaded: Loaded,
-    joined: Joined,
-    sink: Sink,
-    meters: NodeMeters,
-    save_to: Path | None = None,
-    pace: Path | None = None,
-) -> Metrics:
-    """All rounds of the recipe that are left. Returns the last evaluation; saves the final model to `save_to`. `pace`: the
-    socket of a conductor, see node/pace.py.
+class GossipNode:
+    """One process of one board. Not thread-safe; everything happens in `run`, on the caller's thread.
 
-    Raises LocalError when training diverges, RunError for a board that was started again with nothing when there is nobody
-    left to learn from and the run does not go on elsewhere."""
-    workload, keeper = loaded.workload, loaded.keeper
-    transport = joined.replay()
-    transport.limit_frames(frame_limit(workload.layout))
-    workload, transport, clock, over = _paced(pace, spec, workload, transport)
-    records = Records(spec.name, sink)
-    rounds = spec.recipe.run.rounds
-    driver = Driver(loaded.algorithm, loaded.view, transport, workload, sink, clock, rounds, meanwhile=records.flush)
-    _begin(spec, driver, loaded, joined.down, sink)
-    reporter = Reporter(spec, driver, workload, records, clock, meters, keeper)
-    meters.begin()
-    driver.catch_up()
-    clock.finish_round()  # what came before belongs to no round
-    neighbours = neighbours_of(loaded.view.topology, spec)
-    alone = spec.restarted and loaded.restored is None
-    patience_s = HURRY_S
-    try:
-        while driver.goes_on():
-            if alone and not driver.learnt and neighbours <= driver.down:
-                _wait_for_one(spec, driver, neighbours, joined.far, sink)
-                continue
-            local, done = driver.play()
-            over()
-            reporter.report(local, done)
-            kept = driver.take_restorable()
-            if keeper is not None and kept is not None:
-                with clock.span("wait"):  # for the disk, and for what is kept while it writes
-                    keeper.offer(kept, loaded.algorithm.round(kept))
-        metrics = reporter.last()
-        patience_s = LEAVE_S
-    finally:
+    `load` is called once every neighbour is there who is waited for. `remote`: the members that are no neighbours, as far as
+    they are known. `pace`: the socket of a conductor, see node/pace.py."""
+
+    def __init__(
+        self,
+        spec: NodeSpec,
+        transport: Transport,
+        sink: Sink,
+        meters: NodeMeters,
+        load: Callable[[], Model],
+        *,
+        remote: RemoteMembers | None = None,
+        pace: Path | None = None,
+        clock: RoundClock | None = None,
+        patience: Patience | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        recipe, topology = spec.recipe, make_topology(spec.recipe, spec.members)
+        seat = Seat.of(spec.name, spec.members, topology, recipe.run.rounds, spec.restarted)
+        self._algorithm: GossipAlgorithm[Any] = make_algorithm(recipe)
+        self.engine = NodeEngine(self._algorithm, seat, patience or Patience(recipe.network.grace_s), remote)
+        self._spec, self._transport, self._sink, self._meters = spec, transport, sink, meters
+        self._load_model, self._pace, self._now = load, pace, now
+        self._clock = RoundClock() if clock is None else clock
+        self._timers: dict[Timer, float] = {}
+        self._question: Load | Train | Poll | Finished | Failed | None = None
+        self._worker = ThreadPoolExecutor(1, "compute") if self._algorithm.asynchronous else None
+        self._aside = False  # the worker computes, and spans are not ours to open
+        self._round_over: Callable[[], None] = lambda: None  # whom to tell
+        self._ended: RoundEnded | None = None  # not put down yet
+        self._restorable: Any = None  # the last state that may be kept, if it is not yet
+        self.traffic, self._records = Traffic(), Records(spec.name, sink)
+        self._evaluate_after = recipes.evaluation_rounds(recipe)
+        self._final: Metrics | None = None  # of the last round, over the whole test set
+        self._workload: Workload  # once it is loaded
+        self._keeper: Keeper | None = None
+
+    def run(self, save_to: Path | None = None) -> Metrics:
+        """Join, play all rounds that are left, report. Returns the last evaluation; saves the final model to `save_to`.
+
+        Raises LocalError when training diverges; RunError for a board that was started again when the run is over, or with
+        nothing when there is nobody left to learn from and the run does not go on elsewhere."""
+        patience_s = HURRY_S
         try:
-            records.flush()
+            self._carry_out(self.engine.start(self._now()))
+            while not isinstance(self._question, Finished):
+                question, self._question = self._question, None
+                if question is None:
+                    self._turn()
+                else:
+                    self._answer(question)
+            metrics = self._last_evaluation()
+            patience_s = LEAVE_S
         finally:
-            if keeper is not None:
-                keeper.close(patience_s)
-    if save_to is not None:
-        save_final(save_to, workload.layout, driver.model, driver.round, keeper, spec.name, sink)
-    text = f"{spec.name} finished: accuracy {metrics.accuracy:.4f}"
-    sink.event(spec.name, "finished", text, accuracy=metrics.accuracy, loss=metrics.loss)
-    return metrics
+            try:
+                self._records.flush()
+            finally:
+                if self._keeper is not None:
+                    self._keeper.close(patience_s)
+        name = self._spec.name
+        if save_to is not None:
+            layout, round = self._workload.layout, self.engine.round
+            save_final(save_to, layout, self.engine.model, round, self._keeper, name, self._sink)
+        text = f"{name} finished: accuracy {metrics.accuracy:.4f}"
+        self._sink.event(name, "finished", text, accuracy=metrics.accuracy, loss=metrics.loss)
+        return metrics
 
+    # -- questions of the engine -----------------------------------------------------------------------------------
 
-def _wait_for_one(spec: NodeSpec, driver: Driver, neighbours: frozenset[NodeId], far: Far, sink: Sink) -> None:
-    """A board that has nothing and no neighbour waits while others train: its neighbours may come back to them. Raises RunError
-    when none does."""
-    if not far.training:
-        raise RunError(f"{spec.name} was started again when no neighbour was left to take the model from")
-    missing, others = ", ".join(sorted(neighbours)), ", ".join(sorted(far.training))
-    text = f"waiting for {missing}, to take the model from one of them: the run goes on ({others})"
-    sink.event(spec.name, "waiting", text, missing=missing)
-    driver.wait_for_anybody(ANNOUNCE_S)
+    def _answer(self, question: Load | Train | Poll | Finished | Failed) -> None:
+        match question:
+            case Load():
+                self._load()
+            case Train(model, round):
+                with self._clock.span("compute"):
+                    local = self._beside("compute", partial(self._workload.local_update, model, round))
+                with self._clock.span("encode"):
+                    self._handle(UpdateReady(local))
+                if self.engine.stage is Stage.EXCHANGING:
+                    self._exchange()
+            case Poll(at_most_s):
+                self._put_down()
+                self._take_waiting(at_most_s)
+                with self._clock.span("compute"):  # some algorithms compute their model when it is asked for
+                    self._handle(Polled())
+            case Failed(reason):
+                raise RunError(reason)
 
+    def _load(self) -> None:
+        """The model and the newest checkpoint; then the engine begins."""
+        loaded, recipe = self._load_model(), self._spec.recipe
+        workload, view, restored = loaded.workload, loaded.view, loaded.restored
+        self._workload, self._keeper = workload, loaded.keeper
+        self._transport.limit_frames(frame_limit(view.layout))
+        if self._pace is not None:
+            from edgegossip.node.pace import Pace, PacedTransport, PacedWorkload
 
-def _paced(
-    pace: Path | None, spec: NodeSpec, workload: Workload, transport: Transport
-) -> tuple[Workload, Transport, RoundClock, Callable[[], None]]:
-    """As they are, or as a conductor wants them; and whom to tell that a round is over."""
-    if pace is None:
-        return workload, transport, RoundClock(), lambda: None
-    from edgegossip.node.pace import Pace, PacedTransport, PacedWorkload
+            line = Pace(self._pace, self._spec.name)
+            self._workload, self._transport = PacedWorkload(workload, line), PacedTransport(self._transport, line)
+            self._clock, self._round_over = line.rounds, line.over
+        values = self.traffic.values = view.layout.size
+        name, text = self._spec.name, f"{self._spec.name} trains {values} values"
+        if restored is None:
+            self._handle(Loaded(view, workload.initial(recipe.run.seed)))
+            self._sink.event(name, "started", text, values=values, unix_s=time.time())
+        else:
+            self._handle(Loaded(view, None, restored.state))
+            text = f"{text}, from its checkpoint of round {restored.round}"
+            self._sink.event(name, "started", text, values=values, round=restored.round, unix_s=time.time())
+        self._meters.begin()
 
-    line = Pace(pace, spec.name)
-    return PacedWorkload(workload, line), PacedTransport(transport, line), line.rounds, line.over
+    def _exchange(self) -> None:
+        """Take in events until the round is done."""
+        with self._clock.span("wait"):
+            with self._clock.span("transmit" if self.traffic.in_flight else "wait"):
+                self._records.flush()  # all is sent, and others' messages are awaited
+            while self._question is None:
+                self._turn()
 
+    def _take_waiting(self, at_most_s: float) -> None:
+        """What is there already, as far as it can be taken in soon."""
+        until_s = self._now() + at_most_s
+        with self._span("decode"):
+            while (event := self._transport.incoming(0.0)) is not None:
+                self._take_in(event)
+                if self._now() >= until_s:
+                    return
 
-def _begin(spec: NodeSpec, driver: Driver, loaded: Loaded, down: frozenset[NodeId], sink: Sink) -> None:
-    """From the start, or from the checkpoint."""
-    values = loaded.workload.layout.size
-    if loaded.restored is None:
-        driver.start(loaded.workload.initial(spec.recipe.run.seed), down)
-        sink.event(spec.name, "started", f"{spec.name} trains {values} values", values=values, unix_s=time.time())
-        return
-    driver.resume(loaded.restored.state, down)
-    text = f"{spec.name} trains {values} values, from its checkpoint of round {loaded.restored.round}"
-    sink.event(spec.name, "started", text, values=values, round=loaded.restored.round, unix_s=time.time())
+    # -- what comes in ---------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """A timer that is due, or one event. Blocks until there is one, or the transport wakes us."""
+        if not self._timers:
+            self._take(None)
+            return
+        timer, at_s = min(self._timers.items(), key=lambda item: item[1])
+        if self._now() >= at_s:
+            del self._timers[timer]
+            self._handle(TimerFired(timer))
+        else:
+            self._take(at_s)
+
+    def _take(self, until_s: float | None) -> None:
+        """Block for one event until then at most, and handle it."""
+        with self._span("transmit" if self.traffic.in_flight else "wait"):
+            event = self._transport.incoming(None if until_s is None else max(0.0, until_s - self._now()))
+            if event is not None:
+                self._take_in(event)
+
+    def _take_in(self, event: MeshEvent) -> None:
+        match event:
+            case Received(sender, data):
+                with self._span("decode"):
+                    self._handle(FrameReceived(sender, data))
+            case SendReceipt():
+                self.traffic.acknowledged(event)
+            case SendFailed(ticket):
+                self.traffic.failed(ticket)
+            case PeerUp(peer):
+                self._handle(events.PeerUp(peer))
+            case PeerDown(peer, reason, left, closed):
+                self._handle(events.PeerDown(peer, reason, left, closed))
+            case Verdict(peer, here, _, left, restarted):
+                self._handle(MemberNews(peer, here, left, restarted))
+            case Notice(_, text):
+                self._sink.event(self._spec.name, "notice", text)
+
+    def _beside(self, part: str, work: Callable[[], T]) -> T:
+        """What `work` gives; the time is `part`'s. An asynchronous algorithm is served meanwhile."""
+        with self._clock.span(part):
+            if self._worker is None:
+                return work()
+            future = self._worker.submit(work)
+            future.add_done_callback(lambda _: self._transport.wake())
+            self._aside = True
+            try:
+                while not future.done():
+                    self._turn()
+            finally:
+                self._aside = False
+            return future.result()
+
+    def _span(self, part: str) -> AbstractContextManager[object]:
+        return nullcontext() if self._aside else self._clock.span(part)
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        self._carry_out(self.engine.handle(event, self._now()))
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        name, summed = self._spec.name, wire.PayloadSum()
+        for effect in effects:
+            match effect:
+                case Send(to, frame):
+                    with self._span("transmit"):
+                        ticket = self._transport.send(to, wire.build(frame, summed))
+                    self.traffic.sent(ticket, len(frame.body))
+                case SetTimer(timer, None):
+                    self._timers.pop(timer, None)
+                case SetTimer(timer, float() | int() as after_s):
+                    self._timers[timer] = self._now() + after_s
+                case Load() | Train() | Poll() | Finished() | Failed():
+                    self._question = effect
+                case Checkpoint(state):
+                    self._restorable = state
+                case RoundEnded():
+                    self._ended = effect
+                case ClosePeer(peer, reason):
+                    self._transport.close_peer(peer, reason)
+                case Log(event, text, fields):
+                    self._sink.event(name, event, text, **fields)
+                case CaughtUp():
+                    self._clock.finish_round()
+
+    # -- reports ---------------------------------------------------------------------------------------------------
+
+    def _put_down(self) -> None:
+        """The round that has ended: a metrics record, with an evaluation when it is the round's turn; its state, if the
+        algorithm said that it may be kept."""
+        ended, self._ended = self._ended, None
+        if ended is None:
+            return
+        self._round_over()
+        self._report(ended)
+        kept, self._restorable = self._restorable, None
+        if self._keeper is not None and kept is not None:
+            with self._clock.span("wait"):  # for the disk, and for what is kept while it writes
+                self._keeper.offer(kept, self._algorithm.round(kept))
+
+    def _report(self, ended: RoundEnded) -> None:
+        local, done, last = ended.local, ended.done, ended.last
+        values: dict[str, Value] = {
+            "train/loss": local.loss,
+            "train/lr": local.lr,
+            "train/examples": local.examples,
+            "codec/relative_error": done.relative_error,
+            "gossip/consensus_distance": done.consensus_distance,
+        }
+        if last or done.round in self._evaluate_after:
+            values |= self._evaluate(ended.state, last)
+        if self._keeper is not None:
+            with self._clock.span("wait"):  # for the disk
+                self._keeper.ready()
+        if last:
+            self._drain(LEAVE_S)
+        values |= self.traffic.take(None if last else time.monotonic())
+        times = self._clock.finish_round()
+        # The next round may be without an evaluation.
+        round_s = math.inf if last else times.round_s - times.parts_s["other"]
+        self._records.add(
+            done.round,
+            lambda: values | stage_metrics(local.stages_s) | self._meters(due=last) | times.metrics(done.round),
+            round_s,
+        )
+
+    def _drain(self, patience_s: float) -> None:
+        """Take in events until every frame of ours is acknowledged, or patience runs out."""
+        until_s = self._now() + patience_s
+        while self.traffic.in_flight and self._now() < until_s:
+            self._take(until_s)
+
+    def _last_evaluation(self) -> Metrics:
+        """A board that came so late that it took over the final model has only this to report."""
+        if self._final is None:
+            round: Round = self.engine.round - 1
+            values = self._evaluate(self.engine.state, last=True)
+            times = self._clock.finish_round()
+            values |= self.traffic.take()
+            self._records.add(round, lambda: values | self._meters() | times.metrics(), math.inf)
+        assert self._final is not None
+        return self._final
+
+    def _evaluate(self, state: Any, last: bool) -> dict[str, Value]:
+        limit, model = None if last else self._spec.recipe.evaluation.examples or None, self._algorithm.model(state)
+        metrics = self._beside("other", lambda: self._workload.evaluate(model, limit))
+        if last:
+            self._final = metrics
+        return {"eval/loss": metrics.loss, "eval/accuracy": metrics.accuracy}

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
+from edgegossip.engine.joining import RemoteMembers
 from edgegossip.mesh import address as addresses
-from edgegossip.node.far import Far
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.parent import Parent
-from edgegossip.node.spec import NodeSpec, default_members, make_topology
+from edgegossip.node.spec import NodeSpec, default_members, make_topology, mesh_limits
 from edgegossip.profiling.sinks import PipeSink, RecordSink
 from edgegossip.recipe import Recipe
 from edgegossip.types import ConfigError, EdgegossipError, NodeId
@@ -193,7 +193,7 @@ def _gossip(
         options = _news(options, security)
     meters = NodeMeters()
     addresses_of = parent.addresses if parent is not None else lambda: peers or {}
-    transport, begin, far = _open(spec, addresses_of, options, sink, meters, security)
+    transport, begin, remote = _open(spec, addresses_of, options, sink, meters, security)
     meters.watch(transport.tasks)
     try:
         sink.event(spec.name, "listening", f"{spec.name} listens on {transport.address}", address=transport.address)
@@ -202,9 +202,16 @@ def _gossip(
         begin()
         if parent is not None:
             parent.listen(lambda lost: transport.close_peer(lost["lost"], lost["why"]))
-        joined = gossip_node.join(spec, transport, sink, far)
-        loaded = loaded or gossip_node.load(spec, sink, checkpoints)
-        gossip_node.train(spec, loaded, joined, sink, meters, save_to, options.pace)
+        node = gossip_node.GossipNode(
+            spec,
+            transport,
+            sink,
+            meters,
+            lambda: loaded or gossip_node.load(spec, sink, checkpoints),
+            remote=remote,
+            pace=options.pace,
+        )
+        node.run(save_to)
     finally:
         transport.close()
 
@@ -225,15 +232,22 @@ def _open(
     sink: RecordSink,
     meters: NodeMeters,
     security: Guard | None,
-) -> tuple[GrpcTransport | MemberTransport, Callable[[], None], Far]:
+) -> tuple[GrpcTransport | MemberTransport, Callable[[], None], RemoteMembers]:
     """A transport that listens, what makes it look for its peers, and who else is in the run as far as that is known."""
     if options.entry is not None:
         from edgegossip.node.members import open_member
 
-        member, begin = open_member(spec, options.entry, options, sink, meters, security)
-        return member, begin, member.far
+        return open_member(
+            spec,
+            options.entry,
+            sink,
+            meters,
+            security,
+            listen=options.listen,
+            advertise=options.advertise,
+            insecure=options.insecure,
+        )
     from edgegossip.mesh import GrpcTransport
-    from edgegossip.node.early import mesh_limits
 
     limits = mesh_limits(spec.recipe.network.grace_s)
     if options.pace is not None:
@@ -249,7 +263,7 @@ def _open(
         before_disconnect=meters.look,
         security=security,
     )
-    return transport, lambda: transport.connect(addresses_of()), Far()
+    return transport, lambda: transport.connect(addresses_of()), RemoteMembers()
 
 
 def load_guard(options: NodeOptions) -> Guard | None:

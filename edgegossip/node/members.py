@@ -13,23 +13,22 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from edgegossip.engine.joining import RemoteMembers
+from edgegossip.engine.node import neighbours_of
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, TransportEvent, Verdict
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.table import Entry as Row
 from edgegossip.mesh.membership.table import Status
 from edgegossip.mesh.transport import GrpcTransport
-from edgegossip.node.early import mesh_limits
 from edgegossip.node.entering import Entry, advertised
-from edgegossip.node.far import Far
 from edgegossip.node.meters import NodeMeters
-from edgegossip.node.spec import NodeSpec, make_topology, neighbours_of
+from edgegossip.node.spec import NodeSpec, make_topology, mesh_limits
 from edgegossip.profiling.records import Sink
 from edgegossip.types import EdgegossipError, LocalError, NodeId
 
 if TYPE_CHECKING:
     from edgegossip.mesh.security.guard import Guard
-    from edgegossip.node.main import NodeOptions
 
 HOLD_S = 10.0
 
@@ -99,12 +98,12 @@ class Standing:
 
 
 class MemberTransport:
-    """A Transport over `inner`, whose services hold `agent`'s. `neighbours` get streams as soon as their address is known; `far`
-    is told of all other members."""
+    """A Transport over `inner`, whose services hold `agent`'s. `neighbours` get streams as soon as their address is known;
+    what the members say of all others comes as it is."""
 
-    def __init__(self, inner: GrpcTransport, agent: Agent, neighbours: Collection[NodeId], far: Far) -> None:
+    def __init__(self, inner: GrpcTransport, agent: Agent, neighbours: Collection[NodeId]) -> None:
         self._inner, self._agent, self._neighbours = inner, agent, frozenset(neighbours)
-        self._standing, self.far = Standing(neighbours), far
+        self._standing = Standing(neighbours)
         self._ready: deque[TransportEvent] = deque()
         self.send, self.limit_frames, self.wake, self.tasks = inner.send, inner.limit_frames, inner.wake, inner.tasks
 
@@ -156,10 +155,9 @@ class MemberTransport:
                 if peer in self._neighbours:
                     self._inner.connect({peer: address})
                 return
-            case Verdict(peer):
-                if peer not in self._neighbours:
-                    self.far.note(event)
-                    return
+            case Verdict(peer) if peer not in self._neighbours:
+                self._ready.append(event)
+                return
         if isinstance(event, PeerUp | PeerDown | Verdict):
             self._ready.extend(self._standing.take(event, time.monotonic()))
         else:
@@ -176,9 +174,18 @@ def _rows_by_name(entry: Entry) -> Iterator[tuple[NodeId, Row]]:
 
 
 def open_member(
-    spec: NodeSpec, entry: Entry, options: NodeOptions, sink: Sink, meters: NodeMeters, security: Guard | None
-) -> tuple[MemberTransport, Callable[[], None]]:
-    """This board's transport as a member of its run, listening, and what makes it take part."""
+    spec: NodeSpec,
+    entry: Entry,
+    sink: Sink,
+    meters: NodeMeters,
+    security: Guard | None,
+    *,
+    listen: str,
+    advertise: str | None,
+    insecure: bool,
+) -> tuple[MemberTransport, Callable[[], None], RemoteMembers]:
+    """This board's transport as a member of its run, listening; what makes it take part; and who else is in the run.
+    `advertise`: HOST[:PORT] at which others reach it, if not where it listens."""
     box: list[GrpcTransport] = []
 
     def log(kind: str, text: str, peer: NodeId | None = None) -> None:
@@ -196,24 +203,24 @@ def open_member(
     )
     limits = mesh_limits(spec.recipe.network.grace_s)
     # Elsewhere without TLS there is no door, whose kernel asks in place of gRPC whether a host is lost.
-    if security is not None or addresses.listen_address(options.listen, insecure=options.insecure).is_loopback:
+    if security is not None or addresses.listen_address(listen, insecure=insecure).is_loopback:
         limits = limits.among_members()
     box.append(
         GrpcTransport(
             spec.name,
             spec.run_id,
-            options.listen,
+            listen,
             limits=limits,
-            insecure=options.insecure,
+            insecure=insecure,
             before_disconnect=meters.look,
             security=security,
             services=[agent.service],
         )
     )
-    neighbours = neighbours_of(make_topology(spec.recipe, spec.members), spec)
+    neighbours = neighbours_of(spec.name, spec.members, make_topology(spec.recipe, spec.members))
     others = {m: row.here for m, row in _rows_by_name(entry) if m not in neighbours and m != spec.name}
-    transport = MemberTransport(box[0], agent, neighbours, Far(others))
-    address = advertised(transport.address, options.advertise, entry.seen_as)
+    transport = MemberTransport(box[0], agent, neighbours)
+    address = advertised(transport.address, advertise, entry.seen_as)
     listening = addresses.parse(transport.address, "listen address")
-    guessed = not options.advertise and listening.host in ("0.0.0.0", "::")
-    return transport, lambda: transport.start(address, listening.port if guessed else None)
+    guessed = not advertise and listening.host in ("0.0.0.0", "::")
+    return transport, lambda: transport.start(address, listening.port if guessed else None), RemoteMembers(others)

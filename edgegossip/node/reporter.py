@@ -1,27 +1,86 @@
-"""What a gossip board reports: a metrics record a round, with an evaluation when it is the round's turn."""
+"""What a gossip board reports of its rounds: the bytes of its sends, and when a round's record is put down."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
-from edgegossip import recipe as recipes
-from edgegossip.gossip.base import RoundDone
-from edgegossip.node.driver import Driver
-from edgegossip.node.meters import NodeMeters
-from edgegossip.node.spec import NodeSpec
-from edgegossip.profiling.records import Sink, Value
-from edgegossip.profiling.spans import RoundClock
-from edgegossip.training.base import Workload, stage_metrics
-from edgegossip.types import LocalUpdate, Metrics, NodeId, Round
+from edgegossip.mesh.base import SendReceipt
+from edgegossip.profiling.records import LINK_BYTES, LINK_PREFIX, LINK_SECONDS, Sink, Value
+from edgegossip.types import NodeId, Round
 
-if TYPE_CHECKING:
-    from edgegossip.node.keeper import Keeper
-
-LEAVE_S = 10.0  # how long the last frames may take to be acknowledged
 PROMPT_S = 1.0  # of a round that takes so long the record is put down at once
+LINKS_EVERY_S = 1.0  # links are reported in rounds so far apart: with many neighbours they are half of a record
+
+
+@dataclass(slots=True)
+class Link:
+    """What went to one neighbour."""
+
+    message_bytes: int = 0
+    seconds: float = 0.0  # in which something was under way
+    until_s: float = 0.0  # when the last of it had arrived
+
+    def take(self, receipt: SendReceipt) -> None:
+        self.message_bytes += receipt.message_bytes
+        self.seconds += max(0.0, receipt.acknowledged_s - max(receipt.start_s, self.until_s))
+        self.until_s = max(self.until_s, receipt.acknowledged_s)
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Byte counts of one node's sends: what the codec made, and what it took to carry it; what went to each neighbour, and for
+    how long it was under way. Counted when acknowledged. `take` hands out what came since the last call."""
+
+    values: int = 0  # n of the model
+    payload_bytes: int = 0
+    overhead_bytes: int = 0
+    frames: int = 0  # that carried values
+    in_flight: dict[int, int] = field(default_factory=dict)  # ticket -> payload bytes
+    links: dict[NodeId, Link] = field(default_factory=dict)
+    links_told_s: float = 0.0  # when they were reported last
+
+    def sent(self, ticket: int, payload_bytes: int) -> None:
+        self.in_flight[ticket] = payload_bytes
+
+    def acknowledged(self, receipt: SendReceipt) -> None:
+        payload = self.in_flight.pop(receipt.ticket, None)
+        if payload is not None:
+            link = self.links.get(receipt.to)
+            if link is None:
+                link = self.links[receipt.to] = Link()
+            link.take(receipt)
+            self.payload_bytes += payload
+            self.overhead_bytes += receipt.message_bytes - payload
+            self.frames += payload > 0  # a greeting has no values
+
+    def failed(self, ticket: int) -> None:
+        self.in_flight.pop(ticket, None)
+
+    def take(self, now_s: float | None = None) -> dict[str, float]:
+        """Metrics since the last call, reset to zero. Links are among them when LINKS_EVERY_S have passed since the last
+        time at `now_s` (`time.monotonic`), or without it."""
+        metrics: dict[str, float] = {
+            "net/payload_bytes": self.payload_bytes,
+            "net/overhead_bytes": self.overhead_bytes,
+        }
+        if self.frames:
+            metrics["codec/bits_per_value"] = 8 * self.payload_bytes / (self.frames * self.values)
+        self.payload_bytes = self.overhead_bytes = self.frames = 0
+        if now_s is None or now_s - self.links_told_s >= LINKS_EVERY_S:
+            self.links_told_s = self.links_told_s if now_s is None else now_s
+            metrics |= self._take_links()
+        return metrics
+
+    def _take_links(self) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        for peer, link in self.links.items():
+            if link.message_bytes:
+                metrics[f"{LINK_PREFIX}{peer}{LINK_BYTES}"] = link.message_bytes
+                metrics[f"{LINK_PREFIX}{peer}{LINK_SECONDS}"] = link.seconds
+                link.message_bytes, link.seconds = 0, 0.0
+        return metrics
 
 
 class Records:
@@ -44,69 +103,3 @@ class Records:
         if pending is not None:
             round, values, ended_s = pending
             self._sink.metrics(self._name, round, values(), time.monotonic() - ended_s)
-
-
-class Reporter:
-    """One metrics record a round, with an evaluation when it is the round's turn."""
-
-    def __init__(
-        self,
-        spec: NodeSpec,
-        driver: Driver,
-        workload: Workload,
-        records: Records,
-        clock: RoundClock,
-        meters: NodeMeters,
-        keeper: Keeper | None,
-    ) -> None:
-        self._spec, self._driver, self._workload, self._keeper = spec, driver, workload, keeper
-        self._records, self._clock, self._meters = records, clock, meters
-        self._evaluate_after = recipes.evaluation_rounds(spec.recipe)
-        self._final: Metrics | None = None  # of the last round, over the whole test set
-
-    def report(self, local: LocalUpdate, done: RoundDone) -> None:
-        last = self._driver.round >= self._spec.recipe.run.rounds
-        values, stages_s = _values(local, done) | self._evaluate(done.round), local.stages_s
-        if self._keeper is not None:
-            with self._clock.span("wait"):  # for the disk
-                self._keeper.ready()
-        if last:
-            self._driver.drain(LEAVE_S)
-        values |= self._driver.traffic.take(None if last else time.monotonic())
-        times = self._clock.finish_round()
-        self._records.add(
-            done.round,
-            lambda: values | stage_metrics(stages_s) | self._meters(due=last) | times.metrics(done.round),
-            math.inf if last else times.round_s - times.parts_s["other"],  # the next round may be without an evaluation
-        )
-
-    def last(self) -> Metrics:
-        """The final evaluation. A board that came so late that it took over the final model has only this to report."""
-        if self._final is None:
-            values = self._evaluate(self._driver.round - 1)
-            times = self._clock.finish_round()
-            values |= self._driver.traffic.take()
-            self._records.add(self._driver.round - 1, lambda: values | self._meters() | times.metrics(), math.inf)
-        assert self._final is not None
-        return self._final
-
-    def _evaluate(self, round: Round) -> dict[str, Value]:
-        last = self._driver.round >= self._spec.recipe.run.rounds
-        if not last and round not in self._evaluate_after:
-            return {}
-        limit = None if last else self._spec.recipe.evaluation.examples or None
-        model = self._driver.model
-        metrics = self._driver.aside("other", lambda: self._workload.evaluate(model, limit))
-        if last:
-            self._final = metrics
-        return {"eval/loss": metrics.loss, "eval/accuracy": metrics.accuracy}
-
-
-def _values(local: LocalUpdate, done: RoundDone) -> dict[str, Value]:
-    return {
-        "train/loss": local.loss,
-        "train/lr": local.lr,
-        "train/examples": local.examples,
-        "codec/relative_error": done.relative_error,
-        "gossip/consensus_distance": done.consensus_distance,
-    }

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgegossip import codecs, gossip
+from edgegossip.engine.joining import PENDING_BYTES
 from edgegossip.frame import HEADER_BYTES, Limits
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Topology
 from edgegossip.gossip.momentum import with_momentum
 from edgegossip.layout import Layout
+from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.security.names import check_name
 from edgegossip.recipe import Recipe
 from edgegossip.types import ConfigError, NodeId
@@ -83,10 +85,10 @@ def make_view(spec: NodeSpec, layout: Layout) -> NodeView:
     )
 
 
-def neighbours_of(topology: Topology, spec: NodeSpec) -> frozenset[NodeId]:
-    """Everyone this node sends to or hears from in any round."""
-    edges = [topology.neighbours(spec.index, r) for r in range(topology.period)]
-    return frozenset(spec.members[k] for e in edges for k in (*e.in_, *e.out))
+def mesh_limits(grace_s: float) -> MeshLimits:
+    """Of a board's transport. While it loads its model nobody takes frames, and how large those of the run are is not known
+    yet."""
+    return MeshLimits(grace_s=grace_s, max_unmeasured_bytes=PENDING_BYTES)
 
 
 def frame_limit(layout: Layout) -> int:

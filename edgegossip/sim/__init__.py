@@ -12,7 +12,6 @@ from edgegossip.sim.checkers import RULES, Violation
 from edgegossip.sim.disk import Disk, Saved
 from edgegossip.sim.faults import KINDS, Fault
 from edgegossip.sim.naming import Named
-from edgegossip.sim.node import Node
 from edgegossip.sim.run import Outcome, run_schedule
 from edgegossip.sim.schedule import Options, Schedule, draw
 from edgegossip.sim.shrink import shrink
@@ -23,7 +22,6 @@ __all__ = [
     "Disk",
     "Fault",
     "Named",
-    "Node",
     "Options",
     "Outcome",
     "Result",

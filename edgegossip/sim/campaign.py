@@ -81,7 +81,7 @@ def campaign(
     progress: Callable[[Result], None] | None = None,
     **variants: Any,
 ) -> Result:
-    """Run the schedules of these seeds. `variants` go to `run_schedule` (algorithm, make_disk, make_node); with more than
+    """Run the schedules of these seeds. `variants` go to `run_schedule` (algorithm, make_disk); with more than
     one job they must be picklable. `progress` is told now and then. Raises ConfigError as `draw` does."""
     options, started, result = options or Options(), time.perf_counter(), Result()
     for part in _parts(list(seeds), options, jobs, variants):

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from edgegossip.frame import Frame
+from edgegossip.engine.events import FrameReceived
+from edgegossip.engine.joining import PendingFrames
+from edgegossip.frame import AUX_BYTES, HEADER_BYTES, Frame
 from edgegossip.gossip.base import Audit, NodeView, Topology
 from edgegossip.sim import naming
 from edgegossip.types import Vec
@@ -53,6 +56,13 @@ RULES: Mapping[str, str] = {
     "refused": "no honest message is refused",
     "accepted": "no lie about the weight, no value out of all proportion and nothing of another run is accepted",
     "memory": "early messages take bounded memory",
+    "share": "no honest message is dropped for want of room that others take",
+    "frames": "a frame that comes is taken in, kept, dropped for want of room or refused, and once only",
+    "newcomer": "a board that begins with nothing takes over a model before it goes on in a round far ahead",
+    "alone": "a board that comes again with nothing does not train before it has heard of the run",
+    "update": "no update counts that is of a model which was given up",
+    "silence": "nobody waits for long without saying so",
+    "end": "a board ends after the run's last round, and not before there is nobody left",
     "catch-up": "once all is well, everybody gets to the same round",
     "left-out": "once all is well, nobody is left out of a round",
     "consensus": "once all is well, the nodes agree",
@@ -174,6 +184,43 @@ def _holds(kind: type) -> str | tuple[str, ...]:
     if issubclass(kind, (tuple, list, frozenset, set)):
         return "items"
     return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ""
+
+
+def pending_fault(pending: PendingFrames, most_bytes: int) -> str | None:
+    """What a board keeps before it can do anything with it."""
+    size = sum(map(_room_of, pending.frames))
+    return f"keeps {size} bytes of frames that came too early, of at most {most_bytes}" if size > most_bytes else None
+
+
+def frames_fault(
+    handed: Mapping[str, int],
+    accepted: Mapping[str, int],
+    dropped: Mapping[str, int],
+    refused: Collection[str],
+    pending: PendingFrames,
+) -> str | None:
+    """Of one process, numbers of frames by sender."""
+    kept = Counter(frame.sender for frame in pending.frames)
+    for sender, count in handed.items():
+        known = accepted[sender] + dropped[sender] + kept[sender]
+        if sender not in refused and known != count:
+            return f"got {count} frames of {sender}, and took in, kept or dropped {known}"
+    return None
+
+
+def share_fault(pending: PendingFrames, sender: str, body_bytes: int) -> str | None:
+    """After a frame of this sender was dropped: it must have filled its share, to the size of a frame."""
+    mine = sum(_room_of(frame) for frame in pending.frames if frame.sender == sender)
+    if mine + body_bytes + 2048 <= pending.share_bytes:
+        return f"dropped a frame of {sender}, which has {mine} bytes there and may have {pending.share_bytes}"
+    return None
+
+
+def _room_of(frame: FrameReceived) -> int:
+    """At least what a frame counts for that is empty."""
+    data = frame.data
+    size = HEADER_BYTES + AUX_BYTES * len(data.aux) + len(data.body) if isinstance(data, Frame) else len(data)
+    return max(size, 1024)
 
 
 def replica_fault(audits: list[Audit | None], reachable: Mapping[int, set[int]]) -> str | None:

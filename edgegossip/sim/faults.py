@@ -80,6 +80,12 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             Kind(
                 "lost-write", "node", "the same, and the last so many checkpoints never reached the disk", 1, 3, "files"
             ),
+            Kind(
+                "newcomer",
+                "node",
+                "the process dies and comes back with nothing on its disk when the others are far ahead",
+                share=0.06,
+            ),
             Kind("pause", "node", "the process stands still, then goes on as if nothing had happened"),
             Kind("clock-jump", "node", "the node's clock jumps by so many seconds", -4.0, 20.0, "s"),
             Kind("late-join", "node", "the node comes only then; the others start without it"),
@@ -123,7 +129,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
     }
 )
 BYZANTINE = frozenset(k for k in KINDS if k.startswith("byzantine"))
-CRASHES = ("crash", "old-checkpoint", "empty-disk", "torn-write", "lost-write")
+CRASHES = ("crash", "old-checkpoint", "empty-disk", "torn-write", "lost-write", "newcomer")
+FEW = 5  # nodes, up to which nobody is ahead of another for many rounds
+AWAY_S = 0.8  # that a round takes while a newcomer is away, at most
 ENDLESS = frozenset({"clock-jump", "leave"})  # they happen at once; their end is none
 MOST_DRAWN = 5  # kinds that `all` draws for one schedule
 _EXACT = re.compile(r"(?P<from>[0-9.]+)-(?P<to>[0-9.]+)(?::(?P<nodes>[0-9+]+))?")
@@ -242,7 +250,10 @@ def _one(
         where = (int(rng.random() * nodes),)
     elif kind.scope == "side":
         where = tuple(sorted(_sample(rng, tuple(range(nodes)), 1 + int(rng.random() * (nodes - 1)))))
-    return Fault(kind.name, round(start, 2), round(min(start + length, seconds), 2), round(strength, 2), where)
+    end = min(start + length, seconds)
+    if kind.name == "newcomer" and nodes <= FEW:
+        end = start + (nodes + 2 + 8 * length / seconds) * AWAY_S
+    return Fault(kind.name, round(start, 2), round(end, 2), round(strength, 2), where)
 
 
 def _sample(rng: Random, things: Sequence[T], count: int) -> list[T]:

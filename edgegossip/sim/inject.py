@@ -25,6 +25,10 @@ class Injector:
         """Nodes that are not there at the start."""
         return frozenset(f.nodes[0] for f in self._world.schedule.faults if f.kind == "late-join")
 
+    def may_come(self, i: int) -> bool:
+        """Whether no fault keeps a node away."""
+        return not self._absent.get(i)
+
     def _begin(self, fault: Fault, begin) -> None:  # type: ignore[no-untyped-def]
         world = self._world
         world.trace.event(world.clock.now, -1, trace.FAULT, fault.end)
@@ -90,7 +94,7 @@ class Injector:
         node = world.nodes[i]
         if not node.up:
             return
-        if node.disk.crash(fault.kind, int(fault.strength)):
+        if node.disk.crash("empty-disk" if fault.kind == "newcomer" else fault.kind, int(fault.strength)):
             world.seen[fault.kind] += 1
         world.restarts += 1
         self._go(i, f"{fault.kind}: the process is gone")
@@ -119,9 +123,9 @@ class Injector:
         else:
             self._absent[i] = self._absent.get(i, 0) + 1
 
-    def _go(self, i: int, why: str) -> None:
+    def _go(self, i: int, why: str, left: bool = False) -> None:
         self._absent[i] = self._absent.get(i, 0) + 1
-        self._world.kill(i, why)
+        self._world.kill(i, why, left)
 
     def _come(self, i: int) -> None:
         """Back, unless another fault keeps it away."""

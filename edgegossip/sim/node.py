@@ -1,222 +1,241 @@
-"""One simulated board: the loop of node/driver.py with virtual time instead of a transport that blocks.
+"""One simulated board: the shell around the engine that boards run (engine/node.py), with a virtual clock, network and disk.
 
-It trains, calls `step`, sends, then takes in events until the algorithm says RoundDone, and trains again. While it trains,
-events wait (unless the algorithm is asynchronous). A timer that is due comes before waiting events. A frame that is refused
-costs its sender the connection."""
+The engine's effects are carried out as a board's program does. While it does not listen, what comes waits in the transport;
+a timer that is due comes before waiting events. `Poll` is answered when nothing waits any more, `Load` and `Train` some time
+later. A process that stands still does nothing of it until it goes on."""
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections import Counter, deque
+from typing import Any, NamedTuple, Protocol
 
 from edgegossip import frame as wire
-from edgegossip.gossip.base import (
-    Action,
-    Adopted,
-    Checkpoint,
-    GossipAlgorithm,
-    Message,
-    NodeView,
-    RoundDone,
-    Send,
+from edgegossip.engine import events
+from edgegossip.engine.events import (
+    Accepted,
+    ClosePeer,
+    Dropped,
+    Effect,
+    Event,
+    Failed,
+    Finished,
+    FrameReceived,
+    Load,
+    Loaded,
+    Log,
+    Poll,
+    Polled,
+    RoundEnded,
     SetTimer,
-    Suspect,
+    Started,
+    Timer,
+    TimerFired,
+    Train,
+    UpdateReady,
 )
-from edgegossip.sim import trace
+from edgegossip.engine.node import NodeEngine, Stage
+from edgegossip.gossip.base import NodeView, Send
+from edgegossip.sim.clock import Clock
 from edgegossip.sim.disk import Disk, Saved
-from edgegossip.types import LocalUpdate, PeerError
+from edgegossip.types import LocalUpdate, Vec
 
-if TYPE_CHECKING:
-    from edgegossip.sim.world import World
-
-MOST_ROUNDS = 10**6  # frames of later rounds are refused, as the driver refuses those past the recipe's
+_STEPPED = (Stage.EXCHANGING, Stage.POLLING)  # after an update that was used
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A whole frame off the wire, or one that nobody tampered with as it is. `lie`: the kind of fault that did; empty if none."""
+class Packet(NamedTuple):
+    """A message on the network. `lie`: the kind of fault that tampered with it; empty if none did."""
 
     sender: int
-    data: bytes | wire.Frame
+    data: bytes | wire.Frame  # as bytes, or as it is where nobody tampered with it
     lie: str = ""
     mark: float = 0.0  # a checksum
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """The transport's word that a peer went down or came back."""
+class Tampered(bytes):
+    """A frame that a liar sent. `lie`: the kind of fault."""
 
-    peer: int
-    up: bool
+    lie = ""
+
+
+class Surroundings(Protocol):
+    """What a node lives in: it asks for engines, updates and time, and what it does is looked at here. `World` is one."""
+
+    clock: Clock
+
+    def engine_of(self, node: Node, restarted: bool) -> NodeEngine: ...
+    def start_of(self, index: int) -> Vec: ...
+    def load_s(self, index: int) -> float: ...
+    def compute_s(self, index: int) -> float: ...
+    def update(self, node: Node, model: Vec) -> LocalUpdate: ...
+    def enough(self, node: Node) -> bool: ...
+
+    def booted(self, node: Node, saved: Saved | None, state: Any) -> None: ...
+    def ticked(self, node: Node, timer: Timer) -> None: ...
+    def stepped(self, node: Node, before: Any, local: LocalUpdate) -> None: ...
+    def send(self, node: Node, send: Send) -> None: ...
+    def received(self, node: Node, accepted: Accepted, effects: list[Effect]) -> None: ...
+    def dropped(self, node: Node, sender: str) -> None: ...
+    def refused(self, node: Node, peer: str, reason: str) -> None: ...
+    def round_done(self, node: Node, ended: RoundEnded) -> None: ...
+    def checkpoint(self, node: Node, state: Any) -> None: ...
+    def adopted(self, node: Node, action: events.Adopted) -> None: ...
+    def logged(self, node: Node, line: Log) -> None: ...
+    def finished(self, node: Node) -> None: ...
+    def failed(self, node: Node, reason: str) -> None: ...
 
 
 class Node:
-    """States: not there (`up` is False), training, or taking in events. Everything happens in calls from the clock."""
+    """A place for processes, one after the other. Everything happens in calls from the clock."""
 
-    def __init__(self, world: World, index: int, view: NodeView, disk: Disk) -> None:
+    def __init__(self, world: Surroundings, index: int, view: NodeView, disk: Disk) -> None:
         self.world, self.index, self.view, self.disk = world, index, view, disk
-        self.algorithm: GossipAlgorithm[Any] = world.algorithm
-        self.asynchronous = self.algorithm.asynchronous
-        self.state: Any = None
-        self.up = self.training = self.paused = self.idle = False
-        self.starting = False  # it listens already, and will boot
+        self.engine: NodeEngine
+        self.up = self.paused = False
+        self.idle = False  # all rounds that are wanted are done, and it takes in what comes
+        self.done = False  # it has finished the run
         self.process = 0  # counts boots
-        self.refused: set[int] = set()
         self.offset_s = 0.0  # the node's own clock less the virtual one
         self.rounds_done = 0
-        self._backlog: deque[Frame | Notice] = deque()
-        self._done = self._adopted = self._computed_while_paused = False
-        self._timer: float | None = None  # on the node's own clock
-        self._timer_due = False
+        # Of the present process, for those who look on:
+        self.handed, self.accepted, self.dropped = Counter[str](), Counter[str](), Counter[str]()  # frames, by sender
+        self.refused: set[str] = set()
+        self.given_up = False  # the model of the update in progress
+        self.since_s = 0.0  # when it came to the stage that it is in
+        self._saved: Saved | None = None
+        self._transport: deque[Event] = deque()  # events that wait there
+        self._answers: deque[Event] = deque()  # of questions, and timers, while the process stands still
+        self._polls = False
+        self._timers: dict[Timer, float] = {}  # on the node's own clock
+        self._due = False  # one of them may be
         self._wakes: list[float] = []  # on the virtual clock: when `_wake` is to be called, the soonest last
-        self._local: LocalUpdate | None = None
 
-    # -- processes -------------------------------------------------------------------------------------------
+    @property
+    def trains(self) -> bool:
+        """Whether it is in its rounds: it has joined, and has a model that is worth something."""
+        return self.up and self.engine.view is not None and self.engine.stage is not Stage.ALONE
 
-    def boot(self, saved: Saved | None, down: frozenset[int], boot: int) -> None:
-        """A new process, from what the disk holds or from nothing."""
-        members = self.view.members
-        self.view = replace(self.view, down=frozenset(members[i] for i in down), boot=boot)
-        self.up, self.training, self.paused, self.idle, self.starting = True, False, False, False, False
-        self._timer, self._timer_due, self._done, self._computed_while_paused = None, False, False, False
-        self.process += 1
+    @property
+    def state(self) -> Any:
+        """The algorithm's."""
+        return self.engine.state
+
+    # -- processes -------------------------------------------------------------------------------------------------
+
+    def boot(self, saved: Saved | None, boot: int) -> None:
+        """A new process, which will go on from what the disk holds, or from nothing."""
+        view = self.view
+        self.view = NodeView(
+            view.node,
+            view.members,
+            view.topology,
+            view.layout,
+            view.codec,
+            view.run_id,
+            view.seed,
+            view.deadline_s,
+            boot=boot,
+        )
+        self._saved = saved
+        self.up, self.paused, self.idle, self.done = True, False, False, False
+        self._polls, self._due = False, False
+        self._timers.clear()
+        for counts in (self.handed, self.accepted, self.dropped):
+            counts.clear()
         self.refused.clear()
-        algorithm = self.algorithm
-        if saved is None:
-            state = algorithm.init(self.world.workload.starts[self.index], self.view)
-        else:
-            state = algorithm.resume(saved.state, self.view)
-        self.state = state
-        self.world.booted(self, saved)
-        self._advance(algorithm.start(state))
-        self._train()
+        self.process += 1
+        self.since_s = self.world.clock.now
+        self.engine = self.world.engine_of(self, self.process > 1)
+        self._carry_out(self.engine.start(self._now_s))
+        self._loop()
 
     def kill(self) -> None:
-        self.up = self.paused = self.starting = False
+        self.up = self.paused = False
         self.process += 1
-        self._backlog.clear()
+        self._transport.clear()
+        self._answers.clear()
 
     def pause(self) -> None:
         self.paused = True
 
     def unpause(self) -> None:
         self.paused = False
-        if self._computed_while_paused:
-            self._computed_while_paused = False
-            self._step(self.process)
-        if not self.starting:  # else it stood still before it began, and what came waits for that
-            self._loop()
+        self.since_s = self.world.clock.now
+        self._loop()
 
     def wake(self) -> None:
         """More rounds are wanted than it was known when this node went to rest."""
         if self.idle:
-            self._train()
+            self.idle = False
+            self._loop()
 
     def jump(self, seconds: float) -> None:
         """The node's own clock goes on from another time."""
         self.offset_s += seconds
-        if self._timer is not None:
-            self._wake_at(self._timer)
+        self.since_s = max(self.since_s, self.world.clock.now - min(0.0, seconds))
+        if self._timers:
+            self._wake_at(min(self._timers.values()))
 
-    # -- what comes in ---------------------------------------------------------------------------------------
+    # -- what comes in ---------------------------------------------------------------------------------------------
 
-    def take(self, event: Frame | Notice) -> None:
+    def take(self, event: Event) -> None:
         """An event from the transport."""
-        if self.paused or self.starting or (self.training and not self.asynchronous) or self._backlog:
-            self._backlog.append(event)
-            return
-        if type(event) is Frame:
-            self._receive(event)
-        else:
-            self._handle(event)
-        if self._done or self._timer_due or self._backlog:
-            self._loop()
-
-    def _train(self) -> None:
-        """Local training at the model as it is now, or rest when the schedule wants no more rounds."""
-        self._done = False
-        if self.world.enough(self):
-            self.idle = True
-            return
-        self.training, self.idle, self._adopted = True, False, False
-        self._local = self.world.update(self.index, self.algorithm.model(self.state))
-        self.world.clock.after(self.world.compute_s[self.index], self._step, self.process)
-
-    def _step(self, process: int) -> None:
-        if process != self.process:
-            return
-        if self.paused:
-            self._computed_while_paused = True
-            return
-        assert self._local is not None
-        if self._adopted:  # an update of a model that was given up meanwhile is none
-            self._train()
-            return
-        self.training = False
-        outcome = self.algorithm.step(self.state, self._local)
-        self.world.stepped(self, self._local)
-        self._advance(outcome)
+        self._transport.append(event)
         self._loop()
 
+    def _answer(self, process: int, event: Event) -> None:
+        if process == self.process and self.up:
+            self._answers.append(event)
+            self._loop()
+
     def _loop(self) -> None:
-        """As the driver's `play`: between two rounds what waited is taken in; within one the timer comes first."""
-        process = self.process
+        """Everything that can be done now."""
+        process, engine = self.process, self.engine
         while self.up and not self.paused and process == self.process:
-            if self.training and not self.asynchronous:
+            if self._answers:
+                self._handle(self._answers.popleft())
+            elif not engine.listens:
                 return
-            if self._done and not self.training and not self._backlog:
-                self._train()
-            elif self._timer_due and not self._done:
-                self._tick()
-            elif self._backlog:
-                self._handle(self._backlog.popleft())
+            elif self._due and not (self._polls and not self.idle):
+                self._fire()
+            elif self._transport:
+                self._handle(self._transport.popleft())
+            elif self._polls:
+                self.idle = self.world.enough(self)
+                if self.idle:
+                    return
+                self._polls = False
+                self._handle(Polled())
             else:
                 return
 
-    def _handle(self, event: Frame | Notice) -> None:
-        if isinstance(event, Frame):
-            self._receive(event)
-        elif not (event.up and event.peer in self.refused):
-            name = self.view.members[event.peer]
-            self._membership(self.view.down - {name} if event.up else self.view.down | {name})
+    def _handle(self, event: Event) -> None:
+        engine = self.engine
+        before = engine.state
+        if type(event) is FrameReceived:
+            self.handed[event.sender] += 1
+        stage = engine.stage
+        effects = engine.handle(event, self._now_s)
+        if engine.stage is not stage:
+            self.since_s = self.world.clock.now
+        if type(event) is UpdateReady and engine.stage in _STEPPED:
+            self.world.stepped(self, before, event.local)
+        self._carry_out(effects)
 
-    def _receive(self, event: Frame) -> None:
-        """As the driver does: a bad frame costs its sender the connection and nobody else anything."""
-        if event.sender in self.refused:
-            return
-        view, world = self.view, self.world
-        try:
-            frame = self.opened(event)
-            wire.expect(frame, run_id=view.run_id, layout_hash=view.layout.hash)
-            if frame.round >= MOST_ROUNDS and (frame.kind is not wire.Kind.STATE or frame.round > MOST_ROUNDS):
-                raise PeerError(f"its round {frame.round} is not one of the run's {MOST_ROUNDS}")
-            outcome = self.algorithm.receive(self.state, Message(view.members[event.sender], frame))
-        except PeerError as error:
-            self._refuse(event, str(error))
-            return
-        world.received(self, event, frame, outcome)
-        self._advance(outcome)
+    # -- timers ----------------------------------------------------------------------------------------------------
 
-    def opened(self, event: Frame) -> wire.Frame:
-        """Raises DecodeError."""
-        data = event.data
-        return data if isinstance(data, wire.Frame) else wire.parse(data, self.world.limits)
+    @property
+    def _now_s(self) -> float:
+        return self.world.clock.now + self.offset_s
 
-    def _refuse(self, event: Frame, reason: str) -> None:
-        self.refused.add(event.sender)
-        self.world.refused(self, event, reason)
-        self._membership(self.view.down | {self.view.members[event.sender]})
-
-    def _membership(self, down: frozenset[str]) -> None:
-        if down != self.view.down:
-            self.view = self.view.with_down(down)
-            self._advance(self.algorithm.membership(self.state, self.view))
-
-    # -- timer -----------------------------------------------------------------------------------------------
+    def _set_timer(self, timer: Timer, after_s: float | None) -> None:
+        if after_s is None:
+            self._timers.pop(timer, None)
+        else:
+            self._timers[timer] = self._now_s + after_s
+            self._wake_at(self._timers[timer])
 
     def _wake_at(self, own_s: float) -> None:
-        """Looks at the timer then, or sooner: most are set anew long before they are due."""
+        """Looks at the timers then, or sooner: most are set anew long before they are due."""
         when = max(own_s - self.offset_s, self.world.clock.now)
         if not self._wakes or when < self._wakes[-1]:
             self._wakes.append(when)
@@ -224,48 +243,80 @@ class Node:
 
     def _wake(self) -> None:
         self._wakes.pop()
-        if self._timer is None:
+        if not self._timers or not self.up:
             return
-        if self._timer - self.offset_s > self.world.clock.now:
-            self._wake_at(self._timer)
-        elif not self._timer_due:
-            self._timer_due = True
+        first_s = min(self._timers.values())
+        if first_s - self.offset_s > self.world.clock.now:
+            self._wake_at(first_s)
+        elif not self._due:
+            self._due = True
             self._loop()
 
-    def _tick(self) -> None:
-        self._timer, self._timer_due = None, False
-        now_s = self.world.clock.now + self.offset_s
-        self.world.trace.event(self.world.clock.now, self.index, trace.TICK)
-        if self.world.trace.say is not None:
-            self.world.trace.line(self.world.clock.now, self.index, "the timer is due")
-        self._advance(self.algorithm.tick(self.state, now_s))
+    def _fire(self) -> None:
+        """The first timer that is due, if it is still set."""
+        now_s = self._now_s
+        due = [(at_s, timer.value, timer) for timer, at_s in self._timers.items() if at_s <= now_s + 1e-9]
+        if not due:
+            self._due = False
+            if self._timers:
+                self._wake_at(min(self._timers.values()))
+            return
+        timer = min(due)[2]
+        del self._timers[timer]
+        self.world.ticked(self, timer)
+        self._handle(TimerFired(timer))
 
-    # -- actions ---------------------------------------------------------------------------------------------
+    # -- effects ---------------------------------------------------------------------------------------------------
 
-    def _advance(self, outcome: tuple[Any, list[Action]]) -> None:
-        self.state, actions = outcome
-        for action in actions:
-            kind = type(action)
+    def _carry_out(self, effects: list[Effect]) -> None:
+        world = self.world
+        for effect in effects:
+            kind = type(effect)
             if kind is Send:
-                self.world.send(self, action)  # type: ignore[arg-type]
+                world.send(self, effect)  # type: ignore[arg-type]
             elif kind is SetTimer:
-                self._set_timer(action.after_s)  # type: ignore[union-attr]
-            elif kind is RoundDone:
-                self._done = True
+                self._set_timer(effect.timer, effect.after_s)  # type: ignore[union-attr]
+            elif kind is Accepted:
+                self.accepted[effect.event.sender] += 1  # type: ignore[union-attr]
+                world.received(self, effect, effects)  # type: ignore[arg-type]
+            elif kind is events.Checkpoint:
+                world.checkpoint(self, effect.state)  # type: ignore[union-attr]
+            elif kind is RoundEnded:
                 self.rounds_done += 1
-                self.world.round_done(self, action)  # type: ignore[arg-type]
-            elif kind is Checkpoint:
-                self.world.checkpoint(self)
-            elif kind is Suspect:
-                self.world.suspected(self, action)  # type: ignore[arg-type]
-            elif kind is Adopted:
-                self._adopted = True
-                self.world.adopted(self, action)  # type: ignore[arg-type]
+                world.round_done(self, effect)  # type: ignore[arg-type]
+            elif kind is Poll:
+                self._polls = True
+            elif kind is Train:
+                self.given_up = False
+                local = world.update(self, effect.model)  # type: ignore[union-attr]
+                world.clock.after(world.compute_s(self.index), self._answer, self.process, UpdateReady(local))
+            elif kind is Log:
+                world.logged(self, effect)  # type: ignore[arg-type]
+            elif kind is events.Adopted:
+                self.given_up = True
+                world.adopted(self, effect)  # type: ignore[arg-type]
+            elif kind is Started:
+                world.booted(self, self._saved, effect.state)  # type: ignore[union-attr]
+            elif kind is Dropped:
+                self.dropped[effect.sender] += 1  # type: ignore[union-attr]
+                world.dropped(self, effect.sender)  # type: ignore[union-attr]
+            elif kind is ClosePeer:
+                self.refused.add(effect.peer)  # type: ignore[union-attr]
+                world.refused(self, effect.peer, effect.reason)  # type: ignore[union-attr]
+            elif kind is Load:
+                self._load()
+            elif kind is Finished:
+                self.done = True
+                world.finished(self)
+            elif kind is Failed:
+                world.failed(self, effect.reason)  # type: ignore[union-attr]
 
-    def _set_timer(self, after_s: float | None) -> None:
-        self._timer_due = False
-        if after_s is None:
-            self._timer = None
+    def _load(self) -> None:
+        """A board that comes again has loaded before it is there; one that comes for the first time loads now."""
+        saved = self._saved
+        if saved is None:
+            loaded = Loaded(self.view, self.world.start_of(self.index))
         else:
-            self._timer = self.world.clock.now + self.offset_s + after_s
-            self._wake_at(self._timer)
+            loaded = Loaded(self.view, None, saved.state)
+        after_s = 0.0 if self.process > 1 else self.world.load_s(self.index)
+        self.world.clock.after(after_s, self._answer, self.process, loaded)

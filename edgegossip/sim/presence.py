@@ -1,7 +1,8 @@
 """Who thinks that whom is there: what the transport tells a node of its peers, some time after it became true.
 
-As the mesh does: a peer out of reach for longer than a grace time is down; a restart is always noticed, as down and up
-again; a peer that we refused is closed for both ends until the process that refused it is gone."""
+As the mesh does: a new process hears of whom it reaches, and after a while of whom it does not; a peer out of reach for longer
+than a grace time is down; a restart is always noticed, as down and up again; a peer that we refused is closed for both ends
+until the process that refused it is gone; who leaves on purpose says so."""
 
 from __future__ import annotations
 
@@ -11,24 +12,40 @@ from typing import TypeAlias
 
 from edgegossip.sim.clock import Clock
 
-Tell: TypeAlias = Callable[[int, int, bool], None]  # (node, peer, is up)
+Tell: TypeAlias = Callable[[int, int, bool, str], None]  # (node, peer, is up, why it is not)
 Reach: TypeAlias = Callable[[int, int], bool]  # whether two nodes can talk, as far as processes and links go
 
 GRACE_S = 0.3, 2.0  # until an absence is noticed
 RETURN_S = 0.02, 0.3  # until a return is
+FIRST_S = 1.0, 2.0  # until a new process gives up whom it has not reached yet
+DOWN = 0
 NOTICE_S = GRACE_S[1] + RETURN_S[1]  # all is known after that
 
 
 class Presence:
+    """`peers`: whom each node has streams with."""
+
     def __init__(self, clock: Clock, rng: Random, peers: list[tuple[int, ...]], reach: Reach, tell: Tell) -> None:
         self._clock, self._random, self.peers, self._reach, self._tell = clock, rng.random, peers, reach, tell
         self._closed: set[tuple[int, int]] = set()  # (who refuses, whom)
-        self._down: list[set[int]] = [set() for _ in peers]  # by node: whom it was told to be down
+        self._boots = [0] * len(peers)  # of each node: counts its processes
+        self._told: list[dict[int, int]] = [{} for _ in peers]  # by node: which process of a peer is up, or DOWN
+        self._met: list[set[int]] = [set() for _ in peers]
+        self.lost: set[int] = set()  # nodes that were there and died before the others began, as they all know
         self.pending = 0  # looks to come: while there are any, somebody may not know yet what has changed
         self.prompt = False  # whether an absence is noticed as soon as a return is
 
     def connected(self, a: int, b: int) -> bool:
+        """Whether the two can talk, and do not refuse each other."""
         return self._reach(a, b) and (a, b) not in self._closed and (b, a) not in self._closed
+
+    def knows_down(self, node: int, peer: int) -> bool:
+        """Whether the node was told so, and nothing else since."""
+        return self._told[node].get(peer) == DOWN
+
+    def met(self, node: int, peer: int) -> bool:
+        """Whether the node's present process has ever been told that the peer is there."""
+        return peer in self._met[node]
 
     def changed(self, pairs: Iterable[tuple[int, int]]) -> None:
         """The link between these, or a process at one end, may have come or gone: each end looks some time later."""
@@ -38,26 +55,32 @@ class Presence:
                 self._look_later(b, a)
 
     def node_changed(self, node: int) -> None:
+        """The same for all links of a node."""
         self.changed((node, peer) for peer in self.peers[node])
 
-    def known_down(self, node: int) -> frozenset[int]:
-        """Whom a node finds down that starts with the others."""
-        self._down[node] = {p for p in self.peers[node] if not self.connected(node, p)}
-        return frozenset(self._down[node])
-
-    def booted(self, node: int) -> frozenset[int]:
-        """A new process: it refuses nobody yet, and its peers hear of it even if they never missed it. Whom it finds
-        down."""
+    def booted(self, node: int) -> None:
+        """A new process: it refuses nobody and knows of nobody yet, and its peers hear of it even if they never missed the
+        one before."""
         self._closed = {(a, b) for a, b in self._closed if a != node}
+        self._told[node] = {}
+        self._met[node].clear()
+        self._boots[node] += 1
+        self.lost.discard(node)
         for peer in self.peers[node]:
-            self.pending += 1
-            self._clock.after(self._between(RETURN_S), self._reconnect, peer, node)
-        return self.known_down(node)
+            self.pending += 3
+            self._clock.after(self._between(RETURN_S), self._look, node, peer)
+            self._clock.after(self._between(RETURN_S), self._look, peer, node)
+            self._clock.after(self._between(FIRST_S), self._give_up, node, peer, self._boots[node])
+            if peer in self.lost:
+                self._met[node].add(peer)
+                self._tell(node, peer, True, "")
+                self._told[node][peer] = DOWN
+                self._tell(node, peer, False, "its process is gone")
 
     def close(self, node: int, peer: int) -> None:
         """`node` refuses `peer` from now on, and knows it."""
         self._closed.add((node, peer))
-        self._down[node].add(peer)
+        self._told[node][peer] = DOWN
         self._look_later(peer, node)
 
     def _look_later(self, node: int, peer: int) -> None:
@@ -70,16 +93,17 @@ class Presence:
 
     def _look(self, node: int, peer: int) -> None:
         self.pending -= 1
-        up, known_down = self.connected(node, peer), peer in self._down[node]
-        if up and known_down:
-            self._down[node].discard(peer)
-            self._tell(node, peer, True)
-        elif not up and not known_down:
-            self._down[node].add(peer)
-            self._tell(node, peer, False)
+        up, told, boot = self.connected(node, peer), self._told[node].get(peer), self._boots[peer]
+        if told not in (None, DOWN, boot) or (not up and told == boot):
+            self._told[node][peer] = DOWN
+            self._tell(node, peer, False, "out of reach" if told == boot else "it was restarted")
+        if up and self._told[node].get(peer) != boot:
+            self._told[node][peer] = boot
+            self._met[node].add(peer)
+            self._tell(node, peer, True, "")
 
-    def _reconnect(self, node: int, peer: int) -> None:
-        if peer not in self._down[node]:
-            self._down[node].add(peer)
-            self._tell(node, peer, False)
-        self._look(node, peer)
+    def _give_up(self, node: int, peer: int, boot: int) -> None:
+        self.pending -= 1
+        if boot == self._boots[node] and peer not in self._told[node]:
+            self._told[node][peer] = DOWN
+            self._tell(node, peer, False, "never reached")

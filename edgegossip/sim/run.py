@@ -3,7 +3,7 @@
 1. Faults, for `schedule.seconds`. 2. All is well and nobody trains any more; nodes that lied are sent away. Once everybody
 knows who is there, all must get to the same round. 3. As many more rounds as mixing takes, and more where a compressed
 algorithm needs them; then the nodes must agree as `agreement` says, on the mean where it is conserved, and both ends of
-every edge must hold the same."""
+every edge must hold the same. 4. The run is said to have two rounds more: everybody must come to its end and leave."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ from edgegossip.sim.disk import Disk
 from edgegossip.sim.ending import MORE, Ending, compensates, talking
 from edgegossip.sim.inject import Injector
 from edgegossip.sim.node import Node
-from edgegossip.sim.presence import NOTICE_S
+from edgegossip.sim.presence import FIRST_S, NOTICE_S
 from edgegossip.sim.schedule import Schedule, of, unfit
-from edgegossip.sim.world import PUSH_SUM, World
+from edgegossip.sim.world import PATIENCE, PUSH_SUM, World
 from edgegossip.types import ConfigError, EdgegossipError
 
+LAST_ROUNDS = 2  # after all has been looked at, the run ends
 START_S = 0.3  # nodes start within
+LONGEST_JOIN_S = PATIENCE.gone_s + PATIENCE.return_s + PATIENCE.announce_s + FIRST_S[1]
+GIVEN_UP = 0.7  # share of the schedules in which nobody waits for a late one
 LOOK_S = 0.1  # between two looks at whether everybody knows who is there
 QUIET_ROUNDS = 3, 8  # at least and at most: as many as mixing takes
 PROMISED = (
@@ -59,20 +62,20 @@ def run_schedule(
     *,
     algorithm: GossipAlgorithm[Any] | None = None,
     make_disk: Callable[[], Disk] = Disk,
-    make_node: Callable[..., Node] = Node,
     say: trace.Say | None = None,
 ) -> Outcome:
-    """Run it to the end or to the first violation. `algorithm`: this object instead of the registry's; `make_disk` and
-    `make_node`: variants of Disk and of Node; `say` gets the trace, line by line. Raises ConfigError when the algorithm
+    """Run it to the end or to the first violation. `algorithm`: this object instead of the registry's; `make_disk`: a
+    variant of Disk; `say` gets the trace, line by line. Raises ConfigError when the algorithm
     does not take the topology."""
     if algorithm is None:
         algorithm = naming.algorithm_of(schedule.algorithm)
         s = schedule
         if fault := unfit(s.algorithm, s.topology, s.codec, s.nodes, s.values):
             raise ConfigError(fault)
-    world = World(schedule, algorithm, say, make_disk, make_node)
+    world = World(schedule, algorithm, say, make_disk)
+    run = _Run(world)
     with np.errstate(all="ignore"):
-        _Run(world).play()
+        run.play()
     outcome = Outcome(
         schedule,
         tuple(world.violations),
@@ -81,16 +84,10 @@ def run_schedule(
         world.trace.events,
         sum(node.rounds_done for node in world.nodes),
         world.clock.now,
-        _spread(world),
+        None if world.violations else run.spread,
     )
     world.end()
     return outcome
-
-
-def _spread(world: World) -> float | None:
-    if world.violations:
-        return None
-    return float(agreement.spread([world.algorithm.model(n.state) for n in world.nodes if n.up]))
 
 
 class _Run:
@@ -105,14 +102,14 @@ class _Run:
         self._since: list[NDArray[np.float32]] = []  # the models from which the last phase starts
         self._from = 0  # its first full round
         self._more = 0
+        self.spread = 0.0  # of the models in the end
 
     def play(self) -> None:
         world = self._world
         late = self._injector.late()
         start = of(world.schedule.seed, "start")
-        for node in world.nodes:
-            if node.index not in late:
-                node.up = node.starting = True
+        if start.random() < GIVEN_UP:  # a late one was there before, and the others know that it is gone
+            world.presence.lost |= late
         for node in world.nodes:
             when = START_S * start.random()
             if node.index not in late:
@@ -127,7 +124,7 @@ class _Run:
             world.violate("crash", None, f"{type(error).__name__}: {error}")
 
     def _first_boot(self, node: Node) -> None:
-        if node.starting:
+        if self._injector.may_come(node.index):
             self._world.boot(node.index, None)
 
     # -- progress --------------------------------------------------------------------------------------------
@@ -138,14 +135,28 @@ class _Run:
         jumps = sum(abs(f.strength) for f in world.schedule.faults if f.kind == "clock-jump" and f.strength < 0)
         patience = 3 * self._deadline_s + checkers.SLACK_S + jumps
         for node in world.nodes:
+            if not node.up:
+                continue
+            world.look_at(node)
+            if node.paused or node.idle or node.done or world.waits_for_ever(node):
+                world.progress_s[node.index] = max(world.progress_s[node.index], world.clock.now - 1.0)
             waited = world.clock.now - world.progress_s[node.index]
-            if node.up and not node.paused and not node.starting and not node.idle and waited > patience:
-                missing = world.algorithm.waiting_for(node.state)
-                text = f"no round done for {waited:.1f} s; waits for {', '.join(missing) or 'nobody'}"
-                world.violate("progress", node.index, f"{text} in round {world.algorithm.round(node.state)}")
+            if waited <= patience + (0.0 if node.trains else LONGEST_JOIN_S):
+                continue
+            if not node.trains:
+                text = f"{node.engine.stage.value} for {waited:.1f} s, though it could have begun"
+                world.violate("progress", node.index, text)
                 return
+            missing = world.algorithm.waiting_for(node.state)
+            text = f"no round done for {waited:.1f} s; waits for {', '.join(missing) or 'nobody'}"
+            world.violate("progress", node.index, f"{text} in round {world.algorithm.round(node.state)}")
+            return
+        if world.quiet and not self._live() and not self._joining():
+            world.trace.line(world.clock.now, None, "nobody is left")
+            world.clock.stop()
+            return
         if world.last_round is None and self._late():
-            rounds = [world.algorithm.round(n.state) for n in world.nodes if n.up]
+            rounds = [world.algorithm.round(n.state) for n in self._live()]
             world.violate("catch-up", None, f"the nodes are still in rounds {rounds}")
             return
         world.clock.after(1.0, self._watch)
@@ -176,7 +187,8 @@ class _Run:
             return
         rounds = [world.algorithm.round(n.state) for n in self._live()]
         uneven = len(rounds) > 1 and max(rounds) - min(rounds) > 1
-        if (world.presence.pending or uneven) and world.clock.now < world.schedule.seconds + NOTICE_S + 0.5:
+        soon = world.clock.now < world.schedule.seconds + NOTICE_S + 0.5
+        if self._joining() or (world.presence.pending or uneven) and soon:
             world.clock.after(LOOK_S, self._look_for_sync)
             return
         live = self._live()
@@ -187,19 +199,25 @@ class _Run:
         self._world.on_round = self._after_round
 
     def _live(self) -> list[Node]:
-        return [n for n in self._world.nodes if n.up]
+        return [n for n in self._world.nodes if n.trains]
+
+    def _joining(self) -> bool:
+        """Whether somebody is there who will begin soon."""
+        return any(n.up and not n.trains and not self._world.waits_for_ever(n) for n in self._world.nodes)
 
     def _after_round(self, node: Node) -> None:
         """Once everybody is where the others are, the last phase begins: two periods of the topology of each node in which
         nobody was left out. In the first one everybody has waited for all whom it hears, in the second one for those who
-        came late because of that: then nobody is more than a round behind what a neighbour waits for."""
+        came late because of that: then nobody is more than a round behind what a neighbour waits for. Where old news of a
+        neighbour will do for some rounds, it takes as many times longer until it is seen that newer ones are missing."""
         world = self._world
         if world.patient and self._whole and world.suspicions != self._suspicions:
             self._suspicions = world.suspicions
             self._fresh.clear()
         self._fresh[node.index] += 1
         live = self._live()
-        if any(self._fresh[n.index] < 2 * world.topology.period for n in live):
+        whole_rounds = 2 * world.topology.period * (1 + int(naming.param_of(world.algorithm, "staleness", 0)))
+        if self._joining() or any(self._fresh[n.index] < whole_rounds for n in live):
             return
         rounds = [world.algorithm.round(n.state) for n in live]
         if max(rounds) - min(rounds) > self._apart() and self._whole and not world.algorithm.asynchronous:
@@ -262,5 +280,30 @@ class _Run:
             end.both_ends()
         if not world.violations:
             end.mean()
-        world.trace.line(world.clock.now, None, "the end")
-        world.clock.stop()
+        if not world.violations:
+            self.spread = float(agreement.spread([world.algorithm.model(n.state) for n in live]))
+            self._last_rounds(live)
+
+    def _last_rounds(self, live: list[Node]) -> None:
+        """The run ends as a recipe's does: after a round that all of them know. Whoever has done it leaves."""
+        world = self._world
+        rounds = max([world.algorithm.round(n.state) for n in live], default=0) + LAST_ROUNDS
+        world.trace.line(world.clock.now, None, f"the run has {rounds} rounds")
+        world.run_over, world.settled, world.on_round = True, False, None
+        for node in live:
+            node.engine.rounds = rounds
+            world.progress_s[node.index] = world.clock.now
+        for node in live:
+            node.wake()
+        self._await_end(live, world.clock.now + LAST_ROUNDS * 3 * self._deadline_s + checkers.SLACK_S)
+
+    def _await_end(self, live: list[Node], until_s: float) -> None:
+        world = self._world
+        left = [n.index for n in live if n.index not in world.finishers]
+        if left and world.clock.now > until_s:
+            world.violate("end", left[0], "has not come to the end of the run")
+        elif left or any(n.up for n in live):
+            world.clock.after(0.2, self._await_end, live, until_s)
+        else:
+            world.trace.line(world.clock.now, None, "the end")
+            world.clock.stop()

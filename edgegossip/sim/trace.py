@@ -17,7 +17,7 @@ from edgegossip.types import Vec
 PLAIN = 2  # marshal's form without references: equal events give equal bytes
 Say: TypeAlias = Callable[[str], None]
 
-STEP, DELIVER, TICK, NOTICE, DONE, BOOT, CRASH, REFUSE, FAULT, ADOPT = range(10)
+STEP, DELIVER, TICK, NOTICE, DONE, BOOT, CRASH, REFUSE, FAULT, ADOPT, LEAVE = range(11)
 
 
 def mark(frame: Frame) -> float:

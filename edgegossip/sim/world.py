@@ -10,7 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from edgegossip import frame as wire
-from edgegossip.gossip.base import Action, Adopted, Audit, GossipAlgorithm, RoundDone, Send, Suspect
+from edgegossip.engine.events import Accepted, Adopted, Effect, Log, MemberNews, PeerDown, PeerUp, RoundEnded, Timer
+from edgegossip.engine.events import FrameReceived as Received
+from edgegossip.engine.joining import Patience, RemoteMembers
+from edgegossip.engine.node import NodeEngine, Seat, Stage
+from edgegossip.gossip.base import Audit, GossipAlgorithm, Send
 from edgegossip.sim import checkers, naming, trace
 from edgegossip.sim.agreement import Averages
 from edgegossip.sim.byzantine import Byzantine
@@ -22,7 +26,7 @@ from edgegossip.sim.disk import Disk, Saved
 from edgegossip.sim.flood import flood
 from edgegossip.sim.ledger import Ledger
 from edgegossip.sim.network import Network
-from edgegossip.sim.node import Frame, Node, Notice
+from edgegossip.sim.node import Node, Packet, Tampered
 from edgegossip.sim.presence import Presence
 from edgegossip.sim.schedule import Schedule, edges, of, view_of
 from edgegossip.sim.spy import spied
@@ -30,6 +34,11 @@ from edgegossip.sim.workload import EQUAL_START, Workload
 from edgegossip.types import LocalUpdate, Round, Vec
 
 COMPUTE_S = 0.4, 0.8  # what training takes a node
+LOAD_S = 0.05, 0.5  # what loading its model does
+MOST_ROUNDS = 10**6  # of the run, until it is known how long it is
+# As boards have it, in proportion to rounds that take less than a second; the room is for some dozen frames.
+PATIENCE = Patience(grace_s=1.5, announce_s=2.0, catch_up_s=1.0, return_s=3.0, gone_s=6.0, pending_bytes=64 << 10)
+NEWS_S = 0.2, 1.5  # until members have heard of one that is no neighbour
 STATE = wire.Kind.STATE
 MEMORY_EVERY = (
     16  # rounds between two looks at what a state holds where nobody lies; else it is looked at in every round
@@ -48,7 +57,6 @@ class World:
         algorithm: GossipAlgorithm[Any],
         say: trace.Say | None,
         make_disk: Callable[[], Disk],
-        make_node: Callable[..., Node],
     ) -> None:
         n, seed = schedule.nodes, schedule.seed
         self.schedule, self.clock, self.trace = schedule, Clock(), trace.Trace(say)
@@ -68,14 +76,26 @@ class World:
         self.seen: Counter[str] = Counter()  # what each kind of fault did
         self.violations: list[Violation] = []
         self.rng = of(seed, "run")
-        self.compute_s = [COMPUTE_S[0] + (COMPUTE_S[1] - COMPUTE_S[0]) * self.rng.random() for _ in range(n)]
-        self.nodes = [make_node(self, i, replace(view, node=view.members[i]), make_disk()) for i in range(n)]
+        self._compute_s = [COMPUTE_S[0] + (COMPUTE_S[1] - COMPUTE_S[0]) * self.rng.random() for _ in range(n)]
+        self._load_s = [LOAD_S[0] + (LOAD_S[1] - LOAD_S[0]) * self.rng.random() for _ in range(n)]
+        self.nodes = [Node(self, i, replace(view, node=view.members[i]), make_disk()) for i in range(n)]
         self.index = {name: i for i, name in enumerate(view.members)}
         self.network = Network(self.clock, of(seed, "network"), n, self._deliver, self.seen)
         self.edges = sorted(edges(self.topology))
         linked = {frozenset(e) for e in self.edges}
         peers = [tuple(j for j in range(n) if frozenset((i, j)) in linked and i != j) for i in range(n)]
         self.presence = Presence(self.clock, of(seed, "presence"), peers, self._reachable, self._tell)
+        news = of(seed, "members")
+        self._members_talk = news.random() < 0.5  # whether nodes hear of those that are no neighbours
+        self._news_random = news.random
+        self.came: set[int] = set()  # nodes that have been there at some time
+        self.left: set[int] = set()  # nodes that said goodbye, and have not come back
+        self.heard = [0] * n  # messages that arrived at each node's process
+        self._nothing = [False] * n  # which processes came again without a checkpoint
+        self._fresh_until_s = [0.0] * n  # until when a process that began with nothing must not go on without a model
+        self.spoke_s = [0.0] * n  # when a node last said for whom it waits
+        self.run_over = False  # the last rounds are being played, and whoever has done them leaves
+        self.finishers: set[int] = set()
         self.liars: dict[int, list[tuple[str, float]]] = {}  # by node: (kind, share of its messages) while they last
         self.lied: set[int] = set()  # nodes that may have lied at some time
         self.byzantine = Byzantine(of(seed, "byzantine"), view.codec, view.layout, self.limits)
@@ -108,44 +128,79 @@ class World:
 
     # -- what nodes ask --------------------------------------------------------------------------------------
 
-    def enough(self, node: Node) -> bool:
-        return self.last_round is not None and self.algorithm.round(node.state) >= self.last_round
+    def engine_of(self, node: Node, restarted: bool) -> NodeEngine:
+        """Of a new process of this node."""
+        view, i = node.view, node.index
+        seat = Seat.of(view.node, view.members, self.topology, MOST_ROUNDS, restarted)
+        known = {view.members[j]: self.nodes[j].up for j in self._remote(i) if j in self.came - self.left}
+        return NodeEngine(self.algorithm, seat, PATIENCE, RemoteMembers(known if self._members_talk else None))
 
-    def update(self, index: int, model: Vec) -> LocalUpdate:
-        return self.workload.update(index, model, self.quiet)
+    def start_of(self, index: int) -> Vec:
+        return self.workload.starts[index]
+
+    def load_s(self, index: int) -> float:
+        return self._load_s[index]
+
+    def compute_s(self, index: int) -> float:
+        return self._compute_s[index]
+
+    def enough(self, node: Node) -> bool:
+        if self.last_round is None or self.run_over or node.engine.view is None:
+            return False
+        return self.algorithm.round(node.state) >= self.last_round
+
+    def update(self, node: Node, model: Vec) -> LocalUpdate:
+        i = node.index
+        gone = all(self.presence.knows_down(i, j) for j in self.presence.peers[i])
+        if self._nothing[i] and gone and not node.handed.total():
+            self.violate(
+                "alone", i, "trains, though it came again with nothing and nobody is there to take a model from"
+            )
+        return self.workload.update(i, model, self.quiet)
 
     # -- what nodes tell -------------------------------------------------------------------------------------
 
-    def booted(self, node: Node, saved: Saved | None) -> None:
+    def booted(self, node: Node, saved: Saved | None, state: Any) -> None:
+        """Its process has joined, and begins with this state."""
         i, now = node.index, self.clock.now
         self.trace.event(now, i, trace.BOOT, node.view.boot)
-        model = self.algorithm.model(node.state)
+        model = self.algorithm.model(state)
         self.trace.model(model)
         if self.trace.say is not None:
             how = "from nothing" if saved is None else f"from its checkpoint of round {saved.round}"
-            self.trace.line(now, i, f"starts {how}, in round {self.algorithm.round(node.state)}")
+            self.trace.line(now, i, f"starts {how}, in round {self.algorithm.round(state)}")
         arrives_s = self.network.arrives_s(i)
         self.ledger.booted(i, saved, self.workload.starts[i], node.process > 1, self.listens_s[i], arrives_s)
-        self.apart = self.apart or bool(node.view.down)
-        self.round_of[i], self.progress_s[i] = self.algorithm.round(node.state) - 1, now
+        self.apart = self.apart or bool(node.engine.down)
+        self.round_of[i], self.progress_s[i] = self.algorithm.round(state) - 1, now
         self.models[i] = (model,)
-        self._check_state(node, self.algorithm.audit(node.state))
+        self._check_state(node, self.algorithm.audit(state))
+        self._nothing[i] = saved is None and node.process > 1
+        self._fresh_until_s[i] = now + PATIENCE.catch_up_s if saved is None else 0.0
 
-    def stepped(self, node: Node, local: LocalUpdate) -> None:
+    def ticked(self, node: Node, timer: Timer) -> None:
+        self.trace.event(self.clock.now, node.index, trace.TICK)
+        if self.trace.say is not None:
+            self.trace.line(self.clock.now, node.index, f"the {timer.value} timer is due")
+
+    def stepped(self, node: Node, before: Any, local: LocalUpdate) -> None:
+        """An update was used in the state `before`."""
+        if node.given_up:
+            self.violate("update", node.index, "used an update of a model that it had given up")
         self.trace.event(self.clock.now, node.index, trace.STEP)
         delta = local.delta if self.last_delta is None else self.last_delta.delta
         if delta is not None and delta is not self.workload.still.delta:
             mixed = self._mixed[node.index] if self.name in PUSH_SUM else 1.0
             if mixed is None:
-                mixed = self.algorithm.audit(node.state).mixed
+                mixed = self.algorithm.audit(before).mixed
             self.ledger.updated(node.index, delta, mixed)
         if self.trace.say is not None:
-            self.trace.line(self.clock.now, node.index, f"steps in round {self.algorithm.round(node.state)}")
+            self.trace.line(self.clock.now, node.index, f"steps in round {self.algorithm.round(before)}")
 
     def send(self, node: Node, send: Send) -> None:
         i, to, mark = node.index, self.index[send.to], trace.mark(send.frame)
         as_bytes = self.by_wire or i in self.liars
-        message = self._in_bytes(i, send, mark) if as_bytes else Frame(i, send.frame, "", mark)
+        message = self._in_bytes(i, send, mark) if as_bytes else Packet(i, send.frame, "", mark)
         fate = self.network.send(i, to, message)
         if self.trace.say is not None:
             extra = (f", tampered with: {message.lie}" if message.lie else "") + (f", {fate}" if fate else "")
@@ -153,52 +208,74 @@ class World:
         if i in self.liars:
             self._flood(i, to, send.frame)
 
-    def received(self, node: Node, event: Frame, frame: wire.Frame, outcome: tuple[Any, list[Action]]) -> None:
-        """A frame was taken in; node.state is still what it was before."""
-        i, ledger = node.index, self.ledger
+    def received(self, node: Node, accepted: Accepted, effects: list[Effect]) -> None:
+        """A frame was taken in. `effects`: among which this one is."""
+        (name, data), frame, old, new = accepted
+        i, ledger, sender, lie = node.index, self.ledger, self.index[name], getattr(data, "lie", "")
+        if name in node.refused:
+            self.violate("accepted", i, f"took in a message of {sender}, which it had refused")
+        if self.clock.now < self._fresh_until_s[i] and self._went_on_without_a_model(node, old, new, effects):
+            self.violate("newcomer", i, f"goes on in round {self.algorithm.round(new)} without anybody's model")
         if frame.kind is STATE:
             self.states += 1
-            self.states_ahead += frame.round > self.algorithm.round(node.state) + 1
+            self.states_ahead += frame.round > self.algorithm.round(old) + 1
         if self.trace.say is not None:
-            self.trace.line(self.clock.now, i, f"<- {event.sender}: {describe(frame)}")
-        if not (ledger.disks_lost or event.lie):
+            self.trace.line(self.clock.now, i, f"<- {sender}: {describe(frame)}")
+        if not (ledger.disks_lost or lie):
             return
-        owes = ledger.owes(i, event.sender)
-        if not owes and not event.lie:
+        owes = ledger.owes(i, sender)
+        if not owes and not lie:
             return
-        before, after = self.algorithm.audit(node.state), self.algorithm.audit(outcome[0])
+        before, after = self.algorithm.audit(old), self.algorithm.audit(new)
         if owes:
-            ledger.closed(i, event.sender, before, after, any(isinstance(a, Adopted) for a in outcome[1]))
-        if event.lie == "byzantine-run":
-            self.violate("accepted", i, f"took in a message of another run from {event.sender}")
-        if event.lie in ("byzantine-weight", "byzantine-state") and (
-            fault := checkers.weight_lie_fault(event.sender, before, after)
+            ledger.closed(i, sender, before, after, any(type(e) is Adopted and e.state is new for e in effects))
+        if lie == "byzantine-run":
+            self.violate("accepted", i, f"took in a message of another run from {sender}")
+        if lie in ("byzantine-weight", "byzantine-state") and (
+            fault := checkers.weight_lie_fault(sender, before, after)
         ):
             self.violate("accepted", i, fault)
 
-    def refused(self, node: Node, event: Frame, reason: str) -> None:
-        i = node.index
-        self.trace.event(self.clock.now, i, trace.REFUSE, event.sender)
-        if self.trace.say is not None:
-            self.trace.line(self.clock.now, i, f"refuses {event.sender}: {reason}")
-        self.presence.close(i, event.sender)
-        if event.sender not in self.lied:
-            self.violate("refused", i, f"refused an honest message of {event.sender}: {reason}")
+    def _went_on_without_a_model(self, node: Node, old: Any, new: Any, effects: list[Effect]) -> bool:
+        far = self.schedule.nodes * self.topology.period + 1
+        if self.algorithm.asynchronous or self.algorithm.round(new) <= self.algorithm.round(old) + far:
+            return False
+        return not any(type(e) is Adopted and e.state is new for e in effects)
 
-    def round_done(self, node: Node, done: RoundDone) -> None:
-        i, now = node.index, self.clock.now
-        model = self.algorithm.model(node.state)
+    def dropped(self, node: Node, sender: str) -> None:
+        """A frame came too early, and there was no room for it."""
+        if self.trace.say is not None:
+            self.trace.line(self.clock.now, node.index, f"has no room for a message of {self.index[sender]}, too early")
+        if fault := checkers.share_fault(node.engine.pending, sender, self.limits.max_body_bytes):
+            self.violate("share", node.index, fault)
+
+    def refused(self, node: Node, peer: str, reason: str) -> None:
+        i, sender = node.index, self.index[peer]
+        self.trace.event(self.clock.now, i, trace.REFUSE, sender)
+        if self.trace.say is not None:
+            self.trace.line(self.clock.now, i, f"refuses {sender}: {reason}")
+        self.presence.close(i, sender)
+        if sender not in self.lied:
+            self.violate("refused", i, f"refused an honest message of {sender}: {reason}")
+
+    def round_done(self, node: Node, ended: RoundEnded) -> None:
+        i, now, done, state = node.index, self.clock.now, ended.done, ended.state
+        model = self.algorithm.model(state)
         self.trace.event(now, i, trace.DONE, done.round)
         self.trace.model(model)
         if self.trace.say is not None:
             away = done.consensus_distance
             heard = "no neighbour heard" if math.isnan(away) else f"the neighbours are {away:.4g} away"
             self.trace.line(now, i, f"round {done.round} is done; {heard}")
-        round = self.algorithm.round(node.state)
+        round = self.algorithm.round(state)
         if done.round <= self.round_of[i] or round <= done.round:
             self.violate("rounds", i, f"round {done.round} done after {self.round_of[i]}, and {round} comes next")
+        if done.round >= node.engine.rounds or ended.last is not (round >= node.engine.rounds):
+            last = "the last one" if ended.last else "not the last one"
+            self.violate("end", i, f"did round {done.round} of {node.engine.rounds}, and says that it is {last}")
+        self._fresh_until_s[i] = 0.0
         self._check_led(i, round)
-        audit = self.algorithm.audit(node.state)
+        audit = self.algorithm.audit(state)
         if fault := self._left_out(i, done.round, audit):
             self.violate("left-out", i, fault)
         self.round_of[i], self.progress_s[i] = done.round, now
@@ -211,28 +288,57 @@ class World:
         if self.on_round is not None:
             self.on_round(node)
 
-    def checkpoint(self, node: Node) -> None:
-        state, self._mixed[node.index] = node.state, None
+    def checkpoint(self, node: Node, state: Any) -> None:
+        self._mixed[node.index] = None
         node.disk.write(Saved(state, self.algorithm.round(state), self.ledger.accounts[node.index].copy()))
 
-    def suspected(self, node: Node, suspect: Suspect) -> None:
-        self.suspicions += 1
+    def logged(self, node: Node, line: Log) -> None:
+        """A line of the node's event log, of which one kind counts."""
         if self.trace.say is not None:
-            self.trace.line(self.clock.now, node.index, f"goes on without {self.index[suspect.node]}: {suspect.reason}")
-        if self.settled and self.patient and self.index[suspect.node] not in self.lied:
-            self.violate("left-out", node.index, f"went on without {suspect.node}: {suspect.reason}")
+            self.trace.line(self.clock.now, node.index, line.text)
+        if line.event == "waiting":
+            self.spoke_s[node.index] = self.clock.now
+        if line.event != "suspect":
+            return
+        self.suspicions += 1
+        if self.settled and self.patient and self.index[line.fields["peer"]] not in self.lied:
+            self.violate("left-out", node.index, line.text)
 
     def adopted(self, node: Node, action: Adopted) -> None:
         self.adoptions += 1
         self.trace.event(self.clock.now, node.index, trace.ADOPT, action.round)
-        if self.trace.say is not None:
-            text = f"takes over the model of {self.index[action.node]}, in round {action.round}"
-            self.trace.line(self.clock.now, node.index, text)
-        if (round := self.algorithm.round(node.state)) <= self.round_of[node.index]:
+        if (round := self.algorithm.round(action.state)) <= self.round_of[node.index]:
             self.violate("rounds", node.index, f"adopts a model in round {round}; {self.round_of[node.index]} is done")
+        self._fresh_until_s[node.index] = 0.0
         self._check_led(node.index, round)
         self.progress_s[node.index] = self.clock.now
-        self.ledger.rebase(node.index, self.algorithm.audit(node.state))
+        self.ledger.rebase(node.index, self.algorithm.audit(action.state))
+
+    def finished(self, node: Node) -> None:
+        """Its process leaves once all that it sent has arrived."""
+        i, round = node.index, self.algorithm.round(node.state)
+        self.trace.event(self.clock.now, i, trace.LEAVE, round)
+        if not self.run_over or round < node.engine.rounds:
+            self.violate("end", i, f"has finished in round {round} of {node.engine.rounds}")
+        self.finishers.add(i)
+        when = max(self.network.arrives_s(i), default=0.0)
+        self.clock.at(when, self._leave, i, node.process)
+
+    def failed(self, node: Node, reason: str) -> None:
+        """A process that was started again ends, because there is no run for it."""
+        i = node.index
+        peers = self.presence.peers[i]
+        if any(self.presence.connected(i, j) and not self.presence.knows_down(i, j) for j in peers):
+            self.violate("end", i, f"gave up though a neighbour is there: {reason}")
+        before = [j for j in self._remote(i) if self.nodes[j].up and self.listens_s[j] < self.listens_s[i]]
+        if self._members_talk and before:
+            self.violate("end", i, f"gave up though {before} have been there all the time: {reason}")
+        self.kill(i, reason, left=True)
+
+    def _leave(self, i: int, process: int) -> None:
+        node = self.nodes[i]
+        if node.up and node.process == process:
+            self.kill(i, "has finished, and leaves", left=True)
 
     # -- checks ----------------------------------------------------------------------------------------------
 
@@ -244,7 +350,7 @@ class World:
     def audit(self, index: int) -> Audit | None:
         """None for a node that is not there."""
         node = self.nodes[index]
-        return self.algorithm.audit(node.state) if node.up else None
+        return self.algorithm.audit(node.state) if node.trains else None
 
     def _check_state(self, node: Node, audit: Audit) -> None:
         i = node.index
@@ -280,9 +386,33 @@ class World:
         if fault := checkers.memory_fault(checkers.held(node.state), self._most[node.index]):
             self.violate("memory", node.index, fault)
 
+    def look_at(self, node: Node) -> None:
+        """What it keeps that came too early, what became of the frames that it got, and whether it waits in silence."""
+        i = node.index
+        if fault := checkers.pending_fault(node.engine.pending, PATIENCE.pending_bytes):
+            self.violate("memory", i, fault)
+        elif fault := checkers.frames_fault(
+            node.handed, node.accepted, node.dropped, node.refused, node.engine.pending
+        ):
+            self.violate("frames", i, fault)
+        waits = node.engine.stage in (Stage.JOINING, Stage.ALONE, Stage.EXCHANGING) and not node.paused
+        silent_s = self.clock.now - max(node.since_s, self.spoke_s[i])
+        if waits and silent_s > 2 * PATIENCE.announce_s + 1.0:
+            self.violate("silence", i, f"is {node.engine.stage.value} for {silent_s:.1f} s and does not say so")
+
+    def waits_for_ever(self, node: Node) -> bool:
+        """Whether it has not begun, and has good reason to: it came for the first time, some neighbour was never there, and
+        nobody has sent it anything, so that nobody waits for it. Or it has nothing, and nobody to take a model from."""
+        i, stage = node.index, node.engine.stage
+        gone = [j for j in self.presence.peers[i] if not self.presence.connected(i, j)]
+        if stage is Stage.ALONE:
+            return len(gone) == len(self.presence.peers[i])
+        never_there = any(not self.presence.met(i, j) for j in gone)
+        return stage is Stage.JOINING and node.process == 1 and never_there and not self.heard[i]
+
     # -- between network and nodes ---------------------------------------------------------------------------
 
-    def _in_bytes(self, i: int, send: Send, mark: float) -> Frame:
+    def _in_bytes(self, i: int, send: Send, mark: float) -> Packet:
         """As it goes over a wire, and as liars change it."""
         data = b"".join(wire.build(send.frame))
         for kind, share in self.liars.get(i, ()):
@@ -291,14 +421,15 @@ class World:
                 if changed is not None and changed != data:
                     if kind != "byzantine-state" or send.frame.kind is STATE:  # else it only has one asked for
                         self.seen[kind] += 1
-                    return Frame(i, changed, kind, zlib.crc32(changed))
-        return Frame(i, data, "", mark)
+                    return Packet(i, _tampered(changed, kind), kind, zlib.crc32(changed))
+        return Packet(i, data, "", mark)
 
     def _flood(self, i: int, to: int, frame: wire.Frame) -> None:
         for kind, share in self.liars[i]:
             if kind == FLOOD and self.rng.random() < share:
                 more = [
-                    Frame(i, data, kind, zlib.crc32(data)) for data in flood(frame, self.topology.period, self.limits)
+                    Packet(i, _tampered(data, kind), kind, zlib.crc32(data))
+                    for data in flood(frame, self.topology.period, self.limits)
                 ]
                 for message in more:
                     self.network.send(i, to, message)
@@ -306,39 +437,76 @@ class World:
                     self.seen[kind] += 1
                     self.trace.line(self.clock.now, i, f"-> {to}: {len(more)} messages of later rounds ({kind})")
 
-    def _deliver(self, receiver: int, frame: Frame) -> None:
+    def _deliver(self, receiver: int, packet: Packet) -> None:
         node = self.nodes[receiver]
         if not node.up:
-            self.trace.line(self.clock.now, receiver, f"a message of {frame.sender} finds no process and is lost")
+            self.trace.line(self.clock.now, receiver, f"a message of {packet.sender} finds no process and is lost")
             return
-        self.trace.event(self.clock.now, receiver, trace.DELIVER, frame.mark)
-        node.take(frame)
+        self.trace.event(self.clock.now, receiver, trace.DELIVER, packet.mark)
+        self.heard[receiver] += 1
+        node.take(Received(node.view.members[packet.sender], packet.data))
 
-    def _tell(self, node: int, peer: int, up: bool) -> None:
-        if self.nodes[node].up:
-            self.trace.event(self.clock.now, node, trace.NOTICE, peer + up / 2)
-            self.trace.line(self.clock.now, node, f"hears that {peer} is {'back' if up else 'down'}")
-            self.departures += not up
-            self.nodes[node].take(Notice(peer, up))
+    def _tell(self, node: int, peer: int, up: bool, reason: str) -> None:
+        if not self.nodes[node].up:
+            return
+        self.trace.event(self.clock.now, node, trace.NOTICE, peer + up / 2)
+        self.trace.line(self.clock.now, node, f"hears that {peer} is {'there' if up else f'down: {reason}'}")
+        self.departures += not up
+        name, left = self.nodes[node].view.members[peer], peer in self.left
+        self.nodes[node].take(PeerUp(name) if up else PeerDown(name, f"{name} left" if left else reason, left))
 
     def _reachable(self, a: int, b: int) -> bool:
         one, two = self.nodes[a], self.nodes[b]
         return one.up and two.up and not one.paused and not two.paused and not self.network.is_cut(a, b)
 
+    def _remote(self, index: int) -> list[int]:
+        """Members that are no neighbours."""
+        near = {index, *self.presence.peers[index]}
+        return [j for j in range(self.schedule.nodes) if j not in near]
+
+    def _spread(self, about: int, left: bool, restarted: bool) -> None:
+        """The members pass on that a process came or went."""
+        if not self._members_talk:
+            return
+        here = self.nodes[about].up
+        news = MemberNews(self.nodes[about].view.members[about], here, left, restarted)
+        for j in self._remote(about):
+            after_s = NEWS_S[0] + (NEWS_S[1] - NEWS_S[0]) * self._news_random()
+            self.clock.after(after_s, self._hear, j, news)
+
+    def _hear(self, j: int, news: MemberNews) -> None:
+        if self.nodes[j].up:
+            self.nodes[j].take(news)
+
     # -- processes -------------------------------------------------------------------------------------------
 
     def boot(self, index: int, saved: Saved | None) -> None:
-        """A process of a node starts; the first one together with the others."""
-        node = self.nodes[index]
-        down = self.presence.known_down(index) if node.starting else None
-        self.listens_s[index] = 0.0 if node.starting else self.clock.now
-        node.up, node.paused = True, False
-        down = self.presence.booted(index) if down is None else down
-        node.boot(saved, down, int(self.rng.random() * 2**48))
+        """A process of a node starts: it listens, and joins."""
+        node, now = self.nodes[index], self.clock.now
+        if self.trace.say is not None:
+            self.trace.line(now, index, "listens, and looks for its neighbours")
+        self.listens_s[index] = self.progress_s[index] = now
+        self.heard[index] = 0
+        again = index in self.came
+        self.came.add(index)
+        self.left.discard(index)
+        node.boot(saved, int(self.rng.random() * 2**48))
+        self.presence.booted(index)
+        self._spread(index, left=False, restarted=again)
 
-    def kill(self, index: int, why: str) -> None:
+    def kill(self, index: int, why: str, left: bool = False) -> None:
+        """`left`: it says goodbye."""
         node = self.nodes[index]
         self.trace.event(self.clock.now, index, trace.CRASH)
         self.trace.line(self.clock.now, index, why)
         node.kill()
+        if left:
+            self.left.add(index)
         self.presence.node_changed(index)
+        self._spread(index, left, restarted=False)
+
+
+def _tampered(data: bytes, lie: str) -> Tampered:
+    changed = Tampered(data)
+    changed.lie = lie
+    return changed

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -23,12 +23,13 @@ from typing import Any
 
 from edgegossip import recipe as recipes
 from edgegossip import training
+from edgegossip.engine.events import Event, PeerDown, PeerUp, RoundEnded
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_view
 from edgegossip.recipe import Recipe
 from edgegossip.study.measure import Recorder
 from edgegossip.study.run_case import Opened
-from edgegossip.study.virtual import GREETING_S, VirtualFleet
-from edgegossip.types import NodeId, Round, Vec
+from edgegossip.study.virtual import VirtualFleet
+from edgegossip.types import Round
 
 NODES, DEAD = 18, (3, 8, 9)
 SETTINGS = {"run.nodes": NODES, "run.rounds": 150, "training.local_steps": 30, "evaluation.every": 1000}
@@ -42,58 +43,41 @@ class Mortal(VirtualFleet):
         super().__init__(*arguments, **named)
         self._gone, self._back = gone, back
         self._away: set[int] = set()
-        self._start: Vec | None = None
 
-    def play(self, x: Vec, recorder: Recorder) -> None:
-        self._start = x
-        super().play(x, recorder)
-
-    def _done(self, node: Any, round: Round) -> None:
-        if node.view.index == 0 and round == self._gone:
+    def _ended(self, node: Any, ended: RoundEnded) -> None:
+        super()._ended(node, ended)
+        if node.view.index == 0 and ended.done.round == self._gone:
             self._leave()
-        if node.view.index == 0 and round == self._back:
+        if node.view.index == 0 and ended.done.round == self._back:
             self._return()
-        super()._done(node, round)
 
     def _leave(self) -> None:
         self._away = set(DEAD)
         for k in DEAD:
-            node = self._nodes[k]
-            node.computing, node.timer = None, node.timer + 1
-            node.held.clear()
-        self._tell(frozenset(self._nodes[k].view.node for k in DEAD))
+            self._nodes[k].process += 1
+            self._nodes[k].timers.clear()
+            self._nodes[k].held.clear()
+        self._tell(PeerDown, "its process is gone")
 
     def _return(self) -> None:
         self._away = set()
-        assert self._start is not None
         for k in DEAD:
             node = self._nodes[k]
-            node.view = replace(node.view, boot=node.view.boot ^ 1, down=frozenset())
-            node.held.clear()
-            node.state = self._algorithm.init(self._start, node.view)
-        self._tell(frozenset())
+            node.view = replace(node.view, boot=node.view.boot ^ 1)
+            node.engine, node.greeting = self._engine_of(node.view, restarted=True), True
+        self._tell(PeerUp)
         for k in DEAD:
-            node = self._nodes[k]
-            self._advance(node, *self._algorithm.start(node.state))
-            self._after(GREETING_S, lambda node=node: super(Mortal, self)._begin(node))  # type: ignore[misc]
+            self._boot(self._nodes[k])
 
-    def _tell(self, down: frozenset[NodeId]) -> None:
+    def _tell(self, event: Callable[..., Event], *why: str) -> None:
         for k, node in enumerate(self._nodes):
-            if k not in DEAD:
-                node.view = node.view.with_down(down)
-                self._advance(node, *self._algorithm.membership(node.state, node.view))
+            for gone in (self._nodes[j].view.node for j in DEAD) if k not in DEAD else ():
+                if gone in node.engine.seat.neighbours:
+                    self._take(node, event(gone, *why))
 
-    def _begin(self, node: Any) -> None:
+    def _take(self, node: Any, event: Event) -> None:
         if node.view.index not in self._away:
-            super()._begin(node)
-
-    def _computed(self, node: Any) -> None:
-        if node.computing is not None:  # else it died meanwhile
-            super()._computed(node)
-
-    def _arrived(self, node: Any, sender: NodeId, data: bytes) -> None:
-        if node.view.index not in self._away:
-            super()._arrived(node, sender, data)
+            super()._take(node, event)
 
 
 def play(recipe: Recipe, opened: Opened, away: tuple[Round, Round] | None) -> dict[str, float]:

@@ -12,17 +12,30 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from edgegossip import frame
 from edgegossip import recipe as recipes
 from edgegossip.checkpoint.memory import to_bytes
+from edgegossip.engine.events import (
+    Checkpoint,
+    Effect,
+    Event,
+    FrameReceived,
+    Loaded,
+    PeerUp,
+    Poll,
+    Polled,
+    Train,
+    UpdateReady,
+)
+from edgegossip.engine.joining import Patience
+from edgegossip.engine.node import NodeEngine, Seat
+from edgegossip.gossip.base import Send
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.mesh.base import Received
-from edgegossip.node.driver import Driver
 from edgegossip.node.keeper import Keeper, Restored
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
-from edgegossip.profiling.spans import RoundClock
 from edgegossip.recipe import Recipe
 from edgegossip.types import ConfigError, DataError, LocalError, LocalUpdate, Round, Vec
-from tests.node.fakes import ListSink, Quadratic, network
+from tests.node.fakes import ListSink, Quadratic
 
 MEMBERS = ("board-0", "board-1")
 
@@ -57,14 +70,17 @@ def recipe_of(**settings: Any) -> Recipe:
 
 
 class Board:
-    """A driver with its keeper, as `gossip_node` puts them together, less sockets and threads."""
+    """An engine with its keeper, as `gossip_node` puts them together, less sockets and threads."""
 
-    def __init__(self, name: str, folder: Path, recipe: Recipe, end: Any, size: int = 6) -> None:
+    def __init__(self, name: str, folder: Path, recipe: Recipe, size: int = 6) -> None:
         self.spec, self.sink = NodeSpec(recipe, name, MEMBERS, b"r" * 16), ListSink()
-        self.workload, self.end = WithMomentum(size), end
+        self.workload = WithMomentum(size)
         self.view, self.algorithm = make_view(self.spec, self.workload.layout), make_algorithm(recipe)
         self.keeper = Keeper(self.spec, self.view, self.workload, folder / name, self.sink)
-        self.driver = Driver(self.algorithm, self.view, end, self.workload, self.sink, RoundClock(), 1000)
+        neighbours = frozenset(MEMBERS) - {name}
+        self.engine = NodeEngine(self.algorithm, Seat(name, MEMBERS, neighbours, 1, 1000), Patience(3.0))
+        self.mail, self.train, self.kept = list[Send](), list[Train](), list[Any]()
+        self.carry_out(self.engine.start(0.0))
 
     def load(self) -> Restored | None:
         return self.keeper.load(self.algorithm)
@@ -77,37 +93,58 @@ class Board:
             self.keeper.close()
 
     def begin(self, restored: Restored | None) -> None:
+        self.give(*(PeerUp(peer) for peer in MEMBERS if peer != self.spec.name))
         if restored is None:
-            self.driver.start(self.workload.initial(0))
+            self.give(Loaded(self.view, self.workload.initial(0)))
         else:
-            self.driver.resume(restored.state)
+            self.give(Loaded(self.view, None, restored.state))
+
+    def give(self, *happened: Event) -> None:
+        for event in happened:
+            self.carry_out(self.engine.handle(event, 0.0))
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send():
+                    self.mail.append(effect)
+                case Train():
+                    self.train.append(effect)
+                case Poll():
+                    self.give(Polled())
+                case Checkpoint(state):
+                    self.kept.append(state)
+
+    def step(self) -> None:
+        train = self.train.pop()
+        self.give(UpdateReady(self.workload.local_update(train.model, train.round)))
 
     def keep(self) -> None:
-        state = self.driver.take_restorable()
-        self.keeper.offer(state, self.algorithm.round(state))
+        self.keeper.offer(self.kept[-1], self.algorithm.round(self.kept[-1]))
+
+
+def deliver(boards: list[Board]) -> None:
+    while any(board.mail for board in boards):
+        for board in boards:
+            mail, board.mail = board.mail, []
+            for to, found in ((send.to, send.frame) for send in mail):
+                other = next(b for b in boards if b.spec.name == to)
+                other.give(FrameReceived(board.spec.name, b"".join(frame.build(found))))
 
 
 def play(boards: list[Board], rounds: int) -> None:
     """In lockstep on one thread: each trains, then all take in what came."""
     for _ in range(rounds):
+        deliver(boards)
         for board in boards:
-            driver = board.driver
-            driver._done = None
-            local = driver._train()
-            driver._state, actions = driver._algorithm.step(driver._state, local)
-            driver._perform(actions)
-        while any(b.driver._done is None for b in boards):
-            for board in boards:
-                while (event := board.end.incoming(0.001)) is not None:
-                    if isinstance(event, Received):
-                        board.driver._receive(event.sender, event.data)
+            board.step()
+        deliver(boards)
         for board in boards:
             board.keep()
 
 
 def fleet(folder: Path, **settings: Any) -> list[Board]:
-    ends = network(MEMBERS)
-    return [Board(name, folder, recipe_of(**settings), ends[name]) for name in MEMBERS]
+    return [Board(name, folder, recipe_of(**settings)) for name in MEMBERS]
 
 
 def test_boards_go_on_as_if_nothing_had_been(tmp_path: Path) -> None:
@@ -128,10 +165,10 @@ def test_boards_go_on_as_if_nothing_had_been(tmp_path: Path) -> None:
         restored = board.load()
         assert restored is not None and restored.round == 5 and board.workload.momentum.any()
         board.begin(restored)
-        assert board.driver.round == 5
+        assert board.engine.round == 5
     play(second, 7)
     for one, two in zip(whole, second, strict=True):
-        np.testing.assert_allclose(one.driver.model, two.driver.model, rtol=1e-6)
+        np.testing.assert_allclose(one.engine.model, two.engine.model, rtol=1e-6)
         assert one.workload.momentum.tobytes() == two.workload.momentum.tobytes() or np.allclose(
             one.workload.momentum, two.workload.momentum, rtol=1e-5
         )
@@ -148,7 +185,7 @@ def kept(tmp_path: Path, **settings: Any) -> None:
 
 
 def again(tmp_path: Path, size: int = 6, **settings: Any) -> Board:
-    return Board("board-0", tmp_path, recipe_of(**settings), network(MEMBERS)["board-0"], size)
+    return Board("board-0", tmp_path, recipe_of(**settings), size)
 
 
 def test_every_and_keep(tmp_path: Path) -> None:
@@ -178,7 +215,7 @@ def test_another_recipe_model_or_board_is_refused(tmp_path: Path) -> None:
     (tmp_path / "board-1").rename(tmp_path / "x")
     (tmp_path / "board-0").rename(tmp_path / "board-1")
     with pytest.raises(ConfigError, match="is of another run: its board is board-0, not board-1"):
-        Board("board-1", tmp_path, recipe_of(), network(MEMBERS)["board-1"]).look()
+        Board("board-1", tmp_path, recipe_of()).look()
 
 
 def test_training_that_does_not_fit_is_refused(tmp_path: Path) -> None:

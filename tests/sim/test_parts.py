@@ -120,28 +120,63 @@ def test_when_the_last_message_of_a_node_arrives(kind: str) -> None:
     assert clock.now <= max(last)
 
 
+def told_presence(up: set[int]) -> tuple[Clock, Presence, list[tuple[bool, int, int, bool]]]:
+    """Of two nodes, and what they are told: whether some time after it happened, who, of whom, and whether it is up."""
+    clock, told = Clock(), list[tuple[bool, int, int, bool]]()
+
+    def tell(node: int, peer: int, is_up: bool, reason: str) -> None:
+        assert is_up == (not reason)
+        told.append((clock.now > 0.01, node, peer, is_up))
+
+    return clock, Presence(clock, Random(0), [(1,), (0,)], lambda a, b: {a, b} <= up, tell), told
+
+
 def test_presence_notices_late_and_a_restart_always() -> None:
-    clock, up, told = Clock(), {0, 1}, []
-    presence = Presence(
-        clock, Random(0), [(1,), (0,)], lambda a, b: {a, b} <= up, lambda *t: told.append((clock.now > 0.01, *t))
-    )
+    up = {0, 1}
+    clock, presence, told = told_presence(up)
+    for node in (0, 1):
+        presence.booted(node)
+    clock.run(5.0)
+    assert sorted(told) == [(True, 0, 1, True), (True, 1, 0, True)] and not presence.pending
+    del told[:]
     up.remove(1)
     presence.node_changed(1)
-    assert presence.pending == 2
+    assert presence.pending == 2 and not presence.knows_down(0, 1)
     clock.run(10.0)
-    assert told == [(True, 0, 1, False), (True, 1, 0, False)] and not presence.pending
+    assert told == [(True, 0, 1, False), (True, 1, 0, False)] and not presence.pending and presence.knows_down(0, 1)
     up.add(1)
-    assert presence.booted(1) == frozenset()
-    assert presence.pending == 1
+    presence.booted(1)
     clock.run(20.0)
-    assert not presence.pending
-    assert told[2:] == [(True, 0, 1, True)]
+    assert not presence.pending and sorted(told[2:]) == [(True, 0, 1, True), (True, 1, 0, True)]
     presence.booted(1)  # so quickly that nobody missed it
     clock.run(30.0)
-    assert told[3:] == [(True, 0, 1, False), (True, 0, 1, True)]
+    assert [t[1:] for t in told[4:] if t[1] == 0] == [(0, 1, False), (0, 1, True)]
     presence.close(0, 1)
+    assert presence.knows_down(0, 1) and not presence.connected(1, 0)
     clock.run(40.0)
-    assert told[5:] == [(True, 1, 0, False)] and not presence.connected(0, 1)
+    assert told[-1] == (True, 1, 0, False)
+    presence.booted(0)  # another process of it has nothing against 1
+    assert presence.connected(0, 1)
+
+
+def test_whom_a_new_process_does_not_reach_it_gives_up_after_a_while() -> None:
+    clock, presence, told = told_presence({0})
+    presence.booted(0)
+    clock.run(0.9)
+    assert not told
+    clock.run(2.1)
+    assert told == [(True, 0, 1, False)]
+
+
+def test_whoever_died_before_the_others_began_is_known_to_be_gone_at_once() -> None:
+    clock, presence, told = told_presence({0})
+    presence.lost.add(1)
+    presence.booted(0)
+    assert told == [(False, 0, 1, True), (False, 0, 1, False)] and presence.knows_down(0, 1)
+    presence.booted(1)
+    assert not presence.lost
+    clock.run(5.0)
+    assert told[2:] == [(True, 1, 0, False)]  # 0 is not reached
 
 
 def test_disk_gives_the_newest_that_can_be_read() -> None:

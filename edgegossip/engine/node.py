@@ -1,0 +1,499 @@
+"""What a gossip board does, from the moment in which it listens to the end of the run. Pure: no clock, no I/O, no thread.
+
+Events and the time go in, effects come out (engine/events.py). Around it stand a board's program (node/gossip_node.py), the
+simulator (sim/node.py) and the study (study/virtual.py). Of the whole engine one value outlives its process: the algorithm's
+state, which a Checkpoint effect hands out and Loaded brings back. What else it knows, who is there and what came early, is
+the process's own, and a new process learns it anew, by joining.
+
+    JOINING ------> LOADING ------> POLLING ------> TRAINING ------> EXCHANGING
+    who is there?   Load            ^   | |  Train                   |
+                                    |   | |                          |
+                        CATCHING_UP-+<--+ +--> ALONE, FINISHED       |
+                                    ^                                |
+                                    +--------- RoundEnded -----------+
+
+JOINING      no model yet. Until everybody is reached, or is known not to be worth waiting for
+LOADING      the shell loads the model and the newest checkpoint; events stay in the transport
+POLLING      between two rounds: what has come is taken in, which may bring this board to another round
+CATCHING_UP  a newcomer, and others are far ahead: waits for a neighbour's model instead of training for nothing
+ALONE        has nothing and nobody, while others train: waits for a neighbour instead of training alone
+TRAINING     the shell computes the local update. An asynchronous algorithm takes frames in meanwhile
+EXCHANGING   the update is on its way: takes frames in until the algorithm says RoundDone
+FINISHED     all rounds are done, here or elsewhere; FAILED: there is no run any more to take part in
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+from edgegossip import frame as wire
+from edgegossip.engine import events
+from edgegossip.engine.events import (
+    Accepted,
+    CaughtUp,
+    ClosePeer,
+    Dropped,
+    Effect,
+    Event,
+    Failed,
+    Finished,
+    FrameReceived,
+    Load,
+    Loaded,
+    Log,
+    MemberNews,
+    PeerDown,
+    PeerUp,
+    Poll,
+    Polled,
+    RoundEnded,
+    SetTimer,
+    Started,
+    Timer,
+    TimerFired,
+    Train,
+    UpdateReady,
+)
+from edgegossip.engine.joining import Patience, PeerStatus, PendingFrames, RemoteMembers, down_text
+from edgegossip.gossip import base
+from edgegossip.gossip.base import GossipAlgorithm, Message, NodeView, RoundDone, Topology
+from edgegossip.types import DecodeError, LocalError, LocalUpdate, NodeId, PeerError, Round, Vec
+
+_HEADERS = wire.Limits(2**63)  # while the model's size is not known yet
+
+
+class Stage(Enum):
+    """Where a board is; see above."""
+
+    JOINING = "joining"
+    LOADING = "loading"
+    POLLING = "polling"
+    CATCHING_UP = "catching up"
+    ALONE = "alone"
+    TRAINING = "training"
+    EXCHANGING = "exchanging"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One board's place in one run."""
+
+    node: NodeId
+    members: tuple[NodeId, ...]  # in the same order on every board
+    neighbours: frozenset[NodeId]  # whom it sends to or hears from in any round
+    period: int  # of the topology
+    rounds: Round  # of the run
+    restarted: bool = False  # known to have been in the run before, in another process
+
+    @classmethod
+    def of(
+        cls,
+        node: NodeId,
+        members: tuple[NodeId, ...],
+        topology: Topology,
+        rounds: Round,
+        restarted: bool = False,
+    ) -> Seat:
+        """The seat of a board in a run over this topology."""
+        neighbours = neighbours_of(node, members, topology)
+        return cls(node, members, neighbours, topology.period, rounds, restarted)
+
+
+def neighbours_of(node: NodeId, members: Sequence[NodeId], topology: Topology) -> frozenset[NodeId]:
+    """Everyone this node sends to or hears from in any round."""
+    edges = [topology.neighbours(members.index(node), r) for r in range(topology.period)]
+    return frozenset(members[k] for e in edges for k in (*e.in_, *e.out))
+
+
+class NodeEngine:
+    """One process of one board. `remote`: the members that are no neighbours, as far as they are known.
+
+    A shell calls `start` once, then `handle` with every event, and carries out the effects of each call in their order before
+    the next one. It hands events in while `listens`, and those that answer a question (`Load`, `Train`, `Poll`) always. Time
+    is in seconds, of a clock that never goes back."""
+
+    def __init__(
+        self,
+        algorithm: GossipAlgorithm[Any],
+        seat: Seat,
+        patience: Patience,
+        remote: RemoteMembers | None = None,
+    ) -> None:
+        self.algorithm, self.seat, self._patience = algorithm, seat, patience
+        self.rounds = seat.rounds  # a simulator says only later how long a run is
+        self.stage = Stage.JOINING
+        self.state: Any = None  # the algorithm's
+        self.view: NodeView | None = None
+        self.pending = PendingFrames(len(seat.neighbours), patience.pending_bytes)
+        self._effects: list[Effect] = []
+        self._asks_poll = False  # Poll is to be the last effect of this call
+        self._now_s = 0.0
+        # Joining.
+        self._peers = PeerStatus(seat.neighbours, seat.restarted, patience)
+        self._remote = RemoteMembers() if remote is None else remote
+        self._late: bool | None = None  # None: nobody is far on in the run; True: and the time to wait is over
+        # A round.
+        self._limits = wire.Limits()
+        self._refused: set[NodeId] = set()
+        self._local: LocalUpdate | None = None
+        self._stepped: Round = 0
+        self._since_s = 0.0  # when the exchange began
+        self._adopted = False  # since the update in progress was begun: it is of a model that was given up
+        # Catching up.
+        self._newcomer = False
+        self._ahead = len(seat.members) * seat.period + 1  # rounds that nobody gets ahead who began with us
+        self._has_nothing = False  # no checkpoint, and no model of anybody yet
+        self._caught_up = False
+
+    @property
+    def listens(self) -> bool:
+        """Whether events are to be handed in that answer no question. Else they stay in the transport, which bounds them."""
+        if self.stage is Stage.TRAINING:
+            return self.algorithm.asynchronous
+        return self.stage is not Stage.LOADING
+
+    @property
+    def model(self) -> Vec:
+        """The model to train and to evaluate, float32[n]. Not to be written to."""
+        return self.algorithm.model(self.state)
+
+    @property
+    def round(self) -> Round:
+        """The round in progress; a board that was left far behind may find itself some rounds further on."""
+        return self.algorithm.round(self.state)
+
+    @property
+    def down(self) -> frozenset[NodeId]:
+        """Neighbours that are known to be gone."""
+        return frozenset() if self.view is None else self.view.down
+
+    def start(self, now_s: float) -> list[Effect]:
+        """The board listens, and looks for its neighbours."""
+        self._now_s, self._effects = now_s, []
+        self._say_again()
+        self._start_if_possible()
+        return self._effects
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        """Take in one event. Raises what the algorithm raises of its own board's faults: LocalError and ConfigError."""
+        self._now_s = now_s
+        effects: list[Effect] = []
+        self._effects = effects
+        kind = type(event)
+        if kind is FrameReceived:
+            if self.view is None:
+                self._keep_for_later(event)  # type: ignore[arg-type]
+            else:
+                self._receive(event)  # type: ignore[arg-type]
+        elif kind is UpdateReady:
+            self._step(event.local)  # type: ignore[union-attr]
+        elif kind is Polled:
+            self._polled()
+        elif kind is TimerFired:
+            self._fired(event.timer)  # type: ignore[union-attr]
+        elif kind is Loaded:
+            self._loaded(event)  # type: ignore[arg-type]
+        elif kind is MemberNews:
+            self._remote.note(event)  # type: ignore[arg-type]
+            self._start_if_possible()
+        elif self.view is None:
+            self._peers.note(event, now_s)  # type: ignore[arg-type]
+            self._start_if_possible()
+        else:
+            self._peer_came_or_went(event)  # type: ignore[arg-type]
+        if self._asks_poll:
+            self._asks_poll = False
+            effects.append(Poll(self._patience.take_s))
+        return effects
+
+    # -- joining ---------------------------------------------------------------------------------------------------
+
+    def _start_if_possible(self) -> None:
+        """Goes on to LOADING once nobody is missing who is worth waiting for, or ends when the run is over."""
+        if self.stage is not Stage.JOINING:
+            return
+        peers, seat = self._peers, self.seat
+        if not peers.may_start(others_train=bool(self.pending), late=self._late is True, now_s=self._now_s):
+            # The run is over when all neighbours have left, and elsewhere there is nobody either.
+            if seat.restarted and peers.all_left and not peers.up and self._remote.nobody:
+                self._fail(f"{seat.node} was started again when all its neighbours had left: the run is over")
+            return
+        for peer in sorted(seat.neighbours - peers.up):
+            self._log("peer-down", down_text(peer, peers.down.get(peer, "not reached yet")), peer=peer)
+        self._log("joined", f"{seat.node} reached {', '.join(sorted(peers.up)) or 'nobody'}")
+        self._set_timer(Timer.ANNOUNCE, None)
+        if self._late is not None:
+            self._set_timer(Timer.LATE, None)
+        self.stage = Stage.LOADING
+        self._effects.append(Load())
+
+    def _keep_for_later(self, event: FrameReceived) -> None:
+        """A neighbour began before us. Its frames are looked at when the model is there, which tells what they must be."""
+        self._peers.heard(event.sender, self._now_s)
+        self._keep(event)
+        # Nobody who begins with us can be in such a round yet: the run is far on, and those who are in it wait for us.
+        if self._late is None and _round_of(event.data) > len(self.seat.members) + self.seat.period:
+            self._late = False
+            self._set_timer(Timer.LATE, self._patience.grace_s)
+        self._start_if_possible()
+
+    def _loaded(self, event: Loaded) -> None:
+        """The algorithm begins, at a model or where a checkpoint was; then what came while we joined is taken in."""
+        view = event.view.with_down(self.seat.neighbours - self._peers.up)
+        self.view, self._limits = view, wire.Limits.of(view.layout)
+        if event.state is not None:
+            self.state = self.algorithm.resume(event.state, view)
+        elif event.x is not None:
+            self.state = self.algorithm.init(event.x, view)
+        else:
+            raise LocalError("Loaded needs a model to start from, or the state of a checkpoint")
+        self._has_nothing = self.seat.restarted and event.state is None
+        self._effects.append(Started(self.state))
+        came, self.pending = self.pending, PendingFrames(len(self.seat.members) - 1, self._patience.pending_bytes)
+        self._poll()
+        self._be_newcomer()
+        self._advance(self.algorithm.start(self.state))
+        while (frame := came.pop()) is not None:
+            self._receive(frame)
+
+    # -- catching up -----------------------------------------------------------------------------------------------
+
+    def _be_newcomer(self) -> None:
+        """For catch_up_s frames of rounds far ahead are held back: their sender's model, which the answer to our greeting
+        brings, should come first. With the frames alone we would go on in the sender's round with a model that has learnt
+        nothing. Where there are no rounds in common nobody greets: there the frame itself leads to the model."""
+        if self.algorithm.asynchronous:
+            return
+        self._newcomer = True
+        self._set_timer(Timer.CATCH_UP, self._patience.catch_up_s)
+
+    def _is_early(self, frame: wire.Frame) -> bool:
+        return frame.round > self.round + self._ahead and frame.kind not in _WITHOUT_ROUND
+
+    def _no_newcomer_any_more(self) -> None:
+        """The model came, or time is over: what was held back is taken in, before anything that comes after it."""
+        if not self._newcomer:
+            return
+        self._newcomer = False
+        self._set_timer(Timer.CATCH_UP, None)
+        while (frame := self.pending.pop()) is not None:
+            self._receive(frame)
+        if self.stage is Stage.CATCHING_UP:
+            self._poll()
+
+    # -- rounds ----------------------------------------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        """A board that has nobody to wait for ends its rounds at once, and would else never hear that somebody is back."""
+        self.stage, self._asks_poll = Stage.POLLING, True
+
+    def _polled(self) -> None:
+        if not self._caught_up:
+            if self._newcomer and self.pending:  # others are far ahead: an update of our own model would be for nothing
+                self.stage = Stage.CATCHING_UP
+                return
+            self._caught_up = True
+            self._effects.append(CaughtUp())
+            if self.round > 0:  # from a checkpoint: the first rounds of the run are not ours to play
+                self._no_newcomer_any_more()
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        if self.round >= self.rounds:
+            self.stage = Stage.FINISHED
+            self._effects.append(Finished())
+        elif self._has_nothing and self.seat.neighbours <= self.down:
+            self._wait_alone()
+        else:
+            self._train()
+
+    def _train(self) -> None:
+        self.stage, self._adopted = Stage.TRAINING, False
+        self._effects.append(Train(self.model, self.round))
+
+    def _step(self, local: LocalUpdate) -> None:
+        """The update goes out, unless another's model was taken over meanwhile, for which it is none."""
+        if self._adopted:
+            self._begin_round()
+            return
+        self._local, self._stepped, self._since_s = local, self.round, self._now_s
+        self.stage = Stage.EXCHANGING
+        self._advance(self.algorithm.step(self.state, local))
+        if self.stage is Stage.EXCHANGING:
+            self._say_again()
+
+    def _round_ended(self, done: RoundDone) -> None:
+        assert self._local is not None
+        self._set_timer(Timer.ANNOUNCE, None)
+        self._effects.append(RoundEnded(self._local, done, self.state, self.round >= self.rounds))
+        self._local = None
+        self._no_newcomer_any_more()
+        self._poll()
+
+    # -- alone -----------------------------------------------------------------------------------------------------
+
+    def _wait_alone(self) -> None:
+        """A board that has nothing and no neighbour waits while others train: its neighbours may come back to them."""
+        if not self._remote.training:
+            self._fail(f"{self.seat.node} was started again when no neighbour was left to take the model from")
+            return
+        self.stage = Stage.ALONE
+        missing, others = ", ".join(sorted(self.seat.neighbours)), ", ".join(sorted(self._remote.training))
+        text = f"waiting for {missing}, to take the model from one of them: the run goes on ({others})"
+        self._log("waiting", text, missing=missing)
+        self._set_timer(Timer.ANNOUNCE, self._patience.announce_s)
+
+    def _not_alone(self) -> None:
+        """Somebody is back, and may be far ahead."""
+        self._set_timer(Timer.ANNOUNCE, None)
+        self._caught_up = False
+        self._be_newcomer()
+        self._poll()
+
+    # -- timers ----------------------------------------------------------------------------------------------------
+
+    def _fired(self, timer: Timer) -> None:
+        if timer is Timer.DEADLINE:
+            self._advance(self.algorithm.tick(self.state, self._now_s))
+        elif timer is Timer.CATCH_UP:
+            self._no_newcomer_any_more()
+        elif timer is Timer.LATE:
+            self._late = True
+            self._start_if_possible()
+        else:
+            self._announce()
+
+    def _announce(self) -> None:
+        """Nobody waits in silence."""
+        if self.stage is Stage.JOINING:
+            self._log("waiting", self._peers.who_is_missing(self._remote.training, self._now_s))
+            self._say_again()
+            self._start_if_possible()
+        elif self.stage is Stage.ALONE:
+            self._poll()  # then it is seen whether the run still goes on
+        elif self.stage is Stage.EXCHANGING:
+            missing, waited_s = self.algorithm.waiting_for(self.state), self._now_s - self._since_s
+            whom = ", ".join(missing) or "acknowledgements"
+            text = f"round {self._stepped}: waiting for {whom} for {waited_s:.0f} s"
+            self._log("waiting", text, missing=",".join(missing))
+            self._say_again()
+
+    def _say_again(self) -> None:
+        self._set_timer(Timer.ANNOUNCE, self._patience.announce_s)
+
+    def _set_timer(self, timer: Timer, after_s: float | None) -> None:
+        self._effects.append(SetTimer(timer, after_s))
+
+    # -- frames and neighbours -------------------------------------------------------------------------------------
+
+    def _receive(self, event: FrameReceived) -> None:
+        """A bad frame costs its sender the connection and nobody else anything. What it sent before is dropped, too."""
+        sender, data = event
+        if sender in self._refused:
+            return
+        view, before = self.view, self.state
+        assert view is not None
+        try:
+            frame = data if isinstance(data, wire.Frame) else wire.parse(data, self._limits)
+            wire.expect(frame, run_id=view.run_id, layout_hash=view.layout.hash)
+            # The answer to a board's greeting, and its own, may come from one that has done the last round already.
+            if frame.round - (frame.kind in _WITHOUT_ROUND) >= self.rounds:
+                raise PeerError(f"its round {frame.round} is not one of the run's {self.rounds}")
+            if len(frame.body):
+                self._has_nothing = False
+            if self._newcomer and self._is_early(frame):
+                self._keep(event)
+                return
+            outcome = self.algorithm.receive(before, Message(sender, frame))
+        except PeerError as error:
+            self._refuse(sender, str(error))
+            return
+        self._effects.append(Accepted(event, frame, before, outcome[0]))
+        self._advance(outcome)
+
+    def _keep(self, event: FrameReceived) -> None:
+        if not self.pending.keep(event):
+            self._effects.append(Dropped(event.sender))
+
+    def _refuse(self, sender: NodeId, reason: str) -> None:
+        self._log("refused", f"refused a message from {sender}: {reason}", peer=sender)
+        self._refused.add(sender)
+        self._effects.append(ClosePeer(sender, reason))
+        self._set_down(self.down | {sender})
+
+    def _peer_came_or_went(self, event: PeerUp | PeerDown) -> None:
+        peer = event.peer
+        if isinstance(event, PeerDown):
+            self._log("peer-left" if event.left else "peer-down", down_text(peer, event.reason), peer=peer)
+            self._set_down(self.down | {peer})
+        elif peer not in self._refused:  # it may have been on its way when we refused that peer
+            if peer in self.down:
+                self._log("peer-up", f"{peer} is back", peer=peer)
+            self._set_down(self.down - {peer})
+
+    def _set_down(self, down: frozenset[NodeId]) -> None:
+        assert self.view is not None
+        before = self.view.down
+        if down == before:
+            return
+        self.view = self.view.with_down(down)
+        self._advance(self.algorithm.membership(self.state, self.view))
+        if self.stage is Stage.ALONE and not before <= down:
+            self._not_alone()
+
+    # -- the algorithm ---------------------------------------------------------------------------------------------
+
+    def _advance(self, outcome: tuple[Any, list[base.Action]]) -> None:
+        """The only place where an algorithm's actions become effects."""
+        self.state, actions = outcome
+        done, adopted = None, False
+        for action in actions:
+            kind = type(action)
+            if kind is base.Send:
+                self._effects.append(action)  # type: ignore[arg-type]
+            elif kind is base.SetTimer:
+                self._set_timer(Timer.DEADLINE, action.after_s)  # type: ignore[union-attr]
+            elif kind is base.Checkpoint:
+                self._effects.append(events.Checkpoint(self.state))
+            elif kind is RoundDone:
+                done = action
+            elif kind is base.Suspect:
+                node, reason = action.node, action.reason  # type: ignore[union-attr]
+                self._log("suspect", f"went on without {node}: {reason}", peer=node)
+            elif kind is base.Adopted:
+                adopted = self._adopted = True
+                node, round = action.node, action.round  # type: ignore[union-attr]
+                self._effects.append(events.Adopted(node, round, self.state))
+                text = f"had been left behind: took over the model of {node} and goes on in round {round}"
+                self._log("adopted", text, peer=node)
+        if done is not None:
+            self._round_ended(done)  # type: ignore[arg-type]
+        elif adopted:
+            self._no_newcomer_any_more()
+
+    def _log(self, event: str, text: str, **fields: str) -> None:
+        self._effects.append(Log(event, text, fields or _NOTHING))
+
+    def _fail(self, reason: str) -> None:
+        self.stage = Stage.FAILED
+        self._effects.append(Failed(reason))
+
+
+_WITHOUT_ROUND = (wire.Kind.STATE, wire.Kind.HELLO)  # kinds that tell a round rather than belong to one
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def _round_of(data: events.Data) -> Round:
+    """The round of a frame that is not checked yet; 0 for anything that is none."""
+    if isinstance(data, wire.Frame):
+        return data.round
+    try:
+        return wire.parse_header(data, _HEADERS).round
+    except DecodeError:
+        return 0

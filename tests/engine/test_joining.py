@@ -1,0 +1,194 @@
+"""When a board may start: with everybody there, or without those who are known to be gone. All in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgegossip.engine.events import (
+    Event,
+    Failed,
+    FrameReceived,
+    Load,
+    MemberNews,
+    PeerDown,
+    PeerUp,
+    Train,
+)
+from edgegossip.engine.joining import Patience, PeerStatus, PendingFrames, RemoteMembers
+from edgegossip.engine.node import Stage
+from tests.engine.boards import Board, model_frame, received
+
+GONE = PeerDown("d", "its process was killed", closed=True)
+STALE = [PeerDown(peer, "pi-7 got no answer") for peer in "bd"]
+LEFT = [PeerDown(peer, f"{peer} left", left=True) for peer in "bd"]
+
+
+@pytest.mark.parametrize(
+    ("events", "down"),
+    [
+        ([PeerUp("b"), PeerUp("d")], set()),
+        ([PeerUp("b"), GONE], {"d"}),
+        ([PeerUp("d"), PeerDown("d", "lost"), PeerUp("b")], {"d"}),
+        ([PeerUp("d"), PeerDown("d", "lost"), PeerUp("d"), PeerUp("b")], set()),
+        ([PeerUp("b"), PeerDown("d", "never reached"), received("b", 0)], {"d"}),
+    ],
+)
+def test_a_board_starts_when_nobody_is_missing_who_is_worth_waiting_for(events: list[Event], down: set[str]) -> None:
+    board = Board("a").give(*events)
+    assert isinstance(board.question, Load) and board.engine.stage is Stage.LOADING and not board.engine.listens
+    assert [name for name, _ in board.log] == ["peer-down"] * len(down) + ["joined"] and not board.timers
+    board.load()
+    assert board.engine.down == down and isinstance(board.question, Train)
+
+
+@pytest.mark.parametrize("events", [[PeerUp("b")], [PeerUp("b"), PeerDown("d", "never reached")], []])
+def test_a_neighbour_that_was_never_there_is_waited_for_and_named_every_five_seconds(events: list[Event]) -> None:
+    board = Board("a").give(*events).wait(600.0)
+    assert board.engine.stage is Stage.JOINING and board.engine.listens
+    assert len(board.said("waiting")) == 120 and "missing" in board.said("waiting")[0]
+    board.give(*(PeerUp(peer) for peer in "bd"))
+    assert isinstance(board.question, Load)
+
+
+def test_frames_of_neighbours_that_began_before_us_are_taken_in_once_the_model_is_there() -> None:
+    board = Board("a").give(PeerUp("b"), received("b", 0, 3.0), PeerUp("d")).load().update()
+    assert board.engine.stage is Stage.EXCHANGING and board.engine.algorithm.waiting_for(board.engine.state) == ("d",)
+    board.give(received("d", 0, 3.0))
+    assert board.engine.round == 1 and board.value == pytest.approx(2.0)
+
+
+def test_a_late_board_waits_no_longer_than_the_grace_time_for_one_that_it_does_not_reach() -> None:
+    board = Board("a").give(PeerUp("b"), received("b", 40))
+    board.wait(2.9)
+    assert board.engine.stage is Stage.JOINING
+    board.give(received("b", 41)).wait(0.2)  # a second frame does not give it more time
+    assert isinstance(board.question, Load)
+    assert board.load().engine.down == {"d"}
+
+
+def test_a_late_board_that_reaches_nobody_goes_on_waiting_without_being_woken_all_the_time() -> None:
+    board = Board("a").give(received("b", 40)).wait(600.0)
+    assert board.engine.stage is Stage.JOINING and len(board.said("waiting")) == 120
+    board.give(PeerUp("b"))
+    assert board.load().engine.down == {"d"}
+
+
+def test_a_board_that_comes_again_when_all_have_left_says_so_and_ends() -> None:
+    board = Board("a", restarted=True).give(*LEFT)
+    assert isinstance(board.question, Failed) and board.engine.stage is Stage.FAILED
+    assert board.question.reason == "a was started again when all its neighbours had left: the run is over"
+    assert Board("a").give(*LEFT).engine.stage is Stage.JOINING  # one that comes for the first time waits
+
+
+def test_a_board_that_comes_again_waits_while_others_than_its_neighbours_are_here() -> None:
+    """Its neighbours are being restarted by their owner, as it was; the run goes on at c."""
+    board = Board("a", restarted=True, remote=RemoteMembers({"c": True})).give(*LEFT).wait(30.0)
+    assert board.engine.stage is Stage.JOINING and "waits, for the run goes on (c)" in board.said("waiting")[-1]
+    board.give(MemberNews("c", False, left=True))
+    assert isinstance(board.question, Failed)
+
+
+def test_who_of_the_others_trains() -> None:
+    remote = RemoteMembers({"c": True, "e": True, "f": False})
+    assert remote.training == {"c", "e"}
+    remote.note(MemberNews("e", True, restarted=True))  # it may be waiting for us
+    remote.note(MemberNews("g", True))
+    assert remote.training == {"c"} and not remote.nobody
+    remote.note(MemberNews("c", False))
+    assert not remote.training
+    remote.note(MemberNews("c", True))
+    assert remote.training == {"c"}
+    for peer in "ceg":
+        remote.note(MemberNews(peer, False, left=True))
+    assert not remote.training and not remote.nobody  # f died: it may come back
+    remote.note(MemberNews("f", False, left=True))
+    assert remote.nobody
+
+
+def test_a_neighbour_that_sends_is_not_down_whatever_was_said_before() -> None:
+    """A board that joins takes over a table in which both of its neighbours are dead, by a mistake that is being put right."""
+    board = Board("a", restarted=True).give(*STALE, received("b", 0), PeerUp("b"))
+    assert board.load().engine.down == {"d"}
+    board = Board("a", restarted=True).give(*STALE, received("b", 0)).wait(9.9)
+    assert board.engine.stage is Stage.JOINING
+    board.wait(5.1)  # it cannot be reached: it is not waited for without end
+    assert board.load().engine.down == {"b", "d"}
+
+
+def test_a_board_that_comes_again_does_not_wait_for_the_dead() -> None:
+    """The others finished while it was starting; only one that came back as it did is there."""
+    board = Board("a", restarted=True).give(PeerDown("d", "we got no answer"), PeerUp("b"))
+    assert board.load().engine.down == {"d"}
+
+
+def test_a_board_that_comes_again_and_finds_all_dead_waits_for_a_while_only() -> None:
+    board = Board("a", restarted=True).give(STALE[0]).wait(300.0)
+    assert board.engine.stage is Stage.JOINING  # d was never heard of: it may still come
+    board.give(STALE[1]).wait(119.0)
+    assert board.engine.stage is Stage.JOINING
+    board.wait(6.0)
+    assert isinstance(board.question, Load)
+
+
+def test_a_board_that_is_alone_in_its_run_starts_at_once() -> None:
+    status = PeerStatus(frozenset(), restarted=False, patience=Patience(3.0))
+    assert status.may_start(others_train=False, late=False, now_s=0.0)
+
+
+def test_who_is_missing_is_said_with_the_reason_and_what_becomes_of_it() -> None:
+    status = PeerStatus(frozenset("bd"), restarted=True, patience=Patience(3.0))
+    status.note(PeerUp("d"), 100.0)
+    status.note(PeerDown("b", "we got no answer; 2 of 3 members are here"), 100.0)
+    text = status.who_is_missing(frozenset(), 100.0)
+    assert text == "waiting 1/2: missing b (down: we got no answer; 2 of 3 members are here)"
+    status.note(PeerDown("d", "lost d at 10.0.0.4:7700: connection refused; out of reach for 5 s"), 100.0)
+    assert not status.may_start(others_train=False, late=False, now_s=100.0)
+    text = status.who_is_missing(frozenset(), 120.0)
+    assert "d (last seen 20 s ago: at 10.0.0.4:7700: connection refused; out of reach for 5 s)" in text
+    goes_on = "in 100 s this board goes on from its checkpoint, or ends if it has none"
+    assert text.endswith(f"no neighbour is left: {goes_on}")
+    assert status.may_start(others_train=False, late=False, now_s=220.0)
+
+
+# -- frames that come too early ------------------------------------------------------------------------------------
+
+
+def sizes(pending: PendingFrames) -> list[tuple[str, int]]:
+    found = []
+    while (frame := pending.pop()) is not None:
+        assert isinstance(frame.data, bytes)
+        found.append((frame.sender, len(frame.data)))
+    return found
+
+
+def test_each_sender_has_its_share_and_the_order_stays() -> None:
+    pending = PendingFrames(2, 20_000)
+    for sender, size in (("b", 6_000), ("d", 2_000), ("b", 6_000), ("b", 3_000), ("d", 7_000)):
+        pending.keep(FrameReceived(sender, bytes(size)))
+    assert sizes(pending) == [("b", 6_000), ("d", 2_000), ("b", 3_000), ("d", 7_000)]
+    assert pending.keep(FrameReceived("b", bytes(9_000)))  # what was taken out makes room
+
+
+def test_a_tiny_frame_counts_for_what_it_costs() -> None:
+    pending = PendingFrames(1, 64 << 10)
+    assert sum(pending.keep(FrameReceived("b", b"x")) for _ in range(1000)) == 64 == len(pending)
+
+
+def test_a_frame_larger_than_what_may_wait_is_kept_when_it_is_the_first() -> None:
+    pending = PendingFrames(2, 2_000)
+    for sender, size in (("b", 4_000), ("b", 10), ("d", 10)):
+        pending.keep(FrameReceived(sender, bytes(size)))
+    assert sizes(pending) == [("b", 4_000)]
+
+
+def test_what_comes_before_training_begins_is_bounded_however_small_the_frames() -> None:
+    board = Board("a", patience=Patience(3.0, pending_bytes=20_000)).give(PeerUp("b"))
+    board.give(*[FrameReceived("b", b"x")] * 500, received("d", 0))
+    assert len(board.engine.pending) == 9 + 1 and len(board.dropped()) == 491  # half of the room is d's
+    board.give(PeerUp("d")).load()
+    assert [c.peer for c in board.closed()] == ["b"]  # the first one is looked at, and no frame; the rest is dropped
+
+
+def test_a_frame_that_is_none_does_not_make_a_board_late() -> None:
+    board = Board("a").give(PeerUp("b"), FrameReceived("b", model_frame(90)[:-60][:40])).wait(100.0)
+    assert board.engine.stage is Stage.JOINING

@@ -1,0 +1,384 @@
+"""A board's engine once its model is there: catching up, rounds, bad peers, alone, asynchronous, the end. In virtual time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from edgegossip import frame
+from edgegossip.engine.events import (
+    Accepted,
+    Adopted,
+    CaughtUp,
+    Failed,
+    Finished,
+    FrameReceived,
+    Loaded,
+    MemberNews,
+    PeerDown,
+    PeerUp,
+    Poll,
+    Polled,
+    RoundEnded,
+    Send,
+    SetTimer,
+    Started,
+    Timer,
+    Train,
+)
+from edgegossip.engine.joining import Patience, RemoteMembers
+from edgegossip.engine.node import Stage
+from edgegossip.gossip import topologies
+from edgegossip.gossip.base import Message
+from edgegossip.types import ConfigError, LocalError
+from tests.engine.boards import LAYOUT, ROUNDS, RUN_ID, Board, deliver, model_frame, received
+
+BD = (PeerUp("b"), PeerUp("d"))
+
+
+# -- rounds --------------------------------------------------------------------------------------------------------
+
+
+def test_four_boards_do_what_the_matrix_says() -> None:
+    boards = [Board(name).begin() for name in "abcd"]
+    for _ in range(20):
+        deliver(*boards)
+        for k, board in enumerate(boards):
+            board.update(0.1 * (k - board.value))
+        deliver(*boards)
+    w, x = topologies.get("ring", 4).matrix(0), np.zeros(4)
+    for _ in range(20):
+        x = w @ x - 0.1 * (x - np.arange(4))
+    np.testing.assert_allclose([board.value for board in boards], x, atol=1e-5)
+    assert [len(board.ended) for board in boards] == [20] * 4
+    assert {name for board in boards for name, _ in board.log} == {"joined"}
+
+
+def test_a_round_is_an_update_an_exchange_and_a_poll() -> None:
+    board = Board("a").begin()
+    begun = len(board.effects)
+    board.update(1.0)
+    assert board.engine.stage is Stage.EXCHANGING and board.engine.listens and not board.ended
+    board.give(received("b", 0, 1.0), received("d", 0, 1.0))
+    kinds = [type(e) for e in board.effects[begun:] if not isinstance(e, SetTimer)]
+    assert kinds[:2] == [Send, Send] and kinds.count(Accepted) == 2
+    assert kinds[-3:] == [RoundEnded, Poll, Train]
+    assert board.engine.stage is Stage.TRAINING and not board.engine.listens
+    assert board.ended[0].done.round == 0 and not board.ended[0].last and board.ended[0].local.loss == 1.0
+    assert board.question == Train(board.engine.model, 1)
+    assert Timer.DEADLINE not in board.timers and Timer.ANNOUNCE not in board.timers
+
+
+def test_every_state_that_an_algorithm_lets_go_of_comes_out_and_another_process_goes_on_from_it() -> None:
+    board = Board("a").begin()
+    for round in range(3):
+        board.update(1.0).give(received("b", round, sequence=round + 1), received("d", round, sequence=round + 1))
+    assert len(board.checkpoints) == 3
+    again = Board("a", restarted=True).give(*BD).load(state=board.checkpoints[-1])
+    assert again.engine.round == 3 and again.value == board.value and isinstance(again.question, Train)
+    started = next(e for e in again.effects if isinstance(e, Started))
+    assert again.engine.algorithm.round(started.state) == 3
+
+
+def test_a_board_needs_a_model_to_start_from() -> None:
+    board = Board("a").give(*BD)
+    with pytest.raises(LocalError, match="a model to start from"):
+        board.give(Loaded(board.view, None))
+    with pytest.raises(ConfigError):
+        Board("a", algorithm="dpsgd", topology="directed-ring", params={"eta": -1.0})
+
+
+def test_whoever_waits_says_for_how_long_since_the_exchange_began() -> None:
+    board = Board("a", deadline_s=1e9).begin().wait(1000.0).update()
+    board.wait(12.0).give(received("b", 0)).wait(4.0)
+    b_and_d, d = "round 0: waiting for b, d", "round 0: waiting for d"
+    assert board.said("waiting") == [f"{b_and_d} for 5 s", f"{b_and_d} for 10 s", f"{d} for 15 s"]
+    board.give(received("d", 0)).wait(100.0)
+    assert len(board.said("waiting")) == 3
+
+
+def test_a_silent_neighbour_is_left_behind_after_the_deadline() -> None:
+    board = Board("a", deadline_s=2.0).begin().update(1.0).give(received("b", 0)).wait(1.9)
+    assert not board.ended
+    board.wait(0.2)
+    assert len(board.ended) == 1 and board.said("suspect") == ["went on without d: no message of round 0 within 2 s"]
+
+
+def test_a_board_that_was_left_alone_polls_between_its_rounds_and_hears_that_a_neighbour_is_back() -> None:
+    board = Board("a").begin().give(PeerDown("b", "gone"), PeerDown("d", "d left", left=True))
+    assert board.said("peer-down") == ["lost b: gone"] and board.said("peer-left") == ["d left"]
+    board.update()
+    assert [e for e in board.effects if isinstance(e, Poll)] == [Poll(1.0)] * 2 and board.engine.round == 1
+    board.give(PeerUp("b"))
+    assert board.said("peer-up") == ["b is back"] and board.engine.down == {"d"}
+    board.update()
+    assert board.engine.stage is Stage.EXCHANGING
+
+
+def test_what_comes_in_between_two_rounds_may_bring_a_board_to_another_round() -> None:
+    """Its own messages of two rounds far ahead, from half of its neighbours."""
+    board = Board("a", params={"max_ahead": 2}, patience=Patience(3.0, catch_up_s=0.0)).begin().wait(0.0)
+    board.update().give(received("b", 20), received("b", 21, sequence=2))
+    assert board.engine.round == 20 and board.question == Train(board.engine.model, 20)
+
+
+# -- bad peers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00" * 200, b"GET / HTTP/1.1\r\n\r\n"])
+def test_garbage_costs_its_sender_the_connection_and_nobody_else(data: bytes) -> None:
+    board = Board("a").begin().update(1.0).give(FrameReceived("b", data))
+    assert [c.peer for c in board.closed()] == ["b"] and board.engine.down == {"b"}
+    assert board.said("refused")[0].startswith("refused a message from b: ")
+    board.give(received("b", 0, 50.0))  # what it sent before is dropped
+    assert len(board.closed()) == 1 and not board.ended
+    board.give(received("d", 0, 1.0))
+    assert len(board.ended) == 1 and board.value == pytest.approx(4 / 3)  # b's weight is its own again
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"run_id": b"x" * 16}, "another run"),
+        ({"layout_hash": 7}, "another model"),
+        ({"round": ROUNDS}, f"its round {ROUNDS} is not one of the run's {ROUNDS}"),
+        ({"body": np.full(LAYOUT.size, math.nan, np.float32).tobytes()}, "holds NaN"),
+    ],
+)
+def test_a_frame_that_is_not_ours_is_refused_with_a_reason(changes: dict, reason: str) -> None:
+    board = Board("a").begin().update()
+    board.give(FrameReceived("b", model_frame(changes.pop("round", 0), **changes)))
+    assert len(board.closed()) == 1
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(board.closed()[0].reason)
+
+
+def test_a_peer_that_was_refused_stays_down_though_news_of_it_come_later() -> None:
+    board = Board("a").begin().update().give(FrameReceived("b", b"no frame"), PeerUp("b"))
+    assert board.engine.down == {"b"} and not board.said("peer-up")
+
+
+def test_news_of_the_last_round_may_name_the_one_after_it_and_no_other() -> None:
+    for kind, refused in ((frame.Kind.HELLO, False), (frame.Kind.STATE, False), (frame.Kind.MODEL, True)):
+        board = Board("a", rounds=8).begin().update()
+        board.give(FrameReceived("b", model_frame(8, kind=kind)))
+        said = [c.reason for c in board.closed()]
+        assert any("is not one of the run's" in reason for reason in said) == refused, kind
+        board.give(FrameReceived("d", model_frame(9, kind=kind)))
+        assert "its round 9 is not one of the run's 8" in [c.reason for c in board.closed()]
+
+
+# -- catching up ---------------------------------------------------------------------------------------------------
+
+
+def advanced(rounds: int, **params: int) -> Board:
+    """b, who was alone for so many rounds: its model is one less than them, and a is down."""
+    b = Board("b", params=params).begin().give(PeerDown("a", "gone"), PeerDown("c", "gone"))
+    for _ in range(rounds):
+        b.update(1.0)
+    b.sent.clear()
+    return b
+
+
+def test_a_newcomer_takes_over_a_neighbours_model_before_it_trains() -> None:
+    b = advanced(30)
+    a = Board("a").give(PeerUp("b"), PeerDown("d", "gone", closed=True)).load()
+    assert isinstance(a.question, Train)  # nothing of b has come yet
+    a = Board("a").give(PeerUp("b"), received("b", 30, 7.0), PeerDown("d", "gone", closed=True)).load()
+    assert a.engine.stage is Stage.CATCHING_UP and a.question is None and len(a.engine.pending) == 1
+    b.give(PeerUp("a"))
+    b.sent.clear()
+    deliver(a, b)
+    adopted = [e for e in a.effects if isinstance(e, Adopted)]
+    assert [(e.node, e.round) for e in adopted] == [("b", 30)]
+    assert a.said("adopted") == ["had been left behind: took over the model of b and goes on in round 30"]
+    assert a.question == Train(a.engine.model, 30) and a.value == 30.0
+    a.update()  # what was held back is of this round
+    assert a.ended[-1].done.round == 30 and a.value == pytest.approx((2 * 30.0 + 7.0) / 3)
+
+
+def test_a_newcomer_that_gets_no_model_trains_on_its_own_after_a_while() -> None:
+    a = Board("a").give(PeerUp("b"), received("b", 30), PeerDown("d", "gone", closed=True)).load().wait(4.9)
+    assert a.engine.stage is Stage.CATCHING_UP and not [e for e in a.effects if isinstance(e, CaughtUp)]
+    a.wait(0.2)
+    assert isinstance(a.question, Train) and a.question.round == 0 and not a.engine.pending
+    assert [type(e) for e in a.effects].count(CaughtUp) == 1
+
+
+def test_what_a_newcomer_holds_back_is_taken_in_when_its_first_round_ends() -> None:
+    a = Board("a", params={"max_ahead": 2}).begin().give(received("b", 30), received("b", 31, sequence=2)).update()
+    assert len(a.engine.pending) == 2 and a.engine.round == 0
+    a.give(received("b", 0), received("d", 0))
+    assert not a.engine.pending and Timer.CATCH_UP not in a.timers
+    assert a.engine.round == 30 and [e.done.round for e in a.ended] == [0]
+
+
+def test_a_board_that_goes_on_from_a_checkpoint_holds_nothing_back_once_it_has_caught_up() -> None:
+    first = Board("a").begin().update().give(received("b", 0), received("d", 0))
+    again = Board("a", restarted=True).give(*BD).load(state=first.checkpoints[-1])
+    assert Timer.CATCH_UP not in again.timers and isinstance(again.question, Train)
+
+
+def test_messages_of_rounds_that_an_honest_neighbour_may_be_in_are_not_held_back() -> None:
+    a = Board("a").begin().update().give(received("b", 5))
+    assert not a.engine.pending
+    a.give(received("d", 6))
+    assert len(a.engine.pending) == 1  # four boards, period 1: nobody gets further ahead than 5
+
+
+def test_what_a_newcomer_holds_back_of_a_neighbour_is_bounded() -> None:
+    a = Board("a", patience=Patience(3.0, pending_bytes=90_000)).begin()
+    for round in range(50, 100):
+        a.give(received("b", round))
+    assert len(a.engine.pending) == 29 and len(a.dropped()) == 21 and not a.closed()
+    a.give(received("d", 60))
+    assert len(a.engine.pending) == 30  # of a room of its own
+
+
+# -- alone ---------------------------------------------------------------------------------------------------------
+
+
+def come_again(remote: RemoteMembers | None) -> Board:
+    """a, with an empty disk, when both of its neighbours have been dead for long."""
+    a = Board("a", restarted=True, remote=remote).give(PeerDown("b", "dead"), PeerDown("d", "dead"))
+    return a.wait(130.0).load()
+
+
+def test_a_board_with_nothing_and_nobody_in_reach_ends() -> None:
+    a = come_again(None)
+    assert isinstance(a.question, Failed)
+    assert a.question.reason == "a was started again when no neighbour was left to take the model from"
+
+
+def test_a_board_with_nothing_waits_for_a_neighbour_while_the_run_goes_on() -> None:
+    a = come_again(RemoteMembers({"c": True})).wait(11.0)
+    text = "waiting for b, d, to take the model from one of them: the run goes on (c)"
+    assert a.engine.stage is Stage.ALONE and a.said("waiting")[-3:] == [text] * 3
+    a.give(PeerUp("b"))
+    assert Timer.ANNOUNCE not in a.timers and isinstance(a.question, Train)
+    a.update().give(received("b", 40), PeerDown("b", "dead again"))
+    assert isinstance(a.question, Train)  # it has heard of the run
+
+
+def test_a_board_with_nothing_ends_when_the_run_does() -> None:
+    a = come_again(RemoteMembers({"c": True}))
+    a.give(MemberNews("c", False, left=True))
+    assert a.engine.stage is Stage.ALONE
+    a.wait(5.1)
+    assert isinstance(a.question, Failed)
+
+
+def test_a_board_that_was_alone_is_a_newcomer_again() -> None:
+    a = come_again(RemoteMembers({"c": True}))
+    a.give(PeerUp("b"))
+    assert isinstance(a.question, Train) and Timer.CATCH_UP in a.timers
+    a.give(received("b", 40))
+    assert len(a.engine.pending) == 1
+
+
+def test_a_board_that_has_a_checkpoint_trains_alone() -> None:
+    first = Board("a").begin().update().give(received("b", 0), received("d", 0))
+    a = Board("a", restarted=True).give(PeerDown("b", "dead"), PeerDown("d", "dead")).wait(130.0)
+    a.load(state=first.checkpoints[-1])
+    assert isinstance(a.question, Train)
+
+
+# -- asynchronous --------------------------------------------------------------------------------------------------
+
+
+def pairwise(name: str, **fields: object) -> Board:
+    return Board(name, algorithm="ad-psgd", topology="complete", **fields)  # type: ignore[arg-type]
+
+
+def test_an_asynchronous_board_takes_frames_in_while_it_computes() -> None:
+    a, b = pairwise("a").begin(0.0), pairwise("b").begin(4.0)
+    for board in (a, b):
+        board.give(PeerDown("c", "gone"), PeerDown("d", "gone"))
+    deliver(a, b)
+    assert a.engine.listens and isinstance(a.question, Train)
+    given = a.question.model.copy()
+    b.update()
+    deliver(a, b)  # a's answer ends b's exchange
+    assert len(b.ended) == 1 and a.value == b.value == 2.0 and not given.any()
+    a.update(1.0)  # of the model that it was given; the step goes to the one that it has by now
+    deliver(a, b)
+    assert a.value + b.value == pytest.approx(5.0)
+
+
+def on_its_own_since(rounds: int) -> Board:
+    """b, which has done so many rounds with c, and whom only a is left of all."""
+    b, c = (pairwise(name, params={"max_ahead": 2}).begin() for name in "bc")
+    for board in (b, c):
+        board.give(PeerDown("a", "gone"), PeerDown("d", "gone"))
+    while b.engine.round < rounds:
+        b.update(1.0)
+        deliver(b, c)
+    return b.give(PeerDown("c", "gone"), PeerUp("a"))
+
+
+def test_an_update_of_a_model_that_was_given_up_is_computed_anew() -> None:
+    b = on_its_own_since(8)
+    a = pairwise("a", params={"max_ahead": 2}).begin().give(PeerDown("c", "gone"), PeerDown("d", "gone"))
+    assert isinstance(a.question, Train) and a.question.round == 0
+    b.update()
+    deliver(a, b)
+    assert a.said("adopted") and a.engine.stage is Stage.TRAINING and not a.engine.pending
+    a.update(-100.0)
+    assert isinstance(a.question, Train) and a.question.round == a.engine.round == 8 and a.value > 0.0
+    assert not a.ended
+
+
+# -- the end -------------------------------------------------------------------------------------------------------
+
+
+def test_after_the_last_round_a_board_has_finished_and_still_answers() -> None:
+    boards = [Board(name, rounds=2).begin() for name in "abcd"]
+    deliver(*boards)
+    for _ in range(2):
+        for board in boards:
+            board.update(1.0)
+        deliver(*boards)
+    for board in boards:
+        assert isinstance(board.question, Finished) and board.engine.stage is Stage.FINISHED
+        assert [e.last for e in board.ended] == [False, True] and not board.timers.keys() - {Timer.CATCH_UP}
+    a, b = boards[0], boards[1]
+    a.give(FrameReceived("b", model_frame(2, kind=frame.Kind.HELLO)))  # as one that opens a stream with us, late
+    assert not a.closed() and a.engine.stage is Stage.FINISHED
+    assert not b.closed()
+
+
+def test_a_board_that_takes_over_the_final_model_has_no_round_to_play() -> None:
+    b = advanced(12)
+    b.engine.rounds = 12
+    a = Board("a", rounds=12).give(PeerUp("b"), received("b", 11), PeerDown("d", "gone", closed=True)).load()
+    assert a.engine.stage is Stage.CATCHING_UP
+    b.give(PeerUp("a"))
+    b.sent.clear()
+    deliver(a, b)
+    assert a.engine.round == 12 and isinstance(a.question, Finished) and not a.ended and a.value == 12.0
+
+
+def test_the_engine_keeps_no_clock_of_its_own() -> None:
+    """Two engines that are given the same events at the same times do the same, to the last bit."""
+    runs = []
+    for _ in range(2):
+        boards = [Board(name, deadline_s=2.0).begin(float(k)) for k, name in enumerate("abcd")]
+        for _ in range(3):
+            deliver(*boards[:3])
+            for board in boards[:3]:
+                board.update(0.1).wait(2.5)
+        runs.append([(e.done, e.state.round) for board in boards[:3] for e in board.ended])
+        assert runs[-1] and isinstance(boards[0].engine.view, type(boards[0].view))
+    assert repr(runs[0]) == repr(runs[1])
+
+
+def test_a_message_is_what_the_transport_says_of_whom_it_came() -> None:
+    board = Board("a").begin().update().give(received("b", 0, 2.0))
+    accepted = [e for e in board.effects if isinstance(e, Accepted)]
+    assert [e.event.sender for e in accepted] == ["b"] and accepted[0].frame.run_id == RUN_ID
+    assert accepted[0].before is not accepted[0].after
+    outcome = board.engine.algorithm.receive(accepted[0].before, Message("b", accepted[0].frame))[0]
+    assert board.engine.algorithm.round(outcome) == board.engine.algorithm.round(accepted[0].after)
+    assert Polled() in [Polled()]

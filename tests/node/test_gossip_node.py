@@ -1,0 +1,391 @@
+"""The shell around a board's engine, over a network in memory: effects are carried out, and every second belongs to one part."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip import frame
+from edgegossip import recipe as recipes
+from edgegossip.engine.joining import Patience, RemoteMembers
+from edgegossip.engine.node import neighbours_of
+from edgegossip.gossip import topologies
+from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, TransportEvent, Verdict
+from edgegossip.node.checkpoint import load_model
+from edgegossip.node.gossip_node import GossipNode, Model
+from edgegossip.node.meters import NodeMeters
+from edgegossip.node.spec import NodeSpec, make_view
+from edgegossip.profiling.spans import PARTS, RoundClock, RoundTimes
+from edgegossip.types import LocalError, LocalUpdate, Round, RunError, Vec
+from tests.node.fakes import ListSink, MemoryTransport, Quadratic, network
+
+NAMES = ("a", "b", "c", "d")
+RUN_ID = bytes(range(16))
+PATIENCE_S = 30.0  # only bounds a failing test
+VALUES = 6
+
+
+class Clock(RoundClock):
+    """Keeps what it gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds: list[RoundTimes] = []
+
+    def finish_round(self) -> RoundTimes:
+        self.rounds.append(super().finish_round())
+        return self.rounds[-1]
+
+
+@dataclass
+class Board:
+    """A GossipNode whose model is a quadratic around `target`, and what it says."""
+
+    name: str
+    end: MemoryTransport
+    workload: Quadratic
+    sink: ListSink = field(default_factory=ListSink)
+    members: tuple[str, ...] = NAMES
+    settings: dict[str, Any] = field(default_factory=dict)
+    named: dict[str, Any] = field(default_factory=dict)
+    restarted: bool = False
+    greeted: bool = True  # it hears at once that all neighbours are there
+
+    def __post_init__(self) -> None:
+        fixed = {
+            "run.nodes": len(self.members),
+            "run.rounds": 5,
+            "gossip.algorithm": "dpsgd",
+            "gossip.topology": "ring",
+            "codec.name": "fp32",
+            "evaluation.every": 1000,
+        }
+        recipe = recipes.with_settings(recipes.load("quickstart-gossip"), {**fixed, **self.settings})
+        self.spec = NodeSpec(recipe, self.name, self.members, RUN_ID, self.restarted)
+        self.clock = Clock()
+        view = make_view(self.spec, self.workload.layout)
+        self.node = GossipNode(
+            self.spec,
+            self.end,
+            self.sink,
+            NodeMeters(),
+            lambda: Model(self.workload, view),
+            clock=self.clock,
+            **self.named,
+        )
+        if self.greeted:
+            for peer in sorted(neighbours_of(self.name, self.members, view.topology)):
+                self.end.events.put(PeerUp(peer))
+
+    @property
+    def model(self) -> Vec:
+        return self.node.engine.model
+
+
+def fleet(settings: dict[str, Any] | None = None, **fields: Any) -> list[Board]:
+    ends = network(NAMES)
+    return [
+        Board(name, ends[name], Quadratic(np.full(VALUES, k, np.float32)), settings=settings or {}, **fields)
+        for k, name in enumerate(NAMES)
+    ]
+
+
+def run_all(*boards: Board) -> None:
+    threads = [threading.Thread(target=board.node.run, daemon=True) for board in boards]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(PATIENCE_S)
+    assert not any(t.is_alive() for t in threads)
+
+
+def test_four_boards_do_what_the_matrix_says_and_report_it() -> None:
+    boards = fleet({"run.rounds": 40})
+    run_all(*boards)
+    w, x = topologies.get("ring", 4).matrix(0), np.zeros((4, VALUES))
+    for _ in range(40):
+        x = w @ x - 0.1 * (x - np.arange(4)[:, None])
+    np.testing.assert_allclose([b.model for b in boards], x, atol=1e-5)
+    for board in boards:
+        assert board.sink.names() == ["joined", "started", "finished"]
+        assert [step for _, step, _ in board.sink.rows] == list(range(40))
+        row = board.sink.rows[-1][2]
+        assert {"train/loss", "codec/relative_error", "gossip/consensus_distance", "eval/loss", "time/round_s"} <= set(
+            row
+        )
+        assert "eval/loss" not in board.sink.rows[0][2]
+
+
+def test_traffic_counts_what_was_acknowledged() -> None:
+    boards = fleet({"run.rounds": 3})
+    run_all(*boards)
+    rows = [values for _, _, values in boards[0].sink.rows]
+    assert (
+        sum(float(row["net/payload_bytes"]) for row in rows) == 3 * 2 * VALUES * 4
+    )  # rounds, neighbours, values, bytes
+    model, hello = frame.HEADER_BYTES + 20, frame.HEADER_BYTES + 4 * 9 + 20  # a hello carries four numbers
+    assert sum(float(row["net/overhead_bytes"]) for row in rows) == 2 * (3 * model + hello)
+    assert {row.get("codec/bits_per_value", 32) for row in rows} == {32}
+
+
+def test_the_final_model_is_saved_and_told(tmp_path: Path) -> None:
+    boards = fleet()
+    saving = threading.Thread(target=boards[0].node.run, args=(tmp_path / "a.npz",), daemon=True)
+    saving.start()
+    run_all(*boards[1:])
+    saving.join(PATIENCE_S)
+    layout = boards[0].workload.layout
+    np.testing.assert_array_equal(load_model(tmp_path / "a.npz", layout), boards[0].model)
+    assert boards[0].sink.events[-1][2].startswith("a finished: accuracy ")
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00" * 200, b"GET / HTTP/1.1\r\n\r\n"])
+def test_garbage_costs_its_sender_the_connection_and_nobody_else(data: bytes) -> None:
+    boards = fleet()
+    boards[0].end.events.put(Received("b", data))
+    for name, gone in ((1, "a"), (3, "x")):
+        boards[name].end.events.put(PeerDown(gone, "gone"))
+    run_all(*boards)
+    assert [peer for peer, _ in boards[0].end.closed] == ["b"] and "refused" in boards[0].sink.names()
+    assert [len(board.sink.rows) for board in boards] == [5] * 4
+
+
+def test_lost_peer_is_named_and_the_round_goes_on() -> None:
+    boards = fleet()
+    for k in (1, 3):
+        boards[k].end.lose("c")
+    run_all(*(boards[k] for k in (0, 1, 3)))
+    for board, text in ((boards[1], "lost c: connection refused"), (boards[0], "")):
+        said = [t for _, name, t in board.sink.events if name == "peer-down"]
+        assert said == ([text] if text else [])
+
+
+def test_notices_and_news_of_members_come_through() -> None:
+    """A board that comes again, when all its neighbours have left, and the last one out of sight leaves, too."""
+    left = [PeerDown(peer, f"{peer} left", left=True) for peer in "bd"]
+    named = {"remote": RemoteMembers({"c": True})}
+    board = Board(
+        "a", MemoryTransport("a"), Quadratic(np.zeros(VALUES, np.float32)), restarted=True, named=named, greeted=False
+    )
+    events: list[TransportEvent] = [Notice(None, "what happened"), *left, Verdict("c", False, "c left", left=True)]
+    for event in events:
+        board.end.events.put(event)
+    with pytest.raises(RunError, match="the run is over"):
+        board.node.run()
+    assert board.sink.events == [("a", "notice", "what happened")]
+
+
+def test_a_timer_is_due_when_its_time_has_come() -> None:
+    now_s = 0.0
+
+    class Silent(MemoryTransport):
+        def incoming(self, timeout_s: float | None) -> TransportEvent | None:
+            nonlocal now_s
+            if timeout_s is None or not self.events.empty():
+                return super().incoming(timeout_s)
+            now_s += timeout_s + 1e-6
+            return PeerUp("d") if now_s > 16.0 and timeout_s else None
+
+    board = Board(
+        "a", Silent("a"), Quadratic(np.zeros(VALUES, np.float32)), named={"now": lambda: now_s}, greeted=False
+    )
+    board.end.events.put(PeerUp("b"))
+    board.node.run()
+    waits = [text for _, name, text in board.sink.events if name == "waiting"]
+    assert waits[:3] == ["waiting 1/2: missing d (never seen)"] * 3
+    assert waits[3].startswith("round 0: waiting for b, d for 5 s") and "suspect" in board.sink.names()
+    assert len(board.sink.rows) == 5
+
+
+def test_a_neighbour_that_sends_without_end_does_not_keep_a_board_from_its_rounds() -> None:
+    now_s = 0.0
+    layout = Quadratic(np.zeros(VALUES, np.float32)).layout
+
+    class Flooded(MemoryTransport):
+        """Always has one more message of b, which takes a tenth of a second; d is gone."""
+
+        def incoming(self, timeout_s: float | None) -> TransportEvent | None:
+            nonlocal now_s
+            if not self.events.empty():
+                return super().incoming(timeout_s)
+            now_s += 0.1
+            round = board.node.engine.round
+            again = frame.Frame(frame.Kind.MODEL, 1, b"", layout.hash, RUN_ID, round, round + 1, 0, bytes(24))
+            return Received("b", b"".join(frame.build(again)))
+
+    board = Board("a", Flooded("a"), Quadratic(np.zeros(VALUES, np.float32)), named={"now": lambda: now_s})
+    board.end.events.put(PeerDown("d", "gone"))
+    board.node.run()
+    assert now_s < 30.0 and len(board.sink.rows) == 5
+
+
+# -- what time belongs to ------------------------------------------------------------------------------------------
+
+
+class Watched:
+    """Notes which part of the round a thing's methods are called in."""
+
+    def __init__(self, inner: object, clock: Clock, noted: set[str]) -> None:
+        self.__dict__.update(_inner=inner, _clock=clock, _noted=noted)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._inner, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if callable(found) and self._clock.rounds:  # what comes before the first round belongs to none
+            self._noted.add(f"{name} in {self._clock.part}")
+        return found
+
+
+def test_nothing_that_a_round_needs_is_left_to_other() -> None:
+    boards, noted = fleet({"run.rounds": 3}), set[str]()
+    node, clock = boards[0].node, boards[0].clock
+    node.engine.algorithm = Watched(node.engine.algorithm, clock, noted)  # type: ignore[assignment]
+    node.traffic = Watched(node.traffic, clock, noted)  # type: ignore[assignment]
+    node._transport = Watched(node._transport, clock, noted)  # type: ignore[assignment]
+    boards[0].workload = Watched(boards[0].workload, clock, noted)  # type: ignore[assignment]
+    run_all(*boards)
+    assert {"local_update in compute", "model in compute", "step in encode", "receive in decode"} <= noted
+    assert {"send in transmit", "acknowledged in transmit"} <= noted
+    once = ("round ", "take ", "evaluate ")
+    assert not {text for text in noted if text.endswith("other") and not text.startswith(once)}, noted
+
+
+def test_the_parts_of_a_round_add_up_to_its_time() -> None:
+    boards = fleet({"run.rounds": 3})
+    run_all(*boards)
+    for times in (times for board in boards for times in board.clock.rounds):
+        assert set(times.parts_ns) == set(PARTS) and sum(times.parts_ns.values()) == times.round_ns
+    row = boards[0].sink.rows[0][2]
+    parts = sum(float(row[f"time/{part}_s"]) for part in PARTS)
+    assert parts == pytest.approx(float(row["time/round_s"]), abs=1e-9)
+
+
+@pytest.mark.parametrize("slow", ["acknowledgement", "peer"])
+def test_blocked_time_is_transmit_until_the_acknowledgement_and_wait_after_it(slow: str) -> None:
+    """0.3 s pass for the one or for the other."""
+    boards = fleet({"run.rounds": 1})
+    if slow == "acknowledgement":
+        boards[0].end.acknowledge_after_s = 0.3
+    else:
+        late = boards[1].workload
+        real = late.local_update
+        late.local_update = lambda x, round: (threading.Event().wait(0.3), real(x, round))[1]  # type: ignore[method-assign]
+    run_all(*boards)
+    parts = boards[0].clock.rounds[1].parts_s  # the first is what came before the first round
+    expected, other = ("transmit", "wait") if slow == "acknowledgement" else ("wait", "transmit")
+    assert parts[expected] > parts[other]
+    assert boards[0].sink.rows[0][2]["net/payload_bytes"] == 2 * VALUES * 4  # the last round waits for both
+
+
+def test_the_last_rounds_record_is_put_down_while_others_messages_are_awaited() -> None:
+    """And its time is none of `other`."""
+    boards, seen = fleet({"run.rounds": 3}), list[tuple[int, str]]()
+    first = boards[0]
+    flush = first.node._records.flush
+
+    def moment() -> None:
+        seen.append((first.node.engine.round, first.clock.part))
+        flush()
+
+    first.node._records.flush = moment  # type: ignore[method-assign]
+    run_all(*boards)
+    exchanging = [(round, part) for round, part in seen if part != "other"]
+    assert exchanging and {part for _, part in exchanging} <= {"transmit", "wait"}
+    assert [round for round, _ in exchanging] == sorted({round for round, _ in exchanging})
+
+
+# -- asynchronous --------------------------------------------------------------------------------------------------
+
+
+class Gated(Quadratic):
+    """Computes only when the test lets it."""
+
+    def __init__(self, target: Vec) -> None:
+        super().__init__(target)
+        self.begun, self.gate = threading.Event(), threading.Semaphore(0)
+        self.seen: list[tuple[Vec, Round]] = []
+        self.threads: set[str] = set()
+
+    def local_update(self, x: Vec, round: Round) -> LocalUpdate:
+        self.seen.append((x.copy(), round))
+        self.threads.add(threading.current_thread().name)
+        self.begun.set()
+        assert self.gate.acquire(timeout=PATIENCE_S)
+        return super().local_update(x, round)
+
+
+PAIRWISE = {"gossip.algorithm": "ad-psgd", "gossip.topology": "complete", "run.rounds": 3}
+MEMBERS = ("a", "b", "c")
+
+
+def pairwise(name: str, end: MemoryTransport, workload: Quadratic, **settings: Any) -> Board:
+    return Board(name, end, workload, members=MEMBERS, settings={**PAIRWISE, **settings})
+
+
+def started(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_peer_is_answered_while_the_update_is_computed_and_that_time_is_compute() -> None:
+    ends, slow = network(MEMBERS), Gated(np.ones(VALUES, np.float32))
+    a, b = pairwise("a", ends["a"], slow), pairwise("b", ends["b"], Quadratic(np.ones(VALUES, np.float32)))
+    for board in (a, b):
+        board.end.events.put(PeerDown("c", "gone"))
+    player = started(a.node.run)
+    assert slow.begun.wait(PATIENCE_S)
+    other = started(b.node.run)  # its second exchange waits for the end of the first, which only a can give
+    other.join(PATIENCE_S)
+    assert not other.is_alive() and player.is_alive() and a.node.engine.round == 0
+    ends["a"].events.put(PeerDown("b", "b left", left=True))
+    slow.gate.release(3)
+    player.join(PATIENCE_S)
+    assert a.node.engine.round == 3 and slow.threads == {"compute_0"}
+    times = a.clock.rounds[1]
+    assert sum(times.parts_ns.values()) == times.round_ns
+    assert times.parts_s["compute"] > 0 and times.parts_s["decode"] == 0.0
+    np.testing.assert_array_equal(slow.seen[0][0], np.zeros(VALUES))
+    assert np.all(a.model > slow.lr)  # it has averaged with b meanwhile, and its own step went to what came of that
+
+
+def test_an_error_of_the_workload_is_raised_in_the_loop() -> None:
+    class Diverged(Quadratic):
+        def local_update(self, x: Vec, round: Round) -> LocalUpdate:
+            raise LocalError("the training loss became nan")
+
+    with pytest.raises(LocalError, match="loss became nan"):
+        pairwise("a", network(MEMBERS)["a"], Diverged(np.ones(VALUES, np.float32))).node.run()
+
+
+def test_three_boards_of_different_speed_come_near_the_mean_of_their_targets() -> None:
+    ends = network(MEMBERS)
+    boards = [
+        pairwise(name, ends[name], Quadratic(np.full(VALUES, k, np.float32), lr=0.05), **{"run.rounds": 150})
+        for k, name in enumerate(MEMBERS)
+    ]
+
+    def play(board: Board) -> None:
+        board.node.run()
+        for name in MEMBERS:  # as a transport does that is closed
+            ends[name].events.put(PeerDown(board.name, f"{board.name} left", left=True))
+
+    threads = [started(lambda board=board: play(board)) for board in boards]  # type: ignore[misc]
+    for t in threads:
+        t.join(PATIENCE_S)
+    assert [b.node.engine.round for b in boards] == [150] * 3
+    np.testing.assert_allclose(np.mean([b.model for b in boards], axis=0), np.full(VALUES, 1.0), atol=0.5)
+    assert not [text for b in boards for _, name, text in b.sink.events if name == "refused"]
+
+
+def test_patience_is_the_recipes() -> None:
+    board = Board("a", MemoryTransport("a"), Quadratic(np.zeros(VALUES, np.float32)), settings={"network.grace_s": 7.0})
+    assert board.node.engine._patience == Patience(grace_s=7.0)
