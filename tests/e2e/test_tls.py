@@ -49,6 +49,7 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+@pytest.mark.slow  # under `run`, above, boards have identities, too
 def test_two_boards_of_a_fleet(fleet, tmp_path):
     ports = {"pi-01": free_port(), "pi-02": free_port()}
     with ExitStack() as stack:

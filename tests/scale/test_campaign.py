@@ -199,9 +199,9 @@ def test_a_slower_profile_is_played_slower(monkeypatch: pytest.MonkeyPatch, tmp_
     text = (Path(devices.__file__).parents[2] / "devices" / "raspberry-pi-4.toml").read_text()
     slow = tmp_path / "slow.toml"
     slow.write_text(text.replace("fp32_flops = 8_000_000_000", "fp32_flops = 800_000_000"))
-    fast, here = played.of_profile(recipe, "raspberry-pi-4"), played.update_here(recipe)
+    here = played.update_here(recipe)
     monkeypatch.setattr(played, "update_here", lambda recipe: here)
-    ten_times = played.of_profile(recipe, str(slow))
+    fast, ten_times = played.of_profile(recipe, "raspberry-pi-4"), played.of_profile(recipe, str(slow))
     assert fast.slower > 0.5 and 3.0 < ten_times.slower / fast.slower < 30.0
     assert fast.update_s is not None and ten_times.update_s == pytest.approx(10 * fast.update_s)
     assert 0.2 < ten_times.handling / fast.handling < 5.0  # of the same profile's rates of codecs
