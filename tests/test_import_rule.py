@@ -24,6 +24,7 @@ PURE_MAY = {
     "codecs": {"quick", "types", "choices", "layout", "native"},
     "frame": {"quick", "types", "layout", "codecs", "native"},
     "gossip": {"quick", "types", "choices", "layout", "codecs", "frame", "native"},
+    "engine": {"quick", "types", "choices", "layout", "codecs", "frame", "native", "gossip"},
 }
 MAY = {
     **PURE_MAY,
