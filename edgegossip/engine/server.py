@@ -236,7 +236,14 @@ class Stop:
     words: str = "the run was stopped"
 
 
-Event: TypeAlias = TimePassed | Seen | ProcessEnded | Answered | Undelivered | Evaluated | ModelKept | Stop
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What the driver has found at once. A round that ends at its quorum takes all answers that came together."""
+
+    events: tuple[Event, ...]
+
+
+Event: TypeAlias = TimePassed | Seen | ProcessEnded | Answered | Undelivered | Evaluated | ModelKept | Stop | Together
 
 
 # Effects
@@ -413,6 +420,11 @@ class ServerEngine:
         return dict(self._boards.lost)
 
     @property
+    def leaving(self) -> bool:
+        """Whether boards have been told that the run is over."""
+        return self._phase in (self._leaving, self._ended)
+
+    @property
     def model(self) -> Vec:
         """The coordinator's model, float32[n]; not to be written to."""
         return self._model
@@ -438,6 +450,9 @@ class ServerEngine:
         self._now_s, self.wake_s, self._effects = now_s, math.inf, []
         try:
             self._take(event)
+            if not self.leaving:
+                self._give_up()
+                self._check_enough()
             while self._phase():
                 pass
         except EdgegossipError as error:
@@ -811,31 +826,29 @@ class ServerEngine:
     # Events
 
     def _take(self, event: Event) -> None:
-        leaving = self.over or self._phase == self._leaving
         match event:
+            case Together(events):
+                for one in events:
+                    self._take(one)
             case Answered(number, answer):
-                self._answered(number, answer, leaving)
+                self._answered(number, answer)
             case Undelivered(number):
                 self._open.close(number)
             case Evaluated(metrics):
                 self._evaluated = metrics
             case ModelKept():
                 self._kept = True
-        if leaving:
+        if self.leaving:
             return
         match event:
             case Stop(words):
                 self._failed = True
                 self._say_goodbye(words)
-                return
             case Seen(boards):
                 self._see(boards)
             case ProcessEnded(name, reason):
                 if (change := self._boards.ended(name, reason)) is not None:
                     self._down(change.name, change.reason)
-        self._give_up()
-        if self._phase not in (self._handing_over, self._evaluating_at_last):
-            self._check_enough()
 
     def _see(self, boards: Iterable[BoardSeen]) -> None:
         """Compare who is there with who was; greet strangers."""
@@ -852,7 +865,7 @@ class ServerEngine:
         self._forget(self._open.drop(lambda sent: sent.name == name))
         self._log("peer-down", f"lost {name}: {reason}", peer=name)
 
-    def _answered(self, number: int, answer: Answer, leaving: bool) -> None:
+    def _answered(self, number: int, answer: Answer) -> None:
         sent = self._open.get(number)
         if sent is None:
             return  # it came twice, or nobody waits for it any more
@@ -867,7 +880,7 @@ class ServerEngine:
         else:
             if not isinstance(answer, Failure):
                 self._open.longest_s = max(self._open.longest_s, self._now_s - sent.at_s)
-            if member is None or leaving:
+            if member is None or self.leaving:
                 return  # another process has taken its place, or the run is over
             if self._asking is not None and number in self._asking.numbers:
                 self._asking.answers[member.name] = (sent.node, answer)
@@ -937,6 +950,8 @@ class ServerEngine:
 
     def _check_enough(self) -> None:
         """Raise RunError when too few boards are left, and have been for too long."""
+        if self._phase in (self._handing_over, self._evaluating_at_last):
+            return  # nobody but the driver is waited for
         joining = len(self._boards.not_joined()) if self._phase == self._gathering else 0
         self._wake(self._boards.check(self._now_s, joining))
 

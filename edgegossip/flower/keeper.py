@@ -9,22 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from edgegossip.checkpoint.store import Store
 from edgegossip.checkpoint.table import Outside
 from edgegossip.checkpoint.writer import Writer
 from edgegossip.codecs.base import Codec
-from edgegossip.flower.board import Board
-from edgegossip.flower.progress import Progress
-from edgegossip.flower.server_levels import ServerLevels
+from edgegossip.engine.plausible import ServerLevels
+from edgegossip.engine.server_records import Progress
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink
 from edgegossip.recipe import CheckpointSection
-from edgegossip.types import DataError, EdgegossipError, LocalError, NodeId
+from edgegossip.types import DataError, EdgegossipError, LocalError, NodeId, Round
 
 CLOSE_S = 10.0  # how long the last checkpoint may take
 SETTLE_S = 30.0  # and one between two rounds, before the run goes on without
+
+
+class Trained(Protocol):
+    """What is kept of a board: `client.Board`."""
+
+    @property
+    def round(self) -> Round: ...
+
+    def snapshot(self) -> dict[str, Any]: ...
+
+    def restore(self, found: Mapping[str, Any]) -> None: ...
 
 
 class _Keeper:
@@ -112,7 +122,7 @@ class BoardKeeper(_Keeper):
         super().__init__(name, folder, identity, section, sink)
         self._layout = layout
 
-    def restore(self, board: Board) -> None:
+    def restore(self, board: Trained) -> None:
         """What an earlier process of this board kept, if there is any. Raises ConfigError, DataError, HostError."""
         found = self._load(Outside(layout=self._layout))
         if found is None:
@@ -123,7 +133,7 @@ class BoardKeeper(_Keeper):
             raise DataError(f"checkpoint {found.path} cannot be used: {error}") from None
         self._say("restored", f"{self._name} goes on from its checkpoint of round {board.round}")
 
-    def save(self, board: Board) -> None:
+    def save(self, board: Trained) -> None:
         """After a round."""
         if self._every and board.round % self._every == 0:
             self._writer.offer(board.round, board.snapshot())

@@ -20,10 +20,9 @@ from edgegossip.checkpoint.fits import require_fit
 from edgegossip.checkpoint.memory import from_bytes, to_bytes
 from edgegossip.checkpoint.table import Outside
 from edgegossip.codecs.base import Codec, Ctx
-from edgegossip.flower.downlink import FULL, Replica
-from edgegossip.flower.outgoing import META
-from edgegossip.flower.payload import FRAME, Channel, frame_key
-from edgegossip.flower.records import RecordLayout, split_frame
+from edgegossip.engine.server_frames import FULL, Channel, Replica, frame_key
+from edgegossip.flower.messages import FRAME, frame_array
+from edgegossip.flower.records import META, RecordLayout, split_frame
 from edgegossip.frame import Aux, Kind
 from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, EdgegossipError, LocalError, Round, Vec
@@ -153,9 +152,9 @@ def _packed(reply: Message, asked: _Asked, x: Vec, kept: _Kept, codec: Codec[Any
     known = {Aux.LOSS: loss, Aux.EXAMPLES: examples, Aux.LEARNING_RATE: lr}
     aux = {int(tag): value for tag, value in known.items() if value is not None}
     kept.sent += 1
-    packed, kept.state = channel.pack(Kind.UPDATE, y - x, kept.state, ctx, kept.sent, aux)
+    frame, kept.state = channel.frame(Kind.UPDATE, y - x, kept.state, ctx, kept.sent, aux)
     content = RecordDict(dict(reply.content))
-    content[name] = ArrayRecord({FRAME: packed.array, **rest})
+    content[name] = ArrayRecord({FRAME: frame_array(frame, channel.layout), **rest})
     return content
 
 

@@ -18,13 +18,12 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from edgegossip.flower.payload import FRAME
+from edgegossip.flower.messages import FRAME
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DecodeError, LocalError, Vec
 
+META = "edgegossip"  # ConfigRecord of a message that tells the client mod what it needs to know
 MAX_TENSORS = 100_000
-
-
 FLOATS = ("float16", "float32", "float64")  # travel in the frame
 NUMPY = "numpy.ndarray"  # Flower's stype of an array as numpy writes it
 

@@ -64,6 +64,6 @@ def plain_updates(model: Mapping[str, NDArray[np.float32]], examples: Sequence[f
 
 def average_plain(updates: list[RecordDict]) -> ArrayRecord:
     """Flower's own averaging."""
-    from edgegossip.flower._private.averaging import aggregate_arrayrecords
+    from edgegossip.flower._private.runtime import flower_average
 
-    return aggregate_arrayrecords(updates, "num-examples")
+    return flower_average(updates, "num-examples")

@@ -43,6 +43,7 @@ from edgegossip.engine.server import (
     ServerPlan,
     Stop,
     TimePassed,
+    Together,
     Train,
     Trained,
     Undelivered,
@@ -188,7 +189,8 @@ class Run:
         """To the end; the final model. Raises what the run failed with."""
         engine = ServerEngine(self.plan, self.initial, self.make_combiner(self.plan))
         self.engine = engine
-        self._due, self._held = [], []
+        self._held = []
+        self._due = [due for due in self._due if isinstance(due[2], ProcessEnded | Stop)]
         self.at(0.0, Seen(()))
         self._carry_out(engine.start(self.now_s, start))
         error: EdgegossipError | None = None
@@ -196,13 +198,14 @@ class Run:
             at_s = min(engine.wake_s, self._due[0][0] if self._due else math.inf)
             assert at_s < math.inf, "nothing will ever happen"
             self.now_s = max(self.now_s, at_s)
-            event: Event = TimePassed()
-            if self._due and self._due[0][0] <= self.now_s:
+            events: list[Event] = []
+            while self._due and self._due[0][0] <= self.now_s:
                 event = heapq.heappop(self._due)[2]
-            if isinstance(event, Seen):
-                event = Seen(tuple(self._seen()))
-                self.at(SEEN_S, Seen(()))
-            effects = engine.handle(event, self.now_s)
+                if isinstance(event, Seen):
+                    event = Seen(tuple(self._seen()))
+                    self.at(SEEN_S, event)
+                events.append(event)
+            effects = engine.handle(Together(tuple(events)) if events else TimePassed(), self.now_s)
             self._carry_out(effects)
             if engine.over:
                 (finished,) = (e for e in effects if isinstance(e, Finished))

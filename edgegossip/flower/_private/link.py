@@ -15,7 +15,6 @@ from flwr.common.constant import TIMESTAMP_TOLERANCE
 from flwr.supercore.protobuf.client import ProtobufClient, ProtobufRequestContext
 from google.protobuf.message import Message as ProtobufMessage
 
-from edgegossip.flower._private.bundle import HOLD_HEADER
 from edgegossip.flower.gate import NOT_ADMITTED, TOKEN_HEADER
 from edgegossip.types import PeerError
 
@@ -30,6 +29,7 @@ class LinkError(PeerError):
 
 
 _Client = TypeVar("_Client", bound=ProtobufClient)
+HOLD_HEADER = "x-edgegossip-hold"  # for how many seconds an answer may be waited for
 REQUEST_S = 30.0
 PROBE_S = 5.0
 MAX_DETAIL = 500  # of what a server says, for a log line
@@ -53,7 +53,7 @@ def post(
     hold_s: float = 0.0,
     arriving: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> bytes:
-    """A request to a path of ours (express.py) with what Flower's own requests of that client carry; the answer's body.
+    """A request to a path of ours (batching.py) with what Flower's own requests of that client carry; the answer's body.
     `message`: what the body is about. `arriving`: entered while the answer comes in, which is no time of waiting for it."""
     headers = {"content-type": "application/octet-stream", HOLD_HEADER: f"{hold_s:g}"}
     request = client._client.build_request("POST", f"{client._base_url}{path}", content=body, headers=headers)

@@ -7,7 +7,7 @@ import pytest
 
 from edgegossip import codecs
 from edgegossip import frame as wire
-from edgegossip.flower.downlink import Downlink, Replica
+from edgegossip.engine.server_frames import Downlink, Replica
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import ConfigError, PeerError
@@ -31,8 +31,8 @@ def test_both_ends_hold_the_same_and_follow_the_model(name: str) -> None:
     x = rng.normal(size=LAYOUT.size).astype(np.float32)
     for round in range(200):
         sent = down.publish(x, round, {Aux.LEVELS: 7.0})
-        assert (sent.difference is None) == (round == 0)
-        frame, held = board.open(_bytes(sent.difference or down.whole(round, {Aux.LEVELS: 7.0})))
+        assert (sent is None) == (round == 0)
+        frame, held = board.open(_bytes(sent or down.whole(round, {Aux.LEVELS: 7.0})))
         assert down.reference is not None and frame.round == round and frame.aux[Aux.LEVELS] == 7.0
         np.testing.assert_array_equal(held, down.reference)
         if round < 30:
@@ -46,13 +46,13 @@ def test_a_board_with_a_gap_refuses_a_difference_and_takes_the_whole() -> None:
     down.publish(x, 0)
     board.open(_bytes(down.whole(0)))
     down.publish(x * 1.5, 1)
-    missed = down.publish(x * 2, 2).difference
+    missed = down.publish(x * 2, 2)
     assert missed is not None
     with pytest.raises(PeerError, match="round 2 needs the model before it; this board has that of round 0"):
         board.open(_bytes(missed))
     _, held = board.open(_bytes(down.whole(2)))
     np.testing.assert_array_equal(held, down.reference)
-    after = down.publish(x * 3, 3).difference
+    after = down.publish(x * 3, 3)
     assert after is not None
     np.testing.assert_array_equal(board.open(_bytes(after))[1], down.reference)
     with pytest.raises(PeerError, match="this board has none"):
@@ -63,7 +63,7 @@ def test_fp32_is_always_whole_and_exact() -> None:
     down, board = _ends("fp32")
     x = np.random.default_rng(2).normal(size=LAYOUT.size).astype(np.float32)
     for round in (0, 1, 5):
-        assert down.publish(x + round, round).difference is None
+        assert down.publish(x + round, round) is None
         np.testing.assert_array_equal(board.open(_bytes(down.whole(round)))[1], x + np.float32(round))
 
 

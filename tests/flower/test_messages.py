@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Ctx
-from edgegossip.flower.payload import STYPE, Channel, frame_bytes, frame_content, frame_key
+from edgegossip.engine.server_frames import Channel, frame_key
+from edgegossip.flower import messages
+from edgegossip.flower.messages import STYPE, frame_array, frame_bytes, frame_content
 from edgegossip.frame import Aux, Kind
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import DecodeError, LocalError, PeerError
+from edgegossip.types import DecodeError, LocalError, Metrics, PeerError
 
 LAYOUT = Layout.of([TensorSpec("w", (4, 5)), TensorSpec("b", (4,))])
 RUN = b"0123456789abcdef"
@@ -20,8 +24,9 @@ X = np.linspace(-1, 1, LAYOUT.size, dtype=np.float32)
 
 
 def _data(channel: Channel = CHANNEL, round: int = 3) -> bytes:
-    packed, _ = channel.pack(Kind.UPDATE, X, channel.codec.init(channel.layout), Ctx(1, round), 1, {Aux.EXAMPLES: 10.0})
-    return packed.array.data
+    state = channel.codec.init(channel.layout)
+    frame, _ = channel.frame(Kind.UPDATE, X, state, Ctx(1, round), 1, {Aux.EXAMPLES: 10.0})
+    return frame_array(frame, channel.layout).data
 
 
 def test_round_trip() -> None:
@@ -31,10 +36,10 @@ def test_round_trip() -> None:
 
 
 def test_array_is_opaque_to_flower() -> None:
-    packed, _ = CHANNEL.pack(Kind.MODEL, X, CHANNEL.codec.init(LAYOUT), Ctx(1, 0), 1)
-    assert (packed.array.dtype, tuple(packed.array.shape), packed.array.stype) == ("float32", (24,), STYPE)
+    array = frame_array(CHANNEL.frame(Kind.MODEL, X, CHANNEL.codec.init(LAYOUT), Ctx(1, 0), 1)[0], LAYOUT)
+    assert (array.dtype, tuple(array.shape), array.stype) == ("float32", (24,), STYPE)
     with pytest.raises(TypeError):
-        packed.array.numpy()
+        array.numpy()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +76,7 @@ def test_not_finite_is_our_own_mistake_when_sent() -> None:
     bad = X.copy()
     bad[7] = np.inf
     with pytest.raises(LocalError):
-        CHANNEL.pack(Kind.UPDATE, bad, CHANNEL.codec.init(LAYOUT), Ctx(1, 0), 1)
+        CHANNEL.frame(Kind.UPDATE, bad, CHANNEL.codec.init(LAYOUT), Ctx(1, 0), 1)
 
 
 def test_message_content_holds_exactly_one_frame() -> None:
@@ -88,3 +93,37 @@ def test_keys_differ_between_senders_and_rounds() -> None:
     assert len(keys) == 100
     assert all(0 <= key < 2**64 for key in keys)
     assert frame_key(RUN, "board-0", 1) == frame_key(RUN, "board-0", 1)
+
+
+def test_a_profile_has_the_numbers_of_known_metrics_only() -> None:
+    values = {"time/compute_s": 1.0, "time/spans": "c1", "sys/power_w": math.inf, "made/up": 3.0, "train/examples": 7}
+    made = messages.profile(3, values)
+    assert dict(made) == {"round": 3, "time/compute_s": 1.0, "train/examples": 7}
+    made["made/up"] = 1.0
+    found = messages.read_profile(RecordDict({messages.PROFILE: made}))
+    assert found == (3, {"time/compute_s": 1.0, "train/examples": 7})
+    assert messages.read_profile(RecordDict({})) is None
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"time/compute_s": 1.0}, "of which round"),
+        ({"round": 0.5}, "of which round"),
+        ({"round": 0, "time/compute_s": math.nan}, "time/compute_s"),
+        ({"round": 0, "time/compute_s": [1.0]}, "time/compute_s"),
+    ],
+)
+def test_a_profile_that_makes_no_sense_is_refused(record: dict[str, Any], reason: str) -> None:
+    with pytest.raises(DecodeError, match=reason):
+        messages.read_profile(RecordDict({messages.PROFILE: MetricRecord(record)}))
+
+
+@pytest.mark.parametrize(
+    "changed", [{"loss": -1e300}, {"examples": 2**60}, {"accuracy": 1.5}, {"loss": math.nan}, {"examples": 0}]
+)
+def test_an_evaluation_that_makes_no_sense_is_refused(changed: dict[str, Any]) -> None:
+    good = messages.evaluation(Metrics(0.5, 0.25, 100))
+    assert messages.read_evaluation(RecordDict({messages.EVALUATION: good})) == Metrics(0.5, 0.25, 100)
+    with pytest.raises(DecodeError, match="makes no sense"):
+        messages.read_evaluation(RecordDict({messages.EVALUATION: MetricRecord({**good, **changed})}))

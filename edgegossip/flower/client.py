@@ -1,7 +1,8 @@
 """A board of a server run in one process: it polls the coordinator's SuperLink, trains, evaluates and answers.
 
-Flower's own SuperNode starts a process that imports torch again for every message. This client keeps model, data, optimiser,
-codec state and one connection for the whole run, and stays small (no torch) until the coordinator is there.
+`NodeClient` has the connection; `Board` has the work of one run: messages in, contents out. Flower's own SuperNode starts a
+process that imports torch again for every message. This client keeps model, data, optimiser, codec state and one connection for
+the whole run, and stays small (no torch) until the coordinator is there.
 """
 
 from __future__ import annotations
@@ -9,27 +10,30 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flwr.app import Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, Error, Message, MetricRecord, RecordDict
 
 from edgegossip import codecs, heap
+from edgegossip.checkpoint.fits import require_fit
 from edgegossip.codecs.base import Codec
-from edgegossip.flower import protocol
+from edgegossip.engine.server_frames import FULL, Channel, Replica, Uplink
+from edgegossip.flower import messages
 from edgegossip.flower._private import FleetLink, Incoming, LinkError
-from edgegossip.flower.board import Board
 from edgegossip.flower.credentials import BoardCredentials
-from edgegossip.flower.downlink import FULL
 from edgegossip.flower.keeper import BoardKeeper
-from edgegossip.flower.payload import Channel
+from edgegossip.flower.messages import STYPE, RunDescription, frame_array, frame_bytes, frame_content
+from edgegossip.frame import Frame
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.profiling.watch import Watch
-from edgegossip.training.base import Workload
-from edgegossip.types import EdgegossipError, LocalError, NodeId, PeerError
+from edgegossip.training.base import Workload, stage_metrics
+from edgegossip.types import EdgegossipError, LocalError, LocalUpdate, NodeId, PeerError, Round, Vec
 
 BEAT_S = 1.5  # between signs of life
 HOLD_S = 2.0  # for how long the coordinator keeps the question for work open when it has none
@@ -238,26 +242,26 @@ class NodeClient:
         return board.evaluate(message, self._clock), lambda: None
 
     def _query(self, message: Message) -> tuple[RecordDict, Callable[[], str | None]]:
-        fields = protocol.ask_of(message.content)
+        fields = messages.ask_of(message.content)
         if fields.get("ask") == "bye":
-            words, failed = protocol.read_bye(fields)
+            words, failed = messages.read_bye(fields)
             return self._with_profile(RecordDict()), lambda: _leave(words, failed)
-        hello = protocol.Hello.read(fields)
+        hello = RunDescription.read(fields)
         self._profiles = hello.profiles
         workload = self._board.workload if self._board is not None else self._make_workload()
         try:
             hello.check(workload.layout.hash, self._codec, self._downlink, self._run_id)
         except PeerError as error:
             problem = str(error)
-            return protocol.hello_answer(self._name, problem), lambda: _leave(problem, failed=True)
+            return messages.hello_answer(self._name, problem), lambda: _leave(problem, failed=True)
         if self._board is not None and _anew(self._board, hello):
             self._board, workload = None, self._make_workload()
         if self._board is None or self._board.run_id != hello.run_id:
             self._board = self._begin(workload, hello)  # else a coordinator that was started again goes on
         self._board.instance = hello.instance
-        return protocol.hello_answer(self._name), lambda: self._joined(workload.layout.size)
+        return messages.hello_answer(self._name), lambda: self._joined(workload.layout.size)
 
-    def _begin(self, workload: Workload, hello: protocol.Hello) -> Board:
+    def _begin(self, workload: Workload, hello: RunDescription) -> Board:
         """This board in that run: from its checkpoint, or from the start where the run has begun anew since."""
         board = self._new_board(workload, hello)
         if self._make_keeper is None:
@@ -273,7 +277,7 @@ class NodeClient:
         workload.restore(before)
         return self._new_board(workload, hello)
 
-    def _new_board(self, workload: Workload, hello: protocol.Hello) -> Board:
+    def _new_board(self, workload: Workload, hello: RunDescription) -> Board:
         channel = Channel.of(workload.layout, hello.run_id, self._codec)
         return Board(self._name, workload, channel, self._downlink, self._link.meter.sent_bytes)
 
@@ -290,14 +294,14 @@ class NodeClient:
                 values |= meter()
             values |= times.metrics(board.round)
             self._sink.metrics(self._name, board.round, values)
-            self._profile = protocol.profile(board.round, values) if self._profiles else None
+            self._profile = messages.profile(board.round, values) if self._profiles else None
 
     def _with_profile(self, answer: RecordDict) -> RecordDict:
         """With that of the round before, which ended when its answer was sent."""
-        return answer if self._profile is None else RecordDict({**answer, protocol.PROFILE: self._profile})
+        return answer if self._profile is None else RecordDict({**answer, messages.PROFILE: self._profile})
 
 
-def _anew(board: Board, hello: protocol.Hello) -> bool:
+def _anew(board: Board, hello: RunDescription) -> bool:
     """Whether the run has begun again since this board took part. A coordinator that lost more than a round does not count:
     a momentum that is some rounds ahead is better than none."""
     if board.instance and hello.instance and board.instance != hello.instance:
@@ -309,3 +313,141 @@ def _leave(words: str, failed: bool) -> str:
     if failed:
         raise PeerError(words)
     return words
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """What was sent for a round, and for which model."""
+
+    round: Round
+    model_crc: int
+    array: Array
+    report: dict[str, Value]
+
+
+class Board:
+    """Model, data and codec of one board. `sent_bytes` says what its connection has sent so far.
+
+    A coordinator that was killed may ask for a round again that it had not finished. The same model gets the same answer, and
+    neither momentum nor error memory moves twice.
+    """
+
+    def __init__(
+        self,
+        name: NodeId,
+        workload: Workload,
+        channel: Channel,
+        downlink: Codec[Any],
+        sent_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.workload, self._channel = workload, channel
+        self._replica = Replica(channel.layout, channel.run_id, downlink)
+        self._uplink = Uplink(channel, name)
+        self._sent_bytes, self._sent_before = sent_bytes, sent_bytes()
+        self._answered: _Answered | None = None
+        self._report: dict[str, Value] = {}
+        self.round = 0
+        self.instance = ""  # of the run, see ServerPlan
+
+    @property
+    def run_id(self) -> bytes:
+        return self._channel.run_id
+
+    def train(self, message: Message, clock: RoundClock) -> RecordDict:
+        """Decode the model, evaluate it if asked to, train from it, encode the change. Raises PeerError, LocalError."""
+        examples = messages.read_evaluate_request(message.content)
+        aux, x = self._open(message, clock)
+        found = self._evaluate(examples, x, clock)
+        content = self._again(x) or self._work(aux, x, clock)
+        return content if found is None else RecordDict({**content, messages.EVALUATION: found})
+
+    def evaluate(self, message: Message, clock: RoundClock) -> RecordDict:
+        examples = messages.read_evaluate_request(message.content)
+        found = self._evaluate(examples, self._open(message, clock)[1], clock)
+        return RecordDict({} if found is None else {messages.EVALUATION: found})
+
+    def take_report(self) -> dict[str, Value]:
+        """Metrics of the round that was just answered."""
+        sent = self._sent_bytes()
+        payload = int(self._report["net/payload_bytes"])  # type: ignore[arg-type]
+        report = self._report | {"net/overhead_bytes": sent - self._sent_before - payload}
+        self._sent_before = sent
+        return report
+
+    def snapshot(self) -> dict[str, Any]:
+        """What another process needs to go on for this one; arrays in it are not written to afterwards."""
+        done = self._answered
+        return {
+            "round": self.round,
+            "training": dict(self.workload.snapshot()),
+            "codec": self._uplink.state,
+            "sequence": self._uplink.sequence,
+            "instance": self.instance,
+            "answered": None if done is None else [done.round, done.model_crc, done.array.data, done.report],
+        }
+
+    def restore(self, found: Mapping[str, Any]) -> None:
+        """What `snapshot` gave. Raises LocalError, KeyError, TypeError or ValueError when it is of something else."""
+        layout = self._channel.layout
+        require_fit(found["codec"], self._channel.codec.init(layout), layout)
+        self.workload.restore(found["training"])
+        self._uplink.state, self._uplink.sequence = found["codec"], int(found["sequence"])
+        self.round = int(found["round"])
+        self.instance = str(found.get("instance", ""))
+        if found["answered"] is not None:
+            round, crc, data, report = found["answered"]
+            array = Array(dtype="float32", shape=(layout.size,), stype=STYPE, data=bytes(data))
+            self._answered = _Answered(round, crc, array, dict(report))
+
+    def _open(self, message: Message, clock: RoundClock) -> tuple[Mapping[int, float], Vec]:
+        """What came beside the model, and the model. The message is emptied, record by record: it is as large as the model, and
+        Flower's records refer to each other, so that they would wait for the garbage collector."""
+        with clock.span("decode"):
+            frame, x = self._replica.open(frame_bytes(message.content))
+            for record in list(message.content.array_records.values()):
+                record.clear()
+            message.content = RecordDict()
+            heap.give_back()
+        self.round = frame.round
+        return frame.aux, x
+
+    def _again(self, x: Vec) -> RecordDict | None:
+        """The answer that this round and model had before."""
+        done = self._answered
+        if done is None or done.round != self.round or done.model_crc != zlib.crc32(x.data):
+            return None
+        self._report = dict(done.report)
+        return frame_content(done.array)
+
+    def _work(self, aux: Mapping[int, float], x: Vec, clock: RoundClock) -> RecordDict:
+        self._answered = None  # before the next one is made: each may be as large as the model
+        with clock.span("compute"):
+            update = self.workload.local_update(x, self.round)
+        with clock.span("encode"):
+            frame = self._uplink.frame(update, self.round, aux)
+            array = frame_array(frame, self._channel.layout)
+            self._report = self._describe(update, frame)
+            self._answered = _Answered(self.round, zlib.crc32(x.data), array, dict(self._report))
+        return frame_content(array)
+
+    def _evaluate(self, examples: int | None, x: Vec, clock: RoundClock) -> Any:
+        if examples is None:
+            return None
+        with clock.span("other"):
+            return messages.evaluation(self.workload.evaluate(x, examples or None))
+
+    def _describe(self, update: LocalUpdate, frame: Frame) -> dict[str, Value]:
+        """Return the metrics of an update and its frame."""
+        layout, codec = self._channel.layout, self._channel.codec
+        lost = 0.0  # what the codec lost, relative
+        if codec.name != FULL:
+            lost = codecs.relative_error(update.delta, codec.decode(frame.body, layout))
+        return {
+            "train/loss": update.loss,
+            "train/lr": update.lr,
+            "train/examples": update.examples,
+            "net/payload_bytes": len(frame.body),
+            "codec/bits_per_value": codecs.bits_per_value(frame.body, layout),
+            "codec/relative_error": lost,
+            **stage_metrics(update.stages_s),
+        }

@@ -29,28 +29,28 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from edgegossip.flower._private.bundle import (
+from edgegossip.flower._private.link import HOLD_HEADER
+from edgegossip.flower._private.objects import (
     BUNDLE_BYTES,
     GIVE_PATH,
-    HOLD_HEADER,
     MAX_HOLD_S,
     RUN_BUNDLE_BYTES,
     RUN_GIVE_PATH,
     RUN_TAKE_PATH,
     TAKE_PATH,
+    is_whole,
     pack,
     unpack,
 )
-from edgegossip.flower._private.objects import is_whole
 
 SERVER = Node(node_id=1)  # the SuperLink's own address in every run
 
 
-class Express:
-    """`told`: called when a board has sent something. Lives on the server's event loop."""
+class Batching:
+    """Serves the paths of bundles; lives on the server's event loop. `on_news` is called when a board has sent something."""
 
-    def __init__(self, told: Callable[[], None]) -> None:
-        self._told = told
+    def __init__(self, on_news: Callable[[], None]) -> None:
+        self._on_news = on_news
         self._news = asyncio.Event()  # there may be something for boards; another one each time
         self._given: dict[
             int, PullMessagesResponse
@@ -81,7 +81,7 @@ class Express:
     def heard(self, path: str) -> None:
         """A request of Flower's own has been answered: whoever waits for what it may have brought looks again."""
         if path.startswith("/v1/fleet/push-"):
-            self._told()
+            self._on_news()
         elif path.startswith("/v1/runtime/push-"):
             self._wake()
 
@@ -137,7 +137,7 @@ class Express:
         if given.messages_list[0].metadata.src_node_id != given.node.node_id:
             raise ValueError("a message of another board")
         answer = await run_in_threadpool(self._store, request, given, objects)
-        self._told()
+        self._on_news()
         return answer
 
     def _store(self, request: Request, given: PushMessagesRequest, objects: dict[str, bytes]) -> bytes:
