@@ -19,7 +19,8 @@ from flwr.serverapp.strategy import Strategy
 
 from edgegossip import codecs
 from edgegossip import recipe as recipes
-from edgegossip.engine.server import ServerEngine, ServerPlan
+from edgegossip.engine.server import ServerEngine
+from edgegossip.engine.server_events import ServerPlan
 from edgegossip.engine.server_frames import COORDINATOR, Channel
 from edgegossip.flower._private import LinkError, RunLink, register_key, start_run
 from edgegossip.flower.combine import check_enough, combiner, make_strategy

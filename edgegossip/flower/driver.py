@@ -12,7 +12,9 @@ from typing import Protocol
 
 from flwr.app import Message, RecordDict
 
-from edgegossip.engine.server import (
+from edgegossip.engine.server import ServerEngine
+from edgegossip.engine.server_boards import BoardSeen
+from edgegossip.engine.server_events import (
     Answered,
     Ask,
     Completed,
@@ -30,7 +32,6 @@ from edgegossip.engine.server import (
     RoundEnded,
     Save,
     Seen,
-    ServerEngine,
     ServerPlan,
     Stop,
     TimePassed,
@@ -39,14 +40,13 @@ from edgegossip.engine.server import (
     Trained,
     Undelivered,
 )
-from edgegossip.engine.server_boards import BoardSeen
 from edgegossip.engine.server_frames import COORDINATOR
 from edgegossip.engine.server_records import Progress
 from edgegossip.flower._private import is_away
 from edgegossip.flower.messages import question_content, question_type, read_answer
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
-from edgegossip.types import EdgegossipError, HostError, Metrics, NodeId, RunError, Vec
+from edgegossip.types import EdgegossipError, HostError, Metrics, NodeId, PeerError, RunError, Vec
 
 SEEN_S = 0.5  # between two looks at who is there
 LOOK_S = 0.25  # between two looks for answers, should nobody say that there are any
@@ -124,7 +124,10 @@ class Driver:
         while not self._engine.leaving:
             try:
                 self._handle(self._next_event())
-            except EdgegossipError:
+            except EdgegossipError as error:
+                if self._engine.leaving and isinstance(error, PeerError):
+                    self._skip_goodbyes()
+                    break
                 if self._unsafe is None:
                     raise
                 time.sleep(LOOK_S)  # what is wrong with Flower's server can wait until the model is safe
@@ -147,8 +150,11 @@ class Driver:
                 self._handle(Together((*self._from_here(), *self._answers())))
                 self._link.wait(0.05)
         except EdgegossipError:
-            # Nobody can be heard any more: for the engine their time is over.
-            self._carry_out(self._engine.handle(TimePassed(), max(time.monotonic(), self._engine.wake_s)))
+            self._skip_goodbyes()
+
+    def _skip_goodbyes(self) -> None:
+        """Nobody can be reached any more: for the engine their time to say goodbye is over."""
+        self._carry_out(self._engine.handle(TimePassed(), max(time.monotonic(), self._engine.wake_s)))
 
     def _handle(self, event: Event) -> None:
         self._carry_out(self._engine.handle(event, time.monotonic()))

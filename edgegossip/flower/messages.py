@@ -22,7 +22,18 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from edgegossip import frame as wire
 from edgegossip.codecs.base import Codec
 from edgegossip.engine.plausible import MAX_EXAMPLES, MAX_LOSS
-from edgegossip.engine.server import Answer, Bye, Evaluate, Failure, Hello, Joining, Result, ServerPlan, Train, Wish
+from edgegossip.engine.server_events import (
+    Answer,
+    Bye,
+    Evaluate,
+    Failure,
+    Hello,
+    Joining,
+    Result,
+    ServerPlan,
+    Train,
+    Wish,
+)
 from edgegossip.frame import Frame
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import METRICS, Value

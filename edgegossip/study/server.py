@@ -18,7 +18,9 @@ import numpy as np
 from edgegossip import codecs
 from edgegossip import frame as wire
 from edgegossip.codecs.base import Codec
-from edgegossip.engine.server import (
+from edgegossip.engine.server import ServerEngine
+from edgegossip.engine.server_boards import BoardSeen
+from edgegossip.engine.server_events import (
     Answered,
     Ask,
     Event,
@@ -30,13 +32,11 @@ from edgegossip.engine.server import (
     Result,
     RoundEnded,
     Seen,
-    ServerEngine,
     ServerPlan,
     TimePassed,
     Train,
     Trained,
 )
-from edgegossip.engine.server_boards import BoardSeen
 from edgegossip.engine.server_frames import FULL, Channel, Replica, Uplink
 from edgegossip.layout import Layout
 from edgegossip.study.measure import Recorder, Traffic

@@ -14,7 +14,9 @@ from edgegossip import codecs
 from edgegossip import frame as wire
 from edgegossip.codecs.base import Codec
 from edgegossip.engine.combine import Combiner
-from edgegossip.engine.server import (
+from edgegossip.engine.server import ServerEngine
+from edgegossip.engine.server_boards import BoardSeen
+from edgegossip.engine.server_events import (
     Answer,
     Answered,
     Ask,
@@ -39,7 +41,6 @@ from edgegossip.engine.server import (
     RoundEnded,
     Save,
     Seen,
-    ServerEngine,
     ServerPlan,
     Stop,
     TimePassed,
@@ -48,7 +49,6 @@ from edgegossip.engine.server import (
     Trained,
     Undelivered,
 )
-from edgegossip.engine.server_boards import BoardSeen
 from edgegossip.engine.server_frames import Channel, Replica, Uplink
 from edgegossip.engine.server_records import Progress
 from edgegossip.frame import Frame, Limits

@@ -11,7 +11,7 @@ import pytest
 
 from edgegossip import frame as wire
 from edgegossip.engine.plausible import Trust
-from edgegossip.engine.server import Result
+from edgegossip.engine.server_events import Result
 from edgegossip.frame import Aux
 from edgegossip.types import DecodeError, Metrics, NodeId
 from tests.engine import toy

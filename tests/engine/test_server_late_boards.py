@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip.engine.server import ProcessEnded, Stop
+from edgegossip.engine.server_events import ProcessEnded, Stop
 from edgegossip.types import RunError
 from tests.engine.fleet import Run, garbage
 

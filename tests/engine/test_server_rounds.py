@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip.engine.server import Ask, Completed, Effect, EvaluateHere, Hello, Save, Train, Trained
+from edgegossip.engine.server_events import Ask, Completed, Effect, EvaluateHere, Hello, Save, Train, Trained
 from edgegossip.engine.server_records import Progress
 from edgegossip.types import Metrics, RunError, Vec
 from tests.engine import toy
