@@ -38,15 +38,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from edgegossip import codecs
-from edgegossip.engine.combine import Combined, Combiner, Mean, Share
-from edgegossip.engine.plausible import Examples, Losses, ServerLevels, Trust, require_reported
-from edgegossip.engine.server_boards import Boards, BoardSeen, OpenQuestions, sample, wanted
+from edgegossip.engine.combine import Combiner
+from edgegossip.engine.server_boards import Boards, BoardSeen, OpenQuestions
 from edgegossip.engine.server_events import (
     Answer,
     Answered,
@@ -69,28 +67,20 @@ from edgegossip.engine.server_events import (
     Question,
     Record,
     Result,
-    RoundEnded,
     Save,
     Seen,
     ServerPlan,
     Stop,
     TimePassed,
     Together,
-    Train,
     Trained,
     Undelivered,
     Wish,
 )
-from edgegossip.engine.server_frames import COORDINATOR, FULL, Channel, Downlink
-from edgegossip.engine.server_records import (
-    BoardRecords,
-    Evaluations,
-    Progress,
-    Value,
-    sent_values,
-    used_values,
-)
-from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.engine.server_frames import COORDINATOR, FULL, Downlink
+from edgegossip.engine.server_records import Progress, Value
+from edgegossip.engine.server_training import Span, Training
+from edgegossip.frame import Frame
 from edgegossip.types import EdgegossipError, Metrics, NodeId, PeerError, Round, RunError, Vec
 
 REJOIN_S = 60.0  # for boards of a run that goes on: they ask for their coordinator all the time
@@ -100,11 +90,8 @@ ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
 # An answer whose round is over is waited for so many deadlines, or times the longest one so far
 DEADLINES, LONGEST = 10, 4
 MOST_OVERDUE = 6  # from where on that is not doubled again
-MAX_EMPTY_ROUNDS = 3  # rounds in a row in which no board sent anything usable
 MAX_REPEATS = 10  # of a round whose boards all went away
 ABSENCES = 3  # of one board that goes away whenever it is asked to evaluate the final model
-
-Span: TypeAlias = Callable[[str], AbstractContextManager[object]]
 
 
 @dataclass(slots=True)
@@ -155,24 +142,12 @@ class ServerEngine:
         self, plan: ServerPlan, initial: Vec, combiner: Combiner | None = None, span: Span = lambda part: nullcontext()
     ) -> None:
         plan.layout.check(initial)
-        self._plan, self._span = plan, span
-        self._channel = Channel.of(plan.layout, plan.run_id, plan.codec)
-        self._combiner = combiner or Mean(self._channel, uniform=plan.weighting == "uniform")
-        self._downlink = Downlink(plan.layout, plan.run_id, plan.downlink)
-        self._levels = ServerLevels.of(plan.codec)
+        self._plan = plan
+        self._training = Training(plan, initial, combiner, span, self._log, self._record)
+        self._evaluations = self._training.evaluations
         self._boards = Boards(plan.boards, min(plan.min_nodes, len(plan.boards)), plan.return_s)
         self._open = OpenQuestions(self._boards)
-        self._losses, self._examples = Losses(), Examples[NodeId]()
-        self._trust = Trust(lambda event, text, name: self._log(event, text, peer=name))
-        after_rounds = plan.evaluate_after | {plan.rounds - 1}
-        self._evaluations = Evaluations(after_rounds, self._losses, self._log, self._record)
-        self._records = BoardRecords(plan.layout, self._record) if plan.records_boards else None
-
-        self._model, self.round = initial, 0
-        self._holds: dict[NodeId, tuple[int, Round]] = {}  # the model that a board (by its number) answered last
-        self._sent: list[Frame] = []  # of the round in progress
         self._tries = 0  # of the round in progress
-        self._empty_rounds = 0
         self._join_s = plan.join_s
         self._resumed = False
 
@@ -201,23 +176,20 @@ class ServerEngine:
         return self._phase in (self._leaving, self._ended)
 
     @property
+    def round(self) -> Round:
+        """The round in progress, or to be played next."""
+        return self._training.round
+
+    @property
     def model(self) -> Vec:
         """The coordinator's model, float32[n]; not to be written to."""
-        return self._model
+        return self._training.model
 
     def start(self, now_s: float, progress: Progress | None = None) -> list[Effect]:
         """Begin, or go on from what an earlier process saved. Call once, before `handle`."""
         if progress is not None:
             self._resumed, self._join_s = True, min(self._join_s, REJOIN_S)
-            self._model, self.round = progress.model, progress.round
-            self._combiner.restore(progress.strategy)
-            self._levels = progress.levels
-            self._examples.used(progress.examples)
-            self._evaluations.resume(progress.evaluations, progress.evaluate_next)
-            if self._records is not None:
-                self._records.resume(progress.records)
-            if progress.reference is not None:
-                self._downlink.resume(progress.reference, progress.round - 1)
+            self._training.resume(progress)
         self._wait = _Wait(now_s, now_s)
         return self.handle(TimePassed(), now_s)
 
@@ -271,7 +243,7 @@ class ServerEngine:
         self._tries = 0
         if self.round < self._plan.rounds:
             return self._go(self._waiting_for_boards)
-        self._effects.append(Trained(self._model))
+        self._effects.append(Trained(self.model))
         return self._go(self._handing_over)
 
     def _waiting_for_boards(self) -> bool:
@@ -279,7 +251,7 @@ class ServerEngine:
         if len(self._boards.idle()) >= self._boards.least:
             self._evaluations.look(self._boards)
             if self._plan.evaluates_itself and self._evaluations.wanted is not None:
-                self._effects.append(EvaluateHere(self._model, self._plan.evaluation_examples or None))
+                self._effects.append(EvaluateHere(self.model, self._plan.evaluation_examples or None))
                 return self._go(self._evaluating_here)
             return self._ask_round()
         short = self._boards.short
@@ -301,37 +273,9 @@ class ServerEngine:
         return self._go(self._waiting_for_boards)
 
     def _ask_round(self) -> bool:
-        """Choose boards and ask each to train; one of them may be asked to evaluate the model it gets."""
-        idle = {m.name: m.node for m in self._boards.idle()}
-        trusted = self._trust.trusted(list(idle), self.round, max(1, self._plan.min_nodes))
-        count = wanted(self._plan.fraction, self._plan.min_nodes, len(self._boards.expected))
-        some = sample([idle[name] for name in trusted], count, self._plan.seed, self.round)
-        names = {node: name for name, node in idle.items()}
-        with self._span("encode"):
-            chosen = {names[node]: node for node in self._combiner.choose(self.round, self._model, some)}
-            frames = self._frames(chosen)
-        evaluator = ""
-        if self._evaluations.wanted is not None and not self._plan.evaluates_itself and chosen:
-            evaluator = self._evaluations.ask(sorted(chosen), self.round - 1)
-        examples = self._plan.evaluation_examples
-        wishes = {node: Train(frames[name], examples if name == evaluator else None) for name, node in chosen.items()}
+        wishes = self._training.wishes({m.name: m.node for m in self._boards.idle()})
         what = f"round {self.round}"
         return self._ask_and_wait(wishes, what, self._plan.deadline_s, self._plan.quorum, self._round_answered)
-
-    def _frames(self, chosen: Mapping[NodeId, int]) -> dict[NodeId, Frame]:
-        """Encode what each board gets: the difference if it holds the model before, else the whole. Either is made once."""
-        aux = {} if self._levels is None else self._levels.aux()
-        difference, whole = self._downlink.publish(self._model, self.round, aux), None
-        frames: dict[NodeId, Frame] = {}
-        for name, node in chosen.items():
-            if difference is not None and self._holds.get(name) == (node, self.round - 1):
-                frames[name] = difference
-            else:
-                whole = whole or self._downlink.whole(self.round, aux)
-                frames[name] = whole
-        self._holds.clear()
-        self._sent = list(frames.values())
-        return frames
 
     def _ask_and_wait(
         self, wishes: Mapping[int, Wish], what: str, deadline_s: float, enough: int, then: Callable[[], bool]
@@ -385,14 +329,8 @@ class ServerEngine:
             self._tries += 1
             if self._tries < MAX_REPEATS:
                 return self._go(self._regathering)
-        with self._span("decode"):
-            shares = self._checked(answers)
-            unanswered = all(isinstance(a, Failure) and a.away for _, a in answers.values())
-            shares = self._combine(shares, unanswered=unanswered)
-        self._report(answers, shares)
-        self._evaluations.after(self.round)
-        self.round += 1
-        self._effects.append(Save(self._progress()))
+        self._effects.append(self._training.end_round(answers, self._no_answer))
+        self._effects.append(Save(self._training.progress()))
         # The driver may save while the next round is encoded: that happens in the next call.
         self._wake(self._now_s)
         self._next_round()
@@ -410,10 +348,10 @@ class ServerEngine:
             return False
         self._evaluations.end()
         if self._plan.evaluates_itself:
-            self._effects.append(EvaluateHere(self._model, None))
+            self._effects.append(EvaluateHere(self.model, None))
             return self._go(self._evaluating_at_last)
         final = Downlink(self._plan.layout, self._plan.run_id, codecs.get(FULL))
-        final.publish(self._model, self._plan.rounds)
+        final.publish(self.model, self._plan.rounds)
         self._final = _FinalEvaluation(final.whole(self._plan.rounds))
         return self._go(self._looking_for_evaluator)
 
@@ -494,8 +432,7 @@ class ServerEngine:
         if self._open.waited_for(self._byes) and not self._passed(self._wait.since_s + BYE_S):
             return False
         if not self._failed:
-            if self._records is not None:
-                self._records.end()
+            self._training.end_records()
             self._log("finished", "coordinator finished")
         self._effects.append(Finished(self._error))
         self.over = True
@@ -503,101 +440,6 @@ class ServerEngine:
 
     def _ended(self) -> bool:
         return False
-
-    # A round's updates
-
-    def _checked(self, answers: Mapping[NodeId, tuple[int, Answer]]) -> list[Share]:
-        """Return updates that can be used, as far as can be said before they are decoded, in the order of names."""
-        good: list[Share] = []
-        for name in sorted(answers):
-            node, answer = answers[name]
-            try:
-                if isinstance(answer, Failure):
-                    self._evaluations.failed(name, "it went away" if answer.away else answer.reason)
-                    if answer.away:
-                        continue  # which is logged elsewhere
-                    raise PeerError(answer.reason)
-                if not isinstance(answer, Result):
-                    raise answer if isinstance(answer, PeerError) else PeerError("the answer is not to this question")
-                self._holds[name] = (node, self.round)
-                self._evaluations.answered(name, answer.evaluation)
-                if not isinstance(answer.frame, bytes):
-                    raise answer.frame or PeerError("the answer has no update")
-                frame = self._channel.check(answer.frame, Kind.UPDATE, self.round)
-                require_reported(frame, self._levels is not None)
-                good.append(Share(name, frame, frame.aux[Aux.EXAMPLES], node))
-            except PeerError as error:
-                self._trust.refused(name, str(error))
-        if self._plan.weighting == "examples":
-            # Without those whose claim of examples would make the mean theirs.
-            refused = self._examples.refused({share.name: share.weight for share in good})
-            for name, reason in refused.items():
-                self._trust.refused(name, reason)
-            good = [share for share in good if share.name not in refused]
-        return good
-
-    def _combine(self, shares: list[Share], *, unanswered: bool) -> list[Share]:
-        """Make the next model; return whose updates it is made of. Raises RunError after too many rounds without one."""
-        made = self._combiner.combine(self.round, self._model, shares) if shares else Combined(None, {})
-        for name, reason in made.refused.items():
-            self._trust.refused(name, reason)
-        shares = [share for share in shares if share.name not in made.refused]
-        if made.why:
-            self._log("refused", f"round {self.round} changes nothing: {made.why}")
-            shares = []
-        self._trust.judge(self.round, [share.name for share in shares])
-        self._examples.used({share.name: share.weight for share in shares})
-        if self._levels is not None:
-            planned = self._plan.learning_rate(self.round) if self._plan.learning_rate else None
-            self._levels = self._levels.after([share.frame for share in shares], planned)
-        if made.model is not None:
-            self._model, self._empty_rounds = made.model, 0
-            return shares
-        self._empty_rounds += 1
-        if self._empty_rounds >= MAX_EMPTY_ROUNDS:
-            why = (
-                self._no_answer
-                if unanswered
-                else made.why
-                or (
-                    f"the last reason: {self._trust.last_reason}; where that is so of most boards, training runs away: "
-                    "lower training.lr"
-                )
-            )
-            raise RunError(f"no usable update for {MAX_EMPTY_ROUNDS} rounds; {why}")
-        return shares
-
-    def _report(self, answers: Mapping[NodeId, tuple[int, Answer]], shares: Sequence[Share]) -> None:
-        if self._records is not None:
-            for name, (_, answer) in answers.items():
-                self._take_profile(name, answer)
-            for share in shares:
-                self._records.used(share.name, self.round, share.frame)
-        frames = [share.frame for share in shares]
-        values: dict[str, Value] = {"server/answers": len(answers)}
-        values |= used_values(frames, self._losses.believed([frame.aux[Aux.LOSS] for frame in frames]))
-        values |= sent_values(self._sent, self._plan.layout)
-        used = tuple(share.name for share in shares)
-        self._effects.append(RoundEnded(self.round, self._model, values, used))
-
-    def _take_profile(self, name: NodeId, answer: Answer) -> None:
-        if self._records is not None and isinstance(answer, Result):
-            if problem := self._records.answered(name, answer.profile):
-                self._log("refused", f"refused the profile of {name}: {problem}", peer=name)
-
-    def _progress(self) -> Progress:
-        return Progress(
-            self.round,
-            self._model,
-            self._downlink.reference if self._downlink.compresses else None,
-            self._combiner.snapshot(),
-            self._levels,
-            self._evaluations.asked,
-            self._evaluations.open,
-            {} if self._records is None else self._records.waiting,
-            self._plan.instance,
-            dict(self._examples.claimed),
-        )
 
     # Events
 
@@ -652,7 +494,7 @@ class ServerEngine:
         if sent.what == "hello":
             self._joined(sent.node, answer)
         elif sent.what == "bye":
-            self._take_profile(sent.name, answer)
+            self._training.take_profile(sent.name, answer)
         else:
             if not isinstance(answer, Failure):
                 self._open.longest_s = max(self._open.longest_s, self._now_s - sent.at_s)
@@ -661,19 +503,7 @@ class ServerEngine:
             if self._asking is not None and number in self._asking.numbers:
                 self._asking.answers[member.name] = (sent.node, answer)
             else:
-                self._late(member.name, answer)
-
-    def _late(self, name: NodeId, answer: Answer) -> None:
-        """Take an answer whose round is over: its update is of no use any more, what it found of the model is."""
-        self._log("late", f"the answer of {name} came after its round was over", peer=name)
-        try:
-            if isinstance(answer, Failure):
-                self._evaluations.failed(name, answer.reason)
-                raise PeerError(answer.reason)
-            if isinstance(answer, Result):
-                self._evaluations.answered(name, answer.evaluation)
-        except PeerError as error:
-            self._log("refused", f"refused a late answer of {name}: {error}", peer=name)
+                self._training.take_late(member.name, answer)
 
     def _joined(self, node: int, answer: Answer) -> None:
         """Take in a stranger that was greeted, or refuse it."""
