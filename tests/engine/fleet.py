@@ -168,6 +168,7 @@ class Run:
         self._due: list[tuple[float, int, Event]] = []
         self._order = itertools.count()
         self._held: list[Event] = []
+        self._busy: dict[int, int] = {}  # the question that a board has not answered, by its number
         for board in self.boards:
             self._nodes[next(self._numbers)] = board
 
@@ -189,7 +190,7 @@ class Run:
         """To the end; the final model. Raises what the run failed with."""
         engine = ServerEngine(self.plan, self.initial, self.make_combiner(self.plan))
         self.engine = engine
-        self._held = []
+        self._held, self._busy = [], {}
         self._due = [due for due in self._due if isinstance(due[2], ProcessEnded | Stop)]
         self.at(0.0, Seen(()))
         self._carry_out(engine.start(self.now_s, start))
@@ -204,6 +205,8 @@ class Run:
                 if isinstance(event, Seen):
                     event = Seen(tuple(self._seen()))
                     self.at(SEEN_S, event)
+                if isinstance(event, Answered):
+                    self._busy = {node: number for node, number in self._busy.items() if number != event.number}
                 events.append(event)
             effects = engine.handle(Together(tuple(events)) if events else TimePassed(), self.now_s)
             self._carry_out(effects)
@@ -258,7 +261,9 @@ class Run:
                     self.records.append(("coordinator", effect.round, effect.values))
                 case Completed():
                     self.completed = True
-                case Forget() | Finished() | Stop() | ProcessEnded():
+                case Forget(number):
+                    self._busy = {node: busy for node, busy in self._busy.items() if busy != number}
+                case Finished():
                     pass
 
     def _ask(self, question: Question) -> None:
@@ -278,6 +283,8 @@ class Run:
                 board.farewell, board.failed = words, failed
                 self.at(TAKES_S, Answered(question.number, Result()))
             case Train() | Evaluate() as wish:
+                assert question.node not in self._busy, f"{board.name} has not answered and is asked again"
+                self._busy[question.node] = question.number
                 self._work(question, board, wish)
 
     def _work(self, question: Question, board: Board, wish: Train | Evaluate) -> None:
