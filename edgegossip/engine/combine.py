@@ -1,9 +1,10 @@
-"""How a round's updates become the next model: the interface, and the weighted mean of encoded updates.
+"""How a round's updates become the next model: the interface, and the weighted mean of encoded
+updates.
 
-The mean is that of McMahan et al. 2017, algorithm 1: x' = x + sum_i n_i / n * Q(delta_i), each update
-decoded straight into the sum. Flower's FedAvg averages the models x + delta_i, which is the same number
-up to rounding and needs a copy of the model for every board. Flower's other strategies are behind the
-same interface in `flower/combine.py`.
+The mean is that of McMahan et al. 2017, algorithm 1: x' = x + sum_i n_i / n * Q(delta_i), each
+update decoded straight into the sum. Flower's FedAvg averages the models x + delta_i, which is the
+same number up to rounding and needs a copy of the model for every board. Flower's other strategies
+are behind the same interface in `flower/combine.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """The next model, float32[n] (None: no update could be used), and who was refused, with the reason.
+    """The next model, float32[n] (None: no update could be used), and who was refused, with the
+    reason.
 
     `why`: there is no model, and no board is to blame."""
 
@@ -47,10 +49,12 @@ class Combiner(Protocol):
     """Makes the next model. Deterministic; its state, arrays by name, goes into checkpoints."""
 
     def choose(self, round: Round, x: Vec, nodes: Sequence[int]) -> list[int]:
-        """Return which of these boards, by the transport's numbers, the round asks. x float32[n]: the model."""
+        """Return which of these boards, by the transport's numbers, the round asks. x float32[n]:
+        the model."""
 
     def combine(self, round: Round, x: Vec, shares: Sequence[Share]) -> Combined:
-        """Make the next model from x float32[n], which is not changed, and at least one share, in the order of names."""
+        """Make the next model from x float32[n], which is not changed, and at least one share, in
+        the order of names."""
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """Return the state; arrays in it are not written to afterwards."""
@@ -66,9 +70,9 @@ _LENGTHS = "edgegossip/lengths"  # in a snapshot: how long updates of the run ar
 class Mean:
     """The streaming weighted mean, round after round. `uniform`: every board counts the same.
 
-    An update out of all proportion is refused (`plausible.Proportion`). Lengths of single updates are only
-    measured when the mean itself is longer than usual, or nothing is known yet: what goes unnoticed so
-    cannot move the model further than that."""
+    An update out of all proportion is refused (`plausible.Proportion`). Lengths of single updates
+    are only measured when the mean itself is longer than usual, or nothing is known yet: what goes
+    unnoticed so cannot move the model further than that."""
 
     def __init__(self, channel: Channel, ratio: float = LENGTH_RATIO, *, uniform: bool = False) -> None:
         self._channel, self._uniform = channel, uniform
@@ -112,7 +116,9 @@ class Mean:
         self._usual = None if usual < 0.0 else usual
 
     def _mean(self, shares: Sequence[Share], refused: dict[NodeId, str]) -> Vec:
-        """Average all that can be decoded. Those that cannot go to `refused`; they leave the sum as it was."""
+        """Average all that can be decoded.
+
+        Those that cannot go to `refused`; they leave the sum as it was."""
         mean = np.zeros(self._channel.layout.size, np.float32)
         weights = [1.0 if self._uniform else s.weight for s in shares]
         total, used = sum(weights), 0.0

@@ -1,8 +1,10 @@
-"""Decides which claims and updates of boards a coordinator believes. Pure: rounds go in, refusals with their reasons come out.
+"""Decides which claims and updates of boards a coordinator believes.
 
-An update arrives with claims: how many examples it is from, the loss, the learning rate. Any of these
-can be wrong by mistake or on purpose, and one board must not spoil the run of all others. Questions
-are asked in this order, from cheap to dear:
+Pure: rounds go in, refusals with their reasons come out.
+
+An update arrives with claims: how many examples it is from, the loss, the learning rate. Any of
+these can be wrong by mistake or on purpose, and one board must not spoil the run of all others.
+Questions are asked in this order, from cheap to dear:
 
 1. `check_reported`: does a claim make sense by itself?
 2. `Examples`: would this update drown all others in a mean that is weighted by examples?
@@ -42,9 +44,12 @@ MAX_RATE = 1e6
 
 
 def check_reported(frame: Frame, levels: bool) -> None:
-    """Check what an update claims, as far as it claims anything. Raises PeerError on what makes no sense.
+    """Check what an update claims, as far as it claims anything.
 
-    `levels`: losses decide how many levels all boards use (`ServerLevels`), so none may be negative."""
+    Raises PeerError on what makes no sense.
+
+    `levels`: losses decide how many levels all boards use (`ServerLevels`), so none may be
+    negative."""
     examples, loss = frame.aux.get(Aux.EXAMPLES), frame.aux.get(Aux.LOSS)
     if examples is not None and not 1 <= examples <= MAX_EXAMPLES:
         raise PeerError(f"the update claims to be from {examples:g} examples")
@@ -75,11 +80,11 @@ Key = TypeVar("Key", bound=Hashable)
 class Examples(Generic[Key]):
     """Judges claims of examples, round after round.
 
-    Honest boards differ by a hundred times and all are taken. A claim is refused when it is more than
-    EXAMPLES_RATIO times the typical one of the run: the lower median of what each board claimed last.
-    Of two boards the median is no help, for the other may claim too few; the larger claim is then
-    refused only when it is also beyond what one board has at all (SINGLE). `claimed` holds what each
-    board whose update was used claimed last; it belongs into checkpoints."""
+    Honest boards differ by a hundred times and all are taken. A claim is refused when it is more
+    than EXAMPLES_RATIO times the typical one of the run: the lower median of what each board
+    claimed last. Of two boards the median is no help, for the other may claim too few; the larger
+    claim is then refused only when it is also beyond what one board has at all (SINGLE). `claimed`
+    holds what each board whose update was used claimed last; it belongs into checkpoints."""
 
     def __init__(self) -> None:
         self.claimed: dict[Key, float] = {}
@@ -114,18 +119,20 @@ _PAST = " of the run so far"
 
 
 class Proportion:
-    """Judges lengths of updates, round after round: finite, and yet so long that one would spoil the model for all.
+    """Judges lengths of updates, round after round: finite, and yet so long that one would spoil
+    the model for all.
 
-    An update is refused when it is more than `ratio` times as long as the typical one, the lower median
-    of the round's. With fewer than three to compare there is no median to trust - one of two boards may
-    be nearly done, and the other as honest - so they are held against the lower median of what each
-    board sent last. In a fleet of two that is no help either: they are held against the longest update
-    that both have come up to, or one of them in its first round, when the model is as long. A first
-    update that is alone is taken.
+    An update is refused when it is more than `ratio` times as long as the typical one, the lower
+    median of the round's. With fewer than three to compare there is no median to trust - one of two
+    boards may be nearly done, and the other as honest - so they are held against the lower median
+    of what each board sent last. In a fleet of two that is no help either: they are held against
+    the longest update that both have come up to, or one of them in its first round, when the model
+    is as long. A first update that is alone is taken.
 
-    A liar just below the ratio moves the model; the others' next updates lead back and are longer for
-    it, and so would be what the liar is held against. Therefore that grows slowly (GROWTH). Where most
-    updates are longer still, training itself has changed, and the round's own typical one is right."""
+    A liar just below the ratio moves the model; the others' next updates lead back and are longer
+    for it, and so would be what the liar is held against. Therefore that grows slowly (GROWTH).
+    Where most updates are longer still, training itself has changed, and the round's own typical
+    one is right."""
 
     def __init__(self, ratio: float = LENGTH_RATIO) -> None:
         self._ratio = ratio
@@ -149,7 +156,8 @@ class Proportion:
         self._last = {key.removeprefix(_OF): value for key, value in memory.items() if key.startswith(_OF)}
 
     def refused(self, lengths: Mapping[NodeId, float], x: Vec) -> dict[NodeId, str]:
-        """Return whose update is refused, and why. x float32[n]: the model that the updates change."""
+        """Return whose update is refused, and why. x float32[n]: the model that the updates
+        change."""
         moved = sorted(length for length in lengths.values() if length > 0.0)
         typical, of = self._compared(moved, x)
         return {
@@ -186,7 +194,8 @@ class Proportion:
         return WARM_UP_GROWTH if self._rounds < WARM_UP else GROWTH
 
     def _compared(self, moved: Sequence[float], x: Vec) -> tuple[float, str]:
-        """Return the length to compare with, 0 where nothing is known, and words for what it is of."""
+        """Return the length to compare with, 0 where nothing is known, and words for what it is
+        of."""
         if len(moved) >= ENOUGH:
             return self._slow(_lower_median(moved), _lower_median(moved), "")
         least = moved[0] if len(moved) > 1 else 0.0
@@ -203,8 +212,8 @@ class Proportion:
         return self._unless_all(held, least, of if held == typical else _PAST)
 
     def _unless_all(self, typical: float, least: float, of: str) -> tuple[float, str]:
-        # Most updates are as long as `least`. Where that is too long, training itself runs away, and
-        # refusing everybody would hide it.
+        # Most updates are as long as `least`. Where that is too long, training itself runs away,
+        # and refusing everybody would hide it.
         return (least, "") if least > self._ratio * typical else (typical, of)
 
 
@@ -228,12 +237,14 @@ LOSS_STEP = 100.0  # one board alone moves the typical loss by no more than this
 
 
 class Losses:
-    """Judges which of the losses that boards claim are believed; one claim of -1e25 would be the whole curve.
+    """Judges which of the losses that boards claim are believed; one claim of -1e25 would be the
+    whole curve.
 
-    A loss is believed that is no more than LOSS_RATIO times as large, either sign, as the typical one:
-    the lower median of the round's absolute losses. With fewer than three that is the typical one of
-    the rounds before, or else the smaller. Losses up to LOSS_RATIO are believed whatever the others
-    say, for a board may be nearly done. `typical` is that of the last round, None before the first."""
+    A loss is believed that is no more than LOSS_RATIO times as large, either sign, as the typical
+    one: the lower median of the round's absolute losses. With fewer than three that is the typical
+    one of the rounds before, or else the smaller. Losses up to LOSS_RATIO are believed whatever the
+    others say, for a board may be nearly done. `typical` is that of the last round, None before the
+    first."""
 
     def __init__(self) -> None:
         self.typical: float | None = None
@@ -265,23 +276,24 @@ SETTLE_AFTER = 8  # claims, of fewer than three boards a round, after which (f_0
 
 @dataclass(frozen=True, slots=True)
 class ServerLevels:
-    """ElastiCL's rule where the paper has it, at the server: boards' losses and learning rates in, levels of all boards out.
+    """ElastiCL's rule where the paper has it, at the server: boards' losses and learning rates in,
+    levels of all boards out.
 
-    Sudharsan et al. 2021, equations 3 and 4. The state is `loss` f_k, and (f_0, eta_0) from the first
-    round; it goes into checkpoints.
+    Sudharsan et al. 2021, equations 3 and 4. The state is `loss` f_k, and (f_0, eta_0) from the
+    first round; it goes into checkpoints.
 
-    One board that claims a wild loss must not decide for all. So the mean is of losses that are taken
-    as at most SPREAD times as large or small as their median; with fewer than three boards the smoothed
-    loss so far stands in for those that are missing. Whatever a single board says of its loss and
-    examples, f_k is within SPREAD of what the others say (of two: said before), and the levels within
-    its square root. The learning rate is the median too: boards of one recipe have the same. Of fewer
-    than three it is the one nearest to the recipe's, or where that is not known, of two, the median of
-    them and the one before.
+    One board that claims a wild loss must not decide for all. So the mean is of losses that are
+    taken as at most SPREAD times as large or small as their median; with fewer than three boards
+    the smoothed loss so far stands in for those that are missing. Whatever a single board says of
+    its loss and examples, f_k is within SPREAD of what the others say (of two: said before), and
+    the levels within its square root. The learning rate is the median too: boards of one recipe
+    have the same. Of fewer than three it is the one nearest to the recipe's, or where that is not
+    known, of two, the median of them and the one before.
 
-    What the first round says counts for ever. So where fewer than three boards have said it, (f_0, eta_0)
-    and f_k are held against what the boards say until three do in one round, or SETTLE_AFTER have in
-    all: more than SPREAD (of the latter, its square) beside that, they are replaced by it. In a fleet
-    of two nobody can tell which of both lies."""
+    What the first round says counts for ever. So where fewer than three boards have said it, (f_0,
+    eta_0) and f_k are held against what the boards say until three do in one round, or SETTLE_AFTER
+    have in all: more than SPREAD (of the latter, its square) beside that, they are replaced by it.
+    In a fleet of two nobody can tell which of both lies."""
 
     s0: int
     smoothing: float
@@ -304,7 +316,8 @@ class ServerLevels:
     def after(self, frames: Sequence[Frame], planned: float | None = None) -> ServerLevels:
         """Return the state after one round's updates, whose claims have passed `check_reported`.
 
-        The loss is the mean by examples. `planned`: the recipe's learning rate of this round, above 0."""
+        The loss is the mean by examples. `planned`: the recipe's learning rate of this round, above
+        0."""
         rates = [rate for f in frames if (rate := f.aux.get(Aux.LEARNING_RATE, 0.0)) > 0.0]
         examples = [f.aux[Aux.EXAMPLES] for f in frames]
         weights = [min(count, EXAMPLES_RATIO * median_low(examples)) for count in examples]
@@ -374,16 +387,17 @@ class _Record:
 class Quarantine:
     """Counts refusals of boards and says for how many rounds each is left out.
 
-    A board that is refused PATIENCE times in a row is not asked for FIRST rounds, each further time for
-    twice as many, at most LONGEST. It is then on probation: the next refusal counts as one of that many.
-    A round in which its update was used clears what is in a row; FORGET of them in a row take one time
-    away. A coordinator that is started again has forgotten."""
+    A board that is refused PATIENCE times in a row is not asked for FIRST rounds, each further time
+    for twice as many, at most LONGEST. It is then on probation: the next refusal counts as one of
+    that many. A round in which its update was used clears what is in a row; FORGET of them in a row
+    take one time away. A coordinator that is started again has forgotten."""
 
     def __init__(self) -> None:
         self._records: dict[NodeId, _Record] = {}
 
     def refused(self, board: NodeId, round: Round, reason: str) -> int:
-        """Take note that its update of this round was refused; return for how many rounds it is left out from now on."""
+        """Take note that its update of this round was refused; return for how many rounds it is
+        left out from now on."""
         record = self._records.get(board, _Record())
         record = replace(record, in_a_row=record.in_a_row + 1, used=0, reason=reason)
         length = 0
@@ -409,7 +423,9 @@ class Quarantine:
         return "" if record is None or record.until <= round else record.reason
 
     def spared(self, board: NodeId) -> None:
-        """Take note that it is asked all the same, since too few others are there. That time does not count."""
+        """Take note that it is asked all the same, since too few others are there.
+
+        That time does not count."""
         record = self._records.get(board)
         if record is not None:
             self._records[board] = replace(record, times=max(0, record.times - 1), until=0)
@@ -418,7 +434,8 @@ class Quarantine:
 class Trust:
     """Chooses whose updates are asked for, and says who is left out and who takes part again.
 
-    `say(event, text, board)` hears of it. `last_reason` is that of the last refusal, with the board's name."""
+    `say(event, text, board)` hears of it. `last_reason` is that of the last refusal, with the
+    board's name."""
 
     def __init__(self, say: Callable[[str, str, NodeId], None]) -> None:
         self._say, self._quarantine = say, Quarantine()
@@ -457,7 +474,9 @@ class Trust:
         self._say("refused", f"refused the update of {name}: {reason}", name)
 
     def judge(self, round: Round, used: Sequence[NodeId]) -> None:
-        """End a round: who was refused again and again is left out. Where nothing was of use the fault may be ours."""
+        """End a round: who was refused again and again is left out.
+
+        Where nothing was of use the fault may be ours."""
         bad, self._bad = self._bad, {}
         for name in used:
             self._quarantine.used(name)

@@ -1,9 +1,11 @@
-"""The server engine: what a coordinator does with its boards, without I/O. Events and time go in, effects come out.
+"""The server engine: what a coordinator does with its boards, without I/O.
+
+Events and time go in, effects come out.
 
 It has no clock, no thread and no connection. A driver owns those. It calls `start` once and then
 `handle` with every event as it happens, carries out the effects that come back, in their order, and
-calls `handle` with `TimePassed` when `wake_s` has come. Time is seconds of any clock that does not go
-back. A driver is one loop:
+calls `handle` with `TimePassed` when `wake_s` has come. Time is seconds of any clock that does not
+go back. A driver is one loop:
 
     engine = ServerEngine(plan, initial)
     effects = engine.start(now(), progress)         # progress: of an earlier process, or None
@@ -29,9 +31,9 @@ What a driver promises:
   in them may be a lie: frames are checked here.
 - An answer to a number that nobody waits for is welcome, and ignored. So is the same answer twice.
 
-A killed run goes on with `start(now_s, progress)` of the last `Save`. The combiner makes the next model
-of a round's updates (`combine.py`); it is the only part that may hold state of its own, which goes into
-`Progress` as arrays.
+A killed run goes on with `start(now_s, progress)` of the last `Save`. The combiner makes the next
+model of a round's updates (`combine.py`); it is the only part that may hold state of its own, which
+goes into `Progress` as arrays.
 """
 
 from __future__ import annotations
@@ -130,12 +132,12 @@ class _FinalEvaluation:
 class ServerEngine:
     """One run, from the first board that joins to the last that has said goodbye.
 
-    `initial` float32[n] is the model of round 0. `combiner` makes models of updates; the streaming mean
-    by default. `span(part)` is entered around encoding and decoding, for a driver that accounts for its
-    seconds. Not thread-safe. Rounds are 0-based.
+    `initial` float32[n] is the model of round 0. `combiner` makes models of updates; the streaming
+    mean by default. `span(part)` is entered around encoding and decoding, for a driver that
+    accounts for its seconds. Not thread-safe. Rounds are 0-based.
 
-    `wake_s`: when `handle` wants to be called at the latest, in the clock of `now_s`; inf: only with
-    events. `over`: `Finished` has been returned.
+    `wake_s`: when `handle` wants to be called at the latest, in the clock of `now_s`; inf: only
+    with events. `over`: `Finished` has been returned.
     """
 
     def __init__(
@@ -194,7 +196,9 @@ class ServerEngine:
         return self.handle(TimePassed(), now_s)
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
-        """Take in one event; return what is to be done, in this order. Never raises what a board has caused."""
+        """Take in one event; return what is to be done, in this order.
+
+        Never raises what a board has caused."""
         self._now_s, self.wake_s, self._effects = now_s, math.inf, []
         try:
             self._take(event)
@@ -209,14 +213,18 @@ class ServerEngine:
                 pass
         return self._effects
 
-    # Phases. Each is called after every event, and returns whether there is more to do now: with True it
-    # has moved on to another phase, with False it waits. The way through them:
+    # Phases. Each is called after every event, and returns whether there is more to do now: with
+    # True it has moved on to another phase, with False it waits. The way through them:
     #
-    #   gathering -> waiting_for_boards -> [evaluating_here ->] asking -> (the round ends) -> waiting_for_boards
-    #                        ^---- regathering <---- (all went away) ----|
-    #   after the last round: handing_over -> evaluating_at_last | looking_for_evaluator <-> asking -> leaving -> ended
+    #   gathering
+    #   each round:   waiting_for_boards (-> evaluating_here ->) waiting_for_answers -> round ends
+    #                 where all went away: -> regathering -> waiting_for_boards
+    #   the model:    handing_over
+    #                 -> evaluating_at_last, or looking_for_evaluator <-> waiting_for_answers
+    #   the end:      leaving -> ended
     #
-    # A RunError from any phase leads to leaving; from the final evaluation, which can no longer harm the run, too.
+    # A RunError leads to leaving from any phase. In the final evaluation the model is safe already:
+    # there it is the evaluation that is missing, and the run is complete.
 
     def _go(self, phase: Callable[[], bool], *, short: bool = False) -> bool:
         self._phase, self._wait = phase, _Wait(self._now_s, self._now_s, short)
@@ -280,7 +288,8 @@ class ServerEngine:
     def _ask_and_wait(
         self, wishes: Mapping[int, Wish], what: str, deadline_s: float, enough: int, then: Callable[[], bool]
     ) -> bool:
-        """Ask, and wait for answers until the deadline, or until `enough` (0: all) have come; `then` says how it goes on."""
+        """Ask, and wait for answers until the deadline, or until `enough` (0: all) have come;
+        `then` says how it goes on."""
         numbers = self._ask(wishes, what)
         self._asking = _Asking(what, numbers, deadline_s, enough, deadline_s, then)
         return self._go(self._waiting_for_answers)
@@ -300,8 +309,8 @@ class ServerEngine:
             return asking.then()
         if self._passed(self._wait.since_s + asking.until_s):
             if not asking.answers and not asking.late and self._patience_s > asking.until_s:
-                # Boards that are slower than the deadline would never train: wait for the first answer as long
-                # as any is waited for.
+                # Boards that are slower than the deadline would never train: wait for the first
+                # answer as long as any is waited for.
                 asking.late, asking.until_s = True, self._patience_s
                 words = (
                     f"{asking.what}: nobody has answered for {asking.deadline_s:g} s; waiting for the first answer of"
@@ -337,7 +346,8 @@ class ServerEngine:
         return False
 
     def _regathering(self) -> bool:
-        """Wait for all boards that went away at once, as in a power cut, and not only for the first that is back."""
+        """Wait for all boards that went away at once, as in a power cut, and not only for the first
+        that is back."""
         if self._boards.absent and not self._passed(self._wait.since_s + min(REGATHER_S, self._plan.return_s)):
             return False
         return self._go(self._waiting_for_boards)
@@ -362,7 +372,8 @@ class ServerEngine:
         return self._complete()
 
     def _looking_for_evaluator(self) -> bool:
-        """Ask one board after the other to evaluate the final model, which is safe by then, until one has."""
+        """Ask one board after the other to evaluate the final model, which is safe by then, until
+        one has."""
         final = self._final
         assert final is not None
         up = [m for m in self._boards.up() if m.name not in final.faults]
@@ -395,7 +406,9 @@ class ServerEngine:
                 reason = str(error)
         elif isinstance(answer, Failure):
             reason = "" if answer.away else answer.reason
-        elif answer is None and (member := self._boards.by_name(name)) is not None and member.busy:
+        elif answer is not None:
+            reason = "its answer is not to this question"
+        elif (member := self._boards.by_name(name)) is not None and member.busy:
             reason = f"no answer for {asking.deadline_s:g} s"
         final.absences[name] += 1
         if reason:
@@ -538,9 +551,11 @@ class ServerEngine:
         self._log("joined", f"{name} joined", peer=name)
 
     def _give_up(self) -> None:
-        """Give up on answers that do not come although their boards are alive: lost on their way, or never made.
+        """Give up on answers that do not come although their boards are alive: lost on their way,
+        or never made.
 
-        Those boards are asked again; where that happens again and again, after twice the time each time."""
+        Those boards are asked again; where that happens again and again, after twice the time each
+        time."""
         current = frozenset[int]() if self._asking is None else self._asking.numbers
         for member in self._boards.up():
             sent = self._open.get(member.busy)

@@ -1,7 +1,9 @@
-"""Keeps who is in a server run, and which questions its boards have not answered. Pure: it is told everything.
+"""Keeps who is in a server run, and which questions its boards have not answered.
 
-A board is known by its name; the transport knows it by a number, and a process that takes the place of
-another has a number of its own. Whoever has not said its name yet is a stranger.
+Pure: it is told everything.
+
+A board is known by its name; the transport knows it by a number, and a process that takes the place
+of another has a number of its own. Whoever has not said its name yet is a stranger.
 """
 
 from __future__ import annotations
@@ -50,9 +52,9 @@ class Change:
 class Boards:
     """The boards of one run, and whether they are enough.
 
-    `expected`: the only names that may join, in the order in which boards are listed. `least` of them must
-    be there. A board that fell silent may come back within `return_s`; one whose process is known to have
-    ended does not, only another process of its name."""
+    `expected`: the only names that may join, in the order in which boards are listed. `least` of
+    them must be there. A board that fell silent may come back within `return_s`; one whose process
+    is known to have ended does not, only another process of its name."""
 
     def __init__(
         self, expected: Iterable[NodeId], least: int = 1, return_s: float = 0.0, silent_s: float = SILENT_S
@@ -68,7 +70,8 @@ class Boards:
     # Who is there
 
     def observe(self, seen: Iterable[BoardSeen]) -> tuple[list[Change], list[int]]:
-        """Compare with all that the transport sees: return who went down or came back, and strangers' numbers."""
+        """Compare with all that the transport sees: return who went down or came back, and
+        strangers' numbers."""
         nodes = {n.node: n for n in seen}
         changes = []
         for member in self._members.values():
@@ -79,7 +82,7 @@ class Boards:
             elif member.up and silent_s > self._silent_s:
                 changes.append(self._down(member, f"no sign of life for {silent_s:.0f} s"))
             elif not member.up and node is not None:
-                # A process that is known to have ended may have beaten a moment before: it stays down.
+                # A process that is known to have ended may have beaten a moment before.
                 if silent_s < self._silent_s / 2 and member.node not in self._ignored:
                     member.up = True
                     changes.append(self._back(Change(member.name, up=True)))
@@ -87,7 +90,8 @@ class Boards:
         return changes, strangers
 
     def admit(self, node: int, name: NodeId) -> int | None:
-        """Take in a stranger that has said its name; return the number of the process whose place it takes, if any.
+        """Take in a stranger that has said its name; return the number of the process whose place
+        it takes, if any.
 
         Raises PeerError on a name that is not expected."""
         if name not in self.expected:
@@ -168,8 +172,8 @@ class Boards:
     def check(self, now_s: float, joining: int = 0) -> float:
         """Return until when too few boards may still become enough; inf when they are enough.
 
-        `joining`: boards that have not been there yet, and may come. Raises RunError when it is hopeless, or has
-        been waited for long enough."""
+        `joining`: boards that have not been there yet, and may come. Raises RunError when it is
+        hopeless, or has been waited for long enough."""
         up = len(self.up())
         if up + joining >= self.least:
             self._short_since_s = None
@@ -194,7 +198,9 @@ class Sent:
 
 
 class OpenQuestions:
-    """Questions under way, by number, and how long answers take. A board that answers is not busy any more."""
+    """Questions under way, by number, and how long answers take.
+
+    A board that answers is not busy any more."""
 
     def __init__(self, boards: Boards) -> None:
         self._boards = boards
@@ -239,7 +245,8 @@ class OpenQuestions:
 
 
 def wanted(fraction: float, min_nodes: int, boards: int) -> int:
-    """Return how many of the run's `boards` a round asks where enough are idle: ceil(fraction * boards), at least min_nodes."""
+    """Return how many of the run's `boards` a round asks where enough are idle: ceil(fraction *
+    boards), at least min_nodes."""
     return max(math.ceil(fraction * boards - 1e-9), min_nodes)
 
 

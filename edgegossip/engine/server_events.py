@@ -1,4 +1,5 @@
-"""What a driver and the server engine say to each other: the plan of a run, events that go in, effects that come out.
+"""What a driver and the server engine say to each other: the plan of a run, events that go in,
+effects that come out.
 
 `server.py` says how a driver uses them.
 """
@@ -59,7 +60,9 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Train from this model and answer with the update. `examples`: evaluate it as well, on so many (0: all)."""
+    """Train from this model and answer with the update.
+
+    `examples`: evaluate it as well, on so many (0: all)."""
 
     frame: Frame
     examples: int | None = None
@@ -86,7 +89,9 @@ Wish: TypeAlias = Hello | Train | Evaluate | Bye
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One message to a board. Boards of a round share frames: `frame is frame` where they get the same."""
+    """One message to a board.
+
+    Boards of a round share frames: `frame is frame` where they get the same."""
 
     number: int
     node: int  # the transport's number for the board
@@ -99,7 +104,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """A stranger's answer to Hello. `identity`: the name that it has proved, where boards have to."""
+    """A stranger's answer to Hello.
+
+    `identity`: the name that it has proved, where boards have to."""
 
     name: NodeId
     problem: str = ""  # why it cannot take part
@@ -117,7 +124,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The board answered with an error. `away`: the transport did, in its place: it has been silent for too long."""
+    """The board answered with an error.
+
+    `away`: the transport did, in its place: it has been silent for too long."""
 
     reason: str
     away: bool = False
@@ -185,7 +194,9 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """What the driver has found at once. A round that ends at its quorum takes all answers that came together."""
+    """What the driver has found at once.
+
+    A round that ends at its quorum takes all answers that came together."""
 
     events: tuple[Event, ...]
 
@@ -212,7 +223,8 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateHere:
-    """Evaluate float32[n] on so many examples of the test set (None: all); then feed `Evaluated`."""
+    """Evaluate float32[n] on so many examples of the test set (None: all); then feed
+    `Evaluated`."""
 
     model: Vec
     examples: int | None
@@ -220,7 +232,9 @@ class EvaluateHere:
 
 @dataclass(frozen=True, slots=True)
 class RoundEnded:
-    """A round is over. `model` float32[n] is the next one; `values` go into the coordinator's record of the round."""
+    """A round is over.
+
+    `model` float32[n] is the next one; `values` go into the coordinator's record of the round."""
 
     round: Round
     model: Vec
@@ -255,7 +269,9 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """All rounds have been played: hand over float32[n], then feed `ModelKept`. Boards wait meanwhile."""
+    """All rounds have been played: hand over float32[n], then feed `ModelKept`.
+
+    Boards wait meanwhile."""
 
     model: Vec
 
@@ -267,7 +283,9 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The run is over and nothing more comes. `error`: what it failed with, None where it did not or was stopped."""
+    """The run is over and nothing more comes.
+
+    `error`: what it failed with, None where it did not or was stopped."""
 
     error: EdgegossipError | None
 

@@ -1,4 +1,5 @@
-"""Frames between a coordinator and its boards: what both ends agree on, the model's way down, updates on their way up.
+"""Frames between a coordinator and its boards: what both ends agree on, the model's way down,
+updates on their way up.
 
 Down: both ends keep a reference r, the model that boards train from. In round t the coordinator, whose
 own model is x_t, sends Q(x_t - r_(t-1)) and both ends set r_t = r_(t-1) + Q(x_t - r_(t-1)). What Q loses
@@ -46,7 +47,9 @@ class Channel:
     def frame(
         self, kind: Kind, x: Vec, state: Any, ctx: Ctx, sequence: int, aux: Mapping[int, float] | None = None
     ) -> tuple[Frame, Any]:
-        """Encode float32[n]; return the frame and the codec's next state. Raises LocalError when x is not finite."""
+        """Encode float32[n]; return the frame and the codec's next state.
+
+        Raises LocalError when x is not finite."""
         body, state = self.codec.encode(x, state, ctx)
         frame = Frame(
             kind=kind,
@@ -63,7 +66,9 @@ class Channel:
         return frame, state
 
     def check(self, data: bytes, kind: Kind, round: Round | None) -> Frame:
-        """Parse a frame of this run, model and codec, without its body. Raises PeerError on anything else."""
+        """Parse a frame of this run, model and codec, without its body.
+
+        Raises PeerError on anything else."""
         frame = wire.parse(data, self.limits)
         wire.expect(frame, run_id=self.run_id, layout_hash=self.layout.hash, codec=self.codec)
         if frame.kind != kind:
@@ -79,7 +84,8 @@ class Channel:
 
 
 def frame_key(run_id: bytes, sender: str, round: Round) -> int:
-    """Return a 64-bit key for the codec's generator: another one for every sender and round of a run."""
+    """Return a 64-bit key for the codec's generator: another one for every sender and round of a
+    run."""
     digest = hashlib.blake2b(f"{sender}\0{round}".encode(), digest_size=8, key=run_id).digest()
     return int.from_bytes(digest, "little")
 
@@ -96,8 +102,8 @@ def finite_sum(x: Vec, delta: Vec) -> Vec:
 class Downlink:
     """Makes the frames that go down: the coordinator's end. `codec` fp32: whole models only.
 
-    `reference` float32[n] is what boards train from in the round in progress. Raises ConfigError for a
-    codec with a memory of its own."""
+    `reference` float32[n] is what boards train from in the round in progress. Raises ConfigError
+    for a codec with a memory of its own."""
 
     def __init__(self, layout: Layout, run_id: bytes, codec: Codec[Any]) -> None:
         check_downlink(codec)
@@ -110,10 +116,12 @@ class Downlink:
         self._round: Round | None = None
 
     def publish(self, x: Vec, round: Round, aux: Mapping[int, float] | None = None) -> Frame | None:
-        """Take float32[n] as the model of this round. Return the difference for boards that hold the one before.
+        """Take float32[n] as the model of this round.
 
-        None: everybody gets the whole model. A round that is asked for again has the same reference, and
-        goes to everybody whole."""
+        Return the difference for boards that hold the one before.
+
+        None: everybody gets the whole model. A round that is asked for again has the same
+        reference, and goes to everybody whole."""
         if self._round == round:
             return None
         if not self.compresses:
@@ -131,7 +139,8 @@ class Downlink:
         return difference
 
     def replace(self, x: Vec, round: Round) -> None:
-        """Take another model, float32[n], in place of the one of this round: everybody has to get it whole."""
+        """Take another model, float32[n], in place of the one of this round: everybody has to get
+        it whole."""
         self.reference, self._round = x.copy(), round
 
     def whole(self, round: Round, aux: Mapping[int, float] | None = None) -> Frame:
@@ -154,7 +163,9 @@ class Downlink:
 
 
 class Replica:
-    """Opens the frames that come down: a board's end. It holds the reference where differences come."""
+    """Opens the frames that come down: a board's end.
+
+    It holds the reference where differences come."""
 
     def __init__(self, layout: Layout, run_id: bytes, codec: Codec[Any]) -> None:
         check_downlink(codec)
@@ -175,7 +186,9 @@ class Replica:
         self._model, self._round = model, round
 
     def held(self, round: Round) -> Vec:
-        """Return the model of this round, which is there already. Raises PeerError when it is not."""
+        """Return the model of this round, which is there already.
+
+        Raises PeerError when it is not."""
         if self._model is None or self._round != round:
             raise PeerError(f"the model of round {round} did not come, and this board does not hold it")
         return self._model
@@ -183,7 +196,8 @@ class Replica:
     def open(self, data: bytes) -> tuple[Frame, Vec]:
         """Check and decode what came down; return the frame and the model to train from.
 
-        The model is float32[n], not to be written to. Raises PeerError; the replica is then as it was."""
+        The model is float32[n], not to be written to. Raises PeerError; the replica is then as it
+        was."""
         if kind_of(data) != Kind.DIFFERENCE:
             frame, x = self._whole.open(data, Kind.MODEL, None)
             if self._keeps:
@@ -219,7 +233,9 @@ def check_downlink(codec: Codec[Any]) -> None:
 
 
 class Uplink:
-    """Makes the frames of one board's updates. `state` is the codec's memory, `sequence` counts frames from 1."""
+    """Makes the frames of one board's updates.
+
+    `state` is the codec's memory, `sequence` counts frames from 1."""
 
     def __init__(self, channel: Channel, board: NodeId) -> None:
         self.channel, self._board = channel, board
@@ -227,7 +243,9 @@ class Uplink:
         self.sequence = 0
 
     def frame(self, update: LocalUpdate, round: Round, down: Mapping[int, float]) -> Frame:
-        """Encode a board's change of the model of this round. Raises LocalError when it is not finite.
+        """Encode a board's change of the model of this round.
+
+        Raises LocalError when it is not finite.
 
         `down`: what came beside the model; the coordinator may ask for a number of levels there."""
         self.sequence += 1

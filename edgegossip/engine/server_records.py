@@ -1,4 +1,5 @@
-"""What a server run keeps beside the model: its progress, who evaluates when, and records of rounds and boards.
+"""What a server run keeps beside the model: its progress, who evaluates when, and records of rounds
+and boards.
 
 Pure: classes here say what is to be logged or recorded by calling what they were given.
 """
@@ -60,7 +61,10 @@ class Progress:
 
     @classmethod
     def from_plain(cls, found: Any, layout: Layout, levels: ServerLevels | None) -> Progress:
-        """Read what `plain` gave. `levels`: as a run begins with them. Raises DataError when it is not of a run of this model."""
+        """Read what `plain` gave.
+
+        `levels`: as a run begins with them. Raises DataError when it is not of a run of this
+        model."""
         try:
             if found["format"] != FORMAT:
                 raise DataError(f"the checkpoint has format {found['format']}, this edgegossip reads {FORMAT}")
@@ -108,9 +112,9 @@ class _Asked:
 class Evaluations:
     """When the model is evaluated, by whom, and what came of it.
 
-    A round never waits for an evaluation: it is taken whenever the board's answer comes. A board that owes
-    it for good is followed by one other, with the model of that moment; then it is logged that there is
-    none. `after_rounds`: rounds after which the model is to be evaluated."""
+    A round never waits for an evaluation: it is taken whenever the board's answer comes. A board
+    that owes it for good is followed by one other, with the model of that moment; then it is logged
+    that there is none. `after_rounds`: rounds after which the model is to be evaluated."""
 
     def __init__(self, after_rounds: frozenset[Round], training: Losses, log: Log, record: Record) -> None:
         self._rounds, self._training, self._log, self._record = after_rounds, training, log, record
@@ -121,7 +125,8 @@ class Evaluations:
 
     @property
     def open(self) -> Round | None:
-        """The round of an evaluation that has not been made, if there is one: another process asks for it again."""
+        """The round of an evaluation that has not been made, if there is one: another process asks
+        for it again."""
         return self.wanted if self.wanted is not None else max((a.step for a in self._asked.values()), default=None)
 
     def resume(self, asked: int, wanted: Round | None) -> None:
@@ -147,7 +152,8 @@ class Evaluations:
         return names[(self.asked - 1) % len(names)]
 
     def answered(self, name: NodeId, found: Metrics | PeerError | None) -> None:
-        """Take a board's answer, in time or late, to a question that may have asked for an evaluation. Raises PeerError."""
+        """Take a board's answer, in time or late, to a question that may have asked for an
+        evaluation. Raises PeerError."""
         asked = self._asked.get(name)
         if asked is None:
             return
@@ -163,7 +169,9 @@ class Evaluations:
         self.record(asked.step, metrics)
 
     def checked(self, found: Metrics | PeerError | None) -> Metrics | None:
-        """Return the evaluation in an answer, if there is one. Raises PeerError when it cannot be one of this training."""
+        """Return the evaluation in an answer, if there is one.
+
+        Raises PeerError when it cannot be one of this training."""
         if isinstance(found, PeerError):
             raise found
         if found is not None and not self._training.makes_sense(found.loss):
@@ -173,7 +181,8 @@ class Evaluations:
         return found
 
     def look(self, boards: Boards) -> None:
-        """Give up on boards that were asked and are not busy with it any more: they went away, or were given up."""
+        """Give up on boards that were asked and are not busy with it any more: they went away, or
+        were given up."""
         for name in list(self._asked):
             member = boards.by_name(name)
             if member is None or not member.up or not member.busy:
@@ -221,11 +230,12 @@ class Evaluations:
 
 
 class BoardRecords:
-    """Records of boards whose metrics are kept elsewhere: what their updates say, and the profile that they send of a round.
+    """Records of boards whose metrics are kept elsewhere: what their updates say, and the profile
+    that they send of a round.
 
-    A board knows how long its answer took to send when that is sent. So the profile of a round comes with
-    the next answer, or with the board's goodbye; until then the record of the round is held back. Without
-    one it has what the update said. At most one record a board waits."""
+    A board knows how long its answer took to send when that is sent. So the profile of a round
+    comes with the next answer, or with the board's goodbye; until then the record of the round is
+    held back. Without one it has what the update said. At most one record a board waits."""
 
     def __init__(self, layout: Layout, record: Record) -> None:
         self._layout, self._record = layout, record
@@ -286,7 +296,8 @@ def sent_values(frames: Sequence[Frame], layout: Layout) -> dict[str, Value]:
 
 
 def used_values(frames: Sequence[Frame], believed: Sequence[bool]) -> dict[str, Value]:
-    """Return what it says of the updates that were used: how many, their examples, and the mean of losses by examples.
+    """Return what it says of the updates that were used: how many, their examples, and the mean of
+    losses by examples.
 
     `believed`: which of their losses count."""
     values: dict[str, Value] = {"server/used": len(frames)}

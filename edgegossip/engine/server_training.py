@@ -1,4 +1,5 @@
-"""What becomes of the model in a server run: whom a round asks, what goes down, which updates are believed, the next model.
+"""What becomes of the model in a server run: whom a round asks, what goes down, which updates are
+believed, the next model.
 
 `server.py` decides when; nothing here knows of time or of boards that come and go.
 """
@@ -34,7 +35,9 @@ Answers: TypeAlias = Mapping[NodeId, tuple[int, Answer]]  # with the transport's
 
 
 class Training:
-    """The model of one run, round after round. `round` is the one in progress, or to be played next."""
+    """The model of one run, round after round.
+
+    `round` is the one in progress, or to be played next."""
 
     def __init__(
         self, plan: ServerPlan, initial: Vec, combiner: Combiner | None, span: Span, log: Log, record: Record
@@ -83,7 +86,8 @@ class Training:
     # A round begins
 
     def wishes(self, idle: Mapping[NodeId, int]) -> dict[int, Train]:
-        """Choose among the idle boards, and what each is sent; one of them may be asked to evaluate the model it gets.
+        """Choose among the idle boards, and what each is sent; one of them may be asked to evaluate
+        the model it gets.
 
         Boards are given and returned with the transport's numbers."""
         plan = self._plan
@@ -101,7 +105,9 @@ class Training:
         return {node: Train(frames[name], examples if name == evaluator else None) for name, node in chosen.items()}
 
     def _frames(self, chosen: Mapping[NodeId, int]) -> dict[NodeId, Frame]:
-        """Encode what each board gets: the difference if it holds the model before, else the whole. Either is made once."""
+        """Encode what each board gets: the difference if it holds the model before, else the whole.
+
+        Either is made once."""
         aux = {} if self._levels is None else self._levels.aux()
         difference, whole = self._downlink.publish(self.model, self.round, aux), None
         frames: dict[NodeId, Frame] = {}
@@ -140,7 +146,8 @@ class Training:
         return ended
 
     def _checked(self, answers: Answers) -> Sequence[Share]:
-        """Return updates that can be used, as far as can be said before they are decoded, in the order of names."""
+        """Return updates that can be used, as far as can be said before they are decoded, in the
+        order of names."""
         good: list[Share] = []
         for name in sorted(answers):
             node, answer = answers[name]
@@ -198,7 +205,8 @@ class Training:
     # What else comes with answers
 
     def take_late(self, name: NodeId, answer: Answer) -> None:
-        """Take an answer whose round is over: its update is of no use any more, what it found of the model is."""
+        """Take an answer whose round is over: its update is of no use any more, what it found of
+        the model is."""
         self._log("late", f"the answer of {name} came after its round was over", peer=name)
         try:
             if isinstance(answer, Failure):

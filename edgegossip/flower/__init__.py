@@ -1,7 +1,9 @@
-"""Training through a coordinator that is Flower's server, and the compression for anybody's Flower app.
+"""Training through a coordinator that is Flower's server, and the compression for anybody's Flower
+app.
 
-`compressed(strategy, codec)` and `compression_mod(codec)` are the drop-in for existing apps; `Coordinator` and `NodeClient` are
-the two ends of `edgegossip run` in server mode. Needs the extra `edgegossip[server]`.
+`compressed(strategy, codec)` and `compression_mod(codec)` are the drop-in for existing apps;
+`Coordinator` and `NodeClient` are the two ends of `edgegossip run` in server mode. Needs the extra
+`edgegossip[server]`.
 """
 
 from __future__ import annotations

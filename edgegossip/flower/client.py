@@ -1,8 +1,10 @@
-"""A board of a server run in one process: it polls the coordinator's SuperLink, trains, evaluates and answers.
+"""Runs a board of a server run in one process: it polls the coordinator's SuperLink, trains,
+evaluates and answers.
 
-`NodeClient` has the connection; `Board` has the work of one run: messages in, contents out. Flower's own SuperNode starts a
-process that imports torch again for every message. This client keeps model, data, optimiser, codec state and one connection for
-the whole run, and stays small (no torch) until the coordinator is there.
+`NodeClient` has the connection; `Board` has the work of one run: messages in, contents out.
+Flower's own SuperNode starts a process that imports torch again for every message. This client
+keeps model, data, optimiser, codec state and one connection for the whole run, and stays small (no
+torch) until the coordinator is there.
 """
 
 from __future__ import annotations
@@ -44,13 +46,15 @@ Meter = Callable[[], Mapping[str, Value]]  # values for the metrics record of th
 
 
 class NodeClient:
-    """One board. `run` blocks until the run is over.
+    """Takes part in a run as one board. `run` blocks until the run is over.
 
-    `run_id`: take part in this run only. `make_workload` is called once, when the coordinator has answered. `meters` are
-    asked for more values at the end of every round (sockets, CPU load). `patience_s`: how long the coordinator may be out
-    of reach before this board gives up. `credentials`: for TLS, and to sign the key that the coordinator registers.
-    `downlink`: the codec of what comes down, fp32 by default. `make_keeper`, given the model's layout and the run's id, says
-    where the board keeps its state after every round and finds an earlier process's. `on_turn` is called whenever its loop turns.
+    `run_id`: take part in this run only. `make_workload` is called once, when the coordinator has
+    answered. `meters` are asked for more values at the end of every round (sockets, CPU load).
+    `patience_s`: how long the coordinator may be out of reach before this board gives up.
+    `credentials`: for TLS, and to sign the key that the coordinator registers. `downlink`: the
+    codec of what comes down, fp32 by default. `make_keeper`, given the model's layout and the run's
+    id, says where the board keeps its state after every round and finds an earlier process's.
+    `on_turn` is called whenever its loop turns.
     """
 
     def __init__(
@@ -84,9 +88,10 @@ class NodeClient:
         self._id = 0  # in Flower
 
     def run(self) -> str:
-        """Take part until the coordinator says goodbye; its last words.
+        """Take part until the coordinator says goodbye; return its last words.
 
-        Raises PeerError when the coordinator refuses this board or stays out of reach, LocalError when training fails here.
+        Raises PeerError when the coordinator refuses this board or stays out of reach, LocalError
+        when training fails here.
         """
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what matters is in our own events
         beats = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
@@ -111,7 +116,8 @@ class NodeClient:
             keeper.close(over=over)
 
     def _turn(self) -> str | None:
-        """One poll, and the message if there is one. The coordinator's last words when that was goodbye."""
+        """Poll once and handle the message if there is one; return the coordinator's last words
+        when that was goodbye."""
         self._on_turn()
         if self._rejoin.is_set():
             self._rejoin.clear()
@@ -122,7 +128,7 @@ class NodeClient:
         return None if incoming is None else self._handle(incoming)
 
     def _reach(self, request: Callable[[], Any]) -> Any:
-        """The answer to a request; None when it was refused."""
+        """Return the answer to a request; None when it was refused."""
         try:
             return self._patiently(request)
         except LinkError:
@@ -132,8 +138,8 @@ class NodeClient:
             return None
 
     def _patiently(self, request: Callable[[], Any]) -> Any:
-        """The answer to a request, asked again while the coordinator is away; every 5 s says so. Raises LinkError when it is
-        refused."""
+        """Return the answer to a request, asked again while the coordinator is away; say so every 5
+        s. Raises LinkError when it is refused."""
         watch = Watch()
         while True:
             try:
@@ -191,8 +197,10 @@ class NodeClient:
         return None
 
     def _give(self, message: Message, answer: RecordDict) -> None:
-        """An answer. Where it is not taken, not even the second time, the coordinator is told that instead: it would wait for it,
-        and not ask again."""
+        """Give an answer.
+
+        Where it is not taken, not even the second time, say that instead: the coordinator would
+        wait for it, and not ask again."""
         reply = Message(answer, reply_to=message)
         refusal = self._refusal(reply)
         if refusal is not None and refusal.unknown:
@@ -211,7 +219,9 @@ class NodeClient:
             self._rejoin.set()
 
     def _refusal(self, reply: Message) -> LinkError | None:
-        """Push a reply; why it was refused. A SuperLink that does not know this board gets it once more when it does."""
+        """Push a reply; return why it was refused.
+
+        A SuperLink that does not know this board gets it once more when it does."""
         for known in (False, True):
             try:
                 self._patiently(lambda: self._link.reply(reply, 0.0))
@@ -222,13 +232,14 @@ class NodeClient:
         raise AssertionError
 
     def _known_again(self) -> bool:
-        """Join once more; whether as the same board in Flower, whose questions are still open."""
+        """Join once more; return whether as the same board in Flower, whose questions are still
+        open."""
         before = self._id
         self._id = self._reach(self._link.join)
         return self._id == before
 
     def _answer(self, message: Message) -> tuple[RecordDict, Callable[[], str | None]]:
-        """The reply's content, and what to do once it has been sent."""
+        """Return the reply's content, and what to do once it has been sent."""
         if message.metadata.message_type == "query":
             return self._query(message)
         if self._board is None:
@@ -262,7 +273,8 @@ class NodeClient:
         return messages.hello_answer(self._name), lambda: self._joined(workload.layout.size)
 
     def _begin(self, workload: Workload, hello: RunDescription) -> Board:
-        """This board in that run: from its checkpoint, or from the start where the run has begun anew since."""
+        """Make this board in that run: from its checkpoint, or from the start where the run has
+        begun anew since."""
         board = self._new_board(workload, hello)
         if self._make_keeper is None:
             return board
@@ -287,7 +299,9 @@ class NodeClient:
         self._clock.finish_round()  # what came before belongs to no round
 
     def _report(self, board: Board) -> None:
-        """Of the round that ends here. What it takes to put it down is time in which this board waits for the next one."""
+        """Record the round that ends here.
+
+        What that takes is time in which this board waits for the next one."""
         values, times = board.take_report(), self._clock.finish_round()
         with self._clock.span("wait"):
             for meter in self._meters:
@@ -297,13 +311,15 @@ class NodeClient:
             self._profile = messages.profile(board.round, values) if self._profiles else None
 
     def _with_profile(self, answer: RecordDict) -> RecordDict:
-        """With that of the round before, which ended when its answer was sent."""
+        """Add the profile of the round before, which ended when its answer was sent."""
         return answer if self._profile is None else RecordDict({**answer, messages.PROFILE: self._profile})
 
 
 def _anew(board: Board, hello: RunDescription) -> bool:
-    """Whether the run has begun again since this board took part. A coordinator that lost more than a round does not count:
-    a momentum that is some rounds ahead is better than none."""
+    """Tell whether the run has begun again since this board took part.
+
+    A coordinator that lost more than a round does not count: a momentum that is some rounds ahead
+    is better than none."""
     if board.instance and hello.instance and board.instance != hello.instance:
         return True
     return hello.round == 0 and board.round > 0
@@ -317,7 +333,7 @@ def _leave(words: str, failed: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """What was sent for a round, and for which model."""
+    """Keeps what was sent for a round, and for which model."""
 
     round: Round
     model_crc: int
@@ -326,10 +342,12 @@ class _Answered:
 
 
 class Board:
-    """Model, data and codec of one board. `sent_bytes` says what its connection has sent so far.
+    """Does the work of one board, with its model, data and codec.
 
-    A coordinator that was killed may ask for a round again that it had not finished. The same model gets the same answer, and
-    neither momentum nor error memory moves twice.
+    `sent_bytes` says what its connection has sent so far.
+
+    A coordinator that was killed may ask for a round again that it had not finished. The same model
+    gets the same answer, and neither momentum nor error memory moves twice.
     """
 
     def __init__(
@@ -354,7 +372,9 @@ class Board:
         return self._channel.run_id
 
     def train(self, message: Message, clock: RoundClock) -> RecordDict:
-        """Decode the model, evaluate it if asked to, train from it, encode the change. Raises PeerError, LocalError."""
+        """Decode the model, evaluate it if asked to, train from it, encode the change.
+
+        Raises PeerError, LocalError."""
         examples = messages.read_evaluate_request(message.content)
         aux, x = self._open(message, clock)
         found = self._evaluate(examples, x, clock)
@@ -367,7 +387,7 @@ class Board:
         return RecordDict({} if found is None else {messages.EVALUATION: found})
 
     def take_report(self) -> dict[str, Value]:
-        """Metrics of the round that was just answered."""
+        """Return metrics of the round that was just answered, once."""
         sent = self._sent_bytes()
         payload = int(self._report["net/payload_bytes"])  # type: ignore[arg-type]
         report = self._report | {"net/overhead_bytes": sent - self._sent_before - payload}
@@ -375,7 +395,8 @@ class Board:
         return report
 
     def snapshot(self) -> dict[str, Any]:
-        """What another process needs to go on for this one; arrays in it are not written to afterwards."""
+        """Return what another process needs to go on for this one; arrays in it are not written to
+        afterwards."""
         done = self._answered
         return {
             "round": self.round,
@@ -387,7 +408,9 @@ class Board:
         }
 
     def restore(self, found: Mapping[str, Any]) -> None:
-        """What `snapshot` gave. Raises LocalError, KeyError, TypeError or ValueError when it is of something else."""
+        """Go on from what `snapshot` gave.
+
+        Raises LocalError, KeyError, TypeError or ValueError when it is of something else."""
         layout = self._channel.layout
         require_fit(found["codec"], self._channel.codec.init(layout), layout)
         self.workload.restore(found["training"])
@@ -400,8 +423,10 @@ class Board:
             self._answered = _Answered(round, crc, array, dict(report))
 
     def _open(self, message: Message, clock: RoundClock) -> tuple[Mapping[int, float], Vec]:
-        """What came beside the model, and the model. The message is emptied, record by record: it is as large as the model, and
-        Flower's records refer to each other, so that they would wait for the garbage collector."""
+        """Return what came beside the model, and the model.
+
+        The message is emptied, record by record: it is as large as the model, and Flower's records
+        refer to each other, so that they would wait for the garbage collector."""
         with clock.span("decode"):
             frame, x = self._replica.open(frame_bytes(message.content))
             for record in list(message.content.array_records.values()):
@@ -412,7 +437,7 @@ class Board:
         return frame.aux, x
 
     def _again(self, x: Vec) -> RecordDict | None:
-        """The answer that this round and model had before."""
+        """Return the answer that this round and model had before."""
         done = self._answered
         if done is None or done.round != self.round or done.model_crc != zlib.crc32(x.data):
             return None

@@ -1,4 +1,5 @@
-"""Flower's strategies behind the server engine's interface: they choose boards and make the next model of plain models.
+"""Puts Flower's strategies behind the server engine's interface: they choose boards and make the
+next model of plain models.
 
 Also what strategies need of their parameters and of a round, said before a round is lost to it.
 """
@@ -65,7 +66,9 @@ _MAKERS: dict[str, Callable[..., Strategy]] = {
 
 
 def make_strategy(name: str, params: Mapping[str, Any]) -> Strategy:
-    """Flower's strategy of this name over whoever is asked; who that is, is the coordinator's business. Raises ConfigError."""
+    """Return Flower's strategy of this name.
+
+    It takes whoever is asked; the coordinator decides who. Raises ConfigError."""
     if name not in _MAKERS:
         raise ConfigError(f"server.strategy = {name}: not one of {', '.join(_MAKERS)}{did_you_mean(name, _MAKERS)}")
     if clash := sorted(set(params) & set(_INSTEAD)):
@@ -79,14 +82,15 @@ def make_strategy(name: str, params: Mapping[str, Any]) -> Strategy:
 
 
 def combiner(strategy: Strategy, channel: Channel, uniform: bool) -> Combiner:
-    """Return the streaming mean for plain FedAvg, which is the same and needs no model a board; the strategy for any other."""
+    """Return the streaming mean for plain FedAvg, which is the same and needs no model a board; the
+    strategy for any other."""
     if type(strategy) is FedAvg and strategy.weighted_by_key == WEIGHT:
         return Mean(channel, uniform=uniform)
     return StrategyAdapter(strategy, channel, uniform)
 
 
 class StrategyAdapter:
-    """A Flower strategy that sees plain models, x + delta, as if boards had sent them."""
+    """Shows a Flower strategy plain models, x + delta, as if boards had sent them."""
 
     def __init__(self, strategy: Strategy, channel: Channel, uniform: bool) -> None:
         self._strategy, self._channel, self._uniform = strategy, channel, uniform
@@ -129,7 +133,7 @@ class StrategyAdapter:
         return Combined(model, refused)
 
     def _decoded(self, shares: Sequence[Share]) -> tuple[dict[NodeId, Vec], dict[NodeId, str]]:
-        """Every update that can be decoded, float32[n]; the others' reasons."""
+        """Return every update that can be decoded, float32[n], and the others' reasons."""
         deltas, refused = {}, {}
         for share in shares:
             try:
@@ -147,7 +151,8 @@ class StrategyAdapter:
         return Message(RecordDict({ARRAYS: record, "metrics": metrics}), reply_to=question)
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
-        """The arrays that the strategy keeps in its attributes: moments, momentum, its own copy of the model."""
+        """Return the arrays that the strategy keeps in its attributes: moments, momentum, its own
+        copy of the model."""
         found = lengths_as_arrays(self._proportion.memory)
         for name, value in vars(self._strategy).items():
             for key, array in _arrays(value):
@@ -171,7 +176,8 @@ class StrategyAdapter:
 
 
 def _arrays(value: Any) -> list[tuple[str, NDArray[Any]]]:
-    """Arrays in an attribute: of a dict by key, of a list as #0, #1, ..., of an ArrayRecord as @name."""
+    """Return the arrays in an attribute: of a dict by key, of a list as #0, #1, ..., of an
+    ArrayRecord as @name."""
     if isinstance(value, ArrayRecord):
         return [(f"@{k}", a.numpy()) for k, a in value.items()]
     if isinstance(value, dict):
@@ -182,7 +188,7 @@ def _arrays(value: Any) -> list[tuple[str, NDArray[Any]]]:
 
 
 class BoardGrid(Grid):
-    """Boards that are idle now. Messages are sent by the coordinator's rounds, not by strategies."""
+    """Shows a strategy the boards that are idle now. The coordinator sends messages itself."""
 
     def __init__(self, node_ids: Sequence[int]) -> None:
         self._node_ids = list(node_ids)
@@ -220,7 +226,8 @@ def _no() -> NoReturn:
 
 
 def check_params(name: str, make: Callable[..., Strategy], params: Mapping[str, Any]) -> None:
-    """Raises ConfigError for a value of the wrong type or out of its range; names are the strategy's own to check."""
+    """Raise ConfigError for a value of the wrong type or out of its range; names are the strategy's
+    own to check."""
     known = inspect.signature(make).parameters
     for key, value in params.items():
         if key in known and (problem := _problem(make, key, known[key].default, value)):
@@ -228,7 +235,7 @@ def check_params(name: str, make: Callable[..., Strategy], params: Mapping[str, 
 
 
 def _problem(make: Callable[..., Strategy], key: str, default: Any, value: Any) -> str:
-    """What is wrong with a value, "" for nothing. Defaults say of what type it is."""
+    """Return what is wrong with a value, "" for nothing. Defaults say of what type it is."""
     if not isinstance(default, (int, float)):
         return "this is not for a recipe"
     whole = isinstance(default, int)
@@ -244,14 +251,14 @@ def _problem(make: Callable[..., Strategy], key: str, default: Any, value: Any) 
 
 
 def needed(strategy: Strategy) -> int:
-    """Answers without which the strategy makes no model."""
+    """Return how many answers the strategy needs to make a model."""
     if isinstance(strategy, Bulyan):
         return 4 * strategy.num_malicious_nodes + 3
     return 1
 
 
 def too_few(strategy: Strategy, answers: int) -> str:
-    """What is wrong with so many answers, "" for nothing."""
+    """Return what is wrong with so many answers, "" for nothing."""
     least = needed(strategy)
     if answers >= least:
         return ""
@@ -260,7 +267,8 @@ def too_few(strategy: Strategy, answers: int) -> str:
 
 
 def check_enough(strategy: Strategy, server: ServerSection, boards: int) -> None:
-    """Raises ConfigError when no round of a run with so many boards can have the answers that the strategy needs."""
+    """Raise ConfigError when no round of a run with so many boards can have the answers that the
+    strategy needs."""
     asked = min(boards, wanted(server.fraction, server.min_nodes, boards))
     answers = min(asked, server.quorum or asked)
     if words := too_few(strategy, answers):

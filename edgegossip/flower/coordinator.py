@@ -1,7 +1,9 @@
-"""One command, a whole Flower server: starts the SuperLink and a run, trains, and takes everything down again.
+"""Runs a whole Flower server: starts the SuperLink and a run, trains, and takes everything down
+again.
 
-The SuperLink is the only other process. What Flower would run in two more (SuperExec and the ServerApp) is a thread here, so
-that records and errors need no detour and nothing can be left behind.
+The SuperLink is the only other process. What Flower would run in two more (SuperExec and the
+ServerApp) is a thread here, so that records and errors need no detour and nothing can be left
+behind.
 """
 
 from __future__ import annotations
@@ -66,19 +68,24 @@ def plan_of(recipe: Recipe, layout: Layout, boards: Sequence[NodeId], run_id: by
 
 
 class Coordinator:
-    """One server run on this machine. Use as a context manager, or call `stop` whatever happens.
+    """Holds one server run on this machine.
 
-    `boards` are the names that may join. Boards reach it at the address that `start` returns. Records of the server itself go
-    to `sink` under the node name "coordinator"; Flower's own log is `folder`/logs/superlink.log. With `record_boards` there
-    is also a record a board and round, of what its update says (loss, examples, payload) and of the profile that the board sends
-    of it: for boards that keep their own records elsewhere. `strategy` stands in for the recipe's; with `evaluate`
-    the coordinator evaluates, not the boards. With `keeper` it goes on from the last round that an earlier process kept; boards
-    that do not come back within a minute are then gone on without. With `credentials` it speaks TLS, and boards take part under
-    the names in their certificates. `return_s`: how long it waits for boards to come back when fewer than server.min_nodes are
-    left, unless `lose` has said that they do not. `on_model` gets the final model before it is evaluated, and again every
-    few seconds for an hour while it raises HostError, as on a full disk; `on_over` is called before boards hear that the run is
-    over, so that no moment is left in which both model and checkpoints could be lost. `superlink`: one that has been launched
-    with these settings already; it is this coordinator's from then on.
+    Use as a context manager, or call `stop` whatever happens.
+
+    `boards` are the names that may join. Boards reach it at the address that `start` returns.
+    Records of the server itself go to `sink` under the node name "coordinator"; Flower's own log is
+    `folder`/logs/superlink.log. With `record_boards` there is also a record a board and round, of
+    what its update says (loss, examples, payload) and of the profile that the board sends of it:
+    for boards that keep their own records elsewhere. `strategy` stands in for the recipe's; with
+    `evaluate` the coordinator evaluates, not the boards. With `keeper` it goes on from the last
+    round that an earlier process kept; boards that do not come back within a minute are then gone
+    on without. With `credentials` it speaks TLS, and boards take part under the names in their
+    certificates. `return_s`: how long it waits for boards to come back when fewer than
+    server.min_nodes are left, unless `lose` has said that they do not. `on_model` gets the final
+    model before it is evaluated, and again every few seconds for an hour while it raises HostError,
+    as on a full disk; `on_over` is called before boards hear that the run is over, so that no
+    moment is left in which both model and checkpoints could be lost. `superlink`: one that has been
+    launched with these settings already; it is this coordinator's from then on.
     """
 
     def __init__(
@@ -134,10 +141,11 @@ class Coordinator:
         self._error: EdgegossipError | None = None
 
     def start(self) -> str:
-        """Start; HOST:PORT for the boards. Returns as soon as they can join.
+        """Start; return HOST:PORT for the boards. Returns as soon as they can join.
 
-        Call it from a thread that lives as long as the run: the kernel ends the SuperLink when that thread ends.
-        Raises ConfigError, HostError (port in use) or RunError, with nothing left running.
+        Call it from a thread that lives as long as the run: the kernel ends the SuperLink when that
+        thread ends. Raises ConfigError, HostError (port in use) or RunError, with nothing left
+        running.
         """
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what matters is in our own events
         if self._superlink is None:
@@ -160,7 +168,7 @@ class Coordinator:
         return address
 
     def poll(self) -> bool:
-        """Whether the run is over. Raises what it failed with."""
+        """Return whether the run is over. Raises what it failed with."""
         if not self._over.is_set():
             return False
         if self._error is not None:
@@ -168,7 +176,9 @@ class Coordinator:
         return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end; whether it is over. Raises what the run failed with, such as RunError."""
+        """Wait for the end; return whether it is over.
+
+        Raises what the run failed with, such as RunError."""
         self._over.wait(timeout_s)
         return self.poll()
 
@@ -190,12 +200,15 @@ class Coordinator:
         return {} if self._driver is None else self._driver.lost
 
     def lose(self, board: NodeId, reason: str) -> None:
-        """A board's process is known to have ended: go on without it now instead of when it has been silent for long."""
+        """Take note that a board's process has ended: go on without it now instead of when it has
+        been silent for long."""
         if self._driver is not None:
             self._driver.lose(board, reason)
 
     def stop(self) -> None:
-        """End the run if it is not over, and every process of it. Idempotent; no process is left when it returns."""
+        """End the run if it is not over, and every process of it.
+
+        Idempotent; no process is left when it returns."""
         if self._driver is not None:
             self._driver.stop.set()
         if self._thread is not None:
@@ -232,7 +245,7 @@ class Coordinator:
         )
 
     def _serve(self, link: RunLink, driver: Driver) -> None:
-        """The thread: everything between the first board and the last."""
+        """Play the run: everything between the first board and the last. A thread of its own."""
         error: str | None = None
         try:
             driver.run(self._progress)

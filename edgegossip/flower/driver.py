@@ -1,4 +1,5 @@
-"""Carries out the server engine's effects over Flower's SuperLink: messages out, answers in, records, checkpoints, the clock."""
+"""Carries out the server engine's effects over Flower's SuperLink: messages out, answers in,
+records, checkpoints, the clock."""
 
 from __future__ import annotations
 
@@ -74,10 +75,12 @@ class Link(Protocol):
 class Hooks:
     """What the driver calls besides the link and the sink.
 
-    `check` raises RunError when Flower's server has ended; `identity` says whose certificate a board has shown, by its number;
-    `save` hears how far the run is, `settle` returns when that is safe; `meter` has more values for the record of the round
-    that just ended; `evaluate` evaluates float32[n] on so many examples (None: all); `on_model` takes the final model and may
-    raise HostError, after which it is tried again; `on_over` is called before boards hear that the run is over."""
+    `check` raises RunError when Flower's server has ended; `identity` says whose certificate a
+    board has shown, by its number; `save` hears how far the run is, `settle` returns when that is
+    safe; `meter` has more values for the record of the round that just ended; `evaluate` evaluates
+    float32[n] on so many examples (None: all); `on_model` takes the final model and may raise
+    HostError, after which it is tried again; `on_over` is called before boards hear that the run is
+    over."""
 
     check: Callable[[], None] = lambda: None
     identity: Callable[[int], NodeId | None] = lambda node: None
@@ -118,8 +121,10 @@ class Driver:
         self._ended.put(ProcessEnded(name, reason))
 
     def run(self, progress: Progress | None = None) -> None:
-        """Play the run to its end. Raises what it failed with; boards have heard of it when the engine failed or `stop` was set,
-        and not yet when the link or anything else did: then call `abandon`."""
+        """Play the run to its end.
+
+        Raises what it failed with; boards have heard of it when the engine failed or `stop` was
+        set, and not yet when the link or anything else did: then call `abandon`."""
         self._carry_out(self._engine.start(time.monotonic(), progress))
         while not self._engine.leaving:
             try:
@@ -262,7 +267,8 @@ class Driver:
             self._sink.event(COORDINATOR, event, text, **fields)
 
     def _hand_over(self, model: Vec) -> None:
-        """Hand over the final model, however long the disk has no room for it; boards wait meanwhile. Raises HostError."""
+        """Hand over the final model, however long the disk has no room for it; boards wait
+        meanwhile. Raises HostError."""
         try:
             self._hooks.on_model(model)
             self._unsafe = None

@@ -1,13 +1,17 @@
-"""What coordinator and boards say to each other through Flower: models and updates as opaque Arrays, the rest as small records.
+"""What coordinator and boards say to each other through Flower: models and updates as opaque
+Arrays, the rest as small records.
 
-QUERY "hello": the coordinator describes the run, the board answers with its name or why it cannot take part.
-TRAIN: a frame down, a frame up; with it, where the coordinator wants profiles, that of the board's round before. Some boards are
-also asked to evaluate the model they got. EVALUATE: that alone.
-QUERY "bye": the run is over for this board, with the reason; the answer has the profile of its last round.
+- QUERY "hello": the coordinator describes the run, the board answers with its name or why it cannot
+  take part.
+- TRAIN: a frame down, a frame up; with it, where the coordinator wants profiles, that of the board's
+  round before. Some boards are also asked to evaluate the model they got.
+- EVALUATE: that alone.
+- QUERY "bye": the run is over for this board, with the reason; the answer has the profile of its
+  last round.
 
-A whole model is one opaque Array whose bytes are a wire frame: Flower moves every Array as two objects and every object as a
-signed HTTP request. Its `stype` is not Flower's own, so `Array.numpy()` refuses it: no strategy can average compressed bytes by
-mistake.
+A whole model is one opaque Array whose bytes are a wire frame: Flower moves every Array as two
+objects and every object as a signed HTTP request. Its `stype` is not Flower's own, so
+`Array.numpy()` refuses it: no strategy can average compressed bytes by mistake.
 """
 
 from __future__ import annotations
@@ -117,7 +121,8 @@ class RunDescription:
         )
 
     def check(self, layout_hash: int, codec: Codec[Any], down: Codec[Any], run_id: bytes | None = None) -> None:
-        """Check that a board with this model and these codecs, and for this run where it knows it, can take part.
+        """Check that a board with this model and these codecs, and for this run where it knows it,
+        can take part.
 
         Raises PeerError where it cannot."""
         if len(self.run_id) != 16:
@@ -153,8 +158,10 @@ def question_type(wish: Wish) -> str:
 
 
 def question_content(wish: Wish, plan: ServerPlan, models: dict[int, RecordDict]) -> RecordDict:
-    """Return the content of a message to a board. `models`: contents of frames by their `id`; boards that get the same
-    frame get the same content, which Flower then moves once."""
+    """Return the content of a message to a board.
+
+    `models`: contents of frames by their `id`; boards that get the same frame get the same content,
+    which Flower then moves once."""
     if isinstance(wish, Hello):
         return RunDescription.of(plan, wish.round).content()
     if isinstance(wish, Bye):
@@ -166,8 +173,9 @@ def question_content(wish: Wish, plan: ServerPlan, models: dict[int, RecordDict]
 
 
 def read_answer(wish: Wish, reply: Message, away: bool, identity: NodeId | None) -> Answer:
-    """Return what a board answered; parts that cannot be read as the error that says why. `away`: Flower answered in its
-    place; `identity`: the name in its certificate."""
+    """Return what a board answered; parts that cannot be read as the error that says why.
+
+    `away`: Flower answered in its place; `identity`: the name in its certificate."""
     if reply.has_error():
         return Failure(printable(reply.error.reason or "no reason given"), away)
     content = reply.content
@@ -273,7 +281,9 @@ def profile(round: Round, values: Mapping[str, Value]) -> MetricRecord:
 
 
 def read_profile(content: RecordDict) -> tuple[Round, dict[str, Value]] | None:
-    """Return round and metrics, those that this build knows. Raises DecodeError when it makes no sense."""
+    """Return round and metrics, those that this build knows.
+
+    Raises DecodeError when it makes no sense."""
     record = content.metric_records.get(PROFILE)
     if record is None:
         return None

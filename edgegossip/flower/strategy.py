@@ -1,9 +1,11 @@
-"""`compressed(strategy, codec)`: any Flower strategy, with boards that answer in compressed changes of the model.
+"""`compressed(strategy, codec)` wraps any Flower strategy; boards then answer in compressed changes
+of the model.
 
-What goes down is the model as a frame, whole and exact or, with `downlink`, as an encoded difference to the one that a board has
-(`downlink.py`). What comes up is a board's encoded change, which is decoded, checked and added to the model before the strategy
-sees it; so FedAvg averages models, FedMedian takes medians of models, and so on, each as Flower wrote it. A reply that does
-not stand the checks is refused and the strategy never sees it.
+What goes down is the model as a frame, whole and exact or, with `downlink`, as an encoded
+difference to the one that a board has (`engine/server_frames.py`). What comes up is a board's
+encoded change, which is decoded, checked and added to the model before the strategy sees it; so
+FedAvg averages models, FedMedian takes medians of models, and so on, each as Flower wrote it. A
+reply that does not stand the checks is refused and the strategy never sees it.
 """
 
 from __future__ import annotations
@@ -43,21 +45,26 @@ def compressed(
     run_id: bytes | None = None,
     on_refused: Refused | None = None,
 ) -> CompressedStrategy:
-    """Wrap `strategy` so that updates travel as `codec` makes them. Boards need `compression_mod` with the same codecs.
+    """Wrap `strategy` so that updates travel as `codec` makes them.
 
-    `downlink`: codec of what goes down, as differences; without one models go down whole. `run_id` (16 bytes) tells one run's
-    frames from another's; by default it is derived from Flower's id of the run. `on_refused(reply, reason)` hears of every reply
-    that was not used; by default a warning is logged. `.traffic` says what has travelled.
-    Wrap last: `compressed(DifferentialPrivacyServerSideFixedClipping(FedAvg(), ...), codec)`. Raises ConfigError for a
-    downlink codec with error feedback of its own.
+    Boards need `compression_mod` with the same codecs.
+
+    `downlink`: codec of what goes down, as differences; without one models go down whole. `run_id`
+    (16 bytes) tells one run's frames from another's; by default it is derived from Flower's id of
+    the run. `on_refused(reply, reason)` hears of every reply that was not used; by default a
+    warning is logged. `.traffic` says what has travelled. Wrap last:
+    `compressed(DifferentialPrivacyServerSideFixedClipping(FedAvg(), ...), codec)`. Raises
+    ConfigError for a downlink codec with error feedback of its own.
     """
     return CompressedStrategy(strategy, codec, run_id, on_refused, downlink)
 
 
 class CompressedStrategy(Strategy):
-    """See `compressed`. What is not its own (`traffic`, `inner`) is the wrapped strategy's, to read and to set. Like every Flower
-    strategy it keeps the state of one run. Model number k is that after Flower's round k; boards train from number k in round
-    k + 1, and their frames have round k."""
+    """Wraps a strategy; see `compressed`.
+
+    What is not its own (`traffic`, `inner`) is the wrapped strategy's, to read and to set. Like
+    every Flower strategy it keeps the state of one run. Model number k is that after Flower's round
+    k; boards train from number k in round k + 1, and their frames have round k."""
 
     def __init__(
         self,
@@ -91,7 +98,8 @@ class CompressedStrategy(Strategy):
             setattr(self.inner, name, value)
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
-        """All rounds: as Flower plays them, or as the wrapped strategy does where it has a way of its own."""
+        """Play all rounds: as Flower does, or as the wrapped strategy does where it has a way of
+        its own."""
         if type(self.inner).start is Strategy.start:
             return super().start(*args, **kwargs)
         with self._in_its_place():
@@ -99,7 +107,8 @@ class CompressedStrategy(Strategy):
 
     @contextmanager
     def _in_its_place(self) -> Iterator[None]:
-        """A strategy that plays the rounds itself calls its own methods: meanwhile those are ours, which call its."""
+        """Put our methods in place of its own while a strategy plays the rounds itself; ours call
+        its."""
         before = {name: vars(self.inner)[name] for name in _HOOKS if name in vars(self.inner)}
         self._own = {name: getattr(self.inner, name) for name in _HOOKS}
         try:
@@ -113,7 +122,7 @@ class CompressedStrategy(Strategy):
             vars(self.inner).update(before)
 
     def _its(self, name: str) -> Callable[..., Any]:
-        """The wrapped strategy's own method."""
+        """Return the wrapped strategy's own method."""
         return self._own.get(name) or getattr(self.inner, name)
 
     def configure_train(
@@ -161,7 +170,8 @@ class CompressedStrategy(Strategy):
         self.inner.summary()
 
     def _checked(self, replies: Sequence[Message], number: Round) -> list[tuple[Message, Frame | None]]:
-        """Replies with their frames, not decoded yet; failed ones without; refused ones are left out."""
+        """Return replies with their frames, not decoded yet; failed ones without; refused ones are
+        left out."""
         frames: dict[int, Frame] = {}
         good: list[Message] = []
         for reply in replies:
@@ -174,17 +184,17 @@ class CompressedStrategy(Strategy):
         return [(reply, frames.get(id(reply))) for reply in self._alike(good, *self._train)]
 
     def _alike(self, replies: Sequence[Message], forms: Forms, weights: Weights) -> list[Message]:
-        """Without those that Flower's strategies cannot take together with the others, or that would drown them. One of the
-        user's own takes what it likes."""
+        """Leave out those that Flower's strategies cannot take together with the others, or that
+        would drown them. One of the user's own takes what it likes."""
         if (key := _weighted_by(self.inner)) is None:
             return list(replies)
-        told = [reply for reply in replies if not reply.has_error()]
+        good = [reply for reply in replies if not reply.has_error()]
         for refused in (forms.refused, lambda some: weights.refused(some, key)):
-            bad = refused(told)
+            bad = refused(good)
             for k, reason in bad.items():
-                self._on_refused(told[k], reason)
-            told = [reply for k, reply in enumerate(told) if k not in bad]
-        kept = {id(reply) for reply in told}
+                self._on_refused(good[k], reason)
+            good = [reply for k, reply in enumerate(good) if k not in bad]
+        kept = {id(reply) for reply in good}
         return [reply for reply in replies if reply.has_error() or id(reply) in kept]
 
     def _check_metrics(self, reply: Message) -> None:
@@ -209,7 +219,9 @@ class CompressedStrategy(Strategy):
         return Channel.of(self._out.record.layout, self._out.run_id(message), self._codec)
 
     def _plain(self, checked: Sequence[tuple[Message, Frame | None]]) -> list[Message]:
-        """Replies with plain models, as `inner` aggregates them. It counts failed ones itself."""
+        """Return replies with plain models, as `inner` aggregates them.
+
+        It counts failed ones itself."""
         deltas: dict[int, Vec] = {}
         refused: dict[int, str] = {}
         for k, (_, frame) in enumerate(checked):
@@ -235,7 +247,7 @@ class CompressedStrategy(Strategy):
         return [reply for k, (reply, _) in enumerate(checked) if k not in refused]
 
     def _fill(self, reply: Message, delta: Vec) -> None:
-        """The model in place of the frame. Raises PeerError."""
+        """Put the model in place of the frame. Raises PeerError."""
         model = finite_sum(self._out.model, delta)
         reply.content = self._with(reply, lambda rest: self._out.record.restore(model, rest))
 
@@ -249,8 +261,9 @@ class CompressedStrategy(Strategy):
     def _mean(
         self, server_round: int, checked: Sequence[tuple[Message, Frame | None]]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Plain FedAvg: the same mean without a model a board. Flower averages the arrays beside the frames, and counts and logs
-        failed replies."""
+        """Average as plain FedAvg does, without a model a board.
+
+        Flower averages the arrays beside the frames, and counts and logs failed replies."""
         key = self.inner.weighted_by_key  # type: ignore[attr-defined]
         failed = [reply for reply, frame in checked if frame is None]
         framed = {str(r.metadata.src_node_id): (r, frame) for r, frame in checked if frame is not None}
@@ -271,13 +284,15 @@ class CompressedStrategy(Strategy):
         return self._out.record.restore(made.model, dict(arrays or {})), metrics
 
     def _learn(self, frames: Sequence[Frame]) -> None:
-        """Levels for the next round, from updates that counted."""
+        """Choose levels for the next round, from updates that counted."""
         if self._levels is not None:
             self._levels = self._levels.after([frame for frame in frames if _tells_loss(frame)])
 
 
 def _weighted_by(strategy: Any) -> str | None:
-    """The metric that Flower's strategies weight by; of wrappers, that of what they wrap. None: it has none."""
+    """Return the metric that Flower's strategies weight by; of wrappers, that of what they wrap.
+
+    None: it has none."""
     inner = getattr(strategy, "strategy", None)
     key = getattr(strategy, "weighted_by_key", None) or getattr(inner, "weighted_by_key", None)
     return key if isinstance(key, str) else None
@@ -302,7 +317,7 @@ def _log_refused(reply: Message, reason: str) -> None:
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes of model frames so far, and what the same models would have been as fp32."""
+    """Counts bytes of model frames so far, and what the same models would have been as fp32."""
 
     down_bytes: int = 0
     up_bytes: int = 0
@@ -310,12 +325,12 @@ class Traffic:
 
     @property
     def ratio(self) -> float:
-        """How many times smaller than fp32."""
+        """How many times smaller than fp32 that is."""
         return self.plain_bytes / max(1, self.down_bytes + self.up_bytes)
 
 
 class Outgoing:
-    """What the boards of one run are sent, and what they hold of it."""
+    """Makes what the boards of one run are sent, and knows what they hold of it."""
 
     def __init__(self, codec: Codec[Any], run_id: bytes | None, traffic: Traffic) -> None:
         self._codec, self._given_run_id, self._traffic = codec, run_id, traffic
@@ -335,16 +350,16 @@ class Outgoing:
 
     @property
     def model(self) -> Vec:
-        """float32[n]"""
+        """The latest model, float32[n]."""
         assert self._model is not None, "begin comes first"
         return self._model
 
     def run_id(self, message: Message) -> bytes:
-        """16 bytes for the run a message belongs to."""
+        """Return 16 bytes for the run a message belongs to."""
         return self._given_run_id or hashlib.sha256(f"flower run {message.metadata.run_id}".encode()).digest()[:16]
 
     def begin(self, arrays: ArrayRecord) -> None:
-        """The latest model, as the strategy has it."""
+        """Take the latest model, as the strategy has it."""
         if self._record is None:
             self._record = RecordLayout.of(arrays)
             self._dtypes = {name: array.dtype for name, array in arrays.items()}
@@ -352,7 +367,9 @@ class Outgoing:
         self._model_id = arrays.object_id
 
     def packed(self, messages: Iterable[Message], number: Round, levels: ServerLevels | None) -> list[Message]:
-        """The same messages with frames for models. Each distinct frame is made once, however many boards get it."""
+        """Return the same messages with frames for models.
+
+        Each distinct frame is made once, however many boards get it."""
         done: dict[tuple[str, str], ArrayRecord] = {}
         out = list(messages)
         for message in out:
@@ -379,9 +396,9 @@ class Outgoing:
         return out
 
     def _publish(self, number: Round) -> Frame | None:
-        """Model `number` is the latest one. The difference to the one before, where there is one. A strategy that plays the
-        rounds itself may change the model after boards have been asked to evaluate it, and begin again at any number: nobody
-        holds such a model."""
+        """Publish the latest model as `number`; return the difference to the one before, where
+        there is one. A strategy that plays the rounds itself may change the model after boards have
+        been asked to evaluate it, and begin again at any number: nobody holds such a model."""
         assert self._down is not None
         before, before_id, difference = self._published or (None, "", None)
         if (before, before_id) == (number, self._model_id):
@@ -423,7 +440,7 @@ class Outgoing:
         self._traffic.plain_bytes += 4 * self.record.layout.size
 
     def heard(self, replies: Sequence[Message], number: Round) -> None:
-        """Who answered holds the model that it was asked about."""
+        """Take note that who answered holds the model that it was asked about."""
         for reply in replies:
             node = reply.metadata.src_node_id
             if reply.has_error() or node in self._apart:
@@ -432,8 +449,8 @@ class Outgoing:
                 self._holds[node] = number
 
 
-# Replies of an app that do not go with the others: Flower's strategies end the app at the first reply whose metrics or records
-# are not those of the rest, so such a reply is refused before they see it.
+# Replies of an app that do not go with the others: Flower's strategies end the app at the first
+# reply whose metrics or records are not those of the rest, so it is refused before they see it.
 
 Form = tuple[
     tuple[str, ...], ...
@@ -441,7 +458,9 @@ Form = tuple[
 
 
 def weight(reply: Message, key: str) -> float:
-    """What strategies weight a reply by. Raises PeerError when it does not say, or nonsense."""
+    """Return what strategies weight a reply by.
+
+    Raises PeerError when it does not say, or nonsense."""
     metrics = next(iter(reply.content.metric_records.values()), None)
     value = None if metrics is None else metrics.get(key)
     if not isinstance(value, (int, float)) or not 0 < value < math.inf:
@@ -452,13 +471,15 @@ def weight(reply: Message, key: str) -> float:
 
 
 class Weights:
-    """What the replies of one kind claim to weigh, round after round, by Flower's id of who sent them."""
+    """Judges what replies of one kind claim to weigh, round after round, by Flower's id of who sent
+    them."""
 
     def __init__(self) -> None:
         self._examples = Examples[int]()
 
     def refused(self, replies: Sequence[Message], key: str) -> dict[int, str]:
-        """Which of these replies (by their place), whose weights are sound, would drown the others, and why."""
+        """Return which of these replies (by their place), whose weights are sound, would drown the
+        others, and why."""
         claims = {reply.metadata.src_node_id: weight(reply, key) for reply in replies}
         reasons = self._examples.refused(claims)
         self._examples.used({node: claim for node, claim in claims.items() if node not in reasons})
@@ -467,20 +488,22 @@ class Weights:
 
 
 def require_finite(reply: Message) -> None:
-    """Raises PeerError."""
+    """Raise PeerError unless every metric in a reply is finite."""
     if not all(all_finite(metrics) for metrics in reply.content.metric_records.values()):
         raise PeerError("a metric in the reply is not a finite number")
 
 
 class Forms:
-    """What the replies of one kind look like, round after round."""
+    """Judges what replies of one kind look like, round after round."""
 
     def __init__(self) -> None:
         self._usual: Form | None = None
 
     def refused(self, replies: Sequence[Message]) -> Mapping[int, str]:
-        """Which of these replies (by their place) are not like most of the others, and why. Where as many look one way as
-        another, those are right that look as they did in the round before."""
+        """Return which of these replies (by their place) are not like most of the others, and why.
+
+        Where as many look one way as another, those are right that look as they did in the round
+        before."""
         forms = [_form(reply) for reply in replies]
         if not forms:
             return {}

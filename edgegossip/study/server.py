@@ -1,9 +1,11 @@
-"""Rounds through a coordinator over virtual nodes: the server engine, with boards that answer at once.
+"""Rounds through a coordinator over virtual nodes: the server engine, with boards that answer at
+once.
 
-The engine is the one that coordinators run. The model goes down whole or as an encoded difference, each node trains from what it
-decoded and sends its encoded change up, and the engine adds their mean to its model (FedAvg, McMahan et al. 2017, algorithm 1),
-nodes in the order of their names. So the outcome is that of a run over a network bit for bit. Nothing is lost here, and time
-passes only where the engine waits.
+The engine is the one that coordinators run. The model goes down whole or as an encoded difference,
+each node trains from what it decoded and sends its encoded change up, and the engine adds their
+mean to its model (FedAvg, McMahan et al. 2017, algorithm 1), nodes in the order of their names. So
+the outcome is that of a run over a network bit for bit. Nothing is lost here, and time passes only
+where the engine waits.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ from edgegossip.types import LocalError, NodeId, Round, Vec
 
 
 class VirtualServer:
-    """One run. `play` does it all; results are in `sent` (by the nodes), `received` (by them), `model` and the recorder."""
+    """One run. `play` does it all; results are in `sent` (by the nodes), `received` (by them),
+    `model` and the recorder."""
 
     def __init__(
         self,
@@ -81,7 +84,9 @@ class VirtualServer:
         self.train_loss = math.nan  # mean over the nodes of the last round's
 
     def play(self, x: Vec, recorder: Recorder) -> None:
-        """Play all rounds from model x. Raises LocalError when training diverges or no update of a round can be used."""
+        """Play all rounds from model x.
+
+        Raises LocalError when training diverges or no update of a round can be used."""
         engine = ServerEngine(self._plan, x)
         nodes = tuple(BoardSeen(k, 0.0) for k in range(len(self._members)))
         events: deque[Event] = deque([Seen(nodes)])

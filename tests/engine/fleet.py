@@ -1,4 +1,5 @@
-"""Drives a ServerEngine with boards in virtual time: some are late, some lie, some go away, some never answer."""
+"""Drives a ServerEngine with boards in virtual time: some are late, some lie, some go away, some
+never answer."""
 
 from __future__ import annotations
 
@@ -64,12 +65,14 @@ Spoil = Callable[[Result], Result]
 
 @dataclass
 class Board:
-    """One board. Rounds in `late`, `lost`, `away` ... are those of its training in which that happens, once each.
+    """One board. Rounds in `late`, `lost`, `away` ... are those of its training in which that
+    happens, once each.
 
-    late: the answer comes when the next question goes out to anybody; lost: it never comes although the board
-    lives on; away: the process vanishes in its middle, and another is there at once (after `back_s`); ghost: the
-    same, but the transport takes the old process for alive; twice: the answer comes twice; spoil: what becomes
-    of it. `silent`: (from, until) in seconds without a heartbeat."""
+    late: the answer comes when the next question goes out to anybody; lost: it never comes although
+    the board lives on; away: the process vanishes in its middle, and another is there at once
+    (after `back_s`); ghost: the same, but the transport takes the old process for alive; twice: the
+    answer comes twice; spoil: what becomes of it. `silent`: (from, until) in seconds without a
+    heartbeat."""
 
     name: NodeId
     workload: Any

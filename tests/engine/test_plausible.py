@@ -34,7 +34,8 @@ X = np.ones(100, np.float32)
 
 
 class Fleet:
-    """Boards that each pull the model (a number) towards 0 by a tenth; the last one sends `factor` times that."""
+    """Boards that each pull the model (a number) towards 0 by a tenth; the last one sends `factor`
+    times that."""
 
     def __init__(self, boards: int, factor: float) -> None:
         self.judge, self.model, self.highest, self.refused = Proportion(), 10.0, 10.0, 0

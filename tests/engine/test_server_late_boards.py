@@ -1,4 +1,5 @@
-"""What the server engine does about boards that are late, silent or too few, and about evaluations that nobody does."""
+"""What the server engine does about boards that are late, silent or too few, and about evaluations
+that nobody does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Runs whose boards fail at random: whatever happens they end, with every round kept, and go on from any of them."""
+"""Runs whose boards fail at random: whatever happens they end, with every round kept, and go on
+from any of them."""
 
 from __future__ import annotations
 

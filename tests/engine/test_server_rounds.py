@@ -1,4 +1,5 @@
-"""A coordinator's rounds over boards in virtual time: what they compute, from the start and from a checkpoint."""
+"""A coordinator's rounds over boards in virtual time: what they compute, from the start and from a
+checkpoint."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ def test_what_comes_twice_counts_once() -> None:
 
 
 class Killed(Run):
-    """A coordinator that is killed when it is about to carry out effect number `at`, and is started again with the last save."""
+    """A coordinator that is killed when it is about to carry out effect number `at`, and is started
+    again with the last save."""
 
     def __init__(self, at: int, **plan: Any) -> None:
         super().__init__(**plan)

@@ -1,4 +1,5 @@
-"""A least-squares workload in numpy: small, deterministic, and its FedAvg can be computed by hand."""
+"""A least-squares workload in numpy: small, deterministic, and its FedAvg can be computed by
+hand."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ LR = 0.1
 
 
 class Toy:
-    """Pulls x towards a target that differs from board to board; board k has 10 * (k + 1) examples."""
+    """Pulls x towards a target that differs from board to board; board k has 10 * (k + 1)
+    examples."""
 
     def __init__(self, index: int) -> None:
         self.layout = LAYOUT

@@ -1,4 +1,5 @@
-"""The driver around the server engine: boards in this process answer Flower's messages through a link that is a list."""
+"""The driver around the server engine: boards in this process answer Flower's messages through a
+link that is a list."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ from tests.flower.conftest import Memory
 
 @dataclass
 class Boards:
-    """A link; boards have the numbers 10, 11, ... `spoil(board, round, content)` may change what a board answers."""
+    """A link; boards have the numbers 10, 11, ...
+
+    `spoil(board, round, content)` may change what a board answers."""
 
     run: Run
     spoil: Callable[[int, int, RecordDict], RecordDict] = lambda board, round, content: content

@@ -1,9 +1,11 @@
-"""The SuperLink's end of bundles: a message with all its content in one request, and an answer as soon as there is one.
+"""The SuperLink's end of bundles: a message with all its content in one request, and an answer as
+soon as there is one.
 
-Flower asks for each object of a message in a request of its own, 11 a message, and a client that waits asks again and again.
-A request costs the SuperLink 3 to 6 ms whatever it is about. Here the same handlers of Flower's do the same work on the same
-state, after the same checks of signature and task, without a request each. What a board has been given is given again until its
-next request says that it came through.
+Flower asks for each object of a message in a request of its own, 11 a message, and a client that
+waits asks again and again. A request costs the SuperLink 3 to 6 ms whatever it is about. Here the
+same handlers of Flower's do the same work on the same state, after the same checks of signature and
+task, without a request each. What a board has been given is given again until its next request says
+that it came through.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ SERVER = Node(node_id=1)  # the SuperLink's own address in every run
 
 
 class Batching:
-    """Serves the paths of bundles; lives on the server's event loop. `on_news` is called when a board has sent something."""
+    """Serves the paths of bundles; lives on the server's event loop.
+
+    `on_news` is called when a board has sent something."""
 
     def __init__(self, on_news: Callable[[], None]) -> None:
         self._on_news = on_news
@@ -79,7 +83,8 @@ class Batching:
         await response(scope, receive, send)
 
     def heard(self, path: str) -> None:
-        """A request of Flower's own has been answered: whoever waits for what it may have brought looks again."""
+        """A request of Flower's own has been answered: whoever waits for what it may have brought
+        looks again."""
         if path.startswith("/v1/fleet/push-"):
             self._on_news()
         elif path.startswith("/v1/runtime/push-"):
@@ -90,7 +95,8 @@ class Batching:
         news.set()
 
     async def _take(self, request: Request) -> bytes:
-        """The next message for a board; nothing when there is none within the time that it waits."""
+        """The next message for a board; nothing when there is none within the time that it
+        waits."""
         asked = PullMessagesRequest.FromString(await request.body())
         until = time.monotonic() + min(MAX_HOLD_S, max(0.0, float(request.headers.get(HOLD_HEADER, "0"))))
         await run_in_threadpool(_authenticate, request, asked)
@@ -158,7 +164,8 @@ class Batching:
         return bytes(answer.SerializeToString())
 
     async def _run_take(self, request: Request) -> bytes:
-        """Replies to the coordinator's messages that are there; those that go into one answer whole count as received."""
+        """Replies to the coordinator's messages that are there; those that go into one answer whole
+        count as received."""
         body = await request.body()
         return await run_in_threadpool(self._replies, request, PullAppMessagesRequest.FromString(body))
 
@@ -214,7 +221,8 @@ def _state_and_task(request: Request) -> tuple[Any, Any]:
 
 
 def _contents(trees: Iterable[ObjectTree], pull: Callable[[str], bytes], left: int) -> dict[str, bytes]:
-    """Objects that are there, children before parents, as many as go into one answer of `left` bytes."""
+    """Objects that are there, children before parents, as many as go into one answer of `left`
+    bytes."""
     found: dict[str, bytes] = {}
     for tree in trees:
         for item in iterate_object_tree(tree):

@@ -49,9 +49,11 @@ from edgegossip.flower.gate import JOIN_PATH
 
 
 class FleetLink:
-    """A board's connection to a SuperLink: one process, one HTTP client, one key of its own. Thread-safe. Methods raise
-    LinkError. With `credentials` over TLS; the key is then signed with the board's own, so that a process that was killed and
-    the next one are two SuperNodes of one board."""
+    """A board's connection to a SuperLink: one process, one HTTP client, one key of its own.
+
+    Thread-safe. Methods raise LinkError. With `credentials` over TLS; the key is then signed with
+    the board's own, so that a process that was killed and the next one are two SuperNodes of one
+    board."""
 
     def __init__(self, address: str, credentials: BoardCredentials | None = None) -> None:
         self._address, self._credentials = address, credentials
@@ -100,8 +102,9 @@ class FleetLink:
         self._client._client.post(f"https://{self._address}{JOIN_PATH}", json=document).raise_for_status()
 
     def _online_already(self) -> int:
-        """This key is online: because we have joined before (two signs of a restarted SuperLink, one after the other), or as a
-        process that has just died, until its heartbeats are missed."""
+        """This key is online: because we have joined before (two signs of a restarted SuperLink,
+        one after the other), or as a process that has just died, until its heartbeats are
+        missed."""
         if self._node.node_id and self.beat():
             return int(self._node.node_id)
         raise LinkError(f"{self._address} still takes this board for online; it will miss it soon", gone=True)
@@ -115,8 +118,8 @@ class FleetLink:
     def receive(
         self, hold_s: float, arriving: Callable[[], AbstractContextManager[object]] = nullcontext
     ) -> Incoming | None:
-        """The next message for this board, if one comes within `hold_s` seconds (MAX_HOLD_S at most). The one before counts as
-        received. `arriving`: entered while the message comes in."""
+        """The next message for this board, if one comes within `hold_s` seconds (MAX_HOLD_S at
+        most). The one before counts as received. `arriving`: entered while the message comes in."""
         request = PullMessagesRequest(node=self._node, message_ids=[self._received] if self._received else [])
         with answered(self._address):
             body = post(self._client, TAKE_PATH, request, request.SerializeToString(), hold_s, arriving)
@@ -168,8 +171,8 @@ class FleetLink:
 class Signature:
     """A key pair (EC P-384) of its own, and an interceptor that signs the time with it.
 
-    It writes what Flower's SuperNode writes into the head of each request, without importing half a web server to
-    write it: Flower's own interceptors come with FastAPI, 19 MB on every board."""
+    It writes what Flower's SuperNode writes into the head of each request, without importing half a
+    web server to write it: Flower's own interceptors come with FastAPI, 19 MB on every board."""
 
     def __init__(self) -> None:
         self._private, public = generate_key_pairs()

@@ -20,7 +20,8 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-# Message -> RecordDict -> ArrayRecord -> Array -> ArrayChunk, when a message holds one array and nothing else
+# Message -> RecordDict -> ArrayRecord -> Array -> ArrayChunk, when a message holds one array and
+# nothing else
 _CHAIN = 5
 
 BUNDLE_BYTES = 8 << 20  # of content in one request; what is larger travels object by object, as Flower sends it
@@ -33,7 +34,8 @@ MAX_PARTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A message's metadata, the tree of the objects that its content is made of, and those that have been fetched."""
+    """A message's metadata, the tree of the objects that its content is made of, and those that
+    have been fetched."""
 
     message: Message
     tree: ObjectTree
@@ -49,17 +51,21 @@ def _is_chain(tree: ObjectTree) -> bool:
 
 
 def _one_array(message: Message, chunk: bytes) -> Message:
-    """The message whose only content is an array of one chunk, from that chunk alone: four requests fewer.
+    """The message whose only content is an array of one chunk, from that chunk alone: four requests
+    fewer.
 
-    What the skipped objects would say (names, dtype, shape) nobody trusts anyway: the frame inside says it, checked.
+    What the skipped objects would say (names, dtype, shape) nobody trusts anyway: the frame inside
+    says it, checked.
     """
     array = Array(dtype="float32", shape=(0,), stype="", data=bytes(_body(chunk)))
     return make_message(metadata=message.metadata, content=RecordDict({"arrays": ArrayRecord({"edgegossip": array})}))
 
 
 def _arrays(tree: ObjectTree, contents: dict[str, bytes]) -> dict[str, Any]:
-    """The arrays of a message, whose chunks leave `contents`: Flower would hold their bytes three times on the way. Raises
-    ValueError when chunks do not fit together."""
+    """The arrays of a message, whose chunks leave `contents`:
+
+    Flower would hold their bytes three times on the way. Raises ValueError when chunks do not fit
+    together."""
     found: dict[str, Any] = {}
     chunks: set[str] = set()
     for item in iterate_object_tree(tree):
@@ -92,8 +98,9 @@ class Objects:
         self._client, self._node = client, node
 
     def fetch(self, run_id: int, incoming: Incoming) -> Message | None:
-        """The whole message, or None while its sender has not pushed all of it; what is there is fetched only once, so that
-        the first parts of a large message travel on while the last ones come in. Raises ValueError on a malformed one."""
+        """The whole message, or None while its sender has not pushed all of it; what is there is
+        fetched only once, so that the first parts of a large message travel on while the last ones
+        come in. Raises ValueError on a malformed one."""
         chain = _is_chain(incoming.tree)
         contents = incoming.contents
         for tree in iterate_object_tree(incoming.tree):
@@ -156,7 +163,8 @@ def is_whole(tree: ObjectTree, contents: Mapping[str, bytes]) -> bool:
     return all(item.object_id in contents for item in iterate_object_tree(tree))
 
 
-# A message and its content in one body: parts, each with its length before it. Flower's own way is a request an object.
+# A message and its content in one body: parts, each with its length before it. Flower's own way is
+# a request an object.
 
 _LENGTH = struct.Struct("<I")
 

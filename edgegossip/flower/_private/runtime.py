@@ -1,4 +1,5 @@
-"""The SuperLink as the server of a run sees it: the Control API starts a run, the Runtime API plays it."""
+"""The SuperLink as the server of a run sees it: the Control API starts a run, the Runtime API plays
+it."""
 
 from __future__ import annotations
 
@@ -65,12 +66,15 @@ _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 
 def is_away(reply: Message) -> bool:
-    """Whether this is no answer, but Flower's word that the board has given no sign of life for too long."""
+    """Whether this is no answer, but Flower's word that the board has given no sign of life for too
+    long."""
     return reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE
 
 
 class RunLink:
-    """The server's side of one run, in this process instead of one that Flower starts. Methods raise LinkError."""
+    """The server's side of one run, in this process instead of one that Flower starts.
+
+    Methods raise LinkError."""
 
     def __init__(self, address: str, context: ssl.SSLContext | None, secret: bytes, token: str = "") -> None:
         self._address, self._context, self._token = address, context, token
@@ -101,7 +105,8 @@ class RunLink:
             self._client = self._connect(RuntimeTokenHttpInterceptor(answer.token))
             self._objects = Objects(self._client, self._node)
             task = self._client.PullTaskInput(PullTaskInputRequest())
-            # Flower's own process-wide record of which run this process serves; its Message constructor reads it.
+            # Flower's own process-wide record of which run this process serves; its Message
+            # constructor reads it.
             TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
             TaskIdentity.node_id = SERVER_NODE_ID
             self.run_id = int(task.run.run_id)
@@ -112,7 +117,9 @@ class RunLink:
             return bool(self._client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
 
     def nodes(self) -> list[BoardSeen]:
-        """Return the boards that are online. A heartbeat's age is by the SuperLink's clock and ours, which are one machine's."""
+        """Return the boards that are online.
+
+        A heartbeat's age is by the SuperLink's clock and ours, which are one machine's."""
         with answered(self._address):
             infos = self._client.GetNodes(GetNodesRequest()).nodes
         now = time.time()
@@ -126,7 +133,9 @@ class RunLink:
         ]
 
     def push(self, messages: list[Message]) -> list[str]:
-        """Send; the ids under which `pull` finds the replies. Content that messages share travels once."""
+        """Send; the ids under which `pull` finds the replies.
+
+        Content that messages share travels once."""
         if not messages:
             return []
         objects: dict[str, Any] = {}
@@ -147,7 +156,9 @@ class RunLink:
         return list(answer.message_ids)
 
     def pull(self, message_ids: Iterable[str]) -> list[Message]:
-        """Whole replies that have come in. One whose content is still on its way is kept and tried again next time."""
+        """Whole replies that have come in.
+
+        One whose content is still on its way is kept and tried again next time."""
         wanted = [i for i in message_ids if i not in self._arriving]
         whole: list[Message] = []
         with answered(self._address):
@@ -216,8 +227,8 @@ def start_run(
     app: bytes = b"",
     token: str = "",
 ) -> int:
-    """Start a run of the app whose app.py this is, with its `server` and `client`; by default one that has no code of its own
-    (the server is RunLink in this process). The run's id."""
+    """Start a run of the app whose app.py this is, with its `server` and `client`; by default one
+    that has no code of its own (the server is RunLink in this process). The run's id."""
     from flwr.cli.build import build_fab_from_files  # drags in the whole command line; a board never needs it
 
     defaults = "\n".join(f"{key} = {json.dumps(value)}" for key, value in config.items())
