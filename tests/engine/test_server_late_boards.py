@@ -3,14 +3,15 @@ that nobody does."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edgegossip.engine.server_events import ProcessEnded, Stop
-from edgegossip.types import RunError
-from tests.engine.fleet import Run, garbage
+from edgegossip.engine.server_events import Ask, Effect, Evaluate, ProcessEnded, Result, Stop
+from edgegossip.types import DecodeError, Metrics, PeerError, RunError
+from tests.engine.fleet import FINAL, Run, garbage
 
 
 def test_a_round_goes_on_at_its_quorum_and_names_the_stragglers() -> None:
@@ -200,3 +201,84 @@ def test_a_run_that_is_stopped_tells_its_boards_and_fails_with_nothing() -> None
     run.play()
     assert all(board.farewell == "the run was stopped" and board.failed for board in run.boards)
     assert not run.completed and not run.texts("finished") and 0 < len(run.rounds) < 1000
+
+
+def test_the_final_evaluation_goes_on_to_the_next_board_where_one_cannot() -> None:
+    def fail(result: Result) -> Result:
+        raise PeerError("no test data here")
+
+    run = Run(boards=5, rounds=2, every=2)
+    answers = (
+        lambda r: replace(r, evaluation=DecodeError("the evaluation makes no sense")),
+        lambda r: replace(r, evaluation=None),
+        lambda r: replace(r, evaluation=Metrics(1e20, 0.5, 10)),
+        fail,
+    )
+    for board, answer in zip(run.boards, answers, strict=False):
+        board.spoil = {FINAL: answer}
+    run.play()
+    assert run.evaluations().keys() == {1} and not run.texts("not-evaluated")
+    everybody = Run(boards=4, rounds=2, every=2)
+    for board, answer in zip(everybody.boards, answers, strict=True):
+        board.spoil = {FINAL: answer}
+    everybody.play()
+    (text,) = everybody.texts("not-evaluated")
+    assert "board-0: the evaluation makes no sense" in text and "board-1: its answer has no evaluation" in text
+    assert "board-2: the evaluation claims a loss of 1e+20" in text and "board-3: no test data here" in text
+    assert everybody.completed
+
+
+def test_a_board_that_goes_away_with_the_final_evaluation_is_asked_again_but_not_for_ever() -> None:
+    run = Run(boards=1, rounds=2, every=2, return_s=60.0)
+    run.boards[0].away, run.boards[0].back_s = frozenset({FINAL}), 8.0
+    run.play()
+    assert run.evaluations().keys() == {1}
+    assert run.texts("waiting") == ["waiting for board-0 for 5 s"]
+    for_ever = Run(boards=1, rounds=2, every=2, return_s=60.0)
+    asked: list[int] = []
+
+    def go_away(effect: Effect) -> None:
+        if isinstance(effect, Ask) and isinstance(effect.questions[0].wish, Evaluate):
+            asked.append(effect.questions[0].node)
+            for_ever.boards[0].away = frozenset({FINAL})
+
+    for_ever.on_effect = go_away
+    for_ever.play()
+    assert len(set(asked)) == 3 and for_ever.completed
+    assert for_ever.texts("not-evaluated") == ["the model after round 1 is not evaluated (board-0: it went away)"]
+
+
+def test_a_final_evaluation_with_nobody_there_is_missing_and_the_run_complete() -> None:
+    run = Run(boards=2, rounds=2, every=2, min_nodes=1)
+    run.boards[0].away = run.boards[1].away = frozenset({FINAL})
+    for board in run.boards:
+        board.back_s = 1e9
+    run.play()
+    (text,) = run.texts("not-evaluated")
+    assert "of the 1 boards that server.min_nodes asks for are left" in text and run.completed
+
+
+def test_profiles_come_with_later_answers_and_make_records_of_boards() -> None:
+    run = Run(boards=2, rounds=4, every=4, records_boards=True)
+    for k in range(1, 4):
+        run.boards[0].spoil[k] = lambda r, k=k: replace(r, profile=(k - 1, {"time/compute_s": 0.5 + k}))  # type: ignore[misc]
+    run.boards[1].spoil = {2: lambda r: replace(r, profile=DecodeError("the profile makes no sense"))}
+    run.play()
+    records = [(step, v.get("time/compute_s")) for who, step, v in run.records if who == "board-0"]
+    assert records == [(0, 1.5), (1, 2.5), (2, 3.5), (3, None)]
+    assert [step for who, step, _ in run.records if who == "board-1"] == [0, 1, 2, 3]
+    assert run.texts("refused") == ["refused the profile of board-1: the profile makes no sense"]
+    assert [p.records["board-0"][0] for p in run.saved] == [0, 1, 2, 3]
+
+
+def test_a_late_answer_that_is_an_error_or_a_lie_is_logged_and_harms_nothing() -> None:
+    def fail(result: Result) -> Result:
+        raise PeerError("out of memory")
+
+    run = Run(boards=4, rounds=40, every=3, quorum=3)
+    run.boards[0].takes_s = 0.3  # always late
+    run.boards[0].spoil = {2: fail, 9: lambda r: replace(r, evaluation=DecodeError("the evaluation makes no sense"))}
+    run.boards[0].spoil |= dict.fromkeys(range(10, 40), fail)
+    run.play()
+    assert "refused a late answer of board-0: out of memory" in run.texts("refused")
+    assert len(run.rounds) == 40 and 39 in run.evaluations()
