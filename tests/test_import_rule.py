@@ -24,7 +24,7 @@ PURE_MAY = {
     "codecs": {"types", "choices", "layout", "native"},
     "frame": {"types", "layout", "codecs", "native"},
     "gossip": {"types", "choices", "layout", "codecs", "frame", "native"},
-    "engine": {"types", "frame", "gossip"},
+    "engine": {"types", "choices", "layout", "codecs", "frame", "native", "gossip"},
 }
 MAY = {
     **PURE_MAY,
@@ -44,7 +44,7 @@ MAY = {
     "export": {"types", "recipe", "profiling", "int8", "training", "node"},
     "bench": {*PURE_MAY, "heap", "recipe", "checkpoint", "profiling", "int8", "training", "mesh", "flower", "export"},
     "report": {*PURE_MAY, "recipe", "profiling", "training", "node"},
-    "study": {*PURE_MAY, "recipe", "profiling", "training", "flower", "node", "report"},
+    "study": {*PURE_MAY, "recipe", "profiling", "training", "node", "report"},
     "launch": {*PURE_MAY, "fleet", "recipe", "checkpoint", "profiling", "training", "mesh", "flower", "node", "report"},
     "scale": {
         *PURE_MAY,
@@ -201,6 +201,8 @@ LOADS = {
     "edgegossip.codecs": set(),
     "edgegossip.gossip": set(),
     "edgegossip.frame": set(),
+    "edgegossip.engine.node": set(),
+    "edgegossip.engine.server": set(),
     "edgegossip.recipe": set(),
     "edgegossip.sim": set(),
     "edgegossip.profiling": set(),

@@ -11,8 +11,8 @@ from edgegossip import codecs
 from edgegossip.bench.cases import parse_codec
 from edgegossip.bench.timing import in_turn
 from edgegossip.codecs.base import Ctx
-from edgegossip.flower.averaging import Averager, Share
-from edgegossip.flower.channel import Channel
+from edgegossip.engine.combine import Mean, Share
+from edgegossip.engine.server_frames import Channel
 from edgegossip.flower.stock_app import average_plain, plain_updates
 from edgegossip.frame import Aux, Kind
 from edgegossip.recipe import from_dict
@@ -35,11 +35,11 @@ def measure(updates: int, codec_text: str, repeat: int) -> dict[str, Any]:
         aux: dict[int, float] = {Aux.EXAMPLES: 100.0 + k, Aux.LOSS: 1.0}
         frame, state = channel.frame(Kind.UPDATE, delta, state, Ctx(k, 0, 1.0, 0.1), 1, aux)
         shares.append(Share(f"board-{k:02}", frame, 100.0 + k))
-    average = Averager(channel)
-    if average(x, shares).model is None:
+    mean = Mean(channel)
+    if mean.combine(0, x, shares).model is None:
         raise RunError(f"{codec_text}: no update could be decoded")
     theirs = plain_updates(layout.views(x + delta), [100.0 + k for k in range(updates)])
-    work = {"ours": lambda: average(x, shares), "flower": lambda: average_plain(theirs)}
+    work = {"ours": lambda: mean.combine(0, x, shares), "flower": lambda: average_plain(theirs)}
     times = in_turn(work, repeat, slow_budget_s=30.0).medians()
     return {
         "updates": updates,

@@ -1,21 +1,23 @@
-"""Training through a coordinator that is Flower's server, and the compression for anybody's Flower app.
+"""Training through a coordinator that is Flower's server, and the compression for anybody's Flower
+app.
 
-`compressed(strategy, codec)` and `compression_mod(codec)` are the drop-in for existing apps; `Coordinator` and `NodeClient` are
-the two ends of `edgegossip run` in server mode. Needs the extra `edgegossip[server]`.
+`compressed(strategy, codec)` and `compression_mod(codec)` are the drop-in for existing apps;
+`Coordinator` and `NodeClient` are the two ends of `edgegossip run` in server mode. Needs the extra
+`edgegossip[server]`.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from edgegossip.flower import late
 from edgegossip.types import HostError
 
 if TYPE_CHECKING:
+    from edgegossip.flower.client import NodeClient
     from edgegossip.flower.coordinator import Coordinator
     from edgegossip.flower.keeper import BoardKeeper, CoordinatorKeeper
     from edgegossip.flower.mod import compression_mod
-    from edgegossip.flower.node_client import NodeClient
     from edgegossip.flower.strategy import compressed
 
 __all__ = ["BoardKeeper", "Coordinator", "CoordinatorKeeper", "NodeClient", "compressed", "compression_mod"]
@@ -24,7 +26,7 @@ _HOMES = {
     "BoardKeeper": "keeper",
     "Coordinator": "coordinator",
     "CoordinatorKeeper": "keeper",
-    "NodeClient": "node_client",
+    "NodeClient": "client",
     "compressed": "strategy",
     "compression_mod": "mod",
 }
@@ -32,8 +34,10 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Flower takes more than a second to import, so it is imported when something of it is used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return late.attribute(__name__, _HOMES, name)
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "flwr":
             raise

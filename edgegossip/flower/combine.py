@@ -1,27 +1,34 @@
-"""How a round's updates become the next model: our own weighted mean, or any Flower strategy."""
+"""Puts Flower's strategies behind the server engine's interface: they choose boards and make the
+next model of plain models.
+
+Also what strategies need of their parameters and of a round, said before a round is lost to it.
+"""
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import Bulyan, FedAvg, FedTrimmedAvg, Strategy
 from numpy.typing import NDArray
 
 from edgegossip.choices import did_you_mean
-from edgegossip.flower.averaging import Averaged, Averager, Share
-from edgegossip.flower.channel import Channel, finite_sum
-from edgegossip.flower.grid import BoardGrid
-from edgegossip.flower.lengths import Proportion, length
-from edgegossip.flower.payload import ARRAYS
+from edgegossip.engine.combine import Combined, Combiner, Mean, Share, lengths_as_arrays, lengths_in, without_lengths
+from edgegossip.engine.plausible import Proportion, length
+from edgegossip.engine.server_boards import wanted
+from edgegossip.engine.server_frames import Channel, finite_sum
+from edgegossip.flower.messages import ARRAYS
 from edgegossip.flower.records import conform, to_record
-from edgegossip.flower.strategy_rules import check_params, too_few
 from edgegossip.frame import Aux
-from edgegossip.types import ConfigError, NodeId, PeerError, Round, Vec
+from edgegossip.recipe import ServerSection
+from edgegossip.types import ConfigError, LocalError, NodeId, PeerError, Round, Vec
 
 WEIGHT = "num-examples"
 _COMMON: dict[str, Any] = {
@@ -42,7 +49,8 @@ _INSTEAD = {  # what a strategy is not told, and the recipe's key that does it
     "train_metrics_aggr_fn": "the coordinator keeps the records itself",
     "evaluate_metrics_aggr_fn": "the coordinator keeps the records itself",
 }
-_LENGTHS = "edgegossip/lengths"  # in a snapshot: how long updates of the run are
+_LOWEST = {"num_malicious_nodes": 0, "num_nodes_to_select": 1}
+_HALF = {"beta": FedTrimmedAvg}  # the share that is cut off at either end leaves something only below a half
 _MAKERS: dict[str, Callable[..., Strategy]] = {
     "fedavg": FedAvg,
     "fedavgm": flower.FedAvgM,
@@ -58,7 +66,9 @@ _MAKERS: dict[str, Callable[..., Strategy]] = {
 
 
 def make_strategy(name: str, params: Mapping[str, Any]) -> Strategy:
-    """Flower's strategy of this name over whoever is asked; who that is, is the coordinator's business. Raises ConfigError."""
+    """Return Flower's strategy of this name.
+
+    It takes whoever is asked; the coordinator decides who. Raises ConfigError."""
     if name not in _MAKERS:
         raise ConfigError(f"server.strategy = {name}: not one of {', '.join(_MAKERS)}{did_you_mean(name, _MAKERS)}")
     if clash := sorted(set(params) & set(_INSTEAD)):
@@ -71,111 +81,79 @@ def make_strategy(name: str, params: Mapping[str, Any]) -> Strategy:
         raise ConfigError(f"server.strategy_params of {name}: {error}") from None
 
 
-class Combiner(Protocol):
-    """Makes the next model. Its state, arrays by name, goes into checkpoints."""
-
-    def choose(self, round: Round, x: Vec, node_ids: Sequence[int]) -> list[int]: ...
-
-    def combine(self, round: Round, x: Vec, shares: Mapping[int, Share]) -> Averaged:
-        """x float32[n] is the coordinator's model, `shares` are by the boards' Flower ids, in the order of names."""
-
-    def snapshot(self) -> dict[str, NDArray[Any]]: ...
-
-    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None: ...
-
-
 def combiner(strategy: Strategy, channel: Channel, uniform: bool) -> Combiner:
-    """The mean for plain FedAvg, which is the same and needs no model a board; the strategy itself for any other."""
+    """Return the streaming mean for plain FedAvg, which is the same and needs no model a board; the
+    strategy for any other."""
     if type(strategy) is FedAvg and strategy.weighted_by_key == WEIGHT:
-        return Mean(channel, uniform)
-    return Through(strategy, channel, uniform)
+        return Mean(channel, uniform=uniform)
+    return StrategyAdapter(strategy, channel, uniform)
 
 
-class Mean:
-    """FedAvg."""
-
-    def __init__(self, channel: Channel, uniform: bool) -> None:
-        self._average = Averager(channel, uniform=uniform)
-
-    def choose(self, round: Round, x: Vec, node_ids: Sequence[int]) -> list[int]:
-        return list(node_ids)
-
-    def combine(self, round: Round, x: Vec, shares: Mapping[int, Share]) -> Averaged:
-        return self._average(x, list(shares.values()))
-
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        return _kept(self._average.memory)
-
-    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        self._average.restore(_found(snapshot))
-
-
-class Through:
-    """A Flower strategy that sees plain models, x + delta, as if boards had sent them."""
+class StrategyAdapter:
+    """Shows a Flower strategy plain models, x + delta, as if boards had sent them."""
 
     def __init__(self, strategy: Strategy, channel: Channel, uniform: bool) -> None:
         self._strategy, self._channel, self._uniform = strategy, channel, uniform
         self._dtypes = {spec.name: "float32" for spec in channel.layout.tensors}
         self._proportion = Proportion()
 
-    def choose(self, round: Round, x: Vec, node_ids: Sequence[int]) -> list[int]:
+    def choose(self, round: Round, x: Vec, nodes: Sequence[int]) -> list[int]:
         arrays = to_record(x, self._channel.layout)
-        messages = self._strategy.configure_train(round + 1, arrays, ConfigRecord(), BoardGrid(node_ids))
+        messages = self._strategy.configure_train(round + 1, arrays, ConfigRecord(), BoardGrid(nodes))
         return [m.metadata.dst_node_id for m in messages]
 
-    def combine(self, round: Round, x: Vec, shares: Mapping[int, Share]) -> Averaged:
+    def combine(self, round: Round, x: Vec, shares: Sequence[Share]) -> Combined:
         deltas, refused = self._decoded(shares)
         lengths = {name: length(delta) for name, delta in deltas.items()}
         refused |= self._proportion.refused(lengths, x)
         replies = []
-        for node_id, share in shares.items():
+        for share in shares:
             if share.name in refused:
                 continue
             try:
-                replies.append(self._reply(node_id, share, finite_sum(x, deltas.pop(share.name))))
+                replies.append(self._reply(share, finite_sum(x, deltas.pop(share.name))))
             except PeerError as error:
                 refused[share.name] = str(error)
         if not replies:
-            return Averaged(None, refused)
+            return Combined(None, refused)
         if lack := too_few(self._strategy, len(replies)):
-            return Averaged(None, refused, lack)
+            return Combined(None, refused, lack)
         try:
             arrays, _ = self._strategy.aggregate_train(round + 1, replies)
         except ValueError as error:  # such as updates that it cannot compare: this round changes nothing
-            return Averaged(
-                None, refused | {s.name: f"the strategy could not use it: {error}" for s in shares.values()}
-            )
+            return Combined(None, refused | {s.name: f"the strategy could not use it: {error}" for s in shares})
         if arrays is None:
             name = type(self._strategy).__name__
-            return Averaged(None, refused, f"{name} made no model of {len(replies)} answers")
+            return Combined(None, refused, f"{name} made no model of {len(replies)} answers")
         arrays = conform(arrays, self._dtypes)
         model = self._channel.layout.flatten({k: a.numpy() for k, a in arrays.items()})
         if not np.isfinite(model).all():
-            return Averaged(None, refused | {s.name: "the model would not be finite" for s in shares.values()})
+            return Combined(None, refused | {s.name: "the model would not be finite" for s in shares})
         self._proportion.used({name: v for name, v in lengths.items() if name not in refused}, x)
-        return Averaged(model, refused)
+        return Combined(model, refused)
 
-    def _decoded(self, shares: Mapping[int, Share]) -> tuple[dict[NodeId, Vec], dict[NodeId, str]]:
-        """Every update that can be decoded, float32[n]; the others' reasons."""
+    def _decoded(self, shares: Sequence[Share]) -> tuple[dict[NodeId, Vec], dict[NodeId, str]]:
+        """Return every update that can be decoded, float32[n], and the others' reasons."""
         deltas, refused = {}, {}
-        for share in shares.values():
+        for share in shares:
             try:
                 deltas[share.name] = self._channel.codec.decode(share.frame.body, self._channel.layout)
             except PeerError as error:
                 refused[share.name] = str(error)
         return deltas, refused
 
-    def _reply(self, node_id: int, share: Share, model: Vec) -> Message:
+    def _reply(self, share: Share, model: Vec) -> Message:
         aux = share.frame.aux
         metrics = MetricRecord({WEIGHT: 1.0 if self._uniform else share.weight, "train-loss": aux[Aux.LOSS]})
         record: ArrayRecord = to_record(model, self._channel.layout)
-        question = Message(RecordDict(), dst_node_id=node_id, message_type="train")
-        question.metadata.__dict__["_message_id"] = f"{node_id}"
+        question = Message(RecordDict(), dst_node_id=share.node, message_type="train")
+        question.metadata.__dict__["_message_id"] = f"{share.node}"
         return Message(RecordDict({ARRAYS: record, "metrics": metrics}), reply_to=question)
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
-        """The arrays that the strategy keeps in its attributes: moments, momentum, its own copy of the model."""
-        found = _kept(self._proportion.memory)
+        """Return the arrays that the strategy keeps in its attributes: moments, momentum, its own
+        copy of the model."""
+        found = lengths_as_arrays(self._proportion.memory)
         for name, value in vars(self._strategy).items():
             for key, array in _arrays(value):
                 found[f"{name}/{key}"] = array
@@ -183,10 +161,8 @@ class Through:
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         grouped: dict[str, dict[str, NDArray[Any]]] = {}
-        self._proportion.restore(_found(snapshot))
-        for path, array in snapshot.items():
-            if path.startswith(_LENGTHS):
-                continue
+        self._proportion.restore(lengths_in(snapshot))
+        for path, array in without_lengths(snapshot).items():
             name, _, key = path.partition("/")
             grouped.setdefault(name, {})[key] = array
         for name, arrays in grouped.items():
@@ -199,19 +175,9 @@ class Through:
                 setattr(self._strategy, name, dict(arrays))
 
 
-def _kept(memory: Mapping[str, float]) -> dict[str, NDArray[Any]]:
-    return {f"{_LENGTHS}/{key}": np.array([value]) for key, value in memory.items()}
-
-
-def _found(snapshot: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-    """What `_kept` made. Earlier versions kept the longest and the usual length in one array, or nothing."""
-    before = zip(("longest", "usual"), snapshot.get(_LENGTHS, ()), strict=False)
-    now = ((path, array[0]) for path, array in snapshot.items() if path.startswith(_LENGTHS + "/"))
-    return {key.removeprefix(_LENGTHS + "/"): float(value) for key, value in (*before, *now)}
-
-
 def _arrays(value: Any) -> list[tuple[str, NDArray[Any]]]:
-    """Arrays in an attribute: of a dict by key, of a list as #0, #1, ..., of an ArrayRecord as @name."""
+    """Return the arrays in an attribute: of a dict by key, of a list as #0, #1, ..., of an
+    ArrayRecord as @name."""
     if isinstance(value, ArrayRecord):
         return [(f"@{k}", a.numpy()) for k, a in value.items()]
     if isinstance(value, dict):
@@ -219,3 +185,92 @@ def _arrays(value: Any) -> list[tuple[str, NDArray[Any]]]:
     if isinstance(value, list) and value and all(isinstance(a, np.ndarray) for a in value):
         return [(f"#{k}", a) for k, a in enumerate(value)]
     return []
+
+
+class BoardGrid(Grid):
+    """Shows a strategy the boards that are idle now. The coordinator sends messages itself."""
+
+    def __init__(self, node_ids: Sequence[int]) -> None:
+        self._node_ids = list(node_ids)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self._node_ids)
+
+    def set_run(self, run: Any) -> None:
+        _no()
+
+    @property
+    def run(self) -> Any:
+        _no()
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        _no()
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        _no()
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        _no()
+
+
+def _no() -> NoReturn:
+    raise LocalError("a strategy only chooses boards and aggregates; the coordinator sends the messages itself")
+
+
+# Rules
+
+
+def check_params(name: str, make: Callable[..., Strategy], params: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a value of the wrong type or out of its range; names are the strategy's
+    own to check."""
+    known = inspect.signature(make).parameters
+    for key, value in params.items():
+        if key in known and (problem := _problem(make, key, known[key].default, value)):
+            raise ConfigError(f"server.strategy_params.{key} = {value!r} of {name}: {problem}")
+
+
+def _problem(make: Callable[..., Strategy], key: str, default: Any, value: Any) -> str:
+    """Return what is wrong with a value, "" for nothing. Defaults say of what type it is."""
+    if not isinstance(default, (int, float)):
+        return "this is not for a recipe"
+    whole = isinstance(default, int)
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        return "a whole number is needed" if whole else "a number is needed"
+    if not math.isfinite(value):
+        return "it is not finite"
+    if key in _LOWEST and value < _LOWEST[key]:
+        return f"at least {_LOWEST[key]}"
+    if _HALF.get(key) is make and not 0 <= value < 0.5:
+        return "from 0 to below 0.5"
+    return ""
+
+
+def needed(strategy: Strategy) -> int:
+    """Return how many answers the strategy needs to make a model."""
+    if isinstance(strategy, Bulyan):
+        return 4 * strategy.num_malicious_nodes + 3
+    return 1
+
+
+def too_few(strategy: Strategy, answers: int) -> str:
+    """Return what is wrong with so many answers, "" for nothing."""
+    least = needed(strategy)
+    if answers >= least:
+        return ""
+    count = f"4*{strategy.num_malicious_nodes} + 3 = {least}" if isinstance(strategy, Bulyan) else f"{least}"
+    return f"{type(strategy).__name__.lower()} needs {count} answers, got {answers}"
+
+
+def check_enough(strategy: Strategy, server: ServerSection, boards: int) -> None:
+    """Raise ConfigError when no round of a run with so many boards can have the answers that the
+    strategy needs."""
+    asked = min(boards, wanted(server.fraction, server.min_nodes, boards))
+    answers = min(asked, server.quorum or asked)
+    if words := too_few(strategy, answers):
+        keys = "run.nodes, server.fraction and server.quorum"
+        raise ConfigError(f"server.strategy: {words} in every round by {keys}: raise these or choose another strategy")

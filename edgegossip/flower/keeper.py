@@ -1,34 +1,44 @@
-"""Checkpoints of a server run: the coordinator's progress, and a board's training.
+"""Keeps checkpoints of a server run: the coordinator's progress, and a board's training.
 
-The coordinator waits until a round is durable before it asks for the next one, so whatever is asked again after kill -9 was asked
-last: a board that lives on has its answer at hand, and the curve is the same. A disk that is full or broken holds nobody
-(`checkpoint/writer.py`).
+The coordinator waits until a round is durable before it asks for the next one, so whatever is asked
+again after kill -9 was asked last: a board that lives on has its answer at hand, and the curve is
+the same. A disk that is full or broken holds nobody (`checkpoint/writer.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from edgegossip.checkpoint.store import Store
 from edgegossip.checkpoint.table import Outside
 from edgegossip.checkpoint.writer import Writer
 from edgegossip.codecs.base import Codec
-from edgegossip.flower.board import Board
-from edgegossip.flower.progress import Progress
-from edgegossip.flower.server_levels import ServerLevels
+from edgegossip.engine.plausible import ServerLevels
+from edgegossip.engine.server_records import Progress
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink
 from edgegossip.recipe import CheckpointSection
-from edgegossip.types import DataError, EdgegossipError, LocalError, NodeId
+from edgegossip.types import DataError, EdgegossipError, LocalError, NodeId, Round
 
 CLOSE_S = 10.0  # how long the last checkpoint may take
 SETTLE_S = 30.0  # and one between two rounds, before the run goes on without
 
 
+class Trained(Protocol):
+    """Has a state to be kept: `client.Board`."""
+
+    @property
+    def round(self) -> Round: ...
+
+    def snapshot(self) -> dict[str, Any]: ...
+
+    def restore(self, found: Mapping[str, Any]) -> None: ...
+
+
 class _Keeper:
-    """A store, its writer, and whom they speak for."""
+    """Holds a store, its writer, and whom they speak for."""
 
     def __init__(
         self, name: NodeId, folder: Path, identity: Mapping[str, Any], section: CheckpointSection, sink: Sink
@@ -38,7 +48,7 @@ class _Keeper:
         self._writer = Writer(self._store, self._say, section.slack_s)
 
     def close(self, *, over: bool) -> None:
-        """Writes what was offered last. `over`: nobody will go on from here, so nothing is left."""
+        """Write what was offered last. `over`: nobody will go on from here, so nothing is left."""
         self._writer.close(CLOSE_S)
         if over:
             self._store.clear()
@@ -57,7 +67,7 @@ class _Keeper:
 
 
 class CoordinatorKeeper(_Keeper):
-    """Of the coordinator of one run."""
+    """Keeps the progress of one run for its coordinator."""
 
     def __init__(
         self,
@@ -75,7 +85,9 @@ class CoordinatorKeeper(_Keeper):
         self._layout, self._codec = layout, codec
 
     def load(self) -> Progress | None:
-        """Where to go on; None at the very start. Raises ConfigError, DataError, HostError."""
+        """Return where to go on; None at the very start.
+
+        Raises ConfigError, DataError, HostError."""
         found = self._load(Outside(layout=self._layout))
         if found is None:
             return None
@@ -86,7 +98,8 @@ class CoordinatorKeeper(_Keeper):
             self._writer.offer(progress.round, progress.plain())
 
     def make_room(self) -> bool:
-        """For the final model, on a full disk: only the newest checkpoint stays. Whether others went."""
+        """Keep only the newest checkpoint, for the final model on a full disk; return whether
+        others went."""
         self.settle()
         return self._store.make_room()
 
@@ -96,7 +109,7 @@ class CoordinatorKeeper(_Keeper):
 
 
 class BoardKeeper(_Keeper):
-    """Of a board of one run."""
+    """Keeps the state of one board of a run."""
 
     def __init__(
         self,
@@ -112,8 +125,10 @@ class BoardKeeper(_Keeper):
         super().__init__(name, folder, identity, section, sink)
         self._layout = layout
 
-    def restore(self, board: Board) -> None:
-        """What an earlier process of this board kept, if there is any. Raises ConfigError, DataError, HostError."""
+    def restore(self, board: Trained) -> None:
+        """Restore what an earlier process of this board kept, if there is any.
+
+        Raises ConfigError, DataError, HostError."""
         found = self._load(Outside(layout=self._layout))
         if found is None:
             return
@@ -123,7 +138,7 @@ class BoardKeeper(_Keeper):
             raise DataError(f"checkpoint {found.path} cannot be used: {error}") from None
         self._say("restored", f"{self._name} goes on from its checkpoint of round {board.round}")
 
-    def save(self, board: Board) -> None:
-        """After a round."""
+    def save(self, board: Trained) -> None:
+        """Keep the board's state after a round."""
         if self._every and board.round % self._every == 0:
             self._writer.offer(board.round, board.snapshot())

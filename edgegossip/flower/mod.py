@@ -1,8 +1,10 @@
-"""`compression_mod(codec)`: a Flower ClientApp that receives models as frames and answers with compressed changes.
+"""`compression_mod(codec)` makes a Flower ClientApp receive models as frames and answer with
+compressed changes.
 
-The app itself does not change: it finds plain arrays in the message and puts plain arrays into its reply. What a codec remembers
-(error memory, levels) and the model that differences build on are kept in Flower's own Context of the client, which outlives the
-process that Flower starts for each message, on SuperNodes as in its simulation engine.
+The app itself does not change: it finds plain arrays in the message and puts plain arrays into its
+reply. What a codec remembers (error memory, levels) and the model that differences build on are
+kept in Flower's own Context of the client, which outlives the process that Flower starts for each
+message, on SuperNodes as in its simulation engine.
 """
 
 from __future__ import annotations
@@ -20,10 +22,9 @@ from edgegossip.checkpoint.fits import require_fit
 from edgegossip.checkpoint.memory import from_bytes, to_bytes
 from edgegossip.checkpoint.table import Outside
 from edgegossip.codecs.base import Codec, Ctx
-from edgegossip.flower.downlink import FULL, Replica
-from edgegossip.flower.outgoing import META
-from edgegossip.flower.payload import FRAME, Channel, frame_key
-from edgegossip.flower.records import RecordLayout, split_frame
+from edgegossip.engine.server_frames import FULL, Channel, Replica, frame_key
+from edgegossip.flower.messages import FRAME, frame_array
+from edgegossip.flower.records import META, RecordLayout, split_frame
 from edgegossip.frame import Aux, Kind
 from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, EdgegossipError, LocalError, Round, Vec
@@ -37,12 +38,14 @@ EXAMPLES = ("num-examples", "num_examples")
 
 
 def compression_mod(codec: Codec[Any], *, downlink: Codec[Any] | None = None) -> Mod:
-    """A mod for `ClientApp(mods=[compression_mod(codec)])`; the server wraps its strategy in `compressed` with the same codecs.
+    """Return a mod for `ClientApp(mods=[compression_mod(codec)])`; the server wraps its strategy in
+    `compressed` with the same codecs.
 
-    Put it first, before Flower's own mods, and on train and evaluate alike. Messages without a frame pass unchanged. Codecs that
-    follow the training (elasticl) take the loss from the reply's metrics (`train-loss`, `train_loss` or `loss`) and the
-    learning rate from the message's config (`lr`). The mod raises PeerError when the server sent something bad and
-    LocalError when the app returned other arrays than it was given; Flower reports either to the server as a failed reply.
+    Put it first, before Flower's own mods, and on train and evaluate alike. Messages without a
+    frame pass unchanged. Codecs that follow the training (elasticl) take the loss from the reply's
+    metrics (`train-loss`, `train_loss` or `loss`) and the learning rate from the message's config
+    (`lr`). The mod raises PeerError when the server sent something bad and LocalError when the app
+    returned other arrays than it was given; Flower reports either to the server as a failed reply.
     """
     down = downlink or codecs.get(FULL)
 
@@ -63,7 +66,7 @@ def compression_mod(codec: Codec[Any], *, downlink: Codec[Any] | None = None) ->
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What the server says of the run and this message."""
+    """Holds what the server says of the run and this message."""
 
     layout: RecordLayout
     run_id: bytes
@@ -84,7 +87,7 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Kept:
-    """What this client remembers of a run from one message to the next."""
+    """Holds what this client remembers of a run from one message to the next."""
 
     run_id: bytes
     state: Any  # the codec's
@@ -124,7 +127,7 @@ class _Kept:
 
 
 def _opened(content: RecordDict, asked: _Asked, replica: Replica) -> tuple[RecordDict, Vec]:
-    """The message as the app sees it, and the model in it."""
+    """Return the message as the app sees it, and the model in it."""
     records = content.array_records
     if len(records) != 1:
         raise DecodeError(f"the message holds {len(records)} array records instead of one")
@@ -140,7 +143,7 @@ def _opened(content: RecordDict, asked: _Asked, replica: Replica) -> tuple[Recor
 
 
 def _packed(reply: Message, asked: _Asked, x: Vec, kept: _Kept, codec: Codec[Any], lr: float | None) -> RecordDict:
-    """The reply with the change of the model in place of the model."""
+    """Return the reply with the change of the model in place of the model."""
     records = reply.content.array_records
     if len(records) != 1:
         raise LocalError(f"the app's reply has {len(records)} array records; a compressed reply has exactly one")
@@ -153,14 +156,14 @@ def _packed(reply: Message, asked: _Asked, x: Vec, kept: _Kept, codec: Codec[Any
     known = {Aux.LOSS: loss, Aux.EXAMPLES: examples, Aux.LEARNING_RATE: lr}
     aux = {int(tag): value for tag, value in known.items() if value is not None}
     kept.sent += 1
-    packed, kept.state = channel.pack(Kind.UPDATE, y - x, kept.state, ctx, kept.sent, aux)
+    frame, kept.state = channel.frame(Kind.UPDATE, y - x, kept.state, ctx, kept.sent, aux)
     content = RecordDict(dict(reply.content))
-    content[name] = ArrayRecord({FRAME: packed.array, **rest})
+    content[name] = ArrayRecord({FRAME: frame_array(frame, channel.layout), **rest})
     return content
 
 
 def _metric(content: RecordDict, names: tuple[str, ...]) -> float | None:
-    """The first finite number of one of these names in the reply's metrics."""
+    """Return the first finite number of one of these names in the reply's metrics."""
     for record in content.metric_records.values():
         for name in names:
             value = record.get(name)
@@ -170,7 +173,7 @@ def _metric(content: RecordDict, names: tuple[str, ...]) -> float | None:
 
 
 def _learning_rate(asked: RecordDict, answered: RecordDict) -> float | None:
-    """From the message's config, or from the reply's metrics."""
+    """Return the learning rate from the message's config, or from the reply's metrics."""
     for record in asked.config_records.values():
         for name in RATES:
             value = record.get(name)

@@ -1,8 +1,9 @@
 """A Flower ArrayRecord as one flat vector and back, for apps that know nothing of layouts.
 
-Arrays of float16, float32 and float64 make up the vector, as float32 and in the record's order, and get their own type back at
-the other end. Arrays of any other dtype (counters such as batch norm's `num_batches_tracked`) travel beside it as they are, and
-the server reads what came back byte by byte before Flower does.
+Arrays of float16, float32 and float64 make up the vector, as float32 and in the record's order, and
+get their own type back at the other end. Arrays of any other dtype (counters such as batch norm's
+`num_batches_tracked`) travel beside it as they are, and the server reads what came back byte by
+byte before Flower does.
 """
 
 from __future__ import annotations
@@ -18,13 +19,12 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from edgegossip.flower.payload import FRAME
+from edgegossip.flower.messages import FRAME
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DecodeError, LocalError, Vec
 
+META = "edgegossip"  # ConfigRecord of a message that tells the client mod what it needs to know
 MAX_TENSORS = 100_000
-
-
 FLOATS = ("float16", "float32", "float64")  # travel in the frame
 NUMPY = "numpy.ndarray"  # Flower's stype of an array as numpy writes it
 
@@ -46,7 +46,8 @@ class Spec:
         return cls(tuple(array.shape), array.dtype)
 
     def takes(self, array: Array) -> bool:
-        """Whether such an array may stand here: floats may change their width, a counter may not."""
+        """Whether such an array may stand here: floats may change their width, a counter may
+        not."""
         dtype = array.dtype in FLOATS if self.inside else array.dtype == self.dtype
         return tuple(array.shape) == self.shape and dtype
 
@@ -64,7 +65,8 @@ class RecordLayout:
 
     @classmethod
     def of(cls, record: ArrayRecord) -> RecordLayout:
-        """Raises LocalError when nothing in the record is a float, or an array has the name that frames use."""
+        """Raises LocalError when nothing in the record is a float, or an array has the name that
+        frames use."""
         if FRAME in record:
             raise LocalError(f"an array must not be named {FRAME!r}: that name is taken by the compressed frame")
         specs = {k: Spec.of(a) for k, a in record.items()}
@@ -76,14 +78,18 @@ class RecordLayout:
         return cls.make(specs)
 
     def flatten(self, record: ArrayRecord) -> tuple[Vec, dict[str, Array]]:
-        """The vector, and the arrays that are not in it. Raises LocalError when the record has other arrays."""
+        """The vector, and the arrays that are not in it.
+
+        Raises LocalError when the record has other arrays."""
         if set(record) != set(self.specs) or not all(self.specs[k].takes(a) for k, a in record.items()):
             raise LocalError("the arrays are not those that the server sent: names, shapes or dtypes differ")
         inside = {k: _cast(record[k].numpy(), np.dtype(np.float32)) for k, spec in self.specs.items() if spec.inside}
         return self.layout.flatten(inside), {k: record[k] for k, spec in self.specs.items() if not spec.inside}
 
     def restore(self, x: Vec, rest: Mapping[str, Array]) -> ArrayRecord:
-        """The record again. Raises DecodeError when `rest` is not what belongs beside the vector."""
+        """The record again.
+
+        Raises DecodeError when `rest` is not what belongs beside the vector."""
         self._check_names(rest)
         views = self.layout.views(x)
         return ArrayRecord(
@@ -94,8 +100,8 @@ class RecordLayout:
         )
 
     def check_beside(self, rest: Mapping[str, Array]) -> None:
-        """Raises DecodeError unless these arrays are what a board may answer beside its frame: of the names, shapes and types
-        that it was sent, readable and finite."""
+        """Raises DecodeError unless these arrays are what a board may answer beside its frame: of
+        the names, shapes and types that it was sent, readable and finite."""
         self._check_names(rest)
         for name, array in rest.items():
             spec = self.specs[name]
@@ -136,7 +142,8 @@ class RecordLayout:
 
 
 def _read(name: str, data: bytes, spec: Spec) -> NDArray[Any]:
-    """The array in numpy's own format, unless its header promises anything else than `spec`: nothing is allocated before."""
+    """The array in numpy's own format, unless its header promises anything else than `spec`:
+    nothing is allocated before."""
     file = BytesIO(data)
     try:
         version = np.lib.format.read_magic(file)
@@ -158,7 +165,9 @@ def to_record(x: Vec, layout: Layout) -> ArrayRecord:
 
 
 def conform(record: ArrayRecord, dtypes: Mapping[str, str]) -> ArrayRecord:
-    """The same arrays in these dtypes. Flower's strategies average counters into floats, and FedAdam makes float64 of all."""
+    """The same arrays in these dtypes.
+
+    Flower's strategies average counters into floats, and FedAdam makes float64 of all."""
     if all(array.dtype == dtypes.get(name) for name, array in record.items()):
         return record
     return ArrayRecord({k: Array(_cast(a.numpy(), np.dtype(dtypes.get(k, a.dtype)))) for k, a in record.items()})

@@ -1,6 +1,8 @@
-"""The rival of `bench server`: a Flower app as Flower's PyTorch template writes it, run by stock SuperNodes with FedAvg.
+"""The rival of `bench server`: a Flower app as Flower's PyTorch template writes it, run by stock
+SuperNodes with FedAvg.
 
-It travels to them as the app.py of a Flower app bundle, so it stands alone: nothing of this package is imported.
+It travels to them as the app.py of a Flower app bundle, so it stands alone: nothing of this package
+is imported.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ server = ServerApp()
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
-    """The least training there is: what remains is the round itself. Flower reads PyTorch models only where PyTorch is loaded."""
+    """The least training there is: what remains is the round itself.
+
+    Flower reads PyTorch models only where PyTorch is loaded."""
     importlib.import_module("torch")  # as every PyTorch app does, in the process that Flower starts for each message
     state = message.content["arrays"].to_torch_state_dict()  # type: ignore[union-attr]
     for tensor in state.values():
@@ -36,7 +40,8 @@ def train(message: Message, context: Context) -> Message:
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Plain FedAvg over every node; after each round one line with the time goes to the file `times`."""
+    """Plain FedAvg over every node; after each round one line with the time goes to the file
+    `times`."""
     config = context.run_config
     values, tensors, nodes = int(config["values"]), int(config["tensors"]), int(config["nodes"])
     flat = np.random.default_rng(1).standard_normal(values).astype(np.float32)
@@ -64,6 +69,6 @@ def plain_updates(model: Mapping[str, NDArray[np.float32]], examples: Sequence[f
 
 def average_plain(updates: list[RecordDict]) -> ArrayRecord:
     """Flower's own averaging."""
-    from edgegossip.flower._private.averaging import aggregate_arrayrecords
+    from edgegossip.flower._private.runtime import flower_average
 
-    return aggregate_arrayrecords(updates, "num-examples")
+    return flower_average(updates, "num-examples")

@@ -1,16 +1,22 @@
-"""`compressed(strategy, codec)`: any Flower strategy, with boards that answer in compressed changes of the model.
+"""`compressed(strategy, codec)` wraps any Flower strategy; boards then answer in compressed changes
+of the model.
 
-What goes down is the model as a frame, whole and exact or, with `downlink`, as an encoded difference to the one that a board has
-(`downlink.py`). What comes up is a board's encoded change, which is decoded, checked and added to the model before the strategy
-sees it; so FedAvg averages models, FedMedian takes medians of models, and so on, each as Flower wrote it. A reply that does
-not stand the checks is refused and the strategy never sees it.
+What goes down is the model as a frame, whole and exact or, with `downlink`, as an encoded
+difference to the one that a board has (`engine/server_frames.py`). What comes up is a board's
+encoded change, which is decoded, checked and added to the model before the strategy sees it; so
+FedAvg averages models, FedMedian takes medians of models, and so on, each as Flower wrote it. A
+reply that does not stand the checks is refused and the strategy never sees it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -19,16 +25,11 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Codec
-from edgegossip.flower.averaging import Averaged, Averager, Share
-from edgegossip.flower.channel import finite_sum
-from edgegossip.flower.downlink import FULL
-from edgegossip.flower.lengths import Proportion, length
-from edgegossip.flower.outgoing import META, Outgoing, Traffic
-from edgegossip.flower.payload import Channel
-from edgegossip.flower.records import split_frame
-from edgegossip.flower.replies import Forms, Weights, require_finite, weight
-from edgegossip.flower.reported import check_reported
-from edgegossip.flower.server_levels import ServerLevels
+from edgegossip.engine.combine import Combined, Mean, Share
+from edgegossip.engine.plausible import MAX_EXAMPLES, Examples, Proportion, ServerLevels, check_reported, length
+from edgegossip.engine.server_frames import FULL, Channel, Downlink, finite_sum
+from edgegossip.flower.messages import FRAME, frame_array, printable
+from edgegossip.flower.records import META, RecordLayout, all_finite, conform, split_frame
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.types import PeerError, Round, Vec
 
@@ -44,21 +45,26 @@ def compressed(
     run_id: bytes | None = None,
     on_refused: Refused | None = None,
 ) -> CompressedStrategy:
-    """Wrap `strategy` so that updates travel as `codec` makes them. Boards need `compression_mod` with the same codecs.
+    """Wrap `strategy` so that updates travel as `codec` makes them.
 
-    `downlink`: codec of what goes down, as differences; without one models go down whole. `run_id` (16 bytes) tells one run's
-    frames from another's; by default it is derived from Flower's id of the run. `on_refused(reply, reason)` hears of every reply
-    that was not used; by default a warning is logged. `.traffic` says what has travelled.
-    Wrap last: `compressed(DifferentialPrivacyServerSideFixedClipping(FedAvg(), ...), codec)`. Raises ConfigError for a
-    downlink codec with error feedback of its own.
+    Boards need `compression_mod` with the same codecs.
+
+    `downlink`: codec of what goes down, as differences; without one models go down whole. `run_id`
+    (16 bytes) tells one run's frames from another's; by default it is derived from Flower's id of
+    the run. `on_refused(reply, reason)` hears of every reply that was not used; by default a
+    warning is logged. `.traffic` says what has travelled. Wrap last:
+    `compressed(DifferentialPrivacyServerSideFixedClipping(FedAvg(), ...), codec)`. Raises
+    ConfigError for a downlink codec with error feedback of its own.
     """
     return CompressedStrategy(strategy, codec, run_id, on_refused, downlink)
 
 
 class CompressedStrategy(Strategy):
-    """See `compressed`. What is not its own (`traffic`, `inner`) is the wrapped strategy's, to read and to set. Like every Flower
-    strategy it keeps the state of one run. Model number k is that after Flower's round k; boards train from number k in round
-    k + 1, and their frames have round k."""
+    """Wraps a strategy; see `compressed`.
+
+    What is not its own (`traffic`, `inner`) is the wrapped strategy's, to read and to set. Like
+    every Flower strategy it keeps the state of one run. Model number k is that after Flower's round
+    k; boards train from number k in round k + 1, and their frames have round k."""
 
     def __init__(
         self,
@@ -73,7 +79,7 @@ class CompressedStrategy(Strategy):
         self._on_refused = on_refused or _log_refused
         self._levels = ServerLevels.of(codec)
         self._out = Outgoing(downlink or codecs.get(FULL), run_id, self.traffic)
-        self._average: Averager | None = None
+        self._mean_of: Mean | None = None
         self._proportion = Proportion()
         self._train, self._evaluate = (Forms(), Weights()), (Forms(), Weights())
         self._own: dict[str, Callable[..., Any]] = {}  # the wrapped strategy's methods while ours stand in their place
@@ -92,7 +98,8 @@ class CompressedStrategy(Strategy):
             setattr(self.inner, name, value)
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
-        """All rounds: as Flower plays them, or as the wrapped strategy does where it has a way of its own."""
+        """Play all rounds: as Flower does, or as the wrapped strategy does where it has a way of
+        its own."""
         if type(self.inner).start is Strategy.start:
             return super().start(*args, **kwargs)
         with self._in_its_place():
@@ -100,7 +107,8 @@ class CompressedStrategy(Strategy):
 
     @contextmanager
     def _in_its_place(self) -> Iterator[None]:
-        """A strategy that plays the rounds itself calls its own methods: meanwhile those are ours, which call its."""
+        """Put our methods in place of its own while a strategy plays the rounds itself; ours call
+        its."""
         before = {name: vars(self.inner)[name] for name in _HOOKS if name in vars(self.inner)}
         self._own = {name: getattr(self.inner, name) for name in _HOOKS}
         try:
@@ -114,7 +122,7 @@ class CompressedStrategy(Strategy):
             vars(self.inner).update(before)
 
     def _its(self, name: str) -> Callable[..., Any]:
-        """The wrapped strategy's own method."""
+        """Return the wrapped strategy's own method."""
         return self._own.get(name) or getattr(self.inner, name)
 
     def configure_train(
@@ -162,7 +170,8 @@ class CompressedStrategy(Strategy):
         self.inner.summary()
 
     def _checked(self, replies: Sequence[Message], number: Round) -> list[tuple[Message, Frame | None]]:
-        """Replies with their frames, not decoded yet; failed ones without; refused ones are left out."""
+        """Return replies with their frames, not decoded yet; failed ones without; refused ones are
+        left out."""
         frames: dict[int, Frame] = {}
         good: list[Message] = []
         for reply in replies:
@@ -175,17 +184,17 @@ class CompressedStrategy(Strategy):
         return [(reply, frames.get(id(reply))) for reply in self._alike(good, *self._train)]
 
     def _alike(self, replies: Sequence[Message], forms: Forms, weights: Weights) -> list[Message]:
-        """Without those that Flower's strategies cannot take together with the others, or that would drown them. One of the
-        user's own takes what it likes."""
+        """Leave out those that Flower's strategies cannot take together with the others, or that
+        would drown them. One of the user's own takes what it likes."""
         if (key := _weighted_by(self.inner)) is None:
             return list(replies)
-        told = [reply for reply in replies if not reply.has_error()]
+        good = [reply for reply in replies if not reply.has_error()]
         for refused in (forms.refused, lambda some: weights.refused(some, key)):
-            bad = refused(told)
+            bad = refused(good)
             for k, reason in bad.items():
-                self._on_refused(told[k], reason)
-            told = [reply for k, reply in enumerate(told) if k not in bad]
-        kept = {id(reply) for reply in told}
+                self._on_refused(good[k], reason)
+            good = [reply for k, reply in enumerate(good) if k not in bad]
+        kept = {id(reply) for reply in good}
         return [reply for reply in replies if reply.has_error() or id(reply) in kept]
 
     def _check_metrics(self, reply: Message) -> None:
@@ -210,7 +219,9 @@ class CompressedStrategy(Strategy):
         return Channel.of(self._out.record.layout, self._out.run_id(message), self._codec)
 
     def _plain(self, checked: Sequence[tuple[Message, Frame | None]]) -> list[Message]:
-        """Replies with plain models, as `inner` aggregates them. It counts failed ones itself."""
+        """Return replies with plain models, as `inner` aggregates them.
+
+        It counts failed ones itself."""
         deltas: dict[int, Vec] = {}
         refused: dict[int, str] = {}
         for k, (_, frame) in enumerate(checked):
@@ -236,7 +247,7 @@ class CompressedStrategy(Strategy):
         return [reply for k, (reply, _) in enumerate(checked) if k not in refused]
 
     def _fill(self, reply: Message, delta: Vec) -> None:
-        """The model in place of the frame. Raises PeerError."""
+        """Put the model in place of the frame. Raises PeerError."""
         model = finite_sum(self._out.model, delta)
         reply.content = self._with(reply, lambda rest: self._out.record.restore(model, rest))
 
@@ -250,16 +261,17 @@ class CompressedStrategy(Strategy):
     def _mean(
         self, server_round: int, checked: Sequence[tuple[Message, Frame | None]]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Plain FedAvg: the same mean without a model a board. Flower averages the arrays beside the frames, and counts and logs
-        failed replies."""
+        """Average as plain FedAvg does, without a model a board.
+
+        Flower averages the arrays beside the frames, and counts and logs failed replies."""
         key = self.inner.weighted_by_key  # type: ignore[attr-defined]
         failed = [reply for reply, frame in checked if frame is None]
         framed = {str(r.metadata.src_node_id): (r, frame) for r, frame in checked if frame is not None}
         shares = [Share(k, frame, weight(reply, key)) for k, (reply, frame) in framed.items()]
-        made = Averaged(None, {})
+        made = Combined(None, {})
         if shares:
-            self._average = self._average or Averager(self._channel(checked[0][0]))
-            made = self._average(self._out.model, shares)
+            self._mean_of = self._mean_of or Mean(self._channel(checked[0][0]))
+            made = self._mean_of.combine(server_round - 1, self._out.model, shares)
         for k, reason in made.refused.items():
             self._on_refused(framed[k][0], reason)
         used = [framed[k] for k in framed if made.model is not None and k not in made.refused]
@@ -272,13 +284,15 @@ class CompressedStrategy(Strategy):
         return self._out.record.restore(made.model, dict(arrays or {})), metrics
 
     def _learn(self, frames: Sequence[Frame]) -> None:
-        """Levels for the next round, from updates that counted."""
+        """Choose levels for the next round, from updates that counted."""
         if self._levels is not None:
             self._levels = self._levels.after([frame for frame in frames if _tells_loss(frame)])
 
 
 def _weighted_by(strategy: Any) -> str | None:
-    """The metric that Flower's strategies weight by; of wrappers, that of what they wrap. None: it has none."""
+    """Return the metric that Flower's strategies weight by; of wrappers, that of what they wrap.
+
+    None: it has none."""
     inner = getattr(strategy, "strategy", None)
     key = getattr(strategy, "weighted_by_key", None) or getattr(inner, "weighted_by_key", None)
     return key if isinstance(key, str) else None
@@ -296,3 +310,222 @@ def _log_refused(reply: Message, reason: str) -> None:
     logging.getLogger("edgegossip.flower").warning(
         "refused the answer of node %d: %s", reply.metadata.src_node_id, reason
     )
+
+
+# What goes down: each model whole or as a difference, by what a board has already
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Counts bytes of model frames so far, and what the same models would have been as fp32."""
+
+    down_bytes: int = 0
+    up_bytes: int = 0
+    plain_bytes: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller than fp32 that is."""
+        return self.plain_bytes / max(1, self.down_bytes + self.up_bytes)
+
+
+class Outgoing:
+    """Makes what the boards of one run are sent, and knows what they hold of it."""
+
+    def __init__(self, codec: Codec[Any], run_id: bytes | None, traffic: Traffic) -> None:
+        self._codec, self._given_run_id, self._traffic = codec, run_id, traffic
+        self._down: Downlink | None = None
+        self._record: RecordLayout | None = None
+        self._dtypes: dict[str, str] = {}  # of the first model's arrays
+        self._model: Vec | None = None
+        self._model_id = ""  # its object id
+        self._holds: dict[int, Round] = {}  # node -> number of the model that it has for certain
+        self._apart: set[int] = set()  # nodes that were last sent something else than the reference
+        self._published: tuple[Round, str, Frame | None] | None = None  # number, object id, difference
+
+    @property
+    def record(self) -> RecordLayout:
+        assert self._record is not None, "begin comes first"
+        return self._record
+
+    @property
+    def model(self) -> Vec:
+        """The latest model, float32[n]."""
+        assert self._model is not None, "begin comes first"
+        return self._model
+
+    def run_id(self, message: Message) -> bytes:
+        """Return 16 bytes for the run a message belongs to."""
+        return self._given_run_id or hashlib.sha256(f"flower run {message.metadata.run_id}".encode()).digest()[:16]
+
+    def begin(self, arrays: ArrayRecord) -> None:
+        """Take the latest model, as the strategy has it."""
+        if self._record is None:
+            self._record = RecordLayout.of(arrays)
+            self._dtypes = {name: array.dtype for name, array in arrays.items()}
+        self._model, _ = self._record.flatten(conform(arrays, self._dtypes))
+        self._model_id = arrays.object_id
+
+    def packed(self, messages: Iterable[Message], number: Round, levels: ServerLevels | None) -> list[Message]:
+        """Return the same messages with frames for models.
+
+        Each distinct frame is made once, however many boards get it."""
+        done: dict[tuple[str, str], ArrayRecord] = {}
+        out = list(messages)
+        for message in out:
+            run_id, node = self.run_id(message), message.metadata.dst_node_id
+            if self._down is None:
+                self._down = Downlink(self.record.layout, run_id, self._codec)
+            small = self._publish(number)
+            content, held = RecordDict(dict(message.content)), False
+            for name, record in message.content.array_records.items():
+                ours = record.object_id == self._model_id
+                held = ours and self._down.compresses and self._holds.get(node) == number
+                follows = ours and small is not None and self._holds.get(node) == number - 1
+                form = "held" if held else "difference" if follows else "whole"
+                (self._apart.discard if ours else self._apart.add)(node)
+                if not ours:
+                    self._holds.pop(node, None)
+                key = (record.object_id, form)
+                if key not in done:
+                    done[key] = self._packed_record(record, form, small, number, run_id)
+                content[name] = done[key]
+                self._count_down(done[key])
+            content[META] = self._meta(number, run_id, held, levels)
+            message.content = content
+        return out
+
+    def _publish(self, number: Round) -> Frame | None:
+        """Publish the latest model as `number`; return the difference to the one before, where
+        there is one. A strategy that plays the rounds itself may change the model after boards have
+        been asked to evaluate it, and begin again at any number: nobody holds such a model."""
+        assert self._down is not None
+        before, before_id, difference = self._published or (None, "", None)
+        if (before, before_id) == (number, self._model_id):
+            return difference
+        if before is None or before != number - 1:
+            self._holds.clear()
+        if before == number:
+            self._down.replace(self.model, number)
+            difference = None
+        else:
+            difference = self._down.publish(self.model, number)
+        self._published = number, self._model_id, difference
+        return difference
+
+    def _packed_record(
+        self, record: ArrayRecord, form: str, small: Frame | None, number: Round, run_id: bytes
+    ) -> ArrayRecord:
+        assert self._down is not None
+        x, rest = self.record.flatten(conform(record, self._dtypes))
+        if form == "held":
+            return ArrayRecord(rest)
+        if form == "difference":
+            assert small is not None
+            return ArrayRecord({FRAME: frame_array(small, self.record.layout), **rest})
+        down = self._down
+        if record.object_id != self._model_id:
+            down = Downlink(self.record.layout, run_id, codecs.get(FULL))
+            down.publish(x, number)
+        return ArrayRecord({FRAME: frame_array(down.whole(number), self.record.layout), **rest})
+
+    def _meta(self, number: Round, run_id: bytes, held: bool, levels: ServerLevels | None) -> ConfigRecord:
+        fields: dict[str, Any] = {"layout": self.record.to_json(), "run-id": run_id, "number": number, "held": held}
+        if levels is not None and levels.levels:
+            fields["levels"] = levels.levels
+        return ConfigRecord(fields)
+
+    def _count_down(self, record: ArrayRecord) -> None:
+        self._traffic.down_bytes += len(record[FRAME].data) if FRAME in record else 0
+        self._traffic.plain_bytes += 4 * self.record.layout.size
+
+    def heard(self, replies: Sequence[Message], number: Round) -> None:
+        """Take note that who answered holds the model that it was asked about."""
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            if reply.has_error() or node in self._apart:
+                self._holds.pop(node, None)
+            else:
+                self._holds[node] = number
+
+
+# Replies of an app that do not go with the others: Flower's strategies end the app at the first
+# reply whose metrics or records are not those of the rest, so it is refused before they see it.
+
+Form = tuple[
+    tuple[str, ...], ...
+]  # names of its array records, then its metric records': name, metrics with their sizes
+
+
+def weight(reply: Message, key: str) -> float:
+    """Return what strategies weight a reply by.
+
+    Raises PeerError when it does not say, or nonsense."""
+    metrics = next(iter(reply.content.metric_records.values()), None)
+    value = None if metrics is None else metrics.get(key)
+    if not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise PeerError(f"the reply has no metric {key!r} above 0 to weight it by")
+    if value > MAX_EXAMPLES:
+        raise PeerError(f"the reply claims {key!r} = {value:g}, more than {MAX_EXAMPLES:g}")
+    return float(value)
+
+
+class Weights:
+    """Judges what replies of one kind claim to weigh, round after round, by Flower's id of who sent
+    them."""
+
+    def __init__(self) -> None:
+        self._examples = Examples[int]()
+
+    def refused(self, replies: Sequence[Message], key: str) -> dict[int, str]:
+        """Return which of these replies (by their place), whose weights are sound, would drown the
+        others, and why."""
+        claims = {reply.metadata.src_node_id: weight(reply, key) for reply in replies}
+        reasons = self._examples.refused(claims)
+        self._examples.used({node: claim for node, claim in claims.items() if node not in reasons})
+        found = {k: reasons.get(reply.metadata.src_node_id, "") for k, reply in enumerate(replies)}
+        return {k: reason for k, reason in found.items() if reason}
+
+
+def require_finite(reply: Message) -> None:
+    """Raise PeerError unless every metric in a reply is finite."""
+    if not all(all_finite(metrics) for metrics in reply.content.metric_records.values()):
+        raise PeerError("a metric in the reply is not a finite number")
+
+
+class Forms:
+    """Judges what replies of one kind look like, round after round."""
+
+    def __init__(self) -> None:
+        self._usual: Form | None = None
+
+    def refused(self, replies: Sequence[Message]) -> Mapping[int, str]:
+        """Return which of these replies (by their place) are not like most of the others, and why.
+
+        Where as many look one way as another, those are right that look as they did in the round
+        before."""
+        forms = [_form(reply) for reply in replies]
+        if not forms:
+            return {}
+        counts = Counter(forms)
+        most = max(counts.values())
+        best = [form for form, count in counts.items() if count == most]
+        usual = self._usual if self._usual in best else best[0]
+        self._usual = usual
+        return {k: _difference(form, usual) for k, form in enumerate(forms) if form != usual}
+
+
+def _form(reply: Message) -> Form:
+    arrays = tuple(sorted(reply.content.array_records))
+    metrics = []
+    for name, record in sorted(reply.content.metric_records.items()):
+        sizes = (f"{key} ({len(value)} values)" if isinstance(value, list) else key for key, value in record.items())
+        metrics.append((name, *sorted(sizes)))
+    return (arrays, *metrics)
+
+
+def _difference(form: Form, usual: Form) -> str:
+    ours, theirs = ({word for words in one for word in words} for one in (form, usual))
+    more, less = (", ".join(map(repr, sorted(words))) for words in (ours - theirs, theirs - ours))
+    found = [f"it lacks {less}" if less else "", f"it has {more} besides" if more else ""]
+    return "the reply is not like the others': " + printable(" and ".join(filter(None, found)) or "in other records")

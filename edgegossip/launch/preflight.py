@@ -185,8 +185,8 @@ def _check_model(recipe: Recipe) -> None:
 
 def _check_server(recipe: Recipe) -> None:
     """Raises ConfigError when the strategy or the codec downwards cannot be made."""
+    from edgegossip.engine.server_frames import check_downlink
     from edgegossip.flower.combine import make_strategy
-    from edgegossip.flower.downlink import check_downlink
 
     make_strategy(recipe.server.strategy, recipe.server.strategy_params)
     check_downlink(codecs.get(recipe.server.downlink, **recipe.server.downlink_params))

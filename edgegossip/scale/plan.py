@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from edgegossip import codecs
-from edgegossip.flower.downlink import check_downlink
+from edgegossip.engine.server_frames import check_downlink
 from edgegossip.layout import Layout
 from edgegossip.node.spec import default_members, make_topology
 from edgegossip.recipe import Recipe, with_settings

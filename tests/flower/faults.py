@@ -11,15 +11,18 @@ from typing import Any
 import numpy as np
 from flwr.app import Array
 
+from edgegossip.flower import client, messages
 from edgegossip.flower._private import fleet
-from edgegossip.flower.payload import STYPE, Channel, Packed
+from edgegossip.flower.messages import STYPE
+from edgegossip.frame import Frame
+from edgegossip.layout import Layout
 
 
 @contextmanager
 def faulty(fault: str) -> Iterator[None]:
     """Make every update of this process bad in one way: "garbage", "nan", "run", "round" or "" for not at all; "malformed": the
     SuperLink cannot read the answer of the second round, nor its repetition."""
-    honest, to_proto, pushed = Channel.pack, fleet.message_to_proto, itertools.count(1)
+    to_proto, pushed = fleet.message_to_proto, itertools.count(1)
 
     def malformed(message: Any) -> Any:
         proto = to_proto(message)
@@ -29,39 +32,25 @@ def faulty(fault: str) -> Iterator[None]:
             item.metric_record.items.add().key = "loss"  # without a value
         return proto
 
-    def pack(self: Channel, kind: Any, x: Any, state: Any, ctx: Any, sequence: int, aux: Any = None) -> Any:
+    def array(frame: Frame, layout: Layout) -> Array:
         if fault == "run":
-            self = replace(self, run_id=b"another run's id"[:16])
+            frame = replace(frame, run_id=b"another run's id"[:16])
         if fault == "round":
-            ctx = replace(ctx, round=ctx.round + 7)
-        packed, state = honest(self, kind, x, state, ctx, sequence, aux)
-        data = packed.array.data
+            frame = replace(frame, round=frame.round + 7)
+        if fault == "nan":  # a frame that is right in every way (CRC too) but holds a NaN
+            y = np.frombuffer(frame.body, np.float32).copy()
+            y[3] = np.nan
+            frame = replace(frame, body=y.tobytes())
+        made = messages.frame_array(frame, layout)
         if fault == "garbage":
-            data = bytes(len(data))
-        if fault == "nan":
-            data = _with_nan(self, kind, x, ctx, sequence, aux)
-        return Packed(Array(dtype="float32", shape=(len(x),), stype=STYPE, data=data), packed.body), state
+            made = Array(dtype="float32", shape=(layout.size,), stype=STYPE, data=bytes(len(made.data)))
+        return made
 
-    Channel.pack = pack  # type: ignore[method-assign]
+    client.frame_array = array  # type: ignore[attr-defined]
     if fault == "malformed":
         fleet.message_to_proto = malformed  # type: ignore[assignment]
     try:
         yield
     finally:
-        Channel.pack = honest  # type: ignore[method-assign]
+        client.frame_array = messages.frame_array  # type: ignore[attr-defined]
         fleet.message_to_proto = to_proto  # type: ignore[assignment]
-
-
-def _with_nan(channel: Channel, kind: Any, x: Any, ctx: Any, sequence: int, aux: Any) -> bytes:
-    """A frame that is right in every way (CRC too) but holds a NaN."""
-    from edgegossip import frame as wire
-
-    y = x.copy()
-    y[3] = np.nan
-    return b"".join(
-        wire.build(
-            wire.Frame(
-                kind, 1, b"", channel.layout.hash, channel.run_id, ctx.round, sequence, ctx.key, y.tobytes(), aux or {}
-            )
-        )
-    )

@@ -11,12 +11,11 @@ from flwr.app import Message, RecordDict
 
 from edgegossip import codecs
 from edgegossip.checkpoint.memory import from_bytes, to_bytes
+from edgegossip.engine.server_frames import Channel, Downlink
 from edgegossip.flower import NodeClient
-from edgegossip.flower.board import Board
-from edgegossip.flower.downlink import Downlink
+from edgegossip.flower.client import Board
 from edgegossip.flower.keeper import BoardKeeper
-from edgegossip.flower.payload import Channel, frame_array, frame_bytes, frame_content
-from edgegossip.flower.protocol import Hello
+from edgegossip.flower.messages import RunDescription, frame_array, frame_bytes, frame_content
 from edgegossip.layout import Layout
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.recipe import CheckpointSection
@@ -111,7 +110,7 @@ def test_a_board_begins_anew_only_when_the_run_does(
     first.close(over=False)
     client = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codec, sink, make_keeper=keeper)
     down = codecs.get("fp32")
-    hello = Hello(
+    hello = RunDescription(
         RUN, toy.LAYOUT.hash, "co3", codec.wire_id, codec.wire_params(), 9, down.wire_id, down.wire_params(), next_round
     )
     client._query(Message(hello.content(), dst_node_id=3, message_type="query"))
@@ -137,7 +136,7 @@ def test_a_board_begins_anew_in_another_run_of_the_same_recipe_whatever_its_roun
         return NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codec, sink, make_keeper=keeper)
 
     def greet(board: NodeClient, instance: str, round: int) -> Board:
-        hello = Hello(
+        hello = RunDescription(
             RUN, toy.LAYOUT.hash, "co3", codec.wire_id, codec.wire_params(), 9, down.wire_id, down.wire_params(), round
         )
         content = replace(hello, instance=instance).content()

@@ -12,8 +12,8 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg, K
 
 from edgegossip import codecs
 from edgegossip.flower import compressed, compression_mod
-from edgegossip.flower.grid import BoardGrid
-from edgegossip.flower.payload import FRAME, STYPE
+from edgegossip.flower.combine import BoardGrid
+from edgegossip.flower.messages import FRAME, STYPE
 from edgegossip.flower.records import RecordLayout
 from edgegossip.types import LocalError, PeerError
 

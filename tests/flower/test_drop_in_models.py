@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from edgegossip import codecs
 from edgegossip.flower import compressed, compression_mod
-from edgegossip.flower.grid import BoardGrid
+from edgegossip.flower.combine import BoardGrid
 from tests.flower.test_drop_in import CONFIG, Contexts, watched
 from tests.flower.test_drop_in import _app as train_app
 from tests.flower.test_drop_in import _arrays as arrays_of

@@ -13,8 +13,8 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Result, Strategy
 
 from edgegossip import codecs
 from edgegossip.flower import compressed, compression_mod
-from edgegossip.flower.grid import BoardGrid
-from edgegossip.flower.payload import STYPE
+from edgegossip.flower.combine import BoardGrid
+from edgegossip.flower.messages import STYPE
 from edgegossip.types import LocalError
 
 CONFIG: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}

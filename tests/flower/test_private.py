@@ -16,7 +16,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 import edgegossip.flower
-from edgegossip.flower._private import control, fleet, objects, runtime, superlink
+from edgegossip.flower._private import fleet, objects, runtime, superlink
 
 PUBLIC = ("flwr.app", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.clientapp")
 PACKAGE = Path(edgegossip.flower.__file__).parent
@@ -65,7 +65,7 @@ def test_name_is_still_there(module: str, name: str) -> None:
             "AcquireTask PullTaskInput PushTaskOutput SendTaskHeartbeat GetNodes PullMessages PushMessages PullObject "
             "PushObject ConfirmMessageReceived",
         ),
-        (control.ControlHttpClient, "StartRun"),
+        (runtime.ControlHttpClient, "StartRun"),
     ],
 )
 def test_client_still_has_its_methods(client: type, methods: str) -> None:
@@ -104,7 +104,7 @@ def test_superlink_still_takes_our_options() -> None:
 def test_message_with_one_array_is_a_chain_of_five(in_run: int) -> None:
     from flwr.app import Array, Message
 
-    from edgegossip.flower.payload import STYPE, frame_content
+    from edgegossip.flower.messages import STYPE, frame_content
 
     array = Array(dtype="float32", shape=(3,), stype=STYPE, data=b"x" * 12)
     message = Message(frame_content(array), dst_node_id=5, message_type="train")

@@ -6,7 +6,7 @@ import pytest
 from edgegossip import codecs, training
 from edgegossip import frame as wire
 from edgegossip.codecs.base import Ctx
-from edgegossip.flower.channel import frame_key
+from edgegossip.engine.server_frames import frame_key
 from edgegossip.node.spec import default_members
 from edgegossip.recipe import run_id, with_settings
 from edgegossip.study.cases import Plan, make_cases

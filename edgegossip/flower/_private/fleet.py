@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
+from typing import Any
 
 import httpx
 from flwr.app import Message
 from flwr.app.message import remove_content_from_message
-from flwr.common.constant import HEARTBEAT_MIN_INTERVAL
+from flwr.common.constant import HEARTBEAT_MIN_INTERVAL, TIMESTAMP_HEADER
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
@@ -22,27 +24,36 @@ from flwr.proto.fleet_pb2 import (
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.node_pb2 import Node
+from flwr.supercore.constant import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    FLWR_COMPONENT_NAME_METADATA_KEY,
+    FLWR_PACKAGE_NAME_METADATA_KEY,
+    FLWR_PACKAGE_VERSION_METADATA_KEY,
+)
 from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
     no_object_id_recompute,
 )
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
+from flwr.supercore.version import package_name, package_version
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from google.protobuf.message import DecodeError
 
-from edgegossip.flower._private.bundle import GIVE_PATH, TAKE_PATH, pack, unpack
 from edgegossip.flower._private.link import ByteMeter, LinkError, answered, connect, post, speaks_tls, without_identity
-from edgegossip.flower._private.objects import Incoming, Objects, bundled
-from edgegossip.flower._private.signing import Signature
+from edgegossip.flower._private.objects import GIVE_PATH, TAKE_PATH, Incoming, Objects, bundled, pack, unpack
 from edgegossip.flower.credentials import KEY_DOMAIN, BoardCredentials
 from edgegossip.flower.gate import JOIN_PATH
 
 
 class FleetLink:
-    """A board's connection to a SuperLink: one process, one HTTP client, one key of its own. Thread-safe. Methods raise
-    LinkError. With `credentials` over TLS; the key is then signed with the board's own, so that a process that was killed and
-    the next one are two SuperNodes of one board."""
+    """A board's connection to a SuperLink: one process, one HTTP client, one key of its own.
+
+    Thread-safe. Methods raise LinkError. With `credentials` over TLS; the key is then signed with
+    the board's own, so that a process that was killed and the next one are two SuperNodes of one
+    board."""
 
     def __init__(self, address: str, credentials: BoardCredentials | None = None) -> None:
         self._address, self._credentials = address, credentials
@@ -91,8 +102,9 @@ class FleetLink:
         self._client._client.post(f"https://{self._address}{JOIN_PATH}", json=document).raise_for_status()
 
     def _online_already(self) -> int:
-        """This key is online: because we have joined before (two signs of a restarted SuperLink, one after the other), or as a
-        process that has just died, until its heartbeats are missed."""
+        """This key is online: because we have joined before (two signs of a restarted SuperLink,
+        one after the other), or as a process that has just died, until its heartbeats are
+        missed."""
         if self._node.node_id and self.beat():
             return int(self._node.node_id)
         raise LinkError(f"{self._address} still takes this board for online; it will miss it soon", gone=True)
@@ -106,8 +118,8 @@ class FleetLink:
     def receive(
         self, hold_s: float, arriving: Callable[[], AbstractContextManager[object]] = nullcontext
     ) -> Incoming | None:
-        """The next message for this board, if one comes within `hold_s` seconds (MAX_HOLD_S at most). The one before counts as
-        received. `arriving`: entered while the message comes in."""
+        """The next message for this board, if one comes within `hold_s` seconds (MAX_HOLD_S at
+        most). The one before counts as received. `arriving`: entered while the message comes in."""
         request = PullMessagesRequest(node=self._node, message_ids=[self._received] if self._received else [])
         with answered(self._address):
             body = post(self._client, TAKE_PATH, request, request.SerializeToString(), hold_s, arriving)
@@ -154,3 +166,27 @@ class FleetLink:
         except (httpx.HTTPError, RuntimeError):
             pass  # the SuperLink is gone, so there is nothing to leave
         self._client.close()
+
+
+class Signature:
+    """A key pair (EC P-384) of its own, and an interceptor that signs the time with it.
+
+    It writes what Flower's SuperNode writes into the head of each request, without importing half a
+    web server to write it: Flower's own interceptors come with FastAPI, 19 MB on every board."""
+
+    def __init__(self) -> None:
+        self._private, public = generate_key_pairs()
+        self.public = public_key_to_bytes(public)  # PEM
+        self._always = {
+            FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(self.public).decode(),
+            FLWR_PACKAGE_NAME_METADATA_KEY: package_name,
+            FLWR_PACKAGE_VERSION_METADATA_KEY: package_version,
+            FLWR_COMPONENT_NAME_METADATA_KEY: "SuperNode",
+        }
+
+    def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
+        timestamp = now().isoformat()
+        signature = b64encode(sign_message(self._private, timestamp.encode())).decode()
+        headers = {TIMESTAMP_HEADER: timestamp, FLEET_HTTP_SIGNATURE_HEADER: signature}
+        context.request.headers.update(self._always | headers)
+        return call_next(context)

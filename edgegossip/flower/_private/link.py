@@ -15,14 +15,15 @@ from flwr.common.constant import TIMESTAMP_TOLERANCE
 from flwr.supercore.protobuf.client import ProtobufClient, ProtobufRequestContext
 from google.protobuf.message import Message as ProtobufMessage
 
-from edgegossip.flower._private.bundle import HOLD_HEADER
 from edgegossip.flower.gate import NOT_ADMITTED, TOKEN_HEADER
 from edgegossip.types import PeerError
 
 
 class LinkError(PeerError):
-    """A request to the SuperLink failed. `gone`: nobody answered; otherwise it answered with a refusal. `unknown`: it does not
-    know whose request it was."""
+    """A request to the SuperLink failed.
+
+    `gone`: nobody answered; otherwise it answered with a refusal. `unknown`: it does not know whose
+    request it was."""
 
     def __init__(self, text: str, gone: bool, unknown: bool = False) -> None:
         super().__init__(text)
@@ -30,14 +31,17 @@ class LinkError(PeerError):
 
 
 _Client = TypeVar("_Client", bound=ProtobufClient)
+HOLD_HEADER = "x-edgegossip-hold"  # for how many seconds an answer may be waited for
 REQUEST_S = 30.0
 PROBE_S = 5.0
 MAX_DETAIL = 500  # of what a server says, for a log line
 
 
 def connect(kind: type[_Client], address: str, context: ssl.SSLContext | None, interceptors: Sequence[Any]) -> _Client:
-    """One of Flower's clients; `context` None: without TLS. It goes straight to that address, whatever proxies the environment
-    names, and nowhere else, whatever it is told there."""
+    """One of Flower's clients; `context` None: without TLS.
+
+    It goes straight to that address, whatever proxies the environment names, and nowhere else,
+    whatever it is told there."""
     scheme = "http" if context is None else "https"
     client = kind(f"{scheme}://{address}", interceptors=interceptors, verify=False)
     client._client.close()
@@ -53,8 +57,9 @@ def post(
     hold_s: float = 0.0,
     arriving: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> bytes:
-    """A request to a path of ours (express.py) with what Flower's own requests of that client carry; the answer's body.
-    `message`: what the body is about. `arriving`: entered while the answer comes in, which is no time of waiting for it."""
+    """A request to a path of ours (batching.py) with what Flower's own requests of that client
+    carry; the answer's body. `message`: what the body is about. `arriving`: entered while the
+    answer comes in, which is no time of waiting for it."""
     headers = {"content-type": "application/octet-stream", HOLD_HEADER: f"{hold_s:g}"}
     request = client._client.build_request("POST", f"{client._base_url}{path}", content=body, headers=headers)
     context = ProtobufRequestContext(rpc_method=path, message=message, request=request)
@@ -71,7 +76,8 @@ def post(
 
 
 def _untie(response: httpx.Response) -> None:
-    """A response and its stream refer to each other, and its body, which may be a model, would wait for the garbage collector."""
+    """A response and its stream refer to each other, and its body, which may be a model, would wait
+    for the garbage collector."""
     if response.is_closed:
         response.stream = _EMPTY
 
@@ -144,7 +150,8 @@ def _detail(response: httpx.Response) -> str:
 
 
 class ByteMeter:
-    """Innermost interceptor: counts what each request hands to the socket, headers as HTTP/1.1 writes them."""
+    """Innermost interceptor: counts what each request hands to the socket, headers as HTTP/1.1
+    writes them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

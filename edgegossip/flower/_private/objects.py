@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,15 +20,22 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-from edgegossip.flower._private.bundle import BUNDLE_BYTES
-
-# Message -> RecordDict -> ArrayRecord -> Array -> ArrayChunk, when a message holds one array and nothing else
+# Message -> RecordDict -> ArrayRecord -> Array -> ArrayChunk, when a message holds one array and
+# nothing else
 _CHAIN = 5
+
+BUNDLE_BYTES = 8 << 20  # of content in one request; what is larger travels object by object, as Flower sends it
+RUN_BUNDLE_BYTES = 32 << 20  # of replies to the coordinator, which is on the same machine
+TAKE_PATH, GIVE_PATH = "/edgegossip/take", "/edgegossip/give"  # of boards
+RUN_TAKE_PATH, RUN_GIVE_PATH = "/edgegossip/run/take", "/edgegossip/run/give"  # of the coordinator
+MAX_HOLD_S = 10.0
+MAX_PARTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A message's metadata, the tree of the objects that its content is made of, and those that have been fetched."""
+    """A message's metadata, the tree of the objects that its content is made of, and those that
+    have been fetched."""
 
     message: Message
     tree: ObjectTree
@@ -43,17 +51,21 @@ def _is_chain(tree: ObjectTree) -> bool:
 
 
 def _one_array(message: Message, chunk: bytes) -> Message:
-    """The message whose only content is an array of one chunk, from that chunk alone: four requests fewer.
+    """The message whose only content is an array of one chunk, from that chunk alone: four requests
+    fewer.
 
-    What the skipped objects would say (names, dtype, shape) nobody trusts anyway: the frame inside says it, checked.
+    What the skipped objects would say (names, dtype, shape) nobody trusts anyway: the frame inside
+    says it, checked.
     """
     array = Array(dtype="float32", shape=(0,), stype="", data=bytes(_body(chunk)))
     return make_message(metadata=message.metadata, content=RecordDict({"arrays": ArrayRecord({"edgegossip": array})}))
 
 
 def _arrays(tree: ObjectTree, contents: dict[str, bytes]) -> dict[str, Any]:
-    """The arrays of a message, whose chunks leave `contents`: Flower would hold their bytes three times on the way. Raises
-    ValueError when chunks do not fit together."""
+    """The arrays of a message, whose chunks leave `contents`:
+
+    Flower would hold their bytes three times on the way. Raises ValueError when chunks do not fit
+    together."""
     found: dict[str, Any] = {}
     chunks: set[str] = set()
     for item in iterate_object_tree(tree):
@@ -86,8 +98,9 @@ class Objects:
         self._client, self._node = client, node
 
     def fetch(self, run_id: int, incoming: Incoming) -> Message | None:
-        """The whole message, or None while its sender has not pushed all of it; what is there is fetched only once, so that
-        the first parts of a large message travel on while the last ones come in. Raises ValueError on a malformed one."""
+        """The whole message, or None while its sender has not pushed all of it; what is there is
+        fetched only once, so that the first parts of a large message travel on while the last ones
+        come in. Raises ValueError on a malformed one."""
         chain = _is_chain(incoming.tree)
         contents = incoming.contents
         for tree in iterate_object_tree(incoming.tree):
@@ -148,3 +161,35 @@ def bundled(objects: Mapping[str, Any]) -> dict[str, bytes] | None:
 def is_whole(tree: ObjectTree, contents: Mapping[str, bytes]) -> bool:
     """Whether all of a message is there."""
     return all(item.object_id in contents for item in iterate_object_tree(tree))
+
+
+# A message and its content in one body: parts, each with its length before it. Flower's own way is
+# a request an object.
+
+_LENGTH = struct.Struct("<I")
+
+
+def pack(head: bytes, objects: Mapping[str, bytes]) -> bytes:
+    """`head` is one of Flower's protobuf messages, `objects` are by id."""
+    parts = [head]
+    for object_id, content in objects.items():
+        parts += [object_id.encode(), content]
+    return b"".join(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
+
+
+def unpack(body: bytes) -> tuple[bytes, dict[str, bytes]]:
+    """What `pack` was given. Raises ValueError."""
+    parts: list[bytes] = []
+    at = 0
+    while at < len(body):
+        if at + _LENGTH.size > len(body) or len(parts) >= MAX_PARTS:
+            raise ValueError("a malformed bundle")
+        (length,) = _LENGTH.unpack_from(body, at)
+        at += _LENGTH.size
+        if at + length > len(body):
+            raise ValueError("a bundle that was cut off")
+        parts.append(body[at : at + length])
+        at += length
+    if len(parts) % 2 == 0:
+        raise ValueError("a malformed bundle")
+    return parts[0], {parts[k].decode("ascii"): parts[k + 1] for k in range(1, len(parts), 2)}

@@ -1,19 +1,23 @@
-"""The Runtime API: the SuperLink as the server of a run sees it."""
+"""The SuperLink as the server of a run sees it: the Control API starts a run, the Runtime API plays
+it."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import ssl
 import threading
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import httpx
-from flwr.app import Error, Message
+from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.common.constant import HEARTBEAT_MIN_INTERVAL, HEARTBEAT_PATIENCE, ErrorCode, SubStatus
-from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.common.serde import message_from_proto, message_to_proto, user_config_to_proto
+from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
+from flwr.proto.fab_pb2 import Fab
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
@@ -26,7 +30,9 @@ from flwr.proto.runtime_pb2 import (
     PushTaskOutputRequest,
     SendTaskHeartbeatRequest,
 )
+from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from flwr.supercore.constant import TaskType
+from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -41,30 +47,34 @@ from flwr.supercore.interceptors import (
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
-from edgegossip.flower._private.bundle import RUN_GIVE_PATH, RUN_TAKE_PATH, pack, unpack
+from edgegossip.engine.server_boards import BoardSeen
 from edgegossip.flower._private.link import LinkError, TokenInterceptor, answered, connect, post
-from edgegossip.flower._private.objects import Incoming, Objects, bundled, is_whole
+from edgegossip.flower._private.objects import (
+    RUN_GIVE_PATH,
+    RUN_TAKE_PATH,
+    Incoming,
+    Objects,
+    bundled,
+    is_whole,
+    pack,
+    unpack,
+)
+from edgegossip.types import NodeId
 
 SERVER_NODE_ID = 1  # the SuperLink's own address in every run
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSeen:
-    """A board as the SuperLink sees it."""
-
-    node_id: int
-    silent_s: float  # since its last heartbeat, by the SuperLink's clock and ours, which are one machine's
-    beats_fast: bool  # whether it beats as FleetLink does; a stock SuperNode only every 20 s or so
-
-
 def is_away(reply: Message) -> bool:
-    """Whether this is no answer, but Flower's word that the board has given no sign of life for too long."""
+    """Whether this is no answer, but Flower's word that the board has given no sign of life for too
+    long."""
     return reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE
 
 
 class RunLink:
-    """The server's side of one run, in this process instead of one that Flower starts. Methods raise LinkError."""
+    """The server's side of one run, in this process instead of one that Flower starts.
+
+    Methods raise LinkError."""
 
     def __init__(self, address: str, context: ssl.SSLContext | None, secret: bytes, token: str = "") -> None:
         self._address, self._context, self._token = address, context, token
@@ -95,7 +105,8 @@ class RunLink:
             self._client = self._connect(RuntimeTokenHttpInterceptor(answer.token))
             self._objects = Objects(self._client, self._node)
             task = self._client.PullTaskInput(PullTaskInputRequest())
-            # Flower's own process-wide record of which run this process serves; its Message constructor reads it.
+            # Flower's own process-wide record of which run this process serves; its Message
+            # constructor reads it.
             TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
             TaskIdentity.node_id = SERVER_NODE_ID
             self.run_id = int(task.run.run_id)
@@ -105,13 +116,15 @@ class RunLink:
         with answered(self._address):
             return bool(self._client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
 
-    def nodes(self) -> list[NodeSeen]:
-        """Boards that are online."""
+    def nodes(self) -> list[BoardSeen]:
+        """Return the boards that are online.
+
+        A heartbeat's age is by the SuperLink's clock and ours, which are one machine's."""
         with answered(self._address):
             infos = self._client.GetNodes(GetNodesRequest()).nodes
         now = time.time()
         return [
-            NodeSeen(
+            BoardSeen(
                 node.node_id,
                 silent_s=now - (node.online_until - HEARTBEAT_PATIENCE * node.heartbeat_interval),
                 beats_fast=node.heartbeat_interval <= HEARTBEAT_MIN_INTERVAL,
@@ -120,7 +133,9 @@ class RunLink:
         ]
 
     def push(self, messages: list[Message]) -> list[str]:
-        """Send; the ids under which `pull` finds the replies. Content that messages share travels once."""
+        """Send; the ids under which `pull` finds the replies.
+
+        Content that messages share travels once."""
         if not messages:
             return []
         objects: dict[str, Any] = {}
@@ -141,7 +156,9 @@ class RunLink:
         return list(answer.message_ids)
 
     def pull(self, message_ids: Iterable[str]) -> list[Message]:
-        """Whole replies that have come in. One whose content is still on its way is kept and tried again next time."""
+        """Whole replies that have come in.
+
+        One whose content is still on its way is kept and tried again next time."""
         wanted = [i for i in message_ids if i not in self._arriving]
         whole: list[Message] = []
         with answered(self._address):
@@ -186,3 +203,65 @@ class RunLink:
         except (httpx.HTTPError, ValueError):
             pass  # the SuperLink is gone and nobody will read it
         self._client.close()
+
+
+def _control(address: str, context: ssl.SSLContext | None, token: str) -> ControlHttpClient:
+    version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
+    return connect(ControlHttpClient, address, context, [version, TokenInterceptor(token)])
+
+
+def register_key(address: str, context: ssl.SSLContext | None, token: str, key: bytes, name: NodeId) -> int:
+    """Let a board with this public key (PEM) in; its id in Flower. Raises LinkError."""
+    client = _control(address, context, token)
+    try:
+        with answered(address):
+            return int(client.RegisterNode(RegisterNodeRequest(public_key=key, name=name)).node_id)
+    finally:
+        client.close()
+
+
+def start_run(
+    address: str,
+    context: ssl.SSLContext | None,
+    config: Mapping[str, str | int | float | bool],
+    app: bytes = b"",
+    token: str = "",
+) -> int:
+    """Start a run of the app whose app.py this is, with its `server` and `client`; by default one
+    that has no code of its own (the server is RunLink in this process). The run's id."""
+    from flwr.cli.build import build_fab_from_files  # drags in the whole command line; a board never needs it
+
+    defaults = "\n".join(f"{key} = {json.dumps(value)}" for key, value in config.items())
+    content, _ = build_fab_from_files({"pyproject.toml": _PYPROJECT.format(defaults=defaults).encode(), "app.py": app})
+    client = _control(address, context, token)
+    fab = Fab(hash_str=hashlib.sha256(content).hexdigest(), content=content)
+    try:
+        with answered(address):
+            answer = client.StartRun(StartRunRequest(fab=fab, override_config=user_config_to_proto({})))
+    finally:
+        client.close()
+    return int(answer.run_id)
+
+
+def flower_average(updates: list[RecordDict], weighted_by: str) -> ArrayRecord:
+    """Return Flower's own average of updates, to measure ours against."""
+    return aggregate_arrayrecords(updates, weighted_by)
+
+
+_PYPROJECT = """\
+[project]
+name = "edgegossip-run"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "edgegossip"
+
+[tool.flwr.app.components]
+serverapp = "app:server"
+clientapp = "app:client"
+
+[tool.flwr.app.config]
+{defaults}
+"""

@@ -51,9 +51,9 @@ def flower_superlink() -> None:
 
 
 def _gate(app: gate.App, line: gate.Line, token: str, secure: bool) -> gate.Gate:
-    from edgegossip.flower._private.express import Express  # half of Flower; of use in the SuperLink's process only
+    from edgegossip.flower._private.batching import Batching  # half of Flower; of use in the SuperLink's process only
 
-    made = gate.Gate(app, line, token, secure, FLEET_HTTP_PUBLIC_KEY_HEADER, Express(line.news))
+    made = gate.Gate(app, line, token, secure, FLEET_HTTP_PUBLIC_KEY_HEADER, Batching(line.news))
     line.measure = BoardSockets(made.own).sample
     return made
 

@@ -1,0 +1,490 @@
+"""Decides which claims and updates of boards a coordinator believes.
+
+Pure: rounds go in, refusals with their reasons come out.
+
+An update arrives with claims: how many examples it is from, the loss, the learning rate. Any of
+these can be wrong by mistake or on purpose, and one board must not spoil the run of all others.
+Questions are asked in this order, from cheap to dear:
+
+1. `check_reported`: does a claim make sense by itself?
+2. `Examples`: would this update drown all others in a mean that is weighted by examples?
+3. `Proportion`: is the decoded update so long (L2) that it would spoil the model?
+4. `Losses`: which losses go into the curve? A loss changes no model, so nobody is refused for it.
+5. `ServerLevels`: how many levels do all boards use next, whatever a single one claims?
+6. `Quarantine` and `Trust`: who has been refused so often that nobody asks it for a while?
+
+All of them hold a board against the others of its round. Of three boards the median cannot be one
+liar's; of one or two there is no such median, and each class says what it does then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median_high, median_low
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from edgegossip.codecs.base import Codec
+from edgegossip.codecs.checks import chunks
+from edgegossip.codecs.elasticl import ElastiCl
+from edgegossip.codecs.levels import LevelRule, levels_for, smooth_loss
+from edgegossip.frame import Aux, Frame
+from edgegossip.types import NodeId, PeerError, Round, Vec
+
+ENOUGH = 3  # boards of which the median cannot be one liar's
+
+# 1. One claim alone
+
+MAX_EXAMPLES = 1e12  # of one update; more is nonsense that would drown the other boards
+MAX_LOSS = 1e25  # either sign
+MAX_RATE = 1e6
+
+
+def check_reported(frame: Frame, levels: bool) -> None:
+    """Check what an update claims, as far as it claims anything.
+
+    Raises PeerError on what makes no sense.
+
+    `levels`: losses decide how many levels all boards use (`ServerLevels`), so none may be
+    negative."""
+    examples, loss = frame.aux.get(Aux.EXAMPLES), frame.aux.get(Aux.LOSS)
+    if examples is not None and not 1 <= examples <= MAX_EXAMPLES:
+        raise PeerError(f"the update claims to be from {examples:g} examples")
+    if loss is not None and not abs(loss) <= MAX_LOSS:
+        raise PeerError(f"the update claims a loss of {loss:g}")
+    if levels and loss is not None and loss < 0.0:
+        raise PeerError(f"the update claims a loss of {loss:g}; levels need losses of 0 or above")
+    rate = frame.aux.get(Aux.LEARNING_RATE)
+    if rate is not None and not 0 <= rate <= MAX_RATE:
+        raise PeerError(f"the update claims a learning rate of {rate:g}")
+
+
+def require_reported(frame: Frame, levels: bool) -> None:
+    """Check the claims of an update that has to state examples and loss. Raises PeerError."""
+    if Aux.EXAMPLES not in frame.aux or Aux.LOSS not in frame.aux:
+        raise PeerError("the update does not say how many examples it is from, and with what loss")
+    check_reported(frame, levels)
+
+
+# 2. Examples
+
+EXAMPLES_RATIO = 1000.0
+SINGLE = 1e7  # for two boards: no data set of one board has more, ImageNet has 1.3 million
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Examples(Generic[Key]):
+    """Judges claims of examples, round after round.
+
+    Honest boards differ by a hundred times and all are taken. A claim is refused when it is more
+    than EXAMPLES_RATIO times the typical one of the run: the lower median of what each board
+    claimed last. Of two boards the median is no help, for the other may claim too few; the larger
+    claim is then refused only when it is also beyond what one board has at all (SINGLE). `claimed`
+    holds what each board whose update was used claimed last; it belongs into checkpoints."""
+
+    def __init__(self) -> None:
+        self.claimed: dict[Key, float] = {}
+
+    def refused(self, claims: Mapping[Key, float]) -> dict[Key, str]:
+        """Return who of those with these claims, all above 0, is refused, and why."""
+        known = sorted({**self.claimed, **claims}.values())
+        if len(known) < 2:
+            return {}
+        typical = _lower_median(known)
+        most = EXAMPLES_RATIO * typical if len(known) >= ENOUGH else max(SINGLE, EXAMPLES_RATIO * typical)
+        return {
+            key: f"the update claims to be from {claim:g} examples, {claim / typical:.3g} times as many as the typical one"
+            for key, claim in claims.items()
+            if claim > most
+        }
+
+    def used(self, claims: Mapping[Key, float]) -> None:
+        """Take note that updates with these claims are part of the model."""
+        self.claimed.update(claims)
+
+
+# 3. Lengths
+
+LENGTH_RATIO = 100.0  # honest updates of one round differ by less than a tenth of it, lr warm-up included
+WARM_UP, WARM_UP_GROWTH = 10, 2.0  # the first rounds move the typical length by no more than this: lr warm-up
+GROWTH = 1.1  # and later ones by no more than this
+REACH = 10.0  # and rounds in a row that nobody measured by no more than this altogether
+
+_OF = "of/"  # in `memory`: what a board sent last
+_PAST = " of the run so far"
+
+
+class Proportion:
+    """Judges lengths of updates, round after round: finite, and yet so long that one would spoil
+    the model for all.
+
+    An update is refused when it is more than `ratio` times as long as the typical one, the lower
+    median of the round's. With fewer than three to compare there is no median to trust - one of two
+    boards may be nearly done, and the other as honest - so they are held against the lower median
+    of what each board sent last. In a fleet of two that is no help either: they are held against
+    the longest update that both have come up to, or one of them in its first round, when the model
+    is as long. A first update that is alone is taken.
+
+    A liar just below the ratio moves the model; the others' next updates lead back and are longer
+    for it, and so would be what the liar is held against. Therefore that grows slowly (GROWTH).
+    Where most updates are longer still, training itself has changed, and the round's own typical
+    one is right."""
+
+    def __init__(self, ratio: float = LENGTH_RATIO) -> None:
+        self._ratio = ratio
+        self._longest = 0.0  # that both of two have come up to; 0: no update yet
+        self._typical = 0.0  # of three or more boards, growing slowly; 0: not yet
+        self._rounds = 0
+        self._reach = WARM_UP_GROWTH  # the typical length may grow by this factor in the next round
+        self._last: dict[NodeId, float] = {}  # lengths of updates that were used
+
+    @property
+    def memory(self) -> dict[str, float]:
+        """What has to outlive this process."""
+        last = {_OF + name: value for name, value in self._last.items()}
+        now = {"longest": self._longest, "typical": self._typical, "reach": self._reach, "rounds": float(self._rounds)}
+        return {**now, **last}
+
+    def restore(self, memory: Mapping[str, float]) -> None:
+        """Go on from what `memory` gave, of this or an earlier version."""
+        self._longest, self._typical = memory.get("longest", 0.0), memory.get("typical", 0.0)
+        self._reach, self._rounds = memory.get("reach", WARM_UP_GROWTH), int(memory.get("rounds", 0))
+        self._last = {key.removeprefix(_OF): value for key, value in memory.items() if key.startswith(_OF)}
+
+    def refused(self, lengths: Mapping[NodeId, float], x: Vec) -> dict[NodeId, str]:
+        """Return whose update is refused, and why. x float32[n]: the model that the updates
+        change."""
+        moved = sorted(length for length in lengths.values() if length > 0.0)
+        typical, of = self._compared(moved, x)
+        return {
+            key: f"the update is {value / typical:.3g} times as long as the typical one{of}"
+            for key, value in lengths.items()
+            if typical > 0.0 and value > self._ratio * typical
+        }
+
+    def used(self, lengths: Mapping[NodeId, float], x: Vec) -> None:
+        """Take note of a round whose model is made of x float32[n] and updates of these lengths."""
+        moved = sorted(length for length in lengths.values() if length > 0.0)
+        if not moved:
+            return
+        self._last.update((name, value) for name, value in lengths.items() if value > 0.0)
+        known = sorted(self._last.values())
+        typical = _lower_median(moved if len(moved) >= ENOUGH else known)
+        if len(known) >= ENOUGH:
+            slow = min(max(typical, self._typical / self._growth), self._reach * self._typical)
+            self._typical = slow if self._typical else typical
+        if self._longest:
+            self._longest = max(self._longest, min(typical, self._reach * self._longest))
+        else:
+            self._longest = max(typical, min(known[-1], length(x) or math.inf)) if len(known) < ENOUGH else typical
+        self._rounds += 1
+        self._reach = self._growth
+
+    def unmeasured(self) -> None:
+        """Take note of a round whose updates nobody measured."""
+        self._rounds += 1
+        self._reach = min(self._growth * self._reach, REACH)
+
+    @property
+    def _growth(self) -> float:
+        return WARM_UP_GROWTH if self._rounds < WARM_UP else GROWTH
+
+    def _compared(self, moved: Sequence[float], x: Vec) -> tuple[float, str]:
+        """Return the length to compare with, 0 where nothing is known, and words for what it is
+        of."""
+        if len(moved) >= ENOUGH:
+            return self._slow(_lower_median(moved), _lower_median(moved), "")
+        least = moved[0] if len(moved) > 1 else 0.0
+        if len(self._last) >= ENOUGH:
+            return self._slow(_lower_median(sorted(self._last.values())), least, _PAST)
+        if self._longest:
+            return self._unless_all(self._longest, least, _PAST)
+        if len(moved) > 1 and (model := length(x)):
+            return max(least, model), ""
+        return 0.0, ""
+
+    def _slow(self, typical: float, least: float, of: str) -> tuple[float, str]:
+        held = min(typical, self._reach * self._typical) if self._typical else typical
+        return self._unless_all(held, least, of if held == typical else _PAST)
+
+    def _unless_all(self, typical: float, least: float, of: str) -> tuple[float, str]:
+        # Most updates are as long as `least`. Where that is too long, training itself runs away,
+        # and refusing everybody would hide it.
+        return (least, "") if least > self._ratio * typical else (typical, of)
+
+
+def length(x: Vec) -> float:
+    """Return the L2 norm of float32[n], finite for finite x."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = 0.0
+        for part in chunks(x.size):
+            squares += float(np.einsum("i,i->", x[part], x[part]))  # not by BLAS: its threads would spin
+        if not math.isfinite(squares):  # the sums of single parts are float32
+            parts = (x[part].astype(np.float64) for part in chunks(x.size))
+            squares = sum(float(np.einsum("i,i->", p, p)) for p in parts)
+    return math.sqrt(squares) if math.isfinite(squares) else math.inf
+
+
+# 4. Losses
+
+LOSS_RATIO = 1e4
+EVALUATED_RATIO = 1e6  # for evaluations against training: a model may fail badly on data that it has not seen
+LOSS_STEP = 100.0  # one board alone moves the typical loss by no more than this a round
+
+
+class Losses:
+    """Judges which of the losses that boards claim are believed; one claim of -1e25 would be the
+    whole curve.
+
+    A loss is believed that is no more than LOSS_RATIO times as large, either sign, as the typical
+    one: the lower median of the round's absolute losses. With fewer than three that is the typical
+    one of the rounds before, or else the smaller. Losses up to LOSS_RATIO are believed whatever the
+    others say, for a board may be nearly done. `typical` is that of the last round, None before the
+    first."""
+
+    def __init__(self) -> None:
+        self.typical: float | None = None
+
+    def believed(self, losses: Sequence[float]) -> list[bool]:
+        """Judge one round's losses, in their order."""
+        if not losses:
+            return []
+        sizes = sorted(map(abs, losses))
+        least = _lower_median(sizes)
+        typical = least if self.typical is None or len(sizes) >= ENOUGH else max(self.typical, *sizes[:-1], 0.0)
+        found = [abs(loss) <= LOSS_RATIO * max(typical, 1.0) for loss in losses]
+        if len(sizes) > 1 or self.typical is None:
+            self.typical = least
+        elif found[0]:
+            self.typical = min(least, LOSS_STEP * self.typical)
+        return found
+
+    def makes_sense(self, evaluated: float) -> bool:
+        """Tell whether a model of this training may have that loss on test data."""
+        return self.typical is None or abs(evaluated) <= EVALUATED_RATIO * max(self.typical, 1.0)
+
+
+# 5. Levels
+
+SPREAD = 10.0
+SETTLE_AFTER = 8  # claims, of fewer than three boards a round, after which (f_0, eta_0) is settled
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLevels:
+    """ElastiCL's rule where the paper has it, at the server: boards' losses and learning rates in,
+    levels of all boards out.
+
+    Sudharsan et al. 2021, equations 3 and 4. The state is `loss` f_k, and (f_0, eta_0) from the
+    first round; it goes into checkpoints.
+
+    One board that claims a wild loss must not decide for all. So the mean is of losses that are
+    taken as at most SPREAD times as large or small as their median; with fewer than three boards
+    the smoothed loss so far stands in for those that are missing. Whatever a single board says of
+    its loss and examples, f_k is within SPREAD of what the others say (of two: said before), and
+    the levels within its square root. The learning rate is the median too: boards of one recipe
+    have the same. Of fewer than three it is the one nearest to the recipe's, or where that is not
+    known, of two, the median of them and the one before.
+
+    What the first round says counts for ever. So where fewer than three boards have said it, (f_0,
+    eta_0) and f_k are held against what the boards say until three do in one round, or SETTLE_AFTER
+    have in all: more than SPREAD (of the latter, its square) beside that, they are replaced by it.
+    In a fleet of two nobody can tell which of both lies."""
+
+    s0: int
+    smoothing: float
+    loss: float | None = None
+    first: tuple[float, float] | None = None
+    levels: int = 0  # for the next round; 0: s0
+    lr: float | None = None  # eta_k
+    # losses and rates of the first rounds; None: f_0 and eta_0 are settled
+    unsettled: tuple[tuple[float, float], ...] | None = ()
+
+    @classmethod
+    def of(cls, codec: Codec[Any]) -> ServerLevels | None:
+        """Return the rule as a run begins with it; None for a codec without one."""
+        return cls(codec.s0, codec.smoothing) if isinstance(codec, ElastiCl) else None
+
+    def aux(self) -> dict[int, float]:
+        """Return what goes down beside the model."""
+        return {Aux.LEVELS: float(self.levels or self.s0)}
+
+    def after(self, frames: Sequence[Frame], planned: float | None = None) -> ServerLevels:
+        """Return the state after one round's updates, whose claims have passed `check_reported`.
+
+        The loss is the mean by examples. `planned`: the recipe's learning rate of this round, above
+        0."""
+        rates = [rate for f in frames if (rate := f.aux.get(Aux.LEARNING_RATE, 0.0)) > 0.0]
+        examples = [f.aux[Aux.EXAMPLES] for f in frames]
+        weights = [min(count, EXAMPLES_RATIO * median_low(examples)) for count in examples]
+        total = sum(weights)
+        if not rates or total <= 0.0:
+            return self
+        losses = self._believed([f.aux[Aux.LOSS] for f in frames])
+        mean = sum(weight / total * loss for weight, loss in zip(weights, losses, strict=True))
+        lr = self._rate(rates, planned)
+        if mean < 0.0 or (self.first is None and mean == 0.0):
+            return self
+        loss = smooth_loss(self.loss, mean, self.smoothing)
+        found = replace(self, loss=loss, first=self.first or (loss, lr), lr=lr)._settled(frames)
+        assert found.loss is not None and found.first is not None
+        f0, eta0 = found.first
+        return replace(found, levels=levels_for(LevelRule(self.s0, eta0, f0), found.loss, lr))
+
+    def _rate(self, rates: Sequence[float], planned: float | None) -> float:
+        if len(rates) >= ENOUGH:
+            return median_high(rates)
+        if planned:
+            return min(rates, key=lambda rate: abs(math.log(rate / planned)))
+        return median_high([*rates, self.lr] if len(rates) > 1 and self.lr else rates)
+
+    def _settled(self, frames: Sequence[Frame]) -> ServerLevels:
+        """Return the same with f_0, eta_0 and f_k that are not one liar's alone."""
+        if self.unsettled is None or self.first is None or self.loss is None:
+            return self
+        now = tuple((f.aux[Aux.LOSS], self.lr or 0.0) for f in frames)
+        claims = now if len(now) >= ENOUGH else (*self.unsettled, *now)
+        if len(now) < ENOUGH and len(claims) < SETTLE_AFTER:
+            return replace(self, unsettled=claims)
+        loss, lr = median_low(sorted(f for f, _ in claims)), median_high(sorted(eta for _, eta in claims))
+        spread = SPREAD if len(now) >= ENOUGH else SPREAD**2
+
+        def near(value: float, typical: float) -> float:
+            far = typical > 0.0 and not typical / spread <= value <= typical * spread
+            return typical if far else value
+
+        (f0, eta0), fk = self.first, self.loss
+        return replace(self, unsettled=None, first=(near(f0, loss), near(eta0, lr)), loss=near(fk, loss))
+
+    def _believed(self, losses: Sequence[float]) -> list[float]:
+        """Return the losses, each moved to within SPREAD of the typical one."""
+        known = [] if self.loss is None else [self.loss] * (ENOUGH - len(losses))
+        smallest = min((loss for loss in losses if loss > 0.0), default=0.0)
+        typical = median_low([*losses, *known]) or self.loss or smallest
+        if typical <= 0.0:
+            return list(losses)
+        return [min(max(loss, typical / SPREAD), typical * SPREAD) for loss in losses]
+
+
+# 6. Boards that are refused again and again
+
+PATIENCE, FIRST, LONGEST, FORGET = 2, 2, 64, 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    in_a_row: int = 0
+    times: int = 0
+    until: Round = 0  # the first round in which it may take part again
+    used: int = 0  # rounds in a row
+    reason: str = ""
+
+
+class Quarantine:
+    """Counts refusals of boards and says for how many rounds each is left out.
+
+    A board that is refused PATIENCE times in a row is not asked for FIRST rounds, each further time
+    for twice as many, at most LONGEST. It is then on probation: the next refusal counts as one of
+    that many. A round in which its update was used clears what is in a row; FORGET of them in a row
+    take one time away. A coordinator that is started again has forgotten."""
+
+    def __init__(self) -> None:
+        self._records: dict[NodeId, _Record] = {}
+
+    def refused(self, board: NodeId, round: Round, reason: str) -> int:
+        """Take note that its update of this round was refused; return for how many rounds it is
+        left out from now on."""
+        record = self._records.get(board, _Record())
+        record = replace(record, in_a_row=record.in_a_row + 1, used=0, reason=reason)
+        length = 0
+        if record.in_a_row >= PATIENCE:
+            length = min(FIRST * 2**record.times, LONGEST)
+            record = replace(record, times=record.times + 1, until=round + 1 + length, in_a_row=PATIENCE - 1)
+        self._records[board] = record
+        return length
+
+    def used(self, board: NodeId) -> None:
+        """Take note that its update was used."""
+        record = self._records.get(board)
+        if record is None:
+            return
+        record = replace(record, in_a_row=0, used=record.used + 1)
+        if record.used >= FORGET:
+            record = replace(record, times=max(0, record.times - 1), used=0)
+        self._records[board] = record
+
+    def reason(self, board: NodeId, round: Round) -> str:
+        """Return why it is left out of this round; empty when it is not."""
+        record = self._records.get(board)
+        return "" if record is None or record.until <= round else record.reason
+
+    def spared(self, board: NodeId) -> None:
+        """Take note that it is asked all the same, since too few others are there.
+
+        That time does not count."""
+        record = self._records.get(board)
+        if record is not None:
+            self._records[board] = replace(record, times=max(0, record.times - 1), until=0)
+
+
+class Trust:
+    """Chooses whose updates are asked for, and says who is left out and who takes part again.
+
+    `say(event, text, board)` hears of it. `last_reason` is that of the last refusal, with the
+    board's name."""
+
+    def __init__(self, say: Callable[[str, str, NodeId], None]) -> None:
+        self._say, self._quarantine = say, Quarantine()
+        self._bad: dict[NodeId, str] = {}  # whose update of this round was refused, and why
+        self._sentenced: dict[NodeId, str] = {}  # to be left out from the next round on, and what is said then
+        self._out: set[NodeId] = set()  # of whom that has been said
+        self.last_reason = "nobody answered"
+
+    def trusted(self, idle: Sequence[NodeId], round: Round, least: int) -> list[NodeId]:
+        """Return the idle boards without those in quarantine, in the same order.
+
+        Where fewer than `least` would be left all are asked, and none is in quarantine any more."""
+        some = [name for name in idle if not self._quarantine.reason(name, round)]
+        if len(some) < least:
+            for name in sorted(set(idle) - set(some)):
+                self._quarantine.spared(name)
+            some = list(idle)
+        self._announce(idle, some)
+        return some
+
+    def _announce(self, idle: Iterable[NodeId], asked: Iterable[NodeId]) -> None:
+        back = set(asked)
+        for name in sorted(idle):
+            words = self._sentenced.pop(name, "")
+            if name in back and name in self._out:
+                self._out.discard(name)
+                self._say("readmitted", f"{name} takes part again", name)
+            elif name not in back and words:
+                self._out.add(name)
+                self._say("quarantine", words, name)
+
+    def refused(self, name: NodeId, reason: str) -> None:
+        """Take note that the update of this board is of no use."""
+        self.last_reason = f"{name}: {reason}"
+        self._bad[name] = reason
+        self._say("refused", f"refused the update of {name}: {reason}", name)
+
+    def judge(self, round: Round, used: Sequence[NodeId]) -> None:
+        """End a round: who was refused again and again is left out.
+
+        Where nothing was of use the fault may be ours."""
+        bad, self._bad = self._bad, {}
+        for name in used:
+            self._quarantine.used(name)
+        for name, reason in bad.items() if used else ():
+            if length := self._quarantine.refused(name, round, reason):
+                words = f"{name} is left out for {length} rounds: its updates were refused again and again, the last one since "
+                self._sentenced[name] = words + reason
+
+
+def _lower_median(ordered: Sequence[float]) -> float:
+    return ordered[(len(ordered) - 1) // 2]

@@ -1,0 +1,637 @@
+"""The server engine: what a coordinator does with its boards, without I/O.
+
+Events and time go in, effects come out.
+
+It has no clock, no thread and no connection. A driver owns those. It calls `start` once and then
+`handle` with every event as it happens, carries out the effects that come back, in their order, and
+calls `handle` with `TimePassed` when `wake_s` has come. Time is seconds of any clock that does not
+go back. A driver is one loop:
+
+    engine = ServerEngine(plan, initial)
+    effects = engine.start(now(), progress)         # progress: of an earlier process, or None
+    while True:
+        for effect in effects:
+            match effect:
+                case Ask(questions): ...            # send each; its answer comes back as Answered(number, ...)
+                case Save(progress): ...            # keep it; durable before a later Ask is carried out
+                case Trained(model): ...            # hand the model over, then feed ModelKept()
+                case EvaluateHere(model, n): ...    # then feed Evaluated(metrics)
+                case Finished(): return
+        event = wait_for_event(until=engine.wake_s) # TimePassed() where nothing happens until then
+        effects = engine.handle(event, now())
+
+What a driver promises:
+
+- `Seen` comes about every half second, with every board that the transport sees then. Who goes down,
+  comes back or takes another's place is found out here, by comparing.
+- Effects are carried out in their order, and a `Save` is durable before a later `Ask` goes out (as in
+  etcd's raft). So whatever is asked twice after a crash is the round that was asked last, and a board
+  that lives on has its answer at hand.
+- Texts in events (names, reasons) come from the wire; the driver makes them printable. Everything else
+  in them may be a lie: frames are checked here.
+- An answer to a number that nobody waits for is welcome, and ignored. So is the same answer twice.
+
+A killed run goes on with `start(now_s, progress)` of the last `Save`. The combiner makes the next
+model of a round's updates (`combine.py`); it is the only part that may hold state of its own, which
+goes into `Progress` as arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+from edgegossip import codecs
+from edgegossip.engine.combine import Combiner
+from edgegossip.engine.server_boards import Boards, BoardSeen, OpenQuestions
+from edgegossip.engine.server_events import (
+    Answer,
+    Answered,
+    Ask,
+    Bye,
+    Completed,
+    Effect,
+    Evaluate,
+    Evaluated,
+    EvaluateHere,
+    Event,
+    Failure,
+    Finished,
+    Forget,
+    Hello,
+    Joining,
+    Log,
+    ModelKept,
+    ProcessEnded,
+    Question,
+    Record,
+    Result,
+    Save,
+    Seen,
+    ServerPlan,
+    Stop,
+    TimePassed,
+    Together,
+    Trained,
+    Undelivered,
+    Wish,
+)
+from edgegossip.engine.server_frames import COORDINATOR, FULL, Downlink
+from edgegossip.engine.server_records import Progress, Value
+from edgegossip.engine.server_training import Span, Training
+from edgegossip.frame import Frame
+from edgegossip.types import EdgegossipError, Metrics, NodeId, PeerError, Round, RunError, Vec
+
+REJOIN_S = 60.0  # for boards of a run that goes on: they ask for their coordinator all the time
+REGATHER_S = 60.0  # for boards that all went away at once
+BYE_S = 3.0  # how long boards may take to say goodbye
+ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
+# An answer whose round is over is waited for so many deadlines, or times the longest one so far
+DEADLINES, LONGEST = 10, 4
+MOST_OVERDUE = 6  # from where on that is not doubled again
+MAX_REPEATS = 10  # of a round whose boards all went away
+ABSENCES = 3  # of one board that goes away whenever it is asked to evaluate the final model
+
+
+@dataclass(slots=True)
+class _Wait:
+    """One wait: since when, and when it was last announced."""
+
+    since_s: float
+    announced_s: float
+    short: bool = False  # whether it is one for boards to come back
+
+
+@dataclass(slots=True)
+class _Asking:
+    """Questions that the run waits for, and the answers that have come."""
+
+    what: str
+    numbers: frozenset[int]
+    deadline_s: float
+    enough: int  # answers that end the wait; 0: all
+    until_s: float  # after the beginning of the wait
+    then: Callable[[], bool]
+    late: bool = False  # nobody had answered by the deadline: the first answer is waited for
+    answers: dict[NodeId, tuple[int, Answer]] = field(default_factory=dict)  # with the transport's number
+
+
+@dataclass(slots=True)
+class _FinalEvaluation:
+    """The search for a board that evaluates the final model."""
+
+    frame: Frame
+    faults: dict[NodeId, str] = field(default_factory=dict)
+    absences: Counter[NodeId] = field(default_factory=Counter)
+    name: NodeId = ""  # who has been asked
+
+
+class ServerEngine:
+    """One run, from the first board that joins to the last that has said goodbye.
+
+    `initial` float32[n] is the model of round 0. `combiner` makes models of updates; the streaming
+    mean by default. `span(part)` is entered around encoding and decoding, for a driver that
+    accounts for its seconds. Not thread-safe. Rounds are 0-based.
+
+    `wake_s`: when `handle` wants to be called at the latest, in the clock of `now_s`; inf: only
+    with events. `over`: `Finished` has been returned.
+    """
+
+    def __init__(
+        self, plan: ServerPlan, initial: Vec, combiner: Combiner | None = None, span: Span = lambda part: nullcontext()
+    ) -> None:
+        plan.layout.check(initial)
+        self._plan = plan
+        self._training = Training(plan, initial, combiner, span, self._log, self._record)
+        self._evaluations = self._training.evaluations
+        self._boards = Boards(plan.boards, min(plan.min_nodes, len(plan.boards)), plan.return_s)
+        self._open = OpenQuestions(self._boards)
+        self._tries = 0  # of the round in progress
+        self._join_s = plan.join_s
+        self._resumed = False
+
+        self._now_s = 0.0
+        self.wake_s = math.inf
+        self.over = False
+        self._effects: list[Effect] = []
+        self._phase: Callable[[], bool] = self._gathering
+        self._wait = _Wait(0.0, 0.0)
+        self._asking: _Asking | None = None
+        self._evaluated: Metrics | None = None  # by the driver
+        self._kept = False  # the final model is
+        self._final: _FinalEvaluation | None = None
+        self._byes: frozenset[int] = frozenset()
+        self._error: EdgegossipError | None = None
+        self._failed = False
+
+    @property
+    def lost(self) -> dict[NodeId, str]:
+        """Boards that are down at this moment, and why."""
+        return dict(self._boards.lost)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether boards have been told that the run is over."""
+        return self._phase in (self._leaving, self._ended)
+
+    @property
+    def round(self) -> Round:
+        """The round in progress, or to be played next."""
+        return self._training.round
+
+    @property
+    def model(self) -> Vec:
+        """The coordinator's model, float32[n]; not to be written to."""
+        return self._training.model
+
+    def start(self, now_s: float, progress: Progress | None = None) -> list[Effect]:
+        """Begin, or go on from what an earlier process saved. Call once, before `handle`."""
+        if progress is not None:
+            self._resumed, self._join_s = True, min(self._join_s, REJOIN_S)
+            self._training.resume(progress)
+        self._wait = _Wait(now_s, now_s)
+        return self.handle(TimePassed(), now_s)
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        """Take in one event; return what is to be done, in this order.
+
+        Never raises what a board has caused."""
+        self._now_s, self.wake_s, self._effects = now_s, math.inf, []
+        try:
+            self._take(event)
+            if not self.leaving:
+                self._give_up()
+                self._check_enough()
+            while self._phase():
+                pass
+        except EdgegossipError as error:
+            self._give_in(error)
+            while self._phase():
+                pass
+        return self._effects
+
+    # Phases. Each is called after every event, and returns whether there is more to do now: with
+    # True it has moved on to another phase, with False it waits. The way through them:
+    #
+    #   gathering
+    #   each round:   waiting_for_boards (-> evaluating_here ->) waiting_for_answers -> round ends
+    #                 where all went away: -> regathering -> waiting_for_boards
+    #   the model:    handing_over
+    #                 -> evaluating_at_last, or looking_for_evaluator <-> waiting_for_answers
+    #   the end:      leaving -> ended
+    #
+    # A RunError leads to leaving from any phase. In the final evaluation the model is safe already:
+    # there it is the evaluation that is missing, and the run is complete.
+
+    def _go(self, phase: Callable[[], bool], *, short: bool = False) -> bool:
+        self._phase, self._wait = phase, _Wait(self._now_s, self._now_s, short)
+        return True
+
+    def _gathering(self) -> bool:
+        """Wait for every board to join; after a while go on without those that have not."""
+        if missing := self._boards.not_joined():
+            if not self._passed(self._wait.since_s + self._join_s):
+                count = len(self._boards.expected)
+                names = ",".join(missing)
+                self._announce(f"waiting {count - len(missing)}/{count}: missing {', '.join(missing)}", names)
+                return False
+            for name in missing:
+                change = self._boards.absent_from_start(name, f"it did not join within {self._join_s:g} s")
+                self._down(change.name, change.reason)
+        self._phase = self._waiting_for_boards  # nobody is joining any more: now there must be enough
+        self._check_enough()
+        begins = f"training goes on in round {self.round}" if self._resumed else "training starts"
+        self._log("started", f"{begins} with {', '.join(m.name for m in self._boards.up())}")
+        return self._next_round()
+
+    def _next_round(self) -> bool:
+        self._tries = 0
+        if self.round < self._plan.rounds:
+            return self._go(self._waiting_for_boards)
+        self._effects.append(Trained(self.model))
+        return self._go(self._handing_over)
+
+    def _waiting_for_boards(self) -> bool:
+        """Wait until enough boards can take work; stragglers are waited for as any answer is."""
+        if len(self._boards.idle()) >= self._boards.least:
+            self._evaluations.look(self._boards)
+            if self._plan.evaluates_itself and self._evaluations.wanted is not None:
+                self._effects.append(EvaluateHere(self.model, self._plan.evaluation_examples or None))
+                return self._go(self._evaluating_here)
+            return self._ask_round()
+        short = self._boards.short
+        if short != self._wait.short:
+            self._go(self._waiting_for_boards, short=short)  # another wait: with its own patience
+        busy = self._boards.busy_names()
+        if not short and self._passed(self._wait.since_s + self._patience_s):
+            words = f"too few boards answer: {busy} have been busy for more than {self._patience_s:g} s"
+            raise RunError(f"{words}; {self._too_short}")
+        names = ", ".join(self._boards.absent) if short else busy
+        self._announce(f"waiting for {names} to {'come back' if short else 'answer'} for {self._waited_s:.0f} s", names)
+        return False
+
+    def _evaluating_here(self) -> bool:
+        if self._evaluated is None:
+            return False
+        self._evaluations.found(self._evaluated)
+        self._evaluated = None
+        return self._go(self._waiting_for_boards)
+
+    def _ask_round(self) -> bool:
+        wishes = self._training.wishes({m.name: m.node for m in self._boards.idle()})
+        what = f"round {self.round}"
+        return self._ask_and_wait(wishes, what, self._plan.deadline_s, self._plan.quorum, self._round_answered)
+
+    def _ask_and_wait(
+        self, wishes: Mapping[int, Wish], what: str, deadline_s: float, enough: int, then: Callable[[], bool]
+    ) -> bool:
+        """Ask, and wait for answers until the deadline, or until `enough` (0: all) have come;
+        `then` says how it goes on."""
+        numbers = self._ask(wishes, what)
+        self._asking = _Asking(what, numbers, deadline_s, enough, deadline_s, then)
+        return self._go(self._waiting_for_answers)
+
+    def _waiting_for_answers(self) -> bool:
+        asking = self._asking
+        assert asking is not None
+        if asking.late and asking.answers:
+            # The first late answer has come: the others get one more deadline from now on.
+            asking.late, asking.until_s = False, round(self._waited_s + asking.deadline_s, 2)
+        if not (waiting := self._open.waited_for(asking.numbers)):
+            return asking.then()
+        names = ", ".join(waiting)
+        if asking.enough and len(asking.answers) >= asking.enough:
+            text = f"{asking.what}: went on with {len(asking.answers)} answers, without {names}"
+            self._log("stragglers", text, missing=names)
+            return asking.then()
+        if self._passed(self._wait.since_s + asking.until_s):
+            if not asking.answers and not asking.late and self._patience_s > asking.until_s:
+                # Boards that are slower than the deadline would never train: wait for the first
+                # answer as long as any is waited for.
+                asking.late, asking.until_s = True, self._patience_s
+                words = (
+                    f"{asking.what}: nobody has answered for {asking.deadline_s:g} s; waiting for the first answer of"
+                )
+                self._log("waiting", f"{words} {names}: {self._too_short}", missing=names)
+                self._wake(self._wait.since_s + asking.until_s)
+                return False
+            for name in waiting:
+                reason = f"no answer for {asking.until_s:g} s"
+                self._log("suspect", f"{asking.what}: went on without {name}: {reason}", peer=name)
+            return asking.then()
+        self._announce(f"{asking.what}: waiting for {names} for {self._waited_s:.0f} s", names)
+        return False
+
+    def _answers(self) -> dict[NodeId, tuple[int, Answer]]:
+        """End the wait for answers; return those that came."""
+        assert self._asking is not None
+        answers, self._asking = self._asking.answers, None
+        return answers
+
+    def _round_answered(self) -> bool:
+        answers = self._answers()
+        if not answers and not self._boards.busy_names():
+            # All went away before they had answered: they are asked again when they are back.
+            self._tries += 1
+            if self._tries < MAX_REPEATS:
+                return self._go(self._regathering)
+        self._effects.append(self._training.end_round(answers, self._no_answer))
+        self._effects.append(Save(self._training.progress()))
+        # The driver may save while the next round is encoded: that happens in the next call.
+        self._wake(self._now_s)
+        self._next_round()
+        return False
+
+    def _regathering(self) -> bool:
+        """Wait for all boards that went away at once, as in a power cut, and not only for the first
+        that is back."""
+        if self._boards.absent and not self._passed(self._wait.since_s + min(REGATHER_S, self._plan.return_s)):
+            return False
+        return self._go(self._waiting_for_boards)
+
+    def _handing_over(self) -> bool:
+        """Wait until the driver has kept the final model, whatever happens to boards meanwhile."""
+        if not self._kept:
+            return False
+        self._evaluations.end()
+        if self._plan.evaluates_itself:
+            self._effects.append(EvaluateHere(self.model, None))
+            return self._go(self._evaluating_at_last)
+        final = Downlink(self._plan.layout, self._plan.run_id, codecs.get(FULL))
+        final.publish(self.model, self._plan.rounds)
+        self._final = _FinalEvaluation(final.whole(self._plan.rounds))
+        return self._go(self._looking_for_evaluator)
+
+    def _evaluating_at_last(self) -> bool:
+        if self._evaluated is None:
+            return False
+        self._evaluations.record(self._plan.rounds - 1, self._evaluated)
+        return self._complete()
+
+    def _looking_for_evaluator(self) -> bool:
+        """Ask one board after the other to evaluate the final model, which is safe by then, until
+        one has."""
+        final = self._final
+        assert final is not None
+        up = [m for m in self._boards.up() if m.name not in final.faults]
+        if ready := [m.name for m in up if not m.busy]:
+            final.name = self._evaluations.next_board(ready)
+            member = self._boards.by_name(final.name)
+            assert member is not None
+            wishes = {member.node: Evaluate(final.frame)}
+            return self._ask_and_wait(wishes, "final evaluation", self._patience_s, 0, self._evaluator_answered)
+        # Busy boards are waited for as any answer is, absent ones for `return_s`.
+        names = [m.name for m in up] or [n for n in self._boards.absent if n not in final.faults]
+        if not names or self._passed(self._wait.since_s + (self._patience_s if up else self._plan.return_s)):
+            return self._not_evaluated(final.faults or {COORDINATOR: "no board is there"})
+        missing = ", ".join(names)
+        self._announce(f"waiting for {missing} for {self._waited_s:.0f} s", missing)
+        return False
+
+    def _evaluator_answered(self) -> bool:
+        final, asking = self._final, self._asking
+        assert final is not None and asking is not None
+        name, (_, answer) = final.name, self._answers().get(final.name, (0, None))
+        reason = ""
+        if isinstance(answer, Result):
+            try:
+                if (found := self._evaluations.checked(answer.evaluation)) is not None:
+                    self._evaluations.record(self._plan.rounds - 1, found)
+                    return self._complete()
+                reason = "its answer has no evaluation"
+            except PeerError as error:
+                reason = str(error)
+        elif isinstance(answer, Failure):
+            reason = "" if answer.away else answer.reason
+        elif answer is not None:
+            reason = "its answer is not to this question"
+        elif (member := self._boards.by_name(name)) is not None and member.busy:
+            reason = f"no answer for {asking.deadline_s:g} s"
+        final.absences[name] += 1
+        if reason:
+            final.faults[name] = reason
+        elif final.absences[name] >= ABSENCES:  # it went away, and may come back: but not for ever
+            final.faults[name] = "it went away"
+        return self._go(self._looking_for_evaluator)
+
+    def _not_evaluated(self, faults: Mapping[NodeId, str]) -> bool:
+        self._evaluations.missing(self._plan.rounds - 1, faults.items())
+        return self._complete()
+
+    def _complete(self) -> bool:
+        self._final = None
+        self._effects.append(Completed())
+        return self._say_goodbye("the run is complete")
+
+    def _give_in(self, error: EdgegossipError) -> None:
+        """The run cannot go on, or nobody is left to evaluate the final model."""
+        if self._final is not None:
+            self._not_evaluated({**self._final.faults, COORDINATOR: str(error)})
+        else:
+            self._error, self._failed = error, True
+            self._say_goodbye(f"the run failed: {error}")
+
+    def _say_goodbye(self, words: str) -> bool:
+        """Tell every board that the run is over, and give them a moment to hear it."""
+        self._asking = self._final = None
+        self._byes = self._ask({m.node: Bye(words, self._failed) for m in self._boards.up()}, "bye")
+        return self._go(self._leaving)
+
+    def _leaving(self) -> bool:
+        # Nobody looks who is alive any more: whoever has heard the goodbye leaves.
+        if self._open.waited_for(self._byes) and not self._passed(self._wait.since_s + BYE_S):
+            return False
+        if not self._failed:
+            self._training.end_records()
+            self._log("finished", "coordinator finished")
+        self._effects.append(Finished(self._error))
+        self.over = True
+        return self._go(self._ended)
+
+    def _ended(self) -> bool:
+        return False
+
+    # Events
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Together(events):
+                for one in events:
+                    self._take(one)
+            case Answered(number, answer):
+                self._answered(number, answer)
+            case Undelivered(number):
+                self._open.close(number)
+            case Evaluated(metrics):
+                self._evaluated = metrics
+            case ModelKept():
+                self._kept = True
+        if self.leaving:
+            return
+        match event:
+            case Stop(words):
+                self._failed = True
+                self._say_goodbye(words)
+            case Seen(boards):
+                self._see(boards)
+            case ProcessEnded(name, reason):
+                if (change := self._boards.ended(name, reason)) is not None:
+                    self._down(change.name, change.reason)
+
+    def _see(self, boards: Iterable[BoardSeen]) -> None:
+        """Compare who is there with who was; greet strangers."""
+        changes, strangers = self._boards.observe(boards)
+        for change in changes:
+            if change.up:
+                self._log("peer-up", f"{change.name} is back", peer=change.name)
+            else:
+                self._down(change.name, change.reason)
+        greeted = self._open.greeted()
+        self._ask({node: Hello(self.round) for node in strangers if node not in greeted}, "hello")
+
+    def _down(self, name: NodeId, reason: str) -> None:
+        self._forget(self._open.drop(lambda sent: sent.name == name))
+        self._log("peer-down", f"lost {name}: {reason}", peer=name)
+
+    def _answered(self, number: int, answer: Answer) -> None:
+        sent = self._open.get(number)
+        if sent is None:
+            return  # it came twice, or nobody waits for it any more
+        self._open.close(number)
+        member = self._boards.by_node(sent.node)
+        if member is not None and not member.busy:
+            member.overdue = 0
+        if sent.what == "hello":
+            self._joined(sent.node, answer)
+        elif sent.what == "bye":
+            self._training.take_profile(sent.name, answer)
+        else:
+            if not isinstance(answer, Failure):
+                self._open.longest_s = max(self._open.longest_s, self._now_s - sent.at_s)
+            if member is None or self.leaving:
+                return  # another process has taken its place, or the run is over
+            if self._asking is not None and number in self._asking.numbers:
+                self._asking.answers[member.name] = (sent.node, answer)
+            else:
+                self._training.take_late(member.name, answer)
+
+    def _joined(self, node: int, answer: Answer) -> None:
+        """Take in a stranger that was greeted, or refuse it."""
+        if isinstance(answer, Failure) and answer.away:
+            return  # it was so busy getting ready that it was taken for gone: it is greeted again when it beats
+        try:
+            if isinstance(answer, Failure):
+                raise PeerError(f"it does not speak edgegossip: {answer.reason}")
+            if not isinstance(answer, Joining):
+                raise answer if isinstance(answer, PeerError) else PeerError("it did not answer the greeting")
+            name = answer.name
+            if self._plan.certified and answer.identity != name:
+                real = answer.identity or "nobody any more"
+                raise PeerError(f"it says that it is {name}, but its certificate is that of {real}")
+            if answer.problem:
+                self._boards.refuse(node)
+                if self._phase == self._gathering and name in self._boards.not_joined():
+                    change = self._boards.absent_from_start(name, answer.problem)
+                    self._down(change.name, change.reason)
+                self._log("refused", f"{name} cannot take part: {answer.problem}", peer=name)
+                return
+            replaced = self._boards.admit(node, name)
+        except PeerError as error:
+            self._boards.refuse(node)
+            self._log("refused", f"refused a board: {error}")
+            self._ask({node: Bye(str(error), failed=True)}, "bye")
+            return
+        if replaced is not None:
+            # Nobody is left to answer what the process before was asked.
+            self._forget(self._open.drop(lambda sent: sent.node == replaced))
+            self._ask({replaced: Bye(f"another board has joined as {name}", failed=True)}, "bye")
+        self._log("joined", f"{name} joined", peer=name)
+
+    def _give_up(self) -> None:
+        """Give up on answers that do not come although their boards are alive: lost on their way,
+        or never made.
+
+        Those boards are asked again; where that happens again and again, after twice the time each
+        time."""
+        current = frozenset[int]() if self._asking is None else self._asking.numbers
+        for member in self._boards.up():
+            sent = self._open.get(member.busy)
+            if sent is None or member.busy in current:
+                continue
+            patience_s = self._patience_s * 2 ** min(member.overdue, MOST_OVERDUE)
+            if self._passed(sent.at_s + patience_s):
+                self._open.close(sent.number)
+                self._forget([sent.number])
+                member.overdue += 1
+                reason = f"it is alive, and its answer has not come for {patience_s:g} s; it is asked again"
+                self._log("refused", f"{sent.what}: gave up on {sent.name}: {reason}", peer=sent.name)
+
+    def _check_enough(self) -> None:
+        """Raise RunError when too few boards are left, and have been for too long."""
+        if self._phase in (self._handing_over, self._evaluating_at_last):
+            return  # nobody but the driver is waited for
+        joining = len(self._boards.not_joined()) if self._phase == self._gathering else 0
+        self._wake(self._boards.check(self._now_s, joining))
+
+    # Questions, time and words
+
+    def _ask(self, wishes: Mapping[int, Wish], what: str) -> frozenset[int]:
+        """Send one question a board, by the transport's numbers; return their own."""
+        questions = []
+        for node, wish in wishes.items():
+            number = self._open.send(node, what, self._now_s)
+            sent = self._open.get(number)
+            assert sent is not None
+            questions.append(Question(number, node, sent.name, wish))
+        if questions:
+            self._effects.append(Ask(tuple(questions)))
+        return frozenset(question.number for question in questions)
+
+    def _forget(self, numbers: Iterable[int]) -> None:
+        self._effects.extend(Forget(number) for number in numbers)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long an answer is waited for that no round waits for."""
+        return max(DEADLINES * self._plan.deadline_s, LONGEST * self._open.longest_s)
+
+    @property
+    def _too_short(self) -> str:
+        return f"they hang, or server.deadline_s = {self._plan.deadline_s:g} is too short for them"
+
+    @property
+    def _no_answer(self) -> str:
+        busy = self._boards.busy_names()
+        if not busy:
+            return "all boards went away before they had answered"
+        return f"nobody answered, although {busy} are alive: {self._too_short}"
+
+    @property
+    def _waited_s(self) -> float:
+        return self._now_s - self._wait.since_s
+
+    def _passed(self, at_s: float) -> bool:
+        """Tell whether it is that late; where it is not, see to it that it will be noticed."""
+        if self._now_s >= at_s:
+            return True
+        self._wake(at_s)
+        return False
+
+    def _wake(self, at_s: float) -> None:
+        self.wake_s = min(self.wake_s, at_s)
+
+    def _announce(self, text: str, missing: str) -> None:
+        """Log for whom the run waits, every ANNOUNCE_S."""
+        if self._passed(self._wait.announced_s + ANNOUNCE_S):
+            self._wait.announced_s = self._now_s
+            self._wake(self._now_s + ANNOUNCE_S)
+            self._log("waiting", text, missing=missing)
+
+    def _log(self, event: str, text: str, **fields: str) -> None:
+        self._effects.append(Log(event, text, fields))
+
+    def _record(self, node: NodeId, round: Round, values: Mapping[str, Value]) -> None:
+        self._effects.append(Record(node, round, values))

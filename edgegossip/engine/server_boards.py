@@ -1,0 +1,260 @@
+"""Keeps who is in a server run, and which questions its boards have not answered.
+
+Pure: it is told everything.
+
+A board is known by its name; the transport knows it by a number, and a process that takes the place
+of another has a number of its own. Whoever has not said its name yet is a stranger.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgegossip.types import NodeId, PeerError, Round, RunError
+
+SILENT_S = 6.0  # four missed heartbeats
+STOCK_GONE = "it left, or has given no sign of life"
+
+
+@dataclass(frozen=True, slots=True)
+class BoardSeen:
+    """A board as the transport sees it at one moment."""
+
+    node: int  # the transport's number for this process of the board
+    silent_s: float  # since its last heartbeat
+    beats_fast: bool = True  # whether silence of SILENT_S means something; a stock SuperNode beats every 20 s or so
+
+
+@dataclass(slots=True)
+class Member:
+    """A board that has said its name."""
+
+    name: NodeId
+    node: int
+    up: bool = True
+    busy: int = 0  # the question that it has not answered yet
+    overdue: int = 0  # answers in a row that were given up
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A board that went down (with the reason) or came back."""
+
+    name: NodeId
+    up: bool
+    reason: str = ""
+
+
+class Boards:
+    """The boards of one run, and whether they are enough.
+
+    `expected`: the only names that may join, in the order in which boards are listed. `least` of
+    them must be there. A board that fell silent may come back within `return_s`; one whose process
+    is known to have ended does not, only another process of its name."""
+
+    def __init__(
+        self, expected: Iterable[NodeId], least: int = 1, return_s: float = 0.0, silent_s: float = SILENT_S
+    ) -> None:
+        self.expected = tuple(expected)
+        self.least, self.return_s, self._silent_s = least, return_s, silent_s
+        self._members: dict[NodeId, Member] = {}
+        self._ignored: set[int] = set()  # strangers that were refused, and numbers that a board no longer uses
+        self.lost: dict[NodeId, str] = {}  # boards that are down, and why
+        self._ended: set[NodeId] = set()  # those of them whose process is known to have ended
+        self._short_since_s: float | None = None
+
+    # Who is there
+
+    def observe(self, seen: Iterable[BoardSeen]) -> tuple[list[Change], list[int]]:
+        """Compare with all that the transport sees: return who went down or came back, and
+        strangers' numbers."""
+        nodes = {n.node: n for n in seen}
+        changes = []
+        for member in self._members.values():
+            node = nodes.pop(member.node, None)
+            silent_s = node.silent_s if node is not None and node.beats_fast else 0.0
+            if member.up and node is None:
+                changes.append(self._down(member, STOCK_GONE))
+            elif member.up and silent_s > self._silent_s:
+                changes.append(self._down(member, f"no sign of life for {silent_s:.0f} s"))
+            elif not member.up and node is not None:
+                # A process that is known to have ended may have beaten a moment before.
+                if silent_s < self._silent_s / 2 and member.node not in self._ignored:
+                    member.up = True
+                    changes.append(self._back(Change(member.name, up=True)))
+        strangers = [i for i, n in nodes.items() if i not in self._ignored and n.silent_s < self._silent_s]
+        return changes, strangers
+
+    def admit(self, node: int, name: NodeId) -> int | None:
+        """Take in a stranger that has said its name; return the number of the process whose place
+        it takes, if any.
+
+        Raises PeerError on a name that is not expected."""
+        if name not in self.expected:
+            self._ignored.add(node)
+            raise PeerError(f"no board of this run is named {name!r}; the names are {', '.join(self.expected)}")
+        before = self._members.get(name)
+        self._members[name] = Member(name, node)
+        self._back(Change(name, up=True))
+        if before is None or before.node == node:
+            return None
+        self._ignored.add(before.node)
+        return before.node
+
+    def refuse(self, node: int) -> None:
+        """Have nothing more to do with this stranger."""
+        self._ignored.add(node)
+
+    def absent_from_start(self, name: NodeId, reason: str) -> Change:
+        """Go on without a board that has never been there; it may still come."""
+        self.lost[name] = reason
+        return Change(name, up=False, reason=reason)
+
+    def ended(self, name: NodeId, reason: str) -> Change | None:
+        """Take note that this board's process has ended. None when the board was down already."""
+        member, change = self._members.get(name), None
+        if member is not None and member.up:
+            self._ignored.add(member.node)
+            change = self._down(member, reason)
+        elif member is None:
+            change = Change(name, up=False, reason=reason)
+        self.lost[name] = reason
+        self._ended.add(name)
+        return change
+
+    def _down(self, member: Member, reason: str) -> Change:
+        member.up, member.busy = False, 0
+        self.lost[member.name] = reason
+        return Change(member.name, up=False, reason=reason)
+
+    def _back(self, change: Change) -> Change:
+        self.lost.pop(change.name, None)
+        self._ended.discard(change.name)
+        return change
+
+    def by_name(self, name: NodeId) -> Member | None:
+        return self._members.get(name)
+
+    def by_node(self, node: int) -> Member | None:
+        return next((m for m in self._members.values() if m.node == node), None)
+
+    def up(self) -> list[Member]:
+        """Return boards that are up, in the order of `expected`."""
+        return [m for name in self.expected if (m := self._members.get(name)) is not None and m.up]
+
+    def idle(self) -> list[Member]:
+        """Return those up that have answered everything."""
+        return [m for m in self.up() if not m.busy]
+
+    def busy_names(self) -> str:
+        return ", ".join(m.name for m in self.up() if m.busy)
+
+    def not_joined(self) -> list[NodeId]:
+        """Return who is expected, has never been there, and has not been given up."""
+        return [name for name in self.expected if name not in self._members and name not in self.lost]
+
+    # Whether they are enough
+
+    @property
+    def absent(self) -> list[NodeId]:
+        """Boards that are down and may come back."""
+        return [name for name in self.lost if name not in self._ended]
+
+    @property
+    def short(self) -> bool:
+        """Whether too few boards are there at this moment."""
+        return len(self.up()) < self.least
+
+    def check(self, now_s: float, joining: int = 0) -> float:
+        """Return until when too few boards may still become enough; inf when they are enough.
+
+        `joining`: boards that have not been there yet, and may come. Raises RunError when it is
+        hopeless, or has been waited for long enough."""
+        up = len(self.up())
+        if up + joining >= self.least:
+            self._short_since_s = None
+            return math.inf
+        self._short_since_s = now_s if self._short_since_s is None else self._short_since_s
+        until_s = self._short_since_s + self.return_s
+        if up + joining + len(self.absent) >= self.least and now_s < until_s:
+            return until_s
+        why = "; ".join(f"{name}: {reason}" for name, reason in self.lost.items())
+        raise RunError(f"{up + joining} of the {self.least} boards that server.min_nodes asks for are left ({why})")
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A question that has not been answered."""
+
+    number: int
+    node: int
+    name: NodeId  # "" for a board that has not said its name
+    what: str  # "hello", "bye", or what it is for
+    at_s: float
+
+
+class OpenQuestions:
+    """Questions under way, by number, and how long answers take.
+
+    A board that answers is not busy any more."""
+
+    def __init__(self, boards: Boards) -> None:
+        self._boards = boards
+        self._open: dict[int, Sent] = {}
+        self._last = 0
+        self.longest_s = 0.0  # that an answer took
+
+    def send(self, node: int, what: str, now_s: float) -> int:
+        """Note a question to a board; return its number."""
+        self._last += 1
+        member = self._boards.by_node(node)
+        self._open[self._last] = Sent(self._last, node, member.name if member else "", what, now_s)
+        if member is not None:
+            member.busy = self._last
+        return self._last
+
+    def get(self, number: int) -> Sent | None:
+        return self._open.get(number)
+
+    def greeted(self) -> set[int]:
+        """Return strangers that have been greeted and have not answered."""
+        return {sent.node for sent in self._open.values() if sent.what == "hello"}
+
+    def waited_for(self, numbers: Iterable[int]) -> list[NodeId]:
+        """Return the boards that have not answered these, by name."""
+        return sorted(self._open[i].name for i in numbers if i in self._open)
+
+    def close(self, number: int) -> Sent | None:
+        """Take a question off the list; None when nobody waits for it (any more)."""
+        sent = self._open.pop(number, None)
+        member = None if sent is None else self._boards.by_node(sent.node)
+        if member is not None and member.busy == number:
+            member.busy = 0
+        return sent
+
+    def drop(self, which: Callable[[Sent], bool]) -> list[int]:
+        """Take all of these off the list; return their numbers."""
+        numbers = [i for i, sent in self._open.items() if which(sent)]
+        for i in numbers:
+            del self._open[i]
+        return numbers
+
+
+def wanted(fraction: float, min_nodes: int, boards: int) -> int:
+    """Return how many of the run's `boards` a round asks where enough are idle: ceil(fraction *
+    boards), at least min_nodes."""
+    return max(math.ceil(fraction * boards - 1e-9), min_nodes)
+
+
+def sample(idle: Sequence[int], count: int, seed: int, round: Round) -> list[int]:
+    """Draw `count` of the idle boards, in their order; all when that is more than there are.
+
+    The same seed and round choose the same of the same boards."""
+    if count >= len(idle):
+        return list(idle)
+    chosen = np.random.default_rng((seed, round, 0x5A3)).choice(len(idle), count, replace=False)
+    return [idle[k] for k in sorted(chosen)]

@@ -1,0 +1,293 @@
+"""What a driver and the server engine say to each other: the plan of a run, events that go in,
+effects that come out.
+
+`server.py` says how a driver uses them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from edgegossip import codecs
+from edgegossip.codecs.base import Codec
+from edgegossip.engine.server_boards import BoardSeen
+from edgegossip.engine.server_frames import FULL
+from edgegossip.engine.server_records import Progress, Value
+from edgegossip.frame import Frame
+from edgegossip.layout import Layout
+from edgegossip.types import EdgegossipError, Metrics, NodeId, PeerError, Round, Vec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerPlan:
+    """What a server run is. Fixed from its beginning to its end."""
+
+    boards: tuple[NodeId, ...]  # the only names that may join
+    rounds: Round
+    layout: Layout
+    run_id: bytes  # 16 bytes
+    codec: Codec[Any]  # of updates
+    downlink: Codec[Any] = field(default_factory=lambda: codecs.get(FULL))  # fp32: whole models go down
+    seed: int = 0  # of the choice of boards
+    fraction: float = 1.0  # of the boards that a round asks
+    min_nodes: int = 1  # boards without which the run does not go on
+    quorum: int = 0  # answers that end a round; 0: all
+    deadline_s: float = math.inf  # of a round
+    join_s: float = math.inf  # for all boards to join
+    return_s: float = 0.0  # for silent boards to come back when fewer than min_nodes are left
+    weighting: str = "examples"  # or "uniform"
+    evaluate_after: frozenset[Round] = frozenset()  # rounds whose model is evaluated, besides the last one's
+    evaluation_examples: int = 0  # of the test set, during the run; 0: all
+    evaluates_itself: bool = False  # the driver evaluates (`EvaluateHere`), not a board
+    certified: bool = False  # boards prove their names (`Joining.identity`)
+    records_boards: bool = False  # a record a board and round of what its update and its profile say
+    learning_rate: Callable[[Round], float] | None = None  # the recipe's, for level rules
+    instance: str = ""  # which of several runs of the same recipe it is, drawn when it begins
+
+
+# Questions to boards
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Describe the run; the board answers with `Joining`."""
+
+    round: Round  # that comes next
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Train from this model and answer with the update.
+
+    `examples`: evaluate it as well, on so many (0: all)."""
+
+    frame: Frame
+    examples: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Evaluate this model on so many examples of the test set (0: all)."""
+
+    frame: Frame
+    examples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The run is over for this board. The answer has the profile of its last round."""
+
+    words: str
+    failed: bool
+
+
+Wish: TypeAlias = Hello | Train | Evaluate | Bye
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One message to a board.
+
+    Boards of a round share frames: `frame is frame` where they get the same."""
+
+    number: int
+    node: int  # the transport's number for the board
+    name: NodeId  # "" for a stranger
+    wish: Wish
+
+
+# Answers of boards. What could not be read is there as the PeerError that says why.
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """A stranger's answer to Hello.
+
+    `identity`: the name that it has proved, where boards have to."""
+
+    name: NodeId
+    problem: str = ""  # why it cannot take part
+    identity: NodeId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A board's answer to Train, Evaluate or Bye, as it came over the wire."""
+
+    frame: bytes | PeerError | None = None  # the update
+    evaluation: Metrics | PeerError | None = None
+    profile: tuple[Round, Mapping[str, Value]] | PeerError | None = None  # of the board's round before
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The board answered with an error.
+
+    `away`: the transport did, in its place: it has been silent for too long."""
+
+    reason: str
+    away: bool = False
+
+
+Answer: TypeAlias = Joining | Result | Failure | PeerError
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """Nothing has happened but that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """All boards that the transport sees at this moment."""
+
+    boards: tuple[BoardSeen, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnded:
+    """A board's process is known to have ended: only another one of its name can come back."""
+
+    name: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer has come, or what stands for one."""
+
+    number: int  # of the question
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """The transport does not know the board of this question any more."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What `EvaluateHere` found."""
+
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class ModelKept:
+    """The final model is safe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the run now. Boards hear these words."""
+
+    words: str = "the run was stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What the driver has found at once.
+
+    A round that ends at its quorum takes all answers that came together."""
+
+    events: tuple[Event, ...]
+
+
+Event: TypeAlias = TimePassed | Seen | ProcessEnded | Answered | Undelivered | Evaluated | ModelKept | Stop | Together
+
+
+# Effects
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send these questions, one a board."""
+
+    questions: tuple[Question, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Nobody waits for the answer to this question any more."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateHere:
+    """Evaluate float32[n] on so many examples of the test set (None: all); then feed
+    `Evaluated`."""
+
+    model: Vec
+    examples: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnded:
+    """A round is over.
+
+    `model` float32[n] is the next one; `values` go into the coordinator's record of the round."""
+
+    round: Round
+    model: Vec
+    values: Mapping[str, Value]
+    used: tuple[NodeId, ...]  # whose updates are part of the model
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Keep how far the run is, before any later `Ask` is carried out."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Metrics of a board, or of an evaluation."""
+
+    node: NodeId
+    round: Round
+    values: Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Something that people want to read. `fields` are for programs."""
+
+    event: str
+    text: str
+    fields: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """All rounds have been played: hand over float32[n], then feed `ModelKept`.
+
+    Boards wait meanwhile."""
+
+    model: Vec
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """Everything is done; boards will hear of it next. Checkpoints may go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The run is over and nothing more comes.
+
+    `error`: what it failed with, None where it did not or was stopped."""
+
+    error: EdgegossipError | None
+
+
+Effect: TypeAlias = Ask | Forget | EvaluateHere | RoundEnded | Save | Record | Log | Trained | Completed | Finished

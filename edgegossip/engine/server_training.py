@@ -1,0 +1,229 @@
+"""What becomes of the model in a server run: whom a round asks, what goes down, which updates are
+believed, the next model.
+
+`server.py` decides when; nothing here knows of time or of boards that come and go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TypeAlias
+
+from edgegossip.engine.combine import Combined, Combiner, Mean, Share
+from edgegossip.engine.plausible import Examples, Losses, ServerLevels, Trust, require_reported
+from edgegossip.engine.server_boards import sample, wanted
+from edgegossip.engine.server_events import Answer, Failure, Result, RoundEnded, ServerPlan, Train
+from edgegossip.engine.server_frames import Channel, Downlink
+from edgegossip.engine.server_records import (
+    BoardRecords,
+    Evaluations,
+    Log,
+    Progress,
+    Record,
+    Value,
+    sent_values,
+    used_values,
+)
+from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.types import NodeId, PeerError, Round, RunError, Vec
+
+MAX_EMPTY_ROUNDS = 3  # rounds in a row in which no board sent anything usable
+
+Span: TypeAlias = Callable[[str], AbstractContextManager[object]]
+Answers: TypeAlias = Mapping[NodeId, tuple[int, Answer]]  # with the transport's number of the board
+
+
+class Training:
+    """The model of one run, round after round.
+
+    `round` is the one in progress, or to be played next."""
+
+    def __init__(
+        self, plan: ServerPlan, initial: Vec, combiner: Combiner | None, span: Span, log: Log, record: Record
+    ) -> None:
+        self._plan, self._span, self._log = plan, span, log
+        self.model, self.round = initial, 0
+        self._channel = Channel.of(plan.layout, plan.run_id, plan.codec)
+        self._combiner = combiner or Mean(self._channel, uniform=plan.weighting == "uniform")
+        self._downlink = Downlink(plan.layout, plan.run_id, plan.downlink)
+        self._levels = ServerLevels.of(plan.codec)
+        self._losses, self._examples = Losses(), Examples[NodeId]()
+        self._trust = Trust(lambda event, text, name: log(event, text, peer=name))
+        after_rounds = plan.evaluate_after | {plan.rounds - 1}
+        self.evaluations = Evaluations(after_rounds, self._losses, log, record)
+        self._records = BoardRecords(plan.layout, record) if plan.records_boards else None
+        self._holds: dict[NodeId, tuple[int, Round]] = {}  # the model that a board (by its number) answered last
+        self._sent: list[Frame] = []  # of the round in progress
+        self._empty_rounds = 0
+
+    def resume(self, progress: Progress) -> None:
+        """Go on from what an earlier process saved."""
+        self.model, self.round = progress.model, progress.round
+        self._combiner.restore(progress.strategy)
+        self._levels = progress.levels
+        self._examples.used(progress.examples)
+        self.evaluations.resume(progress.evaluations, progress.evaluate_next)
+        if self._records is not None:
+            self._records.resume(progress.records)
+        if progress.reference is not None:
+            self._downlink.resume(progress.reference, progress.round - 1)
+
+    def progress(self) -> Progress:
+        return Progress(
+            self.round,
+            self.model,
+            self._downlink.reference if self._downlink.compresses else None,
+            self._combiner.snapshot(),
+            self._levels,
+            self.evaluations.asked,
+            self.evaluations.open,
+            {} if self._records is None else self._records.waiting,
+            self._plan.instance,
+            dict(self._examples.claimed),
+        )
+
+    # A round begins
+
+    def wishes(self, idle: Mapping[NodeId, int]) -> dict[int, Train]:
+        """Choose among the idle boards, and what each is sent; one of them may be asked to evaluate
+        the model it gets.
+
+        Boards are given and returned with the transport's numbers."""
+        plan = self._plan
+        trusted = self._trust.trusted(list(idle), self.round, max(1, plan.min_nodes))
+        count = wanted(plan.fraction, plan.min_nodes, len(plan.boards))
+        some = sample([idle[name] for name in trusted], count, plan.seed, self.round)
+        names = {node: name for name, node in idle.items()}
+        with self._span("encode"):
+            chosen = {names[node]: node for node in self._combiner.choose(self.round, self.model, some)}
+            frames = self._frames(chosen)
+        evaluator = ""
+        if self.evaluations.wanted is not None and not plan.evaluates_itself and chosen:
+            evaluator = self.evaluations.ask(sorted(chosen), self.round - 1)
+        examples = plan.evaluation_examples
+        return {node: Train(frames[name], examples if name == evaluator else None) for name, node in chosen.items()}
+
+    def _frames(self, chosen: Mapping[NodeId, int]) -> dict[NodeId, Frame]:
+        """Encode what each board gets: the difference if it holds the model before, else the whole.
+
+        Either is made once."""
+        aux = {} if self._levels is None else self._levels.aux()
+        difference, whole = self._downlink.publish(self.model, self.round, aux), None
+        frames: dict[NodeId, Frame] = {}
+        for name, node in chosen.items():
+            if difference is not None and self._holds.get(name) == (node, self.round - 1):
+                frames[name] = difference
+            else:
+                whole = whole or self._downlink.whole(self.round, aux)
+                frames[name] = whole
+        self._holds.clear()
+        self._sent = list(frames.values())
+        return frames
+
+    # A round ends
+
+    def end_round(self, answers: Answers, no_answer: str) -> RoundEnded:
+        """Make the next model of what has come. Raises RunError after too many rounds without one.
+
+        `no_answer`: why there is none, for words."""
+        with self._span("decode"):
+            shares = self._checked(answers)
+            unanswered = all(isinstance(answer, Failure) and answer.away for _, answer in answers.values())
+            shares = self._combine(shares, no_answer if unanswered else "")
+        if self._records is not None:
+            for name, (_, answer) in answers.items():
+                self.take_profile(name, answer)
+            for share in shares:
+                self._records.used(share.name, self.round, share.frame)
+        frames = [share.frame for share in shares]
+        values: dict[str, Value] = {"server/answers": len(answers)}
+        values |= used_values(frames, self._losses.believed([frame.aux[Aux.LOSS] for frame in frames]))
+        values |= sent_values(self._sent, self._plan.layout)
+        ended = RoundEnded(self.round, self.model, values, tuple(share.name for share in shares))
+        self.evaluations.after(self.round)
+        self.round += 1
+        return ended
+
+    def _checked(self, answers: Answers) -> Sequence[Share]:
+        """Return updates that can be used, as far as can be said before they are decoded, in the
+        order of names."""
+        good: list[Share] = []
+        for name in sorted(answers):
+            node, answer = answers[name]
+            try:
+                if isinstance(answer, Failure):
+                    self.evaluations.failed(name, "it went away" if answer.away else answer.reason)
+                    if answer.away:
+                        continue  # which is logged elsewhere
+                    raise PeerError(answer.reason)
+                if not isinstance(answer, Result):
+                    raise answer if isinstance(answer, PeerError) else PeerError("the answer is not to this question")
+                self._holds[name] = (node, self.round)
+                self.evaluations.answered(name, answer.evaluation)
+                if not isinstance(answer.frame, bytes):
+                    raise answer.frame or PeerError("the answer has no update")
+                frame = self._channel.check(answer.frame, Kind.UPDATE, self.round)
+                require_reported(frame, self._levels is not None)
+                good.append(Share(name, frame, frame.aux[Aux.EXAMPLES], node))
+            except PeerError as error:
+                self._trust.refused(name, str(error))
+        if self._plan.weighting == "examples":
+            # Without those whose claim of examples would make the mean theirs.
+            refused = self._examples.refused({share.name: share.weight for share in good})
+            for name, reason in refused.items():
+                self._trust.refused(name, reason)
+            good = [share for share in good if share.name not in refused]
+        return good
+
+    def _combine(self, shares: Sequence[Share], no_answer: str) -> Sequence[Share]:
+        """Make the next model; return whose updates it is made of."""
+        made = self._combiner.combine(self.round, self.model, shares) if shares else Combined(None, {})
+        for name, reason in made.refused.items():
+            self._trust.refused(name, reason)
+        shares = [share for share in shares if share.name not in made.refused]
+        if made.why:
+            self._log("refused", f"round {self.round} changes nothing: {made.why}")
+            shares = []
+        self._trust.judge(self.round, [share.name for share in shares])
+        self._examples.used({share.name: share.weight for share in shares})
+        if self._levels is not None:
+            planned = self._plan.learning_rate(self.round) if self._plan.learning_rate else None
+            self._levels = self._levels.after([share.frame for share in shares], planned)
+        if made.model is not None:
+            self.model, self._empty_rounds = made.model, 0
+            return shares
+        self._empty_rounds += 1
+        if self._empty_rounds >= MAX_EMPTY_ROUNDS:
+            refusal = (
+                f"the last reason: {self._trust.last_reason}; where that is so of most boards, training runs away: "
+                "lower training.lr"
+            )
+            raise RunError(f"no usable update for {MAX_EMPTY_ROUNDS} rounds; {no_answer or made.why or refusal}")
+        return shares
+
+    # What else comes with answers
+
+    def take_late(self, name: NodeId, answer: Answer) -> None:
+        """Take an answer whose round is over: its update is of no use any more, what it found of
+        the model is."""
+        self._log("late", f"the answer of {name} came after its round was over", peer=name)
+        try:
+            if isinstance(answer, Failure):
+                self.evaluations.failed(name, answer.reason)
+                raise PeerError(answer.reason)
+            if isinstance(answer, Result):
+                self.evaluations.answered(name, answer.evaluation)
+        except PeerError as error:
+            self._log("refused", f"refused a late answer of {name}: {error}", peer=name)
+
+    def take_profile(self, name: NodeId, answer: Answer) -> None:
+        """Take the profile of a board's earlier round, with an answer or its goodbye."""
+        if self._records is not None and isinstance(answer, Result):
+            if problem := self._records.answered(name, answer.profile):
+                self._log("refused", f"refused the profile of {name}: {problem}", peer=name)
+
+    def end_records(self) -> None:
+        """Write records of boards that have waited for a profile."""
+        if self._records is not None:
+            self._records.end()

@@ -1,0 +1,478 @@
+"""Runs a board of a server run in one process: it polls the coordinator's SuperLink, trains,
+evaluates and answers.
+
+`NodeClient` has the connection; `Board` has the work of one run: messages in, contents out.
+Flower's own SuperNode starts a process that imports torch again for every message. This client
+keeps model, data, optimiser, codec state and one connection for the whole run, and stays small (no
+torch) until the coordinator is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from flwr.app import Array, Error, Message, MetricRecord, RecordDict
+
+from edgegossip import codecs, heap
+from edgegossip.checkpoint.fits import require_fit
+from edgegossip.codecs.base import Codec
+from edgegossip.engine.server_frames import FULL, Channel, Replica, Uplink
+from edgegossip.flower import messages
+from edgegossip.flower._private import FleetLink, Incoming, LinkError
+from edgegossip.flower.credentials import BoardCredentials
+from edgegossip.flower.keeper import BoardKeeper
+from edgegossip.flower.messages import STYPE, RunDescription, frame_array, frame_bytes, frame_content
+from edgegossip.frame import Frame
+from edgegossip.layout import Layout
+from edgegossip.profiling.records import Sink, Value
+from edgegossip.profiling.spans import RoundClock
+from edgegossip.profiling.watch import Watch
+from edgegossip.training.base import Workload, stage_metrics
+from edgegossip.types import EdgegossipError, LocalError, LocalUpdate, NodeId, PeerError, Round, Vec
+
+BEAT_S = 1.5  # between signs of life
+HOLD_S = 2.0  # for how long the coordinator keeps the question for work open when it has none
+PART_S = 0.03  # between two looks at a message whose content is still on its way to the coordinator's SuperLink
+AGAIN_S = 0.5  # before an answer that was refused is sent once more
+_ERROR_CODE = 3  # Flower's code for an app that raised
+Meter = Callable[[], Mapping[str, Value]]  # values for the metrics record of the round that just ended
+
+
+class NodeClient:
+    """Takes part in a run as one board. `run` blocks until the run is over.
+
+    `run_id`: take part in this run only. `make_workload` is called once, when the coordinator has
+    answered. `meters` are asked for more values at the end of every round (sockets, CPU load).
+    `patience_s`: how long the coordinator may be out of reach before this board gives up.
+    `credentials`: for TLS, and to sign the key that the coordinator registers. `downlink`: the
+    codec of what comes down, fp32 by default. `make_keeper`, given the model's layout and the run's
+    id, says where the board keeps its state after every round and finds an earlier process's.
+    `on_turn` is called whenever its loop turns.
+    """
+
+    def __init__(
+        self,
+        name: NodeId,
+        address: str,
+        make_workload: Callable[[], Workload],
+        codec: Codec[Any],
+        sink: Sink,
+        *,
+        meters: Sequence[Meter] = (),
+        run_id: bytes | None = None,
+        patience_s: float = 60.0,
+        credentials: BoardCredentials | None = None,
+        downlink: Codec[Any] | None = None,
+        make_keeper: Callable[[Layout, bytes], BoardKeeper] | None = None,
+        on_turn: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._name, self._address, self._codec, self._sink = name, address, codec, sink
+        self._downlink, self._make_keeper = downlink or codecs.get(FULL), make_keeper
+        self._keeper: BoardKeeper | None = None
+        self._make_workload, self._meters, self._patience_s = make_workload, meters, patience_s
+        self._run_id, self._on_turn = run_id, on_turn
+        self._link = FleetLink(address, credentials)
+        self._clock = RoundClock()
+        self._board: Board | None = None
+        self._profiles = False  # does the coordinator want them
+        self._profile: MetricRecord | None = None  # of the last round
+        self._stop = threading.Event()
+        self._rejoin = threading.Event()
+        self._id = 0  # in Flower
+
+    def run(self) -> str:
+        """Take part until the coordinator says goodbye; return its last words.
+
+        Raises PeerError when the coordinator refuses this board or stays out of reach, LocalError
+        when training fails here.
+        """
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what matters is in our own events
+        beats = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
+        try:
+            self._id = self._reach(self._link.join)
+            beats.start()
+            while (words := self._turn()) is None:
+                pass
+            self._sink.event(self._name, "finished", f"{self._name} finished: {words}")
+            self._close_keeper(over=True)
+            return words
+        finally:
+            self._stop.set()
+            self._close_keeper(over=False)
+            if beats.is_alive():
+                beats.join(1.0)
+            self._link.close()
+
+    def _close_keeper(self, *, over: bool) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close(over=over)
+
+    def _turn(self) -> str | None:
+        """Poll once and handle the message if there is one; return the coordinator's last words
+        when that was goodbye."""
+        self._on_turn()
+        if self._rejoin.is_set():
+            self._rejoin.clear()
+            time.sleep(0.5)
+            self._id = self._reach(self._link.join)
+        with self._clock.span("wait"):
+            incoming = self._reach(partial(self._link.receive, HOLD_S, partial(self._clock.span, "transmit")))
+        return None if incoming is None else self._handle(incoming)
+
+    def _reach(self, request: Callable[[], Any]) -> Any:
+        """Return the answer to a request; None when it was refused."""
+        try:
+            return self._patiently(request)
+        except LinkError:
+            if request == self._link.join:
+                raise
+            self._rejoin.set()  # a SuperLink that was restarted does not know us any more
+            return None
+
+    def _patiently(self, request: Callable[[], Any]) -> Any:
+        """Return the answer to a request, asked again while the coordinator is away; say so every 5
+        s. Raises LinkError when it is refused."""
+        watch = Watch()
+        while True:
+            try:
+                return request()
+            except LinkError as error:
+                if not error.gone:
+                    raise
+                if watch.s > self._patience_s:
+                    raise PeerError(
+                        f"gave up on the coordinator at {self._address}: out of reach for {self._patience_s:.0f} s ({error})"
+                    ) from None
+                if watch.due():
+                    text = f"waiting for the coordinator at {self._address} for {watch.s:.0f} s: {error}"
+                    self._sink.event(self._name, "waiting", text)
+                time.sleep(0.25)
+
+    def _beat(self) -> None:
+        while not self._stop.wait(BEAT_S):
+            try:
+                if not self._link.beat():
+                    self._rejoin.set()
+            except LinkError as error:
+                if not error.gone:
+                    self._rejoin.set()
+
+    def _handle(self, incoming: Incoming) -> str | None:
+        with self._clock.span("transmit"):
+            message = self._fetch(incoming)
+        if message is None:
+            return None  # its sender vanished before all of it was there
+        try:
+            answer, after = self._answer(message)
+        except EdgegossipError as error:
+            self._refusal(Message(Error(_ERROR_CODE, str(error)), reply_to=message))
+            if isinstance(error, LocalError):
+                raise  # this board cannot train; a bad message only costs its round
+            self._sink.event(self._name, "refused", f"refused a message from the coordinator: {error}")
+            return None
+        with self._clock.span("transmit"):
+            self._give(message, answer)
+            heap.give_back()
+        return after()
+
+    def _fetch(self, incoming: Incoming) -> Message | None:
+        until = time.monotonic() + self._patience_s
+        while time.monotonic() < until:
+            try:
+                message: Message | None = self._reach(lambda: self._link.fetch(incoming))
+            except ValueError as error:
+                self._sink.event(self._name, "refused", f"a message from the coordinator cannot be read: {error}")
+                return None
+            if message is not None or self._rejoin.is_set():
+                return message
+            time.sleep(PART_S)
+        return None
+
+    def _give(self, message: Message, answer: RecordDict) -> None:
+        """Give an answer.
+
+        Where it is not taken, not even the second time, say that instead: the coordinator would
+        wait for it, and not ask again."""
+        reply = Message(answer, reply_to=message)
+        refusal = self._refusal(reply)
+        if refusal is not None and refusal.unknown:
+            return  # as by a SuperLink that was restarted: it does not know the question either
+        if refusal is not None:
+            time.sleep(AGAIN_S)
+            refusal = self._refusal(reply)
+        if refusal is None:
+            return
+        text = f"the coordinator did not take an answer of {self._name}: {refusal}"
+        self._sink.event(self._name, "refused", text)
+        if (
+            self._refusal(Message(Error(_ERROR_CODE, f"its answer was not taken: {refusal}"), reply_to=message))
+            is not None
+        ):
+            self._rejoin.set()
+
+    def _refusal(self, reply: Message) -> LinkError | None:
+        """Push a reply; return why it was refused.
+
+        A SuperLink that does not know this board gets it once more when it does."""
+        for known in (False, True):
+            try:
+                self._patiently(lambda: self._link.reply(reply, 0.0))
+                return None
+            except LinkError as error:
+                if not error.unknown or known or not self._known_again():
+                    return error
+        raise AssertionError
+
+    def _known_again(self) -> bool:
+        """Join once more; return whether as the same board in Flower, whose questions are still
+        open."""
+        before = self._id
+        self._id = self._reach(self._link.join)
+        return self._id == before
+
+    def _answer(self, message: Message) -> tuple[RecordDict, Callable[[], str | None]]:
+        """Return the reply's content, and what to do once it has been sent."""
+        if message.metadata.message_type == "query":
+            return self._query(message)
+        if self._board is None:
+            raise PeerError(f"{self._name} was asked to work before it was told of the run")
+        board = self._board
+        if message.metadata.message_type == "train":
+            reply = board.train(message, self._clock)
+            if self._keeper is not None:
+                self._keeper.save(board)
+            return self._with_profile(reply), lambda: self._report(board)
+        return board.evaluate(message, self._clock), lambda: None
+
+    def _query(self, message: Message) -> tuple[RecordDict, Callable[[], str | None]]:
+        fields = messages.ask_of(message.content)
+        if fields.get("ask") == "bye":
+            words, failed = messages.read_bye(fields)
+            return self._with_profile(RecordDict()), lambda: _leave(words, failed)
+        hello = RunDescription.read(fields)
+        self._profiles = hello.profiles
+        workload = self._board.workload if self._board is not None else self._make_workload()
+        try:
+            hello.check(workload.layout.hash, self._codec, self._downlink, self._run_id)
+        except PeerError as error:
+            problem = str(error)
+            return messages.hello_answer(self._name, problem), lambda: _leave(problem, failed=True)
+        if self._board is not None and _anew(self._board, hello):
+            self._board, workload = None, self._make_workload()
+        if self._board is None or self._board.run_id != hello.run_id:
+            self._board = self._begin(workload, hello)  # else a coordinator that was started again goes on
+        self._board.instance = hello.instance
+        return messages.hello_answer(self._name), lambda: self._joined(workload.layout.size)
+
+    def _begin(self, workload: Workload, hello: RunDescription) -> Board:
+        """Make this board in that run: from its checkpoint, or from the start where the run has
+        begun anew since."""
+        board = self._new_board(workload, hello)
+        if self._make_keeper is None:
+            return board
+        self._close_keeper(over=False)
+        self._keeper = self._make_keeper(workload.layout, hello.run_id)
+        before = dict(workload.snapshot())
+        self._keeper.restore(board)
+        if not _anew(board, hello):
+            return board
+        text = f"{self._name} begins anew, as the coordinator did; its checkpoint was of round {board.round} of another run"
+        self._sink.event(self._name, "discarded", text)
+        workload.restore(before)
+        return self._new_board(workload, hello)
+
+    def _new_board(self, workload: Workload, hello: RunDescription) -> Board:
+        channel = Channel.of(workload.layout, hello.run_id, self._codec)
+        return Board(self._name, workload, channel, self._downlink, self._link.meter.sent_bytes)
+
+    def _joined(self, values: int) -> None:
+        text = f"{self._name} joined the run at {self._address} and trains {values} values"
+        self._sink.event(self._name, "started", text, values=values, unix_s=time.time())
+        self._clock.finish_round()  # what came before belongs to no round
+
+    def _report(self, board: Board) -> None:
+        """Record the round that ends here.
+
+        What that takes is time in which this board waits for the next one."""
+        values, times = board.take_report(), self._clock.finish_round()
+        with self._clock.span("wait"):
+            for meter in self._meters:
+                values |= meter()
+            values |= times.metrics(board.round)
+            self._sink.metrics(self._name, board.round, values)
+            self._profile = messages.profile(board.round, values) if self._profiles else None
+
+    def _with_profile(self, answer: RecordDict) -> RecordDict:
+        """Add the profile of the round before, which ended when its answer was sent."""
+        return answer if self._profile is None else RecordDict({**answer, messages.PROFILE: self._profile})
+
+
+def _anew(board: Board, hello: RunDescription) -> bool:
+    """Tell whether the run has begun again since this board took part.
+
+    A coordinator that lost more than a round does not count: a momentum that is some rounds ahead
+    is better than none."""
+    if board.instance and hello.instance and board.instance != hello.instance:
+        return True
+    return hello.round == 0 and board.round > 0
+
+
+def _leave(words: str, failed: bool) -> str:
+    if failed:
+        raise PeerError(words)
+    return words
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """Keeps what was sent for a round, and for which model."""
+
+    round: Round
+    model_crc: int
+    array: Array
+    report: dict[str, Value]
+
+
+class Board:
+    """Does the work of one board, with its model, data and codec.
+
+    `sent_bytes` says what its connection has sent so far.
+
+    A coordinator that was killed may ask for a round again that it had not finished. The same model
+    gets the same answer, and neither momentum nor error memory moves twice.
+    """
+
+    def __init__(
+        self,
+        name: NodeId,
+        workload: Workload,
+        channel: Channel,
+        downlink: Codec[Any],
+        sent_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.workload, self._channel = workload, channel
+        self._replica = Replica(channel.layout, channel.run_id, downlink)
+        self._uplink = Uplink(channel, name)
+        self._sent_bytes, self._sent_before = sent_bytes, sent_bytes()
+        self._answered: _Answered | None = None
+        self._report: dict[str, Value] = {}
+        self.round = 0
+        self.instance = ""  # of the run, see ServerPlan
+
+    @property
+    def run_id(self) -> bytes:
+        return self._channel.run_id
+
+    def train(self, message: Message, clock: RoundClock) -> RecordDict:
+        """Decode the model, evaluate it if asked to, train from it, encode the change.
+
+        Raises PeerError, LocalError."""
+        examples = messages.read_evaluate_request(message.content)
+        aux, x = self._open(message, clock)
+        found = self._evaluate(examples, x, clock)
+        content = self._again(x) or self._work(aux, x, clock)
+        return content if found is None else RecordDict({**content, messages.EVALUATION: found})
+
+    def evaluate(self, message: Message, clock: RoundClock) -> RecordDict:
+        examples = messages.read_evaluate_request(message.content)
+        found = self._evaluate(examples, self._open(message, clock)[1], clock)
+        return RecordDict({} if found is None else {messages.EVALUATION: found})
+
+    def take_report(self) -> dict[str, Value]:
+        """Return metrics of the round that was just answered, once."""
+        sent = self._sent_bytes()
+        payload = int(self._report["net/payload_bytes"])  # type: ignore[arg-type]
+        report = self._report | {"net/overhead_bytes": sent - self._sent_before - payload}
+        self._sent_before = sent
+        return report
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what another process needs to go on for this one; arrays in it are not written to
+        afterwards."""
+        done = self._answered
+        return {
+            "round": self.round,
+            "training": dict(self.workload.snapshot()),
+            "codec": self._uplink.state,
+            "sequence": self._uplink.sequence,
+            "instance": self.instance,
+            "answered": None if done is None else [done.round, done.model_crc, done.array.data, done.report],
+        }
+
+    def restore(self, found: Mapping[str, Any]) -> None:
+        """Go on from what `snapshot` gave.
+
+        Raises LocalError, KeyError, TypeError or ValueError when it is of something else."""
+        layout = self._channel.layout
+        require_fit(found["codec"], self._channel.codec.init(layout), layout)
+        self.workload.restore(found["training"])
+        self._uplink.state, self._uplink.sequence = found["codec"], int(found["sequence"])
+        self.round = int(found["round"])
+        self.instance = str(found.get("instance", ""))
+        if found["answered"] is not None:
+            round, crc, data, report = found["answered"]
+            array = Array(dtype="float32", shape=(layout.size,), stype=STYPE, data=bytes(data))
+            self._answered = _Answered(round, crc, array, dict(report))
+
+    def _open(self, message: Message, clock: RoundClock) -> tuple[Mapping[int, float], Vec]:
+        """Return what came beside the model, and the model.
+
+        The message is emptied, record by record: it is as large as the model, and Flower's records
+        refer to each other, so that they would wait for the garbage collector."""
+        with clock.span("decode"):
+            frame, x = self._replica.open(frame_bytes(message.content))
+            for record in list(message.content.array_records.values()):
+                record.clear()
+            message.content = RecordDict()
+            heap.give_back()
+        self.round = frame.round
+        return frame.aux, x
+
+    def _again(self, x: Vec) -> RecordDict | None:
+        """Return the answer that this round and model had before."""
+        done = self._answered
+        if done is None or done.round != self.round or done.model_crc != zlib.crc32(x.data):
+            return None
+        self._report = dict(done.report)
+        return frame_content(done.array)
+
+    def _work(self, aux: Mapping[int, float], x: Vec, clock: RoundClock) -> RecordDict:
+        self._answered = None  # before the next one is made: each may be as large as the model
+        with clock.span("compute"):
+            update = self.workload.local_update(x, self.round)
+        with clock.span("encode"):
+            frame = self._uplink.frame(update, self.round, aux)
+            array = frame_array(frame, self._channel.layout)
+            self._report = self._describe(update, frame)
+            self._answered = _Answered(self.round, zlib.crc32(x.data), array, dict(self._report))
+        return frame_content(array)
+
+    def _evaluate(self, examples: int | None, x: Vec, clock: RoundClock) -> Any:
+        if examples is None:
+            return None
+        with clock.span("other"):
+            return messages.evaluation(self.workload.evaluate(x, examples or None))
+
+    def _describe(self, update: LocalUpdate, frame: Frame) -> dict[str, Value]:
+        """Return the metrics of an update and its frame."""
+        layout, codec = self._channel.layout, self._channel.codec
+        lost = 0.0  # what the codec lost, relative
+        if codec.name != FULL:
+            lost = codecs.relative_error(update.delta, codec.decode(frame.body, layout))
+        return {
+            "train/loss": update.loss,
+            "train/lr": update.lr,
+            "train/examples": update.examples,
+            "net/payload_bytes": len(frame.body),
+            "codec/bits_per_value": codecs.bits_per_value(frame.body, layout),
+            "codec/relative_error": lost,
+            **stage_metrics(update.stages_s),
+        }

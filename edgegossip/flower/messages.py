@@ -1,0 +1,331 @@
+"""What coordinator and boards say to each other through Flower: models and updates as opaque
+Arrays, the rest as small records.
+
+- QUERY "hello": the coordinator describes the run, the board answers with its name or why it cannot
+  take part.
+- TRAIN: a frame down, a frame up; with it, where the coordinator wants profiles, that of the board's
+  round before. Some boards are also asked to evaluate the model they got.
+- EVALUATE: that alone.
+- QUERY "bye": the run is over for this board, with the reason; the answer has the profile of its
+  last round.
+
+A whole model is one opaque Array whose bytes are a wire frame: Flower moves every Array as two
+objects and every object as a signed HTTP request. Its `stype` is not Flower's own, so
+`Array.numpy()` refuses it: no strategy can average compressed bytes by mistake.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from edgegossip import frame as wire
+from edgegossip.codecs.base import Codec
+from edgegossip.engine.plausible import MAX_EXAMPLES, MAX_LOSS
+from edgegossip.engine.server_events import (
+    Answer,
+    Bye,
+    Evaluate,
+    Failure,
+    Hello,
+    Joining,
+    Result,
+    ServerPlan,
+    Train,
+    Wish,
+)
+from edgegossip.frame import Frame
+from edgegossip.layout import Layout
+from edgegossip.profiling.records import METRICS, Value
+from edgegossip.types import DecodeError, Metrics, NodeId, PeerError, Round
+
+STYPE = "edgegossip.frame.v1"
+FRAME = "edgegossip"  # the Array's name in its ArrayRecord
+ARRAYS = "arrays"  # the ArrayRecord's name in a message
+ASK = "ask"  # ConfigRecord with everything that is not a frame
+EVALUATION = "evaluation"  # MetricRecord with what a board found
+PROFILE = "profile"  # MetricRecord with where the seconds and bytes of a board's round went
+MAX_TEXT = 500  # characters of a name or reason from the wire that are shown
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RunDescription:
+    """What the coordinator says of the run, and a board must agree with."""
+
+    run_id: bytes
+    layout_hash: int
+    codec: str
+    codec_id: int
+    codec_params: bytes
+    rounds: int
+    down_id: int
+    down_params: bytes
+    round: int = 0  # that comes next
+    profiles: bool = False  # are wanted of boards: nobody else keeps their records
+    instance: str = ""  # see ServerPlan
+
+    @classmethod
+    def of(cls, plan: ServerPlan, round: Round) -> RunDescription:
+        return cls(
+            run_id=plan.run_id,
+            layout_hash=plan.layout.hash,
+            codec=plan.codec.name,
+            codec_id=plan.codec.wire_id,
+            codec_params=plan.codec.wire_params(),
+            rounds=plan.rounds,
+            down_id=plan.downlink.wire_id,
+            down_params=plan.downlink.wire_params(),
+            round=round,
+            profiles=plan.records_boards,
+            instance=plan.instance,
+        )
+
+    def content(self) -> RecordDict:
+        fields: dict[str, str | int | bytes] = {
+            "ask": "hello",
+            "run-id": self.run_id,
+            "layout": f"{self.layout_hash:016x}",
+            "codec": self.codec,
+            "codec-id": self.codec_id,
+            "codec-params": self.codec_params,
+            "rounds": self.rounds,
+            "down-id": self.down_id,
+            "down-params": self.down_params,
+            "round": self.round,
+            "profiles": self.profiles,
+            "instance": self.instance,
+        }
+        return RecordDict({ASK: ConfigRecord(dict(fields))})
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> RunDescription:
+        """Read what `content` gives. Raises DecodeError."""
+        return cls(
+            run_id=_field(fields, "run-id", bytes),
+            layout_hash=_hex(fields),
+            codec=_text(fields, "codec"),
+            codec_id=_field(fields, "codec-id", int),
+            codec_params=_field(fields, "codec-params", bytes),
+            rounds=_field(fields, "rounds", int),
+            down_id=_field(fields, "down-id", int),
+            down_params=_field(fields, "down-params", bytes),
+            round=_field(fields, "round", int),
+            profiles=bool(fields.get("profiles")),
+            instance=_text(fields, "instance") if "instance" in fields else "",
+        )
+
+    def check(self, layout_hash: int, codec: Codec[Any], down: Codec[Any], run_id: bytes | None = None) -> None:
+        """Check that a board with this model and these codecs, and for this run where it knows it,
+        can take part.
+
+        Raises PeerError where it cannot."""
+        if len(self.run_id) != 16:
+            raise DecodeError(f"a run id has 16 bytes, the coordinator's has {len(self.run_id)}")
+        if self.layout_hash != layout_hash:
+            raise PeerError(
+                f"the coordinator trains another model (layout {self.layout_hash:016x}, ours is {layout_hash:016x}); "
+                "all need the same recipe and the same edgegossip version"
+            )
+        if run_id is not None and self.run_id != run_id:
+            raise PeerError(
+                f"the coordinator's run is {self.run_id.hex()}, this board's recipe is that of run {run_id.hex()}; "
+                "start both with the same recipe and settings"
+            )
+        if (self.codec_id, self.codec_params) != (codec.wire_id, codec.wire_params()):
+            raise PeerError(
+                f"the coordinator expects updates as {self.codec}, this board sends {codec.name} or the same with other "
+                "parameters; all need the same [codec] section"
+            )
+        if (self.down_id, self.down_params) != (down.wire_id, down.wire_params()):
+            raise PeerError(
+                f"the coordinator sends models in another codec than {down.name}, or with other parameters; all need the same "
+                "server.downlink"
+            )
+
+
+# The coordinator's end: wishes and answers of the server engine as messages
+
+
+def question_type(wish: Wish) -> str:
+    """Return Flower's type of the message that has this wish."""
+    return "train" if isinstance(wish, Train) else "evaluate" if isinstance(wish, Evaluate) else "query"
+
+
+def question_content(wish: Wish, plan: ServerPlan, models: dict[int, RecordDict]) -> RecordDict:
+    """Return the content of a message to a board.
+
+    `models`: contents of frames by their `id`; boards that get the same frame get the same content,
+    which Flower then moves once."""
+    if isinstance(wish, Hello):
+        return RunDescription.of(plan, wish.round).content()
+    if isinstance(wish, Bye):
+        return bye(wish.words, wish.failed)
+    content = models.get(id(wish.frame))
+    if content is None:
+        content = models[id(wish.frame)] = frame_content(frame_array(wish.frame, plan.layout))
+    return content if wish.examples is None else RecordDict({**content, ASK: evaluate_request(wish.examples)})
+
+
+def read_answer(wish: Wish, reply: Message, away: bool, identity: NodeId | None) -> Answer:
+    """Return what a board answered; parts that cannot be read as the error that says why.
+
+    `away`: Flower answered in its place; `identity`: the name in its certificate."""
+    if reply.has_error():
+        return Failure(printable(reply.error.reason or "no reason given"), away)
+    content = reply.content
+    if isinstance(wish, Hello):
+        found = _try(read_hello_answer, content)
+        return found if isinstance(found, PeerError) else Joining(*found, identity)
+    return Result(
+        _try(frame_bytes, content) if isinstance(wish, Train) else None,
+        _try(read_evaluation, content),
+        _try(read_profile, content),
+    )
+
+
+def _try(read: Callable[[RecordDict], T], content: RecordDict) -> T | PeerError:
+    try:
+        return read(content)
+    except PeerError as error:
+        return error.with_traceback(None)  # which would keep the message
+
+
+# Frames
+
+
+def frame_array(frame: Frame, layout: Layout) -> Array:
+    """Return the frame as an opaque Array of the model's size."""
+    return Array(dtype="float32", shape=(layout.size,), stype=STYPE, data=b"".join(wire.build(frame)))
+
+
+def frame_bytes(content: RecordDict) -> bytes:
+    """Return the one frame in a message. Raises DecodeError when there is none, or more."""
+    records = list(content.array_records.values())
+    if len(records) != 1:
+        raise DecodeError(f"the message has {len(records)} array records instead of one")
+    if FRAME in records[0]:
+        return records[0][FRAME].data
+    if len(records[0]) != 1:
+        raise DecodeError(f"the message has {len(records[0])} arrays and none of them is named {FRAME!r}")
+    return next(iter(records[0].values())).data
+
+
+def frame_content(array: Array) -> RecordDict:
+    """Return a message's content that is this one frame and nothing else."""
+    return RecordDict({ARRAYS: ArrayRecord({FRAME: array})})
+
+
+# Small records
+
+
+def hello_answer(name: str, problem: str = "") -> RecordDict:
+    """Return a board's answer to hello. `problem`: why it cannot take part."""
+    return RecordDict({ASK: ConfigRecord({"name": name, "problem": problem})})
+
+
+def read_hello_answer(content: RecordDict) -> tuple[str, str]:
+    """Return name and problem. Raises DecodeError."""
+    fields = ask_of(content)
+    return _text(fields, "name"), _text(fields, "problem")
+
+
+def bye(text: str, failed: bool) -> RecordDict:
+    return RecordDict({ASK: ConfigRecord({"ask": "bye", "text": text, "failed": failed})})
+
+
+def read_bye(fields: Mapping[str, Any]) -> tuple[str, bool]:
+    return _text(fields, "text"), bool(fields.get("failed"))
+
+
+def evaluate_request(examples: int) -> ConfigRecord:
+    """Ask for an evaluation on the first so many test examples (0: all)."""
+    return ConfigRecord({"ask": "evaluate", "examples": examples})
+
+
+def read_evaluate_request(content: RecordDict) -> int | None:
+    """Return the number of examples, or None when no evaluation is asked for."""
+    if ASK not in content.config_records:
+        return None
+    fields = ask_of(content)
+    return max(0, _field(fields, "examples", int)) if fields.get("ask") == "evaluate" else None
+
+
+def evaluation(metrics: Metrics) -> MetricRecord:
+    return MetricRecord({"loss": metrics.loss, "accuracy": metrics.accuracy, "examples": metrics.examples})
+
+
+def read_evaluation(content: RecordDict) -> Metrics | None:
+    """Return the evaluation, if there is one. Raises DecodeError when it makes no sense."""
+    record = content.metric_records.get(EVALUATION)
+    if record is None:
+        return None
+    loss, accuracy, examples = (record.get(key) for key in ("loss", "accuracy", "examples"))
+    if not isinstance(loss, float) or not isinstance(accuracy, float) or not isinstance(examples, int):
+        raise DecodeError("the evaluation lacks loss, accuracy or examples")
+    if not abs(loss) <= MAX_LOSS or not 0.0 <= accuracy <= 1.0 or not 1 <= examples <= MAX_EXAMPLES:
+        raise DecodeError(f"the evaluation makes no sense: loss {loss}, accuracy {accuracy}, {examples} examples")
+    return Metrics(loss, accuracy, examples)
+
+
+def profile(round: Round, values: Mapping[str, Value]) -> MetricRecord:
+    """Return the metrics of a round that are numbers."""
+    found = {key: values.get(key) for key in METRICS}
+    numbers = {key: v for key, v in found.items() if isinstance(v, (int, float)) and math.isfinite(v)}
+    return MetricRecord({"round": round, **numbers})
+
+
+def read_profile(content: RecordDict) -> tuple[Round, dict[str, Value]] | None:
+    """Return round and metrics, those that this build knows.
+
+    Raises DecodeError when it makes no sense."""
+    record = content.metric_records.get(PROFILE)
+    if record is None:
+        return None
+    round = record.get("round")
+    if not isinstance(round, int):
+        raise DecodeError("the profile does not say of which round it is")
+    values: dict[str, Value] = {}
+    for key in (k for k in METRICS if k in record):
+        value = record[key]
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise DecodeError(f"the profile makes no sense: {key} is no finite number")
+        values[key] = value
+    return round, values
+
+
+def ask_of(content: RecordDict) -> Mapping[str, Any]:
+    """Return what a message says besides frames. Raises DecodeError when it has no such record."""
+    record = content.config_records.get(ASK)
+    if record is None:
+        raise DecodeError(f"the message has no {ASK!r} record")
+    return record
+
+
+def printable(text: str) -> str:
+    """Return text from the wire as it is safe for a terminal and a log line."""
+    return "".join(c if c.isprintable() else "?" for c in text[:MAX_TEXT])
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    return printable(_field(fields, key, str))
+
+
+def _hex(fields: Mapping[str, Any]) -> int:
+    text = _field(fields, "layout", str)
+    try:
+        return int(text, 16)
+    except ValueError:
+        raise DecodeError(f"layout {printable(text)!r} is not a hexadecimal number") from None
+
+
+def _field(fields: Mapping[str, Any], key: str, kind: type) -> Any:
+    value = fields.get(key)
+    if not isinstance(value, kind):
+        raise DecodeError(f"the message lacks {key!r}, or it is not a {kind.__name__}")
+    return value

@@ -1,0 +1,109 @@
+"""The mean of encoded updates: exact, and not at the mercy of one board."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgegossip import codecs
+from edgegossip.codecs.base import Ctx
+from edgegossip.engine.combine import Mean, Share
+from edgegossip.engine.server_frames import Channel
+from edgegossip.frame import Aux, Kind
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.types import Vec
+
+LAYOUT = Layout.of([TensorSpec("a", (30, 10)), TensorSpec("b", (17,))])
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=LAYOUT.size).astype(np.float32)
+
+
+def _channel(name: str = "fp32") -> Channel:
+    return Channel.of(LAYOUT, b"r" * 16, codecs.get(name))
+
+
+def _share(channel: Channel, name: str, delta: Vec, examples: float = 10.0) -> Share:
+    aux = {Aux.EXAMPLES: examples, Aux.LOSS: 1.0, Aux.LEARNING_RATE: 0.1}
+    state = channel.codec.init(LAYOUT)
+    return Share(name, channel.frame(Kind.UPDATE, delta, state, Ctx(len(name), 0), 1, dict(aux))[0], examples)
+
+
+def _deltas(count: int) -> list[Vec]:
+    return [(0.1 * RNG.normal(size=LAYOUT.size)).astype(np.float32) for _ in range(count)]
+
+
+def test_a_body_that_cannot_be_decoded_changes_nothing() -> None:
+    channel = _channel()
+    good = [_share(channel, f"b{k}", d, 5.0 + k) for k, d in enumerate(_deltas(3))]
+    bad = replace(good[1], frame=replace(good[1].frame, body=bytes(8)))
+    average = Mean(channel)
+    for _ in range(2):  # the first round looks at each update, later ones do not
+        made = average.combine(0, X, [good[0], bad, good[2]])
+        assert made.model is not None and list(made.refused) == ["b1"]
+        alone = Mean(channel).combine(0, X, [good[0], good[2]]).model
+        np.testing.assert_allclose(made.model, alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("boards", [2, 3, 6])
+@pytest.mark.parametrize("before", [0, 3])
+def test_an_update_out_of_all_proportion_is_refused(boards: int, before: int) -> None:
+    channel = _channel()
+    average = Mean(channel)
+    for _ in range(before):
+        assert not average.combine(0, X, [_share(channel, f"b{k}", d) for k, d in enumerate(_deltas(boards))]).refused
+    deltas = _deltas(boards)
+    deltas[1] = (deltas[1] * 1e6).astype(np.float32)
+    shares = [_share(channel, f"b{k}", d) for k, d in enumerate(deltas)]
+    made = average.combine(0, X, shares)
+    assert list(made.refused) == ["b1"] and "times as long as the typical one" in made.refused["b1"]
+    assert made.model is not None and float(np.abs(made.model - X).max()) < 1.0
+
+
+def test_a_single_board_is_held_against_its_own_past() -> None:
+    channel = _channel()
+    average = Mean(channel)
+    assert average.combine(0, X, [_share(channel, "b", _deltas(1)[0])]).model is not None
+    made = average.combine(0, X, [_share(channel, "b", (1e7 * _deltas(1)[0]).astype(np.float32))])
+    assert made.model is None and list(made.refused) == ["b"]
+
+
+def test_a_liar_cannot_grow_step_by_step_to_what_is_refused_at_once() -> None:
+    channel = _channel()
+    average, x, first = Mean(channel), X, 0
+    for round in range(30):
+        deltas = _deltas(4)
+        deltas[2] = (deltas[2] * 3.0**round).astype(np.float32)
+        made = average.combine(0, x, [_share(channel, f"b{k}", d) for k, d in enumerate(deltas)])
+        assert made.model is not None
+        x = made.model
+        first = first or (round if made.refused else 0)
+    assert 0 < first <= 6 and made.refused.keys() == {"b2"}
+    assert float(np.abs(x - X).max()) < 100.0
+
+
+def test_two_that_start_with_very_different_updates_are_both_heard() -> None:
+    channel = _channel()
+    average = Mean(channel)
+    for _ in range(3):
+        a, b = _deltas(2)
+        made = average.combine(0, X, [_share(channel, "a", (1e-5 * a).astype(np.float32)), _share(channel, "b", b)])
+        assert not made.refused
+    again = Mean(channel)
+    again.restore(average.snapshot())
+    for one in (average, again):
+        a, b = _deltas(2)
+        made = one.combine(0, X, [_share(channel, "a", a), _share(channel, "b", (1e6 * b).astype(np.float32))])
+        assert list(made.refused) == ["b"] and "of the run so far" in made.refused["b"]
+
+
+def test_what_would_overflow_is_refused_and_zeros_are_welcome() -> None:
+    channel = _channel()
+    huge = np.full(LAYOUT.size, 3e38, np.float32)
+    made = Mean(channel).combine(0, np.abs(X) + np.float32(3e38), [_share(channel, "b", huge)])
+    assert made.model is None and "not be finite" in made.refused["b"]
+    average = Mean(channel)
+    zeros = [_share(channel, f"b{k}", np.zeros(LAYOUT.size, np.float32)) for k in range(3)]
+    assert not average.combine(0, X, zeros).refused
+    assert not average.combine(0, X, [_share(channel, f"b{k}", d) for k, d in enumerate(_deltas(3))]).refused

@@ -1,0 +1,334 @@
+"""Which claims and updates are believed: honest boards always, a liar never for long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgegossip import codecs
+from edgegossip.checkpoint.memory import from_bytes, to_bytes
+from edgegossip.codecs.levels import LevelRule, levels_for
+from edgegossip.engine.plausible import (
+    FIRST,
+    FORGET,
+    LONGEST,
+    PATIENCE,
+    SINGLE,
+    Examples,
+    Losses,
+    Proportion,
+    Quarantine,
+    ServerLevels,
+)
+from edgegossip.engine.server_records import Progress
+from edgegossip.frame import Aux, Frame, Kind
+from tests.engine.toy import LAYOUT
+
+# Lengths
+
+X = np.ones(100, np.float32)
+
+
+class Fleet:
+    """Boards that each pull the model (a number) towards 0 by a tenth; the last one sends `factor`
+    times that."""
+
+    def __init__(self, boards: int, factor: float) -> None:
+        self.judge, self.model, self.highest, self.refused = Proportion(), 10.0, 10.0, 0
+        self._quarantine, self._round = Quarantine(), 0
+        self._factors = {f"b{k}": 1.0 for k in range(boards - 1)} | {"liar": factor}
+
+    def round(self, names: list[str]) -> None:
+        self._round += 1
+        names = [name for name in names if not self._quarantine.reason(name, self._round)]
+        base = np.full(1, self.model, np.float32)
+        updates = {name: -0.1 * self.model * self._factors[name] for name in names}
+        lengths = {name: abs(v) for name, v in updates.items()}
+        refused = self.judge.refused(lengths, base)
+        self.refused += len(refused)
+        used = {name: v for name, v in updates.items() if name not in refused}
+        for name in used:
+            self._quarantine.used(name)
+        for name, reason in refused.items() if used else ():
+            self._quarantine.refused(name, self._round, reason)
+        if used:
+            self.judge.used({name: lengths[name] for name in used}, base)
+            self.model += sum(used.values()) / len(used)
+        self.highest = max(self.highest, abs(self.model))
+
+
+@pytest.mark.parametrize("factor", [-90.0, 90.0, 99.0])
+@pytest.mark.parametrize(("boards", "part"), [(5, 2), (6, 6), (6, 3), (9, 1), (10, 4)])
+def test_a_liar_just_below_the_ratio_does_not_blow_up_the_model(factor: float, boards: int, part: int) -> None:
+    fleet, rng = Fleet(boards, factor), np.random.default_rng(1)
+    names = [*(f"b{k}" for k in range(boards - 1)), "liar"]
+    for _ in range(300):
+        fleet.round([names[k] for k in rng.choice(boards, part, replace=False)])
+    assert fleet.highest < 1e6  # without a slow memory of what was typical it is 1e115
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32 - 1), st.floats(0.3, 1.0), st.booleans())
+def test_honest_boards_with_very_unequal_data_are_heard(
+    boards: int, part: int, seed: int, shrink: float, warm_up: bool
+) -> None:
+    judge, rng = Proportion(), np.random.default_rng(seed)
+    sizes = 10.0 ** rng.uniform(0.0, 1.0, boards)  # a hundred times the data are ten times the way, and noise
+    for round in range(40):
+        rate = min(1.0, (round + 1) / 20) if warm_up else shrink**round
+        some = rng.permutation(boards if round > 10 else max(1, boards // 2))[:part]
+        lengths = {f"b{k}": float(rate * sizes[k] * rng.uniform(0.5, 1.5)) for k in some}
+        if round % 3:
+            assert not judge.refused(lengths, X)
+            judge.used(lengths, X)
+        else:
+            judge.unmeasured()
+
+
+def test_what_is_known_goes_on_in_another_process() -> None:
+    judge, again = Proportion(), Proportion()
+    for value in (1.0, 2.0, 4.0):
+        judge.used({f"b{k}": value * (k + 1) for k in range(4)}, X)
+        judge.unmeasured()
+    assert judge.memory["reach"] == 4.0
+    again.restore(judge.memory)
+    assert again.memory == judge.memory and len(judge.memory) == 8
+    for lengths in ({"b0": 900.0}, {"b0": 790.0, "b1": 4.0}, {"b0": 390.0, "b1": 4.0, "b2": 4.0}):
+        assert again.refused(lengths, X) == judge.refused(lengths, X)
+    old = Proportion()
+    old.restore({"longest": 3.0, "usual": 1.0})
+    assert not old.refused({"a": 290.0}, X) and old.refused({"a": 310.0}, X)
+
+
+def test_a_fleet_whose_updates_all_grow_goes_on() -> None:
+    judge = Proportion()
+    for power in range(0, 30, 3):
+        for boards in (2, 3, 5):
+            lengths = {f"b{k}": (k + 1) * 10.0**power for k in range(boards)}
+            assert not judge.refused(lengths, X)
+            judge.used(lengths, X)
+
+
+# Quarantine
+
+
+def test_one_bad_update_is_forgiven_and_more_in_a_row_are_not() -> None:
+    kept = Quarantine()
+    assert kept.refused("a", 0, "x") == 0 and not kept.reason("a", 1)
+    kept.used("a")
+    assert kept.refused("a", 2, "x") == 0
+    assert kept.refused("a", 3, "garbage") == FIRST
+    assert [kept.reason("a", r) for r in range(4, 4 + FIRST + 1)] == ["garbage"] * FIRST + [""]
+    assert not kept.reason("b", 4)
+
+
+def test_a_board_that_is_asked_all_the_same_is_not_left_out_for_longer_later() -> None:
+    kept = Quarantine()
+    kept.refused("a", 0, "x")
+    for round in range(1, 20):
+        assert kept.refused("a", round, "x") == FIRST
+        kept.spared("a")
+        assert not kept.reason("a", round + 1)
+    kept.spared("b")
+
+
+def test_each_time_is_longer_and_good_rounds_shorten_the_next() -> None:
+    kept, round, lengths = Quarantine(), 0, []
+    for _ in range(8):
+        while not (length := kept.refused("a", round, "x")):
+            round += 1
+        lengths.append(length)
+        round += 1 + length
+    assert lengths == [2, 4, 8, 16, 32, 64, 64, 64] and lengths[-1] == LONGEST
+    for _ in range(7 * FORGET):
+        kept.used("a")
+    found = [kept.refused("a", round + k, "x") for k in range(PATIENCE)]
+    assert found[-1] == 2 * FIRST
+
+
+@given(st.lists(st.booleans(), max_size=200))
+def test_a_board_always_comes_back_and_an_honest_one_is_never_left_out(bad: list[bool]) -> None:
+    kept, out = Quarantine(), 0
+    for round, is_bad in enumerate(bad):
+        kept.used("honest")
+        assert not kept.reason("honest", round)
+        if kept.reason("a", round):
+            out += 1
+            assert out <= LONGEST
+            continue
+        out = 0
+        if is_bad:
+            kept.refused("a", round, "x")
+        else:
+            kept.used("a")
+
+
+# Examples
+
+
+@given(st.lists(st.integers(10, 1000), min_size=1, max_size=20), st.integers(1, 5), st.integers(1, 30))
+def test_boards_with_a_hundred_times_as_many_examples_are_all_heard(sizes: list[int], part: int, rounds: int) -> None:
+    judge, rng = Examples[int](), np.random.default_rng(1)
+    for _ in range(rounds):
+        some = rng.choice(len(sizes), min(part, len(sizes)), replace=False)
+        claims = {int(k): float(sizes[k]) for k in some}
+        assert not judge.refused(claims)
+        judge.used(claims)
+
+
+@pytest.mark.parametrize("asked", [1, 2, 6])
+def test_a_claim_that_would_drown_the_others_is_refused(asked: int) -> None:
+    judge = Examples[str]()
+    judge.used({f"b{k}": 100.0 * (k + 1) for k in range(6)})
+    claims = {"b5": 1e6, **{f"b{k}": 100.0 for k in range(asked - 1)}}
+    assert list(judge.refused(claims)) == ["b5"]
+    assert list(judge.refused({"new": 1e6})) == ["new"] and not judge.refused({"new": 3e5})
+
+
+def test_of_two_the_one_that_says_one_example_has_nobody_refused() -> None:
+    assert not Examples[str]().refused({"honest": 60000.0, "liar": 1.0})
+    assert list(Examples[str]().refused({"honest": 60000.0, "liar": 1e12})) == ["liar"]
+    assert list(Examples[str]().refused({"honest": 60000.0, "liar": 1001 * SINGLE})) == ["liar"]
+    assert not Examples[str]().refused({"alone": 1e12})
+
+
+# Losses
+
+HONEST = st.floats(1e-9, 1e3)
+
+
+@given(st.lists(st.lists(HONEST, min_size=1, max_size=5), max_size=20))
+def test_losses_of_honest_boards_are_believed_however_unequal(rounds: list[list[float]]) -> None:
+    judge = Losses()
+    for losses in rounds:
+        assert all(judge.believed(losses)) and judge.makes_sense(losses[0])
+
+
+@pytest.mark.parametrize("lie", [-1e25, 1e25, -2e5])
+@pytest.mark.parametrize("boards", [1, 2, 3, 6])
+def test_a_lie_is_not_believed_round_after_round(lie: float, boards: int) -> None:
+    judge = Losses()
+    judge.believed([2.0] * max(boards, 2))
+    for factor in (1.0, 2.0, 3.0):
+        assert judge.believed([factor * lie, *[2.0] * (boards - 1)]) == [False, *[True] * (boards - 1)]
+        if boards > 1:
+            assert not judge.makes_sense(100.0 * lie) and judge.makes_sense(1e4)
+
+
+def test_a_training_that_runs_away_is_recorded() -> None:
+    judge = Losses()
+    for power in range(2, 24):
+        assert judge.believed([1.5 * 10.0**power] * 2) == [True, True]
+        assert judge.makes_sense(10.0**power)
+
+
+def test_without_history_everything_is_believed() -> None:
+    assert Losses().believed([1e20]) == [True] and Losses().makes_sense(-1e20) and Losses().believed([]) == []
+
+
+# Levels
+
+
+def _frame(loss: float, examples: float, lr: float) -> Frame:
+    aux = {Aux.LOSS: loss, Aux.EXAMPLES: examples, Aux.LEARNING_RATE: lr}
+    return Frame(Kind.UPDATE, 1, b"", LAYOUT.hash, b"r" * 16, 0, 1, 1, b"", dict(aux))
+
+
+def test_levels_follow_the_mean_loss_and_the_learning_rate() -> None:
+    rule = ServerLevels.of(codecs.get("elasticl", s0=20, smoothing=0.5))
+    assert rule is not None and rule.aux() == {Aux.LEVELS: 20.0}
+    rule = rule.after([_frame(1.0, 1.0, 0.1), _frame(3.0, 3.0, 0.1)])
+    assert rule.loss == 2.5 and rule.aux() == {Aux.LEVELS: 20.0}
+    rule = rule.after([_frame(0.5, 1.0, 0.05)])
+    assert rule.levels == levels_for(LevelRule(20, 0.1, 2.5), 1.5, 0.05) == 13
+    assert rule.after([]) == rule
+    assert ServerLevels.of(codecs.get("co3")) is None
+
+
+def _levels_after(*rounds: list[Frame]) -> list[int]:
+    rule = ServerLevels.of(codecs.get("elasticl", s0=20, smoothing=0.0))
+    assert rule is not None
+    levels = []
+    for frames in rounds:
+        rule = rule.after(frames)
+        levels.append(rule.levels)
+    return levels
+
+
+@pytest.mark.parametrize("loss", [0.0, 1e-9, 1e3, 1e15, 1e24])
+@pytest.mark.parametrize("examples", [1.0, 1e12])
+@pytest.mark.parametrize("boards", [2, 3, 10])
+@pytest.mark.parametrize("at", [0, 1])
+def test_one_board_cannot_decide_for_all(loss: float, examples: float, boards: int, at: int) -> None:
+    honest = [[_frame(f, 10.0, 0.1)] * boards for f in (4.0, 1.0, 0.25)]
+    lied = [list(frames) for frames in honest]
+    lied[at][0] = _frame(loss, examples, 0.1)
+    if boards > 2 or at > 0:
+        for told, right in zip(_levels_after(*lied), _levels_after(*honest), strict=True):
+            most = 10.0 if boards > 2 else 40.0  # of two the round before has a say, whose loss was 4 times as high
+            assert right / most**0.5 - 0.5 <= told <= right * most**0.5 + 0.5
+    assert all(1 <= levels < 32767 for levels in _levels_after(*lied))
+
+
+def test_one_boards_learning_rate_does_not_decide_for_all() -> None:
+    honest = [[_frame(f, 10.0, 0.1)] * 4 for f in (4.0, 1.0)]
+    for rate in (1e-30, 1e6):
+        lied = [[*frames[:3], _frame(1.0, 10.0, rate)] for frames in honest]
+        assert _levels_after(*lied)[0] == 20 and 5 < _levels_after(*lied)[1] < 80
+
+
+def _played(lie: Callable[[int, float], Frame | None], honest: int, planned: float | None) -> list[int]:
+    """Levels round after round, of two answers where one is a lie and `honest` ones where not."""
+    rule, levels = ServerLevels.of(codecs.get("elasticl")), []
+    for round in range(60):
+        loss, kept = 2.3 * 0.99**round, rule
+        assert kept is not None
+        false, true = lie(round, loss), _frame(loss, 100.0, 0.1)
+        kept = kept.after([true] * honest if false is None else [false, true], planned)
+        progress = Progress(round, np.zeros(LAYOUT.size, np.float32), levels=kept)
+        plain = from_bytes(to_bytes(progress.plain()))
+        rule = Progress.from_plain(plain, LAYOUT, ServerLevels.of(codecs.get("elasticl"))).levels
+        assert rule == kept
+        levels.append(kept.levels)
+    return levels
+
+
+@pytest.mark.parametrize("planned", [0.1, 0.3, None])
+@pytest.mark.parametrize("honest", [2, 10])
+@pytest.mark.parametrize(("loss", "rate"), [(1e-25, 0.1), (0.0, 0.1), (1e20, 0.1), (None, 1e6), (None, 1e-20)])
+def test_a_liar_among_the_first_two_does_not_decide_for_the_whole_run(
+    loss: float | None, rate: float, honest: int, planned: float | None
+) -> None:
+    right = _played(lambda round, told: None, honest, planned)
+    lied = _played(
+        lambda round, told: None if round else _frame(told if loss is None else loss, 100.0, rate), honest, planned
+    )
+    assert all(0.3 * a < b < 3.5 * a for a, b in zip(right[8:], lied[8:], strict=True))
+
+
+@pytest.mark.parametrize("planned", [0.1, 0.3, None])
+@pytest.mark.parametrize("rate", [1e6, 1e-20])
+def test_one_of_two_learning_rates_does_not_decide_later_on(rate: float, planned: float | None) -> None:
+    right = _played(lambda round, told: None, 2, planned)
+    assert _played(lambda round, told: _frame(told, 100.0, rate) if round >= 20 else None, 2, planned) == right
+    if planned:
+        assert _played(lambda round, told: _frame(told, 100.0, rate), 2, planned) == right
+
+
+@pytest.mark.parametrize("boards", [1, 2, 3])
+def test_levels_of_honest_boards_are_the_papers_whatever_the_recipe_says(boards: int) -> None:
+    rule, right = ServerLevels.of(codecs.get("elasticl", smoothing=0.0)), LevelRule(127, 0.1, 2.0)
+    assert rule is not None
+    for round in range(20):
+        loss, rate = 2.0 * 0.8**round, 0.1 * 0.5 ** (round // 5)
+        rule = rule.after([_frame(loss, 10.0, rate)] * boards, 0.01)
+        assert rule.levels == levels_for(right, rule.loss or 0.0, rate)
+        assert rule.loss == pytest.approx(loss) and rule.first == pytest.approx((2.0, 0.1))
+
+
+def test_levels_stay_where_nobody_says_of_how_many_examples() -> None:
+    assert _levels_after([_frame(1.0, 0.0, 0.1)] * 2, [_frame(1.0, 5.0, 0.1)]) == [0, 20]

@@ -1,0 +1,87 @@
+"""Differences down: both ends hold the same, and what a codec loses comes with the next one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgegossip import codecs
+from edgegossip import frame as wire
+from edgegossip.engine.server_frames import Downlink, Replica
+from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.types import ConfigError, PeerError
+
+LAYOUT = Layout.of([TensorSpec("a", (40, 10)), TensorSpec("b", (9,))])
+RUN = b"r" * 16
+
+
+def _ends(name: str) -> tuple[Downlink, Replica]:
+    return Downlink(LAYOUT, RUN, codecs.get(name)), Replica(LAYOUT, RUN, codecs.get(name))
+
+
+def _bytes(frame: Frame) -> bytes:
+    return b"".join(wire.build(frame))
+
+
+@pytest.mark.parametrize("name", ["fp16", "8-bit-elastiquant", "minmax8", "topk"])
+def test_both_ends_hold_the_same_and_follow_the_model(name: str) -> None:
+    down, board = _ends(name)
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=LAYOUT.size).astype(np.float32)
+    for round in range(200):
+        sent = down.publish(x, round, {Aux.LEVELS: 7.0})
+        assert (sent is None) == (round == 0)
+        frame, held = board.open(_bytes(sent or down.whole(round, {Aux.LEVELS: 7.0})))
+        assert down.reference is not None and frame.round == round and frame.aux[Aux.LEVELS] == 7.0
+        np.testing.assert_array_equal(held, down.reference)
+        if round < 30:
+            x = x + (0.1 * rng.normal(size=LAYOUT.size)).astype(np.float32)
+    assert np.abs(held - x).max() < 1e-4  # once the model stands still, nothing stays behind
+
+
+def test_a_board_with_a_gap_refuses_a_difference_and_takes_the_whole() -> None:
+    down, board = _ends("fp16")
+    x = np.ones(LAYOUT.size, np.float32)
+    down.publish(x, 0)
+    board.open(_bytes(down.whole(0)))
+    down.publish(x * 1.5, 1)
+    missed = down.publish(x * 2, 2)
+    assert missed is not None
+    with pytest.raises(PeerError, match="round 2 needs the model before it; this board has that of round 0"):
+        board.open(_bytes(missed))
+    _, held = board.open(_bytes(down.whole(2)))
+    np.testing.assert_array_equal(held, down.reference)
+    after = down.publish(x * 3, 3)
+    assert after is not None
+    np.testing.assert_array_equal(board.open(_bytes(after))[1], down.reference)
+    with pytest.raises(PeerError, match="this board has none"):
+        Replica(LAYOUT, RUN, codecs.get("fp16")).open(_bytes(after))
+
+
+def test_fp32_is_always_whole_and_exact() -> None:
+    down, board = _ends("fp32")
+    x = np.random.default_rng(2).normal(size=LAYOUT.size).astype(np.float32)
+    for round in (0, 1, 5):
+        assert down.publish(x + round, round) is None
+        np.testing.assert_array_equal(board.open(_bytes(down.whole(round)))[1], x + np.float32(round))
+
+
+def test_a_resumed_coordinator_goes_on_with_the_same_reference() -> None:
+    down, board = _ends("8-bit-elastiquant")
+    x = np.random.default_rng(3).normal(size=LAYOUT.size).astype(np.float32)
+    down.publish(x, 0)
+    again, _ = _ends("8-bit-elastiquant")
+    assert down.reference is not None
+    again.resume(down.reference, 0)
+    for end in (down, again):
+        end.publish(x + np.float32(0.5), 1)
+    np.testing.assert_array_equal(down.reference, again.reference)
+    assert again.whole(1).kind is Kind.MODEL
+    del board
+
+
+@pytest.mark.parametrize("name", ["co3", "ef-signsgd", "dgc", "powersgd", "error-feedback"])
+def test_a_codec_with_a_memory_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="server.downlink"):
+        Downlink(LAYOUT, RUN, codecs.get(name))

@@ -1,0 +1,284 @@
+"""What the server engine does about boards that are late, silent or too few, and about evaluations
+that nobody does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip.engine.server_events import Ask, Effect, Evaluate, ProcessEnded, Result, Stop
+from edgegossip.types import DecodeError, Metrics, PeerError, RunError
+from tests.engine.fleet import FINAL, Run, garbage
+
+
+def test_a_round_goes_on_at_its_quorum_and_names_the_stragglers() -> None:
+    run = Run(rounds=5, quorum=3, every=5)
+    run.boards[0].late = frozenset({1, 3})
+    run.play()
+    assert run.texts("stragglers") == [
+        "round 1: went on with 3 answers, without board-0",
+        "round 3: went on with 3 answers, without board-0",
+    ]
+    assert run.boards[0].trained == [0, 1, 3]
+    assert run.texts("late") == ["the answer of board-0 came after its round was over"] * 2 and len(run.saved) == 5
+
+
+def test_a_board_that_comes_late_takes_part_from_then_on() -> None:
+    run = Run(rounds=60, join_s=2.0, downlink="fp16", every=60)
+    run.boards[3].joins_s = 3.0
+    run.play()
+    assert "lost board-3: it did not join within 2 s" in run.texts("peer-down")
+    assert "board-3 joined" in run.texts("joined")
+    assert 0 < len(run.boards[3].trained) < 60 and run.boards[3].trained[-1] == 59
+    assert run.boards[3].received_bytes[0] > run.boards[0].received_bytes[-1]  # the whole model first
+
+
+def test_a_round_with_an_evaluation_ends_at_its_quorum_and_takes_what_a_late_answer_found() -> None:
+    run = Run(rounds=6, quorum=3)
+    run.boards[0].late = frozenset({1})  # the first evaluation is its
+    run.play()
+    assert run.texts("stragglers") == ["round 1: went on with 3 answers, without board-0"]
+    assert run.evaluations().keys() == set(range(6)) and not run.texts("not-evaluated")
+
+
+def test_a_round_with_an_evaluation_ends_at_its_deadline_and_another_board_evaluates() -> None:
+    run = Run(rounds=36, deadline_s=0.1, every=18)
+    run.boards[0].lost = frozenset({18})
+    for board in run.boards:
+        board.takes_s = 0.09
+    run.play()
+    assert run.texts("suspect") == ["round 18: went on without board-0: no answer for 0.1 s"]
+    (refused,) = run.texts("refused")
+    assert (
+        refused == "round 18: gave up on board-0: it is alive, and its answer has not come for 1 s; it is asked again"
+    )
+    assert not run.texts("not-evaluated") and len(run.evaluations()) == 2
+    assert 17 < min(run.evaluations()) < 35 == max(run.evaluations())
+    assert run.boards[0].trained[-1] == 35 and len(run.boards[0].trained) < 36  # it is asked again
+
+
+def test_an_evaluation_that_nobody_does_is_named_and_the_run_goes_on() -> None:
+    run = Run(rounds=60, deadline_s=0.1, every=15)
+    for board in run.boards:
+        board.deaf = True
+    run.play()
+    *during, last = run.texts("not-evaluated")
+    assert during and all(text.count("board-") <= 2 for text in during) and last.count("board-") == 4
+    assert all(text.startswith("the model after round ") for text in (*during, last))
+    assert len(run.saved) == 60 and not run.evaluations()
+
+
+def test_the_final_model_is_handed_over_before_it_is_evaluated_by_whoever_answers() -> None:
+    run = Run(rounds=3, deadline_s=0.1, every=3)
+    for board in run.boards[:3]:
+        board.deaf = True
+    x = run.play()
+    np.testing.assert_array_equal(run.model, x)
+    assert not run.evaluated_before and run.evaluations().keys() == {2}
+    went_on = "final evaluation: went on without board-{}: no answer for 1 s"
+    assert sorted(run.texts("suspect")) == [went_on.format(k) for k in range(3)]
+
+
+def test_a_final_evaluation_that_nobody_can_do_loses_no_run() -> None:
+    run = Run(rounds=3, deadline_s=0.1, every=3)
+    for board in run.boards:
+        board.deaf = True
+    x = run.play()
+    np.testing.assert_array_equal(run.model, x)
+    assert x is not run.initial and not run.evaluations()
+    (text,) = run.texts("not-evaluated")
+    assert text.startswith("the model after round 2 is not evaluated (")
+    assert all(f"{b.name}: no answer for 1 s" in text for b in run.boards)
+
+
+def test_a_board_whose_answer_was_lost_is_asked_again_after_a_while() -> None:
+    run = Run(rounds=40, quorum=3, every=40, deadline_s=0.1)
+    run.boards[2].lost = frozenset({5})
+    run.play()
+    (refused,) = run.texts("refused")
+    assert refused.startswith("round 5: gave up on board-2: ")
+    assert run.boards[2].trained[:6] == list(range(6)) and run.boards[2].trained[-1] == 39
+
+
+def test_a_board_that_loses_all_answers_is_given_up_on_after_ever_longer_times() -> None:
+    run = Run(rounds=4000, quorum=3, every=4000, deadline_s=0.1)
+    run.boards[2].lost = frozenset(range(1, 4000))
+    run.play()
+    waits = [float(text.split("has not come for ")[1].split(" s")[0]) for text in run.texts("refused")]
+    assert waits[:6] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+
+
+def test_rounds_without_a_usable_update_end_the_run() -> None:
+    run = Run(boards=2, rounds=9)
+    for board in run.boards:
+        board.spoil = dict.fromkeys(range(1, 9), garbage)
+    with pytest.raises(RunError, match="no usable update for 3 rounds; the last reason: board-1: .*lower training.lr"):
+        run.play()
+    assert [board.failed for board in run.boards] == [True, True]
+
+
+@pytest.mark.parametrize("times", [1.5, 2.5])
+def test_boards_slower_than_the_deadline_train_all_the_same(times: float) -> None:
+    run = Run(boards=3, rounds=4, min_nodes=2, every=4, deadline_s=0.1)
+    for board in run.boards:
+        board.takes_s = 0.1 * times
+    x = run.play()
+    np.testing.assert_array_equal(x, Run(boards=3, rounds=4, every=4).play())  # everybody's update was used
+    said = [text for text in run.texts("waiting") if text.startswith("round 0: nobody has answered for 0.1 s")]
+    assert len(said) == 1 and "server.deadline_s = 0.1 is too short" in said[0]
+    assert not run.texts("suspect") and not run.texts("refused")
+
+
+def test_who_follows_the_first_late_answer_has_one_more_deadline() -> None:
+    run = Run(boards=3, rounds=1, every=1, deadline_s=0.2)
+    for board, takes_s in zip(run.boards, (0.3, 0.35, 1.2), strict=True):
+        board.takes_s = takes_s
+    run.play()
+    assert run.used == [2]
+    assert run.texts("suspect") == ["round 0: went on without board-2: no answer for 0.5 s"]
+
+
+def test_boards_that_are_needed_are_waited_for_longer_than_the_deadline() -> None:
+    run = Run(boards=3, rounds=4, min_nodes=2, every=4, deadline_s=0.1)
+    for board in run.boards[1:]:
+        board.takes_s = 0.35
+    run.play()
+    assert len(run.saved) == 4 and run.texts("late") and not run.texts("refused")
+
+
+def test_boards_that_never_answer_end_the_run_with_the_key_to_raise() -> None:
+    run = Run(boards=2, rounds=9, deadline_s=0.05)
+    for board in run.boards:
+        board.lost = frozenset(range(9))
+    with pytest.raises(RunError, match=r"server\.deadline_s = 0\.05 is too short") as raised:
+        run.play()
+    assert "training.lr" not in str(raised.value) and "board-0, board-1" in str(raised.value)
+
+
+def test_a_quorum_that_is_lost_is_waited_for_and_regained() -> None:
+    run = Run(boards=3, rounds=200, min_nodes=3, every=200, return_s=60.0, deadline_s=5.0)
+    run.boards[1].silent = (3.0, 30.0)
+    run.play()
+    assert run.texts("peer-down") == ["lost board-1: no sign of life for 6 s"]
+    assert run.texts("peer-up") == ["board-1 is back"]
+    assert run.used.count(3) >= 199 and len(run.rounds) == 200
+    waits = [text for text in run.texts("waiting") if "to come back" in text]
+    assert waits and waits[0] == "waiting for board-1 to come back for 5 s"
+
+
+def test_a_quorum_that_stays_lost_ends_the_run_after_its_time() -> None:
+    run = Run(boards=3, rounds=2000, min_nodes=3, every=200, return_s=60.0)
+    run.boards[1].silent = (3.0, 1e9)
+    with pytest.raises(RunError, match=r"2 of the 3 boards .*\(board-1: no sign of life for 6 s\)"):
+        run.play()
+    assert 165.0 < run.now_s - 3.0 < 175.0
+
+
+@pytest.mark.parametrize("min_nodes", [2, 3])
+def test_a_board_whose_process_has_ended_is_not_waited_for(min_nodes: int) -> None:
+    run = Run(boards=3, rounds=60, min_nodes=min_nodes, every=60, return_s=60.0, deadline_s=5.0)
+
+    def play() -> Any:
+        run.at(2.0, ProcessEnded("board-1", "its process was killed by SIGKILL"))
+        return run.play
+
+    if min_nodes == 3:
+        with pytest.raises(RunError, match="2 of the 3 boards .*board-1: its process was killed by SIGKILL"):
+            play()()
+        assert run.now_s < 110.0
+    else:
+        play()()
+        assert run.texts("peer-down") == ["lost board-1: its process was killed by SIGKILL"]
+        assert run.engine.lost == {"board-1": "its process was killed by SIGKILL"} and run.used[-1] == 2
+
+
+def test_a_run_that_is_stopped_tells_its_boards_and_fails_with_nothing() -> None:
+    run = Run(rounds=1000)
+    run.at(4.0, Stop("the run was stopped"))
+    run.play()
+    assert all(board.farewell == "the run was stopped" and board.failed for board in run.boards)
+    assert not run.completed and not run.texts("finished") and 0 < len(run.rounds) < 1000
+
+
+def test_the_final_evaluation_goes_on_to_the_next_board_where_one_cannot() -> None:
+    def fail(result: Result) -> Result:
+        raise PeerError("no test data here")
+
+    run = Run(boards=5, rounds=2, every=2)
+    answers = (
+        lambda r: replace(r, evaluation=DecodeError("the evaluation makes no sense")),
+        lambda r: replace(r, evaluation=None),
+        lambda r: replace(r, evaluation=Metrics(1e20, 0.5, 10)),
+        fail,
+    )
+    for board, answer in zip(run.boards, answers, strict=False):
+        board.spoil = {FINAL: answer}
+    run.play()
+    assert run.evaluations().keys() == {1} and not run.texts("not-evaluated")
+    everybody = Run(boards=4, rounds=2, every=2)
+    for board, answer in zip(everybody.boards, answers, strict=True):
+        board.spoil = {FINAL: answer}
+    everybody.play()
+    (text,) = everybody.texts("not-evaluated")
+    assert "board-0: the evaluation makes no sense" in text and "board-1: its answer has no evaluation" in text
+    assert "board-2: the evaluation claims a loss of 1e+20" in text and "board-3: no test data here" in text
+    assert everybody.completed
+
+
+def test_a_board_that_goes_away_with_the_final_evaluation_is_asked_again_but_not_for_ever() -> None:
+    run = Run(boards=1, rounds=2, every=2, return_s=60.0)
+    run.boards[0].away, run.boards[0].back_s = frozenset({FINAL}), 8.0
+    run.play()
+    assert run.evaluations().keys() == {1}
+    assert run.texts("waiting") == ["waiting for board-0 for 5 s"]
+    for_ever = Run(boards=1, rounds=2, every=2, return_s=60.0)
+    asked: list[int] = []
+
+    def go_away(effect: Effect) -> None:
+        if isinstance(effect, Ask) and isinstance(effect.questions[0].wish, Evaluate):
+            asked.append(effect.questions[0].node)
+            for_ever.boards[0].away = frozenset({FINAL})
+
+    for_ever.on_effect = go_away
+    for_ever.play()
+    assert len(set(asked)) == 3 and for_ever.completed
+    assert for_ever.texts("not-evaluated") == ["the model after round 1 is not evaluated (board-0: it went away)"]
+
+
+def test_a_final_evaluation_with_nobody_there_is_missing_and_the_run_complete() -> None:
+    run = Run(boards=2, rounds=2, every=2, min_nodes=1)
+    run.boards[0].away = run.boards[1].away = frozenset({FINAL})
+    for board in run.boards:
+        board.back_s = 1e9
+    run.play()
+    (text,) = run.texts("not-evaluated")
+    assert "of the 1 boards that server.min_nodes asks for are left" in text and run.completed
+
+
+def test_profiles_come_with_later_answers_and_make_records_of_boards() -> None:
+    run = Run(boards=2, rounds=4, every=4, records_boards=True)
+    for k in range(1, 4):
+        run.boards[0].spoil[k] = lambda r, k=k: replace(r, profile=(k - 1, {"time/compute_s": 0.5 + k}))  # type: ignore[misc]
+    run.boards[1].spoil = {2: lambda r: replace(r, profile=DecodeError("the profile makes no sense"))}
+    run.play()
+    records = [(step, v.get("time/compute_s")) for who, step, v in run.records if who == "board-0"]
+    assert records == [(0, 1.5), (1, 2.5), (2, 3.5), (3, None)]
+    assert [step for who, step, _ in run.records if who == "board-1"] == [0, 1, 2, 3]
+    assert run.texts("refused") == ["refused the profile of board-1: the profile makes no sense"]
+    assert [p.records["board-0"][0] for p in run.saved] == [0, 1, 2, 3]
+
+
+def test_a_late_answer_that_is_an_error_or_a_lie_is_logged_and_harms_nothing() -> None:
+    def fail(result: Result) -> Result:
+        raise PeerError("out of memory")
+
+    run = Run(boards=4, rounds=40, every=3, quorum=3)
+    run.boards[0].takes_s = 0.3  # always late
+    run.boards[0].spoil = {2: fail, 9: lambda r: replace(r, evaluation=DecodeError("the evaluation makes no sense"))}
+    run.boards[0].spoil |= dict.fromkeys(range(10, 40), fail)
+    run.play()
+    assert "refused a late answer of board-0: out of memory" in run.texts("refused")
+    assert len(run.rounds) == 40 and 39 in run.evaluations()

@@ -1,0 +1,114 @@
+"""What a coordinator keeps: records of boards whose metrics are elsewhere, and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip.checkpoint.memory import from_bytes, to_bytes
+from edgegossip.engine.plausible import ServerLevels
+from edgegossip.engine.server_records import BoardRecords, Progress, Value
+from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.types import DataError, DecodeError, NodeId, Round
+from tests.engine.toy import LAYOUT
+
+FRAME = Frame(Kind.UPDATE, 1, b"", LAYOUT.hash, b"r" * 16, 0, 1, 1, b"12345678", {Aux.LOSS: 0.5, Aux.EXAMPLES: 8.0})
+
+
+class Written:
+    """Records that have been written."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[NodeId, Round, Mapping[str, Value]]] = []
+
+    def __call__(self, node: NodeId, round: Round, values: Mapping[str, Value]) -> None:
+        self.all.append((node, round, values))
+
+    @property
+    def rows(self) -> list[tuple[NodeId, Round, Any, Any]]:
+        return [(who, step, v.get("time/compute_s"), v.get("net/payload_bytes")) for who, step, v in self.all]
+
+
+@pytest.fixture
+def written() -> Written:
+    return Written()
+
+
+@pytest.fixture
+def records(written: Written) -> BoardRecords:
+    return BoardRecords(LAYOUT, written)
+
+
+def test_a_round_has_the_profile_that_comes_with_the_next_answer(records: BoardRecords, written: Written) -> None:
+    records.used("pi", 0, FRAME)
+    assert written.rows == []
+    assert records.answered("pi", (0, {"time/compute_s": 1.5, "net/sent_bytes": 900})) is None
+    assert written.rows == [("pi", 0, 1.5, 8)] and written.all[0][2]["net/sent_bytes"] == 900
+    records.used("pi", 1, FRAME)
+    records.answered("pi", (1, {"time/compute_s": 2.5}))
+    records.end()
+    assert written.rows[1:] == [("pi", 1, 2.5, 8)]
+
+
+def test_without_a_profile_a_round_has_what_the_update_said(records: BoardRecords, written: Written) -> None:
+    records.used("pi", 0, FRAME)
+    assert records.answered("pi", None) is None
+    records.used("pi", 1, FRAME)
+    assert records.answered("pi", (0, {"time/compute_s": 9.0})) is None  # of an earlier round: not this one's
+    records.end()
+    assert written.rows == [("pi", 0, None, 8), ("pi", 1, None, 8)]
+
+
+def test_what_waits_outlives_the_coordinator(records: BoardRecords, written: Written) -> None:
+    records.used("pi", 3, FRAME)
+    other = BoardRecords(LAYOUT, written)
+    other.resume(records.waiting)
+    assert other.answered("pi", (3, {"time/compute_s": 1.5})) is None
+    other.end()
+    assert written.rows == [("pi", 3, 1.5, 8)]
+
+
+def test_a_profile_that_makes_no_sense_is_logged_and_costs_nothing_else(
+    records: BoardRecords, written: Written
+) -> None:
+    for _ in range(3):
+        records.used("pi", 0, FRAME)
+        assert records.answered("pi", DecodeError("the profile does not say of which round it is")) is not None
+    assert records.answered("another", DecodeError("it has no record that waits")) is None
+    records.end()
+    assert len(written.all) == 3
+
+
+def test_progress_survives_bytes() -> None:
+    levels = ServerLevels(20, 0.9, 1.5, (2.0, 0.1), 17)
+    x = np.arange(LAYOUT.size, dtype=np.float32)
+    strategy = {"a/b": np.full((5, 2), 2.0)}
+    waiting = {"pi": (6, {"train/loss": 0.5})}
+    progress = Progress(7, x, x + 1, strategy, levels, 3, 6, waiting, "ab12", {"pi": 60.0})
+    again = Progress.from_plain(from_bytes(to_bytes(progress.plain())), LAYOUT, ServerLevels(20, 0.9))
+    assert (again.round, again.levels, again.evaluations, again.evaluate_next) == (7, levels, 3, 6)
+    assert again.instance == "ab12" and again.records == waiting and again.examples == {"pi": 60.0}
+    np.testing.assert_array_equal(again.reference, x + 1)
+    np.testing.assert_array_equal(again.strategy["a/b"], strategy["a/b"])
+
+
+def test_what_earlier_versions_did_not_keep_is_as_it_is_without() -> None:
+    x = np.zeros(LAYOUT.size, np.float32)
+    plain = Progress(7, x, levels=ServerLevels(20, 0.9, 1.5, (2.0, 0.1), 17)).plain()
+    plain["levels"] = plain["levels"][:3]
+    for key in ("records", "instance", "examples"):
+        del plain[key]
+    again = Progress.from_plain(plain, LAYOUT, ServerLevels(20, 0.9))
+    assert again.levels == ServerLevels(20, 0.9, 1.5, (2.0, 0.1), 17, None, None)
+    assert (again.records, again.instance, again.examples) == ({}, "", {})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {"format": 2}, {"format": 1, "round": 1, "model": np.zeros(3, np.float32), "reference": None}]
+)
+def test_progress_of_something_else_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(DataError):
+        Progress.from_plain(wrong, LAYOUT, None)

@@ -1,0 +1,223 @@
+"""A coordinator's rounds over boards in virtual time: what they compute, from the start and from a
+checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip.engine.server_events import Ask, Completed, Effect, EvaluateHere, Hello, Save, Train, Trained
+from edgegossip.engine.server_records import Progress
+from edgegossip.types import Metrics, RunError, Vec
+from tests.engine import toy
+from tests.engine.fleet import Crash, Run, garbage
+
+
+def test_three_boards_give_exact_fedavg() -> None:
+    run = Run(boards=3, rounds=5)
+    x = run.play()
+    np.testing.assert_allclose(x, toy.fedavg(3, 5, run.initial), atol=1e-6)
+    assert run.evaluations().keys() == set(range(5)) and run.evaluations()[4] == pytest.approx(float(np.mean(x**2)))
+    assert run.evaluations()[0] == pytest.approx(float(np.mean(toy.fedavg(3, 1, run.initial) ** 2)), rel=1e-5)
+    assert [board.farewell for board in run.boards] == ["the run is complete"] * 3 and run.completed
+
+
+def test_differences_go_down_to_those_who_hold_the_model_before() -> None:
+    run = Run(rounds=8, downlink="8-bit-elastiquant")
+    run.boards[1].away = frozenset({3})
+    run.boards[2].spoil = {5: garbage}
+    for board in run.boards:
+        board.takes_s = 0.9  # the other process of board 1 joins meanwhile
+    x = run.play()
+    whole = run.boards[0].received_bytes[0]
+    small = [[size < whole / 2 for size in b.received_bytes] for b in run.boards]
+    assert small[0] == [False] + 7 * [True]
+    assert run.boards[1].trained == list(range(8)) and small[1] == [False, True, True, True, False, True, True, True]
+    assert small[2] == [False] + 7 * [True]  # it had the model, whatever it sent
+    assert np.abs(x - toy.fedavg(4, 8, run.initial)).max() < 0.5
+    sent = [ended.values["net/payload_bytes"] for ended in run.rounds]
+    assert len(sent) == 8 and sent[0] > 2 * sent[1]  # type: ignore[operator]
+    total = sum(v["net/payload_bytes"] + v["net/overhead_bytes"] for v in (e.values for e in run.rounds))  # type: ignore[operator, misc]
+    assert total == sum(sum(b.received_bytes) for b in run.boards)
+
+
+def test_a_board_that_was_too_busy_to_answer_its_greeting_is_greeted_again() -> None:
+    run = Run()
+    run.boards[1].unavailable = 2
+    np.testing.assert_array_equal(run.play(), Run().play())
+    assert not run.texts("refused") and len(run.texts("joined")) == 4
+
+
+def test_nobody_waits_for_a_process_whose_successor_has_joined() -> None:
+    run = Run(deadline_s=3600)
+    run.boards[1].ghost = frozenset({2})
+    run.play()
+    assert run.boards[1].trained == list(range(6)) and len(run.texts("joined")) == 5
+    assert run.used == [4, 4, 3, 4, 4, 4] and not run.texts("suspect")
+
+
+@pytest.mark.parametrize("down", ["fp32", "8-bit-elastiquant"])
+@pytest.mark.parametrize("back_s", [0.0, 40.0])
+def test_a_round_whose_boards_all_went_away_is_asked_for_again(down: str, back_s: float) -> None:
+    expected = Run(downlink=down).play()
+    run = Run(downlink=down, return_s=60.0)
+    for k, board in enumerate(run.boards):
+        board.away, board.back_s = frozenset({3}), back_s * (k + 1) / 4
+    np.testing.assert_array_equal(run.play(), expected)
+    assert run.boards[0].trained == [0, 1, 2, 3, 3, 4, 5]
+    assert run.used == [4] * 6
+
+
+def test_what_comes_twice_counts_once() -> None:
+    run = Run()
+    for board in run.boards:
+        board.twice = frozenset(range(6))
+    np.testing.assert_array_equal(run.play(), Run().play())
+    assert run.used == [4] * 6 and not run.texts("late") and not run.texts("refused")
+
+
+class Killed(Run):
+    """A coordinator that is killed when it is about to carry out effect number `at`, and is started
+    again with the last save."""
+
+    def __init__(self, at: int, **plan: Any) -> None:
+        super().__init__(**plan)
+        self.left, self.on_effect = at, self._count
+
+    def _count(self, effect: Effect) -> None:
+        self.left -= 1
+        if self.left == -1:
+            raise Crash
+
+    def play(self, start: Progress | None = None) -> Vec:
+        try:
+            return super().play(start)
+        except Crash:
+            return super().play(self.saved[-1] if self.saved else None)
+
+
+@pytest.mark.parametrize(
+    ("codec", "down"), [("fp32", "fp32"), ("co3", "8-bit-elastiquant"), ("elasticl", "8-bit-elastiquant")]
+)
+def test_a_coordinator_that_is_killed_at_any_effect_goes_on_with_the_same_curve(codec: str, down: str) -> None:
+    plan: dict[str, Any] = {"rounds": 5, "codec": codec, "downlink": down, "every": 2}
+    whole = Run(**plan)
+    effects: list[Effect] = []
+    whole.on_effect = effects.append
+    x, curve = whole.play(), whole.evaluations()
+    kinds = (Ask, Save, Trained, Completed)
+    for at in (k for k, effect in enumerate(effects) if isinstance(effect, kinds)):
+        killed = Killed(at, **plan)
+        np.testing.assert_array_equal(killed.play(), x)
+        assert killed.left < 0 and {**curve, **killed.evaluations()} == curve
+        assert max(killed.evaluations()) == 4 and killed.completed
+        # No round but the one in progress is trained again.
+        assert all(b.trained == sorted(b.trained) and len(b.trained) <= 6 for b in killed.boards)
+
+
+@pytest.mark.parametrize(("codec", "down"), [("fp32", "fp32"), ("elasticl", "8-bit-elastiquant")])
+def test_a_coordinator_goes_on_from_any_round_with_boards_that_begin_anew(codec: str, down: str) -> None:
+    whole = Run(codec=codec, downlink=down)
+    x, curve = whole.play(), whole.evaluations()
+    for k in (0, 2, 4):
+        again = Run(codec=codec, downlink=down)
+        np.testing.assert_array_equal(again.play(whole.saved[k]), x)
+        assert again.evaluations().items() <= curve.items() and max(again.evaluations()) == 5
+        assert again.texts("started")[0].startswith(f"training goes on in round {k + 1} with board-0, ")
+
+
+def test_a_save_comes_before_whatever_is_asked_next() -> None:
+    order: list[object] = []
+
+    def note(effect: Effect) -> None:
+        if isinstance(effect, Save):
+            order.append(effect.progress.round)
+        if isinstance(effect, Ask) and isinstance(effect.questions[0].wish, Train):
+            order.append(f"round {effect.questions[0].wish.frame.round}")
+
+    run = Run(rounds=3)
+    run.on_effect = note
+    run.play()
+    assert order == ["round 0", 1, "round 1", 2, "round 2", 3]
+
+
+def test_the_next_round_is_encoded_after_the_save_has_been_carried_out() -> None:
+    seen: list[int] = []
+    run = Run(rounds=3)
+    run.on_effect = lambda effect: seen.append(run.engine.round) if isinstance(effect, Save) else None
+    run.play()
+    assert seen == [1, 2, 3] and run.engine.model is run.model  # the save of a round comes with the end of its call
+
+
+def test_a_coordinator_whose_last_round_was_kept_hands_the_model_over_and_evaluates_it() -> None:
+    whole = Run()
+    x = whole.play()
+    again = Run()
+    np.testing.assert_array_equal(again.play(whole.saved[-1]), x)
+    assert not again.rounds and again.evaluations() == {5: whole.evaluations()[5]}
+    np.testing.assert_array_equal(again.model, x)
+
+
+def test_the_coordinator_may_evaluate_itself() -> None:
+    run = Run(rounds=3, evaluates_itself=True, evaluation_examples=7)
+    seen: list[int | None] = []
+
+    def evaluate(x: Vec, examples: int | None) -> Metrics:
+        seen.append(examples)
+        return Metrics(float(np.mean(x**2)), 0.5, 10)
+
+    run.evaluate = evaluate
+    x = run.play()
+    assert sorted(run.evaluations()) == [0, 1, 2] and seen == [7, 7, None]
+    assert run.evaluations()[2] == pytest.approx(float(np.mean(x**2)))
+    assert not any(isinstance(e, EvaluateHere) for e in run.rounds)
+
+
+def test_the_model_is_waited_for_and_boards_that_go_away_meanwhile_do_no_harm() -> None:
+    run = Run(rounds=2, min_nodes=4)
+    run.keeps_after_s = 300.0
+    run.boards[0].silent = (20.0, 400.0)
+    x = run.play()
+    np.testing.assert_array_equal(x, run.model)
+    assert not run.evaluated_before - {0} and run.now_s > 400.0
+    (text,) = run.texts("not-evaluated")  # by then too few boards are there: the model is safe, and the run is complete
+    assert "3 of the 4 boards that server.min_nodes asks for are left" in text and run.completed
+
+
+def test_a_share_of_the_boards_takes_part() -> None:
+    run = Run(rounds=12, fraction=0.5, every=12)
+    run.play()
+    assert all(0 < len(b.trained) < 12 for b in run.boards)
+    assert sum(len(b.trained) for b in run.boards) == 24
+
+
+def test_boards_are_described_the_round_that_comes_next() -> None:
+    rounds: list[int] = []
+
+    def note(effect: Effect) -> None:
+        if isinstance(effect, Ask):
+            rounds.extend(q.wish.round for q in effect.questions if isinstance(q.wish, Hello))
+
+    run = Run(rounds=6)
+    run.boards[2].away, run.on_effect = frozenset({3}), note
+    run.play()
+    assert rounds == [0, 0, 0, 0, 3]
+
+
+def test_too_few_boards_end_the_run_with_the_reason_and_all_hear_it() -> None:
+    run = Run(boards=2, min_nodes=2, join_s=5.0)
+    run.boards[0].joins_s = 1e9
+    with pytest.raises(RunError, match=r"1 of the 2 boards .*\(board-0: it did not join within 5 s\)"):
+        run.play()
+    assert run.boards[1].farewell.startswith("the run failed: 1 of the 2 boards") and run.boards[1].failed
+    assert run.texts("waiting") == [] and not run.texts("finished") and not run.completed
+
+
+def test_whoever_is_waited_for_is_named_every_five_seconds() -> None:
+    run = Run(boards=3, join_s=60.0)
+    run.boards[1].joins_s = 13.0
+    run.play()
+    assert run.texts("waiting") == ["waiting 2/3: missing board-1"] * 2
+    assert [log.fields for log in run.logs if log.event == "waiting"] == [{"missing": "board-1"}] * 2

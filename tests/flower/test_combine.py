@@ -1,0 +1,220 @@
+"""Flower's strategies in the server engine, what they need, and how far a run is in bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+
+from edgegossip import codecs
+from edgegossip import recipe as recipes
+from edgegossip.checkpoint.memory import from_bytes, to_bytes
+from edgegossip.codecs.base import Ctx
+from edgegossip.engine.combine import Mean, Share
+from edgegossip.engine.plausible import ServerLevels
+from edgegossip.engine.server_frames import Channel
+from edgegossip.engine.server_records import Progress
+from edgegossip.flower import Coordinator, CoordinatorKeeper
+from edgegossip.flower._private.runtime import flower_average
+from edgegossip.flower.combine import StrategyAdapter, combiner, make_strategy
+from edgegossip.frame import Aux, Kind
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.recipe import CheckpointSection
+from edgegossip.types import ConfigError, RunError
+from tests.engine.fleet import Run, with_frame
+from tests.engine.test_server_bad_boards import scaled
+from tests.flower.conftest import Memory
+
+LAYOUT = Layout.of([TensorSpec("a", (5, 2))])
+
+
+def test_progress_survives_bytes_with_the_strategys_moments() -> None:
+    channel = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32"))
+    made = combiner(make_strategy("fedadam", {"eta": 0.01}), channel, uniform=False)
+    assert isinstance(made, StrategyAdapter)
+    strategy = made._strategy
+    strategy.m_t, strategy.v_t = {"a": np.ones((5, 2))}, {"a": np.full((5, 2), 2.0)}  # type: ignore[attr-defined]
+    levels = ServerLevels(20, 0.9, 1.5, (2.0, 0.1), 17)
+    x = np.arange(LAYOUT.size, dtype=np.float32)
+    progress = Progress(7, x, x + 1, made.snapshot(), levels, 3, 6, {"pi": (6, {"train/loss": 0.5})}, "ab12")
+    again = Progress.from_plain(from_bytes(to_bytes(progress.plain())), LAYOUT, ServerLevels(20, 0.9))
+    assert (again.round, again.levels, again.evaluations, again.evaluate_next) == (7, levels, 3, 6)
+    assert again.instance == "ab12"
+    assert again.records == {"pi": (6, {"train/loss": 0.5})}
+    np.testing.assert_array_equal(again.reference, x + 1)
+    other = combiner(make_strategy("fedadam", {"eta": 0.01}), channel, uniform=False)
+    other.restore(again.strategy)
+    assert isinstance(other, StrategyAdapter)
+    np.testing.assert_array_equal(other._strategy.v_t["a"], np.full((5, 2), 2.0))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["fedavgm", "fedyogi", "krum"])
+def test_strategies_give_back_what_they_keep(name: str) -> None:
+    channel = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32"))
+    made = combiner(make_strategy(name, {}), channel, uniform=False)
+    other = combiner(make_strategy(name, {}), channel, uniform=False)
+    other.restore(made.snapshot())
+    assert other.snapshot().keys() == made.snapshot().keys()
+
+
+def test_a_run_has_a_number_of_its_own_that_outlives_its_coordinator(tmp_path: Path, sink: Memory) -> None:
+    recipe, codec = recipes.from_dict({"run": {"mode": "server"}}), codecs.get("fp32")
+
+    def begin(folder: str) -> Coordinator:
+        keeper = CoordinatorKeeper(tmp_path / folder, LAYOUT, b"r" * 16, ("a",), codec, CheckpointSection(), sink)
+        x = np.zeros(LAYOUT.size, np.float32)
+        return Coordinator(recipe, LAYOUT, x, ["a"], sink, tmp_path, run_id=b"r" * 16, keeper=keeper)
+
+    first = begin("one")
+    number = first._plan.instance
+    assert number and begin("two")._plan.instance != number
+    assert first._keeper is not None
+    first._keeper.save(Progress(3, np.zeros(LAYOUT.size, np.float32), instance=number))
+    first._keeper.close(over=False)
+    assert begin("one")._plan.instance == number
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ConfigError, match="server.strategy_params of fedadam: .*etta"):
+        make_strategy("fedadam", {"etta": 1})
+    with pytest.raises(ConfigError, match="server.fraction"):
+        make_strategy("fedavg", {"min_train_nodes": 2})
+    with pytest.raises(ConfigError, match="server.strategy_params.fraction_train: .*server.fraction"):
+        make_strategy("fedmedian", {"fraction_train": 0.5})
+    with pytest.raises(ConfigError, match="server.strategy_params.fraction_evaluate: .*evaluation"):
+        make_strategy("fedavg", {"fraction_evaluate": 0.5})
+    with pytest.raises(ConfigError, match="server.strategy_params.weighted_by_key: .*server.weighting"):
+        make_strategy("fedadam", {"weighted_by_key": "loss"})
+    for name, params, reason in (
+        ("fedadam", {"eta": "x"}, "eta = 'x' of fedadam: a number is needed"),
+        ("fedadam", {"tau": float("nan")}, "not finite"),
+        ("fedavgm", {"server_momentum": True}, "a number is needed"),
+        ("krum", {"num_malicious_nodes": "one"}, "a whole number is needed"),
+        ("krum", {"num_malicious_nodes": -1}, "at least 0"),
+        ("multikrum", {"num_nodes_to_select": 1.5}, "a whole number is needed"),
+        ("fedtrimmedavg", {"beta": 0.5}, "from 0 to below 0.5"),
+        ("bulyan", {"selection_rule": "krum"}, "not for a recipe"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            make_strategy(name, params)
+    make_strategy("fedadam", {"eta": 1, "beta_1": 0.5})
+    with pytest.raises(ConfigError, match="did you mean fedadam"):
+        make_strategy("fedadm", {})
+
+
+@pytest.mark.parametrize(
+    ("boards", "server", "enough"),
+    [
+        (7, {}, True),
+        (6, {}, False),
+        (9, {"quorum": 7}, True),
+        (9, {"quorum": 6}, False),
+        (14, {"fraction": 0.5}, True),
+        (13, {"fraction": 0.4}, False),
+        (13, {"fraction": 0.4, "min_nodes": 7}, True),
+    ],
+)
+def test_a_strategy_that_no_round_can_satisfy_is_refused(boards: int, server: dict[str, Any], enough: bool) -> None:
+    given = {"strategy": "bulyan", "strategy_params": {"num_malicious_nodes": 1}, **server}
+    recipe = recipes.from_dict({"run": {"mode": "server", "nodes": boards}, "server": given})
+
+    def begin() -> Coordinator:
+        zeros = np.zeros(LAYOUT.size, np.float32)
+        return Coordinator(recipe, LAYOUT, zeros, [f"board-{k}" for k in range(boards)], Memory(), Path("nowhere"))
+
+    if enough:
+        begin()
+    else:
+        with pytest.raises(ConfigError, match=r"bulyan needs 4\*1 \+ 3 = 7 answers, got 6.*server.quorum"):
+            begin()
+
+
+@pytest.mark.parametrize("codec", ["fp32", "4-bit-elastiquant", "co3"])
+@pytest.mark.parametrize("uniform", [False, True])
+def test_it_is_flowers_average_of_the_decoded_models(codec: str, uniform: bool) -> None:
+    channel, rng = Channel.of(LAYOUT, b"r" * 16, codecs.get(codec)), np.random.default_rng(5)
+    x, shares = rng.normal(size=LAYOUT.size).astype(np.float32), []
+    for k in range(5):
+        delta, weight = (0.1 * rng.normal(size=LAYOUT.size)).astype(np.float32), 10.0 + 7 * k
+        aux: dict[int, float] = {Aux.EXAMPLES: weight, Aux.LOSS: 1.0}
+        frame, _ = channel.frame(Kind.UPDATE, delta, channel.codec.init(LAYOUT), Ctx(k, 0), 1, aux)
+        shares.append(Share(f"b{k}", frame, weight))
+    models = [x + channel.codec.decode(s.frame.body, LAYOUT) for s in shares]
+    records = [
+        RecordDict({"a": ArrayRecord({"x": Array(m)}), "m": MetricRecord({"n": 1.0 if uniform else s.weight})})
+        for m, s in zip(models, shares, strict=True)
+    ]
+    made = Mean(channel, uniform=uniform).combine(0, x, shares)
+    assert made.model is not None and not made.refused
+    np.testing.assert_allclose(made.model, flower_average(records, "n")["x"].numpy(), atol=1e-6)
+
+
+def with_strategy(run: Run, name: str, **params: Any) -> Run:
+    """The run with Flower's strategy of this name."""
+
+    def make(plan: Any) -> Any:
+        channel = Channel.of(plan.layout, plan.run_id, plan.codec)
+        return combiner(make_strategy(name, params), channel, plan.weighting == "uniform")
+
+    run.make_combiner = make
+    return run
+
+
+def _params(strategy: str) -> dict[str, Any]:
+    return {"server_momentum": 0.5} if strategy == "fedavgm" else {}
+
+
+@pytest.mark.parametrize("strategy", ["fedavgm", "fedadam", "fedmedian", "krum"])
+def test_flowers_strategies_run_and_go_on_from_a_checkpoint(strategy: str, in_run: int) -> None:
+    whole, again = (with_strategy(Run(), strategy, **_params(strategy)) for _ in range(2))
+    x = whole.play()
+    np.testing.assert_array_equal(again.play(whole.saved[2]), x)
+    assert not np.array_equal(x, whole.initial)
+
+
+@pytest.mark.parametrize(
+    "strategy", ["fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedmedian", "fedtrimmedavg", "krum", "multikrum"]
+)
+@pytest.mark.parametrize("factor", [1e5, 1e25])
+def test_no_strategy_sees_an_update_out_of_all_proportion(strategy: str, factor: float, in_run: int) -> None:
+    run = with_strategy(Run(boards=5), strategy, **_params(strategy))
+    run.boards[2].spoil = {3: with_frame(lambda f: scaled(f, factor))}
+    x = run.play()
+    (text,) = run.texts("refused")
+    assert text.startswith("refused the update of board-2: ") and "times as long as the typical one" in text
+    steps = [np.abs(b.model - a.model).max() for a, b in pairwise(run.saved)]
+    assert min(steps) > 0.0 and max(steps) < 2.0 and np.isfinite(x).all()
+
+
+def test_no_board_takes_over_a_strategy_by_the_examples_that_it_claims(in_run: int) -> None:
+    honest, run = (with_strategy(Run(boards=6, rounds=12), "fedadam") for _ in range(2))
+    lie = with_frame(lambda f: replace(scaled(f, -1.0), aux={**f.aux, Aux.EXAMPLES: 1e12}))
+    run.boards[5].spoil = dict.fromkeys(range(12), lie)
+    right, found = honest.play() - honest.initial, run.play() - run.initial
+    assert right @ found > 0.6 * np.linalg.norm(right) * np.linalg.norm(found)
+    assert all("1e+12 examples, " in text and "as many as the typical one" in text for text in run.texts("refused"))
+    assert run.texts("quarantine")
+
+
+def test_with_a_strategy_of_two_boards_one_may_be_nearly_done(in_run: int) -> None:
+    run, again = (with_strategy(Run(boards=2, rounds=8), "fedmedian") for _ in range(2))
+    run.boards[0].spoil = dict.fromkeys(range(8), with_frame(lambda f: scaled(f, 1e-5)))
+    run.boards[1].spoil = again.boards[1].spoil = {5: with_frame(lambda f: scaled(f, 1e5))}
+    run.play()
+    (text,) = run.texts("refused")
+    assert text.startswith("refused the update of board-1: ") and "times as long as the typical one of the run" in text
+    again.play(run.saved[4])  # the first round of a process that has seen no honest one
+    assert len(again.texts("refused")) == 1
+
+
+def test_a_strategy_that_lacks_answers_says_of_what(in_run: int) -> None:
+    run = with_strategy(Run(boards=4, rounds=9), "bulyan", num_malicious_nodes=1)
+    with pytest.raises(RunError, match=r"no usable update for 3 rounds; bulyan needs 4\*1 \+ 3 = 7 answers, got 4$"):
+        run.play()
+    assert run.texts("refused")[0] == "round 0 changes nothing: bulyan needs 4*1 + 3 = 7 answers, got 4"
+    assert not run.texts("quarantine")
