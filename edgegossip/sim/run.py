@@ -192,12 +192,16 @@ class _Run:
         if self._joining() or (world.presence.pending or uneven) and soon:
             world.clock.after(LOOK_S, self._look_for_sync)
             return
+        if not self._live():
+            world.clock.stop()
+        self._whole = self._connected()
+        world.on_round = self._after_round
+
+    def _connected(self) -> bool:
+        """Whether everybody that is left can hear of everybody."""
         live = self._live()
-        if not live:
-            self._world.clock.stop()
         ids = [n.index for n in live]
-        self._whole = not live or agreement.connected(ids, talking(self._world, live), self._world.topology)
-        self._world.on_round = self._after_round
+        return not live or agreement.connected(ids, talking(self._world, live), self._world.topology)
 
     def _live(self) -> list[Node]:
         return [n for n in self._world.nodes if n.trains]
@@ -220,6 +224,7 @@ class _Run:
         whole_rounds = 2 * world.topology.period * (1 + int(naming.param_of(world.algorithm, "staleness", 0)))
         if self._joining() or any(self._fresh[n.index] < whole_rounds for n in live):
             return
+        self._whole = self._connected()  # somebody may have begun since
         rounds = [world.algorithm.round(n.state) for n in live]
         if max(rounds) - min(rounds) > self._apart() and self._whole and not world.algorithm.asynchronous:
             return
@@ -264,6 +269,7 @@ class _Run:
 
     def _conclude(self) -> None:
         world, live = self._world, self._live()
+        self._whole = self._whole and self._connected()
         end = self._ending()
         wanted = end.consensus()
         if wanted == MORE and self._more < len(MORE_ROUNDS):
