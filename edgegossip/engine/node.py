@@ -1,25 +1,31 @@
-"""What a gossip board does, from the moment in which it listens to the end of the run. Pure: no clock, no I/O, no thread.
+"""What a gossip board does, from the moment in which it listens to the end of the run. Pure.
 
-Events and the time go in, effects come out (engine/events.py). Around it stand a board's program (node/gossip_node.py), the
-simulator (sim/node.py) and the study (study/virtual.py). Of the whole engine one value outlives its process: the algorithm's
-state, which a Checkpoint effect hands out and Loaded brings back. What else it knows, who is there and what came early, is
-the process's own, and a new process learns it anew, by joining.
+Events and the time go in, effects come out (engine/events.py). Around it stand a board's program
+(node/gossip_node.py), the simulator (sim/node.py) and the study (study/virtual.py). One value
+outlives the process: the algorithm's state, which a Checkpoint effect hands out and Loaded brings
+back. What else the engine knows, who is there and what came early, is the process's own, and a new
+process learns it anew, by joining.
 
-    JOINING ------> LOADING ------> POLLING ------> TRAINING ------> EXCHANGING
-    who is there?   Load            ^   | |  Train                   |
-                                    |   | |                          |
-                        CATCHING_UP-+<--+ +--> ALONE, FINISHED       |
-                                    ^                                |
-                                    +--------- RoundEnded -----------+
-
-JOINING      no model yet. Until everybody is reached, or is known not to be worth waiting for
-LOADING      the shell loads the model and the newest checkpoint; events stay in the transport
-POLLING      between two rounds: what has come is taken in, which may bring this board to another round
-CATCHING_UP  a newcomer, and others are far ahead: waits for a neighbour's model instead of training for nothing
-ALONE        has nothing and nobody, while others train: waits for a neighbour instead of training alone
-TRAINING     the shell computes the local update. An asynchronous algorithm takes frames in meanwhile
-EXCHANGING   the update is on its way: takes frames in until the algorithm says RoundDone
-FINISHED     all rounds are done, here or elsewhere; FAILED: there is no run any more to take part in
+    JOINING      no model yet: who is there?
+        -> LOADING      nobody is missing who is worth waiting for
+        -> FAILED       it was started again, and the run is over
+    LOADING      the shell loads the model and the newest checkpoint; events stay in the transport
+        -> POLLING      Loaded
+    POLLING      between two rounds: what has come is taken in, which may lead on to another round
+        -> CATCHING_UP  Polled: a newcomer, and others are far ahead
+        -> TRAINING     Polled: a round is left to play
+        -> ALONE        Polled: it has nothing and nobody, and others train
+        -> FAILED       Polled: it has nothing and nobody, and nobody trains
+        -> FINISHED     Polled: all rounds are done, here or elsewhere
+    CATCHING_UP  waits for a neighbour's model instead of training for nothing
+        -> POLLING      the model is there, or time is over
+    ALONE        waits for a neighbour instead of training alone
+        -> POLLING      somebody is back; and now and then, to see whether others still train
+    TRAINING     the shell computes the local update; an asynchronous algorithm takes frames in
+        -> EXCHANGING   UpdateReady
+        -> POLLING's    successors: UpdateReady, but the model was given up meanwhile
+    EXCHANGING   the update is on its way: takes frames in
+        -> POLLING      the algorithm says RoundDone
 """
 
 from __future__ import annotations
@@ -149,7 +155,9 @@ class NodeEngine:
         self._newcomer = False
         self._ahead = len(seat.members) * seat.period + 1  # rounds that nobody gets ahead who began with us
         self._has_nothing = False  # no checkpoint, and no model of anybody yet
-        self._caught_up = False
+        self._begun = self._before_round = (
+            False  # its first round; the first one since it came, or is not alone any more
+        )
 
     @property
     def listens(self) -> bool:
@@ -270,7 +278,7 @@ class NodeEngine:
         nothing. Where there are no rounds in common nobody greets: there the frame itself leads to the model."""
         if self.algorithm.asynchronous:
             return
-        self._newcomer = True
+        self._newcomer = self._before_round = True
         self._set_timer(Timer.CATCH_UP, self._patience.catch_up_s)
 
     def _is_early(self, frame: wire.Frame) -> bool:
@@ -290,18 +298,20 @@ class NodeEngine:
     # -- rounds ----------------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
-        """A board that has nobody to wait for ends its rounds at once, and would else never hear that somebody is back."""
+        """Before every round: a board that has nobody to wait for ends its rounds at once, and would else never hear that
+        somebody is back."""
         self.stage, self._asks_poll = Stage.POLLING, True
 
     def _polled(self) -> None:
-        if not self._caught_up:
-            if self._newcomer and self.pending:  # others are far ahead: an update of our own model would be for nothing
-                self.stage = Stage.CATCHING_UP
-                return
-            self._caught_up = True
+        if self._before_round and self._newcomer and self.pending:
+            self.stage = Stage.CATCHING_UP  # others are far ahead: an update of our own model would be for nothing
+            return
+        self._before_round = False
+        if not self._begun:
+            self._begun = True
             self._effects.append(CaughtUp())
-            if self.round > 0:  # from a checkpoint: the first rounds of the run are not ours to play
-                self._no_newcomer_any_more()
+        if self.round > 0:  # the first rounds of the run are not ours to play, or are played
+            self._no_newcomer_any_more()
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -352,7 +362,6 @@ class NodeEngine:
     def _not_alone(self) -> None:
         """Somebody is back, and may be far ahead."""
         self._set_timer(Timer.ANNOUNCE, None)
-        self._caught_up = False
         self._be_newcomer()
         self._poll()
 

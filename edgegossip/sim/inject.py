@@ -111,7 +111,7 @@ class Injector:
         (i,) = fault.nodes
         if self._world.nodes[i].up:
             self._world.seen["leave"] += 1
-            self._go(i, "leaves")
+            self._go(i, "leaves", left=True)
         else:
             self._absent[i] = self._absent.get(i, 0) + 1
         self._world.restarts += 1

@@ -23,11 +23,12 @@ from edgegossip.sim.ending import MORE, Ending, compensates, talking
 from edgegossip.sim.inject import Injector
 from edgegossip.sim.node import Node
 from edgegossip.sim.presence import FIRST_S, NOTICE_S
-from edgegossip.sim.schedule import Schedule, of, unfit
+from edgegossip.sim.schedule import ROUND_S, Schedule, of, unfit
 from edgegossip.sim.world import PATIENCE, PUSH_SUM, World
 from edgegossip.types import ConfigError, EdgegossipError
 
 LAST_ROUNDS = 2  # after all has been looked at, the run ends
+DIES_LATE = 0.3  # share of the schedules in which somebody dies in them
 START_S = 0.3  # nodes start within
 LONGEST_JOIN_S = PATIENCE.gone_s + PATIENCE.return_s + PATIENCE.announce_s + FIRST_S[1]
 GIVEN_UP = 0.7  # share of the schedules in which nobody waits for a late one
@@ -191,12 +192,16 @@ class _Run:
         if self._joining() or (world.presence.pending or uneven) and soon:
             world.clock.after(LOOK_S, self._look_for_sync)
             return
+        if not self._live():
+            world.clock.stop()
+        self._whole = self._connected()
+        world.on_round = self._after_round
+
+    def _connected(self) -> bool:
+        """Whether everybody that is left can hear of everybody."""
         live = self._live()
-        if not live:
-            self._world.clock.stop()
         ids = [n.index for n in live]
-        self._whole = not live or agreement.connected(ids, talking(self._world, live), self._world.topology)
-        self._world.on_round = self._after_round
+        return not live or agreement.connected(ids, talking(self._world, live), self._world.topology)
 
     def _live(self) -> list[Node]:
         return [n for n in self._world.nodes if n.trains]
@@ -219,6 +224,7 @@ class _Run:
         whole_rounds = 2 * world.topology.period * (1 + int(naming.param_of(world.algorithm, "staleness", 0)))
         if self._joining() or any(self._fresh[n.index] < whole_rounds for n in live):
             return
+        self._whole = self._connected()  # somebody may have begun since
         rounds = [world.algorithm.round(n.state) for n in live]
         if max(rounds) - min(rounds) > self._apart() and self._whole and not world.algorithm.asynchronous:
             return
@@ -263,6 +269,7 @@ class _Run:
 
     def _conclude(self) -> None:
         world, live = self._world, self._live()
+        self._whole = self._whole and self._connected()
         end = self._ending()
         wanted = end.consensus()
         if wanted == MORE and self._more < len(MORE_ROUNDS):
@@ -285,17 +292,36 @@ class _Run:
             self._last_rounds(live)
 
     def _last_rounds(self, live: list[Node]) -> None:
-        """The run ends as a recipe's does: after a round that all of them know. Whoever has done it leaves."""
-        world = self._world
+        """The run ends as a recipe's does: after a round that all of them know. Whoever has done it leaves. Now and then one
+        dies just then, and comes back to a run that is about to be over, or is."""
+        world, rng = self._world, of(self._world.schedule.seed, "end")
         rounds = max([world.algorithm.round(n.state) for n in live], default=0) + LAST_ROUNDS
         world.trace.line(world.clock.now, None, f"the run has {rounds} rounds")
-        world.run_over, world.settled, world.on_round = True, False, None
+        world.rounds, world.run_over, world.settled, world.on_round = rounds, True, False, None
+        dies = live[int(rng.random() * len(live))] if live and rng.random() < DIES_LATE else None
+        if dies is not None:
+            world.clock.after(rng.random() * LAST_ROUNDS * ROUND_S, self._die_late, dies, rng.random())
         for node in live:
             node.engine.rounds = rounds
             world.progress_s[node.index] = world.clock.now
         for node in live:
             node.wake()
-        self._await_end(live, world.clock.now + LAST_ROUNDS * 3 * self._deadline_s + checkers.SLACK_S)
+        most_s = LAST_ROUNDS * 3 * self._deadline_s + checkers.SLACK_S
+        if dies is not None:
+            most_s += LONGEST_JOIN_S + LAST_ROUNDS * 3 * self._deadline_s
+        self._await_end(live, world.clock.now + most_s)
+
+    def _die_late(self, node: Node, away_s: float) -> None:
+        world, i = self._world, node.index
+        if not node.up:
+            return
+        world.restarts += 1
+        world.finishers.discard(i)
+        world.kill(i, "dies in the last rounds")
+        world.clock.after(away_s, self._come_late, i)
+
+    def _come_late(self, i: int) -> None:
+        self._world.boot(i, self._world.nodes[i].disk.read())
 
     def _await_end(self, live: list[Node], until_s: float) -> None:
         world = self._world

@@ -94,8 +94,9 @@ class World:
         self._nothing = [False] * n  # which processes came again without a checkpoint
         self._fresh_until_s = [0.0] * n  # until when a process that began with nothing must not go on without a model
         self.spoke_s = [0.0] * n  # when a node last said for whom it waits
+        self.rounds = MOST_ROUNDS
         self.run_over = False  # the last rounds are being played, and whoever has done them leaves
-        self.finishers: set[int] = set()
+        self.finishers: set[int] = set()  # nodes whose process has come to the end of the run
         self.liars: dict[int, list[tuple[str, float]]] = {}  # by node: (kind, share of its messages) while they last
         self.lied: set[int] = set()  # nodes that may have lied at some time
         self.byzantine = Byzantine(of(seed, "byzantine"), view.codec, view.layout, self.limits)
@@ -131,7 +132,7 @@ class World:
     def engine_of(self, node: Node, restarted: bool) -> NodeEngine:
         """Of a new process of this node."""
         view, i = node.view, node.index
-        seat = Seat.of(view.node, view.members, self.topology, MOST_ROUNDS, restarted)
+        seat = Seat.of(view.node, view.members, self.topology, self.rounds, restarted)
         known = {view.members[j]: self.nodes[j].up for j in self._remote(i) if j in self.came - self.left}
         return NodeEngine(self.algorithm, seat, PATIENCE, RemoteMembers(known if self._members_talk else None))
 
@@ -236,6 +237,11 @@ class World:
         ):
             self.violate("accepted", i, fault)
 
+    def kept(self, node: Node) -> None:
+        """A frame came too early, and is kept."""
+        if fault := checkers.pending_fault(node.engine.pending, PATIENCE.pending_bytes):
+            self.violate("memory", node.index, fault)
+
     def _went_on_without_a_model(self, node: Node, old: Any, new: Any, effects: list[Effect]) -> bool:
         far = self.schedule.nodes * self.topology.period + 1
         if self.algorithm.asynchronous or self.algorithm.round(new) <= self.algorithm.round(old) + far:
@@ -333,6 +339,7 @@ class World:
         before = [j for j in self._remote(i) if self.nodes[j].up and self.listens_s[j] < self.listens_s[i]]
         if self._members_talk and before:
             self.violate("end", i, f"gave up though {before} have been there all the time: {reason}")
+        self.finishers.add(i)
         self.kill(i, reason, left=True)
 
     def _leave(self, i: int, process: int) -> None:
@@ -387,13 +394,9 @@ class World:
             self.violate("memory", node.index, fault)
 
     def look_at(self, node: Node) -> None:
-        """What it keeps that came too early, what became of the frames that it got, and whether it waits in silence."""
+        """What became of the frames that it got, and whether it waits in silence."""
         i = node.index
-        if fault := checkers.pending_fault(node.engine.pending, PATIENCE.pending_bytes):
-            self.violate("memory", i, fault)
-        elif fault := checkers.frames_fault(
-            node.handed, node.accepted, node.dropped, node.refused, node.engine.pending
-        ):
+        if fault := checkers.frames_fault(node.handed, node.accepted, node.dropped, node.refused, node.engine.pending):
             self.violate("frames", i, fault)
         waits = node.engine.stage in (Stage.JOINING, Stage.ALONE, Stage.EXCHANGING) and not node.paused
         silent_s = self.clock.now - max(node.since_s, self.spoke_s[i])
