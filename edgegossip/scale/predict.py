@@ -1,6 +1,6 @@
 """Seconds of a round, from what boards do in one and how large their messages are: an event simulation in virtual time.
 
-One gossip round as node/driver.py plays it: a board computes, encodes, hands over a message for each out-neighbour, then takes in
+One gossip round as a board plays it: a board computes, encodes, hands over a message for each out-neighbour, then takes in
 the messages of its in-neighbours one after the other; when it has all of the round it begins the next one. Messages share links
 as `flows` says. One server round: the coordinator encodes and sends to every board; a board decodes, computes, encodes and
 answers; the coordinator decodes the answers as they come.
