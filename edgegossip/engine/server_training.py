@@ -117,7 +117,6 @@ class Training:
             else:
                 whole = whole or self._downlink.whole(self.round, aux)
                 frames[name] = whole
-        self._holds.clear()
         self._sent = sent_values(list(frames.values()), self._plan.layout)
         return frames
 

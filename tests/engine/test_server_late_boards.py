@@ -282,3 +282,11 @@ def test_a_late_answer_that_is_an_error_or_a_lie_is_logged_and_harms_nothing() -
     run.play()
     assert "refused a late answer of board-0: out of memory" in run.texts("refused")
     assert len(run.rounds) == 40 and 39 in run.evaluations()
+
+
+def test_an_answer_that_comes_while_boards_leave_is_nobodys_business() -> None:
+    run = Run(boards=3, rounds=1, quorum=2)
+    run.boards[0].takes_s = 0.13  # the final evaluation ends at 0.1 s, and boards have left at 0.15 s
+    run.play()
+    assert run.texts("stragglers") == ["round 0: went on with 2 answers, without board-0"]
+    assert not run.texts("late") and run.logs[-1].event == "finished" and run.evaluations().keys() == {0}
