@@ -24,6 +24,8 @@ What a driver promises:
 
 - `Seen` comes about every half second, with every board that the transport sees then. Who goes down,
   comes back or takes another's place is found out here, by comparing.
+- What it finds at once is one event, `Together`. A question that the transport cannot deliver is
+  `Undelivered`; a process that it knows to have ended is `ProcessEnded`.
 - Effects are carried out in their order, and a `Save` is durable before a later `Ask` goes out (as in
   etcd's raft). So whatever is asked twice after a crash is the round that was asked last, and a board
   that lives on has its answer at hand.

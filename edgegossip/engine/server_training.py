@@ -54,7 +54,7 @@ class Training:
         self.evaluations = Evaluations(after_rounds, self._losses, log, record)
         self._records = BoardRecords(plan.layout, record) if plan.records_boards else None
         self._holds: dict[NodeId, tuple[int, Round]] = {}  # the model that a board (by its number) answered last
-        self._sent: list[Frame] = []  # of the round in progress
+        self._sent: dict[str, Value] = {}  # what the record of the round in progress says of its frames
         self._empty_rounds = 0
 
     def resume(self, progress: Progress) -> None:
@@ -117,8 +117,7 @@ class Training:
             else:
                 whole = whole or self._downlink.whole(self.round, aux)
                 frames[name] = whole
-        self._holds.clear()
-        self._sent = list(frames.values())
+        self._sent = sent_values(list(frames.values()), self._plan.layout)
         return frames
 
     # A round ends
@@ -139,7 +138,7 @@ class Training:
         frames = [share.frame for share in shares]
         values: dict[str, Value] = {"server/answers": len(answers)}
         values |= used_values(frames, self._losses.believed([frame.aux[Aux.LOSS] for frame in frames]))
-        values |= sent_values(self._sent, self._plan.layout)
+        values |= self._sent
         ended = RoundEnded(self.round, self.model, values, tuple(share.name for share in shares))
         self.evaluations.after(self.round)
         self.round += 1

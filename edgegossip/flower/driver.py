@@ -40,6 +40,7 @@ from edgegossip.engine.server_events import (
     Train,
     Trained,
     Undelivered,
+    Wish,
 )
 from edgegossip.engine.server_frames import COORDINATOR
 from edgegossip.engine.server_records import Progress
@@ -92,6 +93,15 @@ class Hooks:
     on_over: Callable[[], None] = lambda: None
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A question that is under way, without its frame, which is as large as the model."""
+
+    number: int
+    node: int
+    wish: type[Wish]
+
+
 class Driver:
     """The loop around one engine. `clock` is the one that the engine's spans are of.
 
@@ -102,7 +112,7 @@ class Driver:
     ) -> None:
         self._engine, self._plan, self._link, self._sink = engine, plan, link, sink
         self._clock, self._hooks = clock, hooks
-        self._asked: dict[str, Question] = {}  # by Flower's id of the message
+        self._asked: dict[str, _Asked] = {}  # by Flower's id of the message
         self._here: deque[Event] = deque()  # what carrying out effects led to
         self._ended: queue.SimpleQueue[ProcessEnded] = queue.SimpleQueue()  # from other threads
         self.stop = threading.Event()
@@ -198,10 +208,10 @@ class Driver:
 
     def _answers(self) -> Iterator[Event]:
         for reply in self._link.pull(list(self._asked)) if self._asked else ():
-            question = self._asked.pop(reply.metadata.reply_to_message_id, None)
-            if question is not None:
-                identity = self._hooks.identity(question.node)
-                yield Answered(question.number, read_answer(question.wish, reply, is_away(reply), identity))
+            asked = self._asked.pop(reply.metadata.reply_to_message_id, None)
+            if asked is not None:
+                identity = self._hooks.identity(asked.node)
+                yield Answered(asked.number, read_answer(asked.wish, reply, is_away(reply), identity))
 
     # Effects
 
@@ -250,12 +260,12 @@ class Driver:
             ids = self._link.push(messages)
         for message_id, question in zip(ids, questions, strict=True):
             if message_id:
-                self._asked[message_id] = question
+                self._asked[message_id] = _Asked(question.number, question.node, type(question.wish))
             else:
                 self._here.append(Undelivered(question.number))
 
     def _forget(self, number: int) -> None:
-        for message_id in [i for i, question in self._asked.items() if question.number == number]:
+        for message_id in [i for i, asked in self._asked.items() if asked.number == number]:
             del self._asked[message_id]
             self._link.forget(message_id)
 

@@ -172,18 +172,18 @@ def question_content(wish: Wish, plan: ServerPlan, models: dict[int, RecordDict]
     return content if wish.examples is None else RecordDict({**content, ASK: evaluate_request(wish.examples)})
 
 
-def read_answer(wish: Wish, reply: Message, away: bool, identity: NodeId | None) -> Answer:
+def read_answer(wish: type[Wish], reply: Message, away: bool, identity: NodeId | None) -> Answer:
     """Return what a board answered; parts that cannot be read as the error that says why.
 
     `away`: Flower answered in its place; `identity`: the name in its certificate."""
     if reply.has_error():
         return Failure(printable(reply.error.reason or "no reason given"), away)
     content = reply.content
-    if isinstance(wish, Hello):
+    if wish is Hello:
         found = _try(read_hello_answer, content)
         return found if isinstance(found, PeerError) else Joining(*found, identity)
     return Result(
-        _try(frame_bytes, content) if isinstance(wish, Train) else None,
+        _try(frame_bytes, content) if wish is Train else None,
         _try(read_evaluation, content),
         _try(read_profile, content),
     )

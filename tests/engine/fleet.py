@@ -80,6 +80,7 @@ class Board:
     codec: Codec[Any]
     downlink: Codec[Any]
     takes_s: float = TAKES_S
+    greets_s: float = TAKES_S  # before it answers Hello
     joins_s: float = 0.0
     back_s: float = 0.0
     unavailable: int = 0  # greetings that the transport answers in its place
@@ -88,6 +89,7 @@ class Board:
     away: frozenset[Round] = frozenset()
     ghost: frozenset[Round] = frozenset()
     twice: frozenset[Round] = frozenset()
+    gone: frozenset[Round] = frozenset()  # the transport answers in its place
     deaf: bool = False  # never answers who wants an evaluation, although it lives on
     problem: str = ""
     identity: NodeId | None = None
@@ -282,7 +284,7 @@ class Run:
                 if board.unavailable > 0:
                     board.unavailable -= 1
                     answer = Failure("Node Unavailable", away=True)
-                self.at(TAKES_S, Answered(question.number, answer))
+                self.at(board.greets_s, Answered(question.number, answer))
             case Bye(words, failed):
                 board.farewell, board.failed = words, failed
                 self.at(TAKES_S, Answered(question.number, Result()))
@@ -300,6 +302,8 @@ class Run:
         event = Answered(question.number, answer)
         if not isinstance(wish, Train):
             round = FINAL
+        if round in board.gone:
+            event = Answered(question.number, Failure("Node Unavailable", away=True))
         if round in board.lost or (board.deaf and wish.examples is not None):
             return
         if round in board.away or round in board.ghost:

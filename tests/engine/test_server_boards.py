@@ -41,6 +41,7 @@ def test_a_board_that_left_is_down_and_a_stock_node_may_beat_slowly() -> None:
 def test_strangers_are_greeted_unless_refused_or_replaced() -> None:
     boards = _boards()
     assert boards.observe(_seen((10, 0.0), (11, 0.0), (12, 0.0)))[1] == [12]
+    assert boards.observe(_seen((10, 0.0), (11, 0.0), (12, SILENT_S)))[1] == []  # what is left of a process
     assert boards.admit(12, "board-1") == 11
     with pytest.raises(PeerError, match="no board of this run is named 'eve'; the names are board-0, board-1"):
         boards.admit(13, "eve")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip.engine.server_events import Ask, Effect, Evaluate, ProcessEnded, Result, Stop
+from edgegossip.engine.server_events import Ask, Effect, Evaluate, Hello, ProcessEnded, Question, Result, Stop
 from edgegossip.types import DecodeError, Metrics, PeerError, RunError
 from tests.engine.fleet import FINAL, Run, garbage
 
@@ -282,3 +282,44 @@ def test_a_late_answer_that_is_an_error_or_a_lie_is_logged_and_harms_nothing() -
     run.play()
     assert "refused a late answer of board-0: out of memory" in run.texts("refused")
     assert len(run.rounds) == 40 and 39 in run.evaluations()
+
+
+def test_an_answer_that_comes_while_boards_leave_is_nobodys_business() -> None:
+    run = Run(boards=3, rounds=1, quorum=2)
+    run.boards[0].takes_s = 0.13  # the final evaluation ends at 0.1 s, and boards have left at 0.15 s
+    run.play()
+    assert run.texts("stragglers") == ["round 0: went on with 2 answers, without board-0"]
+    assert not run.texts("late") and run.logs[-1].event == "finished" and run.evaluations().keys() == {0}
+
+
+def test_an_evaluation_that_has_not_come_when_the_training_ends_is_missing() -> None:
+    run = Run(boards=3, rounds=4, quorum=2, every=2)
+    run.boards[0].lost = frozenset({2})  # the model after round 1 is its to evaluate
+    run.play()
+    assert run.texts("not-evaluated") == ["the model after round 1 is not evaluated (board-0: it has not answered)"]
+    assert run.evaluations().keys() == {3}
+
+
+def test_whom_the_transport_takes_for_gone_is_not_refused() -> None:
+    run = Run(boards=3, rounds=5, every=5)
+    run.boards[1].gone = frozenset({1, 2, 3})
+    run.play()
+    assert run.used == [3, 2, 2, 2, 3] and not run.texts("refused") and not run.texts("quarantine")
+    assert [ended.values["server/answers"] for ended in run.rounds] == [3] * 5
+    nobody = Run(boards=2, rounds=5, every=5)
+    for board in nobody.boards:
+        board.gone = frozenset({1, 2, 3})
+    with pytest.raises(RunError, match="no usable update for 3 rounds; all boards went away before they had answered"):
+        nobody.play()
+
+
+def test_a_board_that_takes_long_to_get_ready_is_greeted_once() -> None:
+    run, greeted = Run(boards=2, rounds=2), list[str]()
+    run.boards[1].greets_s = 9.0
+    run.on_effect = lambda effect: greeted.extend("hello" for _ in _greetings(effect))
+    run.play()
+    assert len(greeted) == 2 and run.texts("waiting") == ["waiting 1/2: missing board-1"]
+
+
+def _greetings(effect: Effect) -> list[Question]:
+    return [q for q in effect.questions if isinstance(q.wish, Hello)] if isinstance(effect, Ask) else []

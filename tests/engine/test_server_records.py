@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from edgegossip.checkpoint.memory import from_bytes, to_bytes
-from edgegossip.engine.plausible import ServerLevels
-from edgegossip.engine.server_records import BoardRecords, Progress, Value
+from edgegossip.engine.plausible import Losses, ServerLevels
+from edgegossip.engine.server_frames import COORDINATOR
+from edgegossip.engine.server_records import BoardRecords, Evaluations, Progress, Value
 from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.types import DataError, DecodeError, NodeId, Round
+from edgegossip.types import DataError, DecodeError, Metrics, NodeId, Round
 from tests.engine.toy import LAYOUT
 
 FRAME = Frame(Kind.UPDATE, 1, b"", LAYOUT.hash, b"r" * 16, 0, 1, 1, b"12345678", {Aux.LOSS: 0.5, Aux.EXAMPLES: 8.0})
@@ -112,3 +113,21 @@ def test_what_earlier_versions_did_not_keep_is_as_it_is_without() -> None:
 def test_progress_of_something_else_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(DataError):
         Progress.from_plain(wrong, LAYOUT, None)
+
+
+def test_an_evaluation_that_one_board_owes_is_asked_of_another(written: Written) -> None:
+    logs: list[str] = []
+    made = Evaluations(frozenset({1, 5}), Losses(), lambda event, text, **fields: logs.append(text), written)
+    made.after(1)
+    assert made.wanted == made.open == 1 and made.ask(["a"], 1) == "a" and made.open == 1 and made.wanted is None
+    made.failed("a", "it went away")
+    assert made.wanted == 1 and made.ask(["b", "a"], 3) == "b"  # although it would be a's turn
+    made.answered("b", Metrics(0.5, 0.5, 10))
+    assert written.all == [(COORDINATOR, 3, {"eval/loss": 0.5, "eval/accuracy": 0.5, "eval/examples": 10})]
+    made.after(5)
+    made.ask(["a"], 5)
+    made.failed("a", "it hangs")
+    assert made.ask(["a"], 6) == "a"  # there is nobody else
+    made.failed("a", "it hangs again")
+    assert made.wanted is None and made.open is None
+    assert logs == ["the model after round 6 is not evaluated (a: it hangs; a: it hangs again)"]

@@ -111,8 +111,8 @@ def test_a_coordinator_that_is_killed_at_any_effect_goes_on_with_the_same_curve(
     for at in (k for k, effect in enumerate(effects) if isinstance(effect, kinds)):
         killed = Killed(at, **plan)
         np.testing.assert_array_equal(killed.play(), x)
-        assert killed.left < 0 and {**curve, **killed.evaluations()} == curve
-        assert max(killed.evaluations()) == 4 and killed.completed
+        assert killed.left < 0 and killed.evaluations() == curve
+        assert killed.completed
         # No round but the one in progress is trained again.
         assert all(b.trained == sorted(b.trained) and len(b.trained) <= 6 for b in killed.boards)
 
@@ -158,6 +158,15 @@ def test_a_coordinator_whose_last_round_was_kept_hands_the_model_over_and_evalua
     np.testing.assert_array_equal(again.play(whole.saved[-1]), x)
     assert not again.rounds and again.evaluations() == {5: whole.evaluations()[5]}
     np.testing.assert_array_equal(again.model, x)
+
+
+def test_boards_of_a_run_that_goes_on_have_a_minute_to_come_back() -> None:
+    whole = Run(boards=3, rounds=3)
+    whole.play()
+    again = Run(boards=3, rounds=3, join_s=600.0)
+    again.boards[2].joins_s = 1e9
+    again.play(whole.saved[0])
+    assert again.texts("peer-down") == ["lost board-2: it did not join within 60 s"] and again.used == [2, 2]
 
 
 def test_the_coordinator_may_evaluate_itself() -> None:
