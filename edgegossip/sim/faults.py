@@ -194,8 +194,8 @@ def draw(
     algorithm: str | None = None,
 ) -> tuple[Fault, ...]:
     """The faults of one schedule of `nodes` nodes with these (sender, receiver) edges, all of them over after `seconds`, but for
-    newcomers, who stay away for as long as it takes the others to get far ahead; of those of `all` only what can do something to `algorithm`, if it is said. Raises ConfigError when an exact one names a node
-    that is not there."""
+    newcomers, who stay away for as long as it takes the others to get far ahead. Of those of `all` only what can do
+    something to `algorithm`, if it is said. Raises ConfigError when an exact one names a node that is not there."""
     links = sorted(set(edges))
     faults: list[Fault] = []
     for name, amount in spec.asked:
