@@ -193,9 +193,9 @@ def draw(
     seconds: float,
     algorithm: str | None = None,
 ) -> tuple[Fault, ...]:
-    """The faults of one schedule of `nodes` nodes with these (sender, receiver) edges, all of them over after `seconds`; of
-    those of `all` only what can do something to `algorithm`, if it is said. Raises ConfigError when an exact one names a node
-    that is not there."""
+    """The faults of one schedule of `nodes` nodes with these (sender, receiver) edges, all of them over after `seconds`, but for
+    newcomers, who stay away for as long as it takes the others to get far ahead. Of those of `all` only what can do
+    something to `algorithm`, if it is said. Raises ConfigError when an exact one names a node that is not there."""
     links = sorted(set(edges))
     faults: list[Fault] = []
     for name, amount in spec.asked:
@@ -210,8 +210,9 @@ def draw(
         count = min(int(rng.random() * (MOST_DRAWN + 1)), len(pool))
         often = [k for k in pool for _ in range(KINDS[k].often)]
         faults += [_one(KINDS[k], rng, nodes, links, seconds) for k in _sample(rng, often, count)]
-        besides = [KINDS[k] for k in able if KINDS[k].share and rng.random() < KINDS[k].share]
-        faults += [_one(kind, rng, nodes, links, seconds) for kind in besides]
+        for kind in (KINDS[k] for k in able if KINDS[k].share):
+            if rng.random() < kind.share:
+                faults.append(_one(kind, rng, nodes, links, seconds))
     for fault in spec.exact:
         if any(i >= nodes for i in fault.nodes):
             raise ConfigError(f"--faults {fault}: there are {nodes} nodes, 0 to {nodes - 1}")

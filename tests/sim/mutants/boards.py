@@ -10,7 +10,9 @@ PENDING = "edgegossip.engine.joining:PendingFrames."
 ROUNDS = ("dpsgd", "choco-sgd")  # that go by rounds: models, and streams of differences
 NEVER_COMES = "late-join@0-3:2,leave@1-2:2"
 FLOODED = "byzantine-flood=1@0-14:1,newcomer@1-9:2,loss=0.5@8-12"
-FAR_BEHIND = "leave@1-2:0,newcomer@1-9:2"  # its only sender does not wait for it; the other neighbour has to be given up
+FAR_BEHIND = (
+    "leave@1-2:0,newcomer@1-9:2"  # its only sender does not wait for it; the other neighbour has to be given up
+)
 NO_MODEL = "leave@1-2:1,newcomer@1-9:2,loss=0.6@8-14"
 ALL_LEAVE = "leave@1.5-2:0,empty-disk@1.8-2.4:1"  # of a star its centre; what is left is out of sight
 
