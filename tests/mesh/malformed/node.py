@@ -21,6 +21,7 @@ from typing import Any
 
 from edgegossip import frame
 from edgegossip.cli.main import main
+from edgegossip.engine.node import NodeEngine
 from edgegossip.mesh import MeshLimits, inbound
 from edgegossip.mesh import services as standard
 from edgegossip.mesh import wire as mesh_wire
@@ -28,7 +29,7 @@ from edgegossip.mesh.membership import agent as service
 from edgegossip.mesh.membership import messages as members_wire
 from edgegossip.mesh.membership import news
 from edgegossip.mesh.security import door, guard, knock, quarantine
-from edgegossip.node import driver, early
+from edgegossip.node import spec
 
 VARIABLE = "EDGEGOSSIP_TEST_COUNTS"
 AMNESTY = 256
@@ -106,7 +107,7 @@ def count_refusals(counts: Counts) -> None:
 
 def forgive(counts: Counts) -> None:
     """A neighbour may send on after a bad frame, and keeps its connection after a bad stream."""
-    begin, refuse, misbehaved = inbound.Inbound.__init__, driver.Driver._refuse, guard.Guard.misbehaved
+    begin, refuse, misbehaved = inbound.Inbound.__init__, NodeEngine._refuse, guard.Guard.misbehaved
     here: list[Any] = []
     bad, broken = 0, 0
 
@@ -130,7 +131,7 @@ def forgive(counts: Counts) -> None:
         if broken % AMNESTY == 1:
             misbehaved(self, context, reason)
 
-    inbound.Inbound.__init__, driver.Driver._refuse = remembered, forgiving  # type: ignore[method-assign]
+    inbound.Inbound.__init__, NodeEngine._refuse = remembered, forgiving  # type: ignore[method-assign]
     guard.Guard.misbehaved = lenient  # type: ignore[method-assign]
 
 
@@ -141,7 +142,7 @@ def let_in() -> None:
     for questions in (service, standard):
         questions.CALLS_PER_S = questions.CALL_BURST = 1e6
     rates = {"hellos_per_s": 1e6, "hello_burst": 10**6, "connections_per_s": 1e4, "connection_burst": 10**4}
-    early.MeshLimits = partial(MeshLimits, **rates)  # type: ignore[misc, assignment, arg-type]
+    spec.MeshLimits = partial(MeshLimits, **rates)  # type: ignore[misc, assignment, arg-type]
 
 
 def _write_on(counts: Counts, path: Path) -> None:
