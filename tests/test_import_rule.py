@@ -177,6 +177,18 @@ def test_pure_parts_have_no_clock_threads_or_global_randomness():
     assert not faults(check, lambda part: part in PURE_MAY)
 
 
+def test_nobody_but_the_engine_carries_an_algorithms_actions_out():
+    """Others see what the engine makes of them; what an algorithm sends goes through as it is."""
+    actions = {
+        f"edgegossip.gossip.base.{name}" for name in ("SetTimer", "Checkpoint", "RoundDone", "Suspect", "Adopted")
+    }
+
+    def check(path):
+        yield from (f"imports {name}" for name in imports(path) if name in actions)
+
+    assert not faults(check, lambda part: part not in ("gossip", "engine"))
+
+
 def test_only_a_campaign_of_the_simulator_looks_at_the_time_and_starts_processes():
     known = ("time", "datetime", "threading", "multiprocessing", "asyncio", "socket", "concurrent", "secrets", "os")
 

@@ -1,7 +1,7 @@
 """What profiling costs a board: rounds with it and without it, turn and turn about in one process.
 
 A round is what a gossip board does between two exchanges, without the network: a local update of the recipe's model, its
-encoding, and the decoding of two neighbours' messages. With profiling, the same calls are inside the spans that the driver opens,
+encoding, and the decoding of two neighbours' messages. With profiling, the same calls are inside the spans that a board opens,
 and the round ends as a board's does: sockets, process and sensors are read, and a record is written to a file. Times are CPU
 seconds of the whole process, the thread that samples power included; figures are means over rounds without the slowest tenth.
 """
@@ -33,7 +33,7 @@ from edgegossip.types import LocalUpdate
 Meters = Callable[[], Mapping[str, Any]]
 LIMIT = 0.01  # what profiling may cost
 _NEIGHBOURS = 2
-_EVENTS = 8  # spans that the driver opens in a round for what comes in, beside those of the work itself
+_EVENTS = 8  # spans that a board opens in a round for what comes in, beside those of the work itself
 
 
 @dataclass(slots=True)

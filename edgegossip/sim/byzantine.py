@@ -4,6 +4,7 @@ a valid checksum, so that it is the algorithm that must see through them."""
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
@@ -16,6 +17,7 @@ from edgegossip.gossip.parallel import MOST_MESSAGES
 from edgegossip.layout import Layout
 from edgegossip.types import EdgegossipError
 
+MESSAGES = 32  # of a flood at a time
 MOST_HUGE = 3  # frames a schedule: a million to the power of more than that leaves float32
 HUGE = np.float32(1e6)
 FAR = 20, 2000  # rounds ahead
@@ -127,3 +129,17 @@ class Byzantine:
     @staticmethod
     def _built(frame: Frame) -> bytes:
         return b"".join(wire.build(frame))
+
+
+def flood(frame: Frame, period: int, limits: wire.Limits) -> Iterator[bytes]:
+    """What a peer that floods its neighbours sends after a frame: messages of many later rounds, which must wait there for
+    their round, the next ones of the frame's stream, with as large a body as a receiver accepts. Nobody can decode them:
+    they lead nobody on into another round, and only take memory. Their rounds, of which this sender has something to say to
+    the same receiver, are so late that none comes in a short run, in which its message would be looked at and refused; and
+    others after each frame. None after greetings and full states."""
+    if frame.kind not in (Kind.MODEL, Kind.DIFFERENCE, Kind.GRADIENT):
+        return
+    body = b"\xff" * limits.max_body_bytes
+    for k in range(MESSAGES):
+        later = frame.round + period * (MESSAGES * (frame.round + 2) + k)
+        yield b"".join(wire.build(replace(frame, round=later, sequence=frame.sequence + k + 1, body=body)))

@@ -17,13 +17,12 @@ from edgegossip.engine.node import NodeEngine, Seat, Stage
 from edgegossip.gossip.base import Audit, GossipAlgorithm, Send
 from edgegossip.sim import checkers, naming, trace
 from edgegossip.sim.agreement import Averages
-from edgegossip.sim.byzantine import Byzantine
+from edgegossip.sim.byzantine import Byzantine, flood
 from edgegossip.sim.checkers import Violation
 from edgegossip.sim.clock import Clock
 from edgegossip.sim.decoded import Decoded
 from edgegossip.sim.describe import describe
 from edgegossip.sim.disk import Disk, Saved
-from edgegossip.sim.flood import flood
 from edgegossip.sim.ledger import Ledger
 from edgegossip.sim.network import Network
 from edgegossip.sim.node import Node, Packet, Tampered

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from edgegossip.node.reporter import PROMPT_S, Records
+from edgegossip.node.gossip_node import PROMPT_S, Records
 from tests.node.fakes import ListSink
 
 

@@ -1,7 +1,7 @@
 """What went where, from receipts."""
 
 from edgegossip.mesh.base import SendReceipt
-from edgegossip.node.reporter import LINKS_EVERY_S, Traffic
+from edgegossip.node.gossip_node import LINKS_EVERY_S, Traffic
 
 
 def receipt(ticket, to, start_s, acknowledged_s, message_bytes=110):

@@ -9,7 +9,7 @@ import pytest
 from edgegossip import frame as wire
 from edgegossip.frame import Frame, Kind
 from edgegossip.sim import Named, Options, checkers, draw, run_schedule, world
-from edgegossip.sim.flood import MESSAGES, flood
+from edgegossip.sim.byzantine import MESSAGES, flood
 
 LIMITS = wire.Limits(100)
 MODEL = Frame(Kind.MODEL, 1, b"", 0, b"r" * 16, 4, 3, 0, b"body")
