@@ -18,8 +18,8 @@ def names(requirements):
     return {re.match(r"[\w-]+", r).group().lower() for r in requirements}
 
 
-def test_a_gossip_board_needs_eight_packages():
-    board = {"numpy", "grpcio", "protobuf", "psutil", "click", "tomli-w", "zstandard", "setproctitle"}
+def test_a_gossip_board_needs_nine_packages():
+    board = {"numpy", "grpcio", "protobuf", "psutil", "click", "cryptography", "tomli-w", "zstandard", "setproctitle"}
     assert names(PROJECT["dependencies"]) == board
 
 

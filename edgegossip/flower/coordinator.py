@@ -20,9 +20,9 @@ from flwr.serverapp.strategy import Strategy
 from edgegossip import codecs
 from edgegossip import recipe as recipes
 from edgegossip.flower._private import LinkError, RunLink, register_key, start_run
+from edgegossip.flower.admission import AdmissionController
 from edgegossip.flower.combine import make_strategy
 from edgegossip.flower.credentials import ServerCredentials
-from edgegossip.flower.doorkeeper import Doorkeeper
 from edgegossip.flower.exchange import COORDINATOR, Exchange, Stopped
 from edgegossip.flower.keeper import CoordinatorKeeper
 from edgegossip.flower.plan import Evaluate, Plan
@@ -107,7 +107,7 @@ class Coordinator:
         self._over = threading.Event()  # not Thread.join: interrupted by Ctrl-C, that takes a live thread for dead
         self._superlink = superlink
         self._exchange: Exchange | None = None
-        self._doorkeeper: Doorkeeper | None = None
+        self._admission: AdmissionController | None = None
         self._thread: threading.Thread | None = None
         self._model: Vec | None = None
         self._error: EdgegossipError | None = None
@@ -128,9 +128,9 @@ class Coordinator:
         except BaseException:
             self.stop()
             raise
-        self._doorkeeper = self._make_doorkeeper(self._superlink, link.news.set)
-        self._exchange = self._make_exchange(link, self._superlink, self._doorkeeper)
-        self._doorkeeper.start()
+        self._admission = self._make_admission(self._superlink, link.news.set)
+        self._exchange = self._make_exchange(link, self._superlink, self._admission)
+        self._admission.start()
         self._thread = threading.Thread(target=self._serve, args=(link, self._exchange), daemon=True, name="rounds")
         self._thread.start()
         address = self._superlink.address
@@ -178,8 +178,8 @@ class Coordinator:
         self._stop.set()
         if self._thread is not None:
             self._over.wait(STOP_S)
-        if self._doorkeeper is not None:
-            self._doorkeeper.close()
+        if self._admission is not None:
+            self._admission.close()
         if self._superlink is not None:
             self._superlink.stop()
 
@@ -197,10 +197,10 @@ class Coordinator:
             raise RunError("the SuperLink handed out another run than the one that was started")
         return link
 
-    def _make_doorkeeper(self, link_to: SuperLink, news: Callable[[], None]) -> Doorkeeper:
-        return Doorkeeper(
+    def _make_admission(self, link_to: SuperLink, news: Callable[[], None]) -> AdmissionController:
+        return AdmissionController(
             link_to.line,
-            None if self._credentials is None else self._credentials.policy,
+            None if self._credentials is None else self._credentials.admission,
             self._boards,
             partial(register_key, link_to.address, link_to.context, link_to.token),
             lambda text: self._sink.event(COORDINATOR, "refused", text),
@@ -209,10 +209,10 @@ class Coordinator:
             recipes.to_toml(recipes.with_settings(self._plan.recipe, {"data.dir": ""})),
         )
 
-    def _make_exchange(self, link: RunLink, link_to: SuperLink, doorkeeper: Doorkeeper) -> Exchange:
+    def _make_exchange(self, link: RunLink, link_to: SuperLink, admission: AdmissionController) -> Exchange:
         plan = self._plan
         least = min(plan.recipe.server.min_nodes, len(self._boards))
-        names = doorkeeper.name_of if self._credentials is not None else None
+        names = admission.name_of if self._credentials is not None else None
         roster = Roster(self._boards)
         return Exchange(
             link,
@@ -267,8 +267,8 @@ class Coordinator:
             self._end(link, exchange, str(self._error), str(error))
 
     def _rounds(self, exchange: Exchange) -> Rounds:
-        assert self._doorkeeper is not None
-        meter = self._doorkeeper.sockets
+        assert self._admission is not None
+        meter = self._admission.sockets
         trained = partial(self._trained, exchange)
         if self._keeper is None:
             return Rounds(self._plan, exchange, self._sink, meter=meter, trained=trained)

@@ -1,5 +1,5 @@
 """For how many rounds a board is left out whose updates are refused again and again. Pure; the mesh has the same by the clock
-(mesh/security/quarantine.py).
+(security/quarantine.py).
 
 A board that is refused `PATIENCE` times in a row is not asked for `FIRST` rounds, each further time for twice as many, at most
 `LONGEST`. It is then on probation: the next refusal counts as one of that many. A round in which its update was used clears what

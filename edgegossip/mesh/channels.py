@@ -24,7 +24,8 @@ class CallerGone(PeerError):
 
 
 class Security(Protocol):
-    """Who we are and who a peer is: mesh.security.Guard. On the transport's loop, without waiting, where nothing else is said."""
+    """Who we are and who a peer is: mesh.tls_security.TlsSecurity. On the transport's loop, without waiting, where nothing else
+    is said."""
 
     def start(self, limits: MeshLimits, tell: Tell, on_news: Callable[[], None]) -> str:
         """Where our gRPC server is to listen, inside this machine. `tell` takes lines for the log and `on_news` is called when

@@ -23,8 +23,8 @@ from edgegossip.mesh.inbox import Inbox
 from edgegossip.mesh.intake import Ended, Intake, Refused, Source
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.patient import Patient
-from edgegossip.mesh.security.rates import Buckets, Teller
 from edgegossip.mesh.text import printable
+from edgegossip.security.limits import RateLimitedLog, TokenBuckets
 from edgegossip.types import DecodeError, NodeId, PeerError
 
 SERVICE = "edgegossip.v1.Mesh"
@@ -54,7 +54,7 @@ class Inbound(grpc.GenericRpcHandler):
         self._node, self._run_id, self._session = node, run_id, session
         self._limits, self._inbox, self._on_goodbye = limits, inbox, on_goodbye
         self._security = security
-        self._hellos = Buckets(limits.hellos_per_s, limits.hello_burst)
+        self._hellos = TokenBuckets(limits.hellos_per_s, limits.hello_burst)
         self._silence_s = limits.silence_s(security is not None)
         self._intake = Intake(node, inbox, limits.max_frame_bytes, limits.hello_s + limits.grace_s)
         self._sources: dict[NodeId, Source] = {}
@@ -64,7 +64,7 @@ class Inbound(grpc.GenericRpcHandler):
         self._streams: set[asyncio.Task[None]] = set()
         self._peers_known = asyncio.Event()
         self._early = 0
-        self._teller = Teller()
+        self._teller = RateLimitedLog()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         if handler_call_details.method == f"/{SERVICE}/Exchange":

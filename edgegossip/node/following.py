@@ -17,7 +17,7 @@ from edgegossip.recipe import Recipe
 from edgegossip.types import ConfigError, LocalError, NodeId, PeerError
 
 if TYPE_CHECKING:
-    from edgegossip.mesh.security.identity import Identity
+    from edgegossip.security.identity import Identity
 
 _PAUSE_S = 0.5
 

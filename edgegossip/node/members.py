@@ -28,7 +28,7 @@ from edgegossip.profiling.records import Sink
 from edgegossip.types import EdgegossipError, LocalError, NodeId
 
 if TYPE_CHECKING:
-    from edgegossip.mesh.security.guard import Guard
+    from edgegossip.mesh.tls_security import TlsSecurity
     from edgegossip.node.main import NodeOptions
 
 HOLD_S = 10.0
@@ -176,7 +176,7 @@ def _rows_by_name(entry: Entry) -> Iterator[tuple[NodeId, Row]]:
 
 
 def open_member(
-    spec: NodeSpec, entry: Entry, options: NodeOptions, sink: Sink, meters: NodeMeters, security: Guard | None
+    spec: NodeSpec, entry: Entry, options: NodeOptions, sink: Sink, meters: NodeMeters, security: TlsSecurity | None
 ) -> tuple[MemberTransport, Callable[[], None]]:
     """This board's transport as a member of its run, listening, and what makes it take part."""
     box: list[GrpcTransport] = []

@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh.security import tls
-from edgegossip.mesh.security.identity import Identity
 from edgegossip.mesh.text import printable
+from edgegossip.security import tls
+from edgegossip.security.identity import Identity
 from edgegossip.types import PeerError
 from edgegossip.update.bundle import MAX_SIGNATURE_BYTES, MAX_STORED_BYTES, Blob, Head, parse_head
 

@@ -35,8 +35,8 @@ from edgegossip.flower._private.bundle import GIVE_PATH, TAKE_PATH, pack, unpack
 from edgegossip.flower._private.link import ByteMeter, LinkError, answered, connect, post, speaks_tls, without_identity
 from edgegossip.flower._private.objects import Incoming, Objects, bundled
 from edgegossip.flower._private.signing import Signature
+from edgegossip.flower.admission import JOIN_PATH
 from edgegossip.flower.credentials import KEY_DOMAIN, BoardCredentials
-from edgegossip.flower.gate import JOIN_PATH
 
 
 class FleetLink:

@@ -16,7 +16,7 @@ from flwr.supercore.protobuf.client import ProtobufClient, ProtobufRequestContex
 from google.protobuf.message import Message as ProtobufMessage
 
 from edgegossip.flower._private.bundle import HOLD_HEADER
-from edgegossip.flower.gate import NOT_ADMITTED, TOKEN_HEADER
+from edgegossip.flower.admission import NOT_ADMITTED, TOKEN_HEADER
 from edgegossip.types import PeerError
 
 

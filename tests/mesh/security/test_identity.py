@@ -15,7 +15,7 @@ from edgegossip.mesh.base import Notice, PeerUp, Received
 from edgegossip.mesh.causes import Unreachable
 from edgegossip.mesh.edge import METHOD
 from edgegossip.mesh.membership import joining
-from edgegossip.mesh.security import quarantine
+from edgegossip.security import quarantine
 from tests.mesh.relay import SlowAnswers
 from tests.mesh.security.support import (
     LIMITS,
