@@ -24,7 +24,10 @@ ROOT = Path(__file__).parent
 FIRST = ("codecs/test_laws.py", "e2e", "flower", "study", "node", "launch", "mesh")
 FATAL = ROOT.parent / "build" / "fatal"  # last words of a process that a signal ended, such as SIGSEGV
 
-TRACED = {"codecs", "conformance", "gossip", "test_frame.py", "test_layout.py"}
+TRACED = (
+    *("codecs/", "conformance/", "gossip/", "security/", "mesh/security/", "update/test_check_in"),
+    *("fleet/test_store.py", "test_frame.py", "test_layout.py"),
+)
 
 
 @pytest.hookimpl(trylast=True)
@@ -69,7 +72,7 @@ def pytest_testnodedown(node, error: object) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     coverage = _coverage(item.config)
-    if not coverage or item.path.relative_to(ROOT).parts[0] not in TRACED:
+    if not coverage or not item.path.relative_to(ROOT).as_posix().startswith(TRACED):
         return (yield)
     coverage.resume()
     try:
