@@ -28,7 +28,7 @@ from edgegossip.types import ConfigError, LocalError, NodeId, PeerError
 from edgegossip.untrusted import printable
 
 if TYPE_CHECKING:
-    from edgegossip.mesh.security.guard import Guard
+    from edgegossip.mesh.tls_security import TlsSecurity
 
 _PAUSE_S = 1.0
 _OWN = "data.dir, run.threads, evaluation.*, network.* and checkpoint.*"
@@ -65,7 +65,7 @@ def found(
     recipe: Recipe,
     name: NodeId,
     members: Sequence[NodeId],
-    guard: Guard | None,
+    guard: TlsSecurity | None,
     instance: Callable[[bytes], str] = lambda _: "",
 ) -> Entry:
     """Make a run of these members. The same recipe and members make the same run, so that a founder that was started again
@@ -100,7 +100,7 @@ def found(
 def join(
     seeds: Sequence[str],
     name: NodeId,
-    guard: Guard | None,
+    guard: TlsSecurity | None,
     settings: Iterable[str],
     say: Callable[[str], None],
     patience_s: float = float("inf"),
@@ -156,7 +156,7 @@ def join(
     return Entry(recipe, manifest, told.rows, told.seen_as, signer, tuple(seeds), ((told.by, str(seed)),))
 
 
-def look_again(entry: Entry, name: NodeId, guard: Guard | None, patience_s: float = 15.0) -> Entry:
+def look_again(entry: Entry, name: NodeId, guard: TlsSecurity | None, patience_s: float = 15.0) -> Entry:
     """What the members know now, of a board that has taken a while to load since it asked. As before where none of those it has
     heard of answers within `patience_s`."""
     from edgegossip.mesh.membership.joining import ask
@@ -179,7 +179,7 @@ def _run_id(recipe: Recipe, members: Sequence[NodeId]) -> bytes:
     return sha256(recipes.run_id(recipe) + "\0".join(members).encode()).digest()[:16]
 
 
-def _verified(manifest: Manifest, guard: Guard | None) -> NodeId:
+def _verified(manifest: Manifest, guard: TlsSecurity | None) -> NodeId:
     """Who signed it; empty on a network that is trusted. Raises PeerError."""
     if guard is None:
         return ""

@@ -17,7 +17,7 @@ from edgegossip.types import ConfigError, LocalError, NodeId, PeerError
 from edgegossip.untrusted import printable
 
 if TYPE_CHECKING:
-    from edgegossip.mesh.security.identity import Identity
+    from edgegossip.security.identity import Identity
 
 _PAUSE_S = 0.5
 

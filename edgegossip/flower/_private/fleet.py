@@ -44,8 +44,8 @@ from google.protobuf.message import DecodeError
 
 from edgegossip.flower._private.link import ByteMeter, LinkError, answered, connect, post, speaks_tls, without_identity
 from edgegossip.flower._private.objects import GIVE_PATH, TAKE_PATH, Incoming, Objects, bundled, pack, unpack
+from edgegossip.flower.admission import JOIN_PATH
 from edgegossip.flower.credentials import KEY_DOMAIN, BoardCredentials
-from edgegossip.flower.gate import JOIN_PATH
 
 
 class FleetLink:

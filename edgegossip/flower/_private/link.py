@@ -15,7 +15,7 @@ from flwr.common.constant import TIMESTAMP_TOLERANCE
 from flwr.supercore.protobuf.client import ProtobufClient, ProtobufRequestContext
 from google.protobuf.message import Message as ProtobufMessage
 
-from edgegossip.flower.gate import NOT_ADMITTED, TOKEN_HEADER
+from edgegossip.flower.admission import NOT_ADMITTED, TOKEN_HEADER
 from edgegossip.types import PeerError
 
 

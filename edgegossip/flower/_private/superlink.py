@@ -13,7 +13,7 @@ from typing import Any
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 from starlette.middleware import Middleware
 
-from edgegossip.flower import gate
+from edgegossip.flower import admission
 from edgegossip.profiling.sockets import BoardSockets
 
 HANDSHAKE_S = 10.0  # slow boards on slow links
@@ -30,18 +30,18 @@ def flower_superlink() -> None:
     """Be the `flower-superlink` command: reads sys.argv and serves until a signal ends it.
 
     Middlewares of features that are off here (event logs, licences, traces of a paid service) cost every request half of
-    its time and are left out; those that check signatures, tokens and accounts stay. The gate stands before all of them.
+    its time and are left out; those that check signatures, tokens and accounts stay. The middleware stands before all of them.
     """
     from flwr.superlink import main as app
 
     cli: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
-    descriptor, token, secure = gate.inherited()
-    line = gate.Line(descriptor)
+    descriptor, token, secure = admission.inherited()
+    line = admission.Line(descriptor)
     every = app._get_middleware
 
     def middleware() -> list[Middleware]:
         needed = [m for m in every() if getattr(m.cls, "__name__", "") not in IDLE_MIDDLEWARE]
-        return [Middleware(_gate, line, token, secure), *needed]
+        return [Middleware(_middleware, line, token, secure), *needed]
 
     app._get_middleware = middleware
     if secure:
@@ -50,10 +50,10 @@ def flower_superlink() -> None:
     cli.flower_superlink()
 
 
-def _gate(app: gate.App, line: gate.Line, token: str, secure: bool) -> gate.Gate:
+def _middleware(app: admission.App, line: admission.Line, token: str, secure: bool) -> admission.AdmissionMiddleware:
     from edgegossip.flower._private.batching import Batching  # half of Flower; of use in the SuperLink's process only
 
-    made = gate.Gate(app, line, token, secure, FLEET_HTTP_PUBLIC_KEY_HEADER, Batching(line.news))
+    made = admission.AdmissionMiddleware(app, line, token, secure, FLEET_HTTP_PUBLIC_KEY_HEADER, Batching(line.news))
     line.measure = BoardSockets(made.own).sample
     return made
 
@@ -71,7 +71,7 @@ def _serve_tls(app: Any, **options: Any) -> None:
         uvicorn.Server(config).run()
 
 
-def _report_handshakes(line: gate.Line) -> None:
+def _report_handshakes(line: admission.Line) -> None:
     """asyncio drops what went wrong in a handshake. Its one function that knows is wrapped."""
     protocol: Any = asyncio.sslproto.SSLProtocol
     complete = protocol._on_handshake_complete

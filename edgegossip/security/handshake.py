@@ -1,13 +1,14 @@
-"""The knock: what two boards say to each other, inside mutual TLS, before a gRPC connection is made. Pure.
+"""The admission handshake: what two boards say to each other, inside mutual TLS, before a gRPC
+connection is made. Pure.
 
-    caller   "EGK1"  u64 number of its revocation list
-    door     u8 1 = come in, 0 = no   u64 number of its list   text: a ticket (tickets.py), or the reason for a no
-             blob: its list, when it is newer than the caller's, else empty
-    caller   blob: its list, when it is newer than the door's, else empty
+    caller      "EGK1"  u64 number of its revocation list
+    listener    u8 1 = come in, 0 = no   u64 number of its list   text: a one-time token (tokens.py), or the reason for a no
+                blob: its list, when it is newer than the caller's, else empty
+    caller      blob: its list, when it is newer than the listener's, else empty
 
-Numbers are big-endian, a text or blob has its length before it as u32. It gives the caller the reason when it is refused, which
-gRPC would hide, and the ticket to come in with, and it is how revocations spread.
-"""
+Numbers are big-endian, a text or blob has its length before it as u32. It gives the caller the
+reason when it is refused, which gRPC would hide, and the token to come in with, and it is how
+revocations spread. The protocol's name in TLS (ALPN) says "knock"."""
 
 from __future__ import annotations
 
@@ -27,32 +28,35 @@ MAX_TEXT_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the door says."""
+    """What the listener says."""
 
     welcome: bool
     number: int
-    text: str  # the ticket, or why not
+    text: str  # the token, or why not
     crl: bytes
 
 
 def hello(number: int) -> bytes:
+    """The caller's first message, with the number of its revocation list."""
     return _MAGIC + _NUMBER.pack(number)
 
 
 def parse_hello(data: bytes) -> int:
-    """The number. Raises DecodeError."""
+    """The number in the caller's first message. Raises DecodeError."""
     if len(data) != HELLO_BYTES or not data.startswith(_MAGIC):
         raise DecodeError("a knock that is none")
     return int(_NUMBER.unpack_from(data, len(_MAGIC))[0])
 
 
 def answer(a: Answer) -> bytes:
+    """The listener's message."""
     text = a.text.encode()[:MAX_TEXT_BYTES]
     return _HEAD.pack(a.welcome, a.number) + blob(text) + blob(a.crl)
 
 
 def parse_answer(data: bytes) -> Answer | None:
-    """None while there is more to come. Raises DecodeError for what can be none."""
+    """Read the listener's message; None while there is more to come. Raises DecodeError for what
+    can be none."""
     if len(data) < _HEAD.size:
         return None
     welcome, number = _HEAD.unpack_from(data)
@@ -66,11 +70,12 @@ def parse_answer(data: bytes) -> Answer | None:
 
 
 def blob(data: bytes) -> bytes:
+    """The caller's last message: a revocation list (DER), or nothing."""
     return _LENGTH.pack(len(data)) + data
 
 
 def parse_blob(data: bytes) -> bytes | None:
-    """None while there is more to come. Raises DecodeError."""
+    """Read the caller's last message; None while there is more to come. Raises DecodeError."""
     found, at = _blob(data, 0, MAX_BLOB_BYTES)
     if found is not None and at != len(data):
         raise DecodeError("something follows a revocation list")

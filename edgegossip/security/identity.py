@@ -6,9 +6,9 @@
     crl.pem         the revocation list; replaced when peers know a newer one
     fleet.toml      the same for human readers; nothing reads it
 
-A signature made here is the signer's certificate and 64 bytes of ECDSA, so whoever knows the authority can check it. Dates are
-not looked at in signatures, because boards have bad clocks; revocation is.
-"""
+A signature made here is the signer's certificate and 64 bytes of ECDSA, so whoever knows the
+authority can check it. Dates are not looked at in signatures, because boards have bad clocks;
+revocation is."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgegossip.mesh.security import certificate as certificates
-from edgegossip.mesh.security import der, p256
-from edgegossip.mesh.security.certificate import Certificate
-from edgegossip.mesh.security.names import ROLES, Role, Subject, fleet_id, subject_of
-from edgegossip.mesh.security.revocations import Revocations
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+from edgegossip.security import certificates
+from edgegossip.security.certificates import Certificate
+from edgegossip.security.names import ROLES, Role, Subject, fleet_id, subject_of
+from edgegossip.security.revocations import Revocations
 from edgegossip.types import DataError, DecodeError, LocalError, NodeId, PeerError
 
 CA, CERTIFICATE, KEY, CRL, ABOUT = "ca.pem", "identity.pem", "identity.key", "crl.pem", "fleet.toml"
@@ -54,7 +55,8 @@ class Identity:
 
     @classmethod
     def load(cls, folder: str | Path) -> Identity:
-        """Raises DataError for a folder that is incomplete or damaged, LocalError for a key that others can read."""
+        """Raises DataError for a folder that is incomplete or damaged, LocalError for a key that
+        others can read."""
         folder = Path(folder)
         authority = _certificate(folder / CA)
         own = _certificate(folder / CERTIFICATE)
@@ -64,28 +66,27 @@ class Identity:
             subject = subject_of(own.dns_names, fleet_id(authority.public_key))
         except PeerError as error:
             raise DataError(f"{folder / CERTIFICATE}: {error}; make it with `edgegossip fleet add`") from error
-        if p256.public_point(_private_key(folder / KEY)) != own.public_key:
+        if certificates.public_point(_private_key(folder / KEY).public_key()) != own.public_key:
             raise DataError(f"{folder / KEY} is not the key of {folder / CERTIFICATE}; copy the board's folder again")
         return cls(folder, subject, authority, own, Revocations.load(folder / CRL, authority))
 
     def sign(self, data: bytes) -> bytes:
-        """A signature over `data` that says who made it. Begin `data` with what it is, so that it means nothing elsewhere.
-        Takes some 10 ms on a laptop, ten times as long on a small board."""
-        key, own = (
-            _private_key(self.folder / KEY),
-            _certificate(self.folder / CERTIFICATE).der,
-        )  # they may be newer ones
-        return len(own).to_bytes(2, "big") + own + p256.sign(key, _DOMAIN + data)
+        """Sign `data` so that the signature says who made it. Begin `data` with what it is, so that
+        it means nothing elsewhere. Key and certificate are read from the folder each time: they may
+        be newer ones."""
+        key, own = _private_key(self.folder / KEY), _certificate(self.folder / CERTIFICATE).der
+        return len(own).to_bytes(2, "big") + own + certificates.sign(key, _DOMAIN + data)
 
     def verify(self, who: str, data: bytes, signature: bytes) -> NodeId:
-        """The name of who signed `data`. `who` is a role ('operator', 'board', 'coordinator') or a board's name. Raises
-        PeerError when it was somebody else, a revoked one, or nobody of our fleet."""
+        """The name of who signed `data`. `who` is a role ('operator', 'board', 'coordinator') or a
+        board's name. Raises PeerError when it was somebody else, a revoked one, or nobody of our
+        fleet."""
         return self.signer(who, data, signature)[0].name
 
     def signer(self, who: str, data: bytes, signature: bytes) -> tuple[Subject, Certificate]:
         """Who signed `data`, and the certificate that says so. Otherwise as `verify`."""
         length = int.from_bytes(signature[:2], "big")
-        if len(signature) != 2 + length + p256.SIGNATURE_BYTES or length > _MAX_CERTIFICATE_BYTES:
+        if len(signature) != 2 + length + certificates.SIGNATURE_BYTES or length > _MAX_CERTIFICATE_BYTES:
             raise PeerError("a signature that is no edgegossip signature")
         try:
             signer = certificates.parse_certificate(signature[2 : 2 + length])
@@ -98,7 +99,7 @@ class Identity:
             raise PeerError(f"a signature of {subject.name} ({subject.role}), where that of {who} is due")
         if self.revocations.revoked(signer.serial):
             raise PeerError(f"a signature of {subject.name}, whose certificate was revoked")
-        if not p256.verify(signer.point, _DOMAIN + data, signature[2 + length :]):
+        if not certificates.verify(signer, _DOMAIN + data, signature[2 + length :]):
             raise PeerError(f"a signature of {subject.name} that does not fit what was signed")
         return subject, signer
 
@@ -113,16 +114,16 @@ def _read(file: Path) -> bytes:
 
 def _certificate(file: Path) -> Certificate:
     try:
-        return certificates.parse_certificate(der.from_pem(_read(file), "CERTIFICATE"))
+        return certificates.certificate_from_pem(_read(file))
     except DecodeError as error:
         raise DataError(f"{file} is damaged ({error}); copy the board's folder again") from error
 
 
-def _private_key(file: Path) -> int:
+def _private_key(file: Path) -> EllipticCurvePrivateKey:
     data = _read(file)
     if stat.S_IMODE(os.stat(file).st_mode) & 0o007:
         raise LocalError(f"{file} can be read by every user of this machine: chmod 600 {file}")
     try:
-        return certificates.parse_private_key(der.from_pem(data, "PRIVATE KEY"))
+        return certificates.private_key_from_pem(data)
     except DecodeError as error:
         raise DataError(f"{file} is damaged ({error}); copy the board's folder again") from error

@@ -1,8 +1,9 @@
-"""Certificates and revocation lists (RFC 5280) with `cryptography`. No files here.
+"""A fleet's certificate authority: it makes certificates and revocation lists (RFC 5280). No files
+here.
 
-EC keys over P-256 throughout, because every TLS library and every board knows them. Certificates and lists begin at the epoch:
-a board without a clock chip starts in 1970 and must still get in. What ends a membership is revocation, not a date.
-"""
+EC keys over P-256 throughout, because every TLS library and every board knows them. Certificates
+and lists begin at the epoch: a board without a clock chip starts in 1970 and must still get in.
+What ends a membership is revocation, not a date."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
-from edgegossip.mesh.security.names import Role, Subject, fleet_id, serial_name
+from edgegossip.security.certificates import public_point
+from edgegossip.security.names import Role, Subject, fleet_id, serial_name
 
 Key: TypeAlias = ec.EllipticCurvePrivateKey
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,7 +40,7 @@ class Authority:
 
     @property
     def fleet_id(self) -> str:
-        return fleet_id(_point(self.key.public_key()))
+        return fleet_id(public_point(self.key.public_key()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,9 @@ def issue(
     hosts: Sequence[str] = (),
     usages: Collection[ObjectIdentifier] | None = None,
 ) -> Issued:
-    """A key and certificate for one member. `hosts` are further host names and IP addresses of a coordinator, whose clients ask
-    for its address and not for its name. `usages` and `not_before` are for tests."""
+    """A key and certificate for one member. `hosts` are further host names and IP addresses of a
+    coordinator, whose clients ask for its address and not for its name. `usages` and `not_before`
+    are for tests."""
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     subject = Subject(name, role, authority.fleet_id)
@@ -91,7 +94,8 @@ def issue(
 
 
 def revocation_list(authority: Authority, number: int, serials: Collection[int]) -> x509.CertificateRevocationList:
-    """The list number `number`. It has no dates that mean anything: the number alone says which one is newer."""
+    """The list number `number`. It has no dates that mean anything: the number alone says which one
+    is newer."""
     builder = (
         x509.CertificateRevocationListBuilder()
         .issuer_name(authority.certificate.subject)
@@ -104,26 +108,6 @@ def revocation_list(authority: Authority, number: int, serials: Collection[int])
         entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(EPOCH)
         builder = builder.add_revoked_certificate(entry.build())
     return builder.sign(authority.key, hashes.SHA256())
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """What a revocation list says."""
-
-    number: int
-    serials: frozenset[int]
-
-
-def read_revocation_list(pem: bytes, certificate: x509.Certificate) -> Listed:
-    """A list that the authority with this certificate has signed. Raises ValueError."""
-    crl, key = x509.load_pem_x509_crl(pem), certificate.public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not crl.is_signature_valid(key):
-        raise ValueError("this fleet's authority did not sign it")
-    try:
-        number = crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-    except x509.ExtensionNotFound as error:
-        raise ValueError("it has no number") from error
-    return Listed(number, frozenset(entry.serial_number for entry in crl))
 
 
 def years_from_now(years: float) -> datetime:
@@ -191,7 +175,3 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _point(key: ec.EllipticCurvePublicKey) -> bytes:
-    return key.public_bytes(serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint)

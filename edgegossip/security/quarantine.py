@@ -1,9 +1,8 @@
 """How long a board that broke the protocol is kept out. Pure: the caller passes monotonic seconds.
 
-The first time for `FIRST_S`, each further time twice as long, at most `LONGEST_S`; a board that behaves for `FORGET_S` after it
-was let in again has one time less against it. Only what a certificate proves counts: a name that anybody can claim would let a
-stranger lock a board out.
-"""
+The first time for `FIRST_S`, each further time twice as long, at most `LONGEST_S`; a board that
+behaves for `FORGET_S` after it was let in again has one time less against it. Only what a
+certificate proves counts: a name that anybody can claim would let a stranger lock a board out."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ class Quarantine:
         self._records: dict[NodeId, _Record] = {}
 
     def strike(self, board: NodeId, reason: str, now_s: float) -> float:
-        """It misbehaved; for how many seconds it is kept out from now on. 0 when it is kept out already: what was on its way
-        when that began is no second time."""
+        """It misbehaved; for how many seconds it is kept out from now on. 0 when it is kept out
+        already: what was on its way when that began is no second time."""
         if self.reason(board, now_s):
             return 0.0
         times = self._times(board, now_s) + 1
@@ -39,8 +38,8 @@ class Quarantine:
         return length_s
 
     def reason(self, board: NodeId, now_s: float) -> str:
-        """Why it is kept out at this moment, and for how long in all; empty when it is not. Without a count-down, which would
-        make each line of a log another one."""
+        """Why it is kept out at this moment, and for how long in all; empty when it is not. Without
+        a count-down, which would make each line of a log another one."""
         record = self._records.get(board)
         if record is None or record.until_s <= now_s:
             return ""

@@ -1,8 +1,8 @@
 """TLS for boards with Python's own `ssl`: contexts, and its errors in words.
 
-TLS 1.3 only, since both ends are ours; certificates both ways; no session tickets, because a resumed session would not look at
-the certificate and the revocation list again. OpenSSL checks chain, dates, usage and revocation; it reads the list from memory,
-for the folder may be read-only.
+TLS 1.3 only, since both ends are ours; certificates both ways; no session tickets, because a
+resumed session would not look at the certificate and the revocation list again. OpenSSL checks
+chain, dates, usage and revocation; it reads the list from memory, for the folder may be read-only.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from edgegossip.mesh.security import der
-from edgegossip.mesh.security.identity import CERTIFICATE, KEY, Identity
-from edgegossip.mesh.security.names import Role, Subject, subject_of
-from edgegossip.mesh.security.revocations import LABEL, Revocations
+from edgegossip.security.identity import CERTIFICATE, KEY, Identity
+from edgegossip.security.names import Role, Subject, subject_of
+from edgegossip.security.revocations import Revocations
 from edgegossip.types import DataError, EdgegossipError, PeerError
 
 H2, KNOCK = "h2", "edgegossip-knock/1"
@@ -69,14 +68,16 @@ def client_context(identity: Identity) -> ssl.SSLContext:
 
 
 class CallerContext(ssl.SSLContext):
-    """Of a client that knows a server by its role in the fleet, and not by the name or address at which it is found."""
+    """Of a client that knows a server by its role in the fleet, and not by the name or address at
+    which it is found."""
 
     fleet: str
     role: Role
     revocations: Revocations
 
     def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
-        """As the standard one. Raises PeerError when it is somebody else who answers: trying again would not help."""
+        """As the standard one. Raises PeerError when it is somebody else who answers: trying again
+        would not help."""
         try:
             connection = super().wrap_socket(*args, **options)
         except ssl.SSLCertVerificationError as error:
@@ -122,25 +123,26 @@ def _furnish(context: ssl.SSLContext, identity: Identity) -> None:
     try:
         context.load_cert_chain(identity.folder / CERTIFICATE, identity.folder / KEY)
         context.load_verify_locations(cadata=identity.authority.der)
-        _load_revocations(context, identity.revocations.present.der)
+        _load_revocations(context, identity.revocations.present.pem)
     except (OSError, ssl.SSLError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{identity.folder}: {str(reason).lower()}; copy the board's folder again") from error
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
-def _load_revocations(context: ssl.SSLContext, crl: bytes) -> None:
+def _load_revocations(context: ssl.SSLContext, pem: bytes) -> None:
     """`ssl` takes revocation lists from files only."""
     descriptor = os.memfd_create("crl", os.MFD_CLOEXEC)
     try:
-        os.write(descriptor, der.to_pem(crl, LABEL))
+        os.write(descriptor, pem)
         context.load_verify_locations(cafile=f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
 
 
 def peer_of(certificate: Mapping[str, Any] | None, fleet: str) -> tuple[Subject, int]:
-    """Subject and serial from `getpeercert()` of a connection whose handshake succeeded. Raises PeerError."""
+    """Subject and serial from `getpeercert()` of a connection whose handshake succeeded. Raises
+    PeerError."""
     names = tuple(str(value).lower() for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "DNS")
     subject = subject_of(names, fleet)
     assert certificate is not None

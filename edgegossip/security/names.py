@@ -1,14 +1,14 @@
 """Names inside certificates. Pure.
 
-A certificate of a fleet bears two DNS names, and TLS compares them as it compares those of web servers:
+A certificate of a fleet bears two DNS names, and TLS compares them as it compares those of web
+servers:
 
     NAME.ROLE.FLEET.edgegossip         who it is; a client asks for exactly this name
     *.SERIAL.serial.FLEET.edgegossip   this very certificate, so that a client can ask for the one that it has checked; the first
-                                       label is free for a ticket
+                                       label is free for a one-time token
 
-FLEET is the start of the SHA-256 of the authority's public key, so two fleets never share names, even when their owners call
-them alike.
-"""
+FLEET is the start of the SHA-256 of the authority's public key, so two fleets never share names,
+even when their owners call them alike."""
 
 from __future__ import annotations
 
@@ -40,17 +40,18 @@ class Subject:
 
 
 def fleet_id(public_key: bytes) -> str:
-    """Of the authority's uncompressed public point (65 bytes)."""
+    """The id of a fleet, from its authority's uncompressed public point (65 bytes): 16 hexadecimal
+    digits."""
     return hashlib.sha256(public_key).hexdigest()[:16]
 
 
-def serial_name(serial: int, fleet: str, ticket: str = "*") -> str:
+def serial_name(serial: int, fleet: str, token: str = "*") -> str:
     """The name of one certificate."""
-    return f"{ticket}.{serial:x}.serial.{fleet}.{_ENDING}"
+    return f"{token}.{serial:x}.serial.{fleet}.{_ENDING}"
 
 
-def ticket_in(server_name: str) -> str:
-    """The ticket in a name of that kind; empty for others."""
+def token_in(server_name: str) -> str:
+    """The one-time token in a name of that kind; empty for others."""
     labels = server_name.split(".")
     return labels[0] if len(labels) == 5 and labels[2] == "serial" and labels[4] == _ENDING else ""
 
@@ -67,7 +68,8 @@ def check_name(name: str) -> NodeId:
 
 
 def subject_of(dns_names: tuple[str, ...], fleet: str) -> Subject:
-    """Whom a certificate with these names is for. Raises PeerError unless they name exactly one member of the fleet."""
+    """Whom a certificate with these names is for. Raises PeerError unless they name exactly one
+    member of the fleet."""
     found = [s for s in map(_parse, dns_names) if s is not None]
     if len(found) != 1:
         raise PeerError("its certificate does not name one member of a fleet")

@@ -1,4 +1,5 @@
-"""The revocation list that a board goes by: the newest that its fleet's authority signed, wherever it came from. Thread-safe."""
+"""The revocation list that a board goes by: the newest that its fleet's authority signed, wherever
+it came from. Thread-safe."""
 
 from __future__ import annotations
 
@@ -7,15 +8,13 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from edgegossip.mesh.security import der
-from edgegossip.mesh.security.certificate import Certificate, RevocationList, outline_of, parse_revocations
+from edgegossip.security.certificates import Certificate, RevocationList, parse_revocations, revocations_from_pem
 from edgegossip.types import DataError, DecodeError, PeerError
-
-LABEL = "X509 CRL"
 
 
 class Revocations:
-    """Lists only ever grow newer: an older one, or one that somebody else signed, changes nothing."""
+    """Lists only ever grow newer: an older one, or one that somebody else signed, changes
+    nothing."""
 
     def __init__(self, authority: Certificate, present: RevocationList, file: Path | None = None) -> None:
         self._authority, self._present, self._file = authority, present, file
@@ -36,7 +35,8 @@ class Revocations:
         return self._file is not None and stamp(self._file) != self._looked
 
     def look_at_file(self) -> bool:
-        """Take over what somebody copied into the folder, if it is newer; whether it was. Raises DataError and PeerError."""
+        """Take over what somebody copied into the folder, if it is newer; whether it was. Raises
+        DataError and PeerError."""
         found = stamp(self._file)
         if self._file is None or found == self._looked:
             return False
@@ -55,20 +55,23 @@ class Revocations:
         return serial in self._present.serials
 
     def offer(self, data: bytes, told: int = -1) -> bool:
-        """Take over a list in DER if it is newer; whether it was. It is kept for the next start where the folder can be
-        written. `told`: the number of our list as the giver was told it. Raises PeerError for what the fleet's authority did
-        not sign, and for a list that the giver knew to be of no use to us."""
+        """Take over a list in DER if it is newer; whether it was. It is kept for the next start
+        where the folder can be written. `told`: the number of our list as the giver was told it.
+        Raises PeerError for what the fleet's authority did not sign, and for a list that the giver
+        knew to be of no use to us."""
         if data == self._present.der and told < 0:
             return False
+        # In the order of what they cost us: anybody may send lists, and only the authority's are
+        # worth reading to the end.
         try:
-            unread = outline_of(data)
-            if unread.number <= told:
-                raise PeerError(f"revocation list {unread.number}, after it had been told that we have {told}")
-            if unread.number <= self._present.number:  # before the signature, which takes much longer to check
+            offered = parse_revocations(data)
+            if offered.number <= told:
+                raise PeerError(f"revocation list {offered.number}, after it had been told that we have {told}")
+            if offered.number <= self._present.number:
                 return False
-            if not unread.is_signed_by(self._authority):
+            if not offered.is_signed_by(self._authority):
                 raise PeerError("a revocation list that our fleet's authority did not sign")
-            offered = unread.read()
+            offered.serials  # noqa: B018  (read now: a damaged entry is the giver's fault)
         except DecodeError as error:
             raise PeerError(f"a revocation list that is damaged: {error}") from error
         with self._lock:
@@ -77,14 +80,14 @@ class Revocations:
             self._present = offered
             if self._file is not None:
                 with suppress(OSError):  # a read-only folder: peers tell it again after the next start
-                    write_file(self._file, der.to_pem(data, LABEL))
+                    write_file(self._file, offered.pem)
                 self._looked = stamp(self._file)
         return True
 
 
 def _read(file: Path) -> RevocationList:
     try:
-        return parse_revocations(der.from_pem(file.read_bytes(), LABEL))
+        return revocations_from_pem(file.read_bytes())
     except OSError as error:
         raise DataError(f"{file}: {(error.strerror or str(error)).lower()}; copy the board's folder again") from error
     except DecodeError as error:
@@ -101,7 +104,8 @@ def stamp(file: Path | None) -> tuple[int, int, int] | None:
 
 
 def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Put `data` in place of a file so that a power cut leaves the old or the new one. Raises OSError."""
+    """Put `data` in place of a file so that a power cut leaves the old or the new one. Raises
+    OSError."""
     temporary = path.with_name(
         f".{path.name}.{os.getpid()}.{threading.get_ident()}"
     )  # two threads may write it at a time

@@ -1,7 +1,7 @@
-"""`Guard`: what a transport asks of its identity. TLS behind the door, the knock before each connection, revocations that spread.
+"""The security of a transport: TLS behind the front end, the admission handshake before each
+connection, revocations that spread.
 
-Methods without a remark are called on the transport's loop.
-"""
+Methods without a remark are called on the transport's loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import secrets
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,14 +20,13 @@ from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.connections import CallerGone, Tell, Unreachable
 from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.security import knock, tls
-from edgegossip.mesh.security.credentials import Credentials
-from edgegossip.mesh.security.door import Door
-from edgegossip.mesh.security.identity import Identity
-from edgegossip.mesh.security.names import Role, Subject, serial_name, subject_of
-from edgegossip.mesh.security.quarantine import Quarantine
-from edgegossip.mesh.security.visitor import Caller
-from edgegossip.types import DecodeError, EdgegossipError, NodeId, PeerError
+from edgegossip.security import handshake, tls
+from edgegossip.security.admission import Admission, Caller
+from edgegossip.security.front_end import FrontEnd
+from edgegossip.security.identity import CERTIFICATE, KEY, Identity
+from edgegossip.security.names import Role, Subject, serial_name, subject_of
+from edgegossip.security.revocations import stamp
+from edgegossip.types import DataError, DecodeError, EdgegossipError, NodeId, PeerError
 from edgegossip.untrusted import printable
 
 _log = logging.getLogger(__name__)
@@ -38,68 +36,133 @@ _LAST_WORDS_S = 0.2  # for a refusal to reach the peer before its connection is 
 _TAKE_OVER_S = 2.0  # for gRPC to see a connection of ours
 
 
-class Guard:
-    """Security of one node with an identity. `identity` names it; a transport calls `start` once.
+class Credentials:
+    """Certificate and key of our folder in the forms that TLS and gRPC take, for connections that
+    begin from now on: `server_context` and `client_context` for Python's `ssl`, which know the
+    revocation list too, `channel` and `server` for gRPC. Raises DataError when the files cannot be
+    used at first; later those that are there already stay."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._files = identity.folder / CERTIFICATE, identity.folder / KEY
+        self._lock = threading.Lock()
+        self._taken: object = None  # what told the files apart then
+        self._shown: object = None  # what gRPC has of them
+        self._failed: object = None  # what told apart those that could not be taken the last time
+        self._complaint = ""  # and why, once that was told
+        self._take()
+
+    @property
+    def stale(self) -> bool:
+        """Whether there is something for `look`."""
+        return self._taken != self._stamps()
+
+    def look(self, *, again: bool = False) -> str:
+        """Take the files once more if they have changed, or `again` because the revocation list
+        has. Files that cannot be used, half copied for example, are tried again at the next look;
+        the reason is returned once, when the same ones are there at two looks (a certificate and
+        its key are not replaced in one step), and otherwise nothing."""
+        with self._lock:
+            if again:
+                self._taken = None
+            if not self.stale:
+                return ""
+            found, failed = self._stamps(), self._failed
+            try:
+                self._take()
+            except DataError as error:
+                self._failed = found
+                if found != failed or str(error) == self._complaint:
+                    return ""
+                self._complaint = str(error)
+                return self._complaint
+            self._failed, self._complaint = None, ""
+            return ""
+
+    def _take(self) -> None:
+        taken = self._stamps()
+        try:
+            pem, key = (file.read_bytes() for file in self._files)
+        except OSError as error:
+            raise DataError(f"{self._identity.folder}: {(error.strerror or str(error)).lower()}") from error
+        server_context, client_context = tls.server_context(self._identity), tls.client_context(self._identity)
+        if self._stamps() != taken:  # or gRPC might get a certificate and the key of another one
+            raise DataError(f"{self._identity.folder} is being replaced")
+        self.server_context, self.client_context = server_context, client_context
+        authority = self._identity.authority.pem
+        # Another revocation list is nothing to gRPC, which takes what is another object for new.
+        if self._shown != (pem, key):
+            self.channel = grpc.ssl_channel_credentials(authority, key, pem)
+            self.server = grpc.ssl_server_certificate_configuration([(key, pem)], authority)
+            self._shown = pem, key
+        self._taken = taken
+
+    def _stamps(self) -> tuple[object, ...]:
+        return tuple(map(stamp, self._files))
+
+
+class TlsSecurity:
+    """The security of one node with an identity. `identity` names it; a transport calls `start` once.
 
     Raises DataError when the identity's files cannot be used."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
-        self._door: Door | None = None
+        self._front_end: FrontEnd | None = None
+        self.admission = Admission(identity)
         self._tell: Tell = lambda _peer, _text: None
         self._on_news: Callable[[], None] = lambda: None
         self._limits = MeshLimits()
-        self._quarantine = Quarantine()
         self._pinned: dict[NodeId, int] = {}  # serial of the certificate that each peer showed last
-        self._tickets: dict[NodeId, list[str]] = {}  # that peers gave us, the newest last
+        self._tokens: dict[NodeId, list[str]] = {}  # that peers gave us, the newest last
         self._files = Credentials(identity)
         self._certificate = self._in_use = self._files.server  # what gRPC may take, and what it has
         self._taken_over = threading.Event()
 
     @classmethod
-    def load(cls, folder: str | Path) -> Guard:
+    def load(cls, folder: str | Path) -> TlsSecurity:
         """Of an identity folder. Raises DataError and LocalError, see Identity.load."""
         return cls(Identity.load(folder))
 
     # -- the listening side ----------------------------------------------------------------------------------
 
     def start(self, limits: MeshLimits, tell: Tell, on_news: Callable[[], None]) -> str:
-        """The name on which our gRPC server is to listen, for the door alone. `tell` and `on_news` (our revocation list is a
-        newer one) are called from any thread."""
+        """The name on which our gRPC server is to listen, for the front end alone. `tell` and
+        `on_news` (our revocation list is a newer one) are called from any thread."""
         self._limits, self._tell, self._on_news = limits, tell, on_news
         self._upstream = f"edgegossip-{os.getpid()}-{secrets.token_hex(8)}"
         return f"unix-abstract:{self._upstream}"
 
     def open_door(self, where: Address) -> Address:
         """Listen there for peers, now that our gRPC server does. Raises HostError."""
-        self._door = Door(
-            where,
+        self._front_end = FrontEnd(
+            where.host,
+            where.port,
             self._upstream,
-            self.identity.fleet,
             self._limits,
+            self.admission,
             context=lambda: self._files.server_context,
-            admit=self._admit,
-            let_in=self._let_in,
-            answer=self._answer,
-            offered=self._offered_at_door,
+            look=self.look_at_file,
+            on_list=lambda caller, crl, told: self._offered(caller.subject, crl, told),
             tell=lambda caller, text: self._tell(_board(caller), printable(text, 400)),
         )
-        self._door.open()
-        return self._door.address
+        self._front_end.start()
+        return Address(*self._front_end.address)
 
     def close(self) -> None:
-        """Close the door and every connection. From any thread; waits for at most 2 s."""
-        if self._door is not None:
-            self._door.close()
+        """Close the port and every connection. From any thread; waits for at most 2 s."""
+        if self._front_end is not None:
+            self._front_end.close()
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Of our gRPC server behind the door, which asks for a certificate too."""
+        """Of our gRPC server behind the front end, which asks for a certificate too."""
         return grpc.dynamic_ssl_server_credentials(self._certificate, self._newer, require_client_authentication=True)
 
     def _newer(self) -> grpc.ServerCertificateConfiguration | None:
-        """Asked by gRPC at each connection, on any thread; None is "as before". What it is given it puts in place of what a
-        handshake that begins just then on another thread may be about to use, and its core faults (grpc/grpc#36693): so it gets
-        a certificate once, and while the door lets nobody else begin."""
+        """Asked by gRPC at each connection, on any thread; None is "as before". What it is given it
+        puts in place of what a handshake that begins just then on another thread may be about to
+        use, and its core faults (grpc/grpc#36693): so it gets a certificate once, and while the
+        front end lets nobody else begin."""
         if self._certificate is self._in_use:
             return None
         self._in_use = self._certificate
@@ -107,7 +170,8 @@ class Guard:
         return self._in_use
 
     def _offer(self) -> None:
-        """On the door's thread, see Door.alone: gRPC takes our new certificate, for a connection of ours that says nothing."""
+        """On the front end's thread, see FrontEnd.undisturbed: gRPC takes our new certificate, for
+        a connection of ours that says nothing."""
         if self._certificate is self._files.server:
             return
         self._taken_over.clear()
@@ -117,9 +181,9 @@ class Guard:
             self._taken_over.wait(_TAKE_OVER_S)
 
     def caller(self, context: grpc.aio.ServicerContext) -> Caller:
-        """Who called one of our services, by its certificate. Raises CallerGone when the connection is gone, PeerError when
-        the certificate is not the one that the ticket was given to."""
-        found = self._door.caller(context.peer()) if self._door is not None else None
+        """Who called one of our services, by its certificate. Raises CallerGone when the connection
+        is gone, PeerError when the certificate is not the one that the token was issued to."""
+        found = self._front_end.caller(context.peer()) if self._front_end is not None else None
         if found is None:
             raise CallerGone("its connection has ended")
         names = context.auth_context().get(_NAMES, ())
@@ -138,54 +202,56 @@ class Guard:
 
     def place(self, context: grpc.aio.ServicerContext) -> str:
         """host:port of the caller, for the log."""
-        found = self._door.caller(context.peer()) if self._door is not None else None
+        found = self._front_end.caller(context.peer()) if self._front_end is not None else None
         return found.address if found else "a closed connection"
 
     def misbehaved(self, context: grpc.aio.ServicerContext, reason: str) -> None:
-        """Who called broke the protocol and was told so: it is kept out for a while, for longer each time."""
-        key, door = context.peer(), self._door
+        """Who called broke the protocol and was told so: it is kept out for a while, for longer
+        each time."""
+        key, front_end = context.peer(), self._front_end
         names = tuple(name.decode().lower() for name in context.auth_context().get(_NAMES, ()))
-        if door is None:
+        if front_end is None:
             return
         try:
-            subject = subject_of(names, self.identity.fleet)  # not the holder of its ticket: it may have overheard that
+            subject = subject_of(names, self.identity.fleet)  # not the holder of its token: it may have overheard that
         except PeerError:
             return  # cannot be: gRPC has checked the certificate
         self._strike(subject, reason)
 
         def cut() -> None:
-            door.cut(lambda c: c.subject == subject or door.caller(key) is c, "it is in quarantine")
+            front_end.cut(lambda c: c.subject == subject or front_end.caller(key) is c, "it is in quarantine")
 
         asyncio.get_running_loop().call_later(_LAST_WORDS_S, cut)
 
     def _strike(self, subject: Subject, reason: str) -> None:
         """Any thread."""
-        length_s = self._quarantine.strike(subject.name, reason, time.monotonic())
-        if length_s:
+        if length_s := self.admission.misbehaved(subject, reason):
             about = subject.name if subject.role == "board" else None
             self._tell(about, f"{subject.name} is in quarantine for {length_s:g} s: {printable(reason, 300)}")
 
     # -- the calling side ------------------------------------------------------------------------------------
 
     async def check(self, peer: NodeId, where: Address, before_close: Callable[[], object] = lambda: None) -> None:
-        """Knock: see that it is `peer` who listens there, that neither is revoked, and exchange revocation lists. From then on
-        connections to this peer insist on the certificate that it showed. Raises PeerError with the reason, OSError when
-        nobody answers."""
+        """The admission handshake: see that it is `peer` who listens there, that neither is
+        revoked, and exchange revocation lists. From then on connections to this peer insist on the
+        certificate that it showed. Raises PeerError with the reason, OSError when nobody
+        answers."""
         subject = Subject(peer, "board", self.identity.fleet)
         async with asyncio.timeout(2 * self._limits.handshake_s):
-            serial, ticket = await self._knock(subject, where, before_close)
+            serial, token = await self._ask_in(subject, where, before_close)
         self._pinned[peer] = serial
-        self._tickets[peer] = [*self._tickets.get(peer, [])[-3:], ticket]
+        self._tokens[peer] = [*self._tokens.get(peer, [])[-3:], token]
 
     def channel_credentials(self, peer: NodeId) -> grpc.ChannelCredentials:
         """Of a connection that we open to `peer`."""
         return self._files.channel
 
     def channel_options(self, peer: NodeId) -> list[tuple[str, int | str]]:
-        """Insists on the certificate that `check` saw, and shows the ticket. Without a `check` before it the door stays shut."""
-        tickets = self._tickets.get(peer)
-        if peer in self._pinned and tickets:
-            name = serial_name(self._pinned[peer], self.identity.fleet, tickets.pop())
+        """Insists on the certificate that `check` saw, and shows the token. Without a `check`
+        before it nobody lets us in."""
+        tokens = self._tokens.get(peer)
+        if peer in self._pinned and tokens:
+            name = serial_name(self._pinned[peer], self.identity.fleet, tokens.pop())
         else:
             name = Subject(peer, "board", self.identity.fleet).dns_name
         return [("grpc.ssl_target_name_override", name)]
@@ -197,34 +263,37 @@ class Guard:
     # -- revocation ------------------------------------------------------------------------------------------
 
     def _offered(self, giver: Subject, crl: bytes, told: int) -> None:
-        """Any thread. A list that is not our authority's, or no newer than the number that its giver was `told`, costs us a
-        check and the giver its connections and a while outside. Raises PeerError then."""
+        """Any thread. A list that is not our authority's, or no newer than the number that its
+        giver was `told`, costs us a check and the giver its connections and a while outside. Raises
+        PeerError then."""
         try:
-            newer = self.identity.revocations.offer(crl, told)
+            newer = self.admission.offer(crl, told)
         except PeerError as error:
             self._strike(giver, str(error))
-            if self._door is not None:
-                self._door.cut(lambda c: c.subject == giver, "it is in quarantine")
+            if self._front_end is not None:
+                self._front_end.cut(lambda c: c.subject == giver, "it is in quarantine")
             raise
         if newer:
             self._renew(f"{giver.name} brought")
 
     async def watch(self) -> None:
-        """Notice what is copied into our folder, and a door that does not work any more. Without end."""
+        """Notice what is copied into our folder, and a front end that does not work any more.
+        Without end."""
         told = False
         while True:
             await asyncio.sleep(_LOOK_S)
             await self._look()
             if self._files.stale:
                 await asyncio.to_thread(self._look_at_credentials)
-            if self._door is not None and not self._door.alive and not told:
+            if self._front_end is not None and not self._front_end.alive and not told:
                 told = True
                 text = "the door of this board does not work any more, so no peer can connect: restart the board"
                 _log.error("%s", text)
                 self._tell(None, text)
 
     async def _look(self) -> None:
-        """A signature takes some 10 ms to check, on a small board ten times as long: not on the loop."""
+        """A signature takes some 10 ms to check, on a small board ten times as long: not on the
+        loop."""
         if self.identity.revocations.file_changed:
             await asyncio.to_thread(self.look_at_file)
 
@@ -237,51 +306,23 @@ class Guard:
             self._tell(None, str(error))
 
     def _renew(self, how: str) -> None:
-        """Our list is a newer one, which nothing may keep from having its effect. Should the files for TLS be out of use, then
-        the door itself still refuses who is revoked."""
+        """Our list is a newer one, which nothing may keep from having its effect. Should the files
+        for TLS be out of use, then the door itself still refuses who is revoked."""
         present = self.identity.revocations.present
         self._tell(None, f"{how} revocation list {present.number}: {len(present.serials)} certificates are revoked")
-        if self._door is not None:
-            self._door.cut(lambda c: c.serial in present.serials, "its certificate was revoked")
+        if self._front_end is not None:
+            self._front_end.cut(lambda c: c.serial in present.serials, "its certificate was revoked")
         self._look_at_credentials(again=True)
         self._on_news()
 
     def _look_at_credentials(self, *, again: bool = False) -> None:
         if complaint := self._files.look(again=again):
             self._tell(None, f"{complaint}; this board goes on with the certificate that it has")
-        if self._files.server is not self._certificate and self._door is not None:
-            self._door.alone(self._offer)
+        if self._files.server is not self._certificate and self._front_end is not None:
+            self._front_end.undisturbed(self._offer)
 
-    def _admit(self, caller: Caller) -> None:
-        """For who knocks. On the door's thread."""
-        if self.identity.revocations.revoked(caller.serial):
-            raise PeerError("its certificate was revoked")
-
-    def _let_in(self, caller: Caller) -> None:
-        """For who comes in with a ticket: since its knock a list may have come, or it may have misbehaved. On the door's
-        thread."""
-        self._admit(caller)
-        if self._kept_out(caller):
-            raise PeerError("it is in quarantine")
-
-    def _offered_at_door(self, caller: Caller, crl: bytes, told: int) -> None:
-        """On the door's thread."""
-        if why_not := self._kept_out(caller):
-            raise PeerError(why_not)
-        self._offered(caller.subject, crl, told)
-
-    def _kept_out(self, caller: Caller) -> str:
-        return self._quarantine.reason(caller.subject.name, time.monotonic())
-
-    def _answer(self, caller: Caller, number: int) -> knock.Answer:
-        self.look_at_file()
-        present, why_not = self.identity.revocations.present, self._kept_out(caller)
-        assert self._door is not None
-        text = why_not or self._door.give_ticket(caller)
-        return knock.Answer(not why_not, present.number, text, present.der if present.number > number else b"")
-
-    async def _knock(self, subject: Subject, where: Address, before_close: Callable[[], object]) -> tuple[int, str]:
-        """The serial of the certificate that was shown, and a ticket."""
+    async def _ask_in(self, subject: Subject, where: Address, before_close: Callable[[], object]) -> tuple[int, str]:
+        """The serial of the certificate that was shown, and a one-time token."""
         await self._look()
         reader, writer = await self._connect(subject, where)
         try:
@@ -290,11 +331,11 @@ class Guard:
                 raise PeerError("what listens there is no edgegossip board")
             shown, serial = tls.peer_of(session.getpeercert(), self.identity.fleet)
             present = self.identity.revocations.present
-            writer.write(knock.hello(present.number))
+            writer.write(handshake.hello(present.number))
             answer = await _read_answer(reader)
             if answer.crl:
                 await asyncio.to_thread(self._offered, shown, answer.crl, present.number)
-            writer.write(knock.blob(present.der if present.number > answer.number else b""))
+            writer.write(handshake.blob(present.der if present.number > answer.number else b""))
             with suppress(ssl.SSLError, OSError):
                 await reader.read(1)  # until it has closed: it has our list then
             if not answer.welcome:  # we are in quarantine there, which ends
@@ -302,7 +343,9 @@ class Guard:
             if self.identity.revocations.revoked(serial):
                 raise PeerError("its certificate was revoked")
             return serial, answer.text
-        except ssl.SSLError as error:  # in TLS 1.3 a door says what it thinks of our certificate after the handshake
+        except (
+            ssl.SSLError
+        ) as error:  # in TLS 1.3 a listener says what it thinks of our certificate after the handshake
             raise PeerError(tls.words(error)) from error
         except DecodeError as error:
             raise PeerError(str(error)) from error
@@ -327,14 +370,14 @@ class Guard:
             raise Unreachable(os.strerror(error.errno).lower() if error.errno else "it does not answer") from error
 
 
-async def _read_answer(reader: asyncio.StreamReader) -> knock.Answer:
+async def _read_answer(reader: asyncio.StreamReader) -> handshake.Answer:
     data = b""
     while True:
         more = await reader.read(65_536)
         if not more:
             raise Unreachable("it ended the connection without a word")
         data += more
-        if (answer := knock.parse_answer(data)) is not None:
+        if (answer := handshake.parse_answer(data)) is not None:
             return answer
 
 
