@@ -1,8 +1,8 @@
-"""Who a board is, who its peers are, and what strangers may do: identities, TLS, revocation
-(docs/security.md).
+"""Who a board is, who its peers are, and what strangers may do: identities, certificates,
+revocation, admission, limits and TLS, for mesh, coordinator and fleet (docs/security.md).
 
-Nothing here imports `cryptography`: that package makes certificates on a laptop
-(`edgegossip.fleet`) and never runs on a board. `Identity` is loaded when first asked for."""
+`Identity`, and with it `cryptography`, is loaded when it is first asked for: a board without
+certificates never pays for it."""
 
 from __future__ import annotations
 
