@@ -167,6 +167,7 @@ class ServerEngine:
         self._kept = False  # the final model is
         self._final: _FinalEvaluation | None = None
         self._byes: frozenset[int] = frozenset()
+        self._words = ""  # with which the run ended
         self._error: EdgegossipError | None = None
         self._failed = False
 
@@ -440,6 +441,7 @@ class ServerEngine:
     def _say_goodbye(self, words: str) -> bool:
         """Tell every board that the run is over, and give them a moment to hear it."""
         self._asking = self._final = None
+        self._words = words
         self._byes = self._ask({m.node: Bye(words, self._failed) for m in self._boards.up()}, "bye")
         return self._go(self._leaving)
 
@@ -559,6 +561,8 @@ class ServerEngine:
             self._forget(self._open.drop(lambda sent: sent.node == replaced))
             self._ask({replaced: Bye(f"another board has joined as {name}", failed=True)}, "bye")
         self._log("joined", f"{name} joined", peer=name)
+        if self.leaving:  # it was greeted before the end, and would wait for ever
+            self._byes |= self._ask({node: Bye(self._words, self._failed)}, "bye")
 
     def _give_up(self) -> None:
         """Give up on answers that do not come although their boards are alive: lost on their way,

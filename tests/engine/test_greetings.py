@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from edgegossip import codecs
-from edgegossip.engine.server import (
-    GREET_S,
+from edgegossip.engine.server import GREET_S, ServerEngine
+from edgegossip.engine.server_boards import BoardSeen
+from edgegossip.engine.server_events import (
     Answered,
     Ask,
+    Bye,
     Effect,
+    Finished,
     Forget,
     Hello,
     Joining,
     Log,
     Question,
     Seen,
-    ServerEngine,
     ServerPlan,
+    Stop,
 )
-from edgegossip.engine.server_boards import BoardSeen
 from tests.engine import toy
 
 STRANGER = BoardSeen(7, 0.0)
@@ -67,3 +69,19 @@ def test_a_stranger_that_was_refused_and_left_leaves_no_open_goodbye() -> None:
     refused = made.handle(Answered(question.number, Joining("nobody")), 1.0)
     (bye,) = [q for e in refused if isinstance(e, Ask) for q in e.questions]
     assert [e.number for e in made.handle(Seen(()), 1.5) if isinstance(e, Forget)] == [bye.number]
+
+
+def test_a_board_that_joins_while_the_run_ends_hears_that_it_does() -> None:
+    made = engine()
+    questions = [q for _, q in look(made, 0.5)]
+    other = greetings(made.handle(Seen((STRANGER, BoardSeen(8, 0.0))), 0.5))
+    made.handle(Answered(questions[0].number, Joining("a")), 0.6)
+    (first,) = [q for e in made.handle(Stop(), 0.7) if isinstance(e, Ask) for q in e.questions]
+    (second,) = [
+        q for e in made.handle(Answered(other[0].number, Joining("b")), 0.8) if isinstance(e, Ask) for q in e.questions
+    ]
+    assert (first.name, second.name) == ("a", "b") and first.wish == second.wish
+    assert isinstance(second.wish, Bye) and second.wish.failed
+    assert not made.handle(Answered(first.number, Joining("a")), 0.9), "the second one has not answered yet"
+    last = made.handle(Answered(second.number, Joining("b")), 1.0)
+    assert any(isinstance(e, Finished) for e in last) and made.over
