@@ -153,6 +153,7 @@ class NodeEngine:
         self._adopted = False  # since the update in progress was begun: it is of a model that was given up
         # Catching up.
         self._newcomer = False
+        self._led = False  # a frame that leads to its sender's model was taken in
         self._ahead = len(seat.members) * seat.period + 1  # rounds that nobody gets ahead who began with us
         self._has_nothing = False  # no checkpoint, and no model of anybody yet
         self._begun = self._before_round = (
@@ -275,11 +276,14 @@ class NodeEngine:
     def _be_newcomer(self) -> None:
         """For catch_up_s frames of rounds far ahead are held back: their sender's model, which the answer to our greeting
         brings, should come first. With the frames alone we would go on in the sender's round with a model that has learnt
-        nothing. Where there are no rounds in common nobody greets: there the frame itself leads to the model."""
-        if self.algorithm.asynchronous:
-            return
+        nothing. Where there are no rounds in common nobody greets: there such a frame is taken in, for it leads to the model."""
         self._newcomer = self._before_round = True
         self._set_timer(Timer.CATCH_UP, self._patience.catch_up_s)
+
+    def _awaits_model(self) -> bool:
+        """Whether an update of our own model would be for nothing: others are far ahead, or must be."""
+        leads_to_model = self.algorithm.asynchronous and (self._led or self._has_nothing)
+        return self._newcomer and (bool(self.pending) or leads_to_model)
 
     def _is_early(self, frame: wire.Frame) -> bool:
         return frame.round > self.round + self._ahead and frame.kind not in _WITHOUT_ROUND
@@ -303,8 +307,8 @@ class NodeEngine:
         self.stage, self._asks_poll = Stage.POLLING, True
 
     def _polled(self) -> None:
-        if self._before_round and self._newcomer and self.pending:
-            self.stage = Stage.CATCHING_UP  # others are far ahead: an update of our own model would be for nothing
+        if self._before_round and self._awaits_model():
+            self.stage = Stage.CATCHING_UP
             return
         self._before_round = False
         if not self._begun:
@@ -331,6 +335,9 @@ class NodeEngine:
         """The update goes out, unless another's model was taken over meanwhile, for which it is none."""
         if self._adopted:
             self._begin_round()
+            return
+        if self.algorithm.asynchronous and self._awaits_model():  # it was asked for meanwhile
+            self.stage = Stage.CATCHING_UP
             return
         self._local, self._stepped, self._since_s = local, self.round, self._now_s
         self.stage = Stage.EXCHANGING
@@ -417,14 +424,18 @@ class NodeEngine:
             if len(frame.body):
                 self._has_nothing = False
             if self._newcomer and self._is_early(frame):
-                self._keep(event)
-                return
+                if not self.algorithm.asynchronous:
+                    self._keep(event)
+                    return
+                self._led = True
             outcome = self.algorithm.receive(before, Message(sender, frame))
         except PeerError as error:
             self._refuse(sender, str(error))
             return
         self._effects.append(Accepted(event, frame, before, outcome[0]))
         self._advance(outcome)
+        if self.stage is Stage.CATCHING_UP and not self._awaits_model():
+            self._poll()
 
     def _keep(self, event: FrameReceived) -> None:
         if not self.pending.keep(event):
