@@ -25,7 +25,7 @@ from edgegossip.checkpoint.fits import require_fit
 from edgegossip.codecs.base import Codec
 from edgegossip.engine.server_frames import FULL, Channel, Replica, Uplink
 from edgegossip.flower import messages
-from edgegossip.flower._private import FleetLink, Incoming, LinkError
+from edgegossip.flower._private.link import FleetLink, Incoming, LinkError
 from edgegossip.flower.credentials import BoardCredentials
 from edgegossip.flower.keeper import BoardKeeper
 from edgegossip.flower.messages import STYPE, RunDescription, frame_array, frame_bytes, frame_content

@@ -24,7 +24,8 @@ from edgegossip import recipe as recipes
 from edgegossip.engine.server import ServerEngine
 from edgegossip.engine.server_events import ServerPlan
 from edgegossip.engine.server_frames import COORDINATOR, Channel
-from edgegossip.flower._private import LinkError, RunLink, register_key, start_run
+from edgegossip.flower._private.link import LinkError
+from edgegossip.flower._private.runtime import RunLink, register_key, start_run
 from edgegossip.flower.combine import check_enough, combiner, make_strategy
 from edgegossip.flower.credentials import ServerCredentials
 from edgegossip.flower.doorkeeper import Doorkeeper

@@ -44,7 +44,7 @@ from edgegossip.engine.server_events import (
 )
 from edgegossip.engine.server_frames import COORDINATOR
 from edgegossip.engine.server_records import Progress
-from edgegossip.flower._private import is_away
+from edgegossip.flower._private.runtime import is_away
 from edgegossip.flower.messages import question_content, question_type, read_answer
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock

@@ -56,7 +56,7 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Express(Protocol):
-    """What answers requests that are not Flower's own; see `_private/batching.py`."""
+    """What answers requests that are not Flower's own; see `_private/superlink.py`."""
 
     def serves(self, path: str) -> bool: ...
     def heard(self, path: str) -> None: ...

@@ -25,9 +25,9 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Codec
-from edgegossip.engine.combine import Combined, Mean, Share
 from edgegossip.engine.plausible import MAX_EXAMPLES, Examples, Proportion, ServerLevels, check_reported, length
 from edgegossip.engine.server_frames import FULL, Channel, Downlink, finite_sum
+from edgegossip.engine.server_training import Combined, Mean, Share
 from edgegossip.flower.messages import FRAME, frame_array, printable
 from edgegossip.flower.records import META, RecordLayout, all_finite, conform, split_frame
 from edgegossip.frame import Aux, Frame, Kind

@@ -198,7 +198,7 @@ def _become_superlink(parent_pid: int, arguments: list[str]) -> None:
     if os.getppid() != parent_pid:
         raise SystemExit("the coordinator died before its SuperLink was up")
     sys.argv = ["flower-superlink", *arguments]
-    from edgegossip.flower._private import flower_superlink
+    from edgegossip.flower._private.superlink import flower_superlink
 
     flower_superlink()
 

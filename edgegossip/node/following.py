@@ -33,7 +33,7 @@ def follow(
     """The recipe of the run there, with this board's own `settings` in it, and the run's boards. Functions that it names are not
     called, and no folder of this board is read, unless `settings` say so too. Every 5 s `say` that nobody answers. Raises
     ConfigError, PeerError when the coordinator refuses us, LocalError after `patience_s`."""
-    from edgegossip.flower._private import LinkError
+    from edgegossip.flower._private.link import LinkError
     from edgegossip.flower.asking import ask
     from edgegossip.node.server_node import board_credentials
 

@@ -48,15 +48,19 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
 from edgegossip.engine.server_boards import BoardSeen
-from edgegossip.flower._private.link import LinkError, TokenInterceptor, answered, connect, post
-from edgegossip.flower._private.objects import (
+from edgegossip.flower._private.link import (
     RUN_GIVE_PATH,
     RUN_TAKE_PATH,
     Incoming,
+    LinkError,
     Objects,
+    TokenInterceptor,
+    answered,
     bundled,
+    connect,
     is_whole,
     pack,
+    post,
     unpack,
 )
 from edgegossip.types import NodeId
