@@ -34,7 +34,7 @@ What a driver promises:
 - An answer to a number that nobody waits for is welcome, and ignored. So is the same answer twice.
 
 A killed run goes on with `start(now_s, progress)` of the last `Save`. The combiner makes the next
-model of a round's updates (`combine.py`); it is the only part that may hold state of its own, which
+model of a round's updates (`server_training.py`); it is the only part that may hold state of its own, which
 goes into `Progress` as arrays.
 """
 
@@ -47,7 +47,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from edgegossip import codecs
-from edgegossip.engine.combine import Combiner
 from edgegossip.engine.server_boards import Boards, BoardSeen, OpenQuestions
 from edgegossip.engine.server_events import (
     Answer,
@@ -83,7 +82,7 @@ from edgegossip.engine.server_events import (
 )
 from edgegossip.engine.server_frames import COORDINATOR, FULL, Downlink
 from edgegossip.engine.server_records import Progress, Value
-from edgegossip.engine.server_training import Span, Training
+from edgegossip.engine.server_training import Combiner, Span, Training
 from edgegossip.frame import Frame
 from edgegossip.types import EdgegossipError, Metrics, NodeId, PeerError, Round, RunError, Vec
 
