@@ -11,14 +11,15 @@ done and the other not yet (`exchanged`), and only while no node has gone back t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.gossip.base import Audit
+from edgegossip.gossip.base import Action, Audit, GossipAlgorithm
 from edgegossip.sim.disk import Saved
-from edgegossip.types import Vec
+from edgegossip.types import LocalUpdate, Vec
 
 Totals = Mapping[tuple[int, int], tuple[NDArray[np.float64], float]]
 TOLERANCE = 1e-9  # of the largest term
@@ -171,3 +172,45 @@ def edge_fault(audits: Sequence[Audit | None], pairs: Sequence[tuple[int, int]])
             if not worst <= TOLERANCE * scale:
                 return f"of what {j} handed to {i}, {worst:.3g} never came in"
     return None
+
+
+# What a wrapper, such as momentum, makes of the local update before the algorithm inside gets it
+
+_METHODS = ("init", "resume", "start", "receive", "tick", "membership", "model", "round", "waiting_for", "audit")
+
+
+class LastDelta:
+    """Holds the last local update that got through to the innermost algorithm."""
+
+    delta: Vec | None = None
+
+
+class Spy:
+    """Stands in for an algorithm, and takes notes in `step`."""
+
+    def __init__(self, algorithm: GossipAlgorithm[Any], last: LastDelta) -> None:
+        self._algorithm, self._last = algorithm, last
+        for name in _METHODS:  # found at once: a wrapper asks for them several times a message
+            setattr(self, name, getattr(algorithm, name))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._algorithm, name)
+
+    def step(self, s: Any, local: LocalUpdate) -> tuple[Any, list[Action]]:
+        self._last.delta = local.delta
+        return self._algorithm.step(s, local)
+
+
+def spied(algorithm: GossipAlgorithm[Any]) -> tuple[GossipAlgorithm[Any], LastDelta | None]:
+    """Return the algorithm with a spy inside its wrappers; None if it has none, and its update is the
+    one that it is given."""
+    last = LastDelta()
+    changed = _inside(algorithm, last)
+    return (algorithm, None) if changed is None else (changed, last)
+
+
+def _inside(algorithm: Any, last: LastDelta) -> Any:
+    inner = getattr(algorithm, "algorithm", None)
+    if inner is None or not is_dataclass(algorithm):
+        return None
+    return replace(algorithm, algorithm=_inside(inner, last) or Spy(inner, last))  # type: ignore[type-var]

@@ -20,15 +20,13 @@ from edgegossip.sim.agreement import Averages
 from edgegossip.sim.byzantine import Byzantine, flood
 from edgegossip.sim.checkers import Violation
 from edgegossip.sim.clock import Clock
-from edgegossip.sim.decoded import Decoded
-from edgegossip.sim.describe import describe
 from edgegossip.sim.disk import Disk, Saved
-from edgegossip.sim.ledger import Ledger
-from edgegossip.sim.network import Network
+from edgegossip.sim.ledger import Ledger, spied
+from edgegossip.sim.network import Decoded, Network
 from edgegossip.sim.node import Node, Packet, Tampered
 from edgegossip.sim.presence import Presence
 from edgegossip.sim.schedule import Schedule, edges, of, view_of
-from edgegossip.sim.spy import spied
+from edgegossip.sim.trace import describe
 from edgegossip.sim.workload import EQUAL_START, Workload
 from edgegossip.types import LocalUpdate, Round, Vec
 
