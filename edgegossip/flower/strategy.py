@@ -529,4 +529,6 @@ def _difference(form: Form, usual: Form) -> str:
     ours, theirs = ({word for words in one for word in words} for one in (form, usual))
     more, less = (", ".join(map(repr, sorted(words))) for words in (ours - theirs, theirs - ours))
     found = [f"it lacks {less}" if less else "", f"it has {more} besides" if more else ""]
-    return "the reply is not like the others': " + printable(" and ".join(filter(None, found)) or "in other records", 500)
+    return "the reply is not like the others': " + printable(
+        " and ".join(filter(None, found)) or "in other records", 500
+    )

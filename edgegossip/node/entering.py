@@ -1,6 +1,8 @@
-"""How a board comes into a run without a peer list: it founds one, or joins through any member's address.
+"""How a board comes into a run without a peer list: it founds one, joins through any member's address, or follows a
+coordinator whose address is all that it was given.
 
-Both end in an `Entry`: the run's manifest, verified, with the recipe in it, and what is known of the others.
+`found` and `join` end in an `Entry`: the run's manifest, verified, with the recipe in it, and what is known of the others.
+`follow` ends in the recipe and the boards of a server run.
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ from edgegossip.untrusted import printable
 
 if TYPE_CHECKING:
     from edgegossip.mesh.security.guard import Guard
+    from edgegossip.mesh.security.identity import Identity
 
-_PAUSE_S = 1.0
+_PAUSE_S = 1.0  # between two rounds of asking all seeds
+_FOLLOW_PAUSE_S = 0.5
 _OWN = "data.dir, run.threads, evaluation.*, network.* and checkpoint.*"
 
 
@@ -156,6 +160,46 @@ def join(
     return Entry(recipe, manifest, told.rows, told.seen_as, signer, tuple(seeds), ((told.by, str(seed)),))
 
 
+def follow(
+    coordinator: str,
+    name: NodeId,
+    identity: Identity | None,
+    settings: Iterable[str],
+    say: Callable[[str], None],
+    patience_s: float,
+) -> tuple[Recipe, tuple[NodeId, ...]]:
+    """The recipe of the run there, with this board's own `settings` in it, and the run's boards. Functions that it names are not
+    called, and no folder of this board is read, unless `settings` say so too. Every 5 s `say` that nobody answers. Raises
+    ConfigError, PeerError when the coordinator refuses us, LocalError after `patience_s`."""
+    from edgegossip.flower._private.link import LinkError
+    from edgegossip.flower.asking import ask
+    from edgegossip.node.server_node import board_credentials
+
+    credentials = None if identity is None else board_credentials(identity)
+    watch = Watch()
+    while True:
+        try:
+            told = ask(coordinator, credentials)
+            break
+        except LinkError as error:
+            if not error.gone:
+                raise
+            if watch.s > patience_s:
+                raise LocalError(f"no coordinator at {coordinator} for {watch.s:.0f} s: {error}") from None
+            if watch.due():
+                say(f"waiting for the coordinator at {coordinator} for {watch.s:.0f} s: {error}")
+            time.sleep(_FOLLOW_PAUSE_S)
+    if name not in told.boards:
+        known = ", ".join(printable(board, 60) for board in told.boards[:20])
+        raise ConfigError(f"--name {name}: not one of the run's boards {known}{did_you_mean(name, told.boards)}")
+    recipe, settings = _read_recipe(told.recipe), tuple(settings)
+    if recipe.run.mode != "server" or recipe.run.nodes != len(told.boards):
+        raise PeerError("the run's recipe and its boards do not fit each other")
+    recipe = own_settings(recipe, settings)
+    check_functions(recipe, settings)
+    return recipe, told.boards
+
+
 def look_again(entry: Entry, name: NodeId, guard: Guard | None, patience_s: float = 15.0) -> Entry:
     """What the members know now, of a board that has taken a while to load since it asked. As before where none of those it has
     heard of answers within `patience_s`."""
@@ -189,18 +233,23 @@ def _verified(manifest: Manifest, guard: Guard | None) -> NodeId:
 
 
 def _recipe_of(manifest: Manifest) -> Recipe:
-    try:
-        recipe = recipes.from_dict(tomllib.loads(manifest.recipe))
-    except (ConfigError, ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
-        raise PeerError(
-            f"the run's recipe cannot be used: {printable(str(error), 300)}; install the same edgegossip on all boards"
-        ) from error
+    recipe = _read_recipe(manifest.recipe)
     if recipe.run.mode != "gossip" or recipe.run.nodes != len(manifest.members):
         raise PeerError("the run's manifest and its recipe do not fit each other")
-    recipe = replace(recipe, data=replace(recipe.data, dir=""))  # where this board's data lies, it says itself
     if recipe.gossip.topology == "file" and not manifest.topology_file.startswith("{"):
         raise PeerError("the run's topology file is not in its manifest; install the same edgegossip on all boards")
     return _with_topology(recipe, manifest.topology_file)
+
+
+def _read_recipe(text: str) -> Recipe:
+    """Read a recipe that came over the network, without the folder of the data: where this board's lies, it says itself.
+    Raises PeerError."""
+    try:
+        recipe = recipes.from_dict(tomllib.loads(text))
+    except (ConfigError, ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
+        why = printable(str(error), 300)
+        raise PeerError(f"the run's recipe cannot be used: {why}; install the same edgegossip on all boards") from error
+    return replace(recipe, data=replace(recipe.data, dir=""))
 
 
 def _with_topology(recipe: Recipe, file: str) -> Recipe:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 HOLD_S = 10.0
 
 
-class Standing:
-    """Who is up, from both sources. Pure: events in, events out."""
+class NeighbourStatus:
+    """Merges what the mesh and the members say of neighbours. Pure: events in, events out."""
 
     def __init__(self, neighbours: Collection[NodeId]) -> None:
         self._neighbours = frozenset(neighbours)
@@ -103,7 +103,7 @@ class MemberTransport:
 
     def __init__(self, inner: GrpcTransport, agent: Agent, neighbours: Collection[NodeId]) -> None:
         self._inner, self._agent, self._neighbours = inner, agent, frozenset(neighbours)
-        self._standing = Standing(neighbours)
+        self._status = NeighbourStatus(neighbours)
         self._ready: deque[TransportEvent] = deque()
         self.send, self.limit_frames, self.wake, self.tasks = inner.send, inner.limit_frames, inner.wake, inner.tasks
 
@@ -122,11 +122,11 @@ class MemberTransport:
         """See Transport.incoming."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._ready:
-            due_s = self._standing.due_s
+            due_s = self._status.due_s
             bounds = [t for t in (until_s, due_s) if t is not None]
             event = self._inner.incoming(max(0.0, min(bounds) - time.monotonic()) if bounds else None)
             now_s = time.monotonic()
-            self._ready.extend(self._standing.tick(now_s))
+            self._ready.extend(self._status.tick(now_s))
             if event is not None:
                 self._take(event)
             elif due_s is None or now_s < due_s or (until_s is not None and now_s >= until_s):
@@ -159,7 +159,7 @@ class MemberTransport:
                 self._ready.append(event)
                 return
         if isinstance(event, PeerUp | PeerDown | Verdict):
-            self._ready.extend(self._standing.take(event, time.monotonic()))
+            self._ready.extend(self._status.take(event, time.monotonic()))
         else:
             self._ready.append(event)
 
