@@ -10,7 +10,6 @@ from edgegossip import frame as wire
 from edgegossip.engine.events import Data, FrameReceived, MemberNews, PeerDown, PeerUp
 from edgegossip.types import NodeId
 
-LEAST_FRAME_BYTES = 1024  # that a frame counts for: a flood of tiny ones is bounded, too
 PENDING_BYTES = 64 << 20
 
 
@@ -189,4 +188,4 @@ def _room_for(data: Data) -> int:
         size = wire.HEADER_BYTES + len(data.codec_params) + wire.AUX_BYTES * len(data.aux) + len(data.body)
     else:
         size = len(data)
-    return max(size, LEAST_FRAME_BYTES)
+    return max(size, wire.LEAST_FRAME_BYTES)

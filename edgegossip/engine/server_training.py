@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from edgegossip.codecs.checks import all_finite
 from edgegossip.engine.plausible import (
-    LENGTH_RATIO,
     Examples,
     Losses,
     Proportion,
@@ -300,9 +299,9 @@ class Mean:
     are only measured when the mean itself is longer than usual, or nothing is known yet: what goes
     unnoticed so cannot move the model further than that."""
 
-    def __init__(self, channel: Channel, ratio: float = LENGTH_RATIO, *, uniform: bool = False) -> None:
+    def __init__(self, channel: Channel, *, uniform: bool = False) -> None:
         self._channel, self._uniform = channel, uniform
-        self._proportion = Proportion(ratio)
+        self._proportion = Proportion()
         self._usual: float | None = None  # the shortest mean since each update was measured; None: that never was
 
     def choose(self, round: Round, x: Vec, nodes: Sequence[int]) -> list[int]:

@@ -224,7 +224,7 @@ class NodeClient:
         A SuperLink that does not know this board gets it once more when it does."""
         for known in (False, True):
             try:
-                self._patiently(lambda: self._link.reply(reply, 0.0))
+                self._patiently(lambda: self._link.reply(reply))
                 return None
             except LinkError as error:
                 if not error.unknown or known or not self._known_again():

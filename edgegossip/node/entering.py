@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 1.0  # between two rounds of asking all seeds
 _FOLLOW_PAUSE_S = 0.5
+LOOK_S = 15.0  # for somebody to answer one who looks again
 _OWN = "data.dir, run.threads, evaluation.*, network.* and checkpoint.*"
 
 
@@ -200,14 +201,14 @@ def follow(
     return recipe, told.boards
 
 
-def look_again(entry: Entry, name: NodeId, guard: Guard | None, patience_s: float = 15.0) -> Entry:
+def look_again(entry: Entry, name: NodeId, guard: Guard | None) -> Entry:
     """What the members know now, of a board that has taken a while to load since it asked. As before where none of those it has
-    heard of answers within `patience_s`."""
+    heard of answers within LOOK_S."""
     from edgegossip.mesh.membership.joining import ask
 
     own = entry.manifest.members.index(name)
     known = dict.fromkeys((*entry.seeds, *(row.address for k, row in entry.known if k != own and row.here)))
-    until_s = time.monotonic() + patience_s
+    until_s = time.monotonic() + LOOK_S
     for place in filter(None, known):
         with suppress(PeerError, ConfigError):
             told = ask(addresses.parse(place, "address"), name, guard, entry.manifest.run_id)

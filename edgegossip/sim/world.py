@@ -212,7 +212,7 @@ class World:
         i, ledger, sender, lie = node.index, self.ledger, self.index[name], getattr(data, "lie", "")
         if name in node.refused:
             self.violate("accepted", i, f"took in a message of {sender}, which it had refused")
-        if self.clock.now < self._fresh_until_s[i] and self._went_on_without_a_model(node, old, new, effects):
+        if self.clock.now < self._fresh_until_s[i] and self._went_on_without_a_model(old, new, effects):
             self.violate("newcomer", i, f"goes on in round {self.algorithm.round(new)} without anybody's model")
         if frame.kind is STATE:
             self.states += 1
@@ -239,7 +239,7 @@ class World:
         if fault := checkers.pending_fault(node.engine.pending, PATIENCE.pending_bytes):
             self.violate("memory", node.index, fault)
 
-    def _went_on_without_a_model(self, node: Node, old: Any, new: Any, effects: list[Effect]) -> bool:
+    def _went_on_without_a_model(self, old: Any, new: Any, effects: list[Effect]) -> bool:
         far = self.schedule.nodes * self.topology.period + 1
         if self.algorithm.asynchronous or self.algorithm.round(new) <= self.algorithm.round(old) + far:
             return False

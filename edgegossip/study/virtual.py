@@ -63,7 +63,6 @@ class _Node:
     held: deque[Event] = field(default_factory=deque)  # what came while it did not listen
     greeting: bool = True  # its first round has not begun
     timers: dict[Timer, int] = field(default_factory=dict)  # numbers of those in force; what was replaced has another
-    process: int = 0  # of events; what was meant for an earlier one is void
     loss: float = math.nan
     finished: bool = False
 
@@ -131,8 +130,8 @@ class VirtualFleet:
             self._now, _, event = heapq.heappop(self._events)
             event()
 
-    def _engine_of(self, view: NodeView, restarted: bool = False) -> NodeEngine:
-        seat = Seat.of(view.node, view.members, view.topology, self._rounds, restarted)
+    def _engine_of(self, view: NodeView) -> NodeEngine:
+        seat = Seat.of(view.node, view.members, view.topology, self._rounds)
         return NodeEngine(self._algorithm, seat, Patience(grace_s=COMPUTE_S))
 
     def _boot(self, node: _Node) -> None:
@@ -160,12 +159,11 @@ class VirtualFleet:
         else:
             self._handle(node, event)
 
-    def _answer(self, node: _Node, process: int, event: Event) -> None:
-        """To what the engine asked for; then what was held back comes."""
-        if process == node.process:
-            self._handle(node, event)
-            while node.held and node.engine.listens:
-                self._handle(node, node.held.popleft())
+    def _answer(self, node: _Node, event: Event) -> None:
+        """Answer a question of the engine; then what was held back comes."""
+        self._handle(node, event)
+        while node.held and node.engine.listens:
+            self._handle(node, node.held.popleft())
 
     def _handle(self, node: _Node, event: Event) -> None:
         self._carry_out(node, node.engine.handle(event, self._now))
@@ -188,12 +186,12 @@ class VirtualFleet:
                     number = node.timers[timer] = next(self._order)
                     self._after(after_s, lambda timer=timer, number=number: self._due(node, timer, number))  # type: ignore[misc]
                 case Load():
-                    self._after(0.0, lambda p=node.process: self._answer(node, p, Loaded(node.view, self._x)))  # type: ignore[misc]
+                    self._after(0.0, lambda: self._answer(node, Loaded(node.view, self._x)))
                 case Train(model, round):
                     local = node.workload.local_update(model, round)
                     node.loss, after_s = local.loss, self._duration_s(node, round)
                     ready = UpdateReady(local)
-                    self._after(after_s, lambda p=node.process, ready=ready: self._answer(node, p, ready))  # type: ignore[misc]
+                    self._after(after_s, lambda ready=ready: self._answer(node, ready))  # type: ignore[misc]
                 case Poll():
                     self._poll(node)
                 case RoundEnded():
@@ -209,7 +207,7 @@ class VirtualFleet:
         """What has come is taken in, and before the first round all greetings."""
         if node.greeting:
             node.greeting = False
-            self._after(GREETING_S, lambda p=node.process: self._answer(node, p, Polled()))  # type: ignore[misc]
+            self._after(GREETING_S, lambda: self._answer(node, Polled()))
             return
         while node.held:
             self._handle(node, node.held.popleft())

@@ -189,7 +189,7 @@ class FleetLink:
         with answered(self._address):
             return self._objects.fetch(incoming.message.metadata.run_id, incoming)
 
-    def reply(self, message: Message, runtime_s: float) -> None:
+    def reply(self, message: Message) -> None:
         """Push a reply and its content."""
         with answered(self._address), no_object_id_recompute():
             message.metadata.__dict__["_message_id"] = message.object_id
@@ -197,7 +197,7 @@ class FleetLink:
                 node=self._node,
                 messages_list=[message_to_proto(remove_content_from_message(message))],
                 message_object_trees=[get_object_tree(message)],
-                clientapp_runtime_list=[runtime_s],
+                clientapp_runtime_list=[0.0],
             )
             objects = get_all_nested_objects(message)
             contents = bundled(objects)
