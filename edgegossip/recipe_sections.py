@@ -159,7 +159,7 @@ class NetworkSection:
     port: int = _key(0, "first port of `run`'s own boards or of the coordinator; 0: any free one", low=0, high=65_535)
     tls: str = _key(
         "auto",
-        "`run`: its own boards speak TLS; auto: where the package cryptography is there",
+        "`run`: its own boards speak TLS; auto: yes",
         choices=("auto", "on", "off"),
     )
     grace_s: float = _key(3.0, "a peer out of reach for this long counts as lost", low=0.1, high=3600.0)

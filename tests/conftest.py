@@ -26,7 +26,10 @@ ROOT = Path(__file__).parent
 FIRST = ("e2e", "mesh", "flower", "study", "node", "launch", "scale", "update", "fuzz", "native")
 FATAL = ROOT.parent / "build" / "fatal"  # last words of a process that a signal ended, such as SIGSEGV
 
-TRACED = {"codecs", "conformance", "gossip", "test_frame.py", "test_layout.py"}
+TRACED = (
+    *("codecs/", "conformance/", "gossip/", "security/", "mesh/security/", "update/test_check_in"),
+    *("fleet/test_store.py", "test_frame.py", "test_layout.py"),
+)
 
 
 @pytest.hookimpl(trylast=True)
@@ -82,7 +85,7 @@ def pytest_testnodedown(node, error: object) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     coverage = _coverage(item.config)
-    if not coverage or item.path.relative_to(ROOT).parts[0] not in TRACED:
+    if not coverage or not item.path.relative_to(ROOT).as_posix().startswith(TRACED):
         return (yield)
     coverage.resume()
     try:

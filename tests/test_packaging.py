@@ -18,7 +18,7 @@ def names(requirements):
     return {re.match(r"[\w-]+", r).group().lower() for r in requirements}
 
 
-def test_a_gossip_board_needs_ten_packages():
+def test_a_gossip_board_needs_eleven_packages():
     board = {
         "numpy",
         "grpcio",
@@ -27,6 +27,7 @@ def test_a_gossip_board_needs_ten_packages():
         "protobuf",
         "psutil",
         "click",
+        "cryptography",
         "tomli-w",
         "zstandard",
         "setproctitle",

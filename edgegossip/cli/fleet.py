@@ -24,7 +24,7 @@ YEARS = click.option("--years", type=float, default=20.0, show_default=True, hel
 def fleet() -> None:
     """Make identities for boards, list them, and revoke them.
 
-    Do this on your laptop (pip install 'edgegossip[fleet]'). The fleet's folder holds the key that decides who is in: keep it
+    Do this on your laptop. The fleet's folder holds the key that decides who is in: keep it
     there. Each board gets its own kit, which goes onto its card, or its own folder below boards/, which it names with
     --identity.
 
@@ -251,20 +251,12 @@ def _use_of(kit: Path, name: str, board: str) -> str:
 
 
 def _making():  # type: ignore[no-untyped-def]
-    _store()
     from edgegossip.fleet import making
 
     return making
 
 
 def _store():  # type: ignore[no-untyped-def]
-    """The module that needs `cryptography`. Raises HostError without it."""
-    from edgegossip.types import HostError
+    from edgegossip.fleet import store
 
-    try:
-        from edgegossip.fleet import store
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "cryptography":
-            raise
-        raise HostError("`edgegossip fleet` needs the package cryptography: pip install 'edgegossip[fleet]'") from error
     return store

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from edgegossip.fleet.kitfile import Wifi
 from edgegossip.mesh import address as addresses
 from edgegossip.types import ConfigError
 
@@ -76,6 +75,8 @@ def _given(**taken: Any) -> dict[str, Any]:
     if ssid is None and (file or country):
         raise ConfigError("--wifi-password-file and --wifi-country go with --wifi SSID")
     given: dict[str, Any] = {key: value or None for key, value in taken.items()}
+    from edgegossip.fleet.kitfile import Wifi
+
     given["wifi"] = None if ssid is None else (Wifi.of(ssid, _password(ssid, file), country),)
     for option in ("coordinator", "join", "check_in"):
         for place in filter(None, (given[option],) if option != "join" else given[option] or ()):

@@ -143,7 +143,7 @@ def node(
 def _name_of(identity: Path | None) -> str:
     if identity is None:
         raise click.UsageError("say this board's --name, such as pi-01, or its --identity")
-    from edgegossip.mesh.security.identity import Identity
+    from edgegossip.security.identity import Identity
 
     return Identity.load(identity).name
 

@@ -1,4 +1,4 @@
-"""`edgegossip sim`: gossip algorithms under faults, in virtual time."""
+"""`edgegossip sim`: gossip algorithms and server runs under faults, in virtual time."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ from edgegossip.cli.options import JSON, SETTINGS
     metavar="SPEC",
     help="all, none, or entries such as loss=0.2,crash=2,split or crash@3-5:2 (see docs/simulator.md).",
 )
+@click.option(
+    "--mode",
+    default="both",
+    show_default=True,
+    type=click.Choice(["gossip", "server", "both"]),
+    help="both: one seed in four is a server run, unless something is said that only one of them has.",
+)
 @click.option("--campaign", type=click.IntRange(1), metavar="N", help="Run N schedules instead of one with its trace.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Processes of a campaign. Default: one a core.")
 @click.option(
@@ -33,11 +40,21 @@ from edgegossip.cli.options import JSON, SETTINGS
 )
 @click.option("--topology", default="", metavar="NAME[:KEY=VALUE,...]", help="Default: drawn from those that fit.")
 @click.option("--codec", default="", metavar="NAME[:KEY=VALUE,...]", help="Default: drawn.")
-@click.option("--nodes", type=click.IntRange(2, 64), help="Default: drawn from 2 to 8.")
-@click.option("--rounds", type=click.IntRange(1, 100_000), help="About so many with faults. Default: 3 to 6.")
+@click.option("--nodes", type=click.IntRange(2, 64), help="Boards. Default: drawn, 2 to 8, of a server run 2 to 18.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 100_000),
+    help="About so many with faults. Default: 3 to 6, of a server run 3 to 10.",
+)
 @click.option("--workload", default="", help="quadratic, quadratic-alike or consensus. Default: drawn.")
 @click.option(
     "--deadline", "deadline_s", type=click.FloatRange(0.1), help="Of a round, in virtual seconds. Default: 2 or 4."
+)
+@click.option(
+    "--server",
+    multiple=True,
+    metavar="KEY=VALUE,...",
+    help="Of a server run, such as quorum=2,downlink=fp16; plain,...: the rest is not drawn.",
 )
 @click.option("--values", default=16, show_default=True, type=click.IntRange(1, 2**20), help="In the model.")
 @JSON
@@ -56,9 +73,11 @@ def sim(
     workload: str,
     deadline_s: float | None,
     values: int,
+    mode: str,
+    server: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Run gossip algorithms in virtual time while messages, links, disks and boards fail, and check that they heal.
+    """Run gossip and server runs in virtual time while messages, links, disks and boards fail, and check that they heal.
 
     \b
     Examples:
@@ -66,15 +85,31 @@ def sim(
       edgegossip sim quickstart-gossip --faults loss=0.2,crash=2,split
       edgegossip sim --campaign 2000                       all algorithms, topologies, codecs and faults
       edgegossip sim --campaign 500 --algorithm choco-sgd --faults loss,reorder
+      edgegossip sim --campaign 500 --mode server --server quorum=2 --faults all,coordinator-kill
 
-    RECIPE fixes algorithm, topology, codec, boards and deadline; what is said nowhere is drawn from the seed. The model is a
-    small vector, and training pulls it towards a point of each board's own. The same seed gives the same run, bit for bit.
-    Exits with 6 when a promise is broken; a campaign ends with a command line that replays its first failure, made small.
+    RECIPE fixes algorithm, topology, codec, boards and deadline, or a server run; what is said nowhere is drawn from the
+    seed. The model is a small vector, and training pulls it towards a point of each board's own. The same seed gives the
+    same run, bit for bit. Exits with 6 when a promise is broken; a campaign ends with a command line that replays its
+    first failure, made small.
     """
     from edgegossip.sim import command
 
     asked = command.Asked(
-        recipe, settings, seed, faults, algorithms, topology, codec, nodes, rounds, workload, deadline_s, values, jobs
+        recipe,
+        settings,
+        seed,
+        faults,
+        algorithms,
+        topology,
+        codec,
+        nodes,
+        rounds,
+        workload,
+        deadline_s,
+        values,
+        jobs,
+        mode,
+        server,
     )
     if campaign is None:
         document, code = command.replay(asked, click.echo, quiet=as_json)

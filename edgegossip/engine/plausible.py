@@ -265,7 +265,8 @@ class Losses:
 
     def makes_sense(self, evaluated: float) -> bool:
         """Tell whether a model of this training may have that loss on test data."""
-        return self.typical is None or abs(evaluated) <= EVALUATED_RATIO * max(self.typical, 1.0)
+        most = MAX_LOSS if self.typical is None else EVALUATED_RATIO * max(self.typical, 1.0)
+        return abs(evaluated) <= most  # which no NaN is
 
 
 # 5. Levels

@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -88,6 +88,7 @@ from edgegossip.types import EdgegossipError, Metrics, NodeId, PeerError, Round,
 
 REJOIN_S = 60.0  # for boards of a run that goes on: they ask for their coordinator all the time
 REGATHER_S = 60.0  # for boards that all went away at once
+GREET_S = 30.0  # until a board that does not answer is greeted again; then twice as long each time
 BYE_S = 3.0  # how long boards may take to say goodbye
 ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
 # An answer whose round is over is waited for so many deadlines, or times the longest one so far
@@ -165,6 +166,7 @@ class ServerEngine:
         self._kept = False  # the final model is
         self._final: _FinalEvaluation | None = None
         self._byes: frozenset[int] = frozenset()
+        self._words = ""  # with which the run ended
         self._error: EdgegossipError | None = None
         self._failed = False
 
@@ -438,6 +440,7 @@ class ServerEngine:
     def _say_goodbye(self, words: str) -> bool:
         """Tell every board that the run is over, and give them a moment to hear it."""
         self._asking = self._final = None
+        self._words = words
         self._byes = self._ask({m.node: Bye(words, self._failed) for m in self._boards.up()}, "bye")
         return self._go(self._leaving)
 
@@ -484,14 +487,20 @@ class ServerEngine:
 
     def _see(self, boards: Iterable[BoardSeen]) -> None:
         """Compare who is there with who was; greet strangers."""
+        boards = tuple(boards)
+        nodes = {board.node for board in boards}
+        # A stranger that is gone does not answer, and its process does not come back by that number.
+        self._forget(self._open.drop(lambda sent: sent.what in ("hello", "bye") and sent.node not in nodes))
         changes, strangers = self._boards.observe(boards)
         for change in changes:
             if change.up:
                 self._log("peer-up", f"{change.name} is back", peer=change.name)
             else:
                 self._down(change.name, change.reason)
-        greeted = self._open.greeted()
-        self._ask({node: Hello(self.round) for node in strangers if node not in greeted}, "hello")
+        # A greeting may be lost on its way, or its answer. One that is slow still counts when it comes.
+        unanswered = self._open.greetings()
+        due = (node for node in strangers if self._now_s >= _next_greeting(unanswered.get(node, ())))
+        self._ask({node: Hello(self.round) for node in due}, "hello")
 
     def _down(self, name: NodeId, reason: str) -> None:
         self._forget(self._open.drop(lambda sent: sent.name == name))
@@ -506,6 +515,7 @@ class ServerEngine:
         if member is not None and not member.busy:
             member.overdue = 0
         if sent.what == "hello":
+            self._forget(self._open.drop(lambda other: other.what == "hello" and other.node == sent.node))
             self._joined(sent.node, answer)
         elif sent.what == "bye":
             self._training.take_profile(sent.name, answer)
@@ -550,6 +560,8 @@ class ServerEngine:
             self._forget(self._open.drop(lambda sent: sent.node == replaced))
             self._ask({replaced: Bye(f"another board has joined as {name}", failed=True)}, "bye")
         self._log("joined", f"{name} joined", peer=name)
+        if self.leaving:  # it was greeted before the end, and would wait for ever
+            self._byes |= self._ask({node: Bye(self._words, self._failed)}, "bye")
 
     def _give_up(self) -> None:
         """Give up on answers that do not come although their boards are alive: lost on their way,
@@ -636,3 +648,8 @@ class ServerEngine:
 
     def _record(self, node: NodeId, round: Round, values: Mapping[str, Value]) -> None:
         self._effects.append(Record(node, round, values))
+
+
+def _next_greeting(unanswered: Sequence[float]) -> float:
+    """Return from when on a stranger is greeted (again), by when it was greeted before."""
+    return unanswered[-1] + GREET_S * 2 ** (len(unanswered) - 1) if unanswered else -math.inf

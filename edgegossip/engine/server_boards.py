@@ -220,9 +220,13 @@ class OpenQuestions:
     def get(self, number: int) -> Sent | None:
         return self._open.get(number)
 
-    def greeted(self) -> set[int]:
-        """Return strangers that have been greeted and have not answered."""
-        return {sent.node for sent in self._open.values() if sent.what == "hello"}
+    def greetings(self) -> dict[int, list[float]]:
+        """Return when strangers were greeted that have not answered, by the transport's numbers."""
+        found: dict[int, list[float]] = {}
+        for sent in self._open.values():
+            if sent.what == "hello":
+                found.setdefault(sent.node, []).append(sent.at_s)
+        return found
 
     def waited_for(self, numbers: Iterable[int]) -> list[NodeId]:
         """Return the boards that have not answered these, by name."""

@@ -1,1 +1,1 @@
-"""A fleet of boards that know one another: its authority, certificates and revocations. For the laptop; needs `cryptography`."""
+"""A fleet of boards that know one another: its authority, certificates and revocations. For the laptop."""

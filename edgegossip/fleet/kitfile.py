@@ -3,7 +3,7 @@ as `edgegossip.kit`, and first boot (deploy/rootfs) puts it in its place.
 
     {"format": "edgegossip-kit", "version": 1, "body": TEXT, "signature": BASE64}
 
-TEXT is a JSON object, and the signature (mesh/security/identity.py) over its SHA-256 is the fleet's operator's:
+TEXT is a JSON object, and the signature (security/identity.py) over its SHA-256 is the fleet's operator's:
 
     name, board, fleet, fleet_id, serial      who it is; `board` names a profile such as raspberry-pi-4
     issued_s                                  the laptop's clock (Unix seconds) when it was made: the board's starts no earlier
@@ -15,7 +15,7 @@ TEXT is a JSON object, and the signature (mesh/security/identity.py) over its SH
     ssh_keys   [LINE, ...]                    of authorized_keys
 
 The signature keeps its parts together: nothing of another board's, fleet's or network's can be put in. Who it is for, a card says
-by itself: whoever can write the card can put another fleet's whole kit on it. Needs no `cryptography`: boards read it, too.
+by itself: whoever can write the card can put another fleet's whole kit on it.
 
 `python3 -m edgegossip.fleet.kitfile FILE` checks one: prints its name, or one sentence, and ends with 1.
 """
@@ -31,11 +31,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edgegossip.mesh.security import certificate as certificates
-from edgegossip.mesh.security import der, p256
-from edgegossip.mesh.security.identity import CA, CERTIFICATE, CRL, KEY, Identity
-from edgegossip.mesh.security.names import fleet_id, subject_of
-from edgegossip.mesh.security.revocations import LABEL, Revocations
+from edgegossip.security import certificates
+from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY, Identity
+from edgegossip.security.names import fleet_id, subject_of
+from edgegossip.security.revocations import Revocations
 from edgegossip.types import ConfigError, DataError, EdgegossipError
 
 FORMAT, VERSION = "edgegossip-kit", 1
@@ -140,9 +139,9 @@ def _kit(body: str) -> Kit:
 def _check(kit: Kit, body: bytes, signature: bytes) -> None:
     """Whether the operator signed it, and certificate, key and name are one board's. Raises EdgegossipError."""
     pem = {name: text.encode() for name, text in kit.identity.items()}
-    authority = certificates.parse_certificate(der.from_pem(pem[CA], "CERTIFICATE"))
-    own = certificates.parse_certificate(der.from_pem(pem[CERTIFICATE], "CERTIFICATE"))
-    crl = certificates.parse_revocations(der.from_pem(pem[CRL], LABEL))
+    authority = certificates.certificate_from_pem(pem[CA])
+    own = certificates.certificate_from_pem(pem[CERTIFICATE])
+    crl = certificates.revocations_from_pem(pem[CRL])
     if not own.is_signed_by(authority) or not crl.is_signed_by(authority):
         raise DataError(
             "its certificate and its authority are of two fleets: make it again with `edgegossip fleet kit`"
@@ -150,7 +149,7 @@ def _check(kit: Kit, body: bytes, signature: bytes) -> None:
     subject = subject_of(own.dns_names, fleet_id(authority.public_key))
     if (subject.name, subject.role, subject.fleet_id) != (kit.name, "board", kit.fleet_id):
         raise DataError(f"it is for {kit.name}, but its certificate is that of {subject.name} ({subject.role})")
-    if p256.public_point(certificates.parse_private_key(der.from_pem(pem[KEY], "PRIVATE KEY"))) != own.public_key:
+    if certificates.public_point(certificates.private_key_from_pem(pem[KEY]).public_key()) != own.public_key:
         raise DataError("its key is not that of its certificate: make it again with `edgegossip fleet kit`")
     identity = Identity(Path(), subject, authority, own, Revocations(authority, crl))
     identity.verify("operator", _DOMAIN + hashlib.sha256(body).digest(), signature)

@@ -11,9 +11,9 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from edgegossip.fleet.authority import Issued, certificate_pem, key_pem
-from edgegossip.mesh.security import identity as layout
-from edgegossip.mesh.security.revocations import write_file
+from edgegossip.security import identity as layout
+from edgegossip.security.authority import Issued, certificate_pem, key_pem
+from edgegossip.security.revocations import write_file
 
 
 def stage(home: Path, issued: Issued, about: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ from edgegossip.fleet import profiles
 from edgegossip.fleet.kitfile import Kit
 from edgegossip.fleet.store import Fleet, Member
 from edgegossip.fleet.telling import operator_of
-from edgegossip.mesh.security.identity import CA, CERTIFICATE, CRL, KEY
+from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY
 from edgegossip.types import LocalError, NodeId
 from edgegossip.update.order import Order
 

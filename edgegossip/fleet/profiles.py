@@ -11,7 +11,7 @@ from typing import Any
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
 from edgegossip.fleet.kitfile import Wifi
-from edgegossip.mesh.security.revocations import write_file
+from edgegossip.security.revocations import write_file
 from edgegossip.types import ConfigError, DataError, NodeId
 
 BOARDS = (

@@ -25,7 +25,7 @@ from edgegossip.fleet.making import boards_of
 from edgegossip.fleet.release_site import Site
 from edgegossip.fleet.store import Fleet
 from edgegossip.fleet.telling import operator_of
-from edgegossip.mesh.security.revocations import write_file
+from edgegossip.security.revocations import write_file
 from edgegossip.types import ConfigError, DataError, EdgegossipError, LocalError, NodeId
 from edgegossip.update.bundle import (
     DOMAIN,

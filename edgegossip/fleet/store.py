@@ -4,7 +4,7 @@
     ca.pem ca.key     the authority; ca.key lets anybody issue certificates: keep it at home
     crl.pem           the present revocation list
     operator/         the operator's identity, which signs runs and tells boards of revocations
-    boards/NAME/      one identity each (edgegossip.mesh.security.identity): copy it to that board, and to no other
+    boards/NAME/      one identity each (edgegossip.security.identity): copy it to that board, and to no other
 
 One command at a time changes the folder (lock.py). Files are replaced whole and in such an order that a command that is
 interrupted can be said again: a new revocation list before `fleet.json`, and `fleet.json` before an identity folder is where
@@ -22,19 +22,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-
 from edgegossip.choices import did_you_mean
-from edgegossip.fleet import authority as authorities
 from edgegossip.fleet import kits
-from edgegossip.fleet.authority import Authority, Listed, certificate_pem, key_pem, years_from_now
 from edgegossip.fleet.lock import locked
-from edgegossip.mesh.security import identity as layout
-from edgegossip.mesh.security.names import Role, check_name
-from edgegossip.mesh.security.revocations import write_file
-from edgegossip.types import ConfigError, DataError, LocalError
+from edgegossip.security import authority as authorities
+from edgegossip.security import identity as layout
+from edgegossip.security.authority import Authority, certificate_pem, key_pem, years_from_now
+from edgegossip.security.certificates import (
+    RevocationList,
+    certificate_from_pem,
+    private_key_from_pem,
+    revocations_from_pem,
+)
+from edgegossip.security.names import Role, check_name
+from edgegossip.security.revocations import write_file
+from edgegossip.types import ConfigError, DataError, DecodeError, LocalError
 
 INDEX, CA_KEY, OPERATOR = "fleet.json", "ca.key", "operator"
 UNFINISHED = ".unfinished"  # there while `create` is at work
@@ -194,13 +196,18 @@ class Fleet:
         hint = did_you_mean(name, there) or f"; there are {', '.join(there)}"
         raise ConfigError(f"{name} is not in the fleet{hint}")
 
-    def _present_list(self) -> Listed | None:
+    def _present_list(self) -> RevocationList | None:
         """What crl.pem says; None when it is missing. Raises DataError when it is damaged or of somebody else."""
         file = self.folder / layout.CRL
         try:
-            certificate = x509.load_pem_x509_certificate((self.folder / layout.CA).read_bytes())
-            return authorities.read_revocation_list(file.read_bytes(), certificate) if file.exists() else None
-        except (OSError, ValueError) as error:
+            authority = certificate_from_pem((self.folder / layout.CA).read_bytes())
+            if not file.exists():
+                return None
+            present = revocations_from_pem(file.read_bytes())
+            if not present.is_signed_by(authority):
+                raise DecodeError("this fleet's authority did not sign it")
+            return present
+        except (OSError, DecodeError) as error:
             raise DataError(
                 f"{file} cannot be read ({error}): restore it from a copy, or from a board's identity folder"
             ) from error
@@ -225,13 +232,13 @@ class Fleet:
     def authority(self) -> Authority:
         """Raises DataError when the files of the authority are missing or damaged."""
         try:
-            key = serialization.load_pem_private_key((self.folder / CA_KEY).read_bytes(), None)
-            certificate = x509.load_pem_x509_certificate((self.folder / layout.CA).read_bytes())
-        except (OSError, ValueError, TypeError) as error:
+            key = private_key_from_pem((self.folder / CA_KEY).read_bytes())
+            certificate = certificate_from_pem((self.folder / layout.CA).read_bytes()).parsed
+        except (OSError, DecodeError) as error:
             raise DataError(
                 f"the authority in {self.folder} cannot be read ({error}); restore it from a copy"
             ) from error
-        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+        if key.public_key() != certificate.public_key():
             raise DataError(f"{self.folder / CA_KEY} is not the key of {layout.CA}; restore it from a copy")
         return Authority(key, certificate)
 

@@ -1,24 +1,42 @@
-"""Giving the fleet's present revocation list to who runs, and seeing that they go by it then."""
+"""Giving the fleet's present revocation list to who runs, and seeing that they go by it then.
+
+An operator's laptop is a caller as boards are: it makes the admission handshake
+(security/handshake.py). Blocking."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from edgegossip.fleet.store import Fleet
-from edgegossip.mesh.security.announce import Give, Told, announce
-from edgegossip.mesh.security.identity import CRL, Identity
-from edgegossip.mesh.security.revocations import Revocations
-from edgegossip.types import EdgegossipError, LocalError, PeerError
+from edgegossip.mesh import address as addresses
+from edgegossip.security import handshake, tls
+from edgegossip.security.identity import CRL, Identity
+from edgegossip.security.revocations import Revocations
+from edgegossip.types import EdgegossipError, LocalError, NodeId, PeerError
+from edgegossip.untrusted import printable
+
+# Gives a revocation list (DER) to who is at the other end of a connection; the number of the list
+# that it has then.
+Give: TypeAlias = Callable[[ssl.SSLSocket, bytes], int]
+
 
 _AT_A_TIME = 16
 
 
 def tell(fleet: Fleet, where: str, to_coordinator: Give | None = None) -> tuple[str, int]:
-    """Give the revocation list of the fleet's folder to the board that listens at `where` (host:port), or with `to_coordinator`
-    to a coordinator; its name and the list's number. Raises ConfigError for a bad address, PeerError when it cannot be reached
-    or does not take the list over, LocalError when it knows a list that this folder did not make: the folder is an old copy."""
+    """Give the revocation list of the fleet's folder to the board that listens at `where`
+    (host:port), or with `to_coordinator` to a coordinator; its name and the list's number. Raises
+    ConfigError for a bad address, PeerError when it cannot be reached or does not take the list
+    over, LocalError when it knows a list that this folder did not make: the folder is an old
+    copy."""
     identity = operator_of(fleet)
     try:
         told = announce(identity, where, to_coordinator=to_coordinator)
@@ -42,7 +60,8 @@ def tell(fleet: Fleet, where: str, to_coordinator: Give | None = None) -> tuple[
 def tell_all(
     fleet: Fleet, places: Sequence[str], to_coordinator: Give | None = None
 ) -> Mapping[str, tuple[str, int] | EdgegossipError]:
-    """`tell` for each of the places at the same time, whatever the others come to: by place, what it returned or raised."""
+    """`tell` for each of the places at the same time, whatever the others come to: by place, what
+    it returned or raised."""
 
     def one(where: str) -> tuple[str, int] | EdgegossipError:
         try:
@@ -58,7 +77,8 @@ def tell_all(
 
 
 def operator_of(fleet: Fleet) -> Identity:
-    """The newest valid operator's identity, with the list of the fleet's folder: its own may be older. Raises LocalError."""
+    """The newest valid operator's identity, with the list of the fleet's folder: its own may be
+    older. Raises LocalError."""
     trouble: EdgegossipError = LocalError(
         f"{fleet.folder} has no valid operator, who could tell others: make one with "
         f"`edgegossip fleet add --fleet {fleet.folder} --role operator the-operator`, then say this again"
@@ -90,3 +110,99 @@ def _cure(fleet: Fleet, who: str, where: str) -> str:
         f"Copy crl.pem from the identity folder of {who} to {fleet.folder / CRL}, then say: "
         f"edgegossip fleet revoke --fleet {fleet.folder} --tell {where}"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came of it, by the other side's own words afterwards."""
+
+    name: NodeId
+    number: int  # of the list that it goes by
+    has_ours: bool  # whether that is ours, byte for byte; of a coordinator, which tells no more, by its number
+    refusal: str = ""  # why a board would not have let us in, if so
+
+
+def announce(identity: Identity, where: str, timeout_s: float = 10.0, *, to_coordinator: Give | None = None) -> Told:
+    """Give the identity's revocation list to whatever board of the fleet listens at `where`
+    (host:port), which tells the others, or with `to_coordinator` to a coordinator. A board that was
+    given it is asked again: the admission handshake has no answer to a list. Each of the two visits
+    takes `timeout_s` at most, however slowly the other side speaks.
+
+    Raises ConfigError for a bad address, PeerError when nobody of the fleet answers there."""
+    address = addresses.parse(where, "address")
+    context = tls.client_context(identity)
+    context.check_hostname = False  # any board of the fleet will do; `peer_of` sees that it is one
+    try:
+        told, given = _visit(context, address, timeout_s, identity, to_coordinator)
+        return _visit(context, address, timeout_s, identity, None)[0] if given else told
+    except ssl.SSLError as error:
+        raise PeerError(f"{where}: {tls.words(error)}") from error
+    except OSError as error:
+        reason = os.strerror(error.errno).lower() if error.errno else "it does not answer"
+        raise PeerError(f"{where}: {reason}") from error
+    except PeerError as error:
+        raise PeerError(f"{where}: {error}") from error
+
+
+def _visit(
+    context: ssl.SSLContext, where: addresses.Address, timeout_s: float, identity: Identity, give: Give | None
+) -> tuple[Told, bool]:
+    """What it goes by when we come, and whether we gave it ours."""
+    with (
+        socket.create_connection((where.host, where.port), timeout_s) as plain,
+        until(plain, timeout_s),
+        context.wrap_socket(plain) as s,
+    ):
+        subject, _ = tls.peer_of(s.getpeercert(), identity.fleet)
+        present = identity.revocations.present
+        if subject.role == "coordinator" and give is not None:
+            has = give(s, present.der)
+            return Told(subject.name, has, has == present.number), False
+        if subject.role != "board" or s.selected_alpn_protocol() != tls.KNOCK:
+            raise PeerError("what listens there is no board")
+        with suppress(ssl.SSLEOFError, ConnectionError):  # it refused our certificate: why is there to be read
+            s.sendall(handshake.hello(0))  # as if we knew no list, so that it shows its own
+        answer = _answer(s)
+        newer = present.number > answer.number
+        s.sendall(handshake.blob(present.der if newer else b""))
+        with suppress(OSError):
+            s.recv(1)  # until it has closed: it has looked at the list then
+        refusal = "" if answer.welcome else printable(answer.text)
+        return Told(subject.name, answer.number, answer.crl == present.der, refusal), newer
+
+
+@contextmanager
+def until(connection: socket.socket, timeout_s: float) -> Iterator[None]:
+    """Ends a connection that takes longer: the limit of a socket is one of each read and write, and
+    who sends a byte every few seconds never meets it. Through a second descriptor, since TLS takes
+    the first one over. Raises TimeoutError."""
+    ended = threading.Event()
+    with connection.dup() as same:
+
+        def end() -> None:
+            ended.set()
+            with suppress(OSError):
+                same.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(timeout_s, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except (OSError, PeerError) as error:
+            if ended.is_set():
+                raise TimeoutError from error
+            raise
+        finally:
+            timer.cancel()
+            timer.join()
+
+
+def _answer(s: ssl.SSLSocket) -> handshake.Answer:
+    data = b""
+    while (answer := handshake.parse_answer(data)) is None:
+        more = s.recv(65_536)
+        if not more:
+            raise PeerError("it ended the connection without a word")
+        data += more
+    return answer

@@ -26,9 +26,9 @@ from edgegossip.engine.server_events import ServerPlan
 from edgegossip.engine.server_frames import COORDINATOR, Channel
 from edgegossip.flower._private.link import LinkError
 from edgegossip.flower._private.runtime import RunLink, register_key, start_run
+from edgegossip.flower.admission import AdmissionController
 from edgegossip.flower.combine import check_enough, combiner, make_strategy
 from edgegossip.flower.credentials import ServerCredentials
-from edgegossip.flower.doorkeeper import Doorkeeper
 from edgegossip.flower.driver import Driver, Hooks
 from edgegossip.flower.keeper import CoordinatorKeeper
 from edgegossip.flower.superlink import SUPERLINK_LOG, SuperLink, launch
@@ -136,7 +136,7 @@ class Coordinator:
         self._over = threading.Event()  # not Thread.join: interrupted by Ctrl-C, that takes a live thread for dead
         self._superlink = superlink
         self._driver: Driver | None = None
-        self._doorkeeper: Doorkeeper | None = None
+        self._admission: AdmissionController | None = None
         self._thread: threading.Thread | None = None
         self._model: Vec | None = None
         self._error: EdgegossipError | None = None
@@ -158,9 +158,9 @@ class Coordinator:
         except BaseException:
             self.stop()
             raise
-        self._doorkeeper = self._make_doorkeeper(self._superlink, link.news.set)
-        self._driver = self._make_driver(link, self._superlink, self._doorkeeper)
-        self._doorkeeper.start()
+        self._admission = self._make_admission(self._superlink, link.news.set)
+        self._driver = self._make_driver(link, self._superlink, self._admission)
+        self._admission.start()
         self._thread = threading.Thread(target=self._serve, args=(link, self._driver), daemon=True, name="rounds")
         self._thread.start()
         address = self._superlink.address
@@ -214,8 +214,8 @@ class Coordinator:
             self._driver.stop.set()
         if self._thread is not None:
             self._over.wait(STOP_S)
-        if self._doorkeeper is not None:
-            self._doorkeeper.close()
+        if self._admission is not None:
+            self._admission.close()
         if self._superlink is not None:
             self._superlink.stop()
 
@@ -233,10 +233,10 @@ class Coordinator:
             raise RunError("the SuperLink handed out another run than the one that was started")
         return link
 
-    def _make_doorkeeper(self, link_to: SuperLink, news: Callable[[], None]) -> Doorkeeper:
-        return Doorkeeper(
+    def _make_admission(self, link_to: SuperLink, news: Callable[[], None]) -> AdmissionController:
+        return AdmissionController(
             link_to.line,
-            None if self._credentials is None else self._credentials.policy,
+            None if self._credentials is None else self._credentials.admission,
             self._boards,
             partial(register_key, link_to.address, link_to.context, link_to.token),
             lambda text: self._sink.event(COORDINATOR, "refused", text),
@@ -267,7 +267,7 @@ class Coordinator:
                 self._keeper.close(over=False)
             self._over.set()
 
-    def _make_driver(self, link: RunLink, link_to: SuperLink, admission: Doorkeeper) -> Driver:
+    def _make_driver(self, link: RunLink, link_to: SuperLink, admission: AdmissionController) -> Driver:
         plan, keeper = self._plan, self._keeper
         clock = RoundClock()
         channel = Channel.of(plan.layout, plan.run_id, plan.codec)

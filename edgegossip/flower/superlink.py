@@ -23,8 +23,8 @@ from pathlib import Path
 
 import httpx
 
+from edgegossip.flower.admission import GATE_VARIABLE, token_of
 from edgegossip.flower.credentials import ServerCredentials
-from edgegossip.flower.gate import GATE_VARIABLE, token_of
 from edgegossip.types import ConfigError, HostError, RunError
 
 SUPERLINK_LOG = Path("logs") / "superlink.log"  # in a run folder
@@ -49,12 +49,12 @@ class SuperLink:
     log: Path
     process: subprocess.Popen[bytes]
     home: Path
-    line: socket.socket  # to the gate before it
+    line: socket.socket  # to the admission middleware before it
     context: ssl.SSLContext | None  # for requests of our own; None: without TLS
 
     @property
     def token(self) -> str:
-        """What shows the gate that a request is ours."""
+        """What shows the admission middleware that a request is ours."""
         return token_of(self.secret)
 
     def await_ready(self) -> None:
@@ -100,10 +100,10 @@ def launch(
     (home / "secret").write_bytes(secret)
     arguments = [*_security(credentials), "--host", host, "--port", str(port), "--isolation", "process"]
     arguments += ["--superexec-auth-secret-file", str(home / "secret"), "--disable-runtime-dependency-installation"]
-    ours, gate = socket.socketpair()
+    ours, theirs = socket.socketpair()
     try:
-        with gate:
-            process = _spawn(arguments, home, log, gate.fileno(), credentials is not None)
+        with theirs:
+            process = _spawn(arguments, home, log, theirs.fileno(), credentials is not None)
     except OSError as error:
         ours.close()
         shutil.rmtree(home, ignore_errors=True)
@@ -119,9 +119,9 @@ def _security(credentials: ServerCredentials | None) -> list[str]:
     return [*files, "--ssl-ca-certfile", str(credentials.authority), "--enable-supernode-auth"]
 
 
-def _spawn(arguments: list[str], home: Path, log: Path, gate: int, secure: bool) -> subprocess.Popen[bytes]:
+def _spawn(arguments: list[str], home: Path, log: Path, line: int, secure: bool) -> subprocess.Popen[bytes]:
     log.parent.mkdir(parents=True, exist_ok=True)
-    settings = {"FLWR_HOME": str(home), GATE_VARIABLE: f"{gate},{int(secure)},{home / 'secret'}"}
+    settings = {"FLWR_HOME": str(home), GATE_VARIABLE: f"{line},{int(secure)},{home / 'secret'}"}
     with log.open("ab") as out:
         return subprocess.Popen(
             [sys.executable, "-m", "edgegossip.flower.superlink", str(os.getpid()), *arguments],
@@ -130,7 +130,7 @@ def _spawn(arguments: list[str], home: Path, log: Path, gate: int, secure: bool)
             stderr=subprocess.STDOUT,
             env={**_REUSE_MEMORY, **os.environ, **QUIET, **settings},
             start_new_session=True,
-            pass_fds=[gate],
+            pass_fds=[line],
         )
 
 

@@ -6,7 +6,7 @@ import http.client
 import json
 import ssl
 
-from edgegossip.flower.gate import REVOKED_PATH
+from edgegossip.flower.admission import REVOKED_PATH
 from edgegossip.types import PeerError
 
 _MOST = 65_536  # bytes of an answer

@@ -20,7 +20,7 @@ from typing import Any
 from edgegossip.fleet import kitfile
 from edgegossip.fleet.kitfile import Kit, Wifi
 from edgegossip.image.boards import TRIXIE
-from edgegossip.mesh.security.revocations import write_file
+from edgegossip.security.revocations import write_file
 from edgegossip.types import DataError, HostError
 
 FOLDER, KIT = "edgegossip", "edgegossip.kit"

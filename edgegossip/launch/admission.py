@@ -2,63 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import suppress
 from pathlib import Path
 
 from edgegossip.flower.credentials import ServerCredentials
-from edgegossip.launch.preflight import FLEET, require
-from edgegossip.mesh.security import tls
-from edgegossip.mesh.security.identity import CA, CERTIFICATE, KEY, Identity
-from edgegossip.types import ConfigError, EdgegossipError, NodeId, PeerError
+from edgegossip.launch.preflight import FLEET
+from edgegossip.security import tls
+from edgegossip.security.admission import Admission
+from edgegossip.security.identity import CA, CERTIFICATE, KEY, Identity
+from edgegossip.types import ConfigError, NodeId
 
 NAME = "the-coordinator"
 _INDEX = "fleet.json"
 _YEARS = 20.0
-_EXTRA = "pip install 'edgegossip[fleet]'"
-
-
-class FleetPolicy:
-    """Whoever has a valid board's certificate of this coordinator's fleet may take part. See `flower.credentials.Policy`."""
-
-    def __init__(self, identity: Identity) -> None:
-        self._identity = identity
-        self._number = identity.revocations.number
-
-    def examine(self, data: bytes, proof: bytes) -> tuple[NodeId, int]:
-        """Raises PeerError with one clause about the other side."""
-        try:
-            subject, certificate = self._identity.signer("board", data, proof)
-        except PeerError as error:
-            raise PeerError(_WORDS.get(str(error), str(error))) from None
-        begin, end = certificate.valid
-        if time.time() > end:
-            cure = f"edgegossip fleet add --again {subject.name}"
-            raise PeerError(f"the certificate of {subject.name} has expired: issue a new one with `{cure}`")
-        if time.time() < begin:
-            raise PeerError(f"the certificate of {subject.name} is not valid yet: check the clocks")
-        return subject.name, certificate.serial
-
-    def offer(self, revocations: bytes) -> int:
-        """See Policy.offer."""
-        self._identity.revocations.offer(revocations)
-        return self._identity.revocations.number
-
-    def newly_revoked(self) -> bool:
-        """Looks at crl.pem. A forged one, or one that is being copied, changes nothing."""
-        with suppress(EdgegossipError):
-            self._identity.revocations.look_at_file()
-        before, self._number = self._number, self._identity.revocations.number
-        return self._number != before
-
-    def revoked(self, serial: int) -> bool:
-        return self._identity.revocations.revoked(serial)
-
-    def explain(self, reason: str) -> str:
-        return tls.words_of(reason)
-
-
-_WORDS = {"a signature of somebody who is not of our fleet": "its certificate is of another fleet"}
 
 
 def credentials(folder: Path) -> ServerCredentials:
@@ -73,7 +28,7 @@ def credentials(folder: Path) -> ServerCredentials:
     if identity.revocations.revoked(identity.certificate.serial):
         raise ConfigError(f"--identity {folder}: the certificate of {identity.name} was revoked; issue a new one")
     context = tls.caller_context(identity, "coordinator")
-    return ServerCredentials(folder / CERTIFICATE, folder / KEY, folder / CA, context, FleetPolicy(identity))
+    return ServerCredentials(folder / CERTIFICATE, folder / KEY, folder / CA, context, Admission(identity))
 
 
 def find_fleet(fleet: Path | None, identity: Path | None, insecure: bool) -> Path | None:
@@ -93,7 +48,6 @@ def find_fleet(fleet: Path | None, identity: Path | None, insecure: bool) -> Pat
 def coordinator_of(folder: Path) -> Path:
     """The identity of the coordinator in the fleet's folder; made and kept there where there is none. Raises ConfigError,
     DataError, HostError, LocalError."""
-    require("cryptography", _EXTRA)
     from edgegossip.fleet.store import Fleet
 
     fleet = Fleet.open(folder)

@@ -15,7 +15,7 @@ def serve(folder: Path, listen: str, identity: Path | None, say: Callable[[str],
 
     desk = open_desk(folder, identity or coordinator_of(folder), say)
     with Server(desk, listen) as server:
-        say(f"boards of fleet {desk.identity.fleet} check in at {server.address}; Ctrl-C ends this")
+        say(f"boards of fleet {desk.admission.identity.fleet} check in at {server.address}; Ctrl-C ends this")
         thread = threading.Thread(target=server.serve_forever, daemon=True, name="check-ins")
         thread.start()
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import shutil
 import stat
@@ -14,7 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edgegossip.launch.admission import coordinator_of
-from edgegossip.launch.preflight import require
 from edgegossip.profiling.summary import COORDINATOR
 from edgegossip.recipe import Recipe
 from edgegossip.types import NodeId
@@ -57,10 +55,8 @@ def _sweep(parent: Path) -> None:
 @contextmanager
 def identities(recipe: Recipe, members: Sequence[NodeId]) -> Iterator[Mapping[NodeId, Path]]:
     """The identity folder of each board, and in server mode of COORDINATOR, for as long as the context lasts; none when the run
-    goes without TLS. Raises HostError when network.tls = on and the package that makes certificates is missing."""
-    if recipe.network.tls == "on":
-        require("cryptography", "pip install 'edgegossip[fleet]', or say network.tls = off")
-    elif recipe.network.tls == "off" or importlib.util.find_spec("cryptography") is None:
+    goes without TLS."""
+    if recipe.network.tls == "off":
         yield {}
         return
     from edgegossip.fleet.store import Fleet

@@ -23,11 +23,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from edgegossip.launch import news
-from edgegossip.mesh.security import certificate as certificates
-from edgegossip.mesh.security import der
-from edgegossip.mesh.security.identity import CA, CERTIFICATE, CRL, KEY
-from edgegossip.mesh.security.revocations import Revocations, write_file
 from edgegossip.node.notify import Service, service
+from edgegossip.security.certificates import certificate_from_pem
+from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY
+from edgegossip.security.revocations import Revocations, write_file
 from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError, RunError
 
 ABOUT, ARGUMENTS = "board.json", "node.args"
@@ -71,7 +70,7 @@ def lasting_identity(kit: Path, folder: Path) -> Path:
 
 def _newest_list(kit: Path, folder: Path) -> None:
     """A board that has heard of a newer list than its kit's keeps it; what it has of another fleet, or damaged, gives way."""
-    authority = certificates.parse_certificate(der.from_pem((kit / CA).read_bytes(), "CERTIFICATE"))
+    authority = certificate_from_pem((kit / CA).read_bytes())
     offered = Revocations.load(kit / CRL, authority).present
     try:
         Revocations.load(folder / CRL, authority).offer(offered.der)

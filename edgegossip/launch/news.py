@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edgegossip.mesh.security import certificate as certificates
-from edgegossip.mesh.security import der
-from edgegossip.mesh.security.identity import CA, CRL
-from edgegossip.mesh.security.revocations import Revocations, stamp
+from edgegossip.security.certificates import certificate_from_pem
+from edgegossip.security.identity import CA, CRL
+from edgegossip.security.revocations import Revocations, stamp
 from edgegossip.types import EdgegossipError
 
 HELD = Path("/etc/edgegossip")  # as first boot makes it (deploy/rootfs)
@@ -36,7 +35,7 @@ class News:
             return False
         self._seen = found
         try:
-            authority = certificates.parse_certificate(der.from_pem((self._own / CA).read_bytes(), "CERTIFICATE"))
+            authority = certificate_from_pem((self._own / CA).read_bytes())
             offered = Revocations.load(self._held, authority).present
             return Revocations.load(self._own / CRL, authority).offer(offered.der)
         except (EdgegossipError, OSError) as error:

@@ -33,7 +33,7 @@ class Unreachable(PeerError):
 
 
 class Security(Protocol):
-    """Who we are and who a peer is: mesh.security.Guard. On the transport's loop, without waiting,
+    """Who we are and who a peer is: mesh.tls_security.TlsSecurity. On the transport's loop, without waiting,
     where nothing else is said."""
 
     def start(self, limits: MeshLimits, tell: Tell, on_news: Callable[[], None]) -> str:

@@ -36,7 +36,7 @@ from edgegossip.mesh.address import of_caller, without_port
 from edgegossip.mesh.base import Notice, Received, TransportEvent
 from edgegossip.mesh.connections import CallerGone, Security
 from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.security.rates import Buckets, Teller
+from edgegossip.security.limits import RateLimitedLog, TokenBuckets
 from edgegossip.types import DecodeError, NodeId, PeerError
 from edgegossip.untrusted import printable
 
@@ -104,7 +104,7 @@ class Inbound(grpc.GenericRpcHandler):
         self._node, self._run_id, self._session = node, run_id, session
         self._limits, self._inbox, self._on_goodbye = limits, inbox, on_goodbye
         self._security = security
-        self._hellos = Buckets(limits.hellos_per_s, limits.hello_burst)
+        self._hellos = TokenBuckets(limits.hellos_per_s, limits.hello_burst)
         self._intake = Intake(node, inbox, limits.max_frame_bytes, limits.hello_s + limits.grace_s)
         self._sources: dict[NodeId, Source] = {}
         self._frame_bytes: int | None = None  # of the largest frame of the run, once it is known
@@ -113,7 +113,7 @@ class Inbound(grpc.GenericRpcHandler):
         self._streams: set[asyncio.Task[None]] = set()
         self._peers_known = asyncio.Event()
         self._early = 0
-        self._teller = Teller()
+        self._teller = RateLimitedLog()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         if handler_call_details.method == f"/{SERVICE}/Exchange":

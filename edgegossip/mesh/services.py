@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc, health_pb2, reflection, reflection_pb2
 from edgegossip.mesh.connections import Security, Tell
-from edgegossip.mesh.security.rates import Manner, Questions, Teller
+from edgegossip.security.limits import RateLimitedLog, RequestLimiter, Verdict
 from edgegossip.types import DecodeError
 from edgegossip.untrusted import printable
 
@@ -49,7 +49,7 @@ class StandardServices(grpc.GenericRpcHandler):
         self._ended = asyncio.Event()
         self._streams = 0
         self._security, self._tell = security, tell
-        self._questions, self._teller = Questions(CALLS_PER_S, CALL_BURST), Teller()
+        self._questions, self._teller = RequestLimiter(CALLS_PER_S, CALL_BURST), RateLimitedLog()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         method = handler_call_details.method
@@ -120,14 +120,14 @@ class StandardServices(grpc.GenericRpcHandler):
             addresses.of_caller(context.peer())
         )
         now_s = time.monotonic()
-        manner = self._questions.take(who, now_s)
-        if manner is Manner.FINE:
+        verdict = self._questions.take(who, now_s)
+        if verdict is Verdict.ALLOWED:
             return
         reason = f"it asks for health and reflection more than {CALLS_PER_S:g} times a second"
         place = self._security.place(context) if self._security else addresses.of_caller(context.peer())
         if self._teller.worth(who, now_s, who):
             self._tell(None, f"refused {printable(place, 64)}: {reason}")
-        if manner is Manner.INSISTS and self._security is not None:
+        if verdict is Verdict.INSISTS and self._security is not None:
             self._security.misbehaved(context, reason)
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
 

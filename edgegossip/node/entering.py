@@ -30,8 +30,8 @@ from edgegossip.types import ConfigError, LocalError, NodeId, PeerError
 from edgegossip.untrusted import printable
 
 if TYPE_CHECKING:
-    from edgegossip.mesh.security.guard import Guard
-    from edgegossip.mesh.security.identity import Identity
+    from edgegossip.mesh.tls_security import TlsSecurity
+    from edgegossip.security.identity import Identity
 
 _PAUSE_S = 1.0  # between two rounds of asking all seeds
 _FOLLOW_PAUSE_S = 0.5
@@ -70,7 +70,7 @@ def found(
     recipe: Recipe,
     name: NodeId,
     members: Sequence[NodeId],
-    guard: Guard | None,
+    guard: TlsSecurity | None,
     instance: Callable[[bytes], str] = lambda _: "",
 ) -> Entry:
     """Make a run of these members. The same recipe and members make the same run, so that a founder that was started again
@@ -105,7 +105,7 @@ def found(
 def join(
     seeds: Sequence[str],
     name: NodeId,
-    guard: Guard | None,
+    guard: TlsSecurity | None,
     settings: Iterable[str],
     say: Callable[[str], None],
     patience_s: float = float("inf"),
@@ -201,7 +201,7 @@ def follow(
     return recipe, told.boards
 
 
-def look_again(entry: Entry, name: NodeId, guard: Guard | None) -> Entry:
+def look_again(entry: Entry, name: NodeId, guard: TlsSecurity | None) -> Entry:
     """What the members know now, of a board that has taken a while to load since it asked. As before where none of those it has
     heard of answers within LOOK_S."""
     from edgegossip.mesh.membership.joining import ask
@@ -224,7 +224,7 @@ def _run_id(recipe: Recipe, members: Sequence[NodeId]) -> bytes:
     return sha256(recipes.run_id(recipe) + "\0".join(members).encode()).digest()[:16]
 
 
-def _verified(manifest: Manifest, guard: Guard | None) -> NodeId:
+def _verified(manifest: Manifest, guard: TlsSecurity | None) -> NodeId:
     """Who signed it; empty on a network that is trusted. Raises PeerError."""
     if guard is None:
         return ""

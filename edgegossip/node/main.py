@@ -29,10 +29,10 @@ from edgegossip.types import EXIT_INTERRUPTED, ConfigError, EdgegossipError, Nod
 
 if TYPE_CHECKING:
     from edgegossip.mesh import GrpcTransport
-    from edgegossip.mesh.security.guard import Guard
-    from edgegossip.mesh.security.identity import Identity
+    from edgegossip.mesh.tls_security import TlsSecurity
     from edgegossip.node.entering import Entry
     from edgegossip.node.members import MemberTransport
+    from edgegossip.security.identity import Identity
 
 BEAT_S = 1.0
 MANAGED_PATIENCE_S = 60.0  # under `run` a coordinator that is away does not come back
@@ -217,7 +217,7 @@ def _gossip(
         transport.close()
 
 
-def _news(options: NodeOptions, security: Guard | None) -> NodeOptions:
+def _news(options: NodeOptions, security: TlsSecurity | None) -> NodeOptions:
     """With what the members of the run know by now."""
     if options.entry is None or not options.entry.seeds:
         return options
@@ -232,7 +232,7 @@ def _open(
     options: NodeOptions,
     sink: RecordSink,
     meters: NodeMeters,
-    security: Guard | None,
+    security: TlsSecurity | None,
 ) -> tuple[GrpcTransport | MemberTransport, Callable[[], None], RemoteMembers]:
     """A transport that listens, what makes it look for its peers, and who else is in the run as far as that is known."""
     if options.entry is not None:
@@ -267,14 +267,14 @@ def _open(
     return transport, lambda: transport.connect(addresses_of()), RemoteMembers()
 
 
-def load_guard(options: NodeOptions) -> Guard | None:
+def load_guard(options: NodeOptions) -> TlsSecurity | None:
     """TLS with the board's certificate, when it has one. Raises ConfigError when it is another's, DataError and LocalError
     when it cannot be used."""
     if options.identity is None:
         return None
-    from edgegossip.mesh.security.guard import Guard
+    from edgegossip.mesh.tls_security import TlsSecurity
 
-    guard = Guard.load(options.identity)
+    guard = TlsSecurity.load(options.identity)
     _check_name(guard.identity, options)
     return guard
 
@@ -283,7 +283,7 @@ def load_identity(options: NodeOptions) -> Identity | None:
     """The same for a client of a coordinator."""
     if options.identity is None:
         return None
-    from edgegossip.mesh.security.identity import Identity
+    from edgegossip.security.identity import Identity
 
     identity = Identity.load(options.identity)
     _check_name(identity, options)

@@ -28,7 +28,7 @@ from edgegossip.profiling.records import Sink
 from edgegossip.types import EdgegossipError, LocalError, NodeId
 
 if TYPE_CHECKING:
-    from edgegossip.mesh.security.guard import Guard
+    from edgegossip.mesh.tls_security import TlsSecurity
 
 HOLD_S = 10.0
 
@@ -178,7 +178,7 @@ def open_member(
     entry: Entry,
     sink: Sink,
     meters: NodeMeters,
-    security: Guard | None,
+    security: TlsSecurity | None,
     *,
     listen: str,
     advertise: str | None,

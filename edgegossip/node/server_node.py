@@ -18,7 +18,7 @@ from edgegossip.training import build_workload
 from edgegossip.training.base import Workload
 
 if TYPE_CHECKING:
-    from edgegossip.mesh.security.identity import Identity
+    from edgegossip.security.identity import Identity
 
 PATIENCE_S = 600.0  # for a coordinator that is away: it may be started again
 
@@ -62,7 +62,7 @@ def run_client(
 
 
 def board_credentials(identity: Identity) -> BoardCredentials:
-    from edgegossip.mesh.security import tls
+    from edgegossip.security import tls
 
     return BoardCredentials(tls.caller_context(identity, "coordinator"), identity.sign)
 

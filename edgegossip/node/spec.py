@@ -15,8 +15,8 @@ from edgegossip.gossip.base import GossipAlgorithm, NodeView, Topology
 from edgegossip.gossip.momentum import with_momentum
 from edgegossip.layout import Layout
 from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.security.names import check_name
 from edgegossip.recipe import Recipe
+from edgegossip.security.names import check_name
 from edgegossip.types import ConfigError, NodeId
 
 

@@ -1,24 +1,29 @@
-"""A simulator that breaks things: the very algorithm objects that boards run, on a virtual network, virtual disks and a
-virtual clock, under faults drawn from a seed. The same seed gives the same run, bit for bit.
+"""A simulator that breaks things: the very algorithm objects that boards run, and the engine of server runs, on a virtual
+network, virtual disks and a virtual clock, under faults drawn from a seed. The same seed gives the same run, bit for bit.
 
-- `run_schedule(schedule, ...)` runs one; `schedule.draw(seed, Options(...))` makes one.
+- `run(schedule, ...)` runs one; `schedule_of(seed, Options(...))` makes one, of gossip or of a server run by `mode`.
 - `campaign(seeds, Options(...), ...)` runs many; `shrink` makes a failure small.
-- `faults` names the kinds; `checkers.RULES` what must hold. docs/simulator.md tells the rest."""
+- `faults` names the kinds; `RULES` and `SERVER_RULES` what must hold. docs/simulator.md tells the rest."""
 
 from __future__ import annotations
 
-from edgegossip.sim.campaign import Result, campaign
+from edgegossip.sim.campaign import Result, campaign, run, schedule_of
 from edgegossip.sim.checkers import RULES, Violation
 from edgegossip.sim.disk import Disk, Saved
-from edgegossip.sim.faults import KINDS, Fault
+from edgegossip.sim.faults import KINDS, SERVER_KINDS, Fault
 from edgegossip.sim.naming import Named
 from edgegossip.sim.run import Outcome, run_schedule
 from edgegossip.sim.schedule import Options, Schedule, draw
+from edgegossip.sim.server import run_server
+from edgegossip.sim.server_checkers import SERVER_RULES
+from edgegossip.sim.server_schedule import ServerSchedule
 from edgegossip.sim.shrink import shrink
 
 __all__ = [
     "KINDS",
     "RULES",
+    "SERVER_KINDS",
+    "SERVER_RULES",
     "Disk",
     "Fault",
     "Named",
@@ -27,9 +32,13 @@ __all__ = [
     "Result",
     "Saved",
     "Schedule",
+    "ServerSchedule",
     "Violation",
     "campaign",
     "draw",
+    "run",
     "run_schedule",
+    "run_server",
+    "schedule_of",
     "shrink",
 ]

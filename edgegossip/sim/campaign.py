@@ -12,9 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from edgegossip.sim import server_schedule
 from edgegossip.sim.checkers import REPLAY, Violation
 from edgegossip.sim.run import Outcome, run_schedule
-from edgegossip.sim.schedule import Options, draw
+from edgegossip.sim.schedule import Options, Schedule, draw
+from edgegossip.sim.server import run_server
+from edgegossip.sim.server_schedule import ServerSchedule
+from edgegossip.sim.trace import Say
 
 CHUNK = 16  # seeds that a process gets at a time
 REPLAY_EVERY = 50  # schedules, of which one is run again and must give the same hash; the first one always is
@@ -32,6 +36,7 @@ class Result:
     seconds: float = 0.0
     cpu_s: float = 0.0  # of all processes together, second runs included
     faults: Counter[str] = field(default_factory=Counter)  # schedules in which a kind did something
+    server: int = 0  # schedules that were server runs
     algorithms: Counter[str] = field(default_factory=Counter)  # schedules that ran it, with its momentum
     topologies: Counter[str] = field(default_factory=Counter)
     codecs: Counter[str] = field(default_factory=Counter)
@@ -42,6 +47,7 @@ class Result:
 
     def add(self, other: Result) -> None:
         self.schedules += other.schedules
+        self.server += other.server
         self.violations += other.violations
         self.replays += other.replays
         self.events += other.events
@@ -64,12 +70,26 @@ class Result:
             "replays": self.replays,
             "events": self.events,
             "seconds": round(self.seconds, 3),
+            "server": self.server,
             "algorithms": dict(sorted(self.algorithms.items())),
             "topologies": dict(sorted(self.topologies.items())),
             "codecs": dict(sorted(self.codecs.items())),
             "rules": dict(sorted(self.rules.items())),
             "failures": [{"seed": s, "rule": r, "text": t} for s, r, t in self.failures[:20]],
         }
+
+
+def schedule_of(seed: int, options: Options) -> Schedule | ServerSchedule:
+    """Draw the schedule of a seed, gossip or a server run. Raises ConfigError."""
+    server = server_schedule.is_server(seed, options)
+    return server_schedule.draw(seed, options) if server else draw(seed, options)
+
+
+def run(schedule: Schedule | ServerSchedule, *, say: Say | None = None, **variants: Any) -> Outcome:
+    """Run a schedule to its end or to the first violation. `variants` are `run_schedule`'s, and concern gossip alone."""
+    if isinstance(schedule, ServerSchedule):
+        return run_server(schedule, say=say)
+    return run_schedule(schedule, say=say, **variants)
 
 
 def campaign(
@@ -96,7 +116,7 @@ def campaign(
 
 def replayed(outcome: Outcome, **variants: Any) -> Violation | None:
     """Of a schedule that broke nothing, run once more: unless it goes the same way, bit for bit."""
-    again = run_schedule(outcome.schedule, **variants)
+    again = run(outcome.schedule, **variants)
     if again.digest == outcome.digest:
         return None
     text = f"run again, the same schedule went another way: its hash is {again.digest}, not {outcome.digest}"
@@ -141,12 +161,15 @@ def _rare_collections() -> Iterator[None]:
 def _run(seeds: Sequence[int], options: Options, variants: dict[str, Any], first: int) -> Result:
     result, started = Result(), time.process_time()
     for seed in seeds:
-        schedule = draw(seed, options)
-        outcome = run_schedule(schedule, **variants)
+        schedule = schedule_of(seed, options)
+        outcome = run(schedule, **variants)
         result.schedules += 1
         result.events += outcome.events
-        result.algorithms[schedule.algorithm.name] += 1
-        result.topologies[schedule.topology.name] += 1
+        if isinstance(schedule, ServerSchedule):
+            result.server += 1
+        else:
+            result.algorithms[schedule.algorithm.name] += 1
+            result.topologies[schedule.topology.name] += 1
         result.codecs[str(schedule.codec)] += 1
         result.faults.update(outcome.seen.keys())
         rule, text = _fault(outcome)

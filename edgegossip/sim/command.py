@@ -9,12 +9,12 @@ from typing import Any
 
 from edgegossip import recipe as recipes
 from edgegossip.sim import naming
-from edgegossip.sim.campaign import REPLAY_EVERY, Result, campaign, cores, replayed
+from edgegossip.sim.campaign import REPLAY_EVERY, Result, campaign, cores, replayed, run, schedule_of
 from edgegossip.sim.checkers import REPLAY
-from edgegossip.sim.faults import KINDS
+from edgegossip.sim.faults import EVERY_KIND
 from edgegossip.sim.from_recipe import fixed_by
-from edgegossip.sim.run import run_schedule
-from edgegossip.sim.schedule import Options, Schedule, draw
+from edgegossip.sim.schedule import Options, Schedule
+from edgegossip.sim.server_schedule import ServerSchedule
 from edgegossip.sim.shrink import shrink
 from edgegossip.types import EXIT_OK, EXIT_RUN
 
@@ -38,6 +38,8 @@ class Asked:
     deadline_s: float | None
     values: int
     jobs: int | None
+    mode: str = "both"
+    server: tuple[str, ...] = ()
 
 
 def options_of(asked: Asked) -> Options:
@@ -52,6 +54,8 @@ def options_of(asked: Asked) -> Options:
         deadline_s=asked.deadline_s,
         values=asked.values,
         faults=asked.faults,
+        mode=asked.mode,
+        server=",".join(asked.server) or None,
     )
     if asked.recipe is None:
         return options
@@ -61,20 +65,23 @@ def options_of(asked: Asked) -> Options:
 def replay(asked: Asked, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
     """One schedule; its trace goes to `say` unless quiet. If it breaks nothing it is run a second time, without a trace, and
     must go the same way. The JSON document, and the exit code."""
-    schedule = draw(asked.seed, options_of(asked))
+    schedule = schedule_of(asked.seed, options_of(asked))
     if not quiet:
         say(f"# {schedule.command()}")
         say(f"# {'time_s':>7}  node  event")
-    outcome = run_schedule(schedule, say=None if quiet else say)
+    outcome = run(schedule, say=None if quiet else say)
     other = None if outcome.violations else replayed(outcome)
     violations = (other,) if other else outcome.violations
     if not quiet:
         for violation in violations:
             say(f"# VIOLATION of {violation}")
-        if outcome.spread is not None and not violations:
-            say(f"# 0 violations; in the end the models differ by at most {outcome.spread:.3g} in any value")
+        if not violations:
+            apart = outcome.spread
+            end = "" if apart is None else f"; in the end the models differ by at most {apart:.3g} in any value"
+            say(f"# 0 violations{end}")
             say("# run twice, with the same hash")
-        say(f"# hash {outcome.digest}, {outcome.events} events, {outcome.rounds} rounds of all nodes together")
+        what = "updates used" if isinstance(schedule, ServerSchedule) else "rounds of all nodes together"
+        say(f"# hash {outcome.digest}, {outcome.events} events, {outcome.rounds} {what}")
     document = {
         "seed": schedule.seed,
         "command": schedule.command(),
@@ -92,7 +99,7 @@ def replay(asked: Asked, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
 def many(asked: Asked, count: int, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
     """A campaign of `count` seeds from `asked.seed` on. The JSON document, and the exit code."""
     options = options_of(asked)
-    draw(asked.seed, options)  # so that a mistake is one sentence, before any process starts
+    schedule_of(asked.seed, options)  # so that a mistake is one sentence, before any process starts
     seeds = range(asked.seed, asked.seed + count)
     told = [0]
 
@@ -108,18 +115,18 @@ def many(asked: Asked, count: int, say: Say, quiet: bool) -> tuple[dict[str, Any
         _show(result, say)
     if result.failures:
         seed, rule, _ = result.failures[0]
-        small, how = _smallest(draw(seed, options), rule)
+        small, how = _smallest(schedule_of(seed, options), rule)
         document["first_failure"] = small.command()
         if not quiet:
             say(f"the first failure, {how}:\n  {small.command()}")
     return document, EXIT_RUN if result.violations else EXIT_OK
 
 
-def _smallest(schedule: Schedule, rule: str) -> tuple[Schedule, str]:
+def _smallest(schedule: Schedule | ServerSchedule, rule: str) -> tuple[Schedule | ServerSchedule, str]:
     """A schedule that breaks the same rule, and what was done to it. Only a second run shows that one is not the same again."""
 
-    def fails(candidate: Schedule) -> str | None:
-        outcome = run_schedule(candidate)
+    def fails(candidate: Schedule | ServerSchedule) -> str | None:
+        outcome = run(candidate)
         if outcome.violations:
             return outcome.violations[0].rule
         other = replayed(outcome) if rule == REPLAY else None
@@ -127,15 +134,17 @@ def _smallest(schedule: Schedule, rule: str) -> tuple[Schedule, str]:
 
     if fails(schedule) != rule:
         return schedule, "which did not come again when it was looked for once more"
-    return shrink(schedule, fails), "made small"
+    small = shrink(schedule, fails) if isinstance(schedule, ServerSchedule) else shrink(schedule, fails)
+    return small, "made small"
 
 
 def _show(result: Result, say: Say) -> None:
-    wide = max(map(len, KINDS))
+    wide = max(map(len, EVERY_KIND))
     say("faults, in so many schedules:")
-    for kind in KINDS:
+    for kind in EVERY_KIND:
         count = result.faults[kind]
         say(f"  {kind:{wide}}  {count:6}  {count / max(1, result.schedules):6.1%}")
+    say(f"server runs: {result.server}")
     plain, momenta = _parts(result.algorithms)
     tables = (
         ("algorithms", plain),

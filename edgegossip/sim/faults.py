@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from types import MappingProxyType
 from typing import Literal, TypeVar
@@ -24,7 +24,7 @@ from edgegossip.types import ConfigError
 
 T = TypeVar("T")
 
-Scope = Literal["messages", "edge", "side", "node"]
+Scope = Literal["messages", "edge", "side", "node", "whole"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +128,47 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         )
     }
 )
-BYZANTINE = frozenset(k for k in KINDS if k.startswith("byzantine"))
+SERVER_KINDS: Mapping[str, Kind] = MappingProxyType(  # of server runs: nodes are boards
+    {
+        k.name: k
+        for k in (
+            *(KINDS[name] for name in ("delay", "loss", "duplication", "reorder", "replay")),
+            Kind("split", "side", "nothing gets to and from these boards"),
+            *(KINDS[name] for name in ("crash", "empty-disk", "pause", "late-join", "leave")),
+            Kind("fleet-away", "whole", "all boards die at once, as in a power cut, and come back", often=2),
+            Kind("slow", "node", "the board trains so many times longer", 2.0, 30.0, "times"),
+            Kind("hang", "node", "this share of its answers never comes", 0.2, 1.0, "share"),
+            Kind("error", "node", "this share of its answers says that training failed", 0.2, 1.0, "share"),
+            Kind(
+                "coordinator-kill",
+                "whole",
+                "the coordinator dies so many steps later, and is back",
+                0,
+                40,
+                "steps",
+                often=3,
+            ),
+            Kind("coordinator-power-cut", "whole", "the same, and its disk loses what was not synced", 0, 40, "steps"),
+            Kind("coordinator-torn-write", "whole", "the same, and its newest file cannot be read", 0, 40, "steps"),
+            Kind("coordinator-lost-write", "whole", "the same, and its newest file is gone", 0, 40, "steps"),
+            Kind("coordinator-pause", "whole", "the coordinator stands still, then goes on"),
+            Kind("stop", "whole", "the coordinator is told to stop", share=0.02),
+            *(KINDS[f"byzantine-{name}"] for name in ("nan", "huge", "tags", "run", "mutation")),
+            Kind("byzantine-claim", "node", "this share of its updates claims nonsense", 0.1, 1.0, "share"),
+            Kind("byzantine-examples", "node", "this share claims far too many examples", 0.1, 1.0, "share"),
+            Kind("byzantine-stale", "node", "this share of its answers has an update of before", 0.1, 1.0, "share"),
+            Kind("byzantine-answer", "node", "this share of its answers is to another question", 0.1, 1.0, "share"),
+            Kind("byzantine-evaluation", "node", "this share of its evaluations is nonsense", 0.1, 1.0, "share"),
+            Kind("byzantine-name", "node", "the board joins again, by the name of another", 0.1, 1.0, "share"),
+        )
+    }
+)
+EVERY_KIND: Mapping[str, Kind] = MappingProxyType({**SERVER_KINDS, **KINDS})
+BYZANTINE = frozenset(k for k in EVERY_KIND if k.startswith("byzantine"))
 CRASHES = ("crash", "old-checkpoint", "empty-disk", "torn-write", "lost-write", "newcomer")
 FEW = 5  # nodes, up to which nobody is ahead of another for many rounds
 AWAY_S = 0.8  # that a round takes while a newcomer is away, at most
-ENDLESS = frozenset({"clock-jump", "leave"})  # they happen at once; their end is none
+ENDLESS = frozenset({"clock-jump", "leave", "stop"})  # they happen at once; their end is none
 MOST_DRAWN = 5  # kinds that `all` draws for one schedule
 _EXACT = re.compile(r"(?P<from>[0-9.]+)-(?P<to>[0-9.]+)(?::(?P<nodes>[0-9+]+))?")
 
@@ -149,40 +185,42 @@ class Fault:
 
     def __str__(self) -> str:
         """As an entry of a SPEC that gives exactly this fault again."""
-        strength = f"={self.strength:g}" if KINDS[self.kind].unit else ""
+        strength = f"={self.strength:g}" if EVERY_KIND[self.kind].unit else ""
         nodes = ":" + "+".join(map(str, self.nodes)) if self.nodes else ""
         return f"{self.kind}{strength}@{self.start:g}-{self.end:g}{nodes}"
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A parsed SPEC. `pool` are kinds to draw a few from; `asked` are drawn in any case; `exact` are there as they are."""
+    """A parsed SPEC. `pool` are kinds to draw a few from; `asked` are drawn in any case; `exact` are there as they are.
+    `kinds`: those that such runs know."""
 
     pool: tuple[str, ...] = ()
     asked: tuple[tuple[str, float | None], ...] = ()
     exact: tuple[Fault, ...] = ()
+    kinds: Mapping[str, Kind] = field(default_factory=lambda: KINDS)
 
 
-def parse(text: str) -> Spec:
-    """Raises ConfigError that names the entry and what is allowed."""
+def parse(text: str, kinds: Mapping[str, Kind] = KINDS) -> Spec:
+    """Parse a SPEC for runs that know these kinds. Raises ConfigError that names the entry and what is allowed."""
     pool: list[str] = []
     asked: list[tuple[str, float | None]] = []
     exact: list[Fault] = []
     for entry in re.split(r"[,\s]+", text.strip()):
         if entry == "all":
-            pool = list(KINDS)
-        elif entry.startswith("-") and entry[1:] in KINDS:
+            pool = list(kinds)
+        elif entry.startswith("-") and entry[1:] in EVERY_KIND:
             pool = [k for k in pool if k != entry[1:]]
         elif entry not in ("none", ""):
             head, at, window = entry.partition("@")
             name, equals, amount = head.partition("=")
-            kind = _kind(name)
+            kind = _kind(name, kinds)
             value = _number(entry, amount) if equals else None
             if at:
                 exact.append(_exact(entry, kind, value, window))
             else:
                 asked.append((name, _amount(entry, kind, value)))
-    return Spec(tuple(pool), tuple(asked), tuple(exact))
+    return Spec(tuple(pool), tuple(asked), tuple(exact), kinds)
 
 
 def draw(
@@ -196,21 +234,21 @@ def draw(
     """The faults of one schedule of `nodes` nodes with these (sender, receiver) edges, all of them over after `seconds`, but for
     newcomers, who stay away for as long as it takes the others to get far ahead. Of those of `all` only what can do
     something to `algorithm`, if it is said. Raises ConfigError when an exact one names a node that is not there."""
-    links = sorted(set(edges))
+    links, kinds = sorted(set(edges)), spec.kinds
     faults: list[Fault] = []
     for name, amount in spec.asked:
-        kind = KINDS[name]
+        kind = kinds[name]
         if kind.scope == "messages":
             faults.append(_one(kind, rng, nodes, links, seconds, amount))
         else:
             faults += [_one(kind, rng, nodes, links, seconds) for _ in range(int(amount or 1))]
     if spec.pool:
-        able = [k for k in spec.pool if algorithm is None or not KINDS[k].among or algorithm in KINDS[k].among]
-        pool = [k for k in able if not KINDS[k].share]
+        able = [k for k in spec.pool if algorithm is None or not kinds[k].among or algorithm in kinds[k].among]
+        pool = [k for k in able if not kinds[k].share]
         count = min(int(rng.random() * (MOST_DRAWN + 1)), len(pool))
-        often = [k for k in pool for _ in range(KINDS[k].often)]
-        faults += [_one(KINDS[k], rng, nodes, links, seconds) for k in _sample(rng, often, count)]
-        for kind in (KINDS[k] for k in able if KINDS[k].share):
+        often = [k for k in pool for _ in range(kinds[k].often)]
+        faults += [_one(kinds[k], rng, nodes, links, seconds) for k in _sample(rng, often, count)]
+        for kind in (kinds[k] for k in able if kinds[k].share):
             if rng.random() < kind.share:
                 faults.append(_one(kind, rng, nodes, links, seconds))
     for fault in spec.exact:
@@ -242,7 +280,7 @@ def _one(
         start = 0.0
     if strength is None:
         strength = kind.low + (kind.high - kind.low) * rng.random()
-    if kind.unit == "files":
+    if kind.unit in ("files", "steps"):
         strength = round(strength)
     where: tuple[int, ...] = ()
     if kind.scope == "edge":
@@ -267,12 +305,12 @@ def _sample(rng: Random, things: Sequence[T], count: int) -> list[T]:
     return found
 
 
-def _kind(name: str) -> Kind:
-    if name not in KINDS:
+def _kind(name: str, kinds: Mapping[str, Kind]) -> Kind:
+    if name not in kinds:
         raise ConfigError(
-            f"--faults: unknown kind {name!r}{did_you_mean(name, KINDS)}; valid: all, none, {', '.join(KINDS)}"
+            f"--faults: unknown kind {name!r}{did_you_mean(name, kinds)}; valid: all, none, {', '.join(kinds)}"
         )
-    return KINDS[name]
+    return kinds[name]
 
 
 def _number(entry: str, text: str) -> float:
@@ -299,7 +337,7 @@ def _amount(entry: str, kind: Kind, value: float | None) -> float | None:
 
 def _example(kind: Kind) -> str:
     """An exact entry of this kind."""
-    nodes = {"messages": (), "edge": (0, 1), "node": (2,), "side": (0, 3)}[kind.scope]
+    nodes = {"messages": (), "edge": (0, 1), "node": (2,), "side": (0, 3), "whole": ()}[kind.scope]
     return str(Fault(kind.name, 3, 5, kind.low, nodes))
 
 
@@ -308,11 +346,10 @@ def _exact(entry: str, kind: Kind, value: float | None, window: str) -> Fault:
     if match is None:
         raise ConfigError(f"--faults {entry}: write it as KIND=STRENGTH@FROM-TO:NODES, such as {_example(kind)}")
     nodes = tuple(int(i) for i in (match["nodes"] or "").split("+") if i)
-    wanted = {"messages": (0, 0), "edge": (2, 2), "node": (1, 1), "side": (1, 64)}[kind.scope]
+    wanted = {"messages": (0, 0), "edge": (2, 2), "node": (1, 1), "side": (1, 64), "whole": (0, 0)}[kind.scope]
     if not wanted[0] <= len(nodes) <= wanted[1]:
-        count = {"messages": "no nodes", "edge": "2 nodes", "node": "1 node", "side": "the nodes of one side"}[
-            kind.scope
-        ]
+        words = {"edge": "2 nodes", "node": "1 node", "side": "the nodes of one side"}
+        count = words.get(kind.scope, "no nodes")
         raise ConfigError(
             f"--faults {entry}: {kind.name} takes {count} after the colon, not {len(nodes)}; such as {_example(kind)}"
         )

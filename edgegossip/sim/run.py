@@ -25,7 +25,7 @@ from edgegossip.sim.node import Node
 from edgegossip.sim.presence import FIRST_S, NOTICE_S
 from edgegossip.sim.schedule import ROUND_S, Schedule, of, unfit
 from edgegossip.sim.world import PATIENCE, PUSH_SUM, World
-from edgegossip.types import ConfigError, EdgegossipError
+from edgegossip.types import ConfigError, EdgegossipError, Vec
 
 LAST_ROUNDS = 2  # after all has been looked at, the run ends
 DIES_LATE = 0.3  # share of the schedules in which somebody dies in them
@@ -48,14 +48,15 @@ CATCH_UP_ROUNDS = 60  # of a deadline each, that catching up may take
 class Outcome:
     """What became of one schedule."""
 
-    schedule: Schedule
+    schedule: Any  # a Schedule, or a ServerSchedule
     violations: tuple[Violation, ...]
     digest: str  # the same for the same seed and code, bit for bit
     seen: Mapping[str, int]  # what each kind of fault did
     events: int
-    rounds: int  # that all nodes together finished
+    rounds: int  # that all nodes together finished; of a server run: updates that were used
     virtual_s: float
     spread: float | None  # of the models in the end, largest difference in any value; None after a violation
+    model: Vec | None = None  # float32[n], the final one of a server run, which has no spread
 
 
 def run_schedule(

@@ -57,6 +57,8 @@ class Options:
     deadline_s: float | None = None
     values: int = VALUES
     faults: str = "all"
+    mode: str = "gossip"  # or "server", or "both": one seed in four is a server run
+    server: str | None = None  # KEY=VALUE,... of a server run's settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,30 +5,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 from edgegossip.sim import naming
 from edgegossip.sim.faults import Fault
 from edgegossip.sim.naming import Named
 from edgegossip.sim.schedule import Schedule, fits
+from edgegossip.sim.server_schedule import ServerSchedule, smaller
 from edgegossip.types import EdgegossipError
 
-Fails = Callable[[Schedule], str | None]  # the rule that a schedule breaks
+AnySchedule = TypeVar("AnySchedule", Schedule, ServerSchedule)
+Fails = Callable[[AnySchedule], str | None]  # the rule that a schedule breaks
 
 MOST_TRIES = 300
 
 
-def shrink(schedule: Schedule, fails: Fails, most_tries: int = MOST_TRIES) -> Schedule:
+def shrink(schedule: AnySchedule, fails: Fails[AnySchedule], most_tries: int = MOST_TRIES) -> AnySchedule:
     """The smallest schedule found that breaks the same rule; `schedule` itself where it breaks none."""
     rule, tries = fails(schedule), 0
     again = rule is not None
     while again:
         again = False
-        for smaller in _smaller(schedule):
+        for other in smaller(schedule) if isinstance(schedule, ServerSchedule) else _smaller(schedule):
             if tries >= most_tries:
                 return schedule
             tries += 1
-            if fails(smaller) == rule:
-                schedule, again = smaller, True
+            if fails(other) == rule:
+                schedule, again = other, True
                 break
     return schedule
 

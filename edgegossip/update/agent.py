@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import edgegossip
-from edgegossip.mesh.security.identity import Identity
-from edgegossip.mesh.security.revocations import write_file
+from edgegossip.security.identity import Identity
+from edgegossip.security.revocations import write_file
 from edgegossip.types import EdgegossipError, LocalError, PeerError
 from edgegossip.update.bundle import Manifest
 from edgegossip.update.client import Answer, Client

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh.security import tls
-from edgegossip.mesh.security.identity import Identity
+from edgegossip.security import tls
+from edgegossip.security.identity import Identity
 from edgegossip.types import PeerError
 from edgegossip.untrusted import printable
 from edgegossip.update.bundle import MAX_SIGNATURE_BYTES, MAX_STORED_BYTES, Blob, Head, parse_head

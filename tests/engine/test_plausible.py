@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -228,6 +229,14 @@ def test_a_training_that_runs_away_is_recorded() -> None:
 
 def test_without_history_everything_is_believed() -> None:
     assert Losses().believed([1e20]) == [True] and Losses().makes_sense(-1e20) and Losses().believed([]) == []
+
+
+@pytest.mark.parametrize("wild", [math.nan, math.inf, -math.inf, 1e26])
+def test_an_evaluation_that_is_no_loss_makes_no_sense_before_any_loss_is_known_either(wild: float) -> None:
+    judge = Losses()
+    assert not judge.makes_sense(wild)
+    judge.believed([1.0, 2.0, 3.0])
+    assert not judge.makes_sense(wild)
 
 
 # Levels

@@ -12,7 +12,7 @@ from cryptography import x509
 from edgegossip.fleet import kits, store
 from edgegossip.fleet.lock import locked
 from edgegossip.fleet.store import Fleet
-from edgegossip.mesh.security import Identity
+from edgegossip.security import Identity
 from edgegossip.types import ConfigError, LocalError
 
 

@@ -79,7 +79,7 @@ def test_nothing_of_another_can_be_put_in(fleet, tmp_path):
 
 def test_a_board_signs_no_kits(fleet):
     """A stolen pi-01 cannot make itself a kit with other networks, nor one for pi-02."""
-    from edgegossip.mesh.security.identity import Identity
+    from edgegossip.security.identity import Identity
 
     kit = kitfile.parse(making.make(fleet, "pi-01", 0))
     with pytest.raises(EdgegossipError, match="where that of operator is due"):

@@ -16,14 +16,14 @@ from click.testing import CliRunner, Result
 
 from edgegossip.cli.fleet import fleet as command
 from edgegossip.fleet.store import Fleet
-from edgegossip.fleet.telling import tell
+from edgegossip.fleet.telling import tell, until
 from edgegossip.mesh import GrpcTransport
-from edgegossip.mesh.security.announce import until
-from edgegossip.mesh.security.guard import Guard
+from edgegossip.mesh.tls_security import TlsSecurity
+from edgegossip.security import tls
 from edgegossip.types import LocalError, PeerError
 from tests.mesh.support import QUICK, RUN
 
-Board = Callable[[str], tuple[GrpcTransport, Guard]]
+Board = Callable[[str], tuple[GrpcTransport, TlsSecurity]]
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def board(fleet: Fleet, tmp_path: Path) -> Iterator[Board]:
     """A running board whose identity folder is its own, as on a machine of its own."""
     running: list[GrpcTransport] = []
 
-    def start(name: str) -> tuple[GrpcTransport, Guard]:
-        guard = Guard.load(shutil.copytree(fleet.folder / "boards" / name, tmp_path / name))
+    def start(name: str) -> tuple[GrpcTransport, TlsSecurity]:
+        guard = TlsSecurity.load(shutil.copytree(fleet.folder / "boards" / name, tmp_path / name))
         running.append(GrpcTransport(name, RUN, limits=replace(QUICK, handshake_s=2.0), security=guard))
         return running[-1], guard
 
@@ -50,7 +50,7 @@ def call(*words: object) -> Result:
     return CliRunner().invoke(command, [*map(str, words)], standalone_mode=False)
 
 
-def revoked_at(guard: Guard) -> set[int]:
+def revoked_at(guard: TlsSecurity) -> set[int]:
     return set(guard.identity.revocations.present.serials)
 
 
@@ -157,9 +157,8 @@ def test_a_board_that_takes_no_list_over_is_a_failure(fleet, board, monkeypatch)
 
 def test_a_coordinator_with_another_number_is_a_failure(fleet, board, monkeypatch):
     kit = fleet.add("laptop", "coordinator", 20).folder / "coordinators/laptop"
-    from edgegossip.mesh.security import announce
 
-    monkeypatch.setattr(announce.tls, "peer_of", lambda *_: (Guard.load(kit).identity.subject, 1))
+    monkeypatch.setattr(tls, "peer_of", lambda *_: (TlsSecurity.load(kit).identity.subject, 1))
     transport, _ = board("pi-01")
     assert tell(fleet, transport.address, lambda s, crl: 1) == ("laptop", 1)
     with pytest.raises(LocalError, match="laptop at .* goes by list 7.*old copy"):

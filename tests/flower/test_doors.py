@@ -1,43 +1,37 @@
-"""What strangers can do at the coordinator's door: be refused, and nothing else."""
+"""What strangers can do at the coordinator's port: be refused, and nothing else."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
 
-from edgegossip.flower import gate as gates
-from edgegossip.flower.doorkeeper import Doorkeeper
-from edgegossip.flower.gate import JOIN_PATH, RECIPE_PATH, Gate, Line
-from edgegossip.flower.turnstile import AT_ONCE, MAX_OPEN, MAX_STRANGERS, STRANGE_S, STRANGERS_AT_ONCE, Turnstile
+from edgegossip.flower import admission
+from edgegossip.flower.admission import JOIN_PATH, RECIPE_PATH, AdmissionController, AdmissionMiddleware, Line
+from edgegossip.security.admission import Admission, Caller
+from edgegossip.security.limits import SharedRateLimiter
+from edgegossip.security.names import Subject
 from edgegossip.types import NodeId, PeerError
 
 BOARD, STRANGER = "10.0.0.1", "10.0.0.2"
 
 
-class Policy:
-    """Takes the signature b"board-0" for that board's."""
+class Board0(Admission):
+    """Takes the signature b"board-0" for that board's, whatever its fleet."""
 
-    def examine(self, data: bytes, proof: bytes) -> tuple[NodeId, int]:
-        if proof != b"board-0":
+    def __init__(self) -> None: ...
+
+    def by_signature(self, role: str, among: Collection[str], data: bytes, signature: bytes) -> Caller:
+        if signature != b"board-0":
             raise PeerError("the proof is of nobody in this fleet")
-        return "board-0", 1
+        return Caller(Subject("board-0", "board", "0" * 16), 1)
 
-    def offer(self, revocations: bytes) -> int:
-        raise PeerError("this is no revocation list")
-
-    def newly_revoked(self) -> bool:
+    def look(self) -> bool:
         return False
-
-    def revoked(self, serial: int) -> bool:
-        return False
-
-    def explain(self, reason: str) -> str:
-        return reason
 
 
 class NoExpress:
@@ -53,15 +47,17 @@ async def _no_app(*args: Any) -> None:
     raise AssertionError("strangers do not get that far")
 
 
-class Door:
-    """Gate and doorkeeper, as they are in two processes. `said`: what the coordinator's log shows."""
+class Port:
+    """Both ends of admission, as they are in two processes. `said`: what the coordinator's log shows."""
 
     def __init__(self, *, answers: bool = True) -> None:
         here, there = socket.socketpair()
         self.line, self.said = Line(here.detach()), list[str]()
-        self.gate = Gate(_no_app, self.line, "token", True, "key", NoExpress())
+        self.gate = AdmissionMiddleware(_no_app, self.line, "token", True, "key", NoExpress())
         self.registered: list[bytes] = []
-        self.keeper = Doorkeeper(there, Policy(), ["board-0"], self._register, self.said.append, lambda *x: None)
+        self.keeper = AdmissionController(
+            there, Board0(), ["board-0"], self._register, self.said.append, lambda *x: None
+        )
         if answers:
             self.keeper.start()
 
@@ -90,8 +86,8 @@ class Door:
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    made = Door()
+def port() -> Iterator[Port]:
+    made = Port()
     yield made
     made.keeper.close()
 
@@ -106,8 +102,8 @@ NOW = "2026-01-01T00:00:00+00:00"
 @pytest.mark.parametrize(
     ("length", "status"), [(b"", 411), (b"-1", 411), (b"\xb2", 411), (b"9" * 5000, 413), (b"99999999", 413)]
 )
-def test_lengths_that_no_question_has(length: bytes, status: int, door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    assert door.ask(RECIPE_PATH, b"", length=length)[0] == status
+def test_lengths_that_no_question_has(length: bytes, status: int, port: Port, caplog: pytest.LogCaptureFixture) -> None:
+    assert port.ask(RECIPE_PATH, b"", length=length)[0] == status
     assert not caplog.records
 
 
@@ -127,17 +123,17 @@ def test_lengths_that_no_question_has(length: bytes, status: int, door: Door, ca
     ],
 )
 def test_a_strange_question_is_refused_at_once(
-    path: str, body: bytes, status: int, door: Door, caplog: pytest.LogCaptureFixture
+    path: str, body: bytes, status: int, port: Port, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert door.ask(path, body)[0] == status
-    assert not caplog.records and not door.registered and not door.line._asked
+    assert port.ask(path, body)[0] == status
+    assert not caplog.records and not port.registered and not port.line._asked
 
 
 @pytest.mark.parametrize("name", ["time", "key"])
-def test_the_doorkeeper_answers_what_is_no_text(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_controller_answers_what_is_no_text(name: str, caplog: pytest.LogCaptureFixture) -> None:
     here, there = socket.socketpair()
     here.settimeout(5.0)
-    keeper = Doorkeeper(there, Policy(), ["board-0"], lambda *x: 1, lambda text: None, lambda *x: None)
+    keeper = AdmissionController(there, Board0(), ["board-0"], lambda *x: 1, lambda text: None, lambda *x: None)
     keeper.start()
     asked = {"join": 2, "key": "k", "proof": "eA==", "time": NOW, "from": "1.2.3.4:5", name: "\ud800"}
     here.sendall(json.dumps(asked).encode() + b"\n")
@@ -147,53 +143,30 @@ def test_the_doorkeeper_answers_what_is_no_text(name: str, caplog: pytest.LogCap
 
 
 def test_a_bug_is_answered_too_and_logged_once_a_minute(
-    door: Door, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    port: Port, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgegossip.flower.doorkeeper.BEHIND_S", 1e12)
+    monkeypatch.setattr("edgegossip.flower.admission.BEHIND_S", 1e12)
     for _ in range(3):
-        status, detail = door.ask(JOIN_PATH, _body(key="bug", proof="Ym9hcmQtMA==", time=NOW))
+        status, detail = port.ask(JOIN_PATH, _body(key="bug", proof="Ym9hcmQtMA==", time=NOW))
         assert status == 403 and "the coordinator failed" in detail
     assert len(caplog.records) == 1
-    assert door.ask(JOIN_PATH, _body(key="good", proof="Ym9hcmQtMA==", time=NOW), BOARD)[0] == 200
+    assert port.ask(JOIN_PATH, _body(key="good", proof="Ym9hcmQtMA==", time=NOW), BOARD)[0] == 200
 
 
 def test_a_question_that_is_not_answered_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "ANSWER_S", 0.05)
-    door = Door(answers=False)
-    assert door.ask(RECIPE_PATH, _body(proof="eA==", time=NOW))[0] == 503
-    assert not door.line._asked
-    door.line._hear({"answer": 1, "why": ""})  # too late: nobody is hurt
+    monkeypatch.setattr(admission, "ANSWER_S", 0.05)
+    port = Port(answers=False)
+    assert port.ask(RECIPE_PATH, _body(proof="eA==", time=NOW))[0] == 503
+    assert not port.line._asked
+    port.line._hear({"answer": 1, "why": ""})  # too late: nobody is hurt
 
 
-def test_a_flood_of_strangers_leaves_boards_their_turn(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgegossip.flower.doorkeeper.BEHIND_S", 1e12)
-    floods = [door.ask(JOIN_PATH, _body(key="k", proof="eA==", time=NOW))[0] for _ in range(int(AT_ONCE) + 60)]
+def test_a_flood_of_strangers_leaves_boards_their_turn(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgegossip.flower.admission.BEHIND_S", 1e12)
+    floods = [
+        port.ask(JOIN_PATH, _body(key="k", proof="eA==", time=NOW))[0]
+        for _ in range(int(SharedRateLimiter.BOARDS_BURST) + 60)
+    ]
     assert floods[0] == 403 and 429 in floods
-    good = [door.ask(JOIN_PATH, _body(key=f"{k}", proof="Ym9hcmQtMA==", time=NOW), BOARD)[0] for k in range(30)]
+    good = [port.ask(JOIN_PATH, _body(key=f"{k}", proof="Ym9hcmQtMA==", time=NOW), BOARD)[0] for k in range(30)]
     assert good == [200] * 30
-
-
-def test_who_was_refused_or_asks_much_at_once_has_a_rate_of_its_own() -> None:
-    now = [0.0]
-    turnstile = Turnstile(lambda: now[0])
-    turnstile.refused(STRANGER)
-    assert sum(turnstile.allows(STRANGER) for _ in range(200)) == STRANGERS_AT_ONCE
-    assert sum(turnstile.allows(BOARD) for _ in range(200)) == AT_ONCE
-    now[0] += STRANGE_S + 1
-    assert sum(turnstile.allows(STRANGER) for _ in range(200)) == AT_ONCE  # it is none any more
-    now[0] += STRANGE_S
-    with _many(turnstile, MAX_OPEN + 1):
-        assert sum(turnstile.allows(STRANGER) for _ in range(200)) == STRANGERS_AT_ONCE
-    assert not turnstile._open
-    for k in range(3 * MAX_STRANGERS):
-        turnstile.refused(f"host {k}")
-    assert len(turnstile._refused) == MAX_STRANGERS
-
-
-def _many(turnstile: Turnstile, count: int) -> Any:
-    from contextlib import ExitStack
-
-    stack = ExitStack()
-    for _ in range(count):
-        stack.enter_context(turnstile.asking(STRANGER))
-    return stack

@@ -23,12 +23,12 @@ from edgegossip.fleet.telling import tell  # noqa: E402
 from edgegossip.flower import Coordinator, NodeClient  # noqa: E402
 from edgegossip.flower._private import link  # noqa: E402
 from edgegossip.flower._private.link import FleetLink, LinkError  # noqa: E402
+from edgegossip.flower.admission import JOIN_PATH, REVOKED_PATH, TOKEN_HEADER  # noqa: E402
 from edgegossip.flower.credentials import BoardCredentials  # noqa: E402
-from edgegossip.flower.gate import JOIN_PATH, REVOKED_PATH, TOKEN_HEADER  # noqa: E402
 from edgegossip.flower.telling import give  # noqa: E402
 from edgegossip.launch.admission import coordinator_of, credentials  # noqa: E402
-from edgegossip.mesh.security import tls  # noqa: E402
-from edgegossip.mesh.security.identity import Identity  # noqa: E402
+from edgegossip.security import tls  # noqa: E402
+from edgegossip.security.identity import Identity  # noqa: E402
 from edgegossip.types import ConfigError, PeerError  # noqa: E402
 from tests.flower import toy  # noqa: E402
 from tests.flower.conftest import Memory  # noqa: E402

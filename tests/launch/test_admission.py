@@ -13,7 +13,7 @@ from edgegossip import recipe as recipes  # noqa: E402
 from edgegossip.fleet.store import Fleet  # noqa: E402
 from edgegossip.launch import admission  # noqa: E402
 from edgegossip.launch.coordinator import CoordinatorOptions, _with_names  # noqa: E402
-from edgegossip.mesh.security.identity import Identity  # noqa: E402
+from edgegossip.security.identity import Identity  # noqa: E402
 from edgegossip.types import ConfigError, LocalError, PeerError  # noqa: E402
 
 
@@ -41,7 +41,7 @@ def test_a_fleet_folder_is_found_and_gets_one_coordinator(fleet: Path) -> None:
     assert admission.find_fleet(Path("fleet"), None, insecure=False) == found  # the same again
     assert Identity.load(found).role == "coordinator"
     assert [m.role for m in Fleet.open(fleet).members].count("coordinator") == 1
-    assert admission.credentials(found).policy.revoked(1) is False
+    assert admission.credentials(found).admission.revoked(1) is False
     Fleet.open(fleet).revoke("the-coordinator")
     with pytest.raises(ConfigError, match="the certificate of the-coordinator was revoked"):
         Fleet.open(fleet).add("pi-09", "board", 20)
@@ -83,16 +83,18 @@ def test_boards_of_the_run_are_boards_of_the_fleet(fleet: Path) -> None:
 def test_why_a_proof_is_not_taken(fleet: Path, tmp_path: Path) -> None:
     found = admission.find_fleet(None, None, insecure=False)
     assert found is not None
-    policy = admission.credentials(found).policy
+    rules = admission.credentials(found).admission
     board = Identity.load(fleet / "boards" / "pi-01")
-    name, serial = policy.examine(b"key", board.sign(b"key"))
-    assert (name, serial) == ("pi-01", board.certificate.serial)
+    caller = rules.by_signature("board", ["pi-01"], b"key", board.sign(b"key"))
+    assert (caller.subject.name, caller.serial) == ("pi-01", board.certificate.serial)
+    with pytest.raises(PeerError, match="pi-01 is not a board of this run; the boards are pi-02, pi-03"):
+        rules.by_signature("board", ["pi-02", "pi-03"], b"key", board.sign(b"key"))
     with pytest.raises(PeerError, match="where that of board is due"):
-        policy.examine(b"key", Identity.load(fleet / "operator").sign(b"key"))
+        rules.by_signature("board", ["pi-01"], b"key", Identity.load(fleet / "operator").sign(b"key"))
     other = Fleet.create(tmp_path / "other", "home", 20).add("pi-01", "board", 20)
     with pytest.raises(PeerError, match="its certificate is of another fleet"):
-        policy.examine(b"key", Identity.load(other.folder / "boards" / "pi-01").sign(b"key"))
+        rules.by_signature("board", ["pi-01"], b"key", Identity.load(other.folder / "boards" / "pi-01").sign(b"key"))
     Fleet.open(fleet).revoke("pi-01")
-    assert policy.newly_revoked() and policy.revoked(serial) and not policy.newly_revoked()
+    assert rules.look() and rules.revoked(caller.serial) and not rules.look()
     (found / "crl.pem").write_text("garbage")
-    assert not policy.newly_revoked() and policy.revoked(serial)
+    assert not rules.look() and rules.revoked(caller.serial)

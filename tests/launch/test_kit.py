@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from edgegossip.launch import kit as kits
-from edgegossip.mesh.security.identity import Identity
 from edgegossip.node.notify import EVERY_S, Service, ServiceSink
+from edgegossip.security.identity import Identity
 from edgegossip.types import ConfigError, DataError, PeerError, RunError
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("cryptography", reason="makes the identities")
 from edgegossip.fleet.store import Fleet
 from edgegossip.launch import kit as kits
 from edgegossip.launch import news
-from edgegossip.mesh.security.identity import Identity
+from edgegossip.security.identity import Identity
 
 
 class Board:

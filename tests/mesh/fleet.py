@@ -11,12 +11,12 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from edgegossip.fleet import authority as authorities
-from edgegossip.fleet.authority import Authority, Issued, certificate_pem, key_pem
 from edgegossip.fleet.store import Fleet
-from edgegossip.mesh.security.guard import Guard
-from edgegossip.mesh.security.identity import CERTIFICATE, KEY
-from edgegossip.mesh.security.names import Subject
+from edgegossip.mesh.tls_security import TlsSecurity
+from edgegossip.security import authority as authorities
+from edgegossip.security.authority import Authority, Issued, certificate_pem, key_pem
+from edgegossip.security.identity import CERTIFICATE, KEY
+from edgegossip.security.names import Subject
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)
@@ -43,8 +43,8 @@ class TestFleet:
     def folder(self, name: str) -> Path:
         return self.fleet.folder / "boards" / name
 
-    def guard(self, name: str) -> Guard:
-        return Guard.load(self.folder(name))
+    def guard(self, name: str) -> TlsSecurity:
+        return TlsSecurity.load(self.folder(name))
 
     def files(self, what: str) -> tuple[Path, Path] | None:
         """Certificate and key of somebody who must not come in as board c."""

@@ -12,7 +12,7 @@ import numpy  # noqa: F401  (a gossip board has it loaded)
 
 from edgegossip.mesh import GrpcTransport, MeshLimits
 from edgegossip.mesh.base import Received
-from edgegossip.mesh.security.guard import Guard
+from edgegossip.mesh.tls_security import TlsSecurity
 from edgegossip.profiling.sockets import SocketMeter
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     node, listen, run_id, limits, identity = sys.argv[1:6]
     meter = SocketMeter()
     insecure = not listen.startswith("127.")
-    security = Guard.load(identity) if identity else None
+    security = TlsSecurity.load(identity) if identity else None
     transport = GrpcTransport(
         node,
         bytes.fromhex(run_id),

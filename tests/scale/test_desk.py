@@ -78,7 +78,7 @@ def test_over_tls_a_board_is_who_its_certificate_says(tmp_path: Path) -> None:
     pytest.importorskip("cryptography", reason="makes the identities")
     from edgegossip.fleet.store import Fleet
     from edgegossip.launch.admission import coordinator_of
-    from edgegossip.mesh.security.identity import Identity
+    from edgegossip.security.identity import Identity
 
     fleet = Fleet.create(tmp_path / "fleet", "test", 20).add("a", "board", 20).add("b", "board", 20)
     other = Fleet.create(tmp_path / "other", "other", 20).add("a", "board", 20)

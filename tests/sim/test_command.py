@@ -24,6 +24,7 @@ from edgegossip.sim import (
     draw,
     naming,
     run_schedule,
+    schedule_of,
     shrink,
     trace,
 )
@@ -95,7 +96,7 @@ def test_what_goes_another_way_when_run_again_is_made_small_as_such(monkeypatch:
 
     campaigns = importlib.import_module("edgegossip.sim.campaign")  # the package has a function of this name
     for module in (campaigns, command):
-        monkeypatch.setattr(module, "run_schedule", run)
+        monkeypatch.setattr(module, "run", run)
     done = invoke("--campaign", "1", "--jobs", "1", "--nodes", "4", "--faults", "loss=0.2,pause,delay,crash")
     assert done.return_value == 6 and "made small" in done.output
     printed = shlex.split(done.output.splitlines()[-1])[2:]
@@ -112,7 +113,7 @@ def test_a_failure_that_does_not_come_again_is_not_made_small(monkeypatch: pytes
     monkeypatch.setattr(trace.Trace, "digest", lambda _: next(hashes, "the same"))
     done = invoke("--campaign", "1", "--jobs", "1", "--nodes", "4", "--seed", "3")
     assert "which did not come again when it was looked for once more:" in done.output
-    assert draw(3, Options(nodes=4)).command() in done.output
+    assert schedule_of(3, Options(nodes=4, mode="both")).command() in done.output
 
 
 def test_what_breaks_nothing_is_not_made_smaller() -> None:

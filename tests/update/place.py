@@ -20,7 +20,7 @@ from edgegossip.fleet.release_site import examine
 from edgegossip.fleet.serve import Server, open_desk
 from edgegossip.fleet.store import Fleet
 from edgegossip.launch.admission import coordinator_of
-from edgegossip.mesh.security.identity import Identity
+from edgegossip.security.identity import Identity
 from edgegossip.update import agent
 from tests.update.support import site_of
 

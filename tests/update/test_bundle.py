@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgegossip.fleet.release_site import examine
-from edgegossip.mesh.security.identity import Identity
+from edgegossip.security.identity import Identity
 from edgegossip.types import DecodeError, EdgegossipError, PeerError
 from edgegossip.update import bundle
 from edgegossip.update.bundle import DOMAIN, MAGIC, MAX_STORED_BYTES, Head, content_of, parse_head, parse_manifest

@@ -17,7 +17,7 @@ from edgegossip.fleet import making, releases
 from edgegossip.fleet.release_site import examine
 from edgegossip.fleet.status import status, table
 from edgegossip.fleet.store import Fleet
-from edgegossip.mesh.security.identity import Identity
+from edgegossip.security.identity import Identity
 from edgegossip.types import ConfigError, PeerError
 from edgegossip.update import agent
 from edgegossip.update.bundle import parse_manifest

@@ -15,10 +15,10 @@ import pytest
 pytest.importorskip("cryptography", reason="makes the identities")
 
 from edgegossip.fleet.store import Fleet
-from edgegossip.fleet.strangers import HANDSHAKE_S, MAX_OF_ONE, MAX_STRANGERS, Strangers
 from edgegossip.launch.admission import coordinator_of
-from edgegossip.mesh.security import tls
-from edgegossip.mesh.security.identity import Identity
+from edgegossip.security import tls
+from edgegossip.security.https import HANDSHAKE_S, MAX_PENDING, MAX_PENDING_PER_ADDRESS, PendingConnections
+from edgegossip.security.identity import Identity
 from edgegossip.types import PeerError
 from edgegossip.update.client import Client
 from tests.update.place import Machine
@@ -94,7 +94,7 @@ def test_strangers_that_stay_keep_no_board_out(place, say):
     """More than there are places for, of boards and of strangers."""
     crowd = []
     try:
-        for _ in range(MAX_STRANGERS + 80):
+        for _ in range(MAX_PENDING + 80):
             crowd.append(socket.create_connection(place.server.server_address, 5))
             crowd[-1].sendall(say)
         for _ in range(3):
@@ -102,7 +102,7 @@ def test_strangers_that_stay_keep_no_board_out(place, say):
             place.check_in()
             assert time.monotonic() - began < HANDSHAKE_S / 2
         held = [s for s in crowd if not _was_closed(s)]
-        assert 0 < len(held) <= MAX_OF_ONE
+        assert 0 < len(held) <= MAX_PENDING_PER_ADDRESS
     finally:
         for s in crowd:
             s.close()
@@ -120,7 +120,7 @@ def _was_closed(s: socket.socket) -> bool:
 
 def test_a_board_with_many_connections_takes_no_strangers_place(place):
     """And who has shown a certificate is no stranger any more, whose connection may be closed for another's."""
-    clients = [Client(place.identity(), place.server.address) for _ in range(MAX_OF_ONE + 4)]
+    clients = [Client(place.identity(), place.server.address) for _ in range(MAX_PENDING_PER_ADDRESS + 4)]
     for client in clients:
         client.check_in({})
     for client in clients:
@@ -129,13 +129,13 @@ def test_a_board_with_many_connections_takes_no_strangers_place(place):
 
 
 def test_who_comes_too_often_is_not_listened_to():
-    strangers = Strangers()
+    pending = PendingConnections()
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        came = [strangers.come(ours, "10.0.0.1", port) for port in range(1000)]
-        assert None in came and strangers.come(ours, "10.0.0.2", 1) is not None
-        for stranger in filter(None, came):
-            strangers.done(stranger)
+        came = [pending.come(ours, "10.0.0.1", port) for port in range(1000)]
+        assert None in came and pending.come(ours, "10.0.0.2", 1) is not None
+        for one in filter(None, came):
+            pending.done(one)
 
 
 @pytest.mark.parametrize(

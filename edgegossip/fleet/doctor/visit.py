@@ -89,7 +89,7 @@ def _between(peers: Sequence[tuple[str, int]]) -> tuple[list[dict[str, Any]], li
 
 
 def _of_identity(folder: Path, now_s: float) -> list[Finding]:
-    from edgegossip.mesh.security.identity import Identity
+    from edgegossip.security.identity import Identity
 
     try:
         own = Identity.load(folder)

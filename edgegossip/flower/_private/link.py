@@ -64,8 +64,8 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtobufMessage
 
+from edgegossip.flower.admission import JOIN_PATH, NOT_ADMITTED, TOKEN_HEADER
 from edgegossip.flower.credentials import KEY_DOMAIN, BoardCredentials
-from edgegossip.flower.gate import JOIN_PATH, NOT_ADMITTED, TOKEN_HEADER
 from edgegossip.types import PeerError
 
 BUNDLE_BYTES = 8 << 20  # of content in one request; what is larger travels object by object, as Flower sends it

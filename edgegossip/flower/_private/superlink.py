@@ -38,7 +38,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from edgegossip.flower import gate
+from edgegossip.flower import admission
 from edgegossip.flower._private.link import (
     BUNDLE_BYTES,
     GIVE_PATH,
@@ -68,19 +68,20 @@ IDLE_MIDDLEWARE = (
 def flower_superlink() -> None:
     """Be the `flower-superlink` command: reads sys.argv and serves until a signal ends it.
 
-    Middlewares of features that are off here (event logs, licences, traces of a paid service) cost every request half of
-    its time and are left out; those that check signatures, tokens and accounts stay. The gate stands before all of them.
+    Middlewares of features that are off here (event logs, licences, traces of a paid service) cost
+    every request half of its time and are left out; those that check signatures, tokens and accounts
+    stay. The admission middleware stands before all of them.
     """
     from flwr.superlink import main as app
 
     cli: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
-    descriptor, token, secure = gate.inherited()
-    line = gate.Line(descriptor)
+    descriptor, token, secure = admission.inherited()
+    line = admission.Line(descriptor)
     every = app._get_middleware
 
     def middleware() -> list[Middleware]:
         needed = [m for m in every() if getattr(m.cls, "__name__", "") not in IDLE_MIDDLEWARE]
-        return [Middleware(_gate, line, token, secure), *needed]
+        return [Middleware(_middleware, line, token, secure), *needed]
 
     app._get_middleware = middleware
     if secure:
@@ -89,8 +90,8 @@ def flower_superlink() -> None:
     cli.flower_superlink()
 
 
-def _gate(app: gate.App, line: gate.Line, token: str, secure: bool) -> gate.Gate:
-    made = gate.Gate(app, line, token, secure, FLEET_HTTP_PUBLIC_KEY_HEADER, Batching(line.news))
+def _middleware(app: admission.App, line: admission.Line, token: str, secure: bool) -> admission.AdmissionMiddleware:
+    made = admission.AdmissionMiddleware(app, line, token, secure, FLEET_HTTP_PUBLIC_KEY_HEADER, Batching(line.news))
     line.measure = BoardSockets(made.own).sample
     return made
 
@@ -108,7 +109,7 @@ def _serve_tls(app: Any, **options: Any) -> None:
         uvicorn.Server(config).run()
 
 
-def _report_handshakes(line: gate.Line) -> None:
+def _report_handshakes(line: admission.Line) -> None:
     """asyncio drops what went wrong in a handshake. Its one function that knows is wrapped."""
     protocol: Any = asyncio.sslproto.SSLProtocol
     complete = protocol._on_handshake_complete

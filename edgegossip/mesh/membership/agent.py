@@ -33,7 +33,7 @@ from edgegossip.mesh.membership.news import Log, News
 from edgegossip.mesh.membership.reach import Connections, OwnAddress
 from edgegossip.mesh.membership.settings import SwimSettings
 from edgegossip.mesh.membership.table import Rows, rows_of
-from edgegossip.mesh.security.rates import Manner, Questions
+from edgegossip.security.limits import RequestLimiter, Verdict
 from edgegossip.types import ConfigError, DecodeError, EdgegossipError, NodeId, PeerError
 from edgegossip.untrusted import printable
 
@@ -271,7 +271,7 @@ class MembershipService(grpc.GenericRpcHandler):
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.on_revocations = agent.on_revocations
-        self._questions = Questions(CALLS_PER_S, CALL_BURST)
+        self._questions = RequestLimiter(CALLS_PER_S, CALL_BURST)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         methods = {f"/{SERVICE}/Probe": self._probe, f"/{SERVICE}/Join": self._join}
@@ -333,10 +333,10 @@ class MembershipService(grpc.GenericRpcHandler):
             raise
         except PeerError as error:
             raise Misbehaviour(str(error)) from error
-        manner = self._questions.take(certified, time.monotonic(), tokens)
-        if manner is not Manner.FINE:
+        verdict = self._questions.take(certified, time.monotonic(), tokens)
+        if verdict is not Verdict.ALLOWED:
             reason = f"it asks more than {CALLS_PER_S:g} times a second"
-            raise PeerError(reason) if manner is Manner.TOO_OFTEN else Misbehaviour(reason)
+            raise PeerError(reason) if verdict is Verdict.TOO_OFTEN else Misbehaviour(reason)
         return certified
 
     def _refuse(self, who: str, error: PeerError, context: grpc.aio.ServicerContext) -> str:

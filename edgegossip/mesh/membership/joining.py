@@ -20,7 +20,7 @@ from edgegossip.types import NodeId, PeerError
 from edgegossip.untrusted import printable
 
 if TYPE_CHECKING:
-    from edgegossip.mesh.security.guard import Guard
+    from edgegossip.mesh.tls_security import TlsSecurity
 
 JOIN = "/edgegossip.v1.Membership/Join"
 _CALL_S = 5.0
@@ -42,7 +42,7 @@ class JoinAnswer:
 
 
 def ask(
-    seed: addresses.Address, name: NodeId, guard: Guard | None, run_id: bytes = b"", attempt: int = 0
+    seed: addresses.Address, name: NodeId, guard: TlsSecurity | None, run_id: bytes = b"", attempt: int = 0
 ) -> JoinAnswer:
     """Ask the member that listens at `seed`. Waits for some seconds at most. Raises Unreachable or
     RefusedToJoin."""
@@ -61,7 +61,9 @@ def ask(
         raise RefusedToJoin(f"{seed}: {error}") from error
 
 
-async def _ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_id: bytes, attempt: int) -> JoinAnswer:
+async def _ask(
+    seed: addresses.Address, name: NodeId, guard: TlsSecurity | None, run_id: bytes, attempt: int
+) -> JoinAnswer:
     try:
         where = await addresses.resolve(seed, attempt)
     except PeerError as error:
@@ -87,12 +89,12 @@ async def _ask(seed: addresses.Address, name: NodeId, guard: Guard | None, run_i
     return JoinAnswer(manifest, messages.parse_rows(told.rows, len(manifest.members)), printable(told.name, 64), host)
 
 
-async def _who_listens(where: addresses.Address, guard: Guard) -> NodeId:
+async def _who_listens(where: addresses.Address, guard: TlsSecurity) -> NodeId:
     """The name in the certificate of a seed, of which we know the address only: any board of our
     fleet is right."""
     import ssl
 
-    from edgegossip.mesh.security import tls
+    from edgegossip.security import tls
 
     context = tls.client_context(guard.identity)
     context.check_hostname = False  # the chain is checked; the name is what we ask for

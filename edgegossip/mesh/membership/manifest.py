@@ -40,7 +40,7 @@ _INSTANCE = re.compile("[0-9a-f]{0,32}")
 
 
 class Signer(Protocol):
-    """`edgegossip.mesh.security.Identity`."""
+    """`edgegossip.security.Identity`."""
 
     def sign(self, data: bytes) -> bytes:
         """A signature that says who made it."""

@@ -14,7 +14,7 @@ from edgegossip.mesh.address import without_port
 from edgegossip.mesh.base import Moved, TransportEvent, Verdict
 from edgegossip.mesh.membership.messages import Changed, Output, PartitionHealed, Refuted, Rival, Stalled
 from edgegossip.mesh.membership.table import Entry, Status, bits
-from edgegossip.mesh.security.rates import Buckets, Teller
+from edgegossip.security.limits import RateLimitedLog, TokenBuckets
 from edgegossip.types import NodeId
 from edgegossip.untrusted import printable
 
@@ -46,8 +46,8 @@ class News:
     ) -> None:
         self._members, self._me, self._post, self._log = members, me, post, log
         self._clock = clock
-        self._refusals, self._troubles, self._words = Teller(), Teller(_TROUBLE_S), Teller()
-        self._comings, self._moves = Buckets(1 / _COMES_S, _COMES_BURST), Buckets(1 / _MOVES_S, _MOVES_BURST)
+        self._refusals, self._troubles, self._words = RateLimitedLog(), RateLimitedLog(_TROUBLE_S), RateLimitedLog()
+        self._comings, self._moves = TokenBuckets(1 / _COMES_S, _COMES_BURST), TokenBuckets(1 / _MOVES_S, _MOVES_BURST)
         self._split = False  # was said
 
     def begin(self, table: Sequence[Entry]) -> None:
@@ -119,7 +119,7 @@ class News:
             self._post(Verdict(peer, False, f"{peer} left", left=True))
         self._look_for_split(table)
 
-    def _say(self, member: int, kind: str, text: str, limit: Buckets | None = None) -> None:
+    def _say(self, member: int, kind: str, text: str, limit: TokenBuckets | None = None) -> None:
         """A line about a member, unless there were too many. That the rest is left out is told once
         in ten minutes."""
         peer, now_s = self._members[member], self._clock()

@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import json
 import math
-import socket
-import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh.security import tls
-from edgegossip.mesh.security.identity import Identity
-from edgegossip.types import EdgegossipError, HostError, NodeId
+from edgegossip.security.admission import Admission
+from edgegossip.security.https import MemberHandler, MemberServer
+from edgegossip.security.identity import Identity
+from edgegossip.types import NodeId
 from edgegossip.untrusted import request_target, whole_number
 
 JOB, RECORDS = "/v1/scale/job", "/v1/scale/records"
 GONE_S = 30.0  # a board that has not asked for so long is not there: see follow.ASK_S and follow.RUNNING_ASK_S
 MAX_RECORDS_BYTES = 64 << 20
-HANDSHAKE_S, SILENT_S = 10.0, 60.0
+SILENT_S = 60.0
 
 
 @dataclass(slots=True)
@@ -151,26 +149,15 @@ def _handed_in(document: Mapping[str, Any]) -> HandedIn:
     return HandedIn(int(document["code"]), reason.encode(errors="replace").decode(), lines, share)
 
 
-class Server(ThreadingHTTPServer):
+class Server(MemberServer):
     """Listens on a thread of its own from `start` to `stop`."""
-
-    daemon_threads = True
 
     def __init__(self, desk: Desk, listen: str, identity: Identity | None) -> None:
         """`identity`: of this machine as a coordinator; None: without TLS. Raises HostError, ConfigError, DataError."""
         where = addresses.parse(listen, "--listen", any_port=True)
-        self.address_family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
-        self.desk, self._identity = desk, identity
-        self._context = None if identity is None else tls.server_context(identity)
-        try:
-            super().__init__((where.host, where.port), _Handler)
-        except OSError as error:
-            raise HostError(f"cannot listen on {listen}: {(error.strerror or str(error)).lower()}") from error
+        self.desk = desk
+        super().__init__(where.host, where.port, _Handler, None if identity is None else Admission(identity), SILENT_S)
         self._thread = threading.Thread(target=self.serve_forever, daemon=True, name="desk")
-
-    @property
-    def address(self) -> str:
-        return str(addresses.Address(str(self.server_address[0]), int(self.server_address[1])))
 
     def start(self) -> None:
         self._thread.start()
@@ -179,31 +166,13 @@ class Server(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """The handshake is here, so that one who does not finish it keeps nobody else waiting."""
-        try:
-            request.settimeout(HANDSHAKE_S)
-            if self._context is None or self._identity is None:
-                request.settimeout(SILENT_S)
-                _Handler(request, client_address, self)
-                return
-            with self._context.wrap_socket(request, server_side=True) as connection:
-                connection.settimeout(SILENT_S)
-                subject, _ = tls.peer_of(connection.getpeercert(), self._identity.fleet)
-                if subject.role == "board":
-                    _Handler(connection, client_address, self, subject.name)
-        except (OSError, ssl.SSLError, EdgegossipError):
-            pass  # a stranger, or one that went away
-        finally:
-            self.shutdown_request(request)
 
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(MemberHandler):
     server: Server
 
-    def __init__(self, request: Any, client_address: Any, server: Server, name: NodeId = "") -> None:
-        self._certified = name
-        super().__init__(request, client_address, server)
+    @property
+    def _certified(self) -> NodeId:
+        return "" if self.caller is None else self.caller.subject.name
 
     def do_GET(self) -> None:
         url = request_target(self.path)
@@ -233,12 +202,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer({"error": f"records that make no sense: {error}"}, HTTPStatus.BAD_REQUEST)
 
     def _answer(self, document: Mapping[str, Any], status: HTTPStatus = HTTPStatus.OK) -> None:
-        body = json.dumps(document).encode()
         with suppress(OSError):
-            self.send_response(status)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(json.dumps(document).encode(), status)
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: a board asks every second."""
+    def refuse(self, status: HTTPStatus, why: str) -> None:
+        self._answer({"error": why}, status)

@@ -20,7 +20,6 @@ from urllib.parse import urlencode
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh.security.identity import Identity
 from edgegossip.node.entering import check_functions
 from edgegossip.node.spec import check_names
 from edgegossip.profiling.files import write_atomic
@@ -28,6 +27,7 @@ from edgegossip.profiling.run_folder import read_run
 from edgegossip.report.units import printable
 from edgegossip.scale.boards.desk import JOB, RECORDS
 from edgegossip.scale.boards.job import Job, parse_job
+from edgegossip.security.identity import Identity
 from edgegossip.types import ConfigError, EdgegossipError, HostError, PeerError, RunError
 
 ASK_S = 1.0  # between two questions
@@ -113,7 +113,7 @@ class Operator:
     def _connect(self) -> http.client.HTTPConnection:
         if self._identity is None:
             return http.client.HTTPConnection(self._where.host, self._where.port, timeout=TIMEOUT_S)
-        from edgegossip.mesh.security import tls
+        from edgegossip.security import tls
 
         context = tls.caller_context(self._identity, "coordinator")
         return http.client.HTTPSConnection(self._where.host, self._where.port, timeout=TIMEOUT_S, context=context)

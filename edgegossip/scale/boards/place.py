@@ -12,13 +12,13 @@ from edgegossip import training
 from edgegossip.launch.admission import boards_of, find_fleet
 from edgegossip.launch.preflight import FLEET, check_exposure
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh.security.identity import Identity
 from edgegossip.node.spec import check_names, make_algorithm
 from edgegossip.profiling.lines import LogText, MetricsRecord, parse_record
 from edgegossip.scale import measure
 from edgegossip.scale.boards.desk import Desk, HandedIn, Server
 from edgegossip.scale.boards.follow import PATIENCE_S
 from edgegossip.scale.cells import Cell
+from edgegossip.security.identity import Identity
 from edgegossip.types import ConfigError, NodeId, RunError
 
 ANNOUNCE_S = 5.0

@@ -33,7 +33,7 @@ from typing import Any
 from edgegossip import recipe as recipes
 from edgegossip.layout import Layout
 from edgegossip.mesh.membership import manifest as manifests
-from edgegossip.mesh.security.guard import Guard
+from edgegossip.mesh.tls_security import TlsSecurity
 from tests.e2e.loopback import Fleet, fleet
 from tests.mesh.malformed import attack, node, verdicts
 from tests.mesh.malformed.messages import Maker, Target
@@ -88,7 +88,7 @@ def manifest_of(boards: Fleet) -> int:
     from edgegossip.mesh import address as addresses
     from edgegossip.mesh.membership.joining import ask
 
-    guard = Guard.load(boards.identity(ATTACKERS[0]))
+    guard = TlsSecurity.load(boards.identity(ATTACKERS[0]))
     told = ask(addresses.parse(boards.address(BOARD), "target"), ATTACKERS[0], guard)
     assert isinstance(told.manifest, manifests.Manifest)
     return told.manifest.hash
@@ -117,7 +117,7 @@ async def attacked(
     workers = []
     attackers = []
     for where in targets:
-        attacker = attack.Attacker(Guard.load(boards.identity(where.me)), Maker(where), where, tally)
+        attacker = attack.Attacker(TlsSecurity.load(boards.identity(where.me)), Maker(where), where, tally)
         attackers.append(attacker)
         workers += [asyncio.create_task(_work(attacker, seed, q, batches)) for q, batches in queues.items()]
     began = time.monotonic()

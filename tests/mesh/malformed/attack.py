@@ -21,8 +21,8 @@ from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.connections import Channels
 from edgegossip.mesh.outbound import METHOD
-from edgegossip.mesh.security.guard import Guard
-from edgegossip.mesh.security.tls import H2, KNOCK
+from edgegossip.mesh.tls_security import TlsSecurity
+from edgegossip.security.tls import H2, KNOCK
 from edgegossip.types import PeerError
 from tests.mesh.malformed.messages import Maker, Target
 
@@ -59,7 +59,7 @@ class Tally:
 class Attacker:
     """One identity and one connection at a time."""
 
-    def __init__(self, guard: Guard, maker: Maker, target: Target, tally: Tally) -> None:
+    def __init__(self, guard: TlsSecurity, maker: Maker, target: Target, tally: Tally) -> None:
         self._guard, self._maker, self._target, self._tally = guard, maker, target, tally
         self._channels = Channels(MeshLimits(), guard)
         self._channel: grpc.aio.Channel | None = None
@@ -227,7 +227,7 @@ def _http2_frame(rng: Random) -> bytes:
     )
 
 
-def _context(guard: Guard | None, protocol: str) -> ssl.SSLContext:
+def _context(guard: TlsSecurity | None, protocol: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if guard is not None:

@@ -20,7 +20,7 @@ from edgegossip.mesh import wire
 from edgegossip.mesh._proto import membership_pb2 as members_pb
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.membership import messages as members_wire
-from edgegossip.mesh.security import knock
+from edgegossip.security import handshake
 from edgegossip.types import PeerError
 from tests.conformance.pipeline import reseal
 
@@ -222,7 +222,7 @@ class Maker:
         return mutate(rng.choice(honest), rng, self._messages)
 
     def knock(self, rng: Random) -> bytes:
-        honest = knock.hello(rng.choice((0, 1, 2**64 - 1))) + knock.blob(rng.randbytes(rng.choice((0, 0, 100))))
+        honest = handshake.hello(rng.choice((0, 1, 2**64 - 1))) + handshake.blob(rng.randbytes(rng.choice((0, 0, 100))))
         return mutate(honest, rng, self._messages)
 
 

@@ -22,14 +22,14 @@ from typing import Any
 from edgegossip import frame
 from edgegossip.cli.main import main
 from edgegossip.engine.node import NodeEngine
-from edgegossip.mesh import MeshLimits, inbound
+from edgegossip.mesh import MeshLimits, inbound, tls_security
 from edgegossip.mesh import services as standard
 from edgegossip.mesh import wire as mesh_wire
 from edgegossip.mesh.membership import agent as service
 from edgegossip.mesh.membership import messages as members_wire
 from edgegossip.mesh.membership import news
-from edgegossip.mesh.security import door, guard, knock, quarantine
 from edgegossip.node import spec
+from edgegossip.security import front_end, handshake, quarantine
 
 VARIABLE = "EDGEGOSSIP_TEST_COUNTS"
 AMNESTY = 256
@@ -73,8 +73,8 @@ def count_decoders(counts: Counts) -> None:
         (members_wire, "parse_request", "probe"),
         (members_wire, "parse_join_request", "join"),
         (standard, "parse", "health or reflection"),
-        (knock, "parse_hello", "knock"),
-        (knock, "parse_blob", "revocation list"),
+        (handshake, "parse_hello", "knock"),
+        (handshake, "parse_blob", "revocation list"),
     ):
         setattr(module, name, _counted(getattr(module, name), partial(counts.reached, decoder)))
 
@@ -88,7 +88,7 @@ def _counted(function: Callable[..., Any], note: Callable[[], None]) -> Callable
 
 
 def count_refusals(counts: Counts) -> None:
-    tell_stream, tell_member, at_door = inbound.Inbound._log_refusal, news.News.refused, door.Door._refuse
+    tell_stream, tell_member, at_front_end = inbound.Inbound._log_refusal, news.News.refused, front_end.FrontEnd._refuse
 
     def of_stream(self: Any, who: str, refused: Any) -> None:
         counts.refused("stream", refused.reason)
@@ -98,16 +98,16 @@ def count_refusals(counts: Counts) -> None:
         counts.refused("membership", why)
         tell_member(self, who, why)
 
-    def of_visitor(self: Any, visitor: Any, reason: str) -> None:
+    def of_pending(self: Any, pending: Any, reason: str) -> None:
         counts.refused("door", reason)
-        at_door(self, visitor, reason)
+        at_front_end(self, pending, reason)
 
-    inbound.Inbound._log_refusal, news.News.refused, door.Door._refuse = of_stream, of_member, of_visitor  # type: ignore[method-assign]
+    inbound.Inbound._log_refusal, news.News.refused, front_end.FrontEnd._refuse = of_stream, of_member, of_pending  # type: ignore[method-assign]
 
 
 def forgive(counts: Counts) -> None:
     """A neighbour may send on after a bad frame, and keeps its connection after a bad stream."""
-    begin, refuse, misbehaved = inbound.Inbound.__init__, NodeEngine._refuse, guard.Guard.misbehaved
+    begin, refuse, misbehaved = inbound.Inbound.__init__, NodeEngine._refuse, tls_security.TlsSecurity.misbehaved
     here: list[Any] = []
     bad, broken = 0, 0
 
@@ -132,13 +132,13 @@ def forgive(counts: Counts) -> None:
             misbehaved(self, context, reason)
 
     inbound.Inbound.__init__, NodeEngine._refuse = remembered, forgiving  # type: ignore[method-assign]
-    guard.Guard.misbehaved = lenient  # type: ignore[method-assign]
+    tls_security.TlsSecurity.misbehaved = lenient  # type: ignore[method-assign]
 
 
 def let_in() -> None:
     """Short quarantine, and rates that an attacker does not reach."""
     quarantine.FIRST_S = quarantine.LONGEST_S = 0.05
-    guard._LAST_WORDS_S = 1.0
+    tls_security._LAST_WORDS_S = 1.0
     for questions in (service, standard):
         questions.CALLS_PER_S = questions.CALL_BURST = 1e6
     rates = {"hellos_per_s": 1e6, "hello_burst": 10**6, "connections_per_s": 1e4, "connection_burst": 10**4}

@@ -13,13 +13,13 @@ from contextlib import suppress
 
 import grpc
 
-from edgegossip.mesh.security.guard import Guard
+from edgegossip.mesh.tls_security import TlsSecurity
 
 CALLERS = 16
 
 
 def main(folder: str, seconds: float) -> None:
-    guard = Guard.load(folder)  # it has to live as long as its credentials
+    guard = TlsSecurity.load(folder)  # it has to live as long as its credentials
     server = grpc.server(futures.ThreadPoolExecutor(1))
     port = server.add_secure_port("127.0.0.1:0", guard.server_credentials())
     server.start()

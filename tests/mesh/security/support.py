@@ -16,9 +16,9 @@ from edgegossip.mesh import GrpcTransport, wire
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Notice, PeerDown, Received
 from edgegossip.mesh.outbound import METHOD
-from edgegossip.mesh.security import knock
-from edgegossip.mesh.security.names import serial_name
-from edgegossip.mesh.security.tls import KNOCK
+from edgegossip.security import handshake
+from edgegossip.security.names import serial_name
+from edgegossip.security.tls import KNOCK
 from tests.mesh.fleet import TestFleet
 from tests.mesh.support import PATIENCE_S, QUICK, RUN, connect_all, wait_for
 
@@ -80,16 +80,16 @@ def is_refused(context: ssl.SSLContext, address: str, server_name: str | None = 
             assert s.recv(1), "ended"
 
 
-def knock_at(fleet: TestFleet, files: tuple[Path, Path], address: str, source: str = "127.0.0.1") -> knock.Answer:
+def knock_at(fleet: TestFleet, files: tuple[Path, Path], address: str, source: str = "127.0.0.1") -> handshake.Answer:
     """What the door of a board says."""
     with dial(address, source) as plain, fleet.client_context(files, KNOCK).wrap_socket(plain) as s:
-        s.sendall(knock.hello(1))
+        s.sendall(handshake.hello(1))
         data = b""
-        while (answer := knock.parse_answer(data)) is None:
+        while (answer := handshake.parse_answer(data)) is None:
             if not (more := s.recv(4096)):
                 raise ConnectionError("it ended the connection without a word")
             data += more
-        s.sendall(knock.blob(b""))
+        s.sendall(handshake.blob(b""))
         assert s.recv(1) == b""
         return answer
 

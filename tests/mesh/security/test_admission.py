@@ -12,7 +12,7 @@ import pytest
 
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import Notice
-from edgegossip.mesh.security.tls import H2, KNOCK
+from edgegossip.security.tls import H2, KNOCK
 from tests.mesh.security.support import BAD, LIMITS, WORDS, dial, is_refused, told
 from tests.mesh.support import RUN, wait_for
 

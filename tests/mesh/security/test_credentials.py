@@ -10,12 +10,10 @@ from threading import current_thread
 
 import pytest
 
-from edgegossip.mesh import GrpcTransport
-from edgegossip.mesh.security import guard as guards
-from edgegossip.mesh.security.credentials import Credentials
-from edgegossip.mesh.security.door import Door
-from edgegossip.mesh.security.guard import Guard
-from edgegossip.mesh.security.identity import CERTIFICATE, KEY, Identity
+from edgegossip.mesh import GrpcTransport, tls_security
+from edgegossip.mesh.tls_security import Credentials, TlsSecurity
+from edgegossip.security.front_end import FrontEnd
+from edgegossip.security.identity import CERTIFICATE, KEY, Identity
 from tests.mesh.fleet import TestFleet
 from tests.mesh.security.support import LIMITS, others
 from tests.mesh.support import PATIENCE_S, RUN, connect_all
@@ -28,7 +26,9 @@ def own(tmp_path) -> TestFleet:
 
 def test_grpc_is_given_a_certificate_once(own, monkeypatch):
     given: list = []
-    monkeypatch.setattr(guards.grpc, "dynamic_ssl_server_credentials", lambda *arguments, **_: given.extend(arguments))
+    monkeypatch.setattr(
+        tls_security.grpc, "dynamic_ssl_server_credentials", lambda *arguments, **_: given.extend(arguments)
+    )
     guard = own.guard("a")
     guard.start(LIMITS, lambda _peer, _text: None, lambda: None)
     guard.server_credentials()
@@ -55,10 +55,10 @@ def renew(own: TestFleet, name: str) -> None:
 
 def test_a_running_board_takes_a_new_certificate_over_while_nobody_is_let_in(own, monkeypatch):
     at_work: list = []
-    offer, hand_on = Guard._offer, Door._hand_on
-    monkeypatch.setattr(Guard, "_offer", lambda self: (at_work.append((self, current_thread())), offer(self)))
+    offer, hand_on = TlsSecurity._offer, FrontEnd._hand_on
+    monkeypatch.setattr(TlsSecurity, "_offer", lambda self: (at_work.append((self, current_thread())), offer(self)))
     monkeypatch.setattr(
-        Door, "_hand_on", lambda self, *of: (at_work.append((self, current_thread())), hand_on(self, *of))
+        FrontEnd, "_hand_on", lambda self, *of: (at_work.append((self, current_thread())), hand_on(self, *of))
     )
     a, b = (GrpcTransport(name, RUN, limits=LIMITS, security=own.guard(name)) for name in "ab")
     with a:
@@ -72,9 +72,9 @@ def test_a_running_board_takes_a_new_certificate_over_while_nobody_is_let_in(own
         with b:
             connect_all([a, b], ["a", "b"])
             others(a, b)
-        door = guard._door
-        assert {thread for who, thread in at_work if who in (guard, door)} == {door._thread}
-        assert {who for who, _ in at_work} >= {guard, door}
+        front_end = guard._front_end
+        assert {thread for who, thread in at_work if who in (guard, front_end)} == {front_end._thread}
+        assert {who for who, _ in at_work} >= {guard, front_end}
 
 
 def test_another_revocation_list_is_another_context_for_our_own_tls_alone(own):

@@ -13,15 +13,14 @@ from tests.e2e.network import Network, needs_namespaces
 
 LISTEN = """
 import select, sys, time
-from edgegossip.mesh.address import Address
 from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.security.entrance import listen, ready
+from edgegossip.security.front_end import listen, prepare
 
-listener = listen(Address(sys.argv[1], 7000))
+listener = listen(sys.argv[1], 7000)
 print("listens", flush=True)
 select.select([listener], [], [])
 connection, _ = listener.accept()
-ready(connection, MeshLimits(keepalive_s=1.0, keepalive_timeout_s=2.0))
+prepare(connection, MeshLimits(keepalive_s=1.0, keepalive_timeout_s=2.0))
 print("accepted", flush=True)
 if sys.argv[3]:  # something is under way when the other end is lost
     time.sleep(1.0)

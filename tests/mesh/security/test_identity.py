@@ -15,7 +15,7 @@ from edgegossip.mesh.base import Notice, PeerUp, Received
 from edgegossip.mesh.connections import Unreachable
 from edgegossip.mesh.membership import joining
 from edgegossip.mesh.outbound import METHOD
-from edgegossip.mesh.security import quarantine
+from edgegossip.security import quarantine
 from tests.mesh.relay import SlowAnswers
 from tests.mesh.security.support import (
     LIMITS,

@@ -14,8 +14,8 @@ import grpc
 from edgegossip.mesh import GrpcTransport, MeshLimits
 from edgegossip.mesh.base import Notice, Received
 from edgegossip.mesh.outbound import METHOD
-from edgegossip.mesh.security.names import serial_name
-from edgegossip.mesh.security.tls import H2, KNOCK
+from edgegossip.security.names import serial_name
+from edgegossip.security.tls import H2, KNOCK
 from tests.mesh.fleet import TestFleet
 from tests.mesh.security.support import (
     LIMITS,

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from edgegossip.mesh.security.relay import Relay
+from edgegossip.security.front_end import Relay
 
 PATIENCE_S = 20.0
 
@@ -165,7 +165,7 @@ def test_a_process_may_end_while_a_thread_is_in_it():
     busy = "while True: relay.cut(1)"
     lines = (
         "import threading, time",
-        "from edgegossip.mesh.security.relay import Relay",
+        "from edgegossip.security.front_end import Relay",
         "relay = Relay()",
         f"threading.Thread(target=exec, args=({busy!r}, dict(relay=relay)), daemon=True).start()",
         "time.sleep(0.2)",

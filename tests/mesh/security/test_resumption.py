@@ -6,8 +6,8 @@ from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Notice
 from edgegossip.mesh.outbound import METHOD
-from edgegossip.mesh.security import knock
-from edgegossip.mesh.security.tls import KNOCK
+from edgegossip.security import handshake
+from edgegossip.security.tls import KNOCK
 from tests.mesh.fleet import TestFleet
 from tests.mesh.security.support import LIMITS, channel_to_b, dial, hello
 from tests.mesh.support import PATIENCE_S, RUN, wait_for
@@ -20,7 +20,7 @@ def test_the_door_gives_no_session_that_could_be_resumed(fleet):
     with GrpcTransport("b", RUN, limits=LIMITS, security=fleet.guard("b")) as b:
         for _ in range(2):
             with dial(b.address) as plain, context.wrap_socket(plain, session=session) as s:
-                s.sendall(knock.hello(1))
+                s.sendall(handshake.hello(1))
                 assert s.recv(4096)  # session tickets come before the first data (RFC 8446, 4.6.1)
                 session = s.session
                 assert not session.has_ticket
@@ -39,7 +39,7 @@ def test_a_connection_that_outlives_its_revocation_calls_nothing(tmp_path):
                 return pb.ExchangeResponse.FromString(next(call))
 
             assert "it belongs to run" in asks().refusal.reason
-            b._security._door.cut = lambda which, why: None  # that moment lasts
+            b._security._front_end.cut = lambda which, why: None  # that moment lasts
             own.fleet.revoke("c")
             b._security.look_at_file()
             wait_for(b, Notice, lambda n: "has revocation list 2" in n.text)

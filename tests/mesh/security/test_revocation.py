@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from edgegossip.fleet.telling import tell
 from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh.address import Address
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received
-from edgegossip.mesh.security import der
-from edgegossip.mesh.security.names import Subject
-from edgegossip.mesh.security.tls import H2
-from edgegossip.mesh.security.visitor import Caller
+from edgegossip.security import authority as authorities
+from edgegossip.security.admission import Caller
+from edgegossip.security.certificates import RevocationList
+from edgegossip.security.names import Subject
+from edgegossip.security.tls import H2
 from edgegossip.types import PeerError
-from tests.mesh.fleet import TestFleet
+from tests.mesh.fleet import DAY, NOW, TestFleet
 from tests.mesh.security.support import LIMITS, is_refused, others, told
 from tests.mesh.support import RUN, connect_all, wait_for
 
@@ -95,7 +97,7 @@ def test_a_list_counts_when_the_folders_certificate_cannot_be_used_at_the_moment
         wait_for(b, Notice, lambda n: n.text.startswith("a brought revocation list 2"))
         if not any(isinstance(e, PeerDown) for e in seen):
             assert wait_for(a, PeerDown).peer == "c"
-        assert [caller.subject.name for caller in a._security._door._callers.values()] == ["b"]
+        assert [caller.subject.name for caller in a._security._front_end._callers.values()] == ["b"]
         others(a, b)
         assert a._security._files.stale
         file.write_bytes(good)
@@ -128,52 +130,44 @@ def test_who_is_told_has_to_be_a_board_of_the_fleet(fleet, own):
         tell(own.fleet, a.address)
 
 
-def wrapped(tag: int, *contents: bytes) -> bytes:
-    content = b"".join(contents)
-    size = len(content)
-    digits = size.to_bytes((size.bit_length() + 7) // 8, "big")
-    return bytes((tag, size) if size < 128 else (tag, 0x80 | len(digits), *digits)) + content
+def forged(number: int, entries: int = 0) -> bytes:
+    """A revocation list that another authority signed."""
+    other = authorities.found("other", NOW + DAY)
+    made = authorities.revocation_list(other, number, range(1, entries + 1))
+    return made.public_bytes(Encoding.DER)
 
 
-def forged(number: int, entries: bytes) -> bytes:
-    """A revocation list that nobody signed."""
-    kind = wrapped(der.SEQUENCE, wrapped(der.OID, bytes.fromhex("2a8648ce3d040302")))
-    name = wrapped(der.OID, bytes.fromhex("551d14"))
-    extension = wrapped(der.SEQUENCE, name, wrapped(der.OCTET_STRING, der.integer(number)))
-    content = wrapped(
-        der.SEQUENCE,
-        *(der.integer(1), kind, wrapped(der.SEQUENCE), wrapped(der.UTC_TIME, b"700101000000Z")),
-        *(wrapped(der.SEQUENCE, entries), wrapped(0xA0, wrapped(der.SEQUENCE, extension))),
-    )
-    signature = wrapped(der.SEQUENCE, der.integer(1), der.integer(1))
-    return wrapped(der.SEQUENCE, content, kind, wrapped(der.BIT_STRING, b"\0" + signature))
-
-
-def test_a_lists_entries_are_read_only_when_it_is_new_and_signed(fleet):
-    """200,000 of them take half a second, on the door's thread; these ones would be found out to be none."""
+def test_a_lists_entries_are_read_only_when_it_is_new_and_signed(fleet, monkeypatch):
+    """Thousands of them take a while, on the front end's thread."""
     revocations = fleet.guard("b").identity.revocations
-    entries = b"\xff" * 1000
+    monkeypatch.setattr(RevocationList, "serials", property(lambda self: pytest.fail("they were read")))
     with pytest.raises(PeerError, match="did not sign"):
-        revocations.offer(forged(100, entries))
-    assert revocations.offer(forged(0, entries)) is False
-    many = der.integer(1) * 100_000
-    for elements in (many, wrapped(der.SEQUENCE, many)):
-        with pytest.raises(PeerError, match="more DER values than there may be"):
-            revocations.offer(elements)
+        revocations.offer(forged(100, 10_000))
+    assert revocations.offer(forged(0, 10_000)) is False
+
+
+def test_a_damaged_list_is_refused(fleet):
+    revocations = fleet.guard("b").identity.revocations
+    good = forged(100)
+    for data in (good[:-1], good + b"x", b"", b"\x30\x03" + good, bytes((1 << 20) + 1)):
+        with pytest.raises(PeerError, match="a revocation list that is damaged"):
+            revocations.offer(data)
 
 
 @pytest.mark.parametrize("what", ["forged", "the one that we have", "older"])
-def test_who_gives_a_list_for_nothing_is_cut_off_and_kept_out(fleet, what):
+def test_who_gives_a_list_for_nothing_is_cut_off_and_kept_out(fleet, monkeypatch, what):
     guard, lines, cuts = fleet.guard("b"), [], []
     present = guard.identity.revocations.present
-    guard._tell = lambda peer, text: lines.append((peer, text))
-    guard._door = SimpleNamespace(cut=lambda which, why: cuts.append(which))
+    guard.start(LIMITS, lambda peer, text: lines.append((peer, text)), lambda: None)
+    guard.open_door(Address("127.0.0.1", 0))
+    monkeypatch.setattr(guard._front_end, "cut", lambda which, why: cuts.append(which))
     c = Caller(Subject("c", "board", guard.identity.fleet), 7, "127.0.0.1:1")
-    data = {"forged": forged(100, b""), "the one that we have": present.der, "older": forged(0, b"")}[what]
+    data = {"forged": forged(100), "the one that we have": present.der, "older": forged(0)}[what]
     with pytest.raises(PeerError):
-        guard._offered_at_door(c, data, present.number)
+        guard._front_end.take_list(c, data, present.number)
     [(peer, line)] = lines
     assert peer == "c" and line.startswith("c is in quarantine for 5 s: ")
     assert [which(c) for which in cuts] == [True]
     with pytest.raises(PeerError, match="in quarantine"):
-        guard._offered_at_door(c, data, present.number)
+        guard._front_end.take_list(c, data, present.number)
+    guard.close()

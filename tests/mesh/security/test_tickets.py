@@ -14,8 +14,8 @@ from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received
 from edgegossip.mesh.outbound import METHOD
-from edgegossip.mesh.security.names import serial_name
-from edgegossip.mesh.security.tls import H2
+from edgegossip.security.names import serial_name
+from edgegossip.security.tls import H2
 from tests.mesh.security.support import (
     LIMITS,
     channel_to_b,
@@ -67,7 +67,9 @@ def test_tickets_kept_in_store_do_not_help_in_quarantine(fleet, pair):
         with pytest.raises(AssertionError):
             converse(fleet, "c", b.address, hello(), ticket=second)
     wait_for(b, Notice, lambda n: n.text.startswith("refused c at") and "quarantine" in n.text)
-    b._security._door.cut(lambda caller: caller.subject.name == "c", "again")  # as it is when the last words were said
+    b._security._front_end.cut(
+        lambda caller: caller.subject.name == "c", "again"
+    )  # as it is when the last words were said
     with pytest.raises(AssertionError):
         converse(fleet, "c", b.address, hello(), ticket=third)
     told(b, "it comes in without a knock")

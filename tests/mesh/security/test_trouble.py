@@ -10,7 +10,8 @@ import pytest
 
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import Notice
-from edgegossip.mesh.security import door
+from edgegossip.security import front_end
+from edgegossip.security.limits import endpoint
 from tests.mesh.security.support import LIMITS, dial, ended, knock_at, left, others
 from tests.mesh.support import PATIENCE_S, RUN, connect_all, wait_for
 
@@ -27,9 +28,9 @@ class NoneLeft(socket.socket):
         super().__init__(family, *more, **named)  # type: ignore[arg-type]
 
 
-def test_a_descriptor_too_few_costs_one_connection_and_not_the_door(fleet, monkeypatch):
+def test_a_descriptor_too_few_costs_one_connection_and_not_the_port(fleet, monkeypatch):
     a, b = (GrpcTransport(name, RUN, limits=LIMITS, security=fleet.guard(name)) for name in "ab")
-    monkeypatch.setattr(door.socket, "socket", NoneLeft)
+    monkeypatch.setattr(front_end.socket, "socket", NoneLeft)
     monkeypatch.setattr(NoneLeft, "left", 1)
     with a, b:
         b.connect({"a": a.address})
@@ -41,17 +42,19 @@ def test_a_descriptor_too_few_costs_one_connection_and_not_the_door(fleet, monke
 
 
 def test_who_knocks_while_the_board_starts_is_answered(fleet, monkeypatch):
-    """The listener's backlog has it before the board has finished its door."""
-    right, answers = door.Door.__init__, []
+    """The listener's backlog has it before the board has finished its front end."""
+    right, answers = front_end.FrontEnd.__init__, []
 
-    def slowly(self: door.Door, *arguments: object, **named: object) -> None:
+    def slowly(self: front_end.FrontEnd, *arguments: object, **named: object) -> None:
         right(self, *arguments, **named)
-        early.append(threading.Thread(target=lambda: answers.append(knock_at(fleet, fleet.of("c"), str(self.address)))))
+        early.append(
+            threading.Thread(target=lambda: answers.append(knock_at(fleet, fleet.of("c"), endpoint(*self.address))))
+        )
         early[0].start()
         early[0].join(0.5)  # as long as it would take a thread that answers already
 
     early: list[threading.Thread] = []
-    monkeypatch.setattr(door.Door, "__init__", slowly)
+    monkeypatch.setattr(front_end.FrontEnd, "__init__", slowly)
     with GrpcTransport("b", RUN, limits=LIMITS, security=fleet.guard("b")) as b:
         early[0].join(PATIENCE_S)
         assert [answer.welcome for answer in answers] == [True]
@@ -59,33 +62,33 @@ def test_who_knocks_while_the_board_starts_is_answered(fleet, monkeypatch):
 
 
 @pytest.mark.parametrize("where", ["_step", "_expire", "_accept"])
-def test_a_defect_of_ours_does_not_close_the_door(fleet, pair, monkeypatch, where):
+def test_a_defect_of_ours_does_not_close_the_port(fleet, pair, monkeypatch, where):
     a, b = pair
-    right, times = getattr(door.Door, where), [2]
+    right, times = getattr(front_end.FrontEnd, where), [2]
 
-    def wrong(self: door.Door, *arguments: object) -> None:
-        if self is b._security._door and times[0]:
+    def wrong(self: front_end.FrontEnd, *arguments: object) -> None:
+        if self is b._security._front_end and times[0]:
             times[0] -= 1
             raise ZeroDivisionError("a defect")
         right(self, *arguments)
 
-    monkeypatch.setattr(door.Door, where, wrong)
+    monkeypatch.setattr(front_end.FrontEnd, where, wrong)
     with dial(b.address) as s:
         assert ended(s)
     wait_for(b, Notice, lambda n: n.text.startswith("trouble of this board") and "a defect" in n.text)
     with GrpcTransport("c", RUN, limits=LIMITS, security=fleet.guard("c")) as c:
         connect_all([b, c], ["b", "c"])
-    assert b._security._door.alive
+    assert b._security._front_end.alive
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_door_that_ended_is_told_of(fleet, monkeypatch):
+def test_a_front_end_that_ended_is_told_of(fleet, monkeypatch):
     """Cannot be, as far as we know; a board that is deaf must not be silent about it."""
-    monkeypatch.setattr("edgegossip.mesh.security.guard._LOOK_S", 0.05)
+    monkeypatch.setattr("edgegossip.mesh.tls_security._LOOK_S", 0.05)
     with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.guard("a")) as a:
 
         def end() -> None:
             raise SystemExit
 
-        a._security._door._order(end)
+        a._security._front_end._do(end)
         wait_for(a, Notice, lambda n: n.text.startswith("the door of this board does not work any more"))

@@ -37,8 +37,8 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`what` says what is wrong. It concerns `algorithms` (NAME[:KEY=VALUE,...] each), and is looked for among the
-    schedules of `options`. `equivalent`: why no schedule can tell it from the right code; empty if one should."""
+    """`what` says what is wrong. It concerns `algorithms` (NAME[:KEY=VALUE,...] each; none: server runs), and is looked for
+    among the schedules of `options`. `equivalent`: why no schedule can tell it from the right code; empty if one should."""
 
     name: str
     what: str
@@ -50,7 +50,7 @@ class Mutant:
     def schedules(self) -> Options:
         """Of small fleets and short runs, which are quick, unless `options` says otherwise."""
         named = {k: naming.parse(f"--{k}", v) for k, v in self.options.items() if k in ("codec", "topology")}
-        algorithms = tuple(naming.parse("--algorithm", a) for a in self.algorithms)
+        algorithms = tuple(naming.parse("--algorithm", a) for a in self.algorithms) or None
         return Options(**{"algorithms": algorithms, "nodes": NODES, "rounds": ROUNDS, **self.options, **named})
 
     @contextmanager

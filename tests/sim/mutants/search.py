@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgegossip.sim import Outcome, draw, run_schedule
+from edgegossip.sim import Outcome, run, schedule_of
 from tests.sim.mutants.mutant import Mutant
 
 
@@ -33,8 +33,8 @@ def search(mutant: Mutant, most: int) -> Found:
 
 def replay(mutant: Mutant, seed: int, *, mutate: bool = True) -> Outcome:
     """One schedule, of the mutant or of the right code."""
-    schedule = draw(seed, mutant.schedules())
+    schedule = schedule_of(seed, mutant.schedules())
     if not mutate:
-        return run_schedule(schedule)
+        return run(schedule)
     with mutant.applied():
-        return run_schedule(schedule)
+        return run(schedule)

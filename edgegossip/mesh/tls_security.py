@@ -1,0 +1,385 @@
+"""The security of a transport: TLS behind the front end, the admission handshake before each
+connection, revocations that spread.
+
+Methods without a remark are called on the transport's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from edgegossip.mesh._grpc import grpc
+from edgegossip.mesh.address import Address
+from edgegossip.mesh.connections import CallerGone, Tell, Unreachable
+from edgegossip.mesh.limits import MeshLimits
+from edgegossip.security import handshake, tls
+from edgegossip.security.admission import Admission, Caller
+from edgegossip.security.front_end import FrontEnd
+from edgegossip.security.identity import CERTIFICATE, KEY, Identity
+from edgegossip.security.names import Role, Subject, serial_name, subject_of
+from edgegossip.security.revocations import stamp
+from edgegossip.types import DataError, DecodeError, EdgegossipError, NodeId, PeerError
+from edgegossip.untrusted import printable
+
+_log = logging.getLogger(__name__)
+_NAMES = "x509_subject_alternative_name"  # where gRPC keeps a caller's names
+_LOOK_S = 2.0  # between two looks at our folder
+_LAST_WORDS_S = 0.2  # for a refusal to reach the peer before its connection is cut
+_TAKE_OVER_S = 2.0  # for gRPC to see a connection of ours
+
+
+class Credentials:
+    """Certificate and key of our folder in the forms that TLS and gRPC take, for connections that
+    begin from now on: `server_context` and `client_context` for Python's `ssl`, which know the
+    revocation list too, `channel` and `server` for gRPC. Raises DataError when the files cannot be
+    used at first; later those that are there already stay."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._files = identity.folder / CERTIFICATE, identity.folder / KEY
+        self._lock = threading.Lock()
+        self._taken: object = None  # what told the files apart then
+        self._shown: object = None  # what gRPC has of them
+        self._failed: object = None  # what told apart those that could not be taken the last time
+        self._complaint = ""  # and why, once that was told
+        self._take()
+
+    @property
+    def stale(self) -> bool:
+        """Whether there is something for `look`."""
+        return self._taken != self._stamps()
+
+    def look(self, *, again: bool = False) -> str:
+        """Take the files once more if they have changed, or `again` because the revocation list
+        has. Files that cannot be used, half copied for example, are tried again at the next look;
+        the reason is returned once, when the same ones are there at two looks (a certificate and
+        its key are not replaced in one step), and otherwise nothing."""
+        with self._lock:
+            if again:
+                self._taken = None
+            if not self.stale:
+                return ""
+            found, failed = self._stamps(), self._failed
+            try:
+                self._take()
+            except DataError as error:
+                self._failed = found
+                if found != failed or str(error) == self._complaint:
+                    return ""
+                self._complaint = str(error)
+                return self._complaint
+            self._failed, self._complaint = None, ""
+            return ""
+
+    def _take(self) -> None:
+        taken = self._stamps()
+        try:
+            pem, key = (file.read_bytes() for file in self._files)
+        except OSError as error:
+            raise DataError(f"{self._identity.folder}: {(error.strerror or str(error)).lower()}") from error
+        server_context, client_context = tls.server_context(self._identity), tls.client_context(self._identity)
+        if self._stamps() != taken:  # or gRPC might get a certificate and the key of another one
+            raise DataError(f"{self._identity.folder} is being replaced")
+        self.server_context, self.client_context = server_context, client_context
+        authority = self._identity.authority.pem
+        # Another revocation list is nothing to gRPC, which takes what is another object for new.
+        if self._shown != (pem, key):
+            self.channel = grpc.ssl_channel_credentials(authority, key, pem)
+            self.server = grpc.ssl_server_certificate_configuration([(key, pem)], authority)
+            self._shown = pem, key
+        self._taken = taken
+
+    def _stamps(self) -> tuple[object, ...]:
+        return tuple(map(stamp, self._files))
+
+
+class TlsSecurity:
+    """The security of one node with an identity. `identity` names it; a transport calls `start` once.
+
+    Raises DataError when the identity's files cannot be used."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self._front_end: FrontEnd | None = None
+        self.admission = Admission(identity)
+        self._tell: Tell = lambda _peer, _text: None
+        self._on_news: Callable[[], None] = lambda: None
+        self._limits = MeshLimits()
+        self._pinned: dict[NodeId, int] = {}  # serial of the certificate that each peer showed last
+        self._tokens: dict[NodeId, list[str]] = {}  # that peers gave us, the newest last
+        self._files = Credentials(identity)
+        self._certificate = self._in_use = self._files.server  # what gRPC may take, and what it has
+        self._taken_over = threading.Event()
+
+    @classmethod
+    def load(cls, folder: str | Path) -> TlsSecurity:
+        """Of an identity folder. Raises DataError and LocalError, see Identity.load."""
+        return cls(Identity.load(folder))
+
+    # -- the listening side ----------------------------------------------------------------------------------
+
+    def start(self, limits: MeshLimits, tell: Tell, on_news: Callable[[], None]) -> str:
+        """The name on which our gRPC server is to listen, for the front end alone. `tell` and
+        `on_news` (our revocation list is a newer one) are called from any thread."""
+        self._limits, self._tell, self._on_news = limits, tell, on_news
+        self._upstream = f"edgegossip-{os.getpid()}-{secrets.token_hex(8)}"
+        return f"unix-abstract:{self._upstream}"
+
+    def open_door(self, where: Address) -> Address:
+        """Listen there for peers, now that our gRPC server does. Raises HostError."""
+        self._front_end = FrontEnd(
+            where.host,
+            where.port,
+            self._upstream,
+            self._limits,
+            self.admission,
+            context=lambda: self._files.server_context,
+            look=self.look_at_file,
+            on_list=lambda caller, crl, told: self._offered(caller.subject, crl, told),
+            tell=lambda caller, text: self._tell(_board(caller), printable(text, 400)),
+        )
+        self._front_end.start()
+        return Address(*self._front_end.address)
+
+    def close(self) -> None:
+        """Close the port and every connection. From any thread; waits for at most 2 s."""
+        if self._front_end is not None:
+            self._front_end.close()
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Of our gRPC server behind the front end, which asks for a certificate too."""
+        return grpc.dynamic_ssl_server_credentials(self._certificate, self._newer, require_client_authentication=True)
+
+    def _newer(self) -> grpc.ServerCertificateConfiguration | None:
+        """Asked by gRPC at each connection, on any thread; None is "as before". What it is given it
+        puts in place of what a handshake that begins just then on another thread may be about to
+        use, and its core faults (grpc/grpc#36693): so it gets a certificate once, and while the
+        front end lets nobody else begin."""
+        if self._certificate is self._in_use:
+            return None
+        self._in_use = self._certificate
+        self._taken_over.set()
+        return self._in_use
+
+    def _offer(self) -> None:
+        """On the front end's thread, see FrontEnd.undisturbed: gRPC takes our new certificate, for
+        a connection of ours that says nothing."""
+        if self._certificate is self._files.server:
+            return
+        self._taken_over.clear()
+        self._certificate = self._files.server
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as inside:
+            inside.connect("\0" + self._upstream)
+            self._taken_over.wait(_TAKE_OVER_S)
+
+    def caller(self, context: grpc.aio.ServicerContext) -> Caller:
+        """Who called one of our services, by its certificate. Raises CallerGone when the connection
+        is gone, PeerError when the certificate is not the one that the token was issued to."""
+        found = self._front_end.caller(context.peer()) if self._front_end is not None else None
+        if found is None:
+            raise CallerGone("its connection has ended")
+        names = context.auth_context().get(_NAMES, ())
+        if serial_name(found.serial, self.identity.fleet).encode() not in names:
+            raise PeerError(f"its certificate is not the one with which {found.subject.name} knocked")
+        if self.identity.revocations.revoked(found.serial):  # its connection is cut a moment later
+            raise CallerGone("its certificate was revoked")
+        return found
+
+    def identify(self, context: grpc.aio.ServicerContext, role: Role = "board") -> NodeId:
+        """The name of the caller, who must have this role. Raises PeerError with the reason."""
+        caller = self.caller(context)
+        if caller.subject.role != role:
+            raise PeerError(f"its role is {caller.subject.role}, where {role} is due")
+        return caller.subject.name
+
+    def place(self, context: grpc.aio.ServicerContext) -> str:
+        """host:port of the caller, for the log."""
+        found = self._front_end.caller(context.peer()) if self._front_end is not None else None
+        return found.address if found else "a closed connection"
+
+    def misbehaved(self, context: grpc.aio.ServicerContext, reason: str) -> None:
+        """Who called broke the protocol and was told so: it is kept out for a while, for longer
+        each time."""
+        key, front_end = context.peer(), self._front_end
+        names = tuple(name.decode().lower() for name in context.auth_context().get(_NAMES, ()))
+        if front_end is None:
+            return
+        try:
+            subject = subject_of(names, self.identity.fleet)  # not the holder of its token: it may have overheard that
+        except PeerError:
+            return  # cannot be: gRPC has checked the certificate
+        self._strike(subject, reason)
+
+        def cut() -> None:
+            front_end.cut(lambda c: c.subject == subject or front_end.caller(key) is c, "it is in quarantine")
+
+        asyncio.get_running_loop().call_later(_LAST_WORDS_S, cut)
+
+    def _strike(self, subject: Subject, reason: str) -> None:
+        """Any thread."""
+        if length_s := self.admission.misbehaved(subject, reason):
+            about = subject.name if subject.role == "board" else None
+            self._tell(about, f"{subject.name} is in quarantine for {length_s:g} s: {printable(reason, 300)}")
+
+    # -- the calling side ------------------------------------------------------------------------------------
+
+    async def check(self, peer: NodeId, where: Address, before_close: Callable[[], object] = lambda: None) -> None:
+        """The admission handshake: see that it is `peer` who listens there, that neither is
+        revoked, and exchange revocation lists. From then on connections to this peer insist on the
+        certificate that it showed. Raises PeerError with the reason, OSError when nobody
+        answers."""
+        subject = Subject(peer, "board", self.identity.fleet)
+        async with asyncio.timeout(2 * self._limits.handshake_s):
+            serial, token = await self._ask_in(subject, where, before_close)
+        self._pinned[peer] = serial
+        self._tokens[peer] = [*self._tokens.get(peer, [])[-3:], token]
+
+    def channel_credentials(self, peer: NodeId) -> grpc.ChannelCredentials:
+        """Of a connection that we open to `peer`."""
+        return self._files.channel
+
+    def channel_options(self, peer: NodeId) -> list[tuple[str, int | str]]:
+        """Insists on the certificate that `check` saw, and shows the token. Without a `check`
+        before it nobody lets us in."""
+        tokens = self._tokens.get(peer)
+        if peer in self._pinned and tokens:
+            name = serial_name(self._pinned[peer], self.identity.fleet, tokens.pop())
+        else:
+            name = Subject(peer, "board", self.identity.fleet).dns_name
+        return [("grpc.ssl_target_name_override", name)]
+
+    def revoked(self, peer: NodeId) -> bool:
+        """Whether the certificate that `check` saw last was revoked since."""
+        return peer in self._pinned and self.identity.revocations.revoked(self._pinned[peer])
+
+    # -- revocation ------------------------------------------------------------------------------------------
+
+    def _offered(self, giver: Subject, crl: bytes, told: int) -> None:
+        """Any thread. A list that is not our authority's, or no newer than the number that its
+        giver was `told`, costs us a check and the giver its connections and a while outside. Raises
+        PeerError then."""
+        try:
+            newer = self.admission.offer(crl, told)
+        except PeerError as error:
+            self._strike(giver, str(error))
+            if self._front_end is not None:
+                self._front_end.cut(lambda c: c.subject == giver, "it is in quarantine")
+            raise
+        if newer:
+            self._renew(f"{giver.name} brought")
+
+    async def watch(self) -> None:
+        """Notice what is copied into our folder, and a front end that does not work any more.
+        Without end."""
+        told = False
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self._look()
+            if self._files.stale:
+                await asyncio.to_thread(self._look_at_credentials)
+            if self._front_end is not None and not self._front_end.alive and not told:
+                told = True
+                text = "the door of this board does not work any more, so no peer can connect: restart the board"
+                _log.error("%s", text)
+                self._tell(None, text)
+
+    async def _look(self) -> None:
+        """A signature takes some 10 ms to check, on a small board ten times as long: not on the
+        loop."""
+        if self.identity.revocations.file_changed:
+            await asyncio.to_thread(self.look_at_file)
+
+    def look_at_file(self) -> None:
+        """Take over a newer list that was copied into our folder. Any thread."""
+        try:
+            if self.identity.revocations.look_at_file():
+                self._renew("the folder has")
+        except EdgegossipError as error:
+            self._tell(None, str(error))
+
+    def _renew(self, how: str) -> None:
+        """Our list is a newer one, which nothing may keep from having its effect. Should the files
+        for TLS be out of use, then the door itself still refuses who is revoked."""
+        present = self.identity.revocations.present
+        self._tell(None, f"{how} revocation list {present.number}: {len(present.serials)} certificates are revoked")
+        if self._front_end is not None:
+            self._front_end.cut(lambda c: c.serial in present.serials, "its certificate was revoked")
+        self._look_at_credentials(again=True)
+        self._on_news()
+
+    def _look_at_credentials(self, *, again: bool = False) -> None:
+        if complaint := self._files.look(again=again):
+            self._tell(None, f"{complaint}; this board goes on with the certificate that it has")
+        if self._files.server is not self._certificate and self._front_end is not None:
+            self._front_end.undisturbed(self._offer)
+
+    async def _ask_in(self, subject: Subject, where: Address, before_close: Callable[[], object]) -> tuple[int, str]:
+        """The serial of the certificate that was shown, and a one-time token."""
+        await self._look()
+        reader, writer = await self._connect(subject, where)
+        try:
+            session = writer.get_extra_info("ssl_object")
+            if session.selected_alpn_protocol() != tls.KNOCK:
+                raise PeerError("what listens there is no edgegossip board")
+            shown, serial = tls.peer_of(session.getpeercert(), self.identity.fleet)
+            present = self.identity.revocations.present
+            writer.write(handshake.hello(present.number))
+            answer = await _read_answer(reader)
+            if answer.crl:
+                await asyncio.to_thread(self._offered, shown, answer.crl, present.number)
+            writer.write(handshake.blob(present.der if present.number > answer.number else b""))
+            with suppress(ssl.SSLError, OSError):
+                await reader.read(1)  # until it has closed: it has our list then
+            if not answer.welcome:  # we are in quarantine there, which ends
+                raise Unreachable(f"refused: {printable(answer.text)}")
+            if self.identity.revocations.revoked(serial):
+                raise PeerError("its certificate was revoked")
+            return serial, answer.text
+        except (
+            ssl.SSLError
+        ) as error:  # in TLS 1.3 a listener says what it thinks of our certificate after the handshake
+            raise PeerError(tls.words(error)) from error
+        except DecodeError as error:
+            raise PeerError(str(error)) from error
+        finally:
+            before_close()
+            writer.transport.abort()
+
+    async def _connect(self, subject: Subject, where: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            return await asyncio.open_connection(
+                where.host,
+                where.port,
+                ssl=self._files.client_context,
+                server_hostname=subject.dns_name,
+                ssl_handshake_timeout=2 * self._limits.handshake_s,
+            )
+        except ssl.SSLError as error:
+            raise PeerError(tls.words(error)) from error
+        except ConnectionResetError as error:
+            raise Unreachable("it ended the connection during the TLS handshake") from error
+        except OSError as error:
+            raise Unreachable(os.strerror(error.errno).lower() if error.errno else "it does not answer") from error
+
+
+async def _read_answer(reader: asyncio.StreamReader) -> handshake.Answer:
+    data = b""
+    while True:
+        more = await reader.read(65_536)
+        if not more:
+            raise Unreachable("it ended the connection without a word")
+        data += more
+        if (answer := handshake.parse_answer(data)) is not None:
+            return answer
+
+
+def _board(caller: Caller | None) -> NodeId | None:
+    return caller.subject.name if caller is not None and caller.subject.role == "board" else None

@@ -1,0 +1,123 @@
+"""Admission: who may come in, and why not. One place for the mesh's TLS front end, a coordinator
+and the fleet's HTTP server.
+
+Two things prove who somebody is: the certificate of a mutual TLS connection, whose chain, dates and
+usage OpenSSL has checked, and a signature over a document, where the dates are looked at here.
+Either way the name is the certificate's, its serial number must not be revoked, and a board that
+broke the protocol is kept out for a while. Thread-safe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from edgegossip.security.identity import Identity
+from edgegossip.security.names import Role, Subject
+from edgegossip.security.quarantine import Quarantine
+from edgegossip.security.tls import peer_of
+from edgegossip.types import EdgegossipError, PeerError
+
+REVOKED = "its certificate was revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who is at the other end of a connection, or signed a document, by its certificate."""
+
+    subject: Subject
+    serial: int
+    address: str = ""  # host:port
+
+
+class Admission:
+    """The rules of one server. `clock` gives wall time in seconds (for dates of certificates),
+    `monotonic` seconds that never jump (for quarantine)."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.identity = identity
+        self._clock, self._monotonic = clock, monotonic
+        self._quarantine = Quarantine()
+        self._number = identity.revocations.number
+
+    # -- by connection ---------------------------------------------------------------------------------------
+
+    def by_connection(self, certificate: Mapping[str, Any] | None, address: str) -> Caller:
+        """Tell who connected, from `getpeercert()` after a handshake. Raises PeerError with the
+        reason when it may not come."""
+        caller = Caller(*peer_of(certificate, self.identity.fleet), address)
+        self.check(caller)
+        return caller
+
+    def check(self, caller: Caller) -> None:
+        """Raise PeerError when its certificate was revoked."""
+        if self.identity.revocations.revoked(caller.serial):
+            raise PeerError(REVOKED)
+
+    def check_connection(self, caller: Caller) -> None:
+        """Raise PeerError for who comes with a one-time token: since it was issued, a revocation
+        list may have come, or the caller may have misbehaved."""
+        self.check(caller)
+        if self.kept_out(caller.subject):
+            raise PeerError("it is in quarantine")
+
+    # -- by signature ----------------------------------------------------------------------------------------
+
+    def by_signature(self, role: Role, among: Collection[str], data: bytes, signature: bytes) -> Caller:
+        """Tell who of the members `among`, in this role, signed `data`. Raises PeerError with the
+        reason when nobody did who may come in."""
+        try:
+            subject, certificate = self.identity.signer(role, data, signature)
+        except PeerError as error:
+            raise PeerError(_WORDS.get(str(error), str(error))) from None
+        begin, end = certificate.valid
+        if self._clock() > end:
+            cure = f"edgegossip fleet add --again {subject.name}"
+            raise PeerError(f"the certificate of {subject.name} has expired: issue a new one with `{cure}`")
+        if self._clock() < begin:
+            raise PeerError(f"the certificate of {subject.name} is not valid yet: check the clocks")
+        if subject.name not in among:
+            raise PeerError(f"{subject.name} is not a board of this run; the boards are {', '.join(among)}")
+        return Caller(subject, certificate.serial)
+
+    # -- revocation ------------------------------------------------------------------------------------------
+
+    def offer(self, revocations: bytes, told: int = -1) -> bool:
+        """Take over a revocation list (DER) if it is newer; whether it was. Raises PeerError for
+        one that our authority did not sign, or that is no newer than the number that its giver was
+        `told`."""
+        return self.identity.revocations.offer(revocations, told)
+
+    def look(self) -> bool:
+        """Look at crl.pem, and say whether our list is another one than at the last `look`. A
+        forged file, or one that is being copied, changes nothing."""
+        with suppress(EdgegossipError):
+            self.identity.revocations.look_at_file()
+        before, self._number = self._number, self.identity.revocations.number
+        return self._number != before
+
+    def revoked(self, serial: int) -> bool:
+        """Whether that certificate is on our list."""
+        return self.identity.revocations.revoked(serial)
+
+    # -- quarantine ------------------------------------------------------------------------------------------
+
+    def kept_out(self, subject: Subject) -> str:
+        """Why a member is kept out at this moment; empty when it is not."""
+        return self._quarantine.reason(subject.name, self._monotonic())
+
+    def misbehaved(self, subject: Subject, reason: str) -> float:
+        """Keep a member out that broke the protocol; for how many seconds. 0 when it is kept out
+        already."""
+        return self._quarantine.strike(subject.name, reason, self._monotonic())
+
+
+_WORDS = {"a signature of somebody who is not of our fleet": "its certificate is of another fleet"}

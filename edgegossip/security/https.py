@@ -1,0 +1,226 @@
+"""An HTTP server that only members of a fleet reach: TLS 1.3 with certificates both ways, for
+boards that check in or ask for work.
+
+One thread a connection, few of them, each with deadlines. A connection of anybody but a board of
+the fleet, or of a revoked one, ends in the handshake. Connections that have not shown a certificate
+yet have places of their own, so that those that say nothing take none of a board's; and where these
+are full one of them goes, and not the newcomer (limits.ConnectionLimiter)."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from edgegossip.security import tls
+from edgegossip.security.admission import Admission, Caller
+from edgegossip.security.limits import ConnectionLimiter, endpoint
+from edgegossip.types import EdgegossipError, HostError
+from edgegossip.untrusted import whole_number
+
+HANDSHAKE_S = 10.0
+LINGER_S = 1.0  # for a refused caller to hear the alert
+MAX_CONNECTIONS = 64  # of members
+MAX_PENDING, MAX_PENDING_PER_ADDRESS = 64, 32  # in their handshakes; many boards may be behind one address
+CONNECTIONS_PER_S, CONNECTION_BURST = 50.0, 200  # of one address
+_MAX_UNREAD_BYTES = 1 << 20
+
+
+class PendingConnection:
+    """A connection before its handshake is done."""
+
+    def __init__(self, connection: socket.socket, host: str, port: int) -> None:
+        self.address, self.silent, self.since_s = endpoint(host, port), True, time.monotonic()
+        self._connection = connection.dup()  # TLS takes the other one
+
+    def listen(self, connection: socket.socket) -> None:
+        """Wait until it says something. Raises OSError."""
+        connection.settimeout(HANDSHAKE_S)
+        if not connection.recv(1, socket.MSG_PEEK):
+            raise ConnectionResetError
+        self.silent = False
+
+    def evict(self) -> None:
+        """End it: its thread finds the connection closed."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give up our descriptor of it; the connection itself stays."""
+        self._connection.close()
+
+
+class PendingConnections:
+    """All of them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._limiter = ConnectionLimiter(CONNECTIONS_PER_S, CONNECTION_BURST, MAX_PENDING, MAX_PENDING_PER_ADDRESS)
+        self._lock, self._there = threading.Lock(), list[PendingConnection]()
+
+    def come(self, connection: socket.socket, host: str, port: int) -> PendingConnection | None:
+        """Take in a newcomer, for whom another may have to go; None when its address comes too
+        often."""
+        with self._lock:
+            now_s = time.monotonic()
+            if self._limiter.why_not(host, now_s):
+                return None
+            if found := self._limiter.to_evict(host, self._there, now_s):
+                found[0].evict()
+                self._there.remove(found[0])
+            pending = PendingConnection(connection, host, port)
+            self._there.append(pending)
+            return pending
+
+    def done(self, pending: PendingConnection) -> None:
+        """Note that it has shown its certificate, or is gone."""
+        with self._lock:
+            if pending in self._there:  # or it had to go
+                self._there.remove(pending)
+            pending.close()
+
+
+class MemberServer(ThreadingHTTPServer):
+    """Listens from construction; `serve_forever` and `shutdown` as its parent. `admission` None:
+    without TLS, for anybody. `handler` answers the requests of one connection. `silent_s`: how long
+    a caller may say nothing. Raises HostError."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        handler: Callable[[Any, Any, Any, Caller | None], object],
+        admission: Admission | None,
+        silent_s: float,
+    ) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.admission, self._handler, self._silent_s = admission, handler, silent_s
+        self._pending, self._free = PendingConnections(), threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._lock = threading.Lock()
+        self._context = None if admission is None else tls.server_context(admission.identity)
+        try:
+            super().__init__((host, port), BaseHTTPRequestHandler)  # which is never made: see `_serve`
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise HostError(f"cannot listen on {endpoint(host, port)}: {reason}") from error
+
+    @property
+    def address(self) -> str:
+        """host:port that it listens on."""
+        return endpoint(str(self.server_address[0]), int(self.server_address[1]))
+
+    def context(self) -> ssl.SSLContext | None:
+        """The TLS context for the next connection, with the newest revocation list; None without
+        TLS."""
+        with self._lock:
+            if self.admission is not None and self.admission.look():
+                self._context = tls.server_context(self.admission.identity)
+            return self._context
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        pending = self._pending.come(request, *client_address[:2])
+        if pending is None:
+            self.shutdown_request(request)
+            return
+        threading.Thread(target=self._meet, args=(request, client_address, pending), daemon=True).start()
+
+    def _meet(self, request: Any, client_address: Any, pending: PendingConnection) -> None:
+        """On a thread of its own: who does not finish the handshake keeps nobody else waiting."""
+        try:
+            pending.listen(request)
+            context, caller = self.context(), None
+            if context is None or self.admission is None:
+                self._pending.done(pending)
+                self._serve(request, client_address, None)
+                return
+            with _handshake(context, request) as connection:
+                caller = self.admission.by_connection(connection.getpeercert(), pending.address)
+                self._pending.done(pending)
+                if caller.subject.role == "board":
+                    self._serve(connection, client_address, caller)
+        except (OSError, EdgegossipError):
+            pass  # a stranger: the handshake's alert has told it why
+        finally:
+            self._pending.done(pending)
+            self.shutdown_request(request)
+
+    def _serve(self, connection: socket.socket, client_address: Any, caller: Caller | None) -> None:
+        """Answer a member, if there is a place."""
+        if self._free.acquire(blocking=False):
+            try:
+                connection.settimeout(self._silent_s)
+                self._handler(connection, client_address, self, caller)
+            finally:
+                self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that broke is no news."""
+
+
+def _handshake(context: ssl.SSLContext, request: socket.socket) -> ssl.SSLSocket:
+    """The connection after the handshake. Raises OSError; then the caller has been told why."""
+    connection = context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+    try:
+        connection.do_handshake()
+    except OSError:
+        # With TLS 1.3 the caller's request may be here by now. Closing with bytes unread would
+        # reset the connection, and the alert that says why would be lost on the way.
+        with connection, suppress(OSError):
+            connection.settimeout(LINGER_S)
+            socket.socket.shutdown(connection, socket.SHUT_WR)
+            until = time.monotonic() + LINGER_S
+            while time.monotonic() < until and socket.socket.recv(connection, 4096):
+                pass
+        raise
+    return connection
+
+
+class MemberHandler(BaseHTTPRequestHandler):
+    """Requests of one connection; a subclass has `do_GET`, `do_POST` and `refuse`. `caller` is who
+    sends them, by its certificate; None without TLS."""
+
+    server: MemberServer
+
+    def __init__(self, request: Any, client_address: Any, server: Any, caller: Caller | None) -> None:
+        self.caller = caller
+        super().__init__(request, client_address, server)
+
+    def refuse(self, status: HTTPStatus, why: str) -> None:
+        """Answer with the reason."""
+        raise NotImplementedError
+
+    def parse_request(self) -> bool:
+        """Whether there is a request that may be answered. A connection may outlive its board's
+        certificate."""
+        if not super().parse_request():
+            return False
+        self.server.context()  # looks at the list
+        if self.caller is not None and self.server.admission is not None:
+            try:
+                self.server.admission.check(self.caller)
+            except EdgegossipError:
+                length = self.headers.get("content-length", "")
+                if left := whole_number(length, _MAX_UNREAD_BYTES):
+                    self.rfile.read(left)  # closed with something unread, it may take the answer along
+                self.close_connection = True
+                self.refuse(HTTPStatus.FORBIDDEN, f"the certificate of {self.caller.subject.name} was revoked")
+                return False
+        return True
+
+    def answer(self, body: bytes, status: HTTPStatus = HTTPStatus.OK) -> None:
+        """Send a whole answer."""
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """What matters is said elsewhere: boards ask all the time."""

@@ -1,0 +1,192 @@
+"""How often somebody may come or ask, how many may stand at a port at a time, and how often a log
+may say so.
+
+Pure: the caller passes monotonic seconds. Memory is bounded whatever strangers do: who was unseen
+for longest is forgotten."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import Protocol, TypeVar
+
+_MAX_KEYS = 1024
+_HESITATES_S = 0.25  # a caller has to speak first, and does so at once
+_IPV4_MAPPED = bytes(10) + b"\xff\xff"
+
+
+class TokenBuckets:
+    """A token bucket for each key: `burst` at once, `rate` a second in the long run."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate, self._burst = rate, burst
+        self._state: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()  # tokens, when; the latest last
+
+    def take(self, key: Hashable, now_s: float, tokens: float = 1.0) -> bool:
+        """Whether `key` may go on; takes nothing when it may not."""
+        left, then_s = self._state.pop(key, (self._burst, now_s))
+        left = min(self._burst, left + (now_s - then_s) * self._rate)
+        allowed = left >= tokens
+        self._state[key] = (left - tokens if allowed else left, now_s)
+        if len(self._state) > _MAX_KEYS:
+            self._state.popitem(last=False)
+        return allowed
+
+
+class Verdict(Enum):
+    """What a request limiter thinks of who asks."""
+
+    ALLOWED = 0
+    TOO_OFTEN = 1  # to be refused
+    INSISTS = 2  # and went on in spite of many refusals: nobody who works as it should does
+
+
+class RequestLimiter:
+    """How often each may ask. Being refused is no misbehaviour yet: others may make an honest board
+    ask too often."""
+
+    def __init__(self, rate: float, burst: float, insists: float = 100.0) -> None:
+        self._asked, self._refused = TokenBuckets(rate, burst), TokenBuckets(rate, insists)
+
+    def take(self, key: Hashable, now_s: float, tokens: float = 1.0) -> Verdict:
+        """Count one question more of `key`."""
+        if self._asked.take(key, now_s, tokens):
+            return Verdict.ALLOWED
+        return Verdict.TOO_OFTEN if self._refused.take(key, now_s) else Verdict.INSISTS
+
+
+class SharedRateLimiter:
+    """One rate for everybody who has not shown a certificate yet, as a coordinator's HTTP port has
+    it: a signature costs some milliseconds, whoever made it. Addresses that were refused of late,
+    or have many questions open, share a smaller rate of their own, so that they cannot keep out
+    boards that come from elsewhere."""
+
+    BOARDS, BOARDS_BURST = 10.0, 64.0  # a second, at once
+    STRANGERS, STRANGERS_BURST = 5.0, 32.0
+    MAX_OPEN = 32  # questions of one address at the same time, before it is known whose they are
+    STRANGE_S = 60.0  # that an address which was refused is taken for a stranger's
+    MAX_REFUSED = 1000  # addresses remembered
+
+    def __init__(self) -> None:
+        self._boards = TokenBuckets(self.BOARDS, self.BOARDS_BURST)
+        self._strangers = TokenBuckets(self.STRANGERS, self.STRANGERS_BURST)
+        self._refused: OrderedDict[str, float] = OrderedDict()  # when, by address, the latest last
+        self._open: Counter[str] = Counter()
+
+    def allows(self, address: str, now_s: float) -> bool:
+        """Whether a question from there is taken now."""
+        refused_s = self._refused.get(address)
+        strange = refused_s is not None and now_s - refused_s < self.STRANGE_S
+        limiter = self._strangers if strange or self._open[address] > self.MAX_OPEN else self._boards
+        return limiter.take("", now_s)
+
+    def refused(self, address: str, now_s: float) -> None:
+        """Note that who asked from there may not come in."""
+        self._refused.pop(address, None)
+        self._refused[address] = now_s
+        while len(self._refused) > self.MAX_REFUSED:
+            self._refused.popitem(last=False)
+
+    @contextmanager
+    def asking(self, address: str) -> Iterator[None]:
+        """Hold a question from there open."""
+        self._open[address] += 1
+        try:
+            yield
+        finally:
+            self._open[address] -= 1
+            if not self._open[address]:
+                del self._open[address]
+
+
+class RateLimitedLog:
+    """Says which lines are worth a log: the same one at most once every `quiet_s`, few altogether,
+    and a quarter of those from one source, so that a flood of refusals does not become a flood of
+    lines, nor hides what others are refused for."""
+
+    def __init__(self, quiet_s: float = 60.0, per_s: float = 1.0, burst: float = 64.0) -> None:
+        self._same, self._all = TokenBuckets(1 / quiet_s, 1.0), TokenBuckets(per_s, burst)
+        self._one = TokenBuckets(per_s / 4, burst / 4)
+
+    def worth(self, key: Hashable, now_s: float, source: Hashable = None) -> bool:
+        """Whether to write what `key` stands for. It is to hold what makes the line another one,
+        and nothing else: no port for example. `source`: who brings it about, as far as that can be
+        told."""
+        if not self._same.take(key, now_s):
+            return False
+        return (source is None or self._one.take(source, now_s)) and self._all.take("", now_s)
+
+
+class Pending(Protocol):
+    """A connection that has not finished the TLS handshake."""
+
+    address: str  # host:port
+    since_s: float  # when it came
+
+    @property
+    def silent(self) -> bool:
+        """Whether it has not asked for anything yet."""
+
+
+P = TypeVar("P", bound=Pending)
+
+
+class ConnectionLimiter:
+    """Bounds how often one address connects, and how many connections may be in their TLS
+    handshakes.
+
+    Where it is full a newcomer is not turned away: strangers that hold every place would keep out
+    those with a certificate, who need theirs for a moment only. So one of those that are there has
+    to go."""
+
+    def __init__(self, per_s: float, burst: float, max_pending: int, max_pending_per_address: int) -> None:
+        self._per_s, self._rates = per_s, TokenBuckets(per_s, burst)
+        self._max, self._max_per_address = max_pending, max_pending_per_address
+
+    def why_not(self, host: str, now_s: float) -> str:
+        """Why a newcomer from this host is not even listened to; empty when it is."""
+        return "" if self._rates.take(host, now_s) else f"more than {self._per_s:g} connections a second"
+
+    def to_evict(self, host: str, pending: Sequence[P], now_s: float) -> tuple[P, str] | None:
+        """Who has to go before a newcomer from this host may stay, and why; None while there is
+        room."""
+        own = [p for p in pending if host_of(p.address) == host]
+        if len(own) >= self._max_per_address:
+            crowd, whose = own, "of its "
+        elif len(pending) >= self._max:
+            crowd, whose = list(pending), ""
+        else:
+            return None
+        # One that hesitates, or else one from the network that has most of them, and of those the
+        # oldest: an honest board speaks at once, and is through before an attacker with one machine
+        # has made its connections the oldest.
+        networks = Counter(network_of(host_of(p.address)) for p in crowd)
+
+        def order(p: P) -> tuple[bool, int, float]:
+            hesitates = p.silent and now_s - p.since_s > _HESITATES_S
+            return not hesitates, -networks[network_of(host_of(p.address))], p.since_s
+
+        return min(crowd, key=order), f"{len(crowd)} {whose}connections have not finished the TLS handshake"
+
+
+def host_of(address: str) -> str:
+    """The host of host:port, without brackets."""
+    return address.rpartition(":")[0].strip("[]")
+
+
+def endpoint(host: str, port: int) -> str:
+    """host:port, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def network_of(host: str) -> bytes:
+    """What one machine may have many addresses of: the first 64 bits in IPv6 (RFC 4291, 2.5.4),
+    nothing less than all in IPv4."""
+    host = host.partition("%")[0]
+    if ":" not in host:
+        return host.encode()
+    address = socket.inet_pton(socket.AF_INET6, host)
+    return socket.inet_ntoa(address[12:]).encode() if address.startswith(_IPV4_MAPPED) else address[:8]

@@ -1,0 +1,168 @@
+"""TLS for boards with Python's own `ssl`: contexts, and its errors in words.
+
+TLS 1.3 only, since both ends are ours; certificates both ways; no session tickets, because a
+resumed session would not look at the certificate and the revocation list again. OpenSSL checks
+chain, dates, usage and revocation; it reads the list from memory, for the folder may be read-only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from edgegossip.security.identity import CERTIFICATE, KEY, Identity
+from edgegossip.security.names import Role, Subject, subject_of
+from edgegossip.security.revocations import Revocations
+from edgegossip.types import DataError, EdgegossipError, PeerError
+
+H2, KNOCK = "h2", "edgegossip-knock/1"
+
+# X509_V_ERR_* of OpenSSL (x509_vfy.h)
+_VERIFY = {
+    7: "its certificate is forged: the signature does not fit",
+    9: "its certificate is not valid yet: check the clocks of both boards",
+    10: "its certificate has expired: issue a new one with `edgegossip fleet add --again`",
+    18: "its certificate is self-signed: it must come from `edgegossip fleet add`",
+    19: "its certificate is of another fleet",
+    20: "its certificate is of another fleet",
+    21: "its certificate is of another fleet",
+    23: "its certificate was revoked",
+    26: "its certificate is for another use",
+    62: "its certificate is for another name",
+}
+_NOT_TLS = (
+    "HTTP_REQUEST|WRONG_VERSION_NUMBER|PACKET_LENGTH|RECORD_TOO|UNKNOWN_PROTOCOL|RECORD_LAYER_FAILURE|HTTPS_PROXY"
+)
+_REASONS = (
+    (r"PEER_DID_NOT_RETURN_A_CERTIFICATE", "it has no certificate: start it with --identity"),
+    (r"UNSUPPORTED_PROTOCOL|VERSION_TOO_LOW|PROTOCOL_VERSION|INAPPROPRIATE_FALLBACK", "it does not speak TLS 1.3"),
+    (_NOT_TLS, "it does not speak TLS: start it with --identity"),
+    (r"NO_APPLICATION_PROTOCOL|NO_SUITABLE|NO_SHARED|HANDSHAKE_FAILURE", "it speaks another kind of TLS"),
+    (r"ALERT_CERTIFICATE_REVOKED", "it says that our certificate was revoked"),
+    (r"ALERT_CERTIFICATE_EXPIRED", "it says that our certificate is expired, or not valid yet by its clock"),
+    (r"ALERT_UNKNOWN_CA", "it says that our certificate is of another fleet"),
+    (r"ALERT_CERTIFICATE_REQUIRED", "it wants a certificate of us"),
+    (r"ALERT_(BAD|UNSUPPORTED)_CERTIFICATE|ALERT_CERTIFICATE_UNKNOWN", "it does not accept our certificate"),
+    (r"UNEXPECTED_EOF|EOF", "it ended the connection during the TLS handshake"),
+)
+
+
+def server_context(identity: Identity) -> ssl.SSLContext:
+    """Of the listening side. Raises DataError when the identity's files cannot be used."""
+    context = _context(identity, ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.num_tickets = 0
+    context.set_alpn_protocols([H2, KNOCK])
+    return context
+
+
+def client_context(identity: Identity) -> ssl.SSLContext:
+    """Of a knock at a peer's door. Raises DataError."""
+    context = _context(identity, ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols([KNOCK])
+    return context
+
+
+class CallerContext(ssl.SSLContext):
+    """Of a client that knows a server by its role in the fleet, and not by the name or address at
+    which it is found."""
+
+    fleet: str
+    role: Role
+    revocations: Revocations
+
+    def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
+        """As the standard one. Raises PeerError when it is somebody else who answers: trying again
+        would not help."""
+        try:
+            connection = super().wrap_socket(*args, **options)
+        except ssl.SSLCertVerificationError as error:
+            raise PeerError(words(error)) from error
+        except ssl.SSLError as error:
+            if re.search(_NOT_TLS, error.reason or "", re.IGNORECASE):
+                raise PeerError(f"it does not speak TLS: start it with an identity of {self.role}s too") from error
+            raise
+        try:
+            subject, serial = peer_of(connection.getpeercert(), self.fleet)
+            with suppress(EdgegossipError):  # half copied: the one that we have stays
+                self.revocations.look_at_file()
+            if self.revocations.revoked(serial):  # by a list that is newer than this context
+                raise PeerError(_VERIFY[23])
+            if subject.role != self.role:
+                raise PeerError(
+                    f"its certificate is that of {subject.name}, which is no {self.role} but a {subject.role}"
+                )
+        except PeerError:
+            connection.close()
+            raise
+        return connection
+
+
+def caller_context(identity: Identity, role: Role) -> CallerContext:
+    """Of a client of a server of our fleet that has this role. Raises DataError."""
+    context = CallerContext(ssl.PROTOCOL_TLS_CLIENT)
+    _furnish(context, identity)
+    context.check_hostname = False  # the role is what counts
+    context.fleet, context.role, context.revocations = identity.fleet, role, identity.revocations
+    return context
+
+
+def _context(identity: Identity, protocol: ssl._SSLMethod) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    _furnish(context, identity)
+    return context
+
+
+def _furnish(context: ssl.SSLContext, identity: Identity) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    try:
+        context.load_cert_chain(identity.folder / CERTIFICATE, identity.folder / KEY)
+        context.load_verify_locations(cadata=identity.authority.der)
+        _load_revocations(context, identity.revocations.present.pem)
+    except (OSError, ssl.SSLError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"{identity.folder}: {str(reason).lower()}; copy the board's folder again") from error
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+
+
+def _load_revocations(context: ssl.SSLContext, pem: bytes) -> None:
+    """`ssl` takes revocation lists from files only."""
+    descriptor = os.memfd_create("crl", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, pem)
+        context.load_verify_locations(cafile=f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def peer_of(certificate: Mapping[str, Any] | None, fleet: str) -> tuple[Subject, int]:
+    """Subject and serial from `getpeercert()` of a connection whose handshake succeeded. Raises
+    PeerError."""
+    names = tuple(str(value).lower() for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "DNS")
+    subject = subject_of(names, fleet)
+    assert certificate is not None
+    return subject, int(certificate["serialNumber"], 16)
+
+
+def words(error: Exception) -> str:
+    """Why a handshake failed: one clause about the other side."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _VERIFY.get(error.verify_code, f"its certificate is not valid: {error.verify_message}")
+    if isinstance(error, ssl.SSLError):
+        return words_of(error.reason or str(error))
+    if isinstance(error, ConnectionError):
+        return "it ended the connection during the TLS handshake"
+    return str(getattr(error, "strerror", None) or error).lower()
+
+
+def words_of(reason: str) -> str:
+    """The same from OpenSSL's own word, such as HTTP_REQUEST."""
+    for pattern, text in _REASONS:
+        if re.search(pattern, reason, re.IGNORECASE):
+            return text
+    return f"the TLS handshake failed: {reason.lower().replace('_', ' ')}"

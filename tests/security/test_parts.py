@@ -1,0 +1,251 @@
+"""The parts behind the front end, each by itself: limits, quarantine, one-time tokens, the
+handshake's messages, names, and what a ClientHello says in the clear."""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import ExitStack, suppress
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgegossip.mesh.address import Address
+from edgegossip.mesh.limits import MeshLimits
+from edgegossip.security import handshake, tokens
+from edgegossip.security.front_end import server_name_of
+from edgegossip.security.limits import ConnectionLimiter, RateLimitedLog, SharedRateLimiter, TokenBuckets, network_of
+from edgegossip.security.names import Subject, serial_name, subject_of, token_in
+from edgegossip.security.quarantine import FORGET_S, LONGEST_S, Quarantine
+from edgegossip.types import DecodeError, PeerError
+
+
+def test_a_bucket_lets_a_burst_through_and_then_a_rate():
+    buckets = TokenBuckets(rate=2.0, burst=3.0)
+    assert [buckets.take("a", 0.0) for _ in range(4)] == [True, True, True, False]
+    assert buckets.take("b", 0.0)  # others are not concerned
+    assert [buckets.take("a", 1.0) for _ in range(3)] == [True, True, False]
+    assert [buckets.take("a", 100.0) for _ in range(4)] == [True, True, True, False]
+
+
+def test_buckets_of_many_strangers_take_bounded_memory():
+    buckets = TokenBuckets(1.0, 1.0)
+    for k in range(10_000):
+        buckets.take(k, 0.0)
+    assert len(buckets._state) <= 1024
+
+
+def limiter() -> ConnectionLimiter:
+    limits = MeshLimits()
+    return ConnectionLimiter(
+        limits.connections_per_s, limits.connection_burst, limits.max_strangers, limits.max_strangers_per_address
+    )
+
+
+def strangers(*crowds: tuple[str, int], silent: bool = True) -> list[SimpleNamespace]:
+    """Host and number; the {} in a host is counted up. Each came 10 ms after the one before it, the
+    first at 0.01 s."""
+    hosts = [host.format(k) for host, count in crowds for k in range(count)]
+    return [
+        SimpleNamespace(address=str(Address(host, 1000)), since_s=0.01 * k, silent=silent)
+        for k, host in enumerate(hosts, 1)
+    ]
+
+
+@pytest.mark.parametrize("silent", [True, False])
+@pytest.mark.parametrize(
+    "crowd",
+    [
+        (("10.0.0.9", 64),),
+        (("10.0.0.66", 64), ("10.0.0.67", 64), ("10.0.0.68", 64), ("10.0.0.69", 59)),
+        (("10.9.0.{}", 255),),
+    ],
+    ids=["its own address", "four addresses", "many addresses"],
+)
+def test_strangers_cannot_take_every_place(crowd, silent):
+    """The newcomer may stay, and so may a board that came in time and is in the midst of its
+    handshake."""
+    honest = strangers(("10.0.0.1", 5), silent=False)
+    theirs = strangers(*crowd, silent=silent)
+    victim, reason = limiter().to_evict("10.0.0.9", [*honest, *theirs], 3.0)
+    assert any(victim is s for s in theirs) or (crowd == (("10.9.0.{}", 255),) and not silent)
+    assert "have not finished the TLS handshake" in reason
+
+
+def test_a_network_of_many_addresses_counts_as_one():
+    crowd = [
+        *strangers(("fd00:bad::{}", 250), silent=False),
+        *strangers(("fd00:1::1", 3), ("10.0.0.7", 3), silent=False),
+    ]
+    victim, _ = limiter().to_evict("fd00:1::9", crowd, 3.0)
+    assert victim is crowd[0]  # the oldest
+    crowd[7].silent = True
+    victim, _ = limiter().to_evict("fd00:1::9", crowd, 3.0)
+    assert victim is crowd[7]  # one that hesitates
+    assert network_of("::ffff:10.0.0.7") == network_of("10.0.0.7") != network_of("10.0.0.8")
+    assert network_of("fe80::1%eth0") == network_of("fe80::2")
+    assert limiter().to_evict("fd00:1::9", crowd[:255], 3.0) is None
+
+
+def test_the_same_line_is_told_once_a_minute_and_few_altogether():
+    teller = RateLimitedLog()
+    assert [teller.worth("x", t) for t in (0.0, 1.0, 59.0, 61.0)] == [True, False, False, True]
+    assert sum(teller.worth(k, 100.0) for k in range(1000)) <= 64
+
+
+def test_who_was_refused_or_asks_much_at_once_has_a_rate_of_its_own():
+    limiter = SharedRateLimiter()
+    strangers, boards = limiter.STRANGERS_BURST, limiter.BOARDS_BURST
+
+    def allowed(address: str, now_s: float) -> int:
+        return sum(limiter.allows(address, now_s) for _ in range(200))
+
+    limiter.refused("10.0.0.2", 0.0)
+    assert allowed("10.0.0.2", 0.0) == strangers
+    assert allowed("10.0.0.1", 0.0) == boards
+    assert allowed("10.0.0.2", limiter.STRANGE_S + 1) == boards  # it is none any more
+    with ExitStack() as stack:
+        for _ in range(limiter.MAX_OPEN + 1):
+            stack.enter_context(limiter.asking("10.0.0.2"))
+        assert allowed("10.0.0.2", 2 * limiter.STRANGE_S + 1) == strangers
+        assert allowed("10.0.0.1", 2 * limiter.STRANGE_S + 1) == boards
+    assert allowed("10.0.0.2", 3 * limiter.STRANGE_S + 1) == boards  # its questions are closed
+
+
+def test_the_address_refused_longest_ago_is_forgotten_first():
+    limiter = SharedRateLimiter()
+    limiter.refused("10.0.0.1", 0.0)
+    limiter.refused("10.0.0.2", 0.0)
+    limiter.refused("10.0.0.1", 1.0)
+    for k in range(limiter.MAX_REFUSED - 1):
+        limiter.refused(f"host {k}", 1.0)
+    while limiter.allows("10.0.0.3", 2.0):  # what boards share is used up
+        pass
+    assert limiter.allows("10.0.0.1", 2.0)  # a stranger's: it is remembered
+    assert not limiter.allows("10.0.0.2", 2.0)
+
+
+def test_quarantine_grows_and_is_forgotten():
+    quarantine, now_s, lengths = Quarantine(), 0.0, []
+    for _ in range(10):
+        lengths.append(quarantine.strike("c", "noise", now_s))
+        assert quarantine.reason("c", now_s) == f"in quarantine for {lengths[-1]:g} s: noise"
+        assert quarantine.reason("c", now_s + lengths[-1] / 2) == quarantine.reason(
+            "c", now_s
+        )  # the same line for a log
+        assert quarantine.reason("a", now_s) == ""
+        assert quarantine.strike("c", "more of it", now_s) == 0.0  # what was on its way counts no second time
+        now_s += lengths[-1]
+        assert quarantine.reason("c", now_s) == ""
+    assert lengths[:3] == [5.0, 10.0, 20.0] and lengths[-1] == LONGEST_S
+    assert quarantine.strike("c", "noise", now_s + 9 * FORGET_S) == 10.0  # once more after nine were forgotten
+    assert quarantine.strike("c", "noise", now_s + 99 * FORGET_S) == 5.0
+
+
+def test_a_ticket_is_good_once_and_not_for_long():
+    box = tokens.OneTimeTokens[str](str)
+    one, two = box.issue("a", 0.0), box.issue("b", 0.0)
+    assert one != two
+    assert box.redeem(one, 1.0) == "a"
+    assert box.redeem(one, 1.0) is None
+    assert box.redeem(two, tokens.VALID_S) is None
+    assert box.redeem("", 0.0) is None
+    for k in range(1000):
+        box.issue(str(k), k)
+    assert len(box) == tokens.VALID_S
+    assert len(box._owned) == len(box)
+
+
+def test_who_knocks_without_end_pushes_out_its_own_tickets_alone():
+    box = tokens.OneTimeTokens[tuple[int, str]](lambda holder: holder[0])
+    honest = [box.issue((1, "a"), 0.0) for _ in range(tokens.EACH)]
+    theirs = [box.issue((2, f"10.0.0.{k % 16}"), 1.0) for k in range(1000)]
+    assert len(box) == 2 * tokens.EACH
+    assert [box.redeem(t, 2.0) for t in honest] == [(1, "a")] * tokens.EACH
+    good = [t for t in theirs if box.redeem(t, 2.0) is not None]
+    assert good == theirs[-tokens.EACH :]
+    assert not box._owned
+
+
+def test_tickets_of_one_holder_can_be_taken_back():
+    box = tokens.OneTimeTokens[str](str)
+    mine, more, others = box.issue("a", 0.0), box.issue("a", 0.0), box.issue("b", 0.0)
+    box.revoke("a".__eq__)
+    assert [box.redeem(t, 1.0) for t in (mine, more, others)] == [None, None, "b"]
+
+
+def test_names():
+    a = Subject("pi-01", "board", "0" * 16)
+    assert subject_of((a.dns_name, serial_name(7, "0" * 16)), "0" * 16) == a
+    assert token_in(serial_name(7, "0" * 16, "ab")) == "ab"
+    assert token_in(a.dns_name) == token_in("a.b.c.d.e") == ""
+    b = Subject("pi-02", "board", "0" * 16)
+    for names in (
+        (),
+        (a.dns_name, b.dns_name),
+        ("pi-01.king." + "0" * 16 + ".edgegossip",),
+        ("x" + a.dns_name + ".de",),
+    ):
+        with pytest.raises(PeerError):
+            subject_of(names, "0" * 16)
+    with pytest.raises(PeerError, match="of fleet"):
+        subject_of((a.dns_name,), "1" * 16)
+
+
+@given(st.booleans(), st.integers(0, 2**64 - 1), st.text(max_size=50), st.binary(max_size=50), st.data())
+def test_knocks_there_and_back_and_in_pieces(welcome, number, text, crl, data):
+    said = handshake.Answer(welcome, number, text, crl)
+    message = handshake.answer(said)
+    assert handshake.parse_answer(message) == said
+    assert handshake.parse_answer(message[: data.draw(st.integers(0, len(message) - 1))]) is None
+    with pytest.raises(DecodeError):
+        handshake.parse_answer(message + b"x")
+    assert handshake.parse_hello(handshake.hello(number)) == number
+    assert handshake.parse_blob(handshake.blob(crl)) == crl
+
+
+@given(st.binary(max_size=60))
+def test_rubbish_for_a_knock(data):
+    for read in (handshake.parse_answer, handshake.parse_blob, handshake.parse_hello):
+        with suppress(DecodeError):
+            read(data)
+    with pytest.raises(DecodeError):
+        handshake.parse_blob(b"\xff" * 4 + data)
+
+
+def hello_of(name: str, *protocols: str, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode, context.maximum_version = False, ssl.CERT_NONE, newest
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # Pythons differ in what they begin with
+    if protocols:
+        context.set_alpn_protocols(list(protocols))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname=name or None).do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize(
+    ("name", "protocols"), [("pi-01.x.y", ("h2",)), ("a" * 60, ("h2", "x")), ("", ()), ("A.b", ())]
+)
+def test_reads_the_name_that_openssl_asks_for(name, protocols):
+    data = hello_of(name, *protocols)
+    assert server_name_of(data) == server_name_of(data + b"more") == name.lower()
+    for cut in (0, 1, 5, 40, len(data) - 1):
+        assert server_name_of(data[:cut]) == ""
+
+
+def test_an_older_tls_has_no_name():
+    assert server_name_of(hello_of("pi-01.x.y", "h2", newest=ssl.TLSVersion.TLSv1_2)) == ""
+
+
+GOOD = hello_of("pi-01.x.y", "h2")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a name that is not ASCII
+@settings(max_examples=200)
+@given(st.integers(0, len(GOOD) - 1), st.integers(0, 255), st.binary(max_size=80))
+def test_rubbish_for_a_hello(at, byte, noise):
+    for data in (GOOD[:at] + bytes([byte]) + GOOD[at + 1 :], noise, b"\x16\x03\x01\x00\x40" + noise, GOOD[:at] + noise):
+        assert isinstance(server_name_of(data), str)
