@@ -2,11 +2,11 @@
 believed, the next model. `server.py` decides when; nothing here knows of time or of boards that
 come and go.
 
-`Combiner` is the interface behind which updates become the next model. `Mean` is the mean of McMahan
-et al. 2017, algorithm 1: x' = x + sum_i n_i / n * Q(delta_i), each update decoded straight into the
-sum. Flower's FedAvg averages the models x + delta_i, which is the same number up to rounding and
-needs a copy of the model for every board. Flower's other strategies are behind the same interface
-in `flower/combine.py`.
+`Combiner` is the interface behind which updates become the next model. `Mean` is the mean of
+McMahan et al. 2017, algorithm 1: x' = x + sum_i n_i / n * Q(delta_i), each update decoded straight
+into the sum. Flower's FedAvg averages the models x + delta_i, which is the same number up to
+rounding and needs a copy of the model for every board. Flower's other strategies are behind the
+same interface in `flower/combine.py`.
 """
 
 from __future__ import annotations

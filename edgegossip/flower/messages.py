@@ -3,8 +3,8 @@ Arrays, the rest as small records.
 
 - QUERY "hello": the coordinator describes the run, the board answers with its name or why it cannot
   take part.
-- TRAIN: a frame down, a frame up; with it, where the coordinator wants profiles, that of the board's
-  round before. Some boards are also asked to evaluate the model they got.
+- TRAIN: a frame down, a frame up; with it, where the coordinator wants profiles, that of the
+  board's round before. Some boards are also asked to evaluate the model they got.
 - EVALUATE: that alone.
 - QUERY "bye": the run is over for this board, with the reason; the answer has the profile of its
   last round.

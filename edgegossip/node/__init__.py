@@ -1,1 +1,2 @@
-"""The board's program: turns an algorithm's actions into I/O. The only loop of the product lives here."""
+"""The board's program: turns an algorithm's actions into I/O. The only loop of the product lives
+here."""

@@ -1,8 +1,8 @@
-"""How a board comes into a run without a peer list: it founds one, joins through any member's address, or follows a
-coordinator whose address is all that it was given.
+"""How a board comes into a run without a peer list: it founds one, joins through any member's
+address, or follows a coordinator whose address is all that it was given.
 
-`found` and `join` end in an `Entry`: the run's manifest, verified, with the recipe in it, and what is known of the others.
-`follow` ends in the recipe and the boards of a server run.
+`found` and `join` end in an `Entry`: the run's manifest, verified, with the recipe in it, and what
+is known of the others. `follow` ends in the recipe and the boards of a server run.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ def found(
     guard: TlsSecurity | None,
     instance: Callable[[bytes], str] = lambda _: "",
 ) -> Entry:
-    """Make a run of these members. The same recipe and members make the same run, so that a founder that was started again
-    comes back to it. `instance`: that of the run with this id, see `Manifest`. Raises ConfigError."""
+    """Make a run of these members. The same recipe and members make the same run, so that a founder
+    that was started again comes back to it. `instance`: that of the run with this id, see
+    `Manifest`. Raises ConfigError."""
     members = tuple(members)
     if recipe.run.mode != "gossip":
         raise ConfigError(f"--members: {recipe.run.name} is a server recipe; its boards are named with --boards")
@@ -110,9 +111,10 @@ def join(
     say: Callable[[str], None],
     patience_s: float = float("inf"),
 ) -> Entry:
-    """Ask the seeds in turn until one answers; every 5 s `say` why none does. Functions that the run's recipe names are not
-    called, and no folder of this board is read, unless `settings` say so too. Raises ConfigError, PeerError when all of them
-    refuse us or the manifest cannot be trusted, LocalError after `patience_s`."""
+    """Ask the seeds in turn until one answers; every 5 s `say` why none does. Functions that the
+    run's recipe names are not called, and no folder of this board is read, unless `settings` say so
+    too. Raises ConfigError, PeerError when all of them refuse us or the manifest cannot be trusted,
+    LocalError after `patience_s`."""
     from edgegossip.mesh.connections import Unreachable
     from edgegossip.mesh.membership.joining import RefusedToJoin, ask
 
@@ -169,9 +171,10 @@ def follow(
     say: Callable[[str], None],
     patience_s: float,
 ) -> tuple[Recipe, tuple[NodeId, ...]]:
-    """The recipe of the run there, with this board's own `settings` in it, and the run's boards. Functions that it names are not
-    called, and no folder of this board is read, unless `settings` say so too. Every 5 s `say` that nobody answers. Raises
-    ConfigError, PeerError when the coordinator refuses us, LocalError after `patience_s`."""
+    """The recipe of the run there, with this board's own `settings` in it, and the run's boards.
+    Functions that it names are not called, and no folder of this board is read, unless `settings`
+    say so too. Every 5 s `say` that nobody answers. Raises ConfigError, PeerError when the
+    coordinator refuses us, LocalError after `patience_s`."""
     from edgegossip.flower._private.link import LinkError
     from edgegossip.flower.asking import ask
     from edgegossip.node.server_node import board_credentials
@@ -202,8 +205,8 @@ def follow(
 
 
 def look_again(entry: Entry, name: NodeId, guard: TlsSecurity | None) -> Entry:
-    """What the members know now, of a board that has taken a while to load since it asked. As before where none of those it has
-    heard of answers within LOOK_S."""
+    """What the members know now, of a board that has taken a while to load since it asked. As
+    before where none of those it has heard of answers within LOOK_S."""
     from edgegossip.mesh.membership.joining import ask
 
     own = entry.manifest.members.index(name)
@@ -243,8 +246,8 @@ def _recipe_of(manifest: Manifest) -> Recipe:
 
 
 def _read_recipe(text: str) -> Recipe:
-    """Read a recipe that came over the network, without the folder of the data: where this board's lies, it says itself.
-    Raises PeerError."""
+    """Read a recipe that came over the network, without the folder of the data: where this board's
+    lies, it says itself. Raises PeerError."""
     try:
         recipe = recipes.from_dict(tomllib.loads(text))
     except (ConfigError, ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
@@ -254,14 +257,16 @@ def _read_recipe(text: str) -> Recipe:
 
 
 def _with_topology(recipe: Recipe, file: str) -> Recipe:
-    """With a topology file's text in the place of its path, so that it is the same recipe on every board, each time."""
+    """With a topology file's text in the place of its path, so that it is the same recipe on every
+    board, each time."""
     if recipe.gossip.topology != "file":
         return recipe
     return replace(recipe, gossip=replace(recipe.gossip, topology_file=file))
 
 
 def check_functions(recipe: Recipe, settings: Iterable[str]) -> None:
-    """A recipe that came over the network must not decide what this board executes. Raises ConfigError."""
+    """A recipe that came over the network must not decide what this board executes. Raises
+    ConfigError."""
     said = {key.strip(): text.strip() for key, _, text in (setting.partition("=") for setting in settings)}
     for key, name in (("data.name", recipe.data.name), ("model.name", recipe.model.name)):
         if ":" in name and said.get(key) != name:
@@ -285,8 +290,8 @@ def own_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
 
 
 def topology_hash(topology: Mapping[str, Any]) -> str:
-    """SHA-256 of everybody's neighbours and weights, from Topology.to_json: the same on every board, whatever its processor
-    makes of the last digits."""
+    """SHA-256 of everybody's neighbours and weights, from Topology.to_json: the same on every
+    board, whatever its processor makes of the last digits."""
     rounds = [
         {"edges": sorted(r["edges"]), "weights": [[round(w, 12) for w in row] for row in r["weights"]]}
         for r in topology["rounds"]
@@ -296,8 +301,8 @@ def topology_hash(topology: Mapping[str, Any]) -> str:
 
 
 def advertised(listening: str, advertise: str | None, seen_as: str) -> str:
-    """The address at which others reach us: what was said, what we listen on, or the host that a member sees us at with our
-    port. Empty: not known yet. Raises ConfigError."""
+    """The address at which others reach us: what was said, what we listen on, or the host that a
+    member sees us at with our port. Empty: not known yet. Raises ConfigError."""
     where = addresses.parse(listening, "listen address")
     if advertise:
         return str(addresses.parse_host(advertise, "--advertise", where.port))

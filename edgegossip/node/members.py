@@ -1,8 +1,10 @@
-"""A transport whose peers are members: the mesh's word on a neighbour and the members' word on everybody make one sequence of
-PeerUp and PeerDown. The latest word counts: a neighbour is down when its connection is gone or when the members named it dead,
-and back when its connection is or when it told the members so. A process that is busy (it loads PyTorch) may answer no member for
-seconds while its connection lives on: then the members' word counts only when it still stands after HOLD_S. So it does when they
-say that it left: a board that leaves says so to its neighbours itself, and members may be wrong, or lie, about each other.
+"""A transport whose peers are members: the mesh's word on a neighbour and the members' word on
+everybody make one sequence of PeerUp and PeerDown. The latest word counts: a neighbour is down when
+its connection is gone or when the members named it dead, and back when its connection is or when it
+told the members so. A process that is busy (it loads PyTorch) may answer no member for seconds
+while its connection lives on: then the members' word counts only when it still stands after HOLD_S.
+So it does when they say that it left: a board that leaves says so to its neighbours itself, and
+members may be wrong, or lie, about each other.
 """
 
 from __future__ import annotations
@@ -98,8 +100,8 @@ class NeighbourStatus:
 
 
 class MemberTransport:
-    """A Transport over `inner`, whose services hold `agent`'s. `neighbours` get streams as soon as their address is known;
-    what the members say of all others comes as it is."""
+    """A Transport over `inner`, whose services hold `agent`'s. `neighbours` get streams as soon as
+    their address is known; what the members say of all others comes as it is."""
 
     def __init__(self, inner: GrpcTransport, agent: Agent, neighbours: Collection[NodeId]) -> None:
         self._inner, self._agent, self._neighbours = inner, agent, frozenset(neighbours)
@@ -184,8 +186,9 @@ def open_member(
     advertise: str | None,
     insecure: bool,
 ) -> tuple[MemberTransport, Callable[[], None], RemoteMembers]:
-    """This board's transport as a member of its run, listening; what makes it take part; and who else is in the run.
-    `advertise`: HOST[:PORT] at which others reach it, if not where it listens."""
+    """This board's transport as a member of its run, listening; what makes it take part; and who
+    else is in the run. `advertise`: HOST[:PORT] at which others reach it, if not where it
+    listens."""
     box: list[GrpcTransport] = []
 
     def log(kind: str, text: str, peer: NodeId | None = None) -> None:
@@ -202,7 +205,8 @@ def open_member(
         security=security,
     )
     limits = mesh_limits(spec.recipe.network.grace_s)
-    # Elsewhere without TLS there is no door, whose kernel asks in place of gRPC whether a host is lost.
+    # Elsewhere without TLS there is no door, whose kernel asks in place of gRPC whether a host is
+    # lost.
     if security is not None or addresses.listen_address(listen, insecure=insecure).is_loopback:
         limits = limits.among_members()
     box.append(

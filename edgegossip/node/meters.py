@@ -1,5 +1,5 @@
-"""What this process and its sockets did in a round, what it holds, and what the machine's sensors say, as values of its metrics
-record. One a node; call once a round."""
+"""What this process and its sockets did in a round, what it holds, and what the machine's sensors
+say, as values of its metrics record. One a node; call once a round."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TASKS_EVERY_S = 1.0
 
 
 class NodeMeters:
-    """Bytes since the last call on this process's TCP sockets; its CPU load and memory; temperature, clock, power and energy of
-    its machine where there are sensors. Thread-safe."""
+    """Bytes since the last call on this process's TCP sockets; its CPU load and memory;
+    temperature, clock, power and energy of its machine where there are sensors. Thread-safe."""
 
     def __init__(self) -> None:
         self._sockets, self._system, self._machine = SocketMeter(), ProcessSampler(), MachineSampler()
@@ -39,9 +39,10 @@ class NodeMeters:
             self._machine.begin()
 
     def __call__(self, *, due: bool = True) -> dict[str, Value]:
-        """Values of the round that ends. Reading sockets takes a tenth of a millisecond and more: where it is not `due`, they are
-        left for a later round, for up to SOCKETS_EVERY_S, to spend no more than SOCKETS_SHARE of the CPU time on them. Nothing is
-        lost by that: the next record that has them has all since the last one."""
+        """Values of the round that ends. Reading sockets takes a tenth of a millisecond and more:
+        where it is not `due`, they are left for a later round, for up to SOCKETS_EVERY_S, to spend
+        no more than SOCKETS_SHARE of the CPU time on them. Nothing is lost by that: the next record
+        that has them has all since the last one."""
         with self._lock:
             values: dict[str, Value] = {**self._system.sample(), **self._machine.sample()}
             if self._tasks is not None:

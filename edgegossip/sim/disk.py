@@ -42,7 +42,8 @@ class Disk:
             del self.files[0]
 
     def crash(self, kind: str, depth: int) -> bool:
-        """What is left after a fault of this kind (see faults.CRASHES). Whether it made a difference."""
+        """What is left after a fault of this kind (see faults.CRASHES). Whether it made a
+        difference."""
         had = len(self.files)
         if kind == "empty-disk":
             self.files = []
@@ -60,7 +61,8 @@ class Disk:
 
 
 class StoredDisk(Disk):
-    """Keeps real checkpoint files. What they cannot hold, the checkers' notes, stays here by number."""
+    """Keeps real checkpoint files. What they cannot hold, the checkers' notes, stays here by
+    number."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,12 +1,14 @@
 """A second set of books: what each node's mass and weight must be, kept apart from the algorithms.
 
-Of a push-sum state, own + handed out - taken in (mass + sum of `sent` - sum of `seen`, of the audit) changes by the node's
-own local updates only, whatever the network does. A restart takes it back to what it was at the checkpoint. Two things
-change it otherwise: adopting another's model, and a neighbour's disk that was lost: then both ends close the account of
-the edge, what had come in stays (+ seen) and what had gone out is gone (- sent).
+Of a push-sum state, own + handed out - taken in (mass + sum of `sent` - sum of `seen`, of the
+audit) changes by the node's own local updates only, whatever the network does. A restart takes it
+back to what it was at the checkpoint. Two things change it otherwise: adopting another's model, and
+a neighbour's disk that was lost: then both ends close the account of the edge, what had come in
+stays (+ seen) and what had gone out is gone (- sent).
 
-Pairwise exchanges keep no totals: there only the sum over all nodes is known, less the halves of exchanges that one end has
-done and the other not yet (`exchanged`), and only while no node has gone back to an older state."""
+Pairwise exchanges keep no totals: there only the sum over all nodes is known, less the halves of
+exchanges that one end has done and the other not yet (`exchanged`), and only while no node has gone
+back to an older state."""
 
 from __future__ import annotations
 
@@ -51,9 +53,10 @@ class Ledger:
     def booted(
         self, node: int, saved: Saved | None, start: Vec, again: bool, listens_s: float, arrives_s: Sequence[float]
     ) -> None:
-        """A process started from a checkpoint, or from model `start` with weight 1. It gets what arrives after `listens_s`, and
-        the last message of its node's earlier processes arrives at `arrives_s`, by receiver. A greeting that comes that late may
-        open an account with a life of the peer that is gone already; it is closed when the peer's present life is heard of."""
+        """A process started from a checkpoint, or from model `start` with weight 1. It gets what
+        arrives after `listens_s`, and the last message of its node's earlier processes arrives at
+        `arrives_s`, by receiver. A greeting that comes that late may open an account with a life of
+        the peer that is gone already; it is closed when the peer's present life is heard of."""
         if saved is not None and isinstance(saved.notes, Account):
             self.accounts[node] = saved.notes.copy()
             return
@@ -65,7 +68,8 @@ class Ledger:
         self.accounts[node] = Account(start.astype(np.float64), 1.0, lives)
 
     def updated(self, node: int, delta: Vec, mixed: float = 1.0) -> None:
-        """`mixed`: the push-sum weight with which the node's model was made. Of a small one the update counts less."""
+        """`mixed`: the push-sum weight with which the node's model was made. Of a small one the
+        update counts less."""
         account, share = self.accounts[node], min(1.0, max(mixed, 0.0) / FULL)
         account.mass = account.mass + (delta if share == 1.0 else share * delta)  # a new one: checkpoints hold the old
 
@@ -74,13 +78,15 @@ class Ledger:
         return self.accounts[node].lives[peer] != self._lives[peer]
 
     def rebase(self, node: int, audit: Audit) -> None:
-        """The node took over somebody else's model: its mass starts afresh from there; its weight does not."""
+        """The node took over somebody else's model: its mass starts afresh from there; its weight
+        does not."""
         if audit.mass is not None:
             self.accounts[node].mass = books(audit)[0]
 
     def closed(self, node: int, peer: int, before: Audit, after: Audit, adopts: bool = False) -> None:
-        """A message of a peer that has lost its disk was taken in: if the account of the edge was closed, ours follows.
-        `adopts`: with the same message the node took over a model, so that only the weight tells; the mass is rebased."""
+        """A message of a peer that has lost its disk was taken in: if the account of the edge was
+        closed, ours follows. `adopts`: with the same message the node took over a model, so that
+        only the weight tells; the mass is rebased."""
         account = self.accounts[node]
         if adopts and after.mass is not None:
             account.mass = books(after)[0]
@@ -124,7 +130,8 @@ def largest_term(audit: Audit) -> float:
 
 
 def exchanged(audits: Sequence[Audit]) -> NDArray[np.float64]:
-    """Sum of the masses of all nodes as it would be without the exchanges that are open, float64[n]."""
+    """Sum of the masses of all nodes as it would be without the exchanges that are open,
+    float64[n]."""
     total_mass = np.zeros(0)
     for i, audit in enumerate(audits):
         if audit.mass is None:
@@ -158,7 +165,8 @@ def _fault(audit: Audit, mass: NDArray[np.float64], weight: float) -> str | None
 
 
 def edge_fault(audits: Sequence[Audit | None], pairs: Sequence[tuple[int, int]]) -> str | None:
-    """What went out over an edge (sender, receiver) and has not come in, when nothing is on its way any more."""
+    """What went out over an edge (sender, receiver) and has not come in, when nothing is on its way
+    any more."""
     for j, i in pairs:
         out, come = audits[j], audits[i]
         if out is None or come is None:
@@ -202,8 +210,8 @@ class Spy:
 
 
 def spied(algorithm: GossipAlgorithm[Any]) -> tuple[GossipAlgorithm[Any], LastDelta | None]:
-    """Return the algorithm with a spy inside its wrappers; None if it has none, and its update is the
-    one that it is given."""
+    """Return the algorithm with a spy inside its wrappers; None if it has none, and its update is
+    the one that it is given."""
     last = LastDelta()
     changed = _inside(algorithm, last)
     return (algorithm, None) if changed is None else (changed, last)

@@ -1,7 +1,9 @@
-"""A network that delays, loses, repeats and reorders messages, and links that are cut, slow or go up and down.
+"""A network that delays, loses, repeats and reorders messages, and links that are cut, slow or go
+up and down.
 
-Without faults an edge keeps its order and loses nothing, as the mesh does. What the simulator does beyond that (a single
-message of a stream is lost, or arrives twice) is harsher than gRPC: an algorithm that survives it needs no such promise."""
+Without faults an edge keeps its order and loses nothing, as the mesh does. What the simulator does
+beyond that (a single message of a stream is lost, or arrives twice) is harsher than gRPC: an
+algorithm that survives it needs no such promise."""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ class Network:
         self.through_s = 0.0  # when everything that queued at links while they were slow has come through
 
     def send(self, sender: int, receiver: int, data: Any) -> str:
-        """What faults make of it, such as `lost (loss)`; empty where they leave it alone, but for its time."""
+        """What faults make of it, such as `lost (loss)`; empty where they leave it alone, but for
+        its time."""
         edge, random = sender * self._nodes + receiver, self._random
         if self._cuts and edge in self._cuts:
             kind = self._cuts[edge][-1]

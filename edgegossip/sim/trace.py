@@ -1,7 +1,8 @@
 """Records what happened: a hash that tells two runs apart, and lines for people.
 
-The hash covers every event (time, node, what, a checksum of what it carried), every model at the end of a round and every
-state that a disk gave back: two runs with the same hash went through the same states."""
+The hash covers every event (time, node, what, a checksum of what it carried), every model at the
+end of a round and every state that a disk gave back: two runs with the same hash went through the
+same states."""
 
 from __future__ import annotations
 
@@ -58,8 +59,8 @@ class Trace:
 
 
 def describe(frame: Frame) -> str:
-    """Return a frame in a few words: kind, round, number within its stream, size, and what travels beside
-    the body; ids in hexadecimal."""
+    """Return a frame in a few words: kind, round, number within its stream, size, and what travels
+    beside the body; ids in hexadecimal."""
     aux = "".join(f" {_name(tag)}={_value(tag, value)}" for tag, value in frame.aux.items())
     return f"{frame.kind.name.lower()} of round {frame.round}, number {frame.sequence}, {len(frame.body)} bytes{aux}"
 

@@ -1,4 +1,5 @@
-"""A fleet in virtual time: nodes, their network and disks, and the checkers that watch them. Nodes call in here."""
+"""A fleet in virtual time: nodes, their network and disks, and the checkers that watch them. Nodes
+call in here."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from edgegossip.types import LocalUpdate, Round, Vec
 COMPUTE_S = 0.4, 0.8  # what training takes a node
 LOAD_S = 0.05, 0.5  # what loading its model does
 MOST_ROUNDS = 10**6  # of the run, until it is known how long it is
-# As boards have it, in proportion to rounds that take less than a second; the room is for some dozen frames.
+# As boards have it, in proportion to rounds that take less than a second; the room is for some
+# dozen frames.
 PATIENCE = Patience(grace_s=1.5, announce_s=2.0, catch_up_s=1.0, return_s=3.0, gone_s=6.0, pending_bytes=64 << 10)
 NEWS_S = 0.2, 1.5  # until members have heard of one that is no neighbour
 STATE = wire.Kind.STATE
@@ -46,7 +48,8 @@ PUSH_SUM = frozenset({"sgp", "sparse-push", "quant-sgp"})  # so it does while ev
 
 
 class World:
-    """Everything of one run of one schedule. `violations` is filled as it goes; the clock stops at the first one."""
+    """Everything of one run of one schedule. `violations` is filled as it goes; the clock stops at
+    the first one."""
 
     def __init__(
         self,
@@ -120,8 +123,9 @@ class World:
         self.on_round: Callable[[Node], None] | None = None
 
     def end(self) -> None:
-        """Nothing can be asked any more. Everybody knows the world and it knows everybody: let go of at once, what they held is
-        used again while it is in the caches, and no garbage collection has to find it."""
+        """Nothing can be asked any more. Everybody knows the world and it knows everybody: let go
+        of at once, what they held is used again while it is in the caches, and no garbage
+        collection has to find it."""
         self.__dict__.clear()
 
     # -- what nodes ask --------------------------------------------------------------------------------------
@@ -401,8 +405,9 @@ class World:
             self.violate("silence", i, f"is {node.engine.stage.value} for {silent_s:.1f} s and does not say so")
 
     def waits_for_ever(self, node: Node) -> bool:
-        """Whether it has not begun, and has good reason to: it came for the first time, some neighbour was never there, and
-        nobody has sent it anything, so that nobody waits for it. Or it has nothing, and nobody to take a model from."""
+        """Whether it has not begun, and has good reason to: it came for the first time, some
+        neighbour was never there, and nobody has sent it anything, so that nobody waits for it. Or
+        it has nothing, and nobody to take a model from."""
         i, stage = node.index, node.engine.stage
         gone = [j for j in self.presence.peers[i] if not self.presence.connected(i, j)]
         if stage is Stage.ALONE:

@@ -1,4 +1,5 @@
-"""A whole study: what is missing is run, then the table and the plots of all that was asked for are made."""
+"""A whole study: what is missing is run, then the table and the plots of all that was asked for are
+made."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ class Asked:
 
 
 def run(asked: Asked, say: Say, warn: Say) -> tuple[dict[str, Any], int]:
-    """Everything. `say` gets progress and the table, line by line; `warn` what went wrong. The document for --json and the
-    exit code: EXIT_DEGRADED when runs diverged."""
+    """Everything. `say` gets progress and the table, line by line; `warn` what went wrong. The
+    document for --json and the exit code: EXIT_DEGRADED when runs diverged."""
     begun_s = time.monotonic()
     base, cases = plan(asked)
     cases = _valid(cases, asked.skip_invalid, warn)
@@ -69,7 +70,8 @@ def plan(asked: Asked) -> tuple[recipes.Recipe, list[Case]]:
 
 
 def _valid(cases: Sequence[Case], skip: bool, warn: Say) -> list[Case]:
-    """Those that can start. Raises the first one's ConfigError unless `skip`; then only when none is left."""
+    """Those that can start. Raises the first one's ConfigError unless `skip`; then only when none
+    is left."""
     from edgegossip.study.run_case import check
 
     verdicts: dict[str, ConfigError | None] = {}  # by group: the seed does not matter
@@ -172,8 +174,8 @@ def _show(
 
 
 def write_plots(folder: Path, cases: Sequence[Case], results: Mapping[str, Result]) -> list[Path]:
-    """accuracy-bits.png, accuracy-bytes.png, loss-bits.png and consensus.png in `folder`; those without data are left out. Raises
-    HostError without matplotlib."""
+    """accuracy-bits.png, accuracy-bytes.png, loss-bits.png and consensus.png in `folder`; those
+    without data are left out. Raises HostError without matplotlib."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:

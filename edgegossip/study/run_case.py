@@ -52,7 +52,8 @@ def check(recipe: Recipe) -> None:
 
 
 def run_case(case: Case, opened: Opened, progress: Progress = lambda round: None) -> Result:
-    """Run the case to its end. A run that diverges has a result too: its state is "failed", with the reason.
+    """Run the case to its end. A run that diverges has a result too: its state is "failed", with
+    the reason.
 
     Raises ConfigError, DataError or HostError when it could not be run at all."""
     start_s, start_cpu_s = time.perf_counter(), time.process_time()

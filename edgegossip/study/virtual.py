@@ -1,13 +1,15 @@
-"""Gossip over virtual nodes in one process: the engine that boards run, many times, on a virtual clock.
+"""Gossip over virtual nodes in one process: the engine that boards run, many times, on a virtual
+clock.
 
-A discrete-event loop. Nodes compute for a while, frames take a while, timers are due: all in virtual seconds, so the order
-of events is a pure function of the recipe. Frames are built and parsed as on the wire. Nothing is lost; whoever wants that,
-wants the simulator.
+A discrete-event loop. Nodes compute for a while, frames take a while, timers are due: all in
+virtual seconds, so the order of events is a pure function of the recipe. Frames are built and
+parsed as on the wire. Nothing is lost; whoever wants that, wants the simulator.
 
-The clock: a local update takes COMPUTE_S. Under an asynchronous algorithm nodes are not in step: an update takes a uniform
-share of it, between 1 - JITTER and 1 + JITTER, drawn from (seed, node, round). A frame takes LATENCY_S. All nodes are there
-from the beginning, and greet each other GREETING_S before they begin to train, as boards do while they wait for their
-peers. As on a board, frames that come while a node computes wait until it has stepped, unless the algorithm is
+The clock: a local update takes COMPUTE_S. Under an asynchronous algorithm nodes are not in step: an
+update takes a uniform share of it, between 1 - JITTER and 1 + JITTER, drawn from (seed, node,
+round). A frame takes LATENCY_S. All nodes are there from the beginning, and greet each other
+GREETING_S before they begin to train, as boards do while they wait for their peers. As on a board,
+frames that come while a node computes wait until it has stepped, unless the algorithm is
 asynchronous.
 """
 
@@ -68,7 +70,8 @@ class _Node:
 
 
 class VirtualFleet:
-    """One run of one algorithm. `play` does it all; results are in `nodes`' traffic, `models` and the recorder."""
+    """One run of one algorithm. `play` does it all; results are in `nodes`' traffic, `models` and
+    the recorder."""
 
     def __init__(
         self,
@@ -78,8 +81,8 @@ class VirtualFleet:
         rounds: Round,
         progress: Callable[[Round], None] = lambda round: None,
     ) -> None:
-        """`views` are of one run, one a node, in the order of its members; their boots are replaced by ones that the
-        seed gives."""
+        """`views` are of one run, one a node, in the order of its members; their boots are replaced
+        by ones that the seed gives."""
         self._algorithm, self._rounds, self._progress = algorithm, rounds, progress
         self._nodes = [
             _Node(
@@ -118,8 +121,9 @@ class VirtualFleet:
         return total
 
     def play(self, x: Vec, recorder: Recorder) -> None:
-        """All rounds from model x. Raises LocalError when training diverges or nobody gets any further, PeerError when a
-        message cannot be used: nobody lies here, so its values have grown without bound."""
+        """All rounds from model x. Raises LocalError when training diverges or nobody gets any
+        further, PeerError when a message cannot be used: nobody lies here, so its values have grown
+        without bound."""
         self._recorder, self._x = recorder, x
         for node in self._nodes:
             self._boot(node)

@@ -1,8 +1,8 @@
 """Links to the SuperLink: a board's own, and what both ends of a run need for theirs.
 
 Flower moves the content of a message as a tree of objects, each in a signed request. Here a message
-and all its content are one request where they fit into BUNDLE_BYTES (`pack`); the SuperLink's end of
-that is in superlink.py. What is larger travels object by object, as Flower sends it (`Objects`).
+and all its content are one request where they fit into BUNDLE_BYTES (`pack`); the SuperLink's end
+of that is in superlink.py. What is larger travels object by object, as Flower sends it (`Objects`).
 
 `FleetLink` is a board's connection; runtime.py has the coordinator's. Both speak through Flower's
 HTTP clients with what is at the end of this file: how they connect, and what their errors mean.

@@ -69,8 +69,8 @@ def flower_superlink() -> None:
     """Be the `flower-superlink` command: reads sys.argv and serves until a signal ends it.
 
     Middlewares of features that are off here (event logs, licences, traces of a paid service) cost
-    every request half of its time and are left out; those that check signatures, tokens and accounts
-    stay. The admission middleware stands before all of them.
+    every request half of its time and are left out; those that check signatures, tokens and
+    accounts stay. The admission middleware stands before all of them.
     """
     from flwr.superlink import main as app
 
