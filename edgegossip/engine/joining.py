@@ -108,7 +108,7 @@ class PeerStatus:
         return f"{text}; no neighbour is left: {goes_on}"
 
     def _describe(self, peer: NodeId, now_s: float) -> str:
-        """In few words; a reason may name the peer already."""
+        """Describe what is known of a missing peer; a reason may name it already."""
         reason = self.down.get(peer, "").removeprefix("lost ").removeprefix(f"{peer} ").removeprefix("was ")
         if peer not in self._seen:
             return f"down: {reason}" if reason else "never seen"

@@ -392,7 +392,7 @@ class NodeEngine:
             self._announce()
 
     def _announce(self) -> None:
-        """Nobody waits in silence."""
+        """Say for whom this board waits: nobody waits in silence."""
         if self.stage is Stage.JOINING:
             self._log("waiting", self._peers.who_is_missing(self._remote.training, self._now_s))
             self._say_again()

@@ -159,7 +159,7 @@ class Driver:
             pass  # nobody can be told any more
 
     def _leave(self) -> None:
-        """Until every board has said goodbye, or has had its time."""
+        """Wait until every board has said goodbye, or has had its time."""
         try:
             while not self._engine.over:
                 self._handle(Together((*self._from_here(), *self._answers())))

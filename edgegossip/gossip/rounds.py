@@ -474,8 +474,8 @@ class Synchronous:
         return self._proceed(s) if target is None else self._skip_to(s, target, None)
 
     def _early_limit(self, s: State, ahead: int) -> int:
-        """As many messages as `ahead` allows of everybody who sends to this node in some round, at
-        fp32's size."""
+        """Return the bytes of as many messages as `ahead` allows of everybody who sends to this
+        node in some round, at fp32's size."""
         senders = len({j for j, _ in self.in_keys(s)})
         return self.early_bytes or max((ahead + 1) * senders * (4 * s.view.layout.size + 2**16), 256 * 2**20)
 
@@ -723,9 +723,9 @@ class Synchronous:
         return s.with_out(key, edge.answered()), sends
 
     def _send_owed_states(self, s: State, owed: Iterable[Key]) -> Outcome:
-        """At the start of a round: full states for those who opened a session in the last one after
-        they had got as many as a round allows. Without its full state nothing that is said in that
-        session can be used, and who opened it would wait for its deadline."""
+        """Send, at the start of a round, full states for those who opened a session in the last one
+        after they had got as many as a round allows. Without its full state nothing that is said in
+        that session can be used, and who opened it would wait for its deadline."""
         actions: list[Action] = []
         for key in owed:
             s, sends = self._send_state(s, key, s.out_edge(key).session, behind=False)
@@ -739,8 +739,8 @@ class Synchronous:
         return replace(s, out={**s.out, **lost}) if lost else s
 
     def _on_peers_up(self, s: State, back: set[int]) -> Outcome:
-        """To who is up again: we open the streams that were never established, and have it ask anew
-        for those that it has not opened. Its HELLO came while it counted as down, or went to a
+        """Greet who is up again: we open the streams that were never established, and have it ask
+        anew for those that it has not opened. Its HELLO came while it counted as down, or went to a
         process that is gone."""
         keys = [k for k in self.in_keys(s) if k[0] in back and not s.in_edge(k).established]
         s, actions = self.open_sessions(s, keys if self.scheme.streams else [])
@@ -825,7 +825,8 @@ class Synchronous:
 
 @lru_cache(maxsize=64)
 def _keys(topology: Any, index: int, streams: bool) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
-    """In and out, sorted: asked for several times a round, and the same all along."""
+    """Return the keys of edges in and out, sorted: asked for several times a round, and the same
+    all along."""
     rounds = [(r if streams else 0, topology.neighbours(index, r)) for r in range(topology.period)]
     into = {(j, phase) for phase, around in rounds for j in around.in_}
     return tuple(sorted(into)), tuple(sorted({(k, phase) for phase, around in rounds for k in around.out}))

@@ -74,5 +74,6 @@ def save_final(
 
 
 def _at_most_bytes(layout: Layout) -> int:
-    """Of the file: 4 bytes a value, and heads of each tensor in it and in the archive."""
+    """Return the most bytes of the file: 4 a value, and heads of each tensor in it and in the
+    archive."""
     return 4 * layout.size + 1024 * (len(layout.tensors) + 4)

@@ -41,7 +41,7 @@ _OWN = "data.dir, run.threads, evaluation.*, network.* and checkpoint.*"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A board's way into its run."""
+    """Says how a board came into its run."""
 
     recipe: Recipe
     manifest: Manifest
@@ -56,7 +56,7 @@ class Entry:
         return name in {self.manifest.members[k] for k, _ in self.known}
 
     def describe(self) -> str:
-        """One sentence for the log."""
+        """Return one sentence for the log."""
         m = self.manifest
         signed = (
             f"signed by {self.signer}" if self.signer else "not signed, since this board was started without --identity"
@@ -257,8 +257,8 @@ def _read_recipe(text: str) -> Recipe:
 
 
 def _with_topology(recipe: Recipe, file: str) -> Recipe:
-    """With a topology file's text in the place of its path, so that it is the same recipe on every
-    board, each time."""
+    """Return the recipe with a topology file's text in the place of its path, so that it is the
+    same recipe on every board, each time."""
     if recipe.gossip.topology != "file":
         return recipe
     return replace(recipe, gossip=replace(recipe.gossip, topology_file=file))

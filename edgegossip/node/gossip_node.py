@@ -390,7 +390,7 @@ class GossipNode:
 
 @dataclass(slots=True)
 class Link:
-    """What went to one neighbour."""
+    """Counts what went to one neighbour."""
 
     message_bytes: int = 0
     seconds: float = 0.0  # in which something was under way

@@ -90,13 +90,13 @@ class Keeper:
         self._writer.close(patience_s)
 
     def make_room(self) -> bool:
-        """For something more important, on a full disk: only the newest checkpoint stays. Whether
-        others went."""
+        """Make room for something more important on a full disk: only the newest checkpoint stays.
+        Whether others went."""
         return self._store.make_room()
 
     def give_way(self, round: Round, needed_bytes: int) -> bool:
-        """For the model of `round`, on a full disk: the newest checkpoint goes, too, if it is of an
-        earlier round and leaves so much room. After `close`. Whether it went."""
+        """Make room for the model of `round` on a full disk: the newest checkpoint goes, too, if it
+        is of an earlier round and leaves so much room. After `close`. Whether it went."""
         durable = self._writer.durable
         sizes = [file.stat().st_size for file in Path(self._store.folder).glob("*.ckpt")]
         if not sizes or durable is None or durable >= round or sum(sizes) < needed_bytes:

@@ -84,7 +84,7 @@ def run_node(recipe: Recipe, options: NodeOptions, open_output: OpenOutput) -> N
 
 
 def run_managed(recipe: Recipe, options: NodeOptions) -> None:
-    """The same under `run`: records go to the parent, which is told before an error is raised."""
+    """Be one board under `run`: records go to the parent, which is told before an error is raised."""
     pipe = _parent_pipe(options.restarted_s or 0.0)
     threading.Thread(target=_beat, args=(pipe,), daemon=True, name="heartbeat").start()
     run_node(recipe, options, lambda spec: (pipe, options.save_to))
@@ -221,7 +221,7 @@ def _gossip(
 
 
 def _news(options: NodeOptions, security: TlsSecurity | None) -> NodeOptions:
-    """With what the members of the run know by now."""
+    """Return the options with what the members of the run know by now."""
     if options.entry is None or not options.entry.seeds:
         return options
     from edgegossip.node import entering
@@ -284,7 +284,7 @@ def load_guard(options: NodeOptions) -> TlsSecurity | None:
 
 
 def load_identity(options: NodeOptions) -> Identity | None:
-    """The same for a client of a coordinator."""
+    """Load the identity of a client of a coordinator; raises as `load_guard` does."""
     if options.identity is None:
         return None
     from edgegossip.security.identity import Identity

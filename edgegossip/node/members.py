@@ -50,7 +50,7 @@ class NeighbourStatus:
 
     @property
     def due_s(self) -> float | None:
-        """When `tick` is due."""
+        """Return when `tick` is due."""
         return min((due_s for due_s, _ in self._held.values()), default=None)
 
     def tick(self, now_s: float) -> list[TransportEvent]:
@@ -171,7 +171,7 @@ async def _do(what: Callable[[], None]) -> None:
 
 
 def _rows_by_name(entry: Entry) -> Iterator[tuple[NodeId, Row]]:
-    """Of those that did not leave, when the member told that we joined through."""
+    """Yield members that had not left when the one told us of them through which we joined."""
     return ((entry.manifest.members[k], row) for k, row in entry.known if row.status is not Status.LEFT)
 
 
@@ -205,8 +205,8 @@ def open_member(
         security=security,
     )
     limits = mesh_limits(spec.recipe.network.grace_s)
-    # Elsewhere without TLS there is no door, whose kernel asks in place of gRPC whether a host is
-    # lost.
+    # Elsewhere without TLS there is no TLS front end, whose kernel asks in place of gRPC whether a
+    # host is lost.
     if security is not None or addresses.listen_address(listen, insecure=insecure).is_loopback:
         limits = limits.among_members()
     box.append(

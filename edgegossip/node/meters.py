@@ -30,7 +30,7 @@ class NodeMeters:
         self._last_tasks, self._tasks_after_s = 0, 0.0
 
     def watch(self, tasks: Callable[[], int]) -> None:
-        """From now on count these coroutines, too."""
+        """Count these coroutines, too, from now on."""
         self._tasks = tasks
 
     def begin(self) -> None:
@@ -58,7 +58,8 @@ class NodeMeters:
         return values
 
     def _counted(self, tasks: Callable[[], int]) -> int:
-        """At most once in TASKS_EVERY_S: it takes a tenth of what a round's record takes."""
+        """Count coroutines, at most once in TASKS_EVERY_S: it takes a tenth of what a round's
+        record takes."""
         now_s = time.perf_counter()
         if now_s >= self._tasks_after_s:
             self._last_tasks, self._tasks_after_s = tasks(), now_s + TASKS_EVERY_S

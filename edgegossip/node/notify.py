@@ -56,7 +56,7 @@ class Service:
 
 @functools.cache
 def service() -> Service:
-    """Of this process."""
+    """Return the service of this process."""
     return Service()
 
 

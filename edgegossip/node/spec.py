@@ -89,8 +89,8 @@ def make_view(spec: NodeSpec, layout: Layout) -> NodeView:
 
 
 def mesh_limits(grace_s: float) -> MeshLimits:
-    """Of a board's transport. While it loads its model nobody takes frames, and how large those of
-    the run are is not known yet."""
+    """Return the limits of a board's transport. While it loads its model nobody takes frames, and
+    how large those of the run are is not known yet."""
     return MeshLimits(grace_s=grace_s, max_unmeasured_bytes=PENDING_BYTES)
 
 

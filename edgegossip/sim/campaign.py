@@ -118,7 +118,7 @@ def campaign(
 
 
 def replayed(outcome: Outcome, **variants: Any) -> Violation | None:
-    """Of a schedule that broke nothing, run once more: unless it goes the same way, bit for bit."""
+    """Run a schedule that broke nothing once more: unless it goes the same way, bit for bit."""
     again = run(outcome.schedule, **variants)
     if again.digest == outcome.digest:
         return None
@@ -127,7 +127,7 @@ def replayed(outcome: Outcome, **variants: Any) -> Violation | None:
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

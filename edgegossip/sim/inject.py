@@ -119,7 +119,7 @@ class Injector:
         self._world.restarts += 1
 
     def expel(self, i: int) -> None:
-        """For good."""
+        """Take a node out for good."""
         if self._world.nodes[i].up:
             self._go(i, "is sent away")
         else:

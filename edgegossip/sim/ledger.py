@@ -34,19 +34,21 @@ class Account:
 
     mass: NDArray[np.float64]  # float64[n]
     weight: float
-    lives: list[int]  # by peer: which of its lives our totals belong to
+    incarnations: list[int]  # by peer: which of its incarnations our totals belong to
 
     def copy(self) -> Account:
-        return Account(self.mass, self.weight, list(self.lives))
+        return Account(self.mass, self.weight, list(self.incarnations))
 
 
 class Ledger:
-    """Of all nodes. Methods return what is wrong, or None."""
+    """Keeps the accounts of all nodes. Methods return what is wrong, or None."""
 
     def __init__(self, nodes: int, values: int) -> None:
         self._values = values
-        self._gone_s = [[0.0] * nodes for _ in range(nodes)]  # [peer][node]: until then messages of its gone lives come
-        self._lives = [0] * nodes  # how often each has lost its disk
+        self._gone_s = [
+            [0.0] * nodes for _ in range(nodes)
+        ]  # [peer][node]: until then messages of its gone incarnations come
+        self._incarnations = [0] * nodes  # how often each has lost its disk
         self.disks_lost = False  # whether any has
         self.accounts = [Account(np.zeros(values), 0.0, [0] * nodes) for _ in range(nodes)]
 
@@ -55,17 +57,20 @@ class Ledger:
     ) -> None:
         """A process started from a checkpoint, or from model `start` with weight 1. It gets what
         arrives after `listens_s`, and the last message of its node's earlier processes arrives at
-        `arrives_s`, by receiver. A greeting that comes that late may open an account with a life of
-        the peer that is gone already; it is closed when the peer's present life is heard of."""
+        `arrives_s`, by receiver. A greeting that comes that late may open an account with an
+        incarnation of the peer that is gone already; it is closed when the peer's present
+        incarnation is heard of."""
         if saved is not None and isinstance(saved.notes, Account):
             self.accounts[node] = saved.notes.copy()
             return
         if again:
-            self._lives[node] += 1
+            self._incarnations[node] += 1
             self.disks_lost = True
             self._gone_s[node] = list(arrives_s)
-        lives = [0 if self._gone_s[peer][node] > listens_s else life for peer, life in enumerate(self._lives)]
-        self.accounts[node] = Account(start.astype(np.float64), 1.0, lives)
+        incarnations = [
+            0 if self._gone_s[peer][node] > listens_s else known for peer, known in enumerate(self._incarnations)
+        ]
+        self.accounts[node] = Account(start.astype(np.float64), 1.0, incarnations)
 
     def updated(self, node: int, delta: Vec, mixed: float = 1.0) -> None:
         """`mixed`: the push-sum weight with which the node's model was made. Of a small one the
@@ -75,7 +80,7 @@ class Ledger:
 
     def owes(self, node: int, peer: int) -> bool:
         """Whether `peer` has lost its disk since this node opened its account with it."""
-        return self.accounts[node].lives[peer] != self._lives[peer]
+        return self.accounts[node].incarnations[peer] != self._incarnations[peer]
 
     def rebase(self, node: int, audit: Audit) -> None:
         """The node took over somebody else's model: its mass starts afresh from there; its weight
@@ -99,7 +104,7 @@ class Ledger:
             if _fault(after, mass, weight) is None:
                 account.mass, account.weight = mass, weight
                 if seen and sent:
-                    account.lives[peer] = self._lives[peer]
+                    account.incarnations[peer] = self._incarnations[peer]
                 return
 
     def fault(self, node: int, audit: Audit) -> str | None:

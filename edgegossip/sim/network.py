@@ -85,7 +85,7 @@ class Network:
         return when
 
     def arrives_s(self, sender: int) -> list[float]:
-        """By receiver: when the last message that this node has sent so far arrives."""
+        """Return, by receiver, when the last message that this node has sent so far arrives."""
         edges = range(sender * self._nodes, (sender + 1) * self._nodes)
         return [max(self._last[edge], self._out_of_order.get(edge, 0.0)) for edge in edges]
 
@@ -101,7 +101,8 @@ class Network:
             self._cuts.pop(edge, None)
 
     def is_cut(self, a: int, b: int) -> bool:
-        """In either direction: acknowledgements do not come back either, so both ends notice."""
+        """Tell whether a link is cut in either direction: acknowledgements do not come back either,
+        so both ends notice."""
         n, cuts = self._nodes, self._cuts
         return bool(cuts) and (a * n + b in cuts or b * n + a in cuts)
 

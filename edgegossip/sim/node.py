@@ -120,7 +120,7 @@ class Node:
 
     @property
     def state(self) -> Any:
-        """The algorithm's."""
+        """Return the algorithm's state."""
         return self.engine.state
 
     # -- processes -------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class Presence:
                 self._look_later(b, a)
 
     def node_changed(self, node: int) -> None:
-        """The same for all links of a node."""
+        """Tell the same of all links of a node."""
         self.changed((node, peer) for peer in self.peers[node])
 
     def booted(self, node: int) -> None:

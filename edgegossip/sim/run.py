@@ -95,7 +95,7 @@ def run_schedule(
 
 
 class _Run:
-    """The phases of one run."""
+    """Goes through the phases of one run."""
 
     def __init__(self, world: World) -> None:
         self._world, self._injector = world, Injector(world)
@@ -267,7 +267,7 @@ class _Run:
         return min(hops, ahead) if world.patient else hops + ahead
 
     def _await_rest(self) -> None:
-        """Until all rest and nothing is on its way any more."""
+        """Run until all rest and nothing is on its way any more."""
         world = self._world
         if all(n.idle for n in self._live()):
             world.clock.after(self._deadline_s + 1.0, self._conclude)

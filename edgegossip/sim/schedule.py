@@ -270,7 +270,7 @@ def layout_of(values: int) -> Layout:
 def view_of(
     topology: Topology, codec: Named, nodes: int, values: int, seed: int = 0, deadline_s: float = 2.0
 ) -> NodeView:
-    """Node 0's."""
+    """Make the view of node 0."""
     members = tuple(naming.member_names(nodes))
     run_id = seed.to_bytes(16, "big", signed=True)
     layout = layout_of(values)

@@ -48,7 +48,7 @@ class Trace:
             self.say(f"{when:9.3f}  {'-' if node is None else node:>2}  {text}")
 
     def digest(self) -> str:
-        """16 hexadecimal digits."""
+        """Return 16 hexadecimal digits."""
         whole = self._models.copy()
         whole.update(marshal.dumps(self._events, PLAIN))
         return whole.hexdigest()

@@ -131,7 +131,7 @@ class World:
     # -- what nodes ask --------------------------------------------------------------------------------------
 
     def engine_of(self, node: Node, restarted: bool) -> NodeEngine:
-        """Of a new process of this node."""
+        """Make the engine of a new process of this node."""
         view, i = node.view, node.index
         seat = Seat.of(view.node, view.members, self.topology, self.rounds, restarted)
         known = {view.members[j]: self.nodes[j].up for j in self._remote(i) if j in self.came - self.left}
@@ -418,7 +418,7 @@ class World:
     # -- between network and nodes ---------------------------------------------------------------------------
 
     def _in_bytes(self, i: int, send: Send, mark: float) -> Packet:
-        """As it goes over a wire, and as liars change it."""
+        """Return a frame as it goes over a wire, and as liars change it."""
         data = b"".join(wire.build(send.frame))
         for kind, share in self.liars.get(i, ()):
             if kind != FLOOD and self.rng.random() < share:
@@ -500,7 +500,7 @@ class World:
         self._spread(index, left=False, restarted=again)
 
     def kill(self, index: int, why: str, left: bool = False) -> None:
-        """`left`: it says goodbye."""
+        """End a node's process. `left`: it says goodbye."""
         node = self.nodes[index]
         self.trace.event(self.clock.now, index, trace.CRASH)
         self.trace.line(self.clock.now, index, why)

@@ -41,7 +41,7 @@ _FILE_KEYS = ("seeds", "set", "case")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run of a study."""
+    """Describes one run of a study."""
 
     settings: Settings  # what this case sets, without the seed
     recipe: Recipe  # resolved, with the seed
@@ -59,7 +59,7 @@ class Case:
 
     @property
     def group(self) -> str:
-        """The same for the cases that differ in the seed only."""
+        """Return what is the same for the cases that differ in the seed only."""
         return _digest(replace(self.recipe, run=replace(self.recipe.run, seed=0)))
 
 

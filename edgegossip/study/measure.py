@@ -40,7 +40,7 @@ class Traffic:
 
     @property
     def bits_per_value(self) -> float:
-        """nan when nothing was sent."""
+        """Return bits per value; nan when nothing was sent."""
         return 8 * self.payload_bytes / (self.vectors * self.values) if self.vectors else math.nan
 
 
@@ -95,7 +95,7 @@ class Recorder:
 
 
 def measure_rounds(rounds: Round) -> frozenset[Round]:
-    """At most about CURVE_POINTS rounds, evenly spaced, the first and the last among them."""
+    """Return at most about CURVE_POINTS rounds, evenly spaced, the first and the last among them."""
     every = max(1, rounds // CURVE_POINTS)
     return frozenset(range(0, rounds, every)) | {rounds - 1}
 
@@ -110,7 +110,7 @@ def average(models: Sequence[Vec]) -> Vec:
 
 
 def consensus_distance(models: Sequence[Vec], mean: Vec) -> float:
-    """Of float32[n] vectors from their mean; inf when it is beyond float32."""
+    """Return the distance of float32[n] vectors from their mean; inf when it is beyond float32."""
     squares = 0.0
     with np.errstate(over="ignore"):
         for model in models:

@@ -212,7 +212,7 @@ def _curves(recorder: Recorder) -> Result:
 
 
 def plain(value: Any) -> Any:
-    """The same with null for what is no finite number, as JSON needs it."""
+    """Return a value with null for what is no finite number, as JSON needs it."""
     if isinstance(value, dict):
         return {key: plain(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):

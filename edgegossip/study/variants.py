@@ -101,7 +101,7 @@ def _looks(cases: Sequence[Case]) -> list[tuple[str, str, str]]:
 
 
 def _without_tables(keys: list[str], table: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Without a table such as codec.params where its own keys are there and tell as much apart."""
+    """Leave out a table such as codec.params where its own keys are there and tell as much apart."""
     kept = keys
     for key in [key for key in keys if any(other.startswith(f"{key}.") for other in keys)]:
         others = [other for other in kept if other != key]
@@ -111,7 +111,7 @@ def _without_tables(keys: list[str], table: Sequence[Mapping[str, Any]]) -> list
 
 
 def _needed(keys: Iterable[str], table: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Without those that tell nothing apart that the others do not: the later ones go first. What
+    """Leave out those that tell nothing apart that the others do not: the later ones go first. What
     the codec is, is said."""
     kept = list(keys)
     for key in [key for key in reversed(kept) if not key.startswith("codec.")]:

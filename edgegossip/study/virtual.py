@@ -112,7 +112,7 @@ class VirtualFleet:
 
     @property
     def traffic(self) -> Traffic:
-        """What all nodes sent so far."""
+        """Return what all nodes sent so far."""
         total = Traffic(self._nodes[0].view.layout.size)
         for node in self._nodes:
             total.payload_bytes += node.traffic.payload_bytes
@@ -139,7 +139,7 @@ class VirtualFleet:
         return NodeEngine(self._algorithm, seat, Patience(grace_s=COMPUTE_S))
 
     def _boot(self, node: _Node) -> None:
-        """Everybody is there."""
+        """Begin: everybody is there."""
         self._carry_out(node, node.engine.start(self._now))
         for peer in sorted(node.engine.seat.neighbours):
             self._take(node, PeerUp(peer))
@@ -157,7 +157,8 @@ class VirtualFleet:
     # -- what comes in ---------------------------------------------------------------------------------------
 
     def _take(self, node: _Node, event: Event) -> None:
-        """From the network: at once where the engine listens, else once it does again."""
+        """Take an event from the network: at once where the engine listens, else once it does
+        again."""
         if node.held or not node.engine.listens:
             node.held.append(event)
         else:

@@ -542,6 +542,6 @@ class ByteMeter:
         return response
 
     def sent_bytes(self) -> int:
-        """Since this object was made."""
+        """Return the bytes sent since this object was made."""
         with self._lock:
             return self._sent_bytes

@@ -191,12 +191,12 @@ class RunLink:
         return whole
 
     def wait(self, timeout_s: float) -> None:
-        """Until a board has sent something, `timeout_s` at most."""
+        """Wait until a board has sent something, `timeout_s` at most."""
         self.news.wait(timeout_s)
         self.news.clear()
 
     def forget(self, message_id: str) -> None:
-        """Wait no longer for a reply."""
+        """Wait for this reply no longer."""
         self._arriving.pop(message_id, None)
 
     def finish(self, error: str | None) -> None:
