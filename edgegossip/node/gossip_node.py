@@ -58,7 +58,7 @@ from edgegossip.engine.node import NodeEngine, Seat, Stage
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Transport, Verdict
 from edgegossip.mesh.base import TransportEvent as MeshEvent
-from edgegossip.node.checkpoint import save_final
+from edgegossip.node.final_model import save_final
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view
 from edgegossip.profiling.records import LINK_BYTES, LINK_PREFIX, LINK_SECONDS, Sink, Value
