@@ -24,6 +24,7 @@ from edgegossip.types import DecodeError, LocalError, PeerError
 MAGIC = b"\x89EGF"  # the high bit of the first byte catches links and tools that are not clean for 8 bits
 VERSION = 1
 HEADER_BYTES = 72
+LEAST_FRAME_BYTES = 1024  # that a frame counts for where kept bytes are bounded: a flood of tiny ones is bounded too
 RUN_ID_BYTES = 16
 MAX_AUX_ENTRIES = 32
 

@@ -11,8 +11,8 @@ from edgegossip import codecs
 from edgegossip.bench.cases import parse_codec
 from edgegossip.bench.timing import in_turn
 from edgegossip.codecs.base import Ctx
-from edgegossip.engine.combine import Mean, Share
 from edgegossip.engine.server_frames import Channel
+from edgegossip.engine.server_training import Mean, Share
 from edgegossip.flower.stock_app import average_plain, plain_updates
 from edgegossip.frame import Aux, Kind
 from edgegossip.recipe import from_dict

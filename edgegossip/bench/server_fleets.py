@@ -109,7 +109,7 @@ def run_ours(load: Load) -> Found:
 def run_stock(load: Load) -> Found:
     """flower-superlink, flower-supernode and FedAvg as they come. Raises RunError when the run does not get on."""
     from edgegossip.flower import stock_app
-    from edgegossip.flower._private import start_run
+    from edgegossip.flower._private.runtime import start_run
 
     port = free_port("127.0.0.1", 0)
     with _folder() as folder:

@@ -59,14 +59,16 @@ def study(
       edgegossip study quickstart-gossip --sweep run.mode=gossip,server --sweep data.partition=iid,sorted
       edgegossip study fashion-gossip --sweep-file fashion-gossip --jobs 2 --set data.dir=DIR
     """
-    from edgegossip.study.campaign import Asked, run
+    from edgegossip.study.campaign import StudyOptions, run
 
-    asked = Asked(recipe, settings, sweeps, sweep_file, seeds, Path(out) if out else None, jobs, skip_invalid, plots)
+    options = StudyOptions(
+        recipe, settings, sweeps, sweep_file, seeds, Path(out) if out else None, jobs, skip_invalid, plots
+    )
 
     def warn(text: str) -> None:
         click.echo(text, err=True)
 
-    document, code = run(asked, warn if as_json else click.echo, warn)
+    document, code = run(options, warn if as_json else click.echo, warn)
     if as_json:
         click.echo(json.dumps(document))
     return code

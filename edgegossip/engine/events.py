@@ -1,7 +1,8 @@
 """What goes into a board's engine and what comes out of it (engine/node.py).
 
-Three effects are questions: `Load`, `Train` and `Poll` make a shell do something whose answer is an event
-(`Loaded`, `UpdateReady`, `Polled`). At most one question is open, and it is the last of its list of effects.
+Three effects are questions: `Load`, `Train` and `Poll` make a shell do something whose answer is an
+event (`Loaded`, `UpdateReady`, `Polled`). At most one question is open, and it is the last of its
+list of effects.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from edgegossip.frame import Frame
 from edgegossip.gossip.base import NodeView, RoundDone, Send
 from edgegossip.types import LocalUpdate, NodeId, Round, Vec
 
-# A frame as it came off the wire. A shell that has it parsed already (the simulator's network) may hand it in as it is.
+# A frame as it came off the wire. A shell that has it parsed already (the simulator's network) may
+# hand it in as it is.
 Data: TypeAlias = bytes | memoryview | Frame
 
 
@@ -68,8 +70,9 @@ class TimerFired(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """Answers `Load`: the board can train. `view` needs no `down`; it starts from the model `x`, float32[n], or where an
-    earlier process of it was, from the `state` of one of its Checkpoint effects."""
+    """Answers `Load`: the board can train. `view` needs no `down`; it starts from the model `x`,
+    float32[n], or where an earlier process of it was, from the `state` of one of its Checkpoint
+    effects."""
 
     view: NodeView
     x: Vec | None
@@ -93,16 +96,16 @@ Event: TypeAlias = PeerUp | PeerDown | MemberNews | FrameReceived | TimerFired |
 
 
 class SetTimer(NamedTuple):
-    """`TimerFired` after so many seconds from the moment in which this is carried out, in the place of what was set before;
-    None: not at all."""
+    """`TimerFired` after so many seconds from the moment in which this is carried out, in the place
+    of what was set before; None: not at all."""
 
     timer: Timer
     after_s: float | None
 
 
 class Load(NamedTuple):
-    """Everybody is there who is waited for: load the model and the newest checkpoint. Answer: Loaded. Until then events stay
-    in the transport."""
+    """Everybody is there who is waited for: load the model and the newest checkpoint. Answer:
+    Loaded. Until then events stay in the transport."""
 
 
 class Started(NamedTuple):
@@ -116,8 +119,8 @@ class CaughtUp(NamedTuple):
 
 
 class Train(NamedTuple):
-    """Compute the local update of `round` at `model`, which is not to be written to. Answer: UpdateReady. Until then events
-    stay in the transport, unless the engine listens."""
+    """Compute the local update of `round` at `model`, which is not to be written to. Answer:
+    UpdateReady. Until then events stay in the transport, unless the engine listens."""
 
     model: Vec
     round: Round

@@ -1,4 +1,5 @@
-"""What a board knows before it trains: which neighbours are there, who else is in the run, and frames that came too early."""
+"""What a board knows before it trains: which neighbours are there, who else is in the run, and
+frames that came too early."""
 
 from __future__ import annotations
 
@@ -10,7 +11,6 @@ from edgegossip import frame as wire
 from edgegossip.engine.events import Data, FrameReceived, MemberNews, PeerDown, PeerUp
 from edgegossip.types import NodeId
 
-LEAST_FRAME_BYTES = 1024  # that a frame counts for: a flood of tiny ones is bounded, too
 PENDING_BYTES = 64 << 20
 
 
@@ -28,8 +28,8 @@ class Patience:
 
 
 class PeerStatus:
-    """Which of the `wanted` neighbours are there, which were, and why they are not any more. `restarted`: this board was in
-    the run before."""
+    """Which of the `wanted` neighbours are there, which were, and why they are not any more.
+    `restarted`: this board was in the run before."""
 
     def __init__(self, wanted: frozenset[NodeId], restarted: bool, patience: Patience) -> None:
         self._wanted, self._restarted, self._patience = wanted, restarted, patience
@@ -46,7 +46,8 @@ class PeerStatus:
         return self._wanted <= self._left
 
     def heard(self, peer: NodeId, now_s: float) -> None:
-        """A frame of it came. What was said of it before, perhaps by a member that knew less than we do now, is out of date."""
+        """A frame of it came. What was said of it before, perhaps by a member that knew less than
+        we do now, is out of date."""
         if peer in self.down:
             self._returning.setdefault(peer, (now_s + self._patience.return_s, self.down.pop(peer)))
 
@@ -69,16 +70,17 @@ class PeerStatus:
             self._seen.add(peer)  # we ended it ourselves, and nothing more will come
 
     def may_start(self, others_train: bool, late: bool, now_s: float) -> bool:
-        """Whether nobody is missing who is worth waiting for. `others_train`: frames came; `late`: the others are far on, and
-        the time to wait for one more is over."""
+        """Whether nobody is missing who is worth waiting for. `others_train`: frames came; `late`:
+        the others are far on, and the time to wait for one more is over."""
         for peer, (until_s, reason) in list(self._returning.items()):
             if now_s >= until_s:
                 self.down[peer] = reason
                 del self._returning[peer]
         if late and self.up:
             return True
-        # A neighbour that was there and went down can come back later. One that was never there is waited for without end
-        # (a board is told to stop), unless others train already: then those would wait for us.
+        # A neighbour that was there and went down can come back later. One that was never there is
+        # waited for without end (a board is told to stop), unless others train already: then those
+        # would wait for us.
         run_is_on = others_train or (
             self._restarted and (bool(self.up) or self._gone_for_s(now_s) >= self._patience.gone_s)
         )
@@ -86,7 +88,8 @@ class PeerStatus:
         return self._wanted <= self.up | given_up
 
     def _gone_for_s(self, now_s: float) -> float:
-        """How long every neighbour has been down; 0 while one is up, may return, or was never heard of."""
+        """How long every neighbour has been down; 0 while one is up, may return, or was never heard
+        of."""
         if not self._wanted <= self.down.keys():
             self._gone_s = None
             return 0.0
@@ -105,7 +108,7 @@ class PeerStatus:
         return f"{text}; no neighbour is left: {goes_on}"
 
     def _describe(self, peer: NodeId, now_s: float) -> str:
-        """In few words; a reason may name the peer already."""
+        """Describe what is known of a missing peer; a reason may name it already."""
         reason = self.down.get(peer, "").removeprefix("lost ").removeprefix(f"{peer} ").removeprefix("was ")
         if peer not in self._seen:
             return f"down: {reason}" if reason else "never seen"
@@ -119,8 +122,8 @@ def down_text(peer: NodeId, reason: str) -> str:
 
 
 class RemoteMembers:
-    """Whether the run goes on out of sight, at members that are no neighbours. `known`: those that had come before us, and
-    whether they are here; without those that left."""
+    """Whether the run goes on out of sight, at members that are no neighbours. `known`: those that
+    had come before us, and whether they are here; without those that left."""
 
     def __init__(self, known: Mapping[NodeId, bool] | None = None) -> None:
         self._there = dict(known or {})  # here, or dead: whoever died may come back
@@ -133,8 +136,8 @@ class RemoteMembers:
 
     @property
     def training(self) -> frozenset[NodeId]:
-        """Those that were here before us, and are. One that came after us may be waiting as we do: two boards that take each
-        other for the run would wait for ever."""
+        """Those that were here before us, and are. One that came after us may be waiting as we do:
+        two boards that take each other for the run would wait for ever."""
         return frozenset(peer for peer in self._since_before if self._there.get(peer))
 
     def note(self, news: MemberNews) -> None:
@@ -148,12 +151,13 @@ class RemoteMembers:
 
 
 class PendingFrames:
-    """Frames that came before a board can do anything with them, the oldest first, with a bound on their bytes.
+    """Frames that came before a board can do anything with them, the oldest first, with a bound on
+    their bytes.
 
-    A frame for which there is no room is as good as lost on its way: its sender sends what is lacking once training goes on.
-    Each of so many `senders` has its own share of the room, so that one that sends without end takes no other's. A frame
-    larger than the share is kept when it is its sender's first and the room is there; the very first is kept whatever its
-    size."""
+    A frame for which there is no room is as good as lost on its way: its sender sends what is
+    lacking once training goes on. Each of so many `senders` has its own share of the room, so that
+    one that sends without end takes no other's. A frame larger than the share is kept when it is
+    its sender's first and the room is there; the very first is kept whatever its size."""
 
     def __init__(self, senders: int, max_bytes: int = PENDING_BYTES) -> None:
         self._max_bytes, self.share_bytes = max_bytes, max_bytes // max(1, senders)
@@ -189,4 +193,4 @@ def _room_for(data: Data) -> int:
         size = wire.HEADER_BYTES + len(data.codec_params) + wire.AUX_BYTES * len(data.aux) + len(data.body)
     else:
         size = len(data)
-    return max(size, LEAST_FRAME_BYTES)
+    return max(size, wire.LEAST_FRAME_BYTES)

@@ -118,11 +118,13 @@ def neighbours_of(node: NodeId, members: Sequence[NodeId], topology: Topology) -
 
 
 class NodeEngine:
-    """One process of one board. `remote`: the members that are no neighbours, as far as they are known.
+    """One process of one board. `remote`: the members that are no neighbours, as far as they are
+    known.
 
-    A shell calls `start` once, then `handle` with every event, and carries out the effects of each call in their order before
-    the next one. It hands events in while `listens`, and those that answer a question (`Load`, `Train`, `Poll`) always. Time
-    is in seconds, of a clock that never goes back."""
+    A shell calls `start` once, then `handle` with every event, and carries out the effects of each
+    call in their order before the next one. It hands events in while `listens`, and those that
+    answer a question (`Load`, `Train`, `Poll`) always. Time is in seconds, of a clock that never
+    goes back."""
 
     def __init__(
         self,
@@ -162,7 +164,8 @@ class NodeEngine:
 
     @property
     def listens(self) -> bool:
-        """Whether events are to be handed in that answer no question. Else they stay in the transport, which bounds them."""
+        """Whether events are to be handed in that answer no question. Else they stay in the
+        transport, which bounds them."""
         if self.stage is Stage.TRAINING:
             return self.algorithm.asynchronous
         return self.stage is not Stage.LOADING
@@ -174,7 +177,8 @@ class NodeEngine:
 
     @property
     def round(self) -> Round:
-        """The round in progress; a board that was left far behind may find itself some rounds further on."""
+        """The round in progress; a board that was left far behind may find itself some rounds
+        further on."""
         return self.algorithm.round(self.state)
 
     @property
@@ -190,7 +194,8 @@ class NodeEngine:
         return self._effects
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
-        """Take in one event. Raises what the algorithm raises of its own board's faults: LocalError and ConfigError."""
+        """Take in one event. Raises what the algorithm raises of its own board's faults: LocalError
+        and ConfigError."""
         self._now_s = now_s
         effects: list[Effect] = []
         self._effects = effects
@@ -224,7 +229,8 @@ class NodeEngine:
     # -- joining ---------------------------------------------------------------------------------------------------
 
     def _start_if_possible(self) -> None:
-        """Goes on to LOADING once nobody is missing who is worth waiting for, or ends when the run is over."""
+        """Goes on to LOADING once nobody is missing who is worth waiting for, or ends when the run
+        is over."""
         if self.stage is not Stage.JOINING:
             return
         peers, seat = self._peers, self.seat
@@ -243,17 +249,20 @@ class NodeEngine:
         self._effects.append(Load())
 
     def _keep_for_later(self, event: FrameReceived) -> None:
-        """A neighbour began before us. Its frames are looked at when the model is there, which tells what they must be."""
+        """A neighbour began before us. Its frames are looked at when the model is there, which
+        tells what they must be."""
         self._peers.heard(event.sender, self._now_s)
         self._keep(event)
-        # Nobody who begins with us can be in such a round yet: the run is far on, and those who are in it wait for us.
+        # Nobody who begins with us can be in such a round yet: the run is far on, and those who are
+        # in it wait for us.
         if self._late is None and _round_of(event.data) > len(self.seat.members) + self.seat.period:
             self._late = False
             self._set_timer(Timer.LATE, self._patience.grace_s)
         self._start_if_possible()
 
     def _loaded(self, event: Loaded) -> None:
-        """The algorithm begins, at a model or where a checkpoint was; then what came while we joined is taken in."""
+        """The algorithm begins, at a model or where a checkpoint was; then what came while we
+        joined is taken in."""
         view = event.view.with_down(self.seat.neighbours - self._peers.up)
         self.view, self._limits = view, wire.Limits.of(view.layout)
         if event.state is not None:
@@ -274,9 +283,10 @@ class NodeEngine:
     # -- catching up -----------------------------------------------------------------------------------------------
 
     def _be_newcomer(self) -> None:
-        """For catch_up_s frames of rounds far ahead are held back: their sender's model, which the answer to our greeting
-        brings, should come first. With the frames alone we would go on in the sender's round with a model that has learnt
-        nothing. Where there are no rounds in common nobody greets: there such a frame is taken in, for it leads to the model."""
+        """For catch_up_s frames of rounds far ahead are held back: their sender's model, which the
+        answer to our greeting brings, should come first. With the frames alone we would go on in
+        the sender's round with a model that has learnt nothing. Where there are no rounds in common
+        nobody greets: there such a frame is taken in, for it leads to the model."""
         self._newcomer = self._before_round = True
         self._set_timer(Timer.CATCH_UP, self._patience.catch_up_s)
 
@@ -289,7 +299,8 @@ class NodeEngine:
         return frame.round > self.round + self._ahead and frame.kind not in _WITHOUT_ROUND
 
     def _no_newcomer_any_more(self) -> None:
-        """The model came, or time is over: what was held back is taken in, before anything that comes after it."""
+        """The model came, or time is over: what was held back is taken in, before anything that
+        comes after it."""
         if not self._newcomer:
             return
         self._newcomer = False
@@ -302,8 +313,8 @@ class NodeEngine:
     # -- rounds ----------------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
-        """Before every round: a board that has nobody to wait for ends its rounds at once, and would else never hear that
-        somebody is back."""
+        """Before every round: a board that has nobody to wait for ends its rounds at once, and
+        would else never hear that somebody is back."""
         self.stage, self._asks_poll = Stage.POLLING, True
 
     def _polled(self) -> None:
@@ -332,7 +343,8 @@ class NodeEngine:
         self._effects.append(Train(self.model, self.round))
 
     def _step(self, local: LocalUpdate) -> None:
-        """The update goes out, unless another's model was taken over meanwhile, for which it is none."""
+        """The update goes out, unless another's model was taken over meanwhile, for which it is
+        none."""
         if self._adopted:
             self._begin_round()
             return
@@ -356,7 +368,8 @@ class NodeEngine:
     # -- alone -----------------------------------------------------------------------------------------------------
 
     def _wait_alone(self) -> None:
-        """A board that has nothing and no neighbour waits while others train: its neighbours may come back to them."""
+        """A board that has nothing and no neighbour waits while others train: its neighbours may
+        come back to them."""
         if not self._remote.training:
             self._fail(f"{self.seat.node} was started again when no neighbour was left to take the model from")
             return
@@ -386,7 +399,7 @@ class NodeEngine:
             self._announce()
 
     def _announce(self) -> None:
-        """Nobody waits in silence."""
+        """Say for whom this board waits: nobody waits in silence."""
         if self.stage is Stage.JOINING:
             self._log("waiting", self._peers.who_is_missing(self._remote.training, self._now_s))
             self._say_again()
@@ -409,7 +422,8 @@ class NodeEngine:
     # -- frames and neighbours -------------------------------------------------------------------------------------
 
     def _receive(self, event: FrameReceived) -> None:
-        """A bad frame costs its sender the connection and nobody else anything. What it sent before is dropped, too."""
+        """A bad frame costs its sender the connection and nobody else anything. What it sent before
+        is dropped, too."""
         sender, data = event
         if sender in self._refused:
             return
@@ -418,7 +432,8 @@ class NodeEngine:
         try:
             frame = data if isinstance(data, wire.Frame) else wire.parse(data, self._limits)
             wire.expect(frame, run_id=view.run_id, layout_hash=view.layout.hash)
-            # The answer to a board's greeting, and its own, may come from one that has done the last round already.
+            # The answer to a board's greeting, and its own, may come from one that has done the
+            # last round already.
             if frame.round - (frame.kind in _WITHOUT_ROUND) >= self.rounds:
                 raise PeerError(f"its round {frame.round} is not one of the run's {self.rounds}")
             if len(frame.body):

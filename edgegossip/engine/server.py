@@ -22,20 +22,20 @@ go back. A driver is one loop:
 
 What a driver promises:
 
-- `Seen` comes about every half second, with every board that the transport sees then. Who goes down,
-  comes back or takes another's place is found out here, by comparing.
+- `Seen` comes about every half second, with every board that the transport sees then. Who goes
+  down, comes back or takes another's place is found out here, by comparing.
 - What it finds at once is one event, `Together`. A question that the transport cannot deliver is
   `Undelivered`; a process that it knows to have ended is `ProcessEnded`.
-- Effects are carried out in their order, and a `Save` is durable before a later `Ask` goes out (as in
-  etcd's raft). So whatever is asked twice after a crash is the round that was asked last, and a board
-  that lives on has its answer at hand.
-- Texts in events (names, reasons) come from the wire; the driver makes them printable. Everything else
-  in them may be a lie: frames are checked here.
+- Effects are carried out in their order, and a `Save` is durable before a later `Ask` goes out (as
+  in etcd's raft). So whatever is asked twice after a crash is the round that was asked last, and a
+  board that lives on has its answer at hand.
+- Texts in events (names, reasons) come from the wire; the driver makes them printable. Everything
+  else in them may be a lie: frames are checked here.
 - An answer to a number that nobody waits for is welcome, and ignored. So is the same answer twice.
 
 A killed run goes on with `start(now_s, progress)` of the last `Save`. The combiner makes the next
-model of a round's updates (`combine.py`); it is the only part that may hold state of its own, which
-goes into `Progress` as arrays.
+model of a round's updates (`server_training.py`); it is the only part that may hold state of its
+own, which goes into `Progress` as arrays.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from edgegossip import codecs
-from edgegossip.engine.combine import Combiner
 from edgegossip.engine.server_boards import Boards, BoardSeen, OpenQuestions
 from edgegossip.engine.server_events import (
     Answer,
@@ -83,7 +82,7 @@ from edgegossip.engine.server_events import (
 )
 from edgegossip.engine.server_frames import COORDINATOR, FULL, Downlink
 from edgegossip.engine.server_records import Progress, Value
-from edgegossip.engine.server_training import Span, Training
+from edgegossip.engine.server_training import Combiner, Span, Training
 from edgegossip.frame import Frame
 from edgegossip.types import EdgegossipError, Metrics, NodeId, PeerError, Round, RunError, Vec
 
@@ -220,12 +219,6 @@ class ServerEngine:
     # Phases. Each is called after every event, and returns whether there is more to do now: with
     # True it has moved on to another phase, with False it waits. The way through them:
     #
-    #   gathering
-    #   each round:   waiting_for_boards (-> evaluating_here ->) waiting_for_answers -> round ends
-    #                 where all went away: -> regathering -> waiting_for_boards
-    #   the model:    handing_over
-    #                 -> evaluating_at_last, or looking_for_evaluator <-> waiting_for_answers
-    #   the end:      leaving -> ended
     #
     # A RunError leads to leaving from any phase. In the final evaluation the model is safe already:
     # there it is the evaluation that is missing, and the run is complete.
@@ -490,7 +483,8 @@ class ServerEngine:
         """Compare who is there with who was; greet strangers."""
         boards = tuple(boards)
         nodes = {board.node for board in boards}
-        # A stranger that is gone does not answer, and its process does not come back by that number.
+        # A stranger that is gone does not answer, and its process does not come back by that
+        # number.
         self._forget(self._open.drop(lambda sent: sent.what in ("hello", "bye") and sent.node not in nodes))
         changes, strangers = self._boards.observe(boards)
         for change in changes:
@@ -498,7 +492,8 @@ class ServerEngine:
                 self._log("peer-up", f"{change.name} is back", peer=change.name)
             else:
                 self._down(change.name, change.reason)
-        # A greeting may be lost on its way, or its answer. One that is slow still counts when it comes.
+        # A greeting may be lost on its way, or its answer. One that is slow still counts when it
+        # comes.
         unanswered = self._open.greetings()
         due = (node for node in strangers if self._now_s >= _next_greeting(unanswered.get(node, ())))
         self._ask({node: Hello(self.round) for node in due}, "hello")

@@ -175,14 +175,14 @@ class Undelivered:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What `EvaluateHere` found."""
+    """Answers `EvaluateHere`."""
 
     metrics: Metrics
 
 
 @dataclass(frozen=True, slots=True)
 class ModelKept:
-    """The final model is safe."""
+    """Answers `Trained`: the final model is safe."""
 
 
 @dataclass(frozen=True, slots=True)

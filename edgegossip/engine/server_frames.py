@@ -1,12 +1,12 @@
 """Frames between a coordinator and its boards: what both ends agree on, the model's way down,
 updates on their way up.
 
-Down: both ends keep a reference r, the model that boards train from. In round t the coordinator, whose
-own model is x_t, sends Q(x_t - r_(t-1)) and both ends set r_t = r_(t-1) + Q(x_t - r_(t-1)). What Q loses
-is part of the next difference: that is error feedback without a memory of its own (as DORE, Liu et al.
-2020, and CHOCO's differences do it). A board that does not hold r_(t-1) - a newcomer, one that came
-back, one that was left out of a round - gets r_t itself, exact. With the codec fp32 everybody gets x_t
-exactly and nothing is kept.
+Down: both ends keep a reference r, the model that boards train from. In round t the coordinator,
+whose own model is x_t, sends Q(x_t - r_(t-1)) and both ends set r_t = r_(t-1) + Q(x_t - r_(t-1)).
+What Q loses is part of the next difference: that is error feedback without a memory of its own (as
+DORE, Liu et al. 2020, and CHOCO's differences do it). A board that does not hold r_(t-1) - a
+newcomer, one that came back, one that was left out of a round - gets r_t itself, exact. With the
+codec fp32 everybody gets x_t exactly and nothing is kept.
 
 Up: the change that a board's training made, as its codec encodes it, with its loss and examples.
 """

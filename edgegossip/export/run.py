@@ -87,7 +87,7 @@ class _SetUp:
     """The run's model with its trained values, and the run's data as the model takes them."""
 
     def __init__(self, recipe: Recipe, source: Path) -> None:
-        from edgegossip.node.checkpoint import load_model
+        from edgegossip.node.final_model import load_model
         from edgegossip.training.batches import Normaliser
         from edgegossip.training.data import open_data
         from edgegossip.training.workload import layout_of, module_with

@@ -74,8 +74,8 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Express(Protocol):
-    """What answers requests that are not Flower's own; see `_private/batching.py`."""
+class Bundles(Protocol):
+    """What answers requests that are not Flower's own; see `_private/superlink.py`."""
 
     def serves(self, path: str) -> bool: ...
     def heard(self, path: str) -> None: ...
@@ -144,12 +144,12 @@ class Line:
 
 class AdmissionMiddleware:
     """Lets through who was admitted. `secure`: with TLS and keys; otherwise everybody on this
-    network may come in, and only the coordinator's own connections are told from others'. `express`
+    network may come in, and only the coordinator's own connections are told from others'. `bundles`
     answers requests to its own paths; the coordinator's begin with RUN_PREFIX."""
 
-    def __init__(self, app: App, line: Line, token: str, secure: bool, key_header: str, express: Express) -> None:
+    def __init__(self, app: App, line: Line, token: str, secure: bool, key_header: str, bundles: Bundles) -> None:
         self._app, self._line, self._token, self._secure = app, line, token.encode(), secure
-        self._express = express
+        self._bundles = bundles
         self._key_header = key_header.lower().encode()
         self._admitted: set[bytes] = set()
         self._limiter = SharedRateLimiter()
@@ -175,14 +175,14 @@ class AdmissionMiddleware:
                     self._check(scope["path"], headers)
             except _Refused as refused:
                 return await _answer(send, refused.status, refused.detail)
-        if self._express.serves(scope["path"]):
-            return await self._express(scope, receive, send)
+        if self._bundles.serves(scope["path"]):
+            return await self._bundles(scope, receive, send)
         await self._app(scope, receive, send)
-        self._express.heard(scope["path"])
+        self._bundles.heard(scope["path"])
 
     def _check(self, path: str, headers: dict[bytes, bytes]) -> None:
         """Raises _Refused, before anything of the body is read."""
-        ours = self._express.serves(path) and not path.startswith(RUN_PREFIX)
+        ours = self._bundles.serves(path) and not path.startswith(RUN_PREFIX)
         if not ours and not path.startswith("/v1/fleet/"):
             if path != "/health":
                 raise _Refused(403, "only the coordinator may ask for this")

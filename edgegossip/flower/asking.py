@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import httpx
 
-from edgegossip.flower._private import LinkError, answered, speaks_tls, without_identity
+from edgegossip.flower._private.link import LinkError, answered, speaks_tls, without_identity
 from edgegossip.flower.admission import RECIPE_PATH
 from edgegossip.flower.credentials import ASK_DOMAIN, BoardCredentials
 from edgegossip.types import NodeId

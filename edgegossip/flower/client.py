@@ -25,7 +25,7 @@ from edgegossip.checkpoint.fits import require_fit
 from edgegossip.codecs.base import Codec
 from edgegossip.engine.server_frames import FULL, Channel, Replica, Uplink
 from edgegossip.flower import messages
-from edgegossip.flower._private import FleetLink, Incoming, LinkError
+from edgegossip.flower._private.link import FleetLink, Incoming, LinkError
 from edgegossip.flower.credentials import BoardCredentials
 from edgegossip.flower.keeper import BoardKeeper
 from edgegossip.flower.messages import STYPE, RunDescription, frame_array, frame_bytes, frame_content
@@ -224,7 +224,7 @@ class NodeClient:
         A SuperLink that does not know this board gets it once more when it does."""
         for known in (False, True):
             try:
-                self._patiently(lambda: self._link.reply(reply, 0.0))
+                self._patiently(lambda: self._link.reply(reply))
                 return None
             except LinkError as error:
                 if not error.unknown or known or not self._known_again():

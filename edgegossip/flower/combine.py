@@ -20,10 +20,18 @@ from flwr.serverapp.strategy import Bulyan, FedAvg, FedTrimmedAvg, Strategy
 from numpy.typing import NDArray
 
 from edgegossip.choices import did_you_mean
-from edgegossip.engine.combine import Combined, Combiner, Mean, Share, lengths_as_arrays, lengths_in, without_lengths
 from edgegossip.engine.plausible import Proportion, length
 from edgegossip.engine.server_boards import wanted
 from edgegossip.engine.server_frames import Channel, finite_sum
+from edgegossip.engine.server_training import (
+    Combined,
+    Combiner,
+    Mean,
+    Share,
+    lengths_as_arrays,
+    lengths_in,
+    without_lengths,
+)
 from edgegossip.flower.messages import ARRAYS
 from edgegossip.flower.records import conform, to_record
 from edgegossip.frame import Aux

@@ -17,14 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr.serverapp.strategy import Strategy
-
 from edgegossip import codecs
 from edgegossip import recipe as recipes
 from edgegossip.engine.server import ServerEngine
 from edgegossip.engine.server_events import ServerPlan
 from edgegossip.engine.server_frames import COORDINATOR, Channel
-from edgegossip.flower._private import LinkError, RunLink, register_key, start_run
+from edgegossip.flower._private.link import LinkError
+from edgegossip.flower._private.runtime import RunLink, register_key, start_run
 from edgegossip.flower.admission import AdmissionController
 from edgegossip.flower.combine import check_enough, combiner, make_strategy
 from edgegossip.flower.credentials import ServerCredentials
@@ -72,20 +71,24 @@ class Coordinator:
 
     Use as a context manager, or call `stop` whatever happens.
 
-    `boards` are the names that may join. Boards reach it at the address that `start` returns.
-    Records of the server itself go to `sink` under the node name "coordinator"; Flower's own log is
-    `folder`/logs/superlink.log. With `record_boards` there is also a record a board and round, of
-    what its update says (loss, examples, payload) and of the profile that the board sends of it:
-    for boards that keep their own records elsewhere. `strategy` stands in for the recipe's; with
-    `evaluate` the coordinator evaluates, not the boards. With `keeper` it goes on from the last
-    round that an earlier process kept; boards that do not come back within a minute are then gone
-    on without. With `credentials` it speaks TLS, and boards take part under the names in their
-    certificates. `return_s`: how long it waits for boards to come back when fewer than
-    server.min_nodes are left, unless `lose` has said that they do not. `on_model` gets the final
-    model before it is evaluated, and again every few seconds for an hour while it raises HostError,
-    as on a full disk; `on_over` is called before boards hear that the run is over, so that no
-    moment is left in which both model and checkpoints could be lost. `superlink`: one that has been
-    launched with these settings already; it is this coordinator's from then on.
+    - `boards`: the names that may join. They reach it at the address that `start` returns.
+    - `sink`: gets records of the server itself, under the node name "coordinator". Flower's own log
+      is `folder`/logs/superlink.log.
+    - `record_boards`: also a record a board and round, of what its update says (loss, examples,
+      payload) and of the profile that the board sends of it, for boards that keep their own records
+      elsewhere.
+    - `evaluate`: the coordinator evaluates, not the boards.
+    - `keeper`: it goes on from the last round that an earlier process kept; boards that do not come
+      back within a minute are then gone on without.
+    - `credentials`: it speaks TLS, and boards take part under the names in their certificates.
+    - `return_s`: how long it waits for boards to come back when fewer than server.min_nodes are
+      left, unless `lose` has said that they do not.
+    - `on_model`: gets the final model before it is evaluated, and again every few seconds for an
+      hour while it raises HostError, as on a full disk.
+    - `on_over`: is called before boards hear that the run is over, so that no moment is left in
+      which both model and checkpoints could be lost.
+    - `superlink`: one that has been launched with these settings already; it is this coordinator's
+      from then on.
     """
 
     def __init__(
@@ -97,12 +100,9 @@ class Coordinator:
         sink: Sink,
         folder: Path,
         *,
-        host: str | None = None,
         port: int | None = None,
         run_id: bytes | None = None,
-        insecure: bool = False,
         join_s: float = JOIN_S,
-        strategy: Strategy | None = None,
         record_boards: bool = False,
         evaluate: Evaluate | None = None,
         keeper: CoordinatorKeeper | None = None,
@@ -114,7 +114,7 @@ class Coordinator:
     ) -> None:
         layout.check(initial)
         server = recipe.server
-        strategy = strategy or make_strategy(server.strategy, server.strategy_params)
+        strategy = make_strategy(server.strategy, server.strategy_params)
         check_enough(strategy, server, len(boards))
         self._progress = None if keeper is None else keeper.load()
         self._recipe, self._evaluate, self._strategy = recipe, evaluate, strategy
@@ -128,9 +128,8 @@ class Coordinator:
             instance=os.urandom(8).hex() if self._progress is None else self._progress.instance,
         )
         self._initial, self._boards, self._sink, self._folder = initial, tuple(boards), sink, folder
-        self._host = recipe.network.host if host is None else host
         self._port = recipe.network.port if port is None else port
-        self._insecure, self._keeper, self._credentials = insecure, keeper, credentials
+        self._keeper, self._credentials = keeper, credentials
         self._on_model, self._on_over = on_model, on_over
         self._over = threading.Event()  # not Thread.join: interrupted by Ctrl-C, that takes a live thread for dead
         self._superlink = superlink
@@ -150,7 +149,7 @@ class Coordinator:
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what matters is in our own events
         if self._superlink is None:
             log = self._folder / SUPERLINK_LOG
-            self._superlink = launch(self._host, self._port, log, self._insecure, self._credentials)
+            self._superlink = launch(self._recipe.network.host, self._port, log, credentials=self._credentials)
         try:
             self._superlink.await_ready()
             link = self._claim(self._superlink)

@@ -16,7 +16,8 @@ ASK_DOMAIN = b"edgegossip recipe 1\0"  # and with this when it asks what is run
 
 @dataclass(frozen=True, slots=True)
 class BoardCredentials:
-    """Of a board: `context` accepts nobody but a coordinator of its fleet; `sign` makes a signature that says who signed."""
+    """Of a board: `context` accepts nobody but a coordinator of its fleet; `sign` makes a signature
+    that says who signed."""
 
     context: ssl.SSLContext
     sign: Callable[[bytes], bytes]

@@ -44,7 +44,7 @@ from edgegossip.engine.server_events import (
 )
 from edgegossip.engine.server_frames import COORDINATOR
 from edgegossip.engine.server_records import Progress
-from edgegossip.flower._private import is_away
+from edgegossip.flower._private.runtime import is_away
 from edgegossip.flower.messages import question_content, question_type, read_answer
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
@@ -159,7 +159,7 @@ class Driver:
             pass  # nobody can be told any more
 
     def _leave(self) -> None:
-        """Until every board has said goodbye, or has had its time."""
+        """Wait until every board has said goodbye, or has had its time."""
         try:
             while not self._engine.over:
                 self._handle(Together((*self._from_here(), *self._answers())))

@@ -3,8 +3,8 @@ Arrays, the rest as small records.
 
 - QUERY "hello": the coordinator describes the run, the board answers with its name or why it cannot
   take part.
-- TRAIN: a frame down, a frame up; with it, where the coordinator wants profiles, that of the board's
-  round before. Some boards are also asked to evaluate the model they got.
+- TRAIN: a frame down, a frame up; with it, where the coordinator wants profiles, that of the
+  board's round before. Some boards are also asked to evaluate the model they got.
 - EVALUATE: that alone.
 - QUERY "bye": the run is over for this board, with the reason; the answer has the profile of its
   last round.
@@ -42,6 +42,7 @@ from edgegossip.frame import Frame
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import METRICS, Value
 from edgegossip.types import DecodeError, Metrics, NodeId, PeerError, Round
+from edgegossip.untrusted import printable
 
 STYPE = "edgegossip.frame.v1"
 FRAME = "edgegossip"  # the Array's name in its ArrayRecord
@@ -177,7 +178,7 @@ def read_answer(wish: type[Wish], reply: Message, away: bool, identity: NodeId |
 
     `away`: Flower answered in its place; `identity`: the name in its certificate."""
     if reply.has_error():
-        return Failure(printable(reply.error.reason or "no reason given"), away)
+        return Failure(printable(reply.error.reason or "no reason given", MAX_TEXT), away)
     content = reply.content
     if wish is Hello:
         found = _try(read_hello_answer, content)
@@ -307,13 +308,8 @@ def ask_of(content: RecordDict) -> Mapping[str, Any]:
     return record
 
 
-def printable(text: str) -> str:
-    """Return text from the wire as it is safe for a terminal and a log line."""
-    return "".join(c if c.isprintable() else "?" for c in text[:MAX_TEXT])
-
-
 def _text(fields: Mapping[str, Any], key: str) -> str:
-    return printable(_field(fields, key, str))
+    return printable(_field(fields, key, str), MAX_TEXT)
 
 
 def _hex(fields: Mapping[str, Any]) -> int:
@@ -321,7 +317,7 @@ def _hex(fields: Mapping[str, Any]) -> int:
     try:
         return int(text, 16)
     except ValueError:
-        raise DecodeError(f"layout {printable(text)!r} is not a hexadecimal number") from None
+        raise DecodeError(f"layout {printable(text, MAX_TEXT)!r} is not a hexadecimal number") from None
 
 
 def _field(fields: Mapping[str, Any], key: str, kind: type) -> Any:

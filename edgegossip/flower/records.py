@@ -31,7 +31,7 @@ NUMPY = "numpy.ndarray"  # Flower's stype of an array as numpy writes it
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One array of a record."""
+    """Describes one array of a record."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -165,7 +165,7 @@ def to_record(x: Vec, layout: Layout) -> ArrayRecord:
 
 
 def conform(record: ArrayRecord, dtypes: Mapping[str, str]) -> ArrayRecord:
-    """The same arrays in these dtypes.
+    """Return the same arrays in these dtypes.
 
     Flower's strategies average counters into floats, and FedAdam makes float64 of all."""
     if all(array.dtype == dtypes.get(name) for name, array in record.items()):
@@ -174,7 +174,7 @@ def conform(record: ArrayRecord, dtypes: Mapping[str, str]) -> ArrayRecord:
 
 
 def _cast(value: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """To the nearest value of that dtype."""
+    """Return the nearest values of that dtype."""
     if value.dtype == dtype:
         return value
     if np.issubdtype(dtype, np.integer):

@@ -68,7 +68,7 @@ def plain_updates(model: Mapping[str, NDArray[np.float32]], examples: Sequence[f
 
 
 def average_plain(updates: list[RecordDict]) -> ArrayRecord:
-    """Flower's own averaging."""
+    """Average updates as Flower itself does."""
     from edgegossip.flower._private.runtime import flower_average
 
     return flower_average(updates, "num-examples")

@@ -25,13 +25,14 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Codec
-from edgegossip.engine.combine import Combined, Mean, Share
 from edgegossip.engine.plausible import MAX_EXAMPLES, Examples, Proportion, ServerLevels, check_reported, length
 from edgegossip.engine.server_frames import FULL, Channel, Downlink, finite_sum
-from edgegossip.flower.messages import FRAME, frame_array, printable
+from edgegossip.engine.server_training import Combined, Mean, Share
+from edgegossip.flower.messages import FRAME, frame_array
 from edgegossip.flower.records import META, RecordLayout, all_finite, conform, split_frame
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.types import PeerError, Round, Vec
+from edgegossip.untrusted import printable
 
 Refused = Callable[[Message, str], None]
 _HOOKS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
@@ -528,4 +529,6 @@ def _difference(form: Form, usual: Form) -> str:
     ours, theirs = ({word for words in one for word in words} for one in (form, usual))
     more, less = (", ".join(map(repr, sorted(words))) for words in (ours - theirs, theirs - ours))
     found = [f"it lacks {less}" if less else "", f"it has {more} besides" if more else ""]
-    return "the reply is not like the others': " + printable(" and ".join(filter(None, found)) or "in other records")
+    return "the reply is not like the others': " + printable(
+        " and ".join(filter(None, found)) or "in other records", 500
+    )

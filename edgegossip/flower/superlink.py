@@ -1,7 +1,9 @@
-"""Flower's SuperLink as a child process that cannot outlive us: launched, ready a while later, and gone when `stop` returns.
+"""Flower's SuperLink as a child process that cannot outlive us: launched, ready a while later, and
+gone when `stop` returns.
 
-`python -m edgegossip.flower.superlink PARENT_PID ARGS...` is that child. It asks the kernel for SIGKILL at the death of its
-parent before it becomes `flower-superlink ARGS...`, in a session of its own so that Ctrl-C at the terminal reaches only us.
+`python -m edgegossip.flower.superlink PARENT_PID ARGS...` is that child. It asks the kernel for
+SIGKILL at the death of its parent before it becomes `flower-superlink ARGS...`, in a session of its
+own so that Ctrl-C at the terminal reaches only us.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from edgegossip.types import ConfigError, HostError, RunError
 SUPERLINK_LOG = Path("logs") / "superlink.log"  # in a run folder
 READY_S = 180.0  # a loaded single-board computer needs a while to import Flower
 _PR_SET_PDEATHSIG = 1
-# Bodies of 5 MiB come and go with every request. glibc gives each to the kernel and back; page faults cost a fifth of a round.
+# Bodies of 5 MiB come and go with every request. glibc gives each to the kernel and back; page
+# faults cost a fifth of a round.
 _REUSE_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(128 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -42,7 +45,8 @@ QUIET = {
 
 @dataclass(frozen=True, slots=True)
 class SuperLink:
-    """A SuperLink of this process. Make with `launch`; it can be used when `await_ready` has returned."""
+    """A SuperLink of this process. Make with `launch`; it can be used when `await_ready` has
+    returned."""
 
     address: str  # host:port that boards and this process connect to
     secret: bytes  # only who knows it may act as the server of a run
@@ -58,7 +62,8 @@ class SuperLink:
         return token_of(self.secret)
 
     def await_ready(self) -> None:
-        """Wait until it answers. Raises RunError when it does not come up within READY_S; then `stop` it."""
+        """Wait until it answers. Raises RunError when it does not come up within READY_S; then
+        `stop` it."""
         if not answers(self.address, self.check, context=self.context):
             raise RunError(f"Flower's SuperLink does not answer on {self.address} after {READY_S:g} s; see {self.log}")
 
@@ -86,11 +91,13 @@ class SuperLink:
 def launch(
     host: str, port: int, log: Path, insecure: bool = False, credentials: ServerCredentials | None = None
 ) -> SuperLink:
-    """Launch a SuperLink on host:port (0: any free one). With `credentials` over TLS, and for boards whose key is registered
-    only. Call it from a thread that lives as long as it: the kernel ends the SuperLink when that thread ends.
+    """Launch a SuperLink on host:port (0: any free one). With `credentials` over TLS, and for
+    boards whose key is registered only. Call it from a thread that lives as long as it: the kernel
+    ends the SuperLink when that thread ends.
 
-    Loading Flower takes it seconds, so launch it first, do what else there is to do, and then `await_ready`.
-    Raises ConfigError on a host that others can reach without `credentials` or `insecure`, HostError when the port is taken.
+    Loading Flower takes it seconds, so launch it first, do what else there is to do, and then
+    `await_ready`. Raises ConfigError on a host that others can reach without `credentials` or
+    `insecure`, HostError when the port is taken.
     """
     _check_exposure(host, insecure or credentials is not None)
     port = free_port(host, port)
@@ -169,8 +176,8 @@ def _reachable(host: str) -> str:
 def answers(
     address: str, check: Callable[[], None], patience_s: float = READY_S, context: ssl.SSLContext | None = None
 ) -> bool:
-    """Whether a SuperLink is up at host:port within that time; `check` is called before every try and may raise. `context`: for
-    TLS."""
+    """Whether a SuperLink is up at host:port within that time; `check` is called before every try
+    and may raise. `context`: for TLS."""
     deadline = time.monotonic() + patience_s
     scheme = "http" if context is None else "https"
     with httpx.Client(trust_env=False, timeout=2.0, verify=context or False) as client:
@@ -198,7 +205,7 @@ def _become_superlink(parent_pid: int, arguments: list[str]) -> None:
     if os.getppid() != parent_pid:
         raise SystemExit("the coordinator died before its SuperLink was up")
     sys.argv = ["flower-superlink", *arguments]
-    from edgegossip.flower._private import flower_superlink
+    from edgegossip.flower._private.superlink import flower_superlink
 
     flower_superlink()
 

@@ -13,7 +13,8 @@ _MOST = 65_536  # bytes of an answer
 
 
 def give(s: ssl.SSLSocket, revocations: bytes) -> int:
-    """`revocations`: a list in DER. The number of the list that the coordinator has then. Raises PeerError."""
+    """`revocations`: a list in DER. The number of the list that the coordinator has then. Raises
+    PeerError."""
     connection = http.client.HTTPConnection("coordinator")
     connection.sock = s
     try:

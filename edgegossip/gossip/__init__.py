@@ -38,7 +38,7 @@ _OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType({"ad-psgd": ("adpsgd",
 
 
 def names() -> tuple[str, ...]:
-    """Names that `get` knows."""
+    """Return the names that `get` knows."""
     return (*_SCHEMES, *_OTHERS)
 
 

@@ -339,7 +339,7 @@ def _last_round(s: State) -> Round:
 
 
 def _take_back(s: State, j: int, settled: int) -> State:
-    """Without this node's half of what j began and gave up."""
+    """Return the model without this node's half of what j began and gave up."""
     for t in s.taken.get(j, ()):
         if t.change is not None and t.sequence > settled:
             s = replace(s, x=s.x - t.change)
@@ -420,23 +420,24 @@ def _request(view: NodeView, round: Round, key: int, body: Body, sequence: int, 
 
 
 def _answer(view: NodeView, asked: Frame, round: Round, key: int, body: Body) -> Frame:
-    """To a request: this node's model, as the codec makes it."""
+    """Answer a request with this node's model, as the codec makes it."""
     frame = messages.make_frame(view, Kind.MODEL, round, key, body)
     return replace(frame, sequence=asked.sequence, aux=_to(asked))
 
 
 def _decline(view: NodeView, asked: Frame, round: Round, aux: Mapping[int, float]) -> Frame:
-    """To a request: this node takes no part."""
+    """Answer a request with no: this node takes no part."""
     return control(view, Kind.HELLO, round, asked.sequence, {**_to(asked), **aux}, None)
 
 
 def _model(view: NodeView, asked: Frame, round: Round, x: Vec) -> Frame:
-    """To a request of one that is fresh and far behind, or asks for the model: the model itself."""
+    """Answer a request of one that is fresh and far behind, or asks for the model: the model
+    itself."""
     return control(view, Kind.STATE, round, asked.sequence, _to(asked), x)
 
 
 def _done(view: NodeView, begun: Begun, round: Round) -> Frame:
-    """To the peer of an exchange of which this node has done its half."""
+    """Tell the peer of an exchange that this node has done its half."""
     return control(view, Kind.HELLO, round, begun.frame.sequence, {Aux.SESSION: begun.frame.aux[Aux.SESSION]}, None)
 
 

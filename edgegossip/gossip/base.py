@@ -183,8 +183,8 @@ class GossipAlgorithm(Protocol[S]):
         that the algorithm needs."""
 
     def resume(self, s: S, view: NodeView) -> S:
-        """From a state that an earlier process of this node kept (any that came with a Checkpoint,
-        however old). `view` is of the same run and has another boot."""
+        """Go on from a state that an earlier process of this node kept (any that came with a
+        Checkpoint, however old). `view` is of the same run and has another boot."""
 
     def start(self, s: S) -> tuple[S, list[Action]]:
         """Called once, after `init` or `resume` and before anything else: greets the neighbours."""
@@ -207,7 +207,7 @@ class GossipAlgorithm(Protocol[S]):
         be written to."""
 
     def round(self, s: S) -> Round:
-        """The round in progress."""
+        """Return the round in progress."""
 
     def waiting_for(self, s: S) -> tuple[NodeId, ...]:
         """Whose messages the round in progress still lacks; empty before `step` and when nothing is

@@ -44,7 +44,7 @@ MAX_FACTOR = 0.9999
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What tells the kinds apart."""
+    """Holds what tells the kinds of momentum apart."""
 
     nesterov: bool
     quasi_global: bool

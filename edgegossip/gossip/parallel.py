@@ -174,7 +174,7 @@ class Parallel:
         return Stream(*_added(stream.total, stream.low, moved), momentum, count)
 
     def _vectors(self, stream: Stream) -> tuple[Vec, ...]:
-        """`parts` / 2 of them."""
+        """Return `parts` / 2 vectors."""
         return (stream.total, stream.low, stream.momentum) if self.momentum else (stream.total, stream.low)
 
     def _stream(self, vectors: Sequence[Vec], count: int) -> Stream:

@@ -113,7 +113,7 @@ class Push:
         return Mass(x.astype(np.float64), 1.0, x, incarnation_of(ctx.view), memory, start, crc + 1, eta)
 
     def fingerprint(self, m: Mass) -> int:
-        """Without replicas nothing is shared at the start."""
+        """Return the same for all: without replicas nothing is shared at the start."""
         return m.fingerprint if self.publisher.replicates else 1
 
     def publish(self, m: Mass, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mass, Published]:
@@ -267,7 +267,7 @@ def _numbers(name: str, frame: Frame, seen: Total, nodes: int) -> tuple[float, f
 
 
 def _gain(m: Mass, part: Vec64, weight: float, **changes: Any) -> Mass:
-    """With what was handed over; `changes` go with it."""
+    """Return the mass with what was handed over; `changes` go with it."""
     incoming = part if m.incoming is None else m.incoming + part
     return replace(m, incoming=incoming, incoming_weight=m.incoming_weight + weight, **changes)
 

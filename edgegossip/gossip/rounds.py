@@ -474,8 +474,8 @@ class Synchronous:
         return self._proceed(s) if target is None else self._skip_to(s, target, None)
 
     def _early_limit(self, s: State, ahead: int) -> int:
-        """As many messages as `ahead` allows of everybody who sends to this node in some round, at
-        fp32's size."""
+        """Return the bytes of as many messages as `ahead` allows of everybody who sends to this
+        node in some round, at fp32's size."""
         senders = len({j for j, _ in self.in_keys(s)})
         return self.early_bytes or max((ahead + 1) * senders * (4 * s.view.layout.size + 2**16), 256 * 2**20)
 
@@ -649,13 +649,10 @@ class Synchronous:
         process = number_of(frame, Aux.EPOCH, 1, MAX_ID)
 
         # 1. One of an earlier session, or of an earlier incarnation that is known to be gone,
-        #    changes nothing.
         if edge.is_late(process, frame.sequence) or totals and edge.is_retired(incarnation):
             return s, []
 
         # 2. A new incarnation makes the totals start at zero, for good. The HELLO may be late and
-        #    of an old one that we never heard of, so the receiver has to show that it is there, by
-        #    a number that only its answer can bring.
         if totals and edge.is_unknown(incarnation):
             if down:
                 return s.with_out(key, edge.closed()), []
@@ -668,7 +665,6 @@ class Synchronous:
             s = replace(s, math=self.scheme.forget(s.math, *key))
 
         # 3. The session is noted. One that counts as down is not answered: it is told to ask again
-        #    once it is up.
         known = edge.session == session
         edge = edge.opened(session, incarnation, process, frame.sequence)
         if down:
@@ -676,7 +672,6 @@ class Synchronous:
         s = s.with_out(key, edge)
 
         # 4. One that started as this node did, and has missed nothing, begins with the first
-        #    message, if there is one.
         alike = frame.aux.get(Aux.FRESH) == self.scheme.fingerprint(s.math)
         if alike and not behind and self._nothing_missed(s, key, edge):
             if edge.position == 0 or known and s.stepped is not None and key[0] in s.stepped.sent:
@@ -728,9 +723,9 @@ class Synchronous:
         return s.with_out(key, edge.answered()), sends
 
     def _send_owed_states(self, s: State, owed: Iterable[Key]) -> Outcome:
-        """At the start of a round: full states for those who opened a session in the last one after
-        they had got as many as a round allows. Without its full state nothing that is said in that
-        session can be used, and who opened it would wait for its deadline."""
+        """Send, at the start of a round, full states for those who opened a session in the last one
+        after they had got as many as a round allows. Without its full state nothing that is said in
+        that session can be used, and who opened it would wait for its deadline."""
         actions: list[Action] = []
         for key in owed:
             s, sends = self._send_state(s, key, s.out_edge(key).session, behind=False)
@@ -744,8 +739,8 @@ class Synchronous:
         return replace(s, out={**s.out, **lost}) if lost else s
 
     def _on_peers_up(self, s: State, back: set[int]) -> Outcome:
-        """To who is up again: we open the streams that were never established, and have it ask anew
-        for those that it has not opened. Its HELLO came while it counted as down, or went to a
+        """Greet who is up again: we open the streams that were never established, and have it ask
+        anew for those that it has not opened. Its HELLO came while it counted as down, or went to a
         process that is gone."""
         keys = [k for k in self.in_keys(s) if k[0] in back and not s.in_edge(k).established]
         s, actions = self.open_sessions(s, keys if self.scheme.streams else [])
@@ -830,7 +825,8 @@ class Synchronous:
 
 @lru_cache(maxsize=64)
 def _keys(topology: Any, index: int, streams: bool) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
-    """In and out, sorted: asked for several times a round, and the same all along."""
+    """Return the keys of edges in and out, sorted: asked for several times a round, and the same
+    all along."""
     rounds = [(r if streams else 0, topology.neighbours(index, r)) for r in range(topology.period)]
     into = {(j, phase) for phase, around in rounds for j in around.in_}
     return tuple(sorted(into)), tuple(sorted({(k, phase) for phase, around in rounds for k in around.out}))

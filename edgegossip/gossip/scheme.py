@@ -77,7 +77,7 @@ class Scheme(Protocol[M]):
 
     @property
     def kind(self) -> Kind:
-        """The kind of its messages."""
+        """Return the kind of its messages."""
 
     @property
     def streams(self) -> bool:
@@ -129,7 +129,7 @@ class Scheme(Protocol[M]):
         changes; None if nothing."""
 
     def full(self, m: M, to: int, phase: int) -> Full:
-        """For a receiver that has lost track."""
+        """Return all that a receiver needs that has lost track."""
 
     def adopt(self, m: M, sender: int, phase: int, full: Full, ctx: RoundContext) -> M:
         """Take in the `full` of a sender. Raises PeerError with m as it was."""

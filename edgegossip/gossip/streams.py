@@ -180,7 +180,7 @@ class Inbox:
 
     @property
     def size_bytes(self) -> int:
-        """Sum of the bodies kept."""
+        """Return the bytes of all bodies kept."""
         return sum(memoryview(f.body).nbytes for kept in self.frames.values() for f in kept)
 
     def of(self, sender: int) -> tuple[Frame, ...]:
@@ -193,9 +193,9 @@ class Inbox:
         return kept[-1].round if kept else -1
 
     def put(self, sender: int, frame: Frame, max_frames: int, max_bytes: int) -> Inbox | None:
-        """With this frame; None if there is one of the same sender, round and session already. Of a
-        sender's frames the newest `max_frames` stay. Raises PeerError when the bodies of all
-        senders would take more than `max_bytes`."""
+        """Return an inbox with this frame; None if there is one of the same sender, round and
+        session already. Of a sender's frames the newest `max_frames` stay. Raises PeerError when
+        the bodies of all senders would take more than `max_bytes`."""
         kept = self.frames.get(sender, ())
         session = frame.aux.get(Aux.SESSION)
         if any(f.round == frame.round and f.aux.get(Aux.SESSION) == session for f in kept):
@@ -210,7 +210,7 @@ class Inbox:
         return inbox
 
     def keep(self, sender: int, frames: tuple[Frame, ...]) -> Inbox:
-        """With these, and no others, of a sender."""
+        """Return an inbox with these frames of a sender, and no others."""
         if len(frames) == len(self.of(sender)):
             return self
         rest = {j: kept for j, kept in self.frames.items() if j != sender}

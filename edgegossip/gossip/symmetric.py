@@ -43,8 +43,8 @@ class Gathered:
     total: Vec | None = None  # float32[n]; None: zero
 
     def add(self, view: NodeView, sender: int, body: bytes | memoryview, weight: float, x: Vec) -> Gathered:
-        """With one more message. Raises DecodeError on a bad body, PeerError when the values are
-        too large to average."""
+        """Return the sum with one more message. Raises DecodeError on a bad body, PeerError when
+        the values are too large to average."""
         part = view.codec.decode(body, view.layout, out=np.empty(view.layout.size, np.float32))
         messages.squared_norm(view.members[sender], part, x)
         part -= x

@@ -95,7 +95,7 @@ def spectral_gap(rounds: Sequence[Matrix]) -> float:
 
 
 def _edges(links: Links) -> Links:
-    """The same without self-loops."""
+    """Return the edges of a matrix, without self-loops."""
     return links & ~np.eye(len(links), dtype=np.bool_)
 
 

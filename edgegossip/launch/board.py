@@ -73,7 +73,7 @@ def run_member(
 
 def run_follower(coordinator: str, settings: Sequence[str], options: NodeOptions, *, fresh: bool = False) -> int:
     """Be a board of whatever the coordinator at HOST:PORT runs: it tells the recipe. As `run_board`."""
-    from edgegossip.node.following import follow
+    from edgegossip.node.entering import follow
     from edgegossip.node.server_node import PATIENCE_S
 
     require("torch", TORCH_HINT)

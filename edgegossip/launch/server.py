@@ -17,7 +17,7 @@ from edgegossip.launch.gossip import LocalRun, boards_nursery
 from edgegossip.launch.nursery import Nursery
 from edgegossip.launch.watch import Watch
 from edgegossip.layout import Layout
-from edgegossip.node.checkpoint import DiskFull, save_model
+from edgegossip.node.final_model import DiskFull, save_model
 from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import RecordSink
 from edgegossip.profiling.summary import COORDINATOR

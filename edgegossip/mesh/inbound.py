@@ -28,13 +28,14 @@ from typing import Any
 
 import numpy as np
 
+from edgegossip.frame import LEAST_FRAME_BYTES
 from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.address import of_caller, without_port
 from edgegossip.mesh.base import Notice, Received, TransportEvent
 from edgegossip.mesh.connections import CallerGone, Security
-from edgegossip.mesh.limits import LEAST_FRAME_BYTES, MeshLimits
+from edgegossip.mesh.limits import MeshLimits
 from edgegossip.security.limits import RateLimitedLog, TokenBuckets
 from edgegossip.types import DecodeError, NodeId, PeerError
 from edgegossip.untrusted import printable

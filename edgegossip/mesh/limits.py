@@ -8,7 +8,6 @@ from typing import Any
 from edgegossip.types import ConfigError
 
 _MEMBERS_PATIENCE = 10.0
-LEAST_FRAME_BYTES = 1024  # that a frame counts for where bytes are bounded: a flood of tiny ones is bounded too
 MAX_CHUNK_BYTES = 4 << 20  # a receiver takes chunks up to this size, whatever it sends itself
 # HTTP/2's own windows must not be what holds a stream back: pacing.py does, and the inbox. gRPC
 # would measure the link with pings among the frames and answer nearly every small frame with a new

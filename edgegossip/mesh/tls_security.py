@@ -133,7 +133,7 @@ class TlsSecurity:
         self._upstream = f"edgegossip-{os.getpid()}-{secrets.token_hex(8)}"
         return f"unix-abstract:{self._upstream}"
 
-    def open_door(self, where: Address) -> Address:
+    def open_front_end(self, where: Address) -> Address:
         """Listen there for peers, now that our gRPC server does. Raises HostError."""
         self._front_end = FrontEnd(
             where.host,

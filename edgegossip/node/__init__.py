@@ -1,1 +1,1 @@
-"""The board's program: turns an algorithm's actions into I/O. The only loop of the product lives here."""
+"""The program of a board: the engine with a clock, a transport, a disk and a model."""

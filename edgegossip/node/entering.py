@@ -1,6 +1,8 @@
-"""How a board comes into a run without a peer list: it founds one, or joins through any member's address.
+"""How a board comes into a run without a peer list: it founds one, joins through any member's
+address, or follows a coordinator whose address is all that it was given.
 
-Both end in an `Entry`: the run's manifest, verified, with the recipe in it, and what is known of the others.
+`found` and `join` end in an `Entry`: the run's manifest, verified, with the recipe in it, and what
+is known of the others. `follow` ends in the recipe and the boards of a server run.
 """
 
 from __future__ import annotations
@@ -29,14 +31,17 @@ from edgegossip.untrusted import printable
 
 if TYPE_CHECKING:
     from edgegossip.mesh.tls_security import TlsSecurity
+    from edgegossip.security.identity import Identity
 
-_PAUSE_S = 1.0
+_PAUSE_S = 1.0  # between two rounds of asking all seeds
+_FOLLOW_PAUSE_S = 0.5
+LOOK_S = 15.0  # for somebody to answer one who looks again
 _OWN = "data.dir, run.threads, evaluation.*, network.* and checkpoint.*"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A board's way into its run."""
+    """Says how a board came into its run."""
 
     recipe: Recipe
     manifest: Manifest
@@ -51,7 +56,7 @@ class Entry:
         return name in {self.manifest.members[k] for k, _ in self.known}
 
     def describe(self) -> str:
-        """One sentence for the log."""
+        """Return one sentence for the log."""
         m = self.manifest
         signed = (
             f"signed by {self.signer}" if self.signer else "not signed, since this board was started without --identity"
@@ -68,8 +73,9 @@ def found(
     guard: TlsSecurity | None,
     instance: Callable[[bytes], str] = lambda _: "",
 ) -> Entry:
-    """Make a run of these members. The same recipe and members make the same run, so that a founder that was started again
-    comes back to it. `instance`: that of the run with this id, see `Manifest`. Raises ConfigError."""
+    """Make a run of these members. The same recipe and members make the same run, so that a founder
+    that was started again comes back to it. `instance`: that of the run with this id, see
+    `Manifest`. Raises ConfigError."""
     members = tuple(members)
     if recipe.run.mode != "gossip":
         raise ConfigError(f"--members: {recipe.run.name} is a server recipe; its boards are named with --boards")
@@ -105,9 +111,10 @@ def join(
     say: Callable[[str], None],
     patience_s: float = float("inf"),
 ) -> Entry:
-    """Ask the seeds in turn until one answers; every 5 s `say` why none does. Functions that the run's recipe names are not
-    called, and no folder of this board is read, unless `settings` say so too. Raises ConfigError, PeerError when all of them
-    refuse us or the manifest cannot be trusted, LocalError after `patience_s`."""
+    """Ask the seeds in turn until one answers; every 5 s `say` why none does. Functions that the
+    run's recipe names are not called, and no folder of this board is read, unless `settings` say so
+    too. Raises ConfigError, PeerError when all of them refuse us or the manifest cannot be trusted,
+    LocalError after `patience_s`."""
     from edgegossip.mesh.connections import Unreachable
     from edgegossip.mesh.membership.joining import RefusedToJoin, ask
 
@@ -156,14 +163,55 @@ def join(
     return Entry(recipe, manifest, told.rows, told.seen_as, signer, tuple(seeds), ((told.by, str(seed)),))
 
 
-def look_again(entry: Entry, name: NodeId, guard: TlsSecurity | None, patience_s: float = 15.0) -> Entry:
-    """What the members know now, of a board that has taken a while to load since it asked. As before where none of those it has
-    heard of answers within `patience_s`."""
+def follow(
+    coordinator: str,
+    name: NodeId,
+    identity: Identity | None,
+    settings: Iterable[str],
+    say: Callable[[str], None],
+    patience_s: float,
+) -> tuple[Recipe, tuple[NodeId, ...]]:
+    """The recipe of the run there, with this board's own `settings` in it, and the run's boards.
+    Functions that it names are not called, and no folder of this board is read, unless `settings`
+    say so too. Every 5 s `say` that nobody answers. Raises ConfigError, PeerError when the
+    coordinator refuses us, LocalError after `patience_s`."""
+    from edgegossip.flower._private.link import LinkError
+    from edgegossip.flower.asking import ask
+    from edgegossip.node.server_node import board_credentials
+
+    credentials = None if identity is None else board_credentials(identity)
+    watch = Watch()
+    while True:
+        try:
+            told = ask(coordinator, credentials)
+            break
+        except LinkError as error:
+            if not error.gone:
+                raise
+            if watch.s > patience_s:
+                raise LocalError(f"no coordinator at {coordinator} for {watch.s:.0f} s: {error}") from None
+            if watch.due():
+                say(f"waiting for the coordinator at {coordinator} for {watch.s:.0f} s: {error}")
+            time.sleep(_FOLLOW_PAUSE_S)
+    if name not in told.boards:
+        known = ", ".join(printable(board, 60) for board in told.boards[:20])
+        raise ConfigError(f"--name {name}: not one of the run's boards {known}{did_you_mean(name, told.boards)}")
+    recipe, settings = _read_recipe(told.recipe), tuple(settings)
+    if recipe.run.mode != "server" or recipe.run.nodes != len(told.boards):
+        raise PeerError("the run's recipe and its boards do not fit each other")
+    recipe = own_settings(recipe, settings)
+    check_functions(recipe, settings)
+    return recipe, told.boards
+
+
+def look_again(entry: Entry, name: NodeId, guard: TlsSecurity | None) -> Entry:
+    """What the members know now, of a board that has taken a while to load since it asked. As
+    before where none of those it has heard of answers within LOOK_S."""
     from edgegossip.mesh.membership.joining import ask
 
     own = entry.manifest.members.index(name)
     known = dict.fromkeys((*entry.seeds, *(row.address for k, row in entry.known if k != own and row.here)))
-    until_s = time.monotonic() + patience_s
+    until_s = time.monotonic() + LOOK_S
     for place in filter(None, known):
         with suppress(PeerError, ConfigError):
             told = ask(addresses.parse(place, "address"), name, guard, entry.manifest.run_id)
@@ -189,29 +237,36 @@ def _verified(manifest: Manifest, guard: TlsSecurity | None) -> NodeId:
 
 
 def _recipe_of(manifest: Manifest) -> Recipe:
-    try:
-        recipe = recipes.from_dict(tomllib.loads(manifest.recipe))
-    except (ConfigError, ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
-        raise PeerError(
-            f"the run's recipe cannot be used: {printable(str(error), 300)}; install the same edgegossip on all boards"
-        ) from error
+    recipe = _read_recipe(manifest.recipe)
     if recipe.run.mode != "gossip" or recipe.run.nodes != len(manifest.members):
         raise PeerError("the run's manifest and its recipe do not fit each other")
-    recipe = replace(recipe, data=replace(recipe.data, dir=""))  # where this board's data lies, it says itself
     if recipe.gossip.topology == "file" and not manifest.topology_file.startswith("{"):
         raise PeerError("the run's topology file is not in its manifest; install the same edgegossip on all boards")
     return _with_topology(recipe, manifest.topology_file)
 
 
+def _read_recipe(text: str) -> Recipe:
+    """Read a recipe that came over the network, without the folder of the data: where this board's
+    lies, it says itself. Raises PeerError."""
+    try:
+        recipe = recipes.from_dict(tomllib.loads(text))
+    except (ConfigError, ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
+        why = printable(str(error), 300)
+        raise PeerError(f"the run's recipe cannot be used: {why}; install the same edgegossip on all boards") from error
+    return replace(recipe, data=replace(recipe.data, dir=""))
+
+
 def _with_topology(recipe: Recipe, file: str) -> Recipe:
-    """With a topology file's text in the place of its path, so that it is the same recipe on every board, each time."""
+    """Return the recipe with a topology file's text in the place of its path, so that it is the
+    same recipe on every board, each time."""
     if recipe.gossip.topology != "file":
         return recipe
     return replace(recipe, gossip=replace(recipe.gossip, topology_file=file))
 
 
 def check_functions(recipe: Recipe, settings: Iterable[str]) -> None:
-    """A recipe that came over the network must not decide what this board executes. Raises ConfigError."""
+    """A recipe that came over the network must not decide what this board executes. Raises
+    ConfigError."""
     said = {key.strip(): text.strip() for key, _, text in (setting.partition("=") for setting in settings)}
     for key, name in (("data.name", recipe.data.name), ("model.name", recipe.model.name)):
         if ":" in name and said.get(key) != name:
@@ -235,8 +290,8 @@ def own_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
 
 
 def topology_hash(topology: Mapping[str, Any]) -> str:
-    """SHA-256 of everybody's neighbours and weights, from Topology.to_json: the same on every board, whatever its processor
-    makes of the last digits."""
+    """SHA-256 of everybody's neighbours and weights, from Topology.to_json: the same on every
+    board, whatever its processor makes of the last digits."""
     rounds = [
         {"edges": sorted(r["edges"]), "weights": [[round(w, 12) for w in row] for row in r["weights"]]}
         for r in topology["rounds"]
@@ -246,8 +301,8 @@ def topology_hash(topology: Mapping[str, Any]) -> str:
 
 
 def advertised(listening: str, advertise: str | None, seen_as: str) -> str:
-    """The address at which others reach us: what was said, what we listen on, or the host that a member sees us at with our
-    port. Empty: not known yet. Raises ConfigError."""
+    """The address at which others reach us: what was said, what we listen on, or the host that a
+    member sees us at with our port. Empty: not known yet. Raises ConfigError."""
     where = addresses.parse(listening, "listen address")
     if advertise:
         return str(addresses.parse_host(advertise, "--advertise", where.port))

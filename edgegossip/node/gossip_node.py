@@ -1,6 +1,8 @@
-"""The gossip board: the shell around its engine (engine/node.py) that has a clock, a transport, a disk and a model.
+"""The gossip board: the shell around its engine (engine/node.py) that has a clock, a transport, a
+disk and a model.
 
-torch is imported only once every neighbour is there, so that a board that waits for others stays small.
+torch is imported only once every neighbour is there, so that a board that waits for others stays
+small.
 
 Every second of a round belongs to one of six parts. The local update is [compute]; the algorithm's
 `step` is [encode]; blocked time is [transmit] while a frame of ours is not acknowledged yet, [wait]
@@ -56,7 +58,7 @@ from edgegossip.engine.node import NodeEngine, Seat, Stage
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Transport, Verdict
 from edgegossip.mesh.base import TransportEvent as MeshEvent
-from edgegossip.node.checkpoint import save_final
+from edgegossip.node.final_model import save_final
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view
 from edgegossip.profiling.records import LINK_BYTES, LINK_PREFIX, LINK_SECONDS, Sink, Value
@@ -87,8 +89,8 @@ class Model:
 
 
 def load(spec: NodeSpec, sink: Sink, checkpoints: Path | None) -> Model:
-    """Workload and newest checkpoint; `checkpoints` is this board's folder of them. Imports torch. Raises DataError and
-    ConfigError when one of them cannot be used."""
+    """Workload and newest checkpoint; `checkpoints` is this board's folder of them. Imports torch.
+    Raises DataError and ConfigError when one of them cannot be used."""
     workload = build_workload(spec.recipe, spec.index)
     view = make_view(spec, workload.layout)
     if checkpoints is None or not spec.recipe.checkpoint.every:
@@ -100,10 +102,11 @@ def load(spec: NodeSpec, sink: Sink, checkpoints: Path | None) -> Model:
 
 
 class GossipNode:
-    """One process of one board. Not thread-safe; everything happens in `run`, on the caller's thread.
+    """One process of one board. Not thread-safe; everything happens in `run`, on the caller's
+    thread.
 
-    `load` is called once every neighbour is there who is waited for. `remote`: the members that are no neighbours, as far as
-    they are known. `pace`: the socket of a conductor, see node/pace.py."""
+    `load` is called once every neighbour is there who is waited for. `remote`: the members that are
+    no neighbours, as far as they are known. `pace`: the socket of a conductor, see node/pace.py."""
 
     def __init__(
         self,
@@ -140,10 +143,12 @@ class GossipNode:
         self._keeper: Keeper | None = None
 
     def run(self, save_to: Path | None = None) -> Metrics:
-        """Join, play all rounds that are left, report. Returns the last evaluation; saves the final model to `save_to`.
+        """Join, play all rounds that are left, report. Returns the last evaluation; saves the final
+        model to `save_to`.
 
-        Raises LocalError when training diverges; RunError for a board that was started again when the run is over, or with
-        nothing when there is nobody left to learn from and the run does not go on elsewhere."""
+        Raises LocalError when training diverges; RunError for a board that was started again when
+        the run is over, or with nothing when there is nobody left to learn from and the run does
+        not go on elsewhere."""
         patience_s = HURRY_S
         try:
             self._carry_out(self.engine.start(self._now()))
@@ -320,8 +325,8 @@ class GossipNode:
     # -- reports ---------------------------------------------------------------------------------------------------
 
     def _put_down(self) -> None:
-        """The round that has ended: a metrics record, with an evaluation when it is the round's turn; its state, if the
-        algorithm said that it may be kept."""
+        """The round that has ended: a metrics record, with an evaluation when it is the round's
+        turn; its state, if the algorithm said that it may be kept."""
         ended, self._ended = self._ended, None
         if ended is None:
             return
@@ -385,7 +390,7 @@ class GossipNode:
 
 @dataclass(slots=True)
 class Link:
-    """What went to one neighbour."""
+    """Counts what went to one neighbour."""
 
     message_bytes: int = 0
     seconds: float = 0.0  # in which something was under way
@@ -399,8 +404,9 @@ class Link:
 
 @dataclass(slots=True)
 class Traffic:
-    """Byte counts of one node's sends: what the codec made, and what it took to carry it; what went to each neighbour, and for
-    how long it was under way. Counted when acknowledged. `take` hands out what came since the last call."""
+    """Byte counts of one node's sends: what the codec made, and what it took to carry it; what went
+    to each neighbour, and for how long it was under way. Counted when acknowledged. `take` hands
+    out what came since the last call."""
 
     values: int = 0  # n of the model
     payload_bytes: int = 0
@@ -428,8 +434,8 @@ class Traffic:
         self.in_flight.pop(ticket, None)
 
     def take(self, now_s: float | None = None) -> dict[str, float]:
-        """Metrics since the last call, reset to zero. Links are among them when LINKS_EVERY_S have passed since the last
-        time at `now_s` (`time.monotonic`), or without it."""
+        """Metrics since the last call, reset to zero. Links are among them when LINKS_EVERY_S have
+        passed since the last time at `now_s` (`time.monotonic`), or without it."""
         metrics: dict[str, float] = {
             "net/payload_bytes": self.payload_bytes,
             "net/overhead_bytes": self.overhead_bytes,
@@ -453,15 +459,16 @@ class Traffic:
 
 
 class Records:
-    """Where a board's metrics go. That of a short round is put down while the board waits for the messages of the next one, which
-    is soon: training need not wait for it."""
+    """Where a board's metrics go. That of a short round is put down while the board waits for the
+    messages of the next one, which is soon: training need not wait for it."""
 
     def __init__(self, name: NodeId, sink: Sink) -> None:
         self._name, self._sink = name, sink
         self._pending: tuple[Round, Callable[[], dict[str, Value]], float] | None = None  # the last: when it came
 
     def add(self, round: Round, values: Callable[[], dict[str, Value]], round_s: float) -> None:
-        """`values`: puts them together when the time has come. `round_s`: what the round took, and so the next one may take."""
+        """`values`: puts them together when the time has come. `round_s`: what the round took, and
+        so the next one may take."""
         self.flush()
         self._pending = round, values, time.monotonic()
         if round_s >= PROMPT_S:

@@ -1,4 +1,5 @@
-"""What a gossip board keeps so that another process can go on for it: where, how often, and of what run.
+"""What a gossip board keeps so that another process can go on for it: where, how often, and of what
+run.
 
 Imported when training begins: a board that waits for its peers has no use for it yet.
 """
@@ -35,7 +36,8 @@ class Restored:
 
 
 class Keeper:
-    """The checkpoints of one board in one run. Everything but the writing happens on the caller's thread."""
+    """The checkpoints of one board in one run. Everything but the writing happens on the caller's
+    thread."""
 
     def __init__(self, spec: NodeSpec, view: NodeView, workload: Workload, folder: Path, sink: Sink) -> None:
         self._spec, self._view, self._workload, self._sink = spec, view, workload, sink
@@ -52,8 +54,8 @@ class Keeper:
         self._writer = Writer(self._store, self._say, section.slack_s)
 
     def load(self, algorithm: GossipAlgorithm[Any]) -> Restored | None:
-        """The state to go on from, with the workload's own put back; None when there is none. Raises ConfigError when it is of
-        another run, DataError when it cannot be used."""
+        """The state to go on from, with the workload's own put back; None when there is none.
+        Raises ConfigError when it is of another run, DataError when it cannot be used."""
         found = self._newest()
         if found is None:
             return None
@@ -72,7 +74,8 @@ class Keeper:
         return Restored(state, round)
 
     def ready(self) -> None:
-        """Before a round is called finished: the one before it is on the disk, as far as `checkpoint.slack_s` asks for it."""
+        """Before a round is called finished: the one before it is on the disk, as far as
+        `checkpoint.slack_s` asks for it."""
         self._writer.ready()
 
     def offer(self, state: Any, round: Round) -> None:
@@ -87,12 +90,13 @@ class Keeper:
         self._writer.close(patience_s)
 
     def make_room(self) -> bool:
-        """For something more important, on a full disk: only the newest checkpoint stays. Whether others went."""
+        """Make room for something more important on a full disk: only the newest checkpoint stays.
+        Whether others went."""
         return self._store.make_room()
 
     def give_way(self, round: Round, needed_bytes: int) -> bool:
-        """For the model of `round`, on a full disk: the newest checkpoint goes, too, if it is of an earlier round and leaves so
-        much room. After `close`. Whether it went."""
+        """Make room for the model of `round` on a full disk: the newest checkpoint goes, too, if it
+        is of an earlier round and leaves so much room. After `close`. Whether it went."""
         durable = self._writer.durable
         sizes = [file.stat().st_size for file in Path(self._store.folder).glob("*.ckpt")]
         if not sizes or durable is None or durable >= round or sum(sizes) < needed_bytes:

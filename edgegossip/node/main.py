@@ -1,11 +1,13 @@
 """What `edgegossip node` does: one board, in either mode, on its own or under `run`.
 
-Under `run` ("managed") a board prints its records as JSON lines, gets its peers' addresses as one JSON line on its
-standard input, and ends when that input ends, so that no board outlives the process that started it.
+Under `run` ("managed") a board prints its records as JSON lines, gets its peers' addresses as one
+JSON line on its standard input, and ends when that input ends, so that no board outlives the
+process that started it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -21,11 +23,10 @@ from edgegossip.choices import did_you_mean
 from edgegossip.engine.joining import RemoteMembers
 from edgegossip.mesh import address as addresses
 from edgegossip.node.meters import NodeMeters
-from edgegossip.node.parent import Parent
 from edgegossip.node.spec import NodeSpec, default_members, make_topology, mesh_limits
 from edgegossip.profiling.sinks import PipeSink, RecordSink
 from edgegossip.recipe import Recipe
-from edgegossip.types import ConfigError, EdgegossipError, NodeId
+from edgegossip.types import EXIT_INTERRUPTED, ConfigError, EdgegossipError, NodeId
 
 if TYPE_CHECKING:
     from edgegossip.mesh import GrpcTransport
@@ -60,13 +61,14 @@ class NodeOptions:
     pace: Path | None = None  # managed only: the socket of a conductor, on a machine that many boards share
 
 
+OnLost: TypeAlias = Callable[[Mapping[str, str]], None]
 # Where a board's records and its final model go.
 OpenOutput: TypeAlias = Callable[[NodeSpec], tuple[RecordSink, Path | None]]
 
 
 def run_node(recipe: Recipe, options: NodeOptions, open_output: OpenOutput) -> None:
-    """Be one board until the run is over. `open_output` is called once the board's place in the run is known to be right.
-    Raises EdgegossipError."""
+    """Be one board until the run is over. `open_output` is called once the board's place in the run
+    is known to be right. Raises EdgegossipError."""
     spec, peers = _place(recipe, options)
     sink, save_to = open_output(spec)
     try:
@@ -82,14 +84,15 @@ def run_node(recipe: Recipe, options: NodeOptions, open_output: OpenOutput) -> N
 
 
 def run_managed(recipe: Recipe, options: NodeOptions) -> None:
-    """The same under `run`: records go to the parent, which is told before an error is raised."""
+    """Be one board under `run`: records go to the parent, which is told before an error is raised."""
     pipe = _parent_pipe(options.restarted_s or 0.0)
     threading.Thread(target=_beat, args=(pipe,), daemon=True, name="heartbeat").start()
     run_node(recipe, options, lambda spec: (pipe, options.save_to))
 
 
 def _beat(pipe: PipeSink) -> None:
-    """A board that computes for long says nothing else meanwhile; one that is stopped does not even say this."""
+    """A board that computes for long says nothing else meanwhile; one that is stopped does not even
+    say this."""
     with suppress(OSError):  # the parent is gone, and so will we be
         while True:
             pipe.beat()
@@ -97,7 +100,8 @@ def _beat(pipe: PipeSink) -> None:
 
 
 def _server_members(recipe: Recipe, options: NodeOptions) -> tuple[NodeId, ...]:
-    """Every board of a server run; a board's place among them decides its share of the data. Raises ConfigError."""
+    """Every board of a server run; a board's place among them decides its share of the data. Raises
+    ConfigError."""
     members = options.members or default_members(recipe.run.nodes)
     if len(set(members)) != recipe.run.nodes:
         count = f"run.nodes = {recipe.run.nodes}, but {len(set(members))} boards are named"
@@ -169,8 +173,8 @@ def _check_before_output(spec: NodeSpec, peers: Mapping[NodeId, str], options: N
 
 
 def _parent_pipe(age_s: float) -> PipeSink:
-    """Records go to what was standard output; what a user's model prints goes to the log with standard error. `age_s`: how
-    long this board's records have been going on."""
+    """Records go to what was standard output; what a user's model prints goes to the log with
+    standard error. `age_s`: how long this board's records have been going on."""
     records = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return PipeSink(records, time.monotonic() - age_s)
@@ -179,8 +183,8 @@ def _parent_pipe(age_s: float) -> PipeSink:
 def _gossip(
     spec: NodeSpec, peers: Mapping[NodeId, str] | None, sink: RecordSink, save_to: Path | None, options: NodeOptions
 ) -> None:
-    """Listen, join, train, leave. A board that is known to come late loads first: once it is there, the others wait for
-    it."""
+    """Listen, join, train, leave. A board that is known to come late loads first: once it is there,
+    the others wait for it."""
     from edgegossip.node import gossip_node
 
     parent = Parent() if options.managed else None
@@ -217,7 +221,7 @@ def _gossip(
 
 
 def _news(options: NodeOptions, security: TlsSecurity | None) -> NodeOptions:
-    """With what the members of the run know by now."""
+    """Return the options with what the members of the run know by now."""
     if options.entry is None or not options.entry.seeds:
         return options
     from edgegossip.node import entering
@@ -233,7 +237,8 @@ def _open(
     meters: NodeMeters,
     security: TlsSecurity | None,
 ) -> tuple[GrpcTransport | MemberTransport, Callable[[], None], RemoteMembers]:
-    """A transport that listens, what makes it look for its peers, and who else is in the run as far as that is known."""
+    """A transport that listens, what makes it look for its peers, and who else is in the run as far
+    as that is known."""
     if options.entry is not None:
         from edgegossip.node.members import open_member
 
@@ -251,8 +256,8 @@ def _open(
 
     limits = mesh_limits(spec.recipe.network.grace_s)
     if options.pace is not None:
-        # Slower than the wall (node/pace.py), an acknowledgement behind a full queue takes as much longer. A connection that
-        # were given up for that would send all of it again.
+        # Slower than the wall (node/pace.py), an acknowledgement behind a full queue takes as much
+        # longer. A connection that were given up for that would send all of it again.
         limits = replace(limits, keepalive_s=60.0, keepalive_timeout_s=120.0, stall_s=60.0, hung_s=600.0, hello_s=30.0)
     transport = GrpcTransport(
         spec.name,
@@ -267,8 +272,8 @@ def _open(
 
 
 def load_guard(options: NodeOptions) -> TlsSecurity | None:
-    """TLS with the board's certificate, when it has one. Raises ConfigError when it is another's, DataError and LocalError
-    when it cannot be used."""
+    """TLS with the board's certificate, when it has one. Raises ConfigError when it is another's,
+    DataError and LocalError when it cannot be used."""
     if options.identity is None:
         return None
     from edgegossip.mesh.tls_security import TlsSecurity
@@ -279,7 +284,7 @@ def load_guard(options: NodeOptions) -> TlsSecurity | None:
 
 
 def load_identity(options: NodeOptions) -> Identity | None:
-    """The same for a client of a coordinator."""
+    """Load the identity of a client of a coordinator; raises as `load_guard` does."""
     if options.identity is None:
         return None
     from edgegossip.security.identity import Identity
@@ -298,7 +303,8 @@ def _check_name(identity: Identity, options: NodeOptions) -> None:
 
 
 def check_coordinator(text: str, options: NodeOptions) -> None:
-    """Raises ConfigError for an address that is none, and for one elsewhere that is not to be trusted."""
+    """Raises ConfigError for an address that is none, and for one elsewhere that is not to be
+    trusted."""
     where = addresses.parse(text, "--coordinator")
     if where.host == "localhost" or where.is_loopback or options.identity is not None or options.insecure:
         return
@@ -318,3 +324,62 @@ def _client(spec: NodeSpec, sink: RecordSink, save_to: Path | None, options: Nod
     patience_s = MANAGED_PATIENCE_S if options.managed else PATIENCE_S
     checkpoints = None if save_to is None else save_to.with_suffix("")
     run_client(spec, options.coordinator, sink, checkpoints, patience_s, load_identity(options))
+
+
+class Parent:
+    """Listens to the process that started this board under `run`, on standard input: the other
+    boards' addresses, then news of those that are lost; at its end this process ends, so that no
+    board outlives a run however that dies.
+
+    It reads on a thread of its own from the moment it is made: a board that is still loading ends
+    with its parent, too."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._lines: list[bytes] = []  # that nobody has asked for yet
+        self._on_lost: OnLost | None = None
+        threading.Thread(target=self._read, daemon=True, name="parent").start()
+
+    def addresses(self) -> dict[NodeId, str]:
+        """The first line: a JSON object of the other boards' addresses. Waits for it."""
+        with self._news:
+            while not self._lines:
+                self._news.wait()
+            line = self._lines.pop(0)
+        return {str(name): str(address) for name, address in json.loads(line).items()}
+
+    def listen(self, on_lost: OnLost) -> None:
+        """Every further line, {"lost": name, "why": reason}, goes to `on_lost`, on either thread."""
+        with self._news:
+            self._on_lost = on_lost
+            for line in self._lines:
+                _tell(on_lost, line)
+            self._lines.clear()
+
+    def _read(self) -> None:
+        while (line := _read_line()) is not None:
+            with self._news:
+                if self._on_lost is not None:
+                    _tell(self._on_lost, line)
+                else:
+                    self._lines.append(line)
+                    self._news.notify_all()
+        os._exit(EXIT_INTERRUPTED)
+
+
+def _tell(on_lost: OnLost, line: bytes) -> None:
+    """What goes wrong must not end the thread that watches for the parent's end: a peer that is no
+    neighbour of ours, a transport that is closed, a loop that is too busy to answer in time."""
+    with suppress(EdgegossipError, TimeoutError, RuntimeError):
+        on_lost(json.loads(line))
+
+
+def _read_line() -> bytes | None:
+    """One line of standard input; None at its end. Not through sys.stdin: a thread that holds its
+    lock when the interpreter ends aborts the process."""
+    line = bytearray()
+    while byte := os.read(0, 1):
+        if byte == b"\n":
+            return bytes(line)
+        line += byte
+    return None

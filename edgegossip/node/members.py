@@ -1,8 +1,10 @@
-"""A transport whose peers are members: the mesh's word on a neighbour and the members' word on everybody make one sequence of
-PeerUp and PeerDown. The latest word counts: a neighbour is down when its connection is gone or when the members named it dead,
-and back when its connection is or when it told the members so. A process that is busy (it loads PyTorch) may answer no member for
-seconds while its connection lives on: then the members' word counts only when it still stands after HOLD_S. So it does when they
-say that it left: a board that leaves says so to its neighbours itself, and members may be wrong, or lie, about each other.
+"""A transport whose peers are members: the mesh's word on a neighbour and the members' word on
+everybody make one sequence of PeerUp and PeerDown. The latest word counts: a neighbour is down when
+its connection is gone or when the members named it dead, and back when its connection is or when it
+told the members so. A process that is busy (it loads PyTorch) may answer no member for seconds
+while its connection lives on: then the members' word counts only when it still stands after HOLD_S.
+So it does when they say that it left: a board that leaves says so to its neighbours itself, and
+members may be wrong, or lie, about each other.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 HOLD_S = 10.0
 
 
-class Standing:
-    """Who is up, from both sources. Pure: events in, events out."""
+class NeighbourStatus:
+    """Merges what the mesh and the members say of neighbours. Pure: events in, events out."""
 
     def __init__(self, neighbours: Collection[NodeId]) -> None:
         self._neighbours = frozenset(neighbours)
@@ -48,7 +50,7 @@ class Standing:
 
     @property
     def due_s(self) -> float | None:
-        """When `tick` is due."""
+        """Return when `tick` is due."""
         return min((due_s for due_s, _ in self._held.values()), default=None)
 
     def tick(self, now_s: float) -> list[TransportEvent]:
@@ -98,12 +100,12 @@ class Standing:
 
 
 class MemberTransport:
-    """A Transport over `inner`, whose services hold `agent`'s. `neighbours` get streams as soon as their address is known;
-    what the members say of all others comes as it is."""
+    """A Transport over `inner`, whose services hold `agent`'s. `neighbours` get streams as soon as
+    their address is known; what the members say of all others comes as it is."""
 
     def __init__(self, inner: GrpcTransport, agent: Agent, neighbours: Collection[NodeId]) -> None:
         self._inner, self._agent, self._neighbours = inner, agent, frozenset(neighbours)
-        self._standing = Standing(neighbours)
+        self._status = NeighbourStatus(neighbours)
         self._ready: deque[TransportEvent] = deque()
         self.send, self.limit_frames, self.wake, self.tasks = inner.send, inner.limit_frames, inner.wake, inner.tasks
 
@@ -122,11 +124,11 @@ class MemberTransport:
         """See Transport.incoming."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._ready:
-            due_s = self._standing.due_s
+            due_s = self._status.due_s
             bounds = [t for t in (until_s, due_s) if t is not None]
             event = self._inner.incoming(max(0.0, min(bounds) - time.monotonic()) if bounds else None)
             now_s = time.monotonic()
-            self._ready.extend(self._standing.tick(now_s))
+            self._ready.extend(self._status.tick(now_s))
             if event is not None:
                 self._take(event)
             elif due_s is None or now_s < due_s or (until_s is not None and now_s >= until_s):
@@ -159,7 +161,7 @@ class MemberTransport:
                 self._ready.append(event)
                 return
         if isinstance(event, PeerUp | PeerDown | Verdict):
-            self._ready.extend(self._standing.take(event, time.monotonic()))
+            self._ready.extend(self._status.take(event, time.monotonic()))
         else:
             self._ready.append(event)
 
@@ -169,7 +171,7 @@ async def _do(what: Callable[[], None]) -> None:
 
 
 def _rows_by_name(entry: Entry) -> Iterator[tuple[NodeId, Row]]:
-    """Of those that did not leave, when the member told that we joined through."""
+    """Yield members that had not left when the one told us of them through which we joined."""
     return ((entry.manifest.members[k], row) for k, row in entry.known if row.status is not Status.LEFT)
 
 
@@ -184,8 +186,9 @@ def open_member(
     advertise: str | None,
     insecure: bool,
 ) -> tuple[MemberTransport, Callable[[], None], RemoteMembers]:
-    """This board's transport as a member of its run, listening; what makes it take part; and who else is in the run.
-    `advertise`: HOST[:PORT] at which others reach it, if not where it listens."""
+    """This board's transport as a member of its run, listening; what makes it take part; and who
+    else is in the run. `advertise`: HOST[:PORT] at which others reach it, if not where it
+    listens."""
     box: list[GrpcTransport] = []
 
     def log(kind: str, text: str, peer: NodeId | None = None) -> None:
@@ -202,7 +205,8 @@ def open_member(
         security=security,
     )
     limits = mesh_limits(spec.recipe.network.grace_s)
-    # Elsewhere without TLS there is no door, whose kernel asks in place of gRPC whether a host is lost.
+    # Elsewhere without TLS there is no TLS front end, whose kernel asks in place of gRPC whether a
+    # host is lost.
     if security is not None or addresses.listen_address(listen, insecure=insecure).is_loopback:
         limits = limits.among_members()
     box.append(

@@ -1,5 +1,5 @@
-"""What this process and its sockets did in a round, what it holds, and what the machine's sensors say, as values of its metrics
-record. One a node; call once a round."""
+"""What this process and its sockets did in a round, what it holds, and what the machine's sensors
+say, as values of its metrics record. One a node; call once a round."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TASKS_EVERY_S = 1.0
 
 
 class NodeMeters:
-    """Bytes since the last call on this process's TCP sockets; its CPU load and memory; temperature, clock, power and energy of
-    its machine where there are sensors. Thread-safe."""
+    """Bytes since the last call on this process's TCP sockets; its CPU load and memory;
+    temperature, clock, power and energy of its machine where there are sensors. Thread-safe."""
 
     def __init__(self) -> None:
         self._sockets, self._system, self._machine = SocketMeter(), ProcessSampler(), MachineSampler()
@@ -30,7 +30,7 @@ class NodeMeters:
         self._last_tasks, self._tasks_after_s = 0, 0.0
 
     def watch(self, tasks: Callable[[], int]) -> None:
-        """From now on count these coroutines, too."""
+        """Count these coroutines, too, from now on."""
         self._tasks = tasks
 
     def begin(self) -> None:
@@ -39,9 +39,10 @@ class NodeMeters:
             self._machine.begin()
 
     def __call__(self, *, due: bool = True) -> dict[str, Value]:
-        """Values of the round that ends. Reading sockets takes a tenth of a millisecond and more: where it is not `due`, they are
-        left for a later round, for up to SOCKETS_EVERY_S, to spend no more than SOCKETS_SHARE of the CPU time on them. Nothing is
-        lost by that: the next record that has them has all since the last one."""
+        """Values of the round that ends. Reading sockets takes a tenth of a millisecond and more:
+        where it is not `due`, they are left for a later round, for up to SOCKETS_EVERY_S, to spend
+        no more than SOCKETS_SHARE of the CPU time on them. Nothing is lost by that: the next record
+        that has them has all since the last one."""
         with self._lock:
             values: dict[str, Value] = {**self._system.sample(), **self._machine.sample()}
             if self._tasks is not None:
@@ -57,7 +58,8 @@ class NodeMeters:
         return values
 
     def _counted(self, tasks: Callable[[], int]) -> int:
-        """At most once in TASKS_EVERY_S: it takes a tenth of what a round's record takes."""
+        """Count coroutines, at most once in TASKS_EVERY_S: it takes a tenth of what a round's
+        record takes."""
         now_s = time.perf_counter()
         if now_s >= self._tasks_after_s:
             self._last_tasks, self._tasks_after_s = tasks(), now_s + TASKS_EVERY_S

@@ -1,5 +1,6 @@
-"""What systemd hears of a board's process (sd_notify(3)): that it is ready, what it does, and, as its watchdog, that its loop
-still turns. Elsewhere nobody listens and nothing is sent. No package: it is one datagram."""
+"""What systemd hears of a board's process (sd_notify(3)): that it is ready, what it does, and, as
+its watchdog, that its loop still turns. Elsewhere nobody listens and nothing is sent. No package:
+it is one datagram."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class Service:
 
 @functools.cache
 def service() -> Service:
-    """Of this process."""
+    """Return the service of this process."""
     return Service()
 
 

@@ -1,11 +1,14 @@
-"""A board's part in a run whose boards share the cores of one machine and yet do not slow each other down.
+"""A board's part in a run whose boards share the cores of one machine and yet do not slow each
+other down.
 
-A conductor (scale/netns/conductor.py) gives each board a turn to compute, and lets all of them send at the same moment.
-The board's clock is not the wall's. While it computes and encodes it goes by the CPU time of this process, or by so many
-times that as the conductor says; while it waits for its turn it stands still; when it meets the others before they send,
-it is put on to the latest of them, which is time spent waiting; from then until the round is over, while bytes cross the
-network, it goes by the wall, or by a fraction of it if the conductor has slowed the network down by as much. Then, while
-the board puts the round down, CPU time counts again. So a round's parts are what they would be on a board with a core of its own.
+A conductor (scale/netns/conductor.py) gives each board a turn to compute, and lets all of them send
+at the same moment. The board's clock is not the wall's. While it computes and encodes it goes by
+the CPU time of this process, or by so many times that as the conductor says; while it waits for its
+turn it stands still; when it meets the others before they send, it is put on to the latest of them,
+which is time spent waiting; from then until the round is over, while bytes cross the network, it
+goes by the wall, or by a fraction of it if the conductor has slowed the network down by as much.
+Then, while the board puts the round down, CPU time counts again. So a round's parts are what they
+would be on a board with a core of its own.
 
 Frames of an update leave together once everybody has one: that suits algorithms that go by rounds.
 """
@@ -31,7 +34,8 @@ CONNECT_S = 30.0
 
 
 class Charged:
-    """A clock that is charged with CPU time, with wall time, or with nothing. Integer nanoseconds; never goes back."""
+    """A clock that is charged with CPU time, with wall time, or with nothing. Integer nanoseconds;
+    never goes back."""
 
     def __init__(
         self,
@@ -134,7 +138,8 @@ class Pace:
             self.clock.by_cpu(self._handling)
 
     def over(self) -> None:
-        """The round is. Putting it down is the processor's work again, which others on this machine have, too, just then."""
+        """The round is. Putting it down is the processor's work again, which others on this machine
+        have, too, just then."""
         self.clock.by_cpu(self._handling)
 
     def leave(self) -> None:
@@ -145,7 +150,8 @@ class Pace:
         self._say({"ask": "leave"})
 
     def meet(self) -> None:
-        """Before anything is sent or awaited: all boards are ready when this returns. Does nothing a second time."""
+        """Before anything is sent or awaited: all boards are ready when this returns. Does nothing
+        a second time."""
         if not (self._holds and self._computed):
             return
         self._holds = self._computed = False

@@ -1,4 +1,5 @@
-"""The board of a server run: one process that is a client of the coordinator from the first round to the last."""
+"""The board of a server run: one process that is a client of the coordinator from the first round
+to the last."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ def run_client(
     patience_s: float = PATIENCE_S,
     identity: Identity | None = None,
 ) -> None:
-    """Take part until the coordinator says that the run is over. torch is imported once it has answered. `checkpoints` is this
-    board's folder of them. With
-    `identity` over TLS, to a coordinator of its fleet.
+    """Take part until the coordinator says that the run is over. torch is imported once it has
+    answered. `checkpoints` is this board's folder of them. With `identity` over TLS, to a
+    coordinator of its fleet.
 
-    Raises PeerError when the coordinator refuses this board or stays out of reach, DataError and ConfigError when the
-    workload cannot be built, LocalError when training diverges."""
+    Raises PeerError when the coordinator refuses this board or stays out of reach, DataError and
+    ConfigError when the workload cannot be built, LocalError when training diverges."""
     codec = codecs.get(spec.recipe.codec.name, **spec.recipe.codec.params)
     meters = NodeMeters()
 

@@ -22,7 +22,8 @@ from edgegossip.types import ConfigError, NodeId
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One board's place in one run. Every board of a run has the same recipe, members (in this order) and run id."""
+    """One board's place in one run. Every board of a run has the same recipe, members (in this
+    order) and run id."""
 
     recipe: Recipe
     name: NodeId
@@ -42,7 +43,8 @@ def default_members(nodes: int) -> tuple[NodeId, ...]:
 
 
 def check_names(option: str, names: Iterable[str]) -> None:
-    """A board's name becomes a file's and a folder's, here and elsewhere: the rule is that of the fleet. Raises ConfigError."""
+    """A board's name becomes a file's and a folder's, here and elsewhere: the rule is that of the
+    fleet. Raises ConfigError."""
     for name in names:
         try:
             check_name(name)
@@ -51,7 +53,8 @@ def check_names(option: str, names: Iterable[str]) -> None:
 
 
 def make_topology(recipe: Recipe, members: Sequence[NodeId]) -> Topology:
-    """The recipe's topology over these members. Raises ConfigError, or DataError for a bad topology file."""
+    """The recipe's topology over these members. Raises ConfigError, or DataError for a bad topology
+    file."""
     section = recipe.gossip
     if section.topology_file and section.topology != "file":
         raise ConfigError(
@@ -86,19 +89,20 @@ def make_view(spec: NodeSpec, layout: Layout) -> NodeView:
 
 
 def mesh_limits(grace_s: float) -> MeshLimits:
-    """Of a board's transport. While it loads its model nobody takes frames, and how large those of the run are is not known
-    yet."""
+    """Return the limits of a board's transport. While it loads its model nobody takes frames, and
+    how large those of the run are is not known yet."""
     return MeshLimits(grace_s=grace_s, max_unmeasured_bytes=PENDING_BYTES)
 
 
 def frame_limit(layout: Layout) -> int:
-    """The largest frame that a board of this run may send: head, codec parameters and small numbers around the body."""
+    """The largest frame that a board of this run may send: head, codec parameters and small numbers
+    around the body."""
     return HEADER_BYTES + Limits.of(layout).max_body_bytes + 4096
 
 
 def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:
-    """The recipe's gossip algorithm, with its momentum around it. Raises ConfigError on an unknown name or parameter, and
-    when both the local optimiser and gossip would have momentum."""
+    """The recipe's gossip algorithm, with its momentum around it. Raises ConfigError on an unknown
+    name or parameter, and when both the local optimiser and gossip would have momentum."""
     section = recipe.gossip
     if section.momentum != "none" and recipe.training.momentum:
         raise ConfigError(

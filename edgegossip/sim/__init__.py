@@ -1,9 +1,12 @@
-"""A simulator that breaks things: the very algorithm objects that boards run, and the engine of server runs, on a virtual
-network, virtual disks and a virtual clock, under faults drawn from a seed. The same seed gives the same run, bit for bit.
+"""A simulator that breaks things: the very algorithm objects that boards run, and the engine of
+server runs, on a virtual network, virtual disks and a virtual clock, under faults drawn from a
+seed. The same seed gives the same run, bit for bit.
 
-- `run(schedule, ...)` runs one; `schedule_of(seed, Options(...))` makes one, of gossip or of a server run by `mode`.
+- `run(schedule, ...)` runs one; `schedule_of(seed, Options(...))` makes one, of gossip or of a
+  server run by `mode`.
 - `campaign(seeds, Options(...), ...)` runs many; `shrink` makes a failure small.
-- `faults` names the kinds; `RULES` and `SERVER_RULES` what must hold. docs/simulator.md tells the rest."""
+- `faults` names the kinds; `RULES` and `SERVER_RULES` what must hold. docs/simulator.md tells the
+  rest."""
 
 from __future__ import annotations
 

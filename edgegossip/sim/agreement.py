@@ -1,14 +1,15 @@
 """What the nodes must come to once all is well: how close, and to what.
 
-A lossless synchronous averaging contracts the nodes' spread (largest minus smallest value of a coordinate) by the
-ergodicity coefficient of the product P of the mixing matrices in force, max_ik 1/2 sum_j |P_ij - P_kj| (Seneta,
-"Non-negative matrices and Markov chains", 1981, section 3.1): a bound that needs no constant, from the topology alone.
-Compressed difference coding converges too, more slowly: there the spread must fall below a share of what it was, within a
-number of rounds. Plain compressed models need not converge at all, only stay near.
+A lossless synchronous averaging contracts the nodes' spread (largest minus smallest value of a
+coordinate) by the ergodicity coefficient of the product P of the mixing matrices in force, max_ik
+1/2 sum_j |P_ij - P_kj| (Seneta, "Non-negative matrices and Markov chains", 1981, section 3.1): a
+bound that needs no constant, from the topology alone. Compressed difference coding converges too,
+more slowly: there the spread must fall below a share of what it was, within a number of rounds.
+Plain compressed models need not converge at all, only stay near.
 
-With error compensation no single model need converge, but what a node says is, over time, what it means: sum_t C_t =
-sum_t v_t + e_0 - e_T, with e bounded. So (W - I) (mean over T rounds of C) = (x_T - x_0) / (eta T) goes to zero, and the
-means over time of the models agree to O(1 / T)."""
+With error compensation no single model need converge, but what a node says is, over time, what it
+means: sum_t C_t = sum_t v_t + e_0 - e_T, with e bounded. So (W - I) (mean over T rounds of C) =
+(x_T - x_0) / (eta T) goes to zero, and the means over time of the models agree to O(1 / T)."""
 
 from __future__ import annotations
 
@@ -49,8 +50,9 @@ def spread(models: Sequence[NDArray[np.floating]]) -> float:
 
 
 def effective(topology: Topology, round: int, talks: NDArray[np.bool_], eta: float, column: bool) -> Matrix:
-    """W of one round, float64[n, n], where j's message reaches i only if talks[i, j]: what is not handed over stays, with
-    the receiver (rows sum to 1) or with the sender (`column`: columns do)."""
+    """W of one round, float64[n, n], where j's message reaches i only if talks[i, j]: what is not
+    handed over stays, with the receiver (rows sum to 1) or with the sender (`column`: columns
+    do)."""
     w = np.where(talks, topology.matrix(round), 0.0) * eta
     np.fill_diagonal(w, 0.0)
     np.fill_diagonal(w, 1.0 - w.sum(axis=0 if column else 1))
@@ -65,8 +67,9 @@ def contraction(
     eta: float,
     weights: NDArray[np.float64] | None,
 ) -> float:
-    """Factor by which the spread of the live nodes' models falls over these rounds, at least. `weights`: push-sum weights,
-    float64[n]; the ratio mass / weight then mixes by the rows P_ij u_j / sum_j P_ij u_j."""
+    """Factor by which the spread of the live nodes' models falls over these rounds, at least.
+    `weights`: push-sum weights, float64[n]; the ratio mass / weight then mixes by the rows P_ij u_j
+    / sum_j P_ij u_j."""
     product = np.eye(topology.n)
     for r in rounds:
         product = effective(topology, r, talks, eta, weights is not None) @ product
@@ -78,8 +81,9 @@ def contraction(
 
 
 def rounds_to_mix(topology: Topology, first: int, live: tuple[int, ...], bounds: tuple[int, int], share: float) -> int:
-    """Rounds from `first` on after which the matrices alone promise that no more than LEFT of the spread is left, or, after
-    bounds[0] of them, no more than `share`; bounds[1] where it takes longer."""
+    """Rounds from `first` on after which the matrices alone promise that no more than LEFT of the
+    spread is left, or, after bounds[0] of them, no more than `share`; bounds[1] where it takes
+    longer."""
     return _rounds_to_mix(topology, first % topology.period, live, bounds, share)  # type: ignore[arg-type]
 
 

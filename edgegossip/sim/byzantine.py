@@ -1,5 +1,6 @@
-"""A peer that lies: it runs the algorithm as everybody does, and what it sends is tampered with on the way out. Frames keep
-a valid checksum, so that it is the algorithm that must see through them."""
+"""A peer that lies: it runs the algorithm as everybody does, and what it sends is tampered with on
+the way out. Frames keep a valid checksum, so that it is the algorithm that must see through
+them."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ class Byzantine:
         return self._built(replace(frame, round=frame.round + ahead))
 
     def _heavier(self, frame: Frame) -> bytes | None:
-        """Of a full state the weights; of a stream's message now and then the number, so that full states are asked for."""
+        """Of a full state the weights; of a stream's message now and then the number, so that full
+        states are asked for."""
         if frame.kind != Kind.STATE:
             counts = frame.kind != Kind.HELLO and Aux.SESSION in frame.aux and self._random() < GAPS
             return self._built(replace(frame, sequence=frame.sequence + 1)) if counts else None
@@ -84,7 +86,8 @@ class Byzantine:
         return self._built(replace(frame, aux={**frame.aux, **aux})) if aux else None
 
     def _more(self, tag: int, honest: float) -> float:
-        """Far too much; of a count half the time the most that is believed, or one message less or more."""
+        """Far too much; of a count half the time the most that is believed, or one message less or
+        more."""
         which, near = divmod(int(self._random() * 6), 2)
         if near and tag in COUNTS:
             return float(MOST_MESSAGES - 1 + which)
@@ -98,7 +101,8 @@ class Byzantine:
         return self._built(replace(frame, aux={t: frame.aux[t] for t in left}))
 
     def _mutate(self, frame: Frame) -> bytes:
-        """One field or some bytes of the body, with the checksum made right; now and then the checksum is wrong."""
+        """One field or some bytes of the body, with the checksum made right; now and then the
+        checksum is wrong."""
         which = int(self._random() * 9)
         if which == 0:
             frame = replace(frame, round=int(self._random() * 2**32) if self._random() < 0.3 else frame.round + 3)
@@ -132,10 +136,11 @@ class Byzantine:
 
 
 def flood(frame: Frame, period: int, limits: wire.Limits) -> Iterator[bytes]:
-    """What a peer that floods its neighbours sends after a frame: messages of many later rounds, which must wait there for
-    their round, the next ones of the frame's stream, with as large a body as a receiver accepts. Nobody can decode them:
-    they lead nobody on into another round, and only take memory. Their rounds, of which this sender has something to say to
-    the same receiver, are so late that none comes in a short run, in which its message would be looked at and refused; and
+    """What a peer that floods its neighbours sends after a frame: messages of many later rounds,
+    which must wait there for their round, the next ones of the frame's stream, with as large a body
+    as a receiver accepts. Nobody can decode them: they lead nobody on into another round, and only
+    take memory. Their rounds, of which this sender has something to say to the same receiver, are
+    so late that none comes in a short run, in which its message would be looked at and refused; and
     others after each frame. None after greetings and full states."""
     if frame.kind not in (Kind.MODEL, Kind.DIFFERENCE, Kind.GRADIENT):
         return

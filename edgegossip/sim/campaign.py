@@ -1,4 +1,5 @@
-"""Many schedules, one seed after the other, over all algorithms, topologies and codecs; in several processes if asked."""
+"""Many schedules, one seed after the other, over all algorithms, topologies and codecs; in several
+processes if asked."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def schedule_of(seed: int, options: Options) -> Schedule | ServerSchedule:
 
 
 def run(schedule: Schedule | ServerSchedule, *, say: Say | None = None, **variants: Any) -> Outcome:
-    """Run a schedule to its end or to the first violation. `variants` are `run_schedule`'s, and concern gossip alone."""
+    """Run a schedule to its end or to the first violation. `variants` are `run_schedule`'s, and
+    concern gossip alone."""
     if isinstance(schedule, ServerSchedule):
         return run_server(schedule, say=say)
     return run_schedule(schedule, say=say, **variants)
@@ -101,8 +103,9 @@ def campaign(
     progress: Callable[[Result], None] | None = None,
     **variants: Any,
 ) -> Result:
-    """Run the schedules of these seeds. `variants` go to `run_schedule` (algorithm, make_disk); with more than
-    one job they must be picklable. `progress` is told now and then. Raises ConfigError as `draw` does."""
+    """Run the schedules of these seeds. `variants` go to `run_schedule` (algorithm, make_disk);
+    with more than one job they must be picklable. `progress` is told now and then. Raises
+    ConfigError as `draw` does."""
     options, started, result = options or Options(), time.perf_counter(), Result()
     for part in _parts(list(seeds), options, jobs, variants):
         result.add(part)
@@ -115,7 +118,7 @@ def campaign(
 
 
 def replayed(outcome: Outcome, **variants: Any) -> Violation | None:
-    """Of a schedule that broke nothing, run once more: unless it goes the same way, bit for bit."""
+    """Run a schedule that broke nothing once more: unless it goes the same way, bit for bit."""
     again = run(outcome.schedule, **variants)
     if again.digest == outcome.digest:
         return None
@@ -124,7 +127,7 @@ def replayed(outcome: Outcome, **variants: Any) -> Violation | None:
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -146,7 +149,8 @@ def _parts(seeds: list[int], options: Options, jobs: int, variants: dict[str, An
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """A schedule makes many short-lived records and few cycles: to look for those as often as Python does takes 5 % longer."""
+    """A schedule makes many short-lived records and few cycles: to look for those as often as
+    Python does takes 5 % longer."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(COLLECT_EVERY, *before[1:])

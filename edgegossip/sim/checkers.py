@@ -1,5 +1,5 @@
-"""What must hold at every moment of every schedule, whatever breaks. Independent of the algorithms' own code: only their
-audit, model and round are looked at."""
+"""What must hold at every moment of every schedule, whatever breaks. Independent of the algorithms'
+own code: only their audit, model and round are looked at."""
 
 from __future__ import annotations
 
@@ -72,13 +72,15 @@ RULES: Mapping[str, str] = {
 
 
 def finite_fault(x: Vec) -> str | None:
-    """A finite sum of squares tells quickly that there is nothing wrong; it may overflow though all values are finite."""
+    """A finite sum of squares tells quickly that there is nothing wrong; it may overflow though all
+    values are finite."""
     return None if math.isfinite(x.dot(x)) or np.isfinite(x).all() else "the model is not finite"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hull:
-    """The values between which models stay that are averaged only: every coordinate's smallest and largest, float32[n]."""
+    """The values between which models stay that are averaged only: every coordinate's smallest and
+    largest, float32[n]."""
 
     low: Vec
     high: Vec
@@ -105,8 +107,9 @@ def implausible_fault(models: Sequence[Vec]) -> str | None:
 
 
 def row_fault(audit: Audit, positive: bool) -> str | None:
-    """`positive`: no node has gone back to an older state, and none lies. After that a push-sum weight may be zero or less
-    for a while: what was handed over since the checkpoint is taken back from those who have already passed it on."""
+    """`positive`: no node has gone back to an older state, and none lies. After that a push-sum
+    weight may be zero or less for a while: what was handed over since the checkpoint is taken back
+    from those who have already passed it on."""
     if audit.row:
         least, total = min(audit.row.values()), sum(audit.row.values())
         if not least >= 0.0:
@@ -137,10 +140,11 @@ class Early:
 
 
 def most_early(topology: Topology, index: int, algorithm: Any, body_bytes: int) -> Early:
-    """What a node may keep: of everybody who sends to it in some round one message a round, of as many rounds as an honest one
-    can be ahead (one period a hop, and the staleness; one of its own may be under way) and the one beyond, which tells that
-    this node was left behind. `body_bytes`: the largest body that is accepted. `max_ahead` and `early_bytes` of the algorithm
-    say it anew."""
+    """What a node may keep: of everybody who sends to it in some round one message a round, of as
+    many rounds as an honest one can be ahead (one period a hop, and the staleness; one of its own
+    may be under way) and the one beyond, which tells that this node was left behind. `body_bytes`:
+    the largest body that is accepted. `max_ahead` and `early_bytes` of the algorithm say it
+    anew."""
     sources = {j for r in range(topology.period) for j in topology.neighbours(index, r).in_}
     ahead = topology.n * (topology.period + naming.param_of(algorithm, "staleness", 0)) + 1
     messages = len(sources) * (int(naming.param_of(algorithm, "max_ahead", 0) or ahead) + 1)
@@ -174,7 +178,8 @@ def held(state: Any) -> Early:
 
 @lru_cache(maxsize=256)
 def _holds(kind: type) -> str | tuple[str, ...]:
-    """What there is to look at in a thing of this type: the names of its fields, or in which manner; empty: nothing."""
+    """What there is to look at in a thing of this type: the names of its fields, or in which
+    manner; empty: nothing."""
     if issubclass(kind, Frame):
         return "frame"
     if issubclass(kind, (str, bytes, int, float, np.ndarray, NodeView)):
@@ -209,7 +214,8 @@ def frames_fault(
 
 
 def share_fault(pending: PendingFrames, sender: str, body_bytes: int) -> str | None:
-    """After a frame of this sender was dropped: it must have filled its share, to the size of a frame."""
+    """After a frame of this sender was dropped: it must have filled its share, to the size of a
+    frame."""
     mine = sum(_room_of(frame) for frame in pending.frames if frame.sender == sender)
     if mine + body_bytes + 2048 <= pending.share_bytes:
         return f"dropped a frame of {sender}, which has {mine} bytes there and may have {pending.share_bytes}"
@@ -224,7 +230,8 @@ def _room_of(frame: FrameReceived) -> int:
 
 
 def replica_fault(audits: list[Audit | None], reachable: Mapping[int, set[int]]) -> str | None:
-    """Copies of what a node has told everybody, against the original; both ends quiet and able to talk."""
+    """Copies of what a node has told everybody, against the original; both ends quiet and able to
+    talk."""
     for i, audit in enumerate(audits):
         if audit is None:
             continue

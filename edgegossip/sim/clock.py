@@ -1,4 +1,5 @@
-"""Virtual time: a heap of what is to happen and when. Nothing in a simulation reads any other clock."""
+"""Virtual time: a heap of what is to happen and when. Nothing in a simulation reads any other
+clock."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ Event: TypeAlias = tuple[float, int, Callable[..., None], tuple[Any, ...]]
 
 
 class Clock:
-    """Events of one instant happen in the order in which they were put in, so that a seed gives the same run again."""
+    """Events of one instant happen in the order in which they were put in, so that a seed gives the
+    same run again."""
 
     __slots__ = ("_count", "_heap", "_stopped", "now")
 

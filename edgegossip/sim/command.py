@@ -1,4 +1,5 @@
-"""What `edgegossip sim` does: one schedule with its trace, or a campaign with its first failure made small."""
+"""What `edgegossip sim` does: one schedule with its trace, or a campaign with its first failure
+made small."""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ def options_of(asked: Asked) -> Options:
 
 
 def replay(asked: Asked, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
-    """One schedule; its trace goes to `say` unless quiet. If it breaks nothing it is run a second time, without a trace, and
-    must go the same way. The JSON document, and the exit code."""
+    """One schedule; its trace goes to `say` unless quiet. If it breaks nothing it is run a second
+    time, without a trace, and must go the same way. The JSON document, and the exit code."""
     schedule = schedule_of(asked.seed, options_of(asked))
     if not quiet:
         say(f"# {schedule.command()}")
@@ -123,7 +124,8 @@ def many(asked: Asked, count: int, say: Say, quiet: bool) -> tuple[dict[str, Any
 
 
 def _smallest(schedule: Schedule | ServerSchedule, rule: str) -> tuple[Schedule | ServerSchedule, str]:
-    """A schedule that breaks the same rule, and what was done to it. Only a second run shows that one is not the same again."""
+    """A schedule that breaks the same rule, and what was done to it. Only a second run shows that
+    one is not the same again."""
 
     def fails(candidate: Schedule | ServerSchedule) -> str | None:
         outcome = run(candidate)

@@ -98,7 +98,8 @@ class Ending:
             world.violate("edges", None, fault)
 
     def mean(self) -> None:
-        """Mass over weight of everybody is conserved, in push-sum whatever was lost; the plain mean if nothing was."""
+        """Mass over weight of everybody is conserved, in push-sum whatever was lost; the plain mean
+        if nothing was."""
         world, live = self.world, self.live
         n = world.schedule.nodes
         if len(live) < n or world.lied:
@@ -126,10 +127,11 @@ class Ending:
         return bool(self.world.departures or self.world.suspicions or self.world.apart)
 
     def _keeps_mean(self, replicates: bool) -> bool:
-        """Where rows are weighed by the receiver and nothing is lost, the plain mean moves by local updates only; old news
-        count once at one end and again at the other, what a codec loses may be lost for good, momentum within an algorithm
-        adds to updates. A full state may bring a later round's news, which its sender has not weighed against the receiver's:
-        that of a model that nobody trains has none unless the sender was a round ahead."""
+        """Where rows are weighed by the receiver and nothing is lost, the plain mean moves by local
+        updates only; old news count once at one end and again at the other, what a codec loses may
+        be lost for good, momentum within an algorithm adds to updates. A full state may bring a
+        later round's news, which its sender has not weighed against the receiver's: that of a model
+        that nobody trains has none unless the sender was a round ahead."""
         schedule, algorithm = self.world.schedule, self.world.algorithm
         plain = not naming.param_of(algorithm, "staleness", 0) and not naming.param_of(algorithm, "momentum", 0)
         news = self.world.states_ahead if schedule.workload == "consensus" else self.world.states

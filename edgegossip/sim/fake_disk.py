@@ -1,7 +1,9 @@
-"""A disk in memory that can lose power: a file's content survives if it was synced, its name if its folder was synced after.
+"""A disk in memory that can lose power: a file's content survives if it was synced, its name if its
+folder was synced after.
 
-What was not synced survives or not as the generator says: each change of a name by itself (so a rename may be there without an
-earlier one), a content whole, cut short, with holes, or not at all. POSIX promises no more than that."""
+What was not synced survives or not as the generator says: each change of a name by itself (so a
+rename may be there without an earlier one), a content whole, cut short, with holes, or not at all.
+POSIX promises no more than that."""
 
 from __future__ import annotations
 
@@ -32,8 +34,9 @@ class _Change:
 
 
 class FakeDisk:
-    """Implements `checkpoint.files.Files[Inode]`. `before(operation, path)` is called before each operation that changes
-    something; what it raises comes out, with the operation not done, or half done if it is a `write`."""
+    """Implements `checkpoint.files.Files[Inode]`. `before(operation, path)` is called before each
+    operation that changes something; what it raises comes out, with the operation not done, or half
+    done if it is a `write`."""
 
     def __init__(self, before: Callable[[str, str], None] = lambda operation, path: None) -> None:
         self.before = before
@@ -49,7 +52,8 @@ class FakeDisk:
     # -- Files ------------------------------------------------------------------------------------------------
 
     def make_folder(self, path: str) -> None:
-        """As the real one: each with those above it, and the folder above synced, be it this process that made it or not."""
+        """As the real one: each with those above it, and the folder above synced, be it this
+        process that made it or not."""
         above = posixpath.dirname(path)
         if above == path or (path in self._durable and path in self._folders):
             return

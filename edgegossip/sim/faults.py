@@ -2,11 +2,13 @@
 
 A fault SPEC is a list of entries, separated by commas or blanks:
 
-- `KIND` or `KIND=AMOUNT`: drawn from the seed. For kinds that hit messages the amount is their strength (a probability, or
-  seconds for `delay`); for the others it is how many times it happens.
-- `KIND[=STRENGTH]@FROM-TO[:NODES]`: exactly this one, in virtual seconds, as a trace or a shrunk failure names it. NODES are
-  indices joined by `+`: the node, sender and receiver of an edge, or one side of a split.
-- `all`: a few kinds, drawn from the seed. `none`: nothing. An entry `-KIND` takes a kind out of `all`.
+- `KIND` or `KIND=AMOUNT`: drawn from the seed. For kinds that hit messages the amount is their
+  strength (a probability, or seconds for `delay`); for the others it is how many times it happens.
+- `KIND[=STRENGTH]@FROM-TO[:NODES]`: exactly this one, in virtual seconds, as a trace or a shrunk
+  failure names it. NODES are indices joined by `+`: the node, sender and receiver of an edge, or
+  one side of a split.
+- `all`: a few kinds, drawn from the seed. `none`: nothing. An entry `-KIND` takes a kind out of
+  `all`.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ Scope = Literal["messages", "edge", "side", "node", "whole"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of fault. `low`..`high` bound the strength, in `unit`; what is drawn lies between them. `all` draws it `often`
-    times as often as others, and only with the algorithms of `among`, if it says any: those whose messages it can change.
-    `share`: instead, in this share of schedules, whatever else is drawn."""
+    """One kind of fault. `low`..`high` bound the strength, in `unit`; what is drawn lies between
+    them. `all` draws it `often` times as often as others, and only with the algorithms of `among`,
+    if it says any: those whose messages it can change. `share`: instead, in this share of
+    schedules, whatever else is drawn."""
 
     name: str
     scope: Scope
@@ -192,8 +195,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A parsed SPEC. `pool` are kinds to draw a few from; `asked` are drawn in any case; `exact` are there as they are.
-    `kinds`: those that such runs know."""
+    """A parsed SPEC. `pool` are kinds to draw a few from; `asked` are drawn in any case; `exact`
+    are there as they are. `kinds`: those that such runs know."""
 
     pool: tuple[str, ...] = ()
     asked: tuple[tuple[str, float | None], ...] = ()
@@ -202,7 +205,8 @@ class Spec:
 
 
 def parse(text: str, kinds: Mapping[str, Kind] = KINDS) -> Spec:
-    """Parse a SPEC for runs that know these kinds. Raises ConfigError that names the entry and what is allowed."""
+    """Parse a SPEC for runs that know these kinds. Raises ConfigError that names the entry and what
+    is allowed."""
     pool: list[str] = []
     asked: list[tuple[str, float | None]] = []
     exact: list[Fault] = []
@@ -231,9 +235,10 @@ def draw(
     seconds: float,
     algorithm: str | None = None,
 ) -> tuple[Fault, ...]:
-    """The faults of one schedule of `nodes` nodes with these (sender, receiver) edges, all of them over after `seconds`, but for
-    newcomers, who stay away for as long as it takes the others to get far ahead. Of those of `all` only what can do
-    something to `algorithm`, if it is said. Raises ConfigError when an exact one names a node that is not there."""
+    """The faults of one schedule of `nodes` nodes with these (sender, receiver) edges, all of them
+    over after `seconds`, but for newcomers, who stay away for as long as it takes the others to get
+    far ahead. Of those of `all` only what can do something to `algorithm`, if it is said. Raises
+    ConfigError when an exact one names a node that is not there."""
     links, kinds = sorted(set(edges)), spec.kinds
     faults: list[Fault] = []
     for name, amount in spec.asked:
@@ -258,7 +263,8 @@ def draw(
 
 
 def _settle(faults: list[Fault]) -> tuple[Fault, ...]:
-    """In order of time; of the nodes that lie only one does, so that an honest majority is left, and only one leaves."""
+    """In order of time; of the nodes that lie only one does, so that an honest majority is left,
+    and only one leaves."""
     kept: list[Fault] = []
     liar = next((f.nodes for f in faults if f.kind in BYZANTINE), None)
     for fault in faults:
@@ -296,8 +302,8 @@ def _one(
 
 
 def _sample(rng: Random, things: Sequence[T], count: int) -> list[T]:
-    """Without repetition, what is there several times as often; by `random()` alone, whose sequence is the same in every
-    version of Python."""
+    """Without repetition, what is there several times as often; by `random()` alone, whose sequence
+    is the same in every version of Python."""
     left, found = list(things), list[T]()
     for _ in range(count):
         found.append(left[int(rng.random() * len(left))])

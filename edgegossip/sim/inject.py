@@ -1,4 +1,5 @@
-"""Makes the faults of a schedule happen: each begins and ends at its time, whatever others do meanwhile."""
+"""Makes the faults of a schedule happen: each begins and ends at its time, whatever others do
+meanwhile."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class Injector:
     # -- messages and links ----------------------------------------------------------------------------------
 
     def _messages(self, fault: Fault) -> None:
-        """Overlapping faults of one kind: the last one's strength counts until its end, and then none."""
+        """Overlapping faults of one kind: the last one's strength counts until its end, and then
+        none."""
         setattr(self._world.network, fault.kind, fault.strength)
         self._world.clock.at(fault.end, setattr, self._world.network, fault.kind, 0.0)
 
@@ -117,7 +119,7 @@ class Injector:
         self._world.restarts += 1
 
     def expel(self, i: int) -> None:
-        """For good."""
+        """Take a node out for good."""
         if self._world.nodes[i].up:
             self._go(i, "is sent away")
         else:

@@ -1,24 +1,27 @@
 """A second set of books: what each node's mass and weight must be, kept apart from the algorithms.
 
-Of a push-sum state, own + handed out - taken in (mass + sum of `sent` - sum of `seen`, of the audit) changes by the node's
-own local updates only, whatever the network does. A restart takes it back to what it was at the checkpoint. Two things
-change it otherwise: adopting another's model, and a neighbour's disk that was lost: then both ends close the account of
-the edge, what had come in stays (+ seen) and what had gone out is gone (- sent).
+Of a push-sum state, own + handed out - taken in (mass + sum of `sent` - sum of `seen`, of the
+audit) changes by the node's own local updates only, whatever the network does. A restart takes it
+back to what it was at the checkpoint. Two things change it otherwise: adopting another's model, and
+a neighbour's disk that was lost: then both ends close the account of the edge, what had come in
+stays (+ seen) and what had gone out is gone (- sent).
 
-Pairwise exchanges keep no totals: there only the sum over all nodes is known, less the halves of exchanges that one end has
-done and the other not yet (`exchanged`), and only while no node has gone back to an older state."""
+Pairwise exchanges keep no totals: there only the sum over all nodes is known, less the halves of
+exchanges that one end has done and the other not yet (`exchanged`), and only while no node has gone
+back to an older state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.gossip.base import Audit
+from edgegossip.gossip.base import Action, Audit, GossipAlgorithm
 from edgegossip.sim.disk import Saved
-from edgegossip.types import Vec
+from edgegossip.types import LocalUpdate, Vec
 
 Totals = Mapping[tuple[int, int], tuple[NDArray[np.float64], float]]
 TOLERANCE = 1e-9  # of the largest term
@@ -31,55 +34,64 @@ class Account:
 
     mass: NDArray[np.float64]  # float64[n]
     weight: float
-    lives: list[int]  # by peer: which of its lives our totals belong to
+    incarnations: list[int]  # by peer: which of its incarnations our totals belong to
 
     def copy(self) -> Account:
-        return Account(self.mass, self.weight, list(self.lives))
+        return Account(self.mass, self.weight, list(self.incarnations))
 
 
 class Ledger:
-    """Of all nodes. Methods return what is wrong, or None."""
+    """Keeps the accounts of all nodes. Methods return what is wrong, or None."""
 
     def __init__(self, nodes: int, values: int) -> None:
         self._values = values
-        self._gone_s = [[0.0] * nodes for _ in range(nodes)]  # [peer][node]: until then messages of its gone lives come
-        self._lives = [0] * nodes  # how often each has lost its disk
+        self._gone_s = [
+            [0.0] * nodes for _ in range(nodes)
+        ]  # [peer][node]: until then messages of its gone incarnations come
+        self._incarnations = [0] * nodes  # how often each has lost its disk
         self.disks_lost = False  # whether any has
         self.accounts = [Account(np.zeros(values), 0.0, [0] * nodes) for _ in range(nodes)]
 
     def booted(
         self, node: int, saved: Saved | None, start: Vec, again: bool, listens_s: float, arrives_s: Sequence[float]
     ) -> None:
-        """A process started from a checkpoint, or from model `start` with weight 1. It gets what arrives after `listens_s`, and
-        the last message of its node's earlier processes arrives at `arrives_s`, by receiver. A greeting that comes that late may
-        open an account with a life of the peer that is gone already; it is closed when the peer's present life is heard of."""
+        """A process started from a checkpoint, or from model `start` with weight 1. It gets what
+        arrives after `listens_s`, and the last message of its node's earlier processes arrives at
+        `arrives_s`, by receiver. A greeting that comes that late may open an account with an
+        incarnation of the peer that is gone already; it is closed when the peer's present
+        incarnation is heard of."""
         if saved is not None and isinstance(saved.notes, Account):
             self.accounts[node] = saved.notes.copy()
             return
         if again:
-            self._lives[node] += 1
+            self._incarnations[node] += 1
             self.disks_lost = True
             self._gone_s[node] = list(arrives_s)
-        lives = [0 if self._gone_s[peer][node] > listens_s else life for peer, life in enumerate(self._lives)]
-        self.accounts[node] = Account(start.astype(np.float64), 1.0, lives)
+        incarnations = [
+            0 if self._gone_s[peer][node] > listens_s else known for peer, known in enumerate(self._incarnations)
+        ]
+        self.accounts[node] = Account(start.astype(np.float64), 1.0, incarnations)
 
     def updated(self, node: int, delta: Vec, mixed: float = 1.0) -> None:
-        """`mixed`: the push-sum weight with which the node's model was made. Of a small one the update counts less."""
+        """`mixed`: the push-sum weight with which the node's model was made. Of a small one the
+        update counts less."""
         account, share = self.accounts[node], min(1.0, max(mixed, 0.0) / FULL)
         account.mass = account.mass + (delta if share == 1.0 else share * delta)  # a new one: checkpoints hold the old
 
     def owes(self, node: int, peer: int) -> bool:
         """Whether `peer` has lost its disk since this node opened its account with it."""
-        return self.accounts[node].lives[peer] != self._lives[peer]
+        return self.accounts[node].incarnations[peer] != self._incarnations[peer]
 
     def rebase(self, node: int, audit: Audit) -> None:
-        """The node took over somebody else's model: its mass starts afresh from there; its weight does not."""
+        """The node took over somebody else's model: its mass starts afresh from there; its weight
+        does not."""
         if audit.mass is not None:
             self.accounts[node].mass = books(audit)[0]
 
     def closed(self, node: int, peer: int, before: Audit, after: Audit, adopts: bool = False) -> None:
-        """A message of a peer that has lost its disk was taken in: if the account of the edge was closed, ours follows.
-        `adopts`: with the same message the node took over a model, so that only the weight tells; the mass is rebased."""
+        """A message of a peer that has lost its disk was taken in: if the account of the edge was
+        closed, ours follows. `adopts`: with the same message the node took over a model, so that
+        only the weight tells; the mass is rebased."""
         account = self.accounts[node]
         if adopts and after.mass is not None:
             account.mass = books(after)[0]
@@ -92,7 +104,7 @@ class Ledger:
             if _fault(after, mass, weight) is None:
                 account.mass, account.weight = mass, weight
                 if seen and sent:
-                    account.lives[peer] = self._lives[peer]
+                    account.incarnations[peer] = self._incarnations[peer]
                 return
 
     def fault(self, node: int, audit: Audit) -> str | None:
@@ -123,7 +135,8 @@ def largest_term(audit: Audit) -> float:
 
 
 def exchanged(audits: Sequence[Audit]) -> NDArray[np.float64]:
-    """Sum of the masses of all nodes as it would be without the exchanges that are open, float64[n]."""
+    """Sum of the masses of all nodes as it would be without the exchanges that are open,
+    float64[n]."""
     total_mass = np.zeros(0)
     for i, audit in enumerate(audits):
         if audit.mass is None:
@@ -157,7 +170,8 @@ def _fault(audit: Audit, mass: NDArray[np.float64], weight: float) -> str | None
 
 
 def edge_fault(audits: Sequence[Audit | None], pairs: Sequence[tuple[int, int]]) -> str | None:
-    """What went out over an edge (sender, receiver) and has not come in, when nothing is on its way any more."""
+    """What went out over an edge (sender, receiver) and has not come in, when nothing is on its way
+    any more."""
     for j, i in pairs:
         out, come = audits[j], audits[i]
         if out is None or come is None:
@@ -171,3 +185,45 @@ def edge_fault(audits: Sequence[Audit | None], pairs: Sequence[tuple[int, int]])
             if not worst <= TOLERANCE * scale:
                 return f"of what {j} handed to {i}, {worst:.3g} never came in"
     return None
+
+
+# What a wrapper, such as momentum, makes of the local update before the algorithm inside gets it
+
+_METHODS = ("init", "resume", "start", "receive", "tick", "membership", "model", "round", "waiting_for", "audit")
+
+
+class LastDelta:
+    """Holds the last local update that got through to the innermost algorithm."""
+
+    delta: Vec | None = None
+
+
+class Spy:
+    """Stands in for an algorithm, and takes notes in `step`."""
+
+    def __init__(self, algorithm: GossipAlgorithm[Any], last: LastDelta) -> None:
+        self._algorithm, self._last = algorithm, last
+        for name in _METHODS:  # found at once: a wrapper asks for them several times a message
+            setattr(self, name, getattr(algorithm, name))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._algorithm, name)
+
+    def step(self, s: Any, local: LocalUpdate) -> tuple[Any, list[Action]]:
+        self._last.delta = local.delta
+        return self._algorithm.step(s, local)
+
+
+def spied(algorithm: GossipAlgorithm[Any]) -> tuple[GossipAlgorithm[Any], LastDelta | None]:
+    """Return the algorithm with a spy inside its wrappers; None if it has none, and its update is
+    the one that it is given."""
+    last = LastDelta()
+    changed = _inside(algorithm, last)
+    return (algorithm, None) if changed is None else (changed, last)
+
+
+def _inside(algorithm: Any, last: LastDelta) -> Any:
+    inner = getattr(algorithm, "algorithm", None)
+    if inner is None or not is_dataclass(algorithm):
+        return None
+    return replace(algorithm, algorithm=_inside(inner, last) or Spy(inner, last))  # type: ignore[type-var]

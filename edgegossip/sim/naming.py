@@ -74,7 +74,8 @@ def _bare(value: str) -> str:
 
 @lru_cache(maxsize=4096)
 def topology_of(named: Named, nodes: int) -> Topology:
-    """Raises ConfigError, or DataError for a topology file. Made once: building one takes longer than a schedule's round."""
+    """Raises ConfigError, or DataError for a topology file. Made once: building one takes longer
+    than a schedule's round."""
     if named.name == "file":
         members = tuple(member_names(nodes))
         values = named.values
@@ -100,7 +101,8 @@ def codec_of(named: Named) -> Any:
 
 @lru_cache(maxsize=4096)
 def algorithm_of(named: Named) -> GossipAlgorithm[Any]:
-    """`name`, or `name+momentum`; the parameter `momentum_factor` is the momentum's. Raises ConfigError."""
+    """`name`, or `name+momentum`; the parameter `momentum_factor` is the momentum's. Raises
+    ConfigError."""
     name, plus, kind = named.name.partition("+")
     values = named.values
     factor = values.pop("momentum_factor", 0.9) if plus else 0.9

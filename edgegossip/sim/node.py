@@ -1,8 +1,10 @@
-"""One simulated board: the shell around the engine that boards run (engine/node.py), with a virtual clock, network and disk.
+"""One simulated board: the shell around the engine that boards run (engine/node.py), with a virtual
+clock, network and disk.
 
-The engine's effects are carried out as a board's program does. While it does not listen, what comes waits in the transport;
-a timer that is due comes before waiting events. `Poll` is answered when nothing waits any more, `Load` and `Train` some time
-later. A process that stands still does nothing of it until it goes on."""
+The engine's effects are carried out as a board's program does. While it does not listen, what comes
+waits in the transport; a timer that is due comes before waiting events. `Poll` is answered when
+nothing waits any more, `Load` and `Train` some time later. A process that stands still does nothing
+of it until it goes on."""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ class Tampered(bytes):
 
 
 class Surroundings(Protocol):
-    """What a node lives in: it asks for engines, updates and time, and what it does is looked at here. `World` is one."""
+    """What a node lives in: it asks for engines, updates and time, and what it does is looked at
+    here. `World` is one."""
 
     clock: Clock
 
@@ -117,7 +120,7 @@ class Node:
 
     @property
     def state(self) -> Any:
-        """The algorithm's."""
+        """Return the algorithm's state."""
         return self.engine.state
 
     # -- processes -------------------------------------------------------------------------------------------------
@@ -315,7 +318,8 @@ class Node:
                 world.failed(self, effect.reason)  # type: ignore[union-attr]
 
     def _load(self) -> None:
-        """A board that comes again has loaded before it is there; one that comes for the first time loads now."""
+        """A board that comes again has loaded before it is there; one that comes for the first time
+        loads now."""
         saved = self._saved
         if saved is None:
             loaded = Loaded(self.view, self.world.start_of(self.index))

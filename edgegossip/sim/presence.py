@@ -1,8 +1,10 @@
-"""Who thinks that whom is there: what the transport tells a node of its peers, some time after it became true.
+"""Who thinks that whom is there: what the transport tells a node of its peers, some time after it
+became true.
 
-As the mesh does: a new process hears of whom it reaches, and after a while of whom it does not; a peer out of reach for longer
-than a grace time is down; a restart is always noticed, as down and up again; a peer that we refused is closed for both ends
-until the process that refused it is gone; who leaves on purpose says so."""
+As the mesh does: a new process hears of whom it reaches, and after a while of whom it does not; a
+peer out of reach for longer than a grace time is down; a restart is always noticed, as down and up
+again; a peer that we refused is closed for both ends until the process that refused it is gone; who
+leaves on purpose says so."""
 
 from __future__ import annotations
 
@@ -48,19 +50,20 @@ class Presence:
         return peer in self._met[node]
 
     def changed(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """The link between these, or a process at one end, may have come or gone: each end looks some time later."""
+        """The link between these, or a process at one end, may have come or gone: each end looks
+        some time later."""
         for a, b in pairs:
             if b in self.peers[a]:
                 self._look_later(a, b)
                 self._look_later(b, a)
 
     def node_changed(self, node: int) -> None:
-        """The same for all links of a node."""
+        """Tell the same of all links of a node."""
         self.changed((node, peer) for peer in self.peers[node])
 
     def booted(self, node: int) -> None:
-        """A new process: it refuses nobody and knows of nobody yet, and its peers hear of it even if they never missed the
-        one before."""
+        """A new process: it refuses nobody and knows of nobody yet, and its peers hear of it even
+        if they never missed the one before."""
         self._closed = {(a, b) for a, b in self._closed if a != node}
         self._told[node] = {}
         self._met[node].clear()

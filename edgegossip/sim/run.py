@@ -1,9 +1,11 @@
-"""Runs one schedule: faults, then quiet, in which everything must heal; and what must be true in the end.
+"""Runs one schedule: faults, then quiet, in which everything must heal; and what must be true in
+the end.
 
-1. Faults, for `schedule.seconds`. 2. All is well and nobody trains any more; nodes that lied are sent away. Once everybody
-knows who is there, all must get to the same round. 3. As many more rounds as mixing takes, and more where a compressed
-algorithm needs them; then the nodes must agree as `agreement` says, on the mean where it is conserved, and both ends of
-every edge must hold the same. 4. The run is said to have two rounds more: everybody must come to its end and leave."""
+1. Faults, for `schedule.seconds`. 2. All is well and nobody trains any more; nodes that lied are
+sent away. Once everybody knows who is there, all must get to the same round. 3. As many more rounds
+as mixing takes, and more where a compressed algorithm needs them; then the nodes must agree as
+`agreement` says, on the mean where it is conserved, and both ends of every edge must hold the same.
+4. The run is said to have two rounds more: everybody must come to its end and leave."""
 
 from __future__ import annotations
 
@@ -66,9 +68,9 @@ def run_schedule(
     make_disk: Callable[[], Disk] = Disk,
     say: trace.Say | None = None,
 ) -> Outcome:
-    """Run it to the end or to the first violation. `algorithm`: this object instead of the registry's; `make_disk`: a
-    variant of Disk; `say` gets the trace, line by line. Raises ConfigError when the algorithm
-    does not take the topology."""
+    """Run it to the end or to the first violation. `algorithm`: this object instead of the
+    registry's; `make_disk`: a variant of Disk; `say` gets the trace, line by line. Raises
+    ConfigError when the algorithm does not take the topology."""
     if algorithm is None:
         algorithm = naming.algorithm_of(schedule.algorithm)
         s = schedule
@@ -93,7 +95,7 @@ def run_schedule(
 
 
 class _Run:
-    """The phases of one run."""
+    """Goes through the phases of one run."""
 
     def __init__(self, world: World) -> None:
         self._world, self._injector = world, Injector(world)
@@ -179,10 +181,11 @@ class _Run:
         world.clock.after(LOOK_S, self._look_for_sync)
 
     def _look_for_sync(self) -> None:
-        """Once everybody knows who is there, and is about as far as the others; at the latest when all must be known: where
-        some were far ahead, a chain of neighbours may wait for one another for longer than a deadline. Not before a link that
-        was slow has carried what queued at it: nothing overtakes that, so until then the link is as slow as it was, and a
-        neighbour behind it is left out with good reason."""
+        """Once everybody knows who is there, and is about as far as the others; at the latest when
+        all must be known: where some were far ahead, a chain of neighbours may wait for one another
+        for longer than a deadline. Not before a link that was slow has carried what queued at it:
+        nothing overtakes that, so until then the link is as slow as it was, and a neighbour behind
+        it is left out with good reason."""
         world = self._world
         if world.clock.now < world.network.through_s:
             world.clock.after(LOOK_S, self._look_for_sync)
@@ -212,10 +215,12 @@ class _Run:
         return any(n.up and not n.trains and not self._world.waits_for_ever(n) for n in self._world.nodes)
 
     def _after_round(self, node: Node) -> None:
-        """Once everybody is where the others are, the last phase begins: two periods of the topology of each node in which
-        nobody was left out. In the first one everybody has waited for all whom it hears, in the second one for those who
-        came late because of that: then nobody is more than a round behind what a neighbour waits for. Where old news of a
-        neighbour will do for some rounds, it takes as many times longer until it is seen that newer ones are missing."""
+        """Once everybody is where the others are, the last phase begins: two periods of the
+        topology of each node in which nobody was left out. In the first one everybody has waited
+        for all whom it hears, in the second one for those who came late because of that: then
+        nobody is more than a round behind what a neighbour waits for. Where old news of a neighbour
+        will do for some rounds, it takes as many times longer until it is seen that newer ones are
+        missing."""
         world = self._world
         if world.patient and self._whole and world.suspicions != self._suspicions:
             self._suspicions = world.suspicions
@@ -253,15 +258,16 @@ class _Run:
         self._world.averages.add(node.index, self._world.models[node.index][-1])
 
     def _apart(self) -> float:
-        """How far two nodes may be from each other when all is well: a round and the staleness on every hop between them, as
-        long as that leaves nobody behind; with a quorum whatever a node may be behind before it is told."""
+        """How far two nodes may be from each other when all is well: a round and the staleness on
+        every hop between them, as long as that leaves nobody behind; with a quorum whatever a node
+        may be behind before it is told."""
         world, n = self._world, self._world.schedule.nodes
         hops = (n - 1) * (1 + naming.param_of(world.algorithm, "staleness", 0))
         ahead = naming.param_of(world.algorithm, "max_ahead", 0) or hops + n
         return min(hops, ahead) if world.patient else hops + ahead
 
     def _await_rest(self) -> None:
-        """Until all rest and nothing is on its way any more."""
+        """Run until all rest and nothing is on its way any more."""
         world = self._world
         if all(n.idle for n in self._live()):
             world.clock.after(self._deadline_s + 1.0, self._conclude)
@@ -293,8 +299,9 @@ class _Run:
             self._last_rounds(live)
 
     def _last_rounds(self, live: list[Node]) -> None:
-        """The run ends as a recipe's does: after a round that all of them know. Whoever has done it leaves. Now and then one
-        dies just then, and comes back to a run that is about to be over, or is."""
+        """The run ends as a recipe's does: after a round that all of them know. Whoever has done it
+        leaves. Now and then one dies just then, and comes back to a run that is about to be over,
+        or is."""
         world, rng = self._world, of(self._world.schedule.seed, "end")
         rounds = max([world.algorithm.round(n.state) for n in live], default=0) + LAST_ROUNDS
         world.trace.line(world.clock.now, None, f"the run has {rounds} rounds")

@@ -1,5 +1,5 @@
-"""One schedule: who takes part, what they run, and what breaks when. All of it drawn from one seed, each part by a generator
-of its own, so that fixing one part leaves the others as they were."""
+"""One schedule: who takes part, what they run, and what breaks when. All of it drawn from one seed,
+each part by a generator of its own, so that fixing one part leaves the others as they were."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class Schedule:
 
     @property
     def by_wire(self) -> bool:
-        """Whether every frame is made of bytes and read from them, in one of four schedules; else those that nobody tampers
-        with arrive as they are, which is the same and takes less time."""
+        """Whether every frame is made of bytes and read from them, in one of four schedules; else
+        those that nobody tampers with arrive as they are, which is the same and takes less time."""
         return int(of(self.seed, "wire").random() * WIRE_EVERY) == 0
 
     def command(self) -> str:
@@ -100,8 +100,8 @@ class Schedule:
 
 
 def draw(seed: int, options: Options) -> Schedule:
-    """The schedule of a seed. Raises ConfigError on an unknown name or parameter, and when what is fixed does not go together:
-    what is drawn is drawn so that it goes with what is fixed."""
+    """The schedule of a seed. Raises ConfigError on an unknown name or parameter, and when what is
+    fixed does not go together: what is drawn is drawn so that it goes with what is fixed."""
     _check_words(options)
     codec = options.codec or pick(seed, "codec", CODECS)
     nodes = options.nodes or _nodes(seed, options.topology)
@@ -189,8 +189,9 @@ def every_algorithm() -> tuple[Named, ...]:
 
 
 def with_params(seed: int, algorithm: Named, codec: Named) -> Named:
-    """Now and then something else than the defaults, of the parameters that the algorithm has. An averaging rate is no larger
-    than what the algorithm itself would take with this codec: more need not be stable."""
+    """Now and then something else than the defaults, of the parameters that the algorithm has. An
+    averaging rate is no larger than what the algorithm itself would take with this codec: more need
+    not be stable."""
     rng = of(seed, "params")
     name = algorithm.name.partition("+")[0]
     params: dict[str, Any] = {}
@@ -269,7 +270,7 @@ def layout_of(values: int) -> Layout:
 def view_of(
     topology: Topology, codec: Named, nodes: int, values: int, seed: int = 0, deadline_s: float = 2.0
 ) -> NodeView:
-    """Node 0's."""
+    """Make the view of node 0."""
     members = tuple(naming.member_names(nodes))
     run_id = seed.to_bytes(16, "big", signed=True)
     layout = layout_of(values)

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from edgegossip import frame as wire
 from edgegossip.checkpoint.store import Store
 from edgegossip.checkpoint.table import Outside
-from edgegossip.engine.combine import Combined, Combiner, Mean, Share
 from edgegossip.engine.plausible import ServerLevels
 from edgegossip.engine.server import ServerEngine
 from edgegossip.engine.server_boards import BoardSeen
@@ -59,19 +58,19 @@ from edgegossip.engine.server_events import (
 )
 from edgegossip.engine.server_frames import Channel, Replica, Uplink
 from edgegossip.engine.server_records import Progress
+from edgegossip.engine.server_training import Combined, Combiner, Mean, Share
 from edgegossip.frame import Aux, Frame
 from edgegossip.sim import naming
 from edgegossip.sim.byzantine import Byzantine
 from edgegossip.sim.checkers import Violation
 from edgegossip.sim.clock import Clock
-from edgegossip.sim.describe import describe
 from edgegossip.sim.fake_disk import FakeDisk
 from edgegossip.sim.faults import Fault
 from edgegossip.sim.network import Network
 from edgegossip.sim.schedule import layout_of, of
 from edgegossip.sim.server_checkers import AWAY, MOMENTUM, SERVER_RULES, Ledger, Note
 from edgegossip.sim.server_schedule import ServerSchedule
-from edgegossip.sim.trace import Say, Trace
+from edgegossip.sim.trace import Say, Trace, describe
 from edgegossip.types import EdgegossipError, LocalUpdate, Metrics, NodeId, PeerError, Round, Vec
 
 COORDINATOR = 0  # on the network; board i is i + 1

@@ -1,5 +1,5 @@
-"""Makes a failing schedule small: fewer faults, shorter ones, fewer nodes, fewer rounds, plainer parts, as long as it breaks
-the same promise."""
+"""Makes a failing schedule small: fewer faults, shorter ones, fewer nodes, fewer rounds, plainer
+parts, as long as it breaks the same promise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ MOST_TRIES = 300
 
 
 def shrink(schedule: AnySchedule, fails: Fails[AnySchedule], most_tries: int = MOST_TRIES) -> AnySchedule:
-    """The smallest schedule found that breaks the same rule; `schedule` itself where it breaks none."""
+    """The smallest schedule found that breaks the same rule; `schedule` itself where it breaks
+    none."""
     rule, tries = fails(schedule), 0
     again = rule is not None
     while again:

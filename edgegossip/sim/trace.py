@@ -1,7 +1,8 @@
-"""What happened: a hash that tells two runs apart, and lines for people.
+"""Records what happened: a hash that tells two runs apart, and lines for people.
 
-The hash covers every event (time, node, what, a checksum of what it carried), every model at the end of a round and every
-state that a disk gave back: two runs with the same hash went through the same states."""
+The hash covers every event (time, node, what, a checksum of what it carried), every model at the
+end of a round and every state that a disk gave back: two runs with the same hash went through the
+same states."""
 
 from __future__ import annotations
 
@@ -11,9 +12,11 @@ import zlib
 from collections.abc import Callable
 from typing import TypeAlias
 
-from edgegossip.frame import Frame
+from edgegossip.frame import Aux, Frame
 from edgegossip.types import Vec
 
+IDS = frozenset({Aux.SESSION, Aux.INCARNATION, Aux.FRESH})  # random numbers and fingerprints: they name something
+EXACT = 2.0**53  # whole numbers below it are exact in a float64
 PLAIN = 2  # marshal's form without references: equal events give equal bytes
 Say: TypeAlias = Callable[[str], None]
 
@@ -45,7 +48,7 @@ class Trace:
             self.say(f"{when:9.3f}  {'-' if node is None else node:>2}  {text}")
 
     def digest(self) -> str:
-        """16 hexadecimal digits."""
+        """Return 16 hexadecimal digits."""
         whole = self._models.copy()
         whole.update(marshal.dumps(self._events, PLAIN))
         return whole.hexdigest()
@@ -53,3 +56,20 @@ class Trace:
     @property
     def events(self) -> int:
         return len(self._events)
+
+
+def describe(frame: Frame) -> str:
+    """Return a frame in a few words: kind, round, number within its stream, size, and what travels
+    beside the body; ids in hexadecimal."""
+    aux = "".join(f" {_name(tag)}={_value(tag, value)}" for tag, value in frame.aux.items())
+    return f"{frame.kind.name.lower()} of round {frame.round}, number {frame.sequence}, {len(frame.body)} bytes{aux}"
+
+
+def _name(tag: int) -> str:
+    return next((a.name.lower() for a in Aux if a == tag), f"aux-{tag}")
+
+
+def _value(tag: int, value: float) -> str:
+    if not float(value).is_integer() or abs(value) >= EXACT:
+        return f"{value:g}"
+    return f"{int(value):x}" if tag in IDS else str(int(value))

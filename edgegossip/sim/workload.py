@@ -1,6 +1,7 @@
-"""Training in miniature: node i pulls its model z towards its own optimum b_i, by -lr A_i (z - b_i) with a positive diagonal
-A_i. `quadratic-alike`: all of them begin with the same model, as boards do, so that streams of differences need no full state
-at first. `consensus`: no training at all, from different models, so that what the nodes agree on is known."""
+"""Training in miniature: node i pulls its model z towards its own optimum b_i, by -lr A_i (z - b_i)
+with a positive diagonal A_i. `quadratic-alike`: all of them begin with the same model, as boards
+do, so that streams of differences need no full state at first. `consensus`: no training at all,
+from different models, so that what the nodes agree on is known."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def check(name: str) -> None:
 
 
 class Workload:
-    """`values` is the size of the model. `equal`: nodes start from one model whatever the name says."""
+    """`values` is the size of the model. `equal`: nodes start from one model whatever the name
+    says."""
 
     def __init__(self, name: str, nodes: int, values: int, seed: int, equal: bool) -> None:
         check(name)

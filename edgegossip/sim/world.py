@@ -1,4 +1,5 @@
-"""A fleet in virtual time: nodes, their network and disks, and the checkers that watch them. Nodes call in here."""
+"""A fleet in virtual time: nodes, their network and disks, and the checkers that watch them. Nodes
+call in here."""
 
 from __future__ import annotations
 
@@ -20,22 +21,21 @@ from edgegossip.sim.agreement import Averages
 from edgegossip.sim.byzantine import Byzantine, flood
 from edgegossip.sim.checkers import Violation
 from edgegossip.sim.clock import Clock
-from edgegossip.sim.decoded import Decoded
-from edgegossip.sim.describe import describe
 from edgegossip.sim.disk import Disk, Saved
-from edgegossip.sim.ledger import Ledger
-from edgegossip.sim.network import Network
+from edgegossip.sim.ledger import Ledger, spied
+from edgegossip.sim.network import Decoded, Network
 from edgegossip.sim.node import Node, Packet, Tampered
 from edgegossip.sim.presence import Presence
 from edgegossip.sim.schedule import Schedule, edges, of, view_of
-from edgegossip.sim.spy import spied
+from edgegossip.sim.trace import describe
 from edgegossip.sim.workload import EQUAL_START, Workload
 from edgegossip.types import LocalUpdate, Round, Vec
 
 COMPUTE_S = 0.4, 0.8  # what training takes a node
 LOAD_S = 0.05, 0.5  # what loading its model does
 MOST_ROUNDS = 10**6  # of the run, until it is known how long it is
-# As boards have it, in proportion to rounds that take less than a second; the room is for some dozen frames.
+# As boards have it, in proportion to rounds that take less than a second; the room is for some
+# dozen frames.
 PATIENCE = Patience(grace_s=1.5, announce_s=2.0, catch_up_s=1.0, return_s=3.0, gone_s=6.0, pending_bytes=64 << 10)
 NEWS_S = 0.2, 1.5  # until members have heard of one that is no neighbour
 STATE = wire.Kind.STATE
@@ -48,7 +48,8 @@ PUSH_SUM = frozenset({"sgp", "sparse-push", "quant-sgp"})  # so it does while ev
 
 
 class World:
-    """Everything of one run of one schedule. `violations` is filled as it goes; the clock stops at the first one."""
+    """Everything of one run of one schedule. `violations` is filled as it goes; the clock stops at
+    the first one."""
 
     def __init__(
         self,
@@ -122,14 +123,15 @@ class World:
         self.on_round: Callable[[Node], None] | None = None
 
     def end(self) -> None:
-        """Nothing can be asked any more. Everybody knows the world and it knows everybody: let go of at once, what they held is
-        used again while it is in the caches, and no garbage collection has to find it."""
+        """Nothing can be asked any more. Everybody knows the world and it knows everybody: let go
+        of at once, what they held is used again while it is in the caches, and no garbage
+        collection has to find it."""
         self.__dict__.clear()
 
     # -- what nodes ask --------------------------------------------------------------------------------------
 
     def engine_of(self, node: Node, restarted: bool) -> NodeEngine:
-        """Of a new process of this node."""
+        """Make the engine of a new process of this node."""
         view, i = node.view, node.index
         seat = Seat.of(view.node, view.members, self.topology, self.rounds, restarted)
         known = {view.members[j]: self.nodes[j].up for j in self._remote(i) if j in self.came - self.left}
@@ -214,7 +216,7 @@ class World:
         i, ledger, sender, lie = node.index, self.ledger, self.index[name], getattr(data, "lie", "")
         if name in node.refused:
             self.violate("accepted", i, f"took in a message of {sender}, which it had refused")
-        if self.clock.now < self._fresh_until_s[i] and self._went_on_without_a_model(node, old, new, effects):
+        if self.clock.now < self._fresh_until_s[i] and self._went_on_without_a_model(old, new, effects):
             self.violate("newcomer", i, f"goes on in round {self.algorithm.round(new)} without anybody's model")
         if frame.kind is STATE:
             self.states += 1
@@ -241,7 +243,7 @@ class World:
         if fault := checkers.pending_fault(node.engine.pending, PATIENCE.pending_bytes):
             self.violate("memory", node.index, fault)
 
-    def _went_on_without_a_model(self, node: Node, old: Any, new: Any, effects: list[Effect]) -> bool:
+    def _went_on_without_a_model(self, old: Any, new: Any, effects: list[Effect]) -> bool:
         far = self.schedule.nodes * self.topology.period + 1
         if self.algorithm.asynchronous or self.algorithm.round(new) <= self.algorithm.round(old) + far:
             return False
@@ -403,8 +405,9 @@ class World:
             self.violate("silence", i, f"is {node.engine.stage.value} for {silent_s:.1f} s and does not say so")
 
     def waits_for_ever(self, node: Node) -> bool:
-        """Whether it has not begun, and has good reason to: it came for the first time, some neighbour was never there, and
-        nobody has sent it anything, so that nobody waits for it. Or it has nothing, and nobody to take a model from."""
+        """Whether it has not begun, and has good reason to: it came for the first time, some
+        neighbour was never there, and nobody has sent it anything, so that nobody waits for it. Or
+        it has nothing, and nobody to take a model from."""
         i, stage = node.index, node.engine.stage
         gone = [j for j in self.presence.peers[i] if not self.presence.connected(i, j)]
         if stage is Stage.ALONE:
@@ -415,7 +418,7 @@ class World:
     # -- between network and nodes ---------------------------------------------------------------------------
 
     def _in_bytes(self, i: int, send: Send, mark: float) -> Packet:
-        """As it goes over a wire, and as liars change it."""
+        """Return a frame as it goes over a wire, and as liars change it."""
         data = b"".join(wire.build(send.frame))
         for kind, share in self.liars.get(i, ()):
             if kind != FLOOD and self.rng.random() < share:
@@ -497,7 +500,7 @@ class World:
         self._spread(index, left=False, restarted=again)
 
     def kill(self, index: int, why: str, left: bool = False) -> None:
-        """`left`: it says goodbye."""
+        """End a node's process. `left`: it says goodbye."""
         node = self.nodes[index]
         self.trace.event(self.clock.now, index, trace.CRASH)
         self.trace.line(self.clock.now, index, why)

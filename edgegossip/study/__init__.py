@@ -1,7 +1,9 @@
-"""Studies: many runs of one recipe with some keys changed, each over virtual nodes in one process, for accuracy tables.
+"""Studies: many runs of one recipe with some keys changed, each over virtual nodes in one process,
+for accuracy tables.
 
-Nothing here has sockets. The algorithms, codecs, frames and workloads are those of a fleet; what stands in for the network
-and the boards is `virtual.py` (gossip) and `server.py` (rounds through a coordinator). One model computes at a time.
+Nothing here has sockets. The algorithms, codecs, frames and workloads are those of a fleet; what
+stands in for the network and the boards is `virtual.py` (gossip) and `server.py` (rounds through a
+coordinator). One model computes at a time.
 
 cases.py      the cases of a study: cartesian sweeps and files with explicit cases
 virtual.py    gossip algorithms over virtual nodes, on a virtual clock

@@ -1,4 +1,5 @@
-"""A whole study: what is missing is run, then the table and the plots of all that was asked for are made."""
+"""A whole study: what is missing is run, then the table and the plots of all that was asked for are
+made."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The command line."""
+class StudyOptions:
+    """Holds what the command line asks of a study."""
 
     recipe: str
     settings: tuple[str, ...] = ()
@@ -37,39 +38,40 @@ class Asked:
     plots: bool = True
 
 
-def run(asked: Asked, say: Say, warn: Say) -> tuple[dict[str, Any], int]:
-    """Everything. `say` gets progress and the table, line by line; `warn` what went wrong. The document for --json and the
-    exit code: EXIT_DEGRADED when runs diverged."""
+def run(options: StudyOptions, say: Say, warn: Say) -> tuple[dict[str, Any], int]:
+    """Everything. `say` gets progress and the table, line by line; `warn` what went wrong. The
+    document for --json and the exit code: EXIT_DEGRADED when runs diverged."""
     begun_s = time.monotonic()
-    base, cases = plan(asked)
-    cases = _valid(cases, asked.skip_invalid, warn)
-    folder = asked.out or Path("runs") / f"{base.run.name}-study"
+    base, cases = plan(options)
+    cases = _valid(cases, options.skip_invalid, warn)
+    folder = options.out or Path("runs") / f"{base.run.name}-study"
     with store.Store(folder) as kept:
         results = store.read(folder)
         missing = [case for case in cases if case.key not in results]
         say(f"study of {len(cases)} runs in {folder}: {len(cases) - len(missing)} done, {len(missing)} to go")
         try:
-            _run_missing(missing, asked.jobs, kept, results, _Progress(len(cases), len(missing), asked.jobs, say))
+            _run_missing(missing, options.jobs, kept, results, _Progress(len(cases), len(missing), options.jobs, say))
         except KeyboardInterrupt:
             done = sum(case.key in results for case in cases)
             warn(f"stopped: {done} of {len(cases)} runs are kept in {folder}; the same command goes on from there")
             raise
         document = _write(folder, cases, results) | {"wall_s": time.monotonic() - begun_s}
-        _show(document, folder, cases, results, asked.plots, say, warn)
+        _show(document, folder, cases, results, options.plots, say, warn)
     return document, EXIT_DEGRADED if document["failed"] else EXIT_OK
 
 
-def plan(asked: Asked) -> tuple[recipes.Recipe, list[Case]]:
+def plan(options: StudyOptions) -> tuple[recipes.Recipe, list[Case]]:
     """The base recipe and the cases. Raises ConfigError."""
-    base = recipes.load(asked.recipe, asked.settings)
-    listed = planning.read_file(asked.sweep_file) if asked.sweep_file else Plan()
-    points = planning.product(planning.parse_sweep(text) for text in asked.sweeps)
-    seeds = planning.parse_seeds(asked.seeds) if asked.seeds else ()
+    base = recipes.load(options.recipe, options.settings)
+    listed = planning.read_file(options.sweep_file) if options.sweep_file else Plan()
+    points = planning.product(planning.parse_sweep(text) for text in options.sweeps)
+    seeds = planning.parse_seeds(options.seeds) if options.seeds else ()
     return base, planning.make_cases(base, listed, points, seeds)
 
 
 def _valid(cases: Sequence[Case], skip: bool, warn: Say) -> list[Case]:
-    """Those that can start. Raises the first one's ConfigError unless `skip`; then only when none is left."""
+    """Those that can start. Raises the first one's ConfigError unless `skip`; then only when none
+    is left."""
     from edgegossip.study.run_case import check
 
     verdicts: dict[str, ConfigError | None] = {}  # by group: the seed does not matter
@@ -172,8 +174,8 @@ def _show(
 
 
 def write_plots(folder: Path, cases: Sequence[Case], results: Mapping[str, Result]) -> list[Path]:
-    """accuracy-bits.png, accuracy-bytes.png, loss-bits.png and consensus.png in `folder`; those without data are left out. Raises
-    HostError without matplotlib."""
+    """accuracy-bits.png, accuracy-bytes.png, loss-bits.png and consensus.png in `folder`; those
+    without data are left out. Raises HostError without matplotlib."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -1,6 +1,7 @@
 """The cases of a study. A case is the recipe with some keys set, for one seed.
 
-`--sweep key=a,b,c` gives a cartesian product. A sweep file (TOML) lists cases, for a subset that covers what is asked:
+`--sweep key=a,b,c` gives a cartesian product. A sweep file (TOML) lists cases, for a subset that
+covers what is asked:
 
     seeds = [1, 2, 3]
 
@@ -40,7 +41,7 @@ _FILE_KEYS = ("seeds", "set", "case")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run of a study."""
+    """Describes one run of a study."""
 
     settings: Settings  # what this case sets, without the seed
     recipe: Recipe  # resolved, with the seed
@@ -52,12 +53,13 @@ class Case:
 
     @property
     def key(self) -> str:
-        """16 hex digits of all that decides the result; where the data lies, threads and addresses do not count."""
+        """16 hex digits of all that decides the result; where the data lies, threads and addresses
+        do not count."""
         return _digest(self.recipe)
 
     @property
     def group(self) -> str:
-        """The same for the cases that differ in the seed only."""
+        """Return what is the same for the cases that differ in the seed only."""
         return _digest(replace(self.recipe, run=replace(self.recipe.run, seed=0)))
 
 
@@ -80,7 +82,8 @@ class Plan:
 
 
 def parse_sweep(text: str) -> tuple[str, list[Any]]:
-    """`key=a,b,c` as (key, values); a value is TOML or a bare word, and commas inside brackets or quotes do not part."""
+    """`key=a,b,c` as (key, values); a value is TOML or a bare word, and commas inside brackets or
+    quotes do not part."""
     key, equals, values = text.partition("=")
     key = key.strip()
     if not equals or "." not in key:
@@ -143,8 +146,9 @@ def read_file(source: str) -> Plan:
 
 
 def make_cases(base: Recipe, plan: Plan, sweeps: Iterable[Settings] = ({},), seeds: Sequence[int] = ()) -> list[Case]:
-    """Every variant with every point of `sweeps` on top, for every seed: `seeds`, else the variant's, the plan's, the
-    recipe's. All cases of the first seed come first; of cases that come to the same recipe only the first is kept.
+    """Every variant with every point of `sweeps` on top, for every seed: `seeds`, else the
+    variant's, the plan's, the recipe's. All cases of the first seed come first; of cases that come
+    to the same recipe only the first is kept.
 
     Raises ConfigError that names the case."""
     found: dict[str, Case] = {}
@@ -228,7 +232,8 @@ def _table(value: Any, what: str) -> Settings:
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(a.b, value) for every leaf; an empty table is a leaf too. Keys may be written nested or dotted in quotes."""
+    """(a.b, value) for every leaf; an empty table is a leaf too. Keys may be written nested or
+    dotted in quotes."""
     for key, value in table.items():
         if isinstance(value, dict) and value:
             yield from _flat(value, f"{prefix}{key}.")

@@ -49,7 +49,8 @@ def draw_bytes(variants: Sequence[Variant], study: str, path: Path) -> Path:
 
 
 def draw_loss(variants: Sequence[Variant], study: str, path: Path) -> Path:
-    """Training loss on the way, against the bits that a node has sent until then, as in ElastiCL's Figure 1."""
+    """Training loss on the way, against the bits that a node has sent until then, as in ElastiCL's
+    Figure 1."""
 
     def draw(axes: Axes, v: Variant, color: str, mark: int) -> None:
         _curve(axes, v.loss_by_bits, color, mark)

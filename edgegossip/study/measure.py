@@ -1,7 +1,8 @@
 """What a case records while it runs. Pure arithmetic on the nodes' models.
 
-Consensus distance: sqrt(1/n sum_i ||x_i - mean x||^2) (Kong, Lin, Koloskova, Jaggi, Stich 2021, "Consensus control for
-decentralized deep learning", section 3.1), with x_i the model that a node trains: de-biased where the algorithm keeps a weight.
+Consensus distance: sqrt(1/n sum_i ||x_i - mean x||^2) (Kong, Lin, Koloskova, Jaggi, Stich 2021,
+"Consensus control for decentralized deep learning", section 3.1), with x_i the model that a node
+trains: de-biased where the algorithm keeps a weight.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ CURVE_POINTS = 200  # rounds of a run in which the consensus distance is taken
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes of real frames. Payload: what the codec made; overhead: the rest of the frames. Nothing of a transport is counted:
-    a run's overhead has the mesh's envelope besides, about 40 bytes a message."""
+    """Bytes of real frames. Payload: what the codec made; overhead: the rest of the frames. Nothing
+    of a transport is counted: a run's overhead has the mesh's envelope besides, about 40 bytes a
+    message."""
 
     values: int  # n of the model
     payload_bytes: int = 0
@@ -38,7 +40,7 @@ class Traffic:
 
     @property
     def bits_per_value(self) -> float:
-        """nan when nothing was sent."""
+        """Return bits per value; nan when nothing was sent."""
         return 8 * self.payload_bytes / (self.vectors * self.values) if self.vectors else math.nan
 
 
@@ -52,9 +54,11 @@ class Evaluation:
 
 @dataclass(slots=True)
 class Recorder:
-    """Takes the nodes' models at the end of rounds; evaluates and measures when all have come to that round.
+    """Takes the nodes' models at the end of rounds; evaluates and measures when all have come to
+    that round.
 
-    A node that was left behind and skips rounds stands in them with the model of the round it comes to."""
+    A node that was left behind and skips rounds stands in them with the model of the round it comes
+    to."""
 
     nodes: int
     evaluate_after: frozenset[Round]
@@ -70,7 +74,8 @@ class Recorder:
         self._next = [0] * self.nodes
 
     def done(self, node: int, round: Round, model: Vec, train_loss: float) -> None:
-        """`model` is the node's at the end of `round`; it is kept for a while, so nobody may write to it."""
+        """`model` is the node's at the end of `round`; it is kept for a while, so nobody may write
+        to it."""
         first, self._next[node] = self._next[node], max(self._next[node], round + 1)
         for r in range(first, round + 1):
             if r in self.evaluate_after or r in self.measure_after:
@@ -90,7 +95,7 @@ class Recorder:
 
 
 def measure_rounds(rounds: Round) -> frozenset[Round]:
-    """At most about CURVE_POINTS rounds, evenly spaced, the first and the last among them."""
+    """Return at most about CURVE_POINTS rounds, evenly spaced, the first and the last among them."""
     every = max(1, rounds // CURVE_POINTS)
     return frozenset(range(0, rounds, every)) | {rounds - 1}
 
@@ -105,7 +110,7 @@ def average(models: Sequence[Vec]) -> Vec:
 
 
 def consensus_distance(models: Sequence[Vec], mean: Vec) -> float:
-    """Of float32[n] vectors from their mean; inf when it is beyond float32."""
+    """Return the distance of float32[n] vectors from their mean; inf when it is beyond float32."""
     squares = 0.0
     with np.errstate(over="ignore"):
         for model in models:

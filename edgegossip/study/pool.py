@@ -1,7 +1,7 @@
 """Cases one after the other, or on several processes that each run one at a time.
 
-A worker is a fresh interpreter that gets cases through a pipe. It ends when the pipe does: also when its parent was killed,
-because it reports its progress about once a second."""
+A worker is a fresh interpreter that gets cases through a pipe. It ends when the pipe does: also
+when its parent was killed, because it reports its progress about once a second."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ def _work(pipe: Any) -> None:
 
 
 def _run(case: Case, opened: Opened, report: Callable[[Round], None]) -> Result:
-    """The case, and its models gone with it: they hang in circles of references, which Python would leave for long."""
+    """The case, and its models gone with it: they hang in circles of references, which Python would
+    leave for long."""
     try:
         return run_case(case, opened, _every_second(report))
     finally:

@@ -52,7 +52,8 @@ def check(recipe: Recipe) -> None:
 
 
 def run_case(case: Case, opened: Opened, progress: Progress = lambda round: None) -> Result:
-    """Run the case to its end. A run that diverges has a result too: its state is "failed", with the reason.
+    """Run the case to its end. A run that diverges has a result too: its state is "failed", with
+    the reason.
 
     Raises ConfigError, DataError or HostError when it could not be run at all."""
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
@@ -211,7 +212,7 @@ def _curves(recorder: Recorder) -> Result:
 
 
 def plain(value: Any) -> Any:
-    """The same with null for what is no finite number, as JSON needs it."""
+    """Return a value with null for what is no finite number, as JSON needs it."""
     if isinstance(value, dict):
         return {key: plain(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):

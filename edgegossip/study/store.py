@@ -1,8 +1,9 @@
-"""A file of results, study.jsonl unless another is named: one line a finished case, appended and synced before the next
-one counts as begun.
+"""A file of results, study.jsonl unless another is named: one line a finished case, appended and
+synced before the next one counts as begun.
 
-kill -9 and power loss cost the cases in progress at most: a torn last line is passed over when it is read and ended
-before the next one is written. A lock keeps a second study out of the folder; the kernel drops it with the process.
+kill -9 and power loss cost the cases in progress at most: a torn last line is passed over when it
+is read and ended before the next one is written. A lock keeps a second study out of the folder; the
+kernel drops it with the process.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ FILE, LOCK = "study.jsonl", ".lock"
 
 
 def read(folder: Path, file: str = FILE) -> dict[str, dict[str, Any]]:
-    """Results by the case's key; of two lines of one case the later counts. Raises HostError when it cannot be read."""
+    """Results by the case's key; of two lines of one case the later counts. Raises HostError when
+    it cannot be read."""
     path = folder / file
     try:
         lines = path.read_bytes().split(b"\n") if path.exists() else []
@@ -43,8 +45,8 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 class Store:
-    """A study's folder, opened to add results. A context manager; raises HostError for whatever the disk refuses. `file`: the
-    results' name, `what`: the work's, for people."""
+    """A study's folder, opened to add results. A context manager; raises HostError for whatever the
+    disk refuses. `file`: the results' name, `what`: the work's, for people."""
 
     def __init__(self, folder: Path, file: str = FILE, what: str = "study") -> None:
         self.folder, self._path = folder, folder / file

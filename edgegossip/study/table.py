@@ -1,4 +1,5 @@
-"""The table of a study: one row a variant, with mean and sample standard deviation over its seeds. Pure."""
+"""The table of a study: one row a variant, with mean and sample standard deviation over its seeds.
+Pure."""
 
 from __future__ import annotations
 
@@ -70,8 +71,9 @@ NOTES = (
 
 
 def rows(cases: Sequence[Case], results: Mapping[str, Result]) -> list[Row]:
-    """A row for every variant with a result, in the order of the cases. Figures are over the runs that did not fail:
-    `x` is the mean and `x_std` the sample standard deviation (None with fewer than two), None when unknown."""
+    """A row for every variant with a result, in the order of the cases. Figures are over the runs
+    that did not fail: `x` is the mean and `x_std` the sample standard deviation (None with fewer
+    than two), None when unknown."""
     groups: dict[str, list[Case]] = {}
     for case in cases:
         if case.key in results:

@@ -1,7 +1,9 @@
-"""What the plots of a study show: variants sorted into panels, colours and marks by what differs between them.
+"""What the plots of a study show: variants sorted into panels, colours and marks by what differs
+between them.
 
-Panels: the problem (data, model, topology, number of nodes). Colours: the algorithm, or the server. Marks and lines: whatever
-else differs, such as the codec and momentum. A key that others determine (eta, where it follows the codec) is not named."""
+Panels: the problem (data, model, topology, number of nodes). Colours: the algorithm, or the server.
+Marks and lines: whatever else differs, such as the codec and momentum. A key that others determine
+(eta, where it follows the codec) is not named."""
 
 from __future__ import annotations
 
@@ -99,7 +101,7 @@ def _looks(cases: Sequence[Case]) -> list[tuple[str, str, str]]:
 
 
 def _without_tables(keys: list[str], table: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Without a table such as codec.params where its own keys are there and tell as much apart."""
+    """Leave out a table such as codec.params where its own keys are there and tell as much apart."""
     kept = keys
     for key in [key for key in keys if any(other.startswith(f"{key}.") for other in keys)]:
         others = [other for other in kept if other != key]
@@ -109,7 +111,8 @@ def _without_tables(keys: list[str], table: Sequence[Mapping[str, Any]]) -> list
 
 
 def _needed(keys: Iterable[str], table: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Without those that tell nothing apart that the others do not: the later ones go first. What the codec is, is said."""
+    """Leave out those that tell nothing apart that the others do not: the later ones go first. What
+    the codec is, is said."""
     kept = list(keys)
     for key in [key for key in reversed(kept) if not key.startswith("codec.")]:
         others = [other for other in kept if other != key]
@@ -123,7 +126,8 @@ def _words(keys: Iterable[str], row: Mapping[str, Any]) -> str:
 
 
 def _lookup(case: Case, key: str) -> Any:
-    """The value of a recipe key in the resolved recipe; None for a parameter that this case does not set."""
+    """The value of a recipe key in the resolved recipe; None for a parameter that this case does
+    not set."""
     section, name, *inside = key.split(".")
     value = getattr(getattr(case.recipe, section), name)
     for part in inside:

@@ -1,13 +1,15 @@
-"""Gossip over virtual nodes in one process: the engine that boards run, many times, on a virtual clock.
+"""Gossip over virtual nodes in one process: the engine that boards run, many times, on a virtual
+clock.
 
-A discrete-event loop. Nodes compute for a while, frames take a while, timers are due: all in virtual seconds, so the order
-of events is a pure function of the recipe. Frames are built and parsed as on the wire. Nothing is lost; whoever wants that,
-wants the simulator.
+A discrete-event loop. Nodes compute for a while, frames take a while, timers are due: all in
+virtual seconds, so the order of events is a pure function of the recipe. Frames are built and
+parsed as on the wire. Nothing is lost; whoever wants that, wants the simulator.
 
-The clock: a local update takes COMPUTE_S. Under an asynchronous algorithm nodes are not in step: an update takes a uniform
-share of it, between 1 - JITTER and 1 + JITTER, drawn from (seed, node, round). A frame takes LATENCY_S. All nodes are there
-from the beginning, and greet each other GREETING_S before they begin to train, as boards do while they wait for their
-peers. As on a board, frames that come while a node computes wait until it has stepped, unless the algorithm is
+The clock: a local update takes COMPUTE_S. Under an asynchronous algorithm nodes are not in step: an
+update takes a uniform share of it, between 1 - JITTER and 1 + JITTER, drawn from (seed, node,
+round). A frame takes LATENCY_S. All nodes are there from the beginning, and greet each other
+GREETING_S before they begin to train, as boards do while they wait for their peers. As on a board,
+frames that come while a node computes wait until it has stepped, unless the algorithm is
 asynchronous.
 """
 
@@ -63,13 +65,13 @@ class _Node:
     held: deque[Event] = field(default_factory=deque)  # what came while it did not listen
     greeting: bool = True  # its first round has not begun
     timers: dict[Timer, int] = field(default_factory=dict)  # numbers of those in force; what was replaced has another
-    process: int = 0  # of events; what was meant for an earlier one is void
     loss: float = math.nan
     finished: bool = False
 
 
 class VirtualFleet:
-    """One run of one algorithm. `play` does it all; results are in `nodes`' traffic, `models` and the recorder."""
+    """One run of one algorithm. `play` does it all; results are in `nodes`' traffic, `models` and
+    the recorder."""
 
     def __init__(
         self,
@@ -79,8 +81,8 @@ class VirtualFleet:
         rounds: Round,
         progress: Callable[[Round], None] = lambda round: None,
     ) -> None:
-        """`views` are of one run, one a node, in the order of its members; their boots are replaced by ones that the
-        seed gives."""
+        """`views` are of one run, one a node, in the order of its members; their boots are replaced
+        by ones that the seed gives."""
         self._algorithm, self._rounds, self._progress = algorithm, rounds, progress
         self._nodes = [
             _Node(
@@ -110,7 +112,7 @@ class VirtualFleet:
 
     @property
     def traffic(self) -> Traffic:
-        """What all nodes sent so far."""
+        """Return what all nodes sent so far."""
         total = Traffic(self._nodes[0].view.layout.size)
         for node in self._nodes:
             total.payload_bytes += node.traffic.payload_bytes
@@ -119,8 +121,9 @@ class VirtualFleet:
         return total
 
     def play(self, x: Vec, recorder: Recorder) -> None:
-        """All rounds from model x. Raises LocalError when training diverges or nobody gets any further, PeerError when a
-        message cannot be used: nobody lies here, so its values have grown without bound."""
+        """All rounds from model x. Raises LocalError when training diverges or nobody gets any
+        further, PeerError when a message cannot be used: nobody lies here, so its values have grown
+        without bound."""
         self._recorder, self._x = recorder, x
         for node in self._nodes:
             self._boot(node)
@@ -131,12 +134,12 @@ class VirtualFleet:
             self._now, _, event = heapq.heappop(self._events)
             event()
 
-    def _engine_of(self, view: NodeView, restarted: bool = False) -> NodeEngine:
-        seat = Seat.of(view.node, view.members, view.topology, self._rounds, restarted)
+    def _engine_of(self, view: NodeView) -> NodeEngine:
+        seat = Seat.of(view.node, view.members, view.topology, self._rounds)
         return NodeEngine(self._algorithm, seat, Patience(grace_s=COMPUTE_S))
 
     def _boot(self, node: _Node) -> None:
-        """Everybody is there."""
+        """Begin: everybody is there."""
         self._carry_out(node, node.engine.start(self._now))
         for peer in sorted(node.engine.seat.neighbours):
             self._take(node, PeerUp(peer))
@@ -154,18 +157,18 @@ class VirtualFleet:
     # -- what comes in ---------------------------------------------------------------------------------------
 
     def _take(self, node: _Node, event: Event) -> None:
-        """From the network: at once where the engine listens, else once it does again."""
+        """Take an event from the network: at once where the engine listens, else once it does
+        again."""
         if node.held or not node.engine.listens:
             node.held.append(event)
         else:
             self._handle(node, event)
 
-    def _answer(self, node: _Node, process: int, event: Event) -> None:
-        """To what the engine asked for; then what was held back comes."""
-        if process == node.process:
-            self._handle(node, event)
-            while node.held and node.engine.listens:
-                self._handle(node, node.held.popleft())
+    def _answer(self, node: _Node, event: Event) -> None:
+        """Answer a question of the engine; then what was held back comes."""
+        self._handle(node, event)
+        while node.held and node.engine.listens:
+            self._handle(node, node.held.popleft())
 
     def _handle(self, node: _Node, event: Event) -> None:
         self._carry_out(node, node.engine.handle(event, self._now))
@@ -188,12 +191,12 @@ class VirtualFleet:
                     number = node.timers[timer] = next(self._order)
                     self._after(after_s, lambda timer=timer, number=number: self._due(node, timer, number))  # type: ignore[misc]
                 case Load():
-                    self._after(0.0, lambda p=node.process: self._answer(node, p, Loaded(node.view, self._x)))  # type: ignore[misc]
+                    self._after(0.0, lambda: self._answer(node, Loaded(node.view, self._x)))
                 case Train(model, round):
                     local = node.workload.local_update(model, round)
                     node.loss, after_s = local.loss, self._duration_s(node, round)
                     ready = UpdateReady(local)
-                    self._after(after_s, lambda p=node.process, ready=ready: self._answer(node, p, ready))  # type: ignore[misc]
+                    self._after(after_s, lambda ready=ready: self._answer(node, ready))  # type: ignore[misc]
                 case Poll():
                     self._poll(node)
                 case RoundEnded():
@@ -209,7 +212,7 @@ class VirtualFleet:
         """What has come is taken in, and before the first round all greetings."""
         if node.greeting:
             node.greeting = False
-            self._after(GREETING_S, lambda p=node.process: self._answer(node, p, Polled()))  # type: ignore[misc]
+            self._after(GREETING_S, lambda: self._answer(node, Polled()))
             return
         while node.held:
             self._handle(node, node.held.popleft())

@@ -28,7 +28,7 @@ import numpy as np
 
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
-from edgegossip.node.checkpoint import load_model
+from edgegossip.node.final_model import load_model
 from edgegossip.profiling.run_folder import read_run
 from edgegossip.study.server import VirtualServer
 from tests.e2e.server_fleet import COORDINATOR, ServerFleet, server_fleet

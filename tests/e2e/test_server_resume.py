@@ -9,7 +9,7 @@ import pytest
 
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
-from edgegossip.node.checkpoint import load_model
+from edgegossip.node.final_model import load_model
 from edgegossip.node.spec import default_members
 from edgegossip.profiling.run_folder import read_run
 from edgegossip.types import Metrics

@@ -14,8 +14,8 @@ pytest.importorskip("cryptography", reason="makes the identities")
 
 from edgegossip import recipe as recipes  # noqa: E402
 from edgegossip.fleet.store import Fleet  # noqa: E402
-from edgegossip.node.checkpoint import load_model  # noqa: E402
-from edgegossip.node.following import follow  # noqa: E402
+from edgegossip.node.entering import follow  # noqa: E402
+from edgegossip.node.final_model import load_model  # noqa: E402
 from edgegossip.profiling.run_folder import read_run  # noqa: E402
 from edgegossip.types import ConfigError, LocalError, PeerError  # noqa: E402
 from tests.e2e.command import edgegossip  # noqa: E402

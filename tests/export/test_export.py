@@ -15,7 +15,7 @@ from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
 from edgegossip.export import onnx_file
 from edgegossip.int8 import qdq
-from edgegossip.node.checkpoint import save_model
+from edgegossip.node.final_model import save_model
 from edgegossip.recipe import ModelSection
 from edgegossip.training import models
 from edgegossip.types import DataError, LocalError

@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import Array
 
 from edgegossip.flower import client, messages
-from edgegossip.flower._private import fleet
+from edgegossip.flower._private import link
 from edgegossip.flower.messages import STYPE
 from edgegossip.frame import Frame
 from edgegossip.layout import Layout
@@ -22,7 +22,7 @@ from edgegossip.layout import Layout
 def faulty(fault: str) -> Iterator[None]:
     """Make every update of this process bad in one way: "garbage", "nan", "run", "round" or "" for not at all; "malformed": the
     SuperLink cannot read the answer of the second round, nor its repetition."""
-    to_proto, pushed = fleet.message_to_proto, itertools.count(1)
+    to_proto, pushed = link.message_to_proto, itertools.count(1)
 
     def malformed(message: Any) -> Any:
         proto = to_proto(message)
@@ -48,9 +48,9 @@ def faulty(fault: str) -> Iterator[None]:
 
     client.frame_array = array  # type: ignore[attr-defined]
     if fault == "malformed":
-        fleet.message_to_proto = malformed  # type: ignore[assignment]
+        link.message_to_proto = malformed  # type: ignore[assignment]
     try:
         yield
     finally:
         client.frame_array = messages.frame_array  # type: ignore[attr-defined]
-        fleet.message_to_proto = to_proto  # type: ignore[assignment]
+        link.message_to_proto = to_proto  # type: ignore[assignment]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.flower._private.objects import pack, unpack
+from edgegossip.flower._private.link import pack, unpack
 
 OBJECTS = st.dictionaries(st.text("0123456789abcdef", min_size=1, max_size=64), st.binary(max_size=200), max_size=8)
 

@@ -34,7 +34,7 @@ class Board0(Admission):
         return False
 
 
-class NoExpress:
+class NoBundles:
     def serves(self, path: str) -> bool:
         return False
 
@@ -53,7 +53,7 @@ class Port:
     def __init__(self, *, answers: bool = True) -> None:
         here, there = socket.socketpair()
         self.line, self.said = Line(here.detach()), list[str]()
-        self.gate = AdmissionMiddleware(_no_app, self.line, "token", True, "key", NoExpress())
+        self.gate = AdmissionMiddleware(_no_app, self.line, "token", True, "key", NoBundles())
         self.registered: list[bytes] = []
         self.keeper = AdmissionController(
             there, Board0(), ["board-0"], self._register, self.said.append, lambda *x: None

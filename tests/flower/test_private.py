@@ -16,7 +16,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 import edgegossip.flower
-from edgegossip.flower._private import fleet, objects, runtime, superlink
+from edgegossip.flower._private import link, runtime, superlink
 
 PUBLIC = ("flwr.app", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.clientapp")
 PACKAGE = Path(edgegossip.flower.__file__).parent
@@ -56,7 +56,7 @@ def test_name_is_still_there(module: str, name: str) -> None:
     "client,methods",
     [
         (
-            fleet.FleetHttpClient,
+            link.FleetHttpClient,
             "RegisterNode ActivateNode DeactivateNode UnregisterNode SendNodeHeartbeat PullMessages PushMessages "
             "PullObject PushObject ConfirmMessageReceived",
         ),
@@ -108,11 +108,11 @@ def test_message_with_one_array_is_a_chain_of_five(in_run: int) -> None:
 
     array = Array(dtype="float32", shape=(3,), stype=STYPE, data=b"x" * 12)
     message = Message(frame_content(array), dst_node_id=5, message_type="train")
-    tree = fleet.get_object_tree(message)
-    assert objects._is_chain(tree)
-    leaf = next(iter(objects.iterate_object_tree(tree)))
-    chunk = fleet.get_all_nested_objects(message)[leaf.object_id].deflate()
-    again = objects._one_array(message, chunk)
+    tree = link.get_object_tree(message)
+    assert link._is_chain(tree)
+    leaf = next(iter(link.iterate_object_tree(tree)))
+    chunk = link.get_all_nested_objects(message)[leaf.object_id].deflate()
+    again = link._one_array(message, chunk)
     assert again.content["arrays"]["edgegossip"].data == array.data
     assert again.metadata.dst_node_id == 5
 
@@ -124,7 +124,7 @@ def test_task_identity_is_where_messages_look_for_their_run(in_run: int) -> None
     assert Message(RecordDict(), dst_node_id=5, message_type="train").metadata.run_id == in_run
 
 
-def _as_sent(in_run: int) -> tuple[Message, objects.Incoming]:
+def _as_sent(in_run: int) -> tuple[Message, link.Incoming]:
     """A message with two arrays of many chunks, some of them the same, and one that is empty."""
     zeros, random = bytes(12_000_000), np.random.default_rng(1).bytes(7_000_000)
     arrays = {
@@ -135,14 +135,14 @@ def _as_sent(in_run: int) -> tuple[Message, objects.Incoming]:
     message = Message(content, dst_node_id=7, message_type="train")
     message.metadata.__dict__["_message_id"] = message.object_id
     contents = {name: item.deflate() for name, item in get_all_nested_objects(message).items()}
-    return message, objects.Incoming(remove_content_from_message(message), get_object_tree(message), contents, False)
+    return message, link.Incoming(remove_content_from_message(message), get_object_tree(message), contents, False)
 
 
 def test_arrays_of_many_chunks_are_put_together_as_flower_does(in_run: int) -> None:
     sent, incoming = _as_sent(in_run)
     assert sum(content.startswith(b"ArrayChunk ") for content in incoming.contents.values()) >= 4
     theirs = inflate_object_from_contents(sent.metadata.message_id, dict(incoming.contents))
-    ours = objects.Objects(None, None).fetch(in_run, incoming)  # type: ignore[arg-type]
+    ours = link.Objects(None, None).fetch(in_run, incoming)  # type: ignore[arg-type]
     assert ours is not None and isinstance(theirs, Message)
     assert ours.object_id == theirs.object_id == sent.object_id
     assert {k: a.data for k, a in ours.content.array_records["arrays"].items()} == {
@@ -161,4 +161,4 @@ def test_chunks_that_do_not_fit_an_array_are_refused(harm: str, in_run: int) -> 
     else:
         incoming.contents[chunk] = incoming.contents[sent.metadata.message_id]
     with pytest.raises(ValueError, match="fit together|something else"):
-        objects.Objects(None, None).fetch(in_run, incoming)  # type: ignore[arg-type]
+        link.Objects(None, None).fetch(in_run, incoming)  # type: ignore[arg-type]

@@ -21,7 +21,8 @@ from edgegossip import recipe as recipes  # noqa: E402
 from edgegossip.fleet.store import Fleet  # noqa: E402
 from edgegossip.fleet.telling import tell  # noqa: E402
 from edgegossip.flower import Coordinator, NodeClient  # noqa: E402
-from edgegossip.flower._private import FleetLink, LinkError  # noqa: E402
+from edgegossip.flower._private import link  # noqa: E402
+from edgegossip.flower._private.link import FleetLink, LinkError  # noqa: E402
 from edgegossip.flower.admission import JOIN_PATH, REVOKED_PATH, TOKEN_HEADER  # noqa: E402
 from edgegossip.flower.credentials import BoardCredentials  # noqa: E402
 from edgegossip.flower.telling import give  # noqa: E402
@@ -149,9 +150,7 @@ def test_a_proof_of_another_key_and_a_wrong_clock(run: Run, monkeypatch: pytest.
     good = run.credentials("a")
     replayed = good.sign(b"something else")
     assert "does not fit what was signed" in run.refused(BoardCredentials(good.context, lambda data: replayed))
-    from edgegossip.flower._private import fleet
-
-    monkeypatch.setattr(fleet, "now", lambda: datetime.now(UTC) + timedelta(minutes=3))
+    monkeypatch.setattr(link, "now", lambda: datetime.now(UTC) + timedelta(minutes=3))
     assert "the clock of a is 180 s ahead of the coordinator's: set it" in run.refused(good)
 
 

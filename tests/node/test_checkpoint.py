@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.node.checkpoint import load_model, save_model
+from edgegossip.node.final_model import load_model, save_model
 from edgegossip.types import DataError, HostError, LocalError
 
 LAYOUT = Layout.of([TensorSpec("w", (2, 3)), TensorSpec("scalar", ()), TensorSpec("bn.mean", (2,), trainable=False)])

@@ -17,7 +17,7 @@ from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import neighbours_of
 from edgegossip.gossip import topologies
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, TransportEvent, Verdict
-from edgegossip.node.checkpoint import load_model
+from edgegossip.node.final_model import load_model
 from edgegossip.node.gossip_node import GossipNode, Model
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_view

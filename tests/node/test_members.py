@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.mesh.base import PeerDown, PeerUp, Verdict
-from edgegossip.node.members import HOLD_S, Standing
+from edgegossip.node.members import HOLD_S, NeighbourStatus
 
 DEAD, HERE = Verdict("b", False, "a and c got no answer"), Verdict("b", True, "b is here")
 LEFT = Verdict("b", False, "b left", left=True)
@@ -14,7 +14,7 @@ LATER = HOLD_S + 1.0
 LOST = PeerDown("b", "connection refused")
 
 
-def all_of(standing: Standing, *events: object) -> list:
+def all_of(standing: NeighbourStatus, *events: object) -> list:
     """A number is a time that has come."""
     now_s, out = 0.0, []
     for event in events:
@@ -28,47 +28,54 @@ def all_of(standing: Standing, *events: object) -> list:
 
 def test_whichever_word_comes_first_counts_and_the_other_adds_nothing() -> None:
     died = PeerDown("b", DEAD.reason)
-    assert all_of(Standing({"b"}), PeerUp("b"), LOST, DEAD) == [PeerUp("b"), LOST]
-    assert all_of(Standing({"b"}), PeerUp("b"), DEAD, LATER, LOST) == [PeerUp("b"), died]
-    assert all_of(Standing({"b"}), DEAD, LOST) == [died]  # never reached, and not waited for
+    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), LOST, DEAD) == [PeerUp("b"), LOST]
+    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), DEAD, LATER, LOST) == [PeerUp("b"), died]
+    assert all_of(NeighbourStatus({"b"}), DEAD, LOST) == [died]  # never reached, and not waited for
 
 
 def test_who_is_busy_keeps_its_connection_and_is_not_down() -> None:
-    assert all_of(Standing({"b"}), PeerUp("b"), DEAD, HOLD_S - 1, HERE, LATER) == [PeerUp("b")]
-    standing = Standing({"b"})
+    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), DEAD, HOLD_S - 1, HERE, LATER) == [PeerUp("b")]
+    standing = NeighbourStatus({"b"})
     all_of(standing, PeerUp("b"), DEAD)
     assert standing.due_s == HOLD_S
 
 
 def test_a_neighbour_that_is_said_to_have_left_is_not_gone_while_its_connection_lives() -> None:
     left = Verdict("b", False, "b left", left=True)
-    assert all_of(Standing({"b"}), PeerUp("b"), left, HOLD_S - 1, HERE, LATER) == [PeerUp("b")]
-    assert all_of(Standing({"b"}), PeerUp("b"), left, LATER) == [PeerUp("b"), PeerDown("b", "b left", left=True)]
+    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), left, HOLD_S - 1, HERE, LATER) == [PeerUp("b")]
+    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), left, LATER) == [PeerUp("b"), PeerDown("b", "b left", left=True)]
     goodbye = PeerDown("b", "b left", left=True)  # on its stream
-    assert all_of(Standing({"b"}), PeerUp("b"), left, goodbye) == [PeerUp("b"), goodbye]
-    assert all_of(Standing({"b"}), PeerUp("b"), left, LOST) == [PeerUp("b"), goodbye]  # its connection bears it out
+    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), left, goodbye) == [PeerUp("b"), goodbye]
+    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), left, LOST) == [
+        PeerUp("b"),
+        goodbye,
+    ]  # its connection bears it out
 
 
 def test_a_neighbour_is_back_with_its_connection() -> None:
-    assert all_of(Standing({"b"}), PeerUp("b"), LOST, DEAD, HERE) == [PeerUp("b"), LOST]
-    assert all_of(Standing({"b"}), PeerUp("b"), LOST, DEAD, HERE, PeerUp("b")) == [PeerUp("b"), LOST, PeerUp("b")]
-    assert all_of(Standing({"b"}), PeerUp("b"), DEAD, LATER, PeerUp("b"))[-1] == PeerUp(
+    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), LOST, DEAD, HERE) == [PeerUp("b"), LOST]
+    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), LOST, DEAD, HERE, PeerUp("b")) == [
+        PeerUp("b"),
+        LOST,
+        PeerUp("b"),
+    ]
+    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), DEAD, LATER, PeerUp("b"))[-1] == PeerUp(
         "b"
     )  # a fresh stream outdoes what was said
 
 
 def test_a_neighbour_whose_connection_never_broke_is_back_when_it_objects() -> None:
-    assert all_of(Standing({"b"}), PeerUp("b"), DEAD, LATER, HERE)[-1] == PeerUp("b")
+    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), DEAD, LATER, HERE)[-1] == PeerUp("b")
 
 
 def test_whom_we_closed_stays_closed() -> None:
     closed = PeerDown("b", "sent nonsense", closed=True)
-    assert all_of(Standing({"b"}), PeerUp("b"), closed, HERE, PeerUp("b")) == [PeerUp("b"), closed]
+    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), closed, HERE, PeerUp("b")) == [PeerUp("b"), closed]
 
 
 @given(st.lists(st.sampled_from([PeerUp("b"), LOST, DEAD, LEFT, HERE])))
 def test_ups_and_downs_take_turns(events: list) -> None:
-    standing = Standing({"b"})
+    standing = NeighbourStatus({"b"})
     out = all_of(standing, *events)
     assert all(type(a) is not type(b) for a, b in zip(out, out[1:], strict=False))
     if events and isinstance(events[-1], PeerUp):

@@ -8,10 +8,10 @@ import sys
 
 from edgegossip.types import EXIT_INTERRUPTED
 
-BUSY = "import time; from edgegossip.node.parent import Parent; Parent(); print('up', flush=True); time.sleep(60)"
+BUSY = "import time; from edgegossip.node.main import Parent; Parent(); print('up', flush=True); time.sleep(60)"
 TOLD = """
 import sys, threading
-from edgegossip.node.parent import Parent
+from edgegossip.node.main import Parent
 parent, heard, more = Parent(), [], threading.Event()
 print(parent.addresses(), flush=True)
 sys.stdout.flush()
@@ -36,7 +36,7 @@ def test_a_board_that_is_still_loading_ends_with_its_parent() -> None:
 def test_a_transport_that_does_not_answer_does_not_end_the_watch() -> None:
     late = "def late(lost): print(lost['lost'], flush=True); raise TimeoutError"
     process = start(
-        f"from edgegossip.node.parent import Parent\n{late}\nParent().listen(late)\nimport time; time.sleep(60)"
+        f"from edgegossip.node.main import Parent\n{late}\nParent().listen(late)\nimport time; time.sleep(60)"
     )
     assert process.stdin is not None and process.stdout is not None
     for name in "bc":

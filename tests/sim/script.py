@@ -28,8 +28,8 @@ import numpy as np
 from edgegossip import frame as wire
 from edgegossip.gossip.base import Action, Adopted, Checkpoint, Message, RoundDone, Send, SetTimer, Suspect
 from edgegossip.sim import checkers, naming, schedule
-from edgegossip.sim.describe import describe
 from edgegossip.sim.disk import Disk, Saved
+from edgegossip.sim.trace import describe
 from edgegossip.types import LocalUpdate, PeerError
 
 BOOT = 1000  # of the first process; the next ones count on

@@ -14,13 +14,12 @@ from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.sim import naming, trace
 from edgegossip.sim.byzantine import MOST_HUGE, Byzantine
 from edgegossip.sim.clock import Clock
-from edgegossip.sim.decoded import KEPT, Decoded
 from edgegossip.sim.disk import Disk, Saved
+from edgegossip.sim.ledger import spied
 from edgegossip.sim.naming import Named
-from edgegossip.sim.network import Network
+from edgegossip.sim.network import KEPT, Decoded, Network
 from edgegossip.sim.presence import Presence
 from edgegossip.sim.schedule import CODECS, layout_of
-from edgegossip.sim.spy import spied
 from edgegossip.sim.workload import Workload
 from edgegossip.types import ConfigError, DecodeError, LocalUpdate
 

@@ -6,7 +6,7 @@ import pytest
 
 from edgegossip import gossip
 from edgegossip.sim import Named, Options, draw, run_schedule
-from edgegossip.sim.stored_disk import StoredDisk
+from edgegossip.sim.disk import StoredDisk
 
 FAULTS = "crash,torn-write,lost-write,old-checkpoint,empty-disk,loss=0.1"
 

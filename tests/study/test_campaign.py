@@ -13,7 +13,7 @@ import pytest
 
 from edgegossip.cli.main import main
 from edgegossip.study import store
-from edgegossip.study.campaign import Asked, run
+from edgegossip.study.campaign import StudyOptions, run
 from edgegossip.types import ConfigError, HostError
 
 SMALL = ("data.train_examples=400", "data.test_examples=100", "model.params.hidden=[8]", "training.batch_size=8")
@@ -22,7 +22,7 @@ SETS = tuple(word for setting in SMALL for word in ("--set", setting))
 
 def asked(out, **more):
     given = {"settings": (*SMALL, "run.rounds=6"), "sweeps": ("codec.name=fp32,minmax8",), "seeds": "1,2"}
-    return Asked("quickstart-gossip", out=out, plots=False, **{**given, **more})
+    return StudyOptions("quickstart-gossip", out=out, plots=False, **{**given, **more})
 
 
 def quiet(text):

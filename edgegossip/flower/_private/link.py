@@ -1,22 +1,88 @@
-"""A request to the SuperLink: its errors, and the bytes that it sends."""
+"""Links to the SuperLink: a board's own, and what both ends of a run need for theirs.
+
+Flower moves the content of a message as a tree of objects, each in a signed request. Here a message
+and all its content are one request where they fit into BUNDLE_BYTES (`pack`); the SuperLink's end
+of that is in superlink.py. What is larger travels object by object, as Flower sends it (`Objects`).
+
+`FleetLink` is a board's connection; runtime.py has the coordinator's. Both speak through Flower's
+HTTP clients with what is at the end of this file: how they connect, and what their errors mean.
+"""
 
 from __future__ import annotations
 
 import json
 import socket
 import ssl
+import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, NoReturn, TypeVar
 
 import httpx
-from flwr.common.constant import TIMESTAMP_TOLERANCE
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app.message import make_message, remove_content_from_message
+from flwr.common.constant import HEARTBEAT_MIN_INTERVAL, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+    RegisterNodeFleetRequest,
+    UnregisterNodeFleetRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.constant import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    FLWR_COMPONENT_NAME_METADATA_KEY,
+    FLWR_PACKAGE_NAME_METADATA_KEY,
+    FLWR_PACKAGE_VERSION_METADATA_KEY,
+)
+from flwr.supercore.date import now
+from flwr.supercore.inflatable.inflatable_object import (
+    HEAD_BODY_DIVIDER,
+    get_all_nested_objects,
+    get_object_body,
+    get_object_children_ids_from_object_content,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
 from flwr.supercore.protobuf.client import ProtobufClient, ProtobufRequestContext
+from flwr.supercore.version import package_name, package_version
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtobufMessage
 
-from edgegossip.flower.admission import NOT_ADMITTED, TOKEN_HEADER
+from edgegossip.flower.admission import JOIN_PATH, NOT_ADMITTED, TOKEN_HEADER
+from edgegossip.flower.credentials import KEY_DOMAIN, BoardCredentials
 from edgegossip.types import PeerError
+
+BUNDLE_BYTES = 8 << 20  # of content in one request; what is larger travels object by object, as Flower sends it
+RUN_BUNDLE_BYTES = 32 << 20  # of replies to the coordinator, which is on the same machine
+TAKE_PATH, GIVE_PATH = "/edgegossip/take", "/edgegossip/give"  # of boards
+RUN_TAKE_PATH, RUN_GIVE_PATH = "/edgegossip/run/take", "/edgegossip/run/give"  # of the coordinator
+HOLD_HEADER = "x-edgegossip-hold"  # for how many seconds an answer may be waited for
+MAX_HOLD_S = 10.0
+MAX_PARTS = 100_000  # of a bundle
+REQUEST_S = 30.0
+PROBE_S = 5.0
+MAX_DETAIL = 500  # characters of what a server says, for a log line
+# Message -> RecordDict -> ArrayRecord -> Array -> ArrayChunk, when a message holds one array and
+# nothing else
+_CHAIN = 5
+
+_Client = TypeVar("_Client", bound=ProtobufClient)
 
 
 class LinkError(PeerError):
@@ -30,11 +96,319 @@ class LinkError(PeerError):
         self.gone, self.unknown = gone, unknown
 
 
-_Client = TypeVar("_Client", bound=ProtobufClient)
-HOLD_HEADER = "x-edgegossip-hold"  # for how many seconds an answer may be waited for
-REQUEST_S = 30.0
-PROBE_S = 5.0
-MAX_DETAIL = 500  # of what a server says, for a log line
+# A board's connection
+
+
+class FleetLink:
+    """A board's connection to a SuperLink: one process, one HTTP client, one key of its own.
+
+    Thread-safe. Methods raise LinkError. With `credentials` over TLS; the key is then signed with
+    the board's own, so that a process that was killed and the next one are two SuperNodes of one
+    board."""
+
+    def __init__(self, address: str, credentials: BoardCredentials | None = None) -> None:
+        self._address, self._credentials = address, credentials
+        signature = Signature()
+        self._public = signature.public
+        self.meter = ByteMeter()
+        context = None if credentials is None else credentials.context
+        self._client = connect(FleetHttpClient, address, context, [signature, self.meter])
+        self._node = Node()
+        self._received = ""  # id of the last message
+        self._objects = Objects(self._client, self._node)
+
+    def join(self) -> int:
+        """Register and go online; this board's id in Flower."""
+        with answered(self._address):
+            if self._credentials is not None:
+                self._introduce(self._credentials)
+            else:
+                self._register()
+            try:
+                answer = self._client.ActivateNode(
+                    ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT_MIN_INTERVAL)
+                )
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code != HTTPStatus.PRECONDITION_FAILED:
+                    raise
+                return self._online_already()
+        self._node.node_id = answer.node_id
+        return int(answer.node_id)
+
+    def _register(self) -> None:
+        try:
+            self._client.RegisterNode(RegisterNodeFleetRequest(public_key=self._public))
+        except (httpx.RemoteProtocolError, httpx.ReadError):
+            if not speaks_tls(self._address):
+                raise
+            raise without_identity(self._address) from None
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == 401:
+                raise  # anything else: it knows this key from before
+
+    def _introduce(self, credentials: BoardCredentials) -> None:
+        """Ask the coordinator to register our key."""
+        proof = credentials.proof(KEY_DOMAIN, self._public)
+        document = {"key": self._public.decode(), "proof": proof, "time": now().isoformat()}
+        self._client._client.post(f"https://{self._address}{JOIN_PATH}", json=document).raise_for_status()
+
+    def _online_already(self) -> int:
+        """This key is online: because we have joined before (two signs of a restarted SuperLink,
+        one after the other), or as a process that has just died, until its heartbeats are
+        missed."""
+        if self._node.node_id and self.beat():
+            return int(self._node.node_id)
+        raise LinkError(f"{self._address} still takes this board for online; it will miss it soon", gone=True)
+
+    def beat(self) -> bool:
+        """Whether the SuperLink still knows this board."""
+        with answered(self._address):
+            request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_MIN_INTERVAL)
+            return bool(self._client.SendNodeHeartbeat(request).success)
+
+    def receive(
+        self, hold_s: float, arriving: Callable[[], AbstractContextManager[object]] = nullcontext
+    ) -> Incoming | None:
+        """The next message for this board, if one comes within `hold_s` seconds (MAX_HOLD_S at
+        most). The one before counts as received. `arriving`: entered while the message comes in."""
+        request = PullMessagesRequest(node=self._node, message_ids=[self._received] if self._received else [])
+        with answered(self._address):
+            body = post(self._client, TAKE_PATH, request, request.SerializeToString(), hold_s, arriving)
+            if not body:
+                return None
+            try:
+                head, contents = unpack(body)
+                answer = PullMessagesResponse.FromString(head)
+                message, tree = message_from_proto(answer.messages_list[0]), answer.message_object_trees[0]
+            except (DecodeError, ValueError, IndexError) as error:
+                raise LinkError(f"{self._address} does not answer as a coordinator does: {error}", gone=False) from None
+        self._received = message.metadata.message_id
+        return Incoming(message, tree, contents, confirm=False)
+
+    def fetch(self, incoming: Incoming) -> Message | None:
+        with answered(self._address):
+            return self._objects.fetch(incoming.message.metadata.run_id, incoming)
+
+    def reply(self, message: Message) -> None:
+        """Push a reply and its content."""
+        with answered(self._address), no_object_id_recompute():
+            message.metadata.__dict__["_message_id"] = message.object_id
+            request = PushMessagesRequest(
+                node=self._node,
+                messages_list=[message_to_proto(remove_content_from_message(message))],
+                message_object_trees=[get_object_tree(message)],
+                clientapp_runtime_list=[0.0],
+            )
+            objects = get_all_nested_objects(message)
+            contents = bundled(objects)
+            if contents is not None:
+                post(self._client, GIVE_PATH, request, pack(request.SerializeToString(), contents))
+                return
+            answer = self._client.PushMessages(request)
+            self._objects.store(message.metadata.run_id, answer.session_id, objects, answer.objects_to_push)
+
+    def close(self) -> None:
+        """Leave, so that nobody waits for this board, and close the connection. Never raises."""
+        try:
+            if self._node.node_id:
+                self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+                if self._credentials is None:
+                    self._client.UnregisterNode(UnregisterNodeFleetRequest(node_id=self._node.node_id))
+        except (httpx.HTTPError, RuntimeError):
+            pass  # the SuperLink is gone, so there is nothing to leave
+        self._client.close()
+
+
+class Signature:
+    """A key pair (EC P-384) of its own, and an interceptor that signs the time with it.
+
+    It writes what Flower's SuperNode writes into the head of each request, without importing half a
+    web server to write it: Flower's own interceptors come with FastAPI, 19 MB on every board."""
+
+    def __init__(self) -> None:
+        self._private, public = generate_key_pairs()
+        self.public = public_key_to_bytes(public)  # PEM
+        self._always = {
+            FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(self.public).decode(),
+            FLWR_PACKAGE_NAME_METADATA_KEY: package_name,
+            FLWR_PACKAGE_VERSION_METADATA_KEY: package_version,
+            FLWR_COMPONENT_NAME_METADATA_KEY: "SuperNode",
+        }
+
+    def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
+        timestamp = now().isoformat()
+        signature = b64encode(sign_message(self._private, timestamp.encode())).decode()
+        headers = {TIMESTAMP_HEADER: timestamp, FLEET_HTTP_SIGNATURE_HEADER: signature}
+        context.request.headers.update(self._always | headers)
+        return call_next(context)
+
+
+# Content of messages: a tree of objects
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A message's metadata, the tree of the objects that its content is made of, and those that
+    have been fetched."""
+
+    message: Message
+    tree: ObjectTree
+    contents: dict[str, bytes] = field(default_factory=dict)  # by object id; grows until all are there
+    confirm: bool = True  # whether the SuperLink waits to be told that all of it has come through
+
+
+def _is_chain(tree: ObjectTree) -> bool:
+    depth = 1
+    while len(tree.children) == 1:
+        tree, depth = tree.children[0], depth + 1
+    return depth == _CHAIN and not tree.children
+
+
+def _one_array(message: Message, chunk: bytes) -> Message:
+    """The message whose only content is an array of one chunk, from that chunk alone: four requests
+    fewer.
+
+    What the skipped objects would say (names, dtype, shape) nobody trusts anyway: the frame inside
+    says it, checked.
+    """
+    array = Array(dtype="float32", shape=(0,), stype="", data=bytes(_body(chunk)))
+    return make_message(metadata=message.metadata, content=RecordDict({"arrays": ArrayRecord({"edgegossip": array})}))
+
+
+def _arrays(tree: ObjectTree, contents: dict[str, bytes]) -> dict[str, Any]:
+    """The arrays of a message, whose chunks leave `contents`:
+
+    Flower would hold their bytes three times on the way. Raises ValueError when chunks do not fit
+    together."""
+    found: dict[str, Any] = {}
+    chunks: set[str] = set()
+    for item in iterate_object_tree(tree):
+        content = contents[item.object_id]
+        if not content.startswith(b"Array "):
+            continue
+        try:
+            names = get_object_children_ids_from_object_content(content)
+            head = json.loads(get_object_body(content, Array))
+            data = b"".join([_body(contents[names[k]]) for k in head["arraychunk_ids"]])
+            found[item.object_id] = Array(head["dtype"], tuple(head["shape"]), head["stype"], data)
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(f"an array and its chunks do not fit together: {error!r}") from None
+        chunks.update(names)
+    for name in chunks:
+        contents.pop(name, None)
+    return found
+
+
+def _body(chunk: bytes) -> memoryview:
+    if not chunk.startswith(b"ArrayChunk "):
+        raise ValueError("a chunk of an array is something else")
+    return memoryview(chunk)[chunk.index(HEAD_BODY_DIVIDER) + len(HEAD_BODY_DIVIDER) :]
+
+
+class Objects:
+    """Content of messages through one API: each object is one request."""
+
+    def __init__(self, client: Any, node: Node) -> None:
+        self._client, self._node = client, node
+
+    def fetch(self, run_id: int, incoming: Incoming) -> Message | None:
+        """The whole message, or None while its sender has not pushed all of it; what is there is
+        fetched only once, so that the first parts of a large message travel on while the last ones
+        come in. Raises ValueError on a malformed one."""
+        chain = _is_chain(incoming.tree)
+        contents = incoming.contents
+        for tree in iterate_object_tree(incoming.tree):
+            if tree.object_id in contents:
+                continue
+            answer = self._client.PullObject(
+                PullObjectRequest(node=self._node, run_id=run_id, object_id=tree.object_id)
+            )
+            if not answer.object_found:
+                raise ValueError("its content is gone from the SuperLink")
+            if not answer.object_available:
+                return None
+            contents[tree.object_id] = answer.object_content
+            if chain and answer.object_content.startswith(b"ArrayChunk "):
+                break
+        message_id = incoming.message.metadata.message_id
+        if incoming.confirm:
+            self._client.ConfirmMessageReceived(
+                ConfirmMessageReceivedRequest(node=self._node, run_id=run_id, message_object_id=message_id)
+            )
+        if message_id not in contents:
+            return _one_array(incoming.message, next(iter(contents.values())))
+        message = inflate_object_from_contents(message_id, contents, objects=_arrays(incoming.tree, contents))
+        contents.clear()  # the message has its own copy
+        if not isinstance(message, Message):
+            raise ValueError("it is not a message")
+        message.metadata.__dict__["_message_id"] = message_id
+        return message
+
+    def store(self, run_id: int, session: str, objects: Mapping[str, Any], wanted: Iterable[str]) -> None:
+        """Push children before parents, so that a message whose root is there is whole."""
+        missing = set(wanted)
+        for object_id, item in objects.items():
+            if object_id in missing:
+                self._client.PushObject(
+                    PushObjectRequest(
+                        node=self._node,
+                        run_id=run_id,
+                        session_id=session,
+                        object_id=object_id,
+                        object_content=item.deflate(),
+                    )
+                )
+
+
+def bundled(objects: Mapping[str, Any]) -> dict[str, bytes] | None:
+    """Their contents by id where all of them go into one request."""
+    contents: dict[str, bytes] = {}
+    left = BUNDLE_BYTES
+    for object_id, item in objects.items():
+        contents[object_id] = item.deflate()
+        left -= len(contents[object_id])
+        if left < 0:
+            return None
+    return contents
+
+
+def is_whole(tree: ObjectTree, contents: Mapping[str, bytes]) -> bool:
+    """Whether all of a message is there."""
+    return all(item.object_id in contents for item in iterate_object_tree(tree))
+
+
+# A bundle: parts, each with its length before it.
+
+_LENGTH = struct.Struct("<I")
+
+
+def pack(head: bytes, objects: Mapping[str, bytes]) -> bytes:
+    """`head` is one of Flower's protobuf messages, `objects` are by id."""
+    parts = [head]
+    for object_id, content in objects.items():
+        parts += [object_id.encode(), content]
+    return b"".join(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
+
+
+def unpack(body: bytes) -> tuple[bytes, dict[str, bytes]]:
+    """What `pack` was given. Raises ValueError."""
+    parts: list[bytes] = []
+    at = 0
+    while at < len(body):
+        if at + _LENGTH.size > len(body) or len(parts) >= MAX_PARTS:
+            raise ValueError("a malformed bundle")
+        (length,) = _LENGTH.unpack_from(body, at)
+        at += _LENGTH.size
+        if at + length > len(body):
+            raise ValueError("a bundle that was cut off")
+        parts.append(body[at : at + length])
+        at += length
+    if len(parts) % 2 == 0:
+        raise ValueError("a malformed bundle")
+    return parts[0], {parts[k].decode("ascii"): parts[k + 1] for k in range(1, len(parts), 2)}
+
+
+# Requests: how they are sent, and what their errors mean
 
 
 def connect(kind: type[_Client], address: str, context: ssl.SSLContext | None, interceptors: Sequence[Any]) -> _Client:
@@ -57,7 +431,7 @@ def post(
     hold_s: float = 0.0,
     arriving: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> bytes:
-    """A request to a path of ours (batching.py) with what Flower's own requests of that client
+    """A request to a path of ours (superlink.py) with what Flower's own requests of that client
     carry; the answer's body. `message`: what the body is about. `arriving`: entered while the
     answer comes in, which is no time of waiting for it."""
     headers = {"content-type": "application/octet-stream", HOLD_HEADER: f"{hold_s:g}"}
@@ -168,6 +542,6 @@ class ByteMeter:
         return response
 
     def sent_bytes(self) -> int:
-        """Since this object was made."""
+        """Return the bytes sent since this object was made."""
         with self._lock:
             return self._sent_bytes

@@ -48,15 +48,19 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
 from edgegossip.engine.server_boards import BoardSeen
-from edgegossip.flower._private.link import LinkError, TokenInterceptor, answered, connect, post
-from edgegossip.flower._private.objects import (
+from edgegossip.flower._private.link import (
     RUN_GIVE_PATH,
     RUN_TAKE_PATH,
     Incoming,
+    LinkError,
     Objects,
+    TokenInterceptor,
+    answered,
     bundled,
+    connect,
     is_whole,
     pack,
+    post,
     unpack,
 )
 from edgegossip.types import NodeId
@@ -187,12 +191,12 @@ class RunLink:
         return whole
 
     def wait(self, timeout_s: float) -> None:
-        """Until a board has sent something, `timeout_s` at most."""
+        """Wait until a board has sent something, `timeout_s` at most."""
         self.news.wait(timeout_s)
         self.news.clear()
 
     def forget(self, message_id: str) -> None:
-        """Wait no longer for a reply."""
+        """Wait for this reply no longer."""
         self._arriving.pop(message_id, None)
 
     def finish(self, error: str | None) -> None:

@@ -30,7 +30,7 @@ _BUILDERS: Mapping[str, Callable[..., GraphTopology]] = MappingProxyType(
 
 
 def names() -> tuple[str, ...]:
-    """Names that `get` knows."""
+    """Return the names that `get` knows."""
     return tuple(_BUILDERS)
 
 

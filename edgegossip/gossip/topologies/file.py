@@ -104,7 +104,7 @@ def _read(path: Path) -> str:
 
 
 def _parse_json(text: str, where: str) -> list[Mapping[str, Any]]:
-    """One mapping a round."""
+    """Read one mapping a round."""
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
@@ -170,7 +170,7 @@ def _pair(words: Sequence[Any], members: Sequence[NodeId], where: str) -> Edge:
 
 
 def _node(word: Any, members: Sequence[NodeId], where: str) -> int:
-    """By name, else by index."""
+    """Return a node by its name, else by its index."""
     if isinstance(word, str) and word in members:
         return members.index(word)
     index = int(word) if isinstance(word, str) and word.isascii() and word.isdigit() and len(word) < 10 else word

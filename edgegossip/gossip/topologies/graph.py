@@ -73,8 +73,8 @@ class GraphTopology:
 
 
 def build(name: str, n: int, rounds: Sequence[Iterable[Edge]], *, directed: bool, weights: str | None) -> GraphTopology:
-    """From edges (sender, receiver), a list a round of the period; undirected edges may be given
-    one way only.
+    """Make a topology of edges (sender, receiver), a list a round of the period; undirected edges
+    may be given one way only.
 
     `weights` names a scheme of `weights.SCHEMES`; None: Metropolis-Hastings if undirected, else
     column-stochastic. Raises ConfigError on an unknown or unfit scheme and when the union of the
@@ -86,8 +86,8 @@ def build(name: str, n: int, rounds: Sequence[Iterable[Edge]], *, directed: bool
 
 
 def build_weighted(name: str, matrices: Sequence[Matrix], *, directed: bool, weights: str) -> GraphTopology:
-    """From mixing matrices. Raises ConfigError when the union of the rounds is not strongly
-    connected."""
+    """Make a topology of mixing matrices. Raises ConfigError when the union of the rounds is not
+    strongly connected."""
     check_connected(name, np.logical_or.reduce([w > 0 for w in matrices]), [str(i) for i in range(len(matrices[0]))])
     for w in matrices:
         w.flags.writeable = False

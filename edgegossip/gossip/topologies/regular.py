@@ -143,7 +143,6 @@ def _is_connected(n: int, edges: list[Edge]) -> bool:
 
 
 # -- Exponential graphs: Ying et al., "Exponential graph is provably efficient for decentralized deep training" (2021). Both are
-#    circulant, so column-stochastic weights are doubly stochastic on them.
 
 
 def exponential(n: int, weights: str | None = None) -> GraphTopology:

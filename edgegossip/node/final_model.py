@@ -1,7 +1,7 @@
 """A trained model on disk: named float32 tensors in one .npz file, written whole or not at all.
 
-What was trained for hours is not thrown away for want of room: first checkpoints give way that are older than the model, then
-the board waits for somebody to free space, and says so."""
+What was trained for hours is not thrown away for want of room: first checkpoints give way that are
+older than the model, then the board waits for somebody to free space, and says so."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class DiskFull(HostError):
 
 
 def save_model(path: Path, layout: Layout, x: Vec) -> None:
-    """Write x, float32[n], by tensor name. Temporary file, fsync, rename, fsync of the folder. Raises HostError, DiskFull when
-    that is why."""
+    """Write x, float32[n], by tensor name. Temporary file, fsync, rename, fsync of the folder.
+    Raises HostError, DiskFull when that is why."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
@@ -42,7 +42,8 @@ def save_model(path: Path, layout: Layout, x: Vec) -> None:
 
 
 def load_model(path: Path, layout: Layout) -> Vec:
-    """The vector that `save_model` wrote. Raises DataError when the file is unreadable or of another model."""
+    """The vector that `save_model` wrote. Raises DataError when the file is unreadable or of
+    another model."""
     from zipfile import BadZipFile  # here: nothing that a board needs while it waits
 
     try:
@@ -55,8 +56,9 @@ def load_model(path: Path, layout: Layout) -> Vec:
 def save_final(
     path: Path, layout: Layout, model: Vec, round: Round, keeper: Keeper | None, node: NodeId, sink: Sink
 ) -> None:
-    """`round`: how far the model is. The newest checkpoint stays as long as the model is not safe and it may be needed: it goes
-    when it is of an earlier round and larger than the model. Raises HostError, on a full disk after PATIENCE_S."""
+    """`round`: how far the model is. The newest checkpoint stays as long as the model is not safe
+    and it may be needed: it goes when it is of an earlier round and larger than the model. Raises
+    HostError, on a full disk after PATIENCE_S."""
     until_s = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -72,5 +74,6 @@ def save_final(
 
 
 def _at_most_bytes(layout: Layout) -> int:
-    """Of the file: 4 bytes a value, and heads of each tensor in it and in the archive."""
+    """Return the most bytes of the file: 4 a value, and heads of each tensor in it and in the
+    archive."""
     return 4 * layout.size + 1024 * (len(layout.tensors) + 4)
