@@ -56,7 +56,7 @@ class MeshPeer:
         self._transport = transport or GrpcTransport(name, RUN_ID, limits=MeshLimits(grace_s=30.0))
         self.address = self._transport.address
         self._frames: Counter[str] = Counter()  # taken from `incoming` and not asked for yet
-        self._receipts = 0
+        self._under_way: set[int] = set()  # tickets of frames whose receipts have not come
 
     def connect(self, peers: Mapping[str, str]) -> None:
         self._transport.connect(peers)
@@ -68,11 +68,12 @@ class MeshPeer:
 
     def send_frames(self, to: str, frames: int, size: int) -> float:
         data = bytes(size)
-        self._receipts = 0
+        while self._under_way:  # receipts of an earlier order may come late
+            self._take()
         began_s = time.perf_counter()
         for _ in range(frames):
-            self._transport.send(to, [data])
-        while self._receipts < frames:
+            self._send(to, data)
+        while self._under_way:
             self._take()
         return time.perf_counter() - began_s
 
@@ -84,7 +85,7 @@ class MeshPeer:
         data, took_s = bytes(size), []
         for _ in range(times):
             began_s = time.perf_counter()
-            self._transport.send(to, [data])
+            self._send(to, data)
             self._frame(to)
             took_s.append(time.perf_counter() - began_s)
         return took_s
@@ -93,13 +94,13 @@ class MeshPeer:
         data = bytes(size)
         for _ in range(times):
             self._frame(sender)
-            self._transport.send(sender, [data])
+            self._send(sender, data)
 
     def ring(self, neighbours: Sequence[str], rounds: int, size: int) -> list[float]:
         data, ends_s = bytes(size), []
         for _ in range(rounds):
             for peer in neighbours:
-                self._transport.send(peer, [data])
+                self._send(peer, data)
             for peer in neighbours:
                 self._frame(peer)
             ends_s.append(time.perf_counter())
@@ -109,11 +110,14 @@ class MeshPeer:
         """Wait for peers as a node does; CPU seconds of this process."""
         began_s, end_s = time.process_time(), time.monotonic() + seconds
         while (left_s := end_s - time.monotonic()) > 0:
-            self._transport.incoming(min(left_s, _SAY_S))
+            self._note(self._transport.incoming(min(left_s, _SAY_S)))
         return time.process_time() - began_s
 
     def close(self) -> None:
         self._transport.close()
+
+    def _send(self, to: str, data: bytes) -> None:
+        self._under_way.add(self._transport.send(to, [data]))
 
     def _frame(self, sender: str) -> None:
         while not self._frames[sender]:
@@ -121,11 +125,13 @@ class MeshPeer:
         self._frames[sender] -= 1
 
     def _take(self) -> None:
-        event = self._next()
+        self._note(self._next())
+
+    def _note(self, event: TransportEvent | None) -> None:
         if isinstance(event, Received):
             self._frames[event.sender] += 1
         elif isinstance(event, SendReceipt):
-            self._receipts += 1
+            self._under_way.discard(event.ticket)
         elif isinstance(event, SendFailed):
             raise PeerError(f"a frame to {event.to} failed: {event.reason}")
 
