@@ -14,10 +14,11 @@ socket. Line by line in JSON:
                                 {"handshake": reason, "from"}                      somebody did not manage TLS
                                 {"sockets": number, "totals": [...] or null}
                                 {"news": true}                                     a board has sent something
-    controller -> middleware    {"answer": number, "why": "" or the reason}        to a "revoked" with "has": its list's
+    controller -> middleware    {"in": key}                                        this key may come in
+                                {"out": key}                                       not any more
+                                {"answer": number, "why": "" or the reason}        to a "revoked" with "has": its list's
                                                                                    number; to a "recipe" with "recipe" and
                                                                                    "boards"
-                                {"out": key}                                       not any more
                                 {"sockets": number}                                what have boards' connections carried?
 """
 
@@ -35,7 +36,7 @@ import socket
 import threading
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -59,6 +60,7 @@ TOKEN_HEADER = "x-edgegossip-token"
 MAX_JOIN_BYTES = 16_384
 MAX_LIST_BYTES = 1 << 20  # some 25,000 certificates
 MAX_BODY_BYTES = 32 << 20  # Flower cuts arrays into pieces of 5 MiB
+BODY_S = 10.0  # for a stranger's request to come as a whole
 ANSWER_S = 20.0  # the coordinator may be busy with updates
 NOT_ADMITTED = "the coordinator does not know this key"  # such as after its restart: the board introduces itself again
 
@@ -95,13 +97,15 @@ class Line:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._asked: dict[int, concurrent.futures.Future[dict[str, Any]]] = {}
+        self.on_in: Callable[[str], None] = lambda key: None
         self.on_out: Callable[[str], None] = lambda key: None
         self.measure: Callable[[], list[int] | None] = lambda: None
         self._complaints = TokenBuckets(5.0, 50.0)
         threading.Thread(target=self._read, daemon=True, name="admission").start()
 
     def ask(self, what: str, question: dict[str, Any]) -> concurrent.futures.Future[dict[str, Any]]:
-        """`what`: join, revoked or recipe. The answer's "why" is empty when all is well."""
+        """Ask the coordinator; `what` is join, revoked or recipe. The answer's "why" is empty when
+        all is well."""
         answer: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
         number = next(self._numbers)
         self._asked[number] = answer
@@ -110,11 +114,11 @@ class Line:
         return answer
 
     def news(self) -> None:
-        """A board has sent something."""
+        """Say that a board has sent something."""
         self.tell({"news": True})
 
     def complain(self, reason: str, address: str) -> None:
-        """Somebody did not manage TLS."""
+        """Say that somebody did not manage TLS."""
         if self._complaints.take("", time.monotonic()):
             self.tell({"handshake": reason, "from": address})
 
@@ -136,6 +140,8 @@ class Line:
             asked = self._asked.get(news["answer"])
             if asked is not None and asked.set_running_or_notify_cancel():
                 asked.set_result(news)
+        elif "in" in news:
+            self.on_in(news["in"])
         elif "out" in news:
             self.on_out(news["out"])
         elif "sockets" in news:
@@ -157,6 +163,7 @@ class AdmissionMiddleware:
         if secure:
             self._open_paths |= {JOIN_PATH: self._join, REVOKED_PATH: self._revoked}
         self.own: set[tuple[str, int]] = set()  # addresses from which the coordinator itself has come
+        line.on_in = lambda key: self._admitted.add(_header_of(key))
         line.on_out = lambda key: self._admitted.discard(_header_of(key))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -172,7 +179,7 @@ class AdmissionMiddleware:
                 if scope["path"] in self._open_paths:
                     return await _answer(send, 200, "", **await self._unadmitted(scope, headers, receive))
                 if self._secure:
-                    self._check(scope["path"], headers)
+                    self._check(scope["path"], scope["headers"])
             except _Refused as refused:
                 return await _answer(send, refused.status, refused.detail)
         if self._bundles.serves(scope["path"]):
@@ -180,19 +187,23 @@ class AdmissionMiddleware:
         await self._app(scope, receive, send)
         self._bundles.heard(scope["path"])
 
-    def _check(self, path: str, headers: dict[bytes, bytes]) -> None:
-        """Raises _Refused, before anything of the body is read."""
+    def _check(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Check a request that is not the coordinator's. Raises _Refused, before anything of the
+        body is read."""
         ours = self._bundles.serves(path) and not path.startswith(RUN_PREFIX)
         if not ours and not path.startswith("/v1/fleet/"):
             if path != "/health":
                 raise _Refused(403, "only the coordinator may ask for this")
             return
-        if headers.get(self._key_header) not in self._admitted:
+        # Flower goes by the first header of a name, a dictionary by the last one: only who shows a
+        # single key is sure to be the one that is looked at.
+        shown = [value for name, value in headers if name == self._key_header]
+        if len(shown) != 1 or shown[0] not in self._admitted:
             raise _Refused(401, NOT_ADMITTED)
-        _check_length(headers, MAX_BODY_BYTES)
+        _check_length(dict(headers), MAX_BODY_BYTES)
 
     async def _unadmitted(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
-        """What somebody who may be a stranger is told. Raises _Refused."""
+        """Answer somebody who may be a stranger. Raises _Refused."""
         host = scope["client"][0]
         try:
             with self._limiter.asking(host):
@@ -205,11 +216,10 @@ class AdmissionMiddleware:
     async def _join(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
         asked = await self._said(("key", "proof", "time"), scope, headers, receive)
         await self._ask("join", asked, scope)
-        self._admitted.add(_header_of(asked["key"]))
         return {}
 
     async def _recipe(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
-        """For a board that was told this address and nothing else."""
+        """Give the recipe to a board that knows this address and nothing else."""
         asked = await self._said(("proof", "time") if self._secure else (), scope, headers, receive)
         answer = await self._ask("recipe", asked, scope)
         return {name: answer[name] for name in ("recipe", "boards")}
@@ -227,7 +237,8 @@ class AdmissionMiddleware:
             raise _Refused(400, "this is not how a board introduces itself") from None
 
     async def _revoked(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
-        """From anybody: the list is signed by the fleet's authority, or it changes nothing."""
+        """Take a list from anybody: it is signed by the fleet's authority, or it changes
+        nothing."""
         body = await self._body(scope, headers, MAX_LIST_BYTES, receive)
         answer = await self._ask("revoked", {"list": b64encode(body).decode()}, scope)
         return {"has": int(answer["has"])}
@@ -236,10 +247,14 @@ class AdmissionMiddleware:
         _check_length(headers, limit)
         if not self._limiter.allows(scope["client"][0], time.monotonic()):
             raise _Refused(429, "too many boards at once; try again in a moment")
-        return await _read(receive)
+        try:
+            async with asyncio.timeout(BODY_S):
+                return await _read(receive)
+        except TimeoutError:
+            raise _Refused(408, "a request that takes too long to come") from None
 
     async def _ask(self, what: str, question: dict[str, str], scope: Scope) -> dict[str, Any]:
-        """The coordinator's answer. Raises _Refused when it is no."""
+        """Return the coordinator's answer. Raises _Refused when it is no."""
         try:
             host, port = scope["client"]
             asked = self._line.ask(what, {**question, "from": f"{host}:{port}"})
@@ -264,14 +279,15 @@ def _header_of(key: str) -> bytes:
 
 def _check_length(headers: dict[bytes, bytes], limit: int) -> None:
     length = headers.get(b"content-length", b"").decode("latin-1")
-    if not (length.isascii() and length.isdigit()):
+    # With a transfer-encoding too, the length would not count (RFC 9112, 6.3).
+    if b"transfer-encoding" in headers or not (length.isascii() and length.isdigit()):
         raise _Refused(411, "a request that does not say how long it is")
     if whole_number(length, limit) is None:
         raise _Refused(413, f"a request of more than {limit} bytes")
 
 
 async def _read(receive: Receive) -> bytes:
-    """The server takes no more than content-length says."""
+    """Read a body. The server takes no more than content-length says."""
     body = bytearray()
     while True:
         message = await receive()
@@ -290,7 +306,8 @@ async def _answer(send: Send, status: int, detail: str, **more: Any) -> None:
 
 
 def inherited() -> tuple[int, str, bool]:
-    """Descriptor, token and whether TLS is on, as the coordinator set them for this process."""
+    """Return descriptor, token and whether TLS is on, as the coordinator set them for this
+    process."""
     descriptor, secure, secret_file = os.environ.pop(GATE_VARIABLE).split(",", 2)
     with open(secret_file, "rb") as file:
         return int(descriptor), token_of(file.read()), secure == "1"
@@ -340,7 +357,7 @@ class AdmissionController:
         self._thread.start()
 
     def close(self) -> None:
-        """Idempotent."""
+        """End the thread and the line. Idempotent."""
         self._closed.set()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -349,7 +366,7 @@ class AdmissionController:
         self._socket.close()
 
     def name_of(self, node_id: int) -> NodeId | None:
-        """Whose certificate that board showed; None without TLS."""
+        """Return whose certificate that board showed; None without TLS."""
         return next((a.name for a in list(self._admitted.values()) if a.node_id == node_id), None)
 
     @property
@@ -386,19 +403,20 @@ class AdmissionController:
                 return
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                self._safely(partial(self._hear, json.loads(line)))
+                self._safely(partial(self._hear, line))
             self._safely(self._look)
 
     def _safely(self, work: Callable[[], None]) -> None:
-        """Nobody could come in any more if this thread ended, such as by a record that a full disk
-        did not take."""
+        """Do it whatever comes of it: nobody could come in any more if this thread ended, such as
+        by a record that a full disk did not take."""
         try:
             work()
         except Exception as error:
             if self._lines.worth(f"{type(error).__name__}: {error}", time.monotonic()):
                 logging.getLogger(__name__).exception("the coordinator's admission failed")
 
-    def _hear(self, news: dict[str, Any]) -> None:
+    def _hear(self, line: bytes) -> None:
+        news = json.loads(line)
         if "news" in news:
             self._on_news()
         elif "sockets" in news:
@@ -415,7 +433,7 @@ class AdmissionController:
             self._answer(news["revoked"], news["from"], partial(self._take_list, self._admission, news["list"]), has=0)
 
     def _answer(self, number: int, asker: str, work: Callable[[], dict[str, Any]], **otherwise: Any) -> None:
-        """With what `work` gives, or why it did not."""
+        """Answer with what `work` gives, or why it did not."""
         try:
             self._tell({"answer": number, "why": "", **work()})
         except EdgegossipError as error:
@@ -433,22 +451,26 @@ class AdmissionController:
             self._look(at_once=True)
 
     def _admit(self, key: str, proof: str, clock: str) -> dict[str, Any]:
-        """Raises EdgegossipError with the reason."""
+        """Let a key in. Raises EdgegossipError with the reason."""
         if self._admission is None:
             raise PeerError("this coordinator runs without TLS and keys")
         name, serial = self._who(self._admission, KEY_DOMAIN, key, proof, clock)
         if key not in self._admitted:
             self._admitted[key] = _Admitted(name, serial, self._register(key.encode(), name))
+        # Not with the answer, which waits for the event loop there: a revocation may be quicker, and
+        # the key would come in after it went out.
+        self._tell({"in": key})
         return {}
 
     def _describe(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """What is run here, for a board of this run. Raises EdgegossipError with the reason."""
+        """Return what is run here, for a board of this run. Raises EdgegossipError with the
+        reason."""
         if self._admission is not None:
             self._who(self._admission, ASK_DOMAIN, asked["time"], asked["proof"], asked["time"])
         return {"recipe": self._recipe, "boards": list(self._boards)}
 
     def _who(self, admission: Admission, domain: bytes, text: str, proof: str, clock: str) -> tuple[NodeId, int]:
-        """Which board of this run signed `text` in that domain, and its certificate's serial
+        """Return which board of this run signed `text` in that domain, and its certificate's serial
         number. Raises EdgegossipError."""
         try:
             data, signature = domain + text.encode(), b64decode(proof, validate=True)

@@ -43,7 +43,7 @@ class Security(Protocol):
     def server_credentials(self) -> grpc.ServerCredentials:
         """Of our gRPC server."""
 
-    def open_front_end(self, where: addresses.Address) -> addresses.Address:
+    def listen(self, where: addresses.Address) -> addresses.Address:
         """Listen for peers, who are let through to our gRPC server. Raises HostError."""
 
     async def watch(self) -> None:
@@ -135,7 +135,7 @@ async def serve(
             f"cannot listen on {where}: the port was taken a moment ago; choose another (0 takes any free one)"
         )
     await server.start()
-    return server, security.open_front_end(where) if security else addresses.Address(where.host, port)
+    return server, security.listen(where) if security else addresses.Address(where.host, port)
 
 
 # -- why a connection failed ------------------------------------------------------------------------------------

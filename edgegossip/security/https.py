@@ -1,10 +1,11 @@
 """An HTTP server that only members of a fleet reach: TLS 1.3 with certificates both ways, for
 boards that check in or ask for work.
 
-One thread a connection, few of them, each with deadlines. A connection of anybody but a board of
-the fleet, or of a revoked one, ends in the handshake. Connections that have not shown a certificate
-yet have places of their own, so that those that say nothing take none of a board's; and where these
-are full one of them goes, and not the newcomer (limits.ConnectionLimiter)."""
+One thread a connection, few of them and fewer of one member, each with deadlines. A connection of
+anybody but a board of the fleet, or of a revoked one, ends in the handshake. Connections that have
+not shown a certificate yet have places of their own, so that those that say nothing take none of a
+board's; and where these are full one of them goes, and not the newcomer
+(limits.ConnectionLimiter)."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -21,12 +23,13 @@ from typing import Any
 from edgegossip.security import tls
 from edgegossip.security.admission import Admission, Caller
 from edgegossip.security.limits import ConnectionLimiter, endpoint
+from edgegossip.security.names import Subject
 from edgegossip.types import EdgegossipError, HostError
 from edgegossip.untrusted import whole_number
 
 HANDSHAKE_S = 10.0
 LINGER_S = 1.0  # for a refused caller to hear the alert
-MAX_CONNECTIONS = 64  # of members
+MAX_CONNECTIONS, MAX_CONNECTIONS_PER_MEMBER = 64, 8  # after it; a board needs one, and none takes all
 MAX_PENDING, MAX_PENDING_PER_ADDRESS = 64, 32  # in their handshakes; many boards may be behind one address
 CONNECTIONS_PER_S, CONNECTION_BURST = 50.0, 200  # of one address
 _MAX_UNREAD_BYTES = 1 << 20
@@ -57,7 +60,7 @@ class PendingConnection:
 
 
 class PendingConnections:
-    """All of them. Thread-safe."""
+    """Holds all connections before their handshakes are done. Thread-safe."""
 
     def __init__(self) -> None:
         self._limiter = ConnectionLimiter(CONNECTIONS_PER_S, CONNECTION_BURST, MAX_PENDING, MAX_PENDING_PER_ADDRESS)
@@ -103,7 +106,7 @@ class MemberServer(ThreadingHTTPServer):
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.admission, self._handler, self._silent_s = admission, handler, silent_s
-        self._pending, self._free = PendingConnections(), threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._pending, self._served = PendingConnections(), Counter[Subject | None]()  # connections
         self._lock = threading.Lock()
         self._context = None if admission is None else tls.server_context(admission.identity)
         try:
@@ -118,8 +121,8 @@ class MemberServer(ThreadingHTTPServer):
         return endpoint(str(self.server_address[0]), int(self.server_address[1]))
 
     def context(self) -> ssl.SSLContext | None:
-        """The TLS context for the next connection, with the newest revocation list; None without
-        TLS."""
+        """Return the TLS context for the next connection, with the newest revocation list; None
+        without TLS."""
         with self._lock:
             if self.admission is not None and self.admission.look():
                 self._context = tls.server_context(self.admission.identity)
@@ -133,7 +136,8 @@ class MemberServer(ThreadingHTTPServer):
         threading.Thread(target=self._meet, args=(request, client_address, pending), daemon=True).start()
 
     def _meet(self, request: Any, client_address: Any, pending: PendingConnection) -> None:
-        """On a thread of its own: who does not finish the handshake keeps nobody else waiting."""
+        """Serve a connection on a thread of its own: who does not finish the handshake keeps nobody
+        else waiting."""
         try:
             pending.listen(request)
             context, caller = self.context(), None
@@ -154,19 +158,26 @@ class MemberServer(ThreadingHTTPServer):
 
     def _serve(self, connection: socket.socket, client_address: Any, caller: Caller | None) -> None:
         """Answer a member, if there is a place."""
-        if self._free.acquire(blocking=False):
-            try:
-                connection.settimeout(self._silent_s)
-                self._handler(connection, client_address, self, caller)
-            finally:
-                self._free.release()
+        member = None if caller is None else caller.subject
+        with self._lock:
+            too_many = member is not None and self._served[member] >= MAX_CONNECTIONS_PER_MEMBER
+            if too_many or self._served.total() >= MAX_CONNECTIONS:
+                return
+            self._served[member] += 1
+        try:
+            connection.settimeout(self._silent_s)
+            self._handler(connection, client_address, self, caller)
+        finally:
+            with self._lock:
+                self._served[member] -= 1
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that broke is no news."""
 
 
 def _handshake(context: ssl.SSLContext, request: socket.socket) -> ssl.SSLSocket:
-    """The connection after the handshake. Raises OSError; then the caller has been told why."""
+    """Return the connection after the handshake. Raises OSError; then the caller has been told
+    why."""
     connection = context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
     try:
         connection.do_handshake()
@@ -184,8 +195,8 @@ def _handshake(context: ssl.SSLContext, request: socket.socket) -> ssl.SSLSocket
 
 
 class MemberHandler(BaseHTTPRequestHandler):
-    """Requests of one connection; a subclass has `do_GET`, `do_POST` and `refuse`. `caller` is who
-    sends them, by its certificate; None without TLS."""
+    """Answers the requests of one connection; a subclass has `do_GET`, `do_POST` and `refuse`.
+    `caller` is who sends them, by its certificate; None without TLS."""
 
     server: MemberServer
 
@@ -198,8 +209,8 @@ class MemberHandler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def parse_request(self) -> bool:
-        """Whether there is a request that may be answered. A connection may outlive its board's
-        certificate."""
+        """Return whether there is a request that may be answered. A connection may outlive its
+        board's certificate."""
         if not super().parse_request():
             return False
         self.server.context()  # looks at the list

@@ -159,7 +159,7 @@ def test_who_gives_a_list_for_nothing_is_cut_off_and_kept_out(fleet, monkeypatch
     guard, lines, cuts = fleet.guard("b"), [], []
     present = guard.identity.revocations.present
     guard.start(LIMITS, lambda peer, text: lines.append((peer, text)), lambda: None)
-    guard.open_front_end(Address("127.0.0.1", 0))
+    guard.listen(Address("127.0.0.1", 0))
     monkeypatch.setattr(guard._front_end, "cut", lambda which, why: cuts.append(which))
     c = Caller(Subject("c", "board", guard.identity.fleet), 7, "127.0.0.1:1")
     data = {"forged": forged(100), "the one that we have": present.der, "older": forged(0)}[what]
