@@ -12,7 +12,6 @@ import numpy  # noqa: F401  (a gossip board has it loaded)
 
 from edgegossip.mesh import GrpcTransport, MeshLimits
 from edgegossip.mesh.base import Received
-from edgegossip.mesh.tls_security import TlsSecurity
 from edgegossip.profiling.sockets import SocketMeter
 
 
@@ -29,7 +28,11 @@ def main() -> None:
     node, listen, run_id, limits, identity = sys.argv[1:6]
     meter = SocketMeter()
     insecure = not listen.startswith("127.")
-    security = TlsSecurity.load(identity) if identity else None
+    security = None
+    if identity:
+        from edgegossip.mesh.tls_security import TlsSecurity  # with cryptography, which no other board loads
+
+        security = TlsSecurity.load(identity)
     transport = GrpcTransport(
         node,
         bytes.fromhex(run_id),
