@@ -14,10 +14,11 @@ socket. Line by line in JSON:
                                 {"handshake": reason, "from"}                      somebody did not manage TLS
                                 {"sockets": number, "totals": [...] or null}
                                 {"news": true}                                     a board has sent something
-    controller -> middleware    {"answer": number, "why": "" or the reason}        to a "revoked" with "has": its list's
+    controller -> middleware    {"in": key}                                        this key may come in
+                                {"out": key}                                       not any more
+                                {"answer": number, "why": "" or the reason}        to a "revoked" with "has": its list's
                                                                                    number; to a "recipe" with "recipe" and
                                                                                    "boards"
-                                {"out": key}                                       not any more
                                 {"sockets": number}                                what have boards' connections carried?
 """
 
@@ -35,7 +36,7 @@ import socket
 import threading
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -95,6 +96,7 @@ class Line:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._asked: dict[int, concurrent.futures.Future[dict[str, Any]]] = {}
+        self.on_in: Callable[[str], None] = lambda key: None
         self.on_out: Callable[[str], None] = lambda key: None
         self.measure: Callable[[], list[int] | None] = lambda: None
         self._complaints = TokenBuckets(5.0, 50.0)
@@ -136,6 +138,8 @@ class Line:
             asked = self._asked.get(news["answer"])
             if asked is not None and asked.set_running_or_notify_cancel():
                 asked.set_result(news)
+        elif "in" in news:
+            self.on_in(news["in"])
         elif "out" in news:
             self.on_out(news["out"])
         elif "sockets" in news:
@@ -157,6 +161,7 @@ class AdmissionMiddleware:
         if secure:
             self._open_paths |= {JOIN_PATH: self._join, REVOKED_PATH: self._revoked}
         self.own: set[tuple[str, int]] = set()  # addresses from which the coordinator itself has come
+        line.on_in = lambda key: self._admitted.add(_header_of(key))
         line.on_out = lambda key: self._admitted.discard(_header_of(key))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -172,7 +177,7 @@ class AdmissionMiddleware:
                 if scope["path"] in self._open_paths:
                     return await _answer(send, 200, "", **await self._unadmitted(scope, headers, receive))
                 if self._secure:
-                    self._check(scope["path"], headers)
+                    self._check(scope["path"], scope["headers"])
             except _Refused as refused:
                 return await _answer(send, refused.status, refused.detail)
         if self._bundles.serves(scope["path"]):
@@ -180,16 +185,19 @@ class AdmissionMiddleware:
         await self._app(scope, receive, send)
         self._bundles.heard(scope["path"])
 
-    def _check(self, path: str, headers: dict[bytes, bytes]) -> None:
+    def _check(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Raises _Refused, before anything of the body is read."""
         ours = self._bundles.serves(path) and not path.startswith(RUN_PREFIX)
         if not ours and not path.startswith("/v1/fleet/"):
             if path != "/health":
                 raise _Refused(403, "only the coordinator may ask for this")
             return
-        if headers.get(self._key_header) not in self._admitted:
+        # Flower goes by the first header of a name, a dictionary by the last one: only who shows a
+        # single key is sure to be the one that is looked at.
+        shown = [value for name, value in headers if name == self._key_header]
+        if len(shown) != 1 or shown[0] not in self._admitted:
             raise _Refused(401, NOT_ADMITTED)
-        _check_length(headers, MAX_BODY_BYTES)
+        _check_length(dict(headers), MAX_BODY_BYTES)
 
     async def _unadmitted(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
         """What somebody who may be a stranger is told. Raises _Refused."""
@@ -205,7 +213,6 @@ class AdmissionMiddleware:
     async def _join(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
         asked = await self._said(("key", "proof", "time"), scope, headers, receive)
         await self._ask("join", asked, scope)
-        self._admitted.add(_header_of(asked["key"]))
         return {}
 
     async def _recipe(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
@@ -264,7 +271,8 @@ def _header_of(key: str) -> bytes:
 
 def _check_length(headers: dict[bytes, bytes], limit: int) -> None:
     length = headers.get(b"content-length", b"").decode("latin-1")
-    if not (length.isascii() and length.isdigit()):
+    # With a transfer-encoding too, the length would not count (RFC 9112, 6.3).
+    if b"transfer-encoding" in headers or not (length.isascii() and length.isdigit()):
         raise _Refused(411, "a request that does not say how long it is")
     if whole_number(length, limit) is None:
         raise _Refused(413, f"a request of more than {limit} bytes")
@@ -386,7 +394,7 @@ class AdmissionController:
                 return
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                self._safely(partial(self._hear, json.loads(line)))
+                self._safely(partial(self._hear, line))
             self._safely(self._look)
 
     def _safely(self, work: Callable[[], None]) -> None:
@@ -398,7 +406,8 @@ class AdmissionController:
             if self._lines.worth(f"{type(error).__name__}: {error}", time.monotonic()):
                 logging.getLogger(__name__).exception("the coordinator's admission failed")
 
-    def _hear(self, news: dict[str, Any]) -> None:
+    def _hear(self, line: bytes) -> None:
+        news = json.loads(line)
         if "news" in news:
             self._on_news()
         elif "sockets" in news:
@@ -439,6 +448,9 @@ class AdmissionController:
         name, serial = self._who(self._admission, KEY_DOMAIN, key, proof, clock)
         if key not in self._admitted:
             self._admitted[key] = _Admitted(name, serial, self._register(key.encode(), name))
+        # Not with the answer, which waits for the event loop there: a revocation may be quicker, and
+        # the key would come in after it went out.
+        self._tell({"in": key})
         return {}
 
     def _describe(self, asked: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -26,7 +27,7 @@ from edgegossip.untrusted import whole_number
 
 HANDSHAKE_S = 10.0
 LINGER_S = 1.0  # for a refused caller to hear the alert
-MAX_CONNECTIONS = 64  # of members
+MAX_CONNECTIONS, MAX_CONNECTIONS_PER_MEMBER = 64, 8  # after it; a board needs one, and none takes all
 MAX_PENDING, MAX_PENDING_PER_ADDRESS = 64, 32  # in their handshakes; many boards may be behind one address
 CONNECTIONS_PER_S, CONNECTION_BURST = 50.0, 200  # of one address
 _MAX_UNREAD_BYTES = 1 << 20
@@ -103,7 +104,7 @@ class MemberServer(ThreadingHTTPServer):
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.admission, self._handler, self._silent_s = admission, handler, silent_s
-        self._pending, self._free = PendingConnections(), threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._pending, self._served = PendingConnections(), Counter[int | None]()  # connections by certificate
         self._lock = threading.Lock()
         self._context = None if admission is None else tls.server_context(admission.identity)
         try:
@@ -154,12 +155,18 @@ class MemberServer(ThreadingHTTPServer):
 
     def _serve(self, connection: socket.socket, client_address: Any, caller: Caller | None) -> None:
         """Answer a member, if there is a place."""
-        if self._free.acquire(blocking=False):
-            try:
-                connection.settimeout(self._silent_s)
-                self._handler(connection, client_address, self, caller)
-            finally:
-                self._free.release()
+        serial = None if caller is None else caller.serial
+        with self._lock:
+            mine = 0 if caller is None else self._served[serial]
+            if self._served.total() >= MAX_CONNECTIONS or mine >= MAX_CONNECTIONS_PER_MEMBER:
+                return
+            self._served[serial] += 1
+        try:
+            connection.settimeout(self._silent_s)
+            self._handler(connection, client_address, self, caller)
+        finally:
+            with self._lock:
+                self._served[serial] -= 1
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that broke is no news."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Collection, Iterator
+import threading
+from base64 import b64encode
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -30,8 +32,13 @@ class Board0(Admission):
             raise PeerError("the proof is of nobody in this fleet")
         return Caller(Subject("board-0", "board", "0" * 16), 1)
 
+    gone = False
+
     def look(self) -> bool:
-        return False
+        return self.gone
+
+    def revoked(self, serial: int) -> bool:
+        return self.gone
 
 
 class NoBundles:
@@ -47,16 +54,23 @@ async def _no_app(*args: Any) -> None:
     raise AssertionError("strangers do not get that far")
 
 
+async def _flower(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b'{"detail": "flower"}'})
+
+
 class Port:
     """Both ends of admission, as they are in two processes. `said`: what the coordinator's log shows."""
 
     def __init__(self, *, answers: bool = True) -> None:
         here, there = socket.socketpair()
         self.line, self.said = Line(here.detach()), list[str]()
-        self.gate = AdmissionMiddleware(_no_app, self.line, "token", True, "key", NoBundles())
+        self.app = _no_app
+        self.gate = AdmissionMiddleware(lambda *asked: self.app(*asked), self.line, "token", True, "key", NoBundles())
+        self.admission = Board0()
         self.registered: list[bytes] = []
         self.keeper = AdmissionController(
-            there, Board0(), ["board-0"], self._register, self.said.append, lambda *x: None
+            there, self.admission, ["board-0"], self._register, self.said.append, lambda *x: None
         )
         if answers:
             self.keeper.start()
@@ -67,11 +81,15 @@ class Port:
         self.registered.append(key)
         return 5
 
-    def ask(self, path: str, body: bytes, host: str = STRANGER, length: bytes | None = None) -> tuple[int, str]:
+    def ask(
+        self, path: str, body: bytes, host: str = STRANGER, length: bytes | None = None, *more: tuple[bytes, bytes]
+    ) -> tuple[int, str]:
         """Status and what is said."""
-        return asyncio.run(asyncio.wait_for(self.asked(path, body, host, length), 10))
+        return asyncio.run(asyncio.wait_for(self.asked(path, body, host, length, more), 10))
 
-    async def asked(self, path: str, body: bytes, host: str, length: bytes | None = None) -> tuple[int, str]:
+    async def asked(
+        self, path: str, body: bytes, host: str, length: bytes | None, more: Iterable[tuple[bytes, bytes]]
+    ) -> tuple[int, str]:
         out: list[Any] = []
 
         async def receive() -> dict[str, Any]:
@@ -80,7 +98,7 @@ class Port:
         async def send(message: Any) -> None:
             out.append(message)
 
-        headers = [(b"content-length", b"%d" % len(body) if length is None else length)]
+        headers = [(b"content-length", b"%d" % len(body) if length is None else length), *more]
         await self.gate({"type": "http", "path": path, "headers": headers, "client": (host, 5)}, receive, send)
         return out[0]["status"], json.loads(out[1]["body"])["detail"]
 
@@ -105,6 +123,52 @@ NOW = "2026-01-01T00:00:00+00:00"
 def test_lengths_that_no_question_has(length: bytes, status: int, port: Port, caplog: pytest.LogCaptureFixture) -> None:
     assert port.ask(RECIPE_PATH, b"", length=length)[0] == status
     assert not caplog.records
+
+
+def test_a_length_does_not_count_beside_another_encoding(port: Port) -> None:
+    assert port.ask(JOIN_PATH, b"", STRANGER, b"9", (b"transfer-encoding", b"chunked"))[0] == 411
+
+
+def _key(text: bytes) -> tuple[bytes, bytes]:
+    return b"key", b64encode(text)
+
+
+def test_only_an_admitted_key_alone_gets_as_far_as_flower(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower goes by the first of several headers."""
+    monkeypatch.setattr(admission, "BEHIND_S", 1e12)
+    port.app = _flower
+    path = "/v1/fleet/push-messages"
+    assert port.ask(path, b"", BOARD, None, _key(b"mine"))[0] == 401
+    assert port.ask(JOIN_PATH, _body(key="mine", proof="Ym9hcmQtMA==", time=NOW), BOARD)[0] == 200
+    assert port.ask(path, b"", BOARD, None, _key(b"mine")) == (200, "flower")
+    for keys in ([b"revoked", b"mine"], [b"mine", b"revoked"], [b"mine", b"mine"], []):
+        assert port.ask(path, b"", BOARD, None, *map(_key, keys))[0] == 401
+    assert port.ask("/v1/control/anything", b"", BOARD, None, _key(b"mine"))[0] == 403
+
+
+def test_a_revocation_that_overtakes_the_answer_to_a_join_still_counts(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator lets a key in and puts it out while the middleware's event loop is busy with others."""
+    monkeypatch.setattr(admission, "BEHIND_S", 1e12)
+    monkeypatch.setattr(admission, "LOOK_S", 0.01)
+    came, went = threading.Event(), threading.Event()
+    let_in, put_out = port.line.on_in, port.line.on_out
+    port.line.on_in = lambda key: (let_in(key), came.set())
+    port.line.on_out = lambda key: (put_out(key), went.set())
+    port.app = _flower
+
+    async def busy() -> int:
+        join = _body(key="mine", proof="Ym9hcmQtMA==", time=NOW)
+        asked = asyncio.create_task(port.asked(JOIN_PATH, join, BOARD, None, ()))
+        await asyncio.sleep(0)  # it has asked; from here on nothing else runs on this loop
+        assert came.wait(10)
+        port.admission.gone = True
+        assert went.wait(10)
+        return (await asked)[0]
+
+    assert asyncio.run(busy()) == 200
+    assert port.ask("/v1/fleet/push-messages", b"", BOARD, None, _key(b"mine"))[0] == 401
 
 
 @pytest.mark.parametrize(
