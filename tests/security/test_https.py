@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 
@@ -13,11 +14,31 @@ import pytest
 
 from edgegossip.fleet.store import Fleet
 from edgegossip.launch.admission import coordinator_of
-from edgegossip.security import tls
+from edgegossip.security import https, tls
 from edgegossip.security.admission import Admission
 from edgegossip.security.https import MemberHandler, MemberServer
 from edgegossip.security.identity import Identity
 from edgegossip.types import HostError
+from tests.mesh.fleet import TestFleet
+
+REFUSALS = {
+    "none": "it wants a certificate of us",
+    "other fleet": "another fleet|the TLS handshake failed: tlsv1 alert decrypt error",
+    "expired": "our certificate is expired",
+    "not yet valid": "does not accept our certificate|our certificate is expired",
+    "wrong usage": "does not accept our certificate",
+    "self-signed": "another fleet",
+}
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> TestFleet:
+    return TestFleet.make(tmp_path_factory.mktemp("https"))
+
+
+@pytest.fixture(scope="module")
+def admission(fleet: TestFleet) -> Admission:
+    return Admission(Identity.load(coordinator_of(fleet.fleet.folder)))
 
 
 class Handler(MemberHandler):
@@ -31,9 +52,9 @@ class Handler(MemberHandler):
 
 
 @contextmanager
-def running(admission: Admission | None) -> Iterator[MemberServer]:
-    server = MemberServer("127.0.0.1", 0, Handler, admission, silent_s=5.0)
-    thread = threading.Thread(target=server.serve_forever)
+def running(admission: Admission | None, handler: type[MemberHandler] = Handler) -> Iterator[MemberServer]:
+    server = MemberServer("127.0.0.1", 0, handler, admission, silent_s=5.0)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
         yield server
@@ -74,3 +95,144 @@ def test_a_board_is_served_until_it_is_revoked(tmp_path: Path, body: bytes) -> N
         with socket.create_connection(server.server_address, 5) as silent:
             silent.shutdown(socket.SHUT_WR)
             assert silent.recv(1) == b""
+
+
+def dial(server: MemberServer, source: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection(server.server_address[:2], 5, source_address=(source, 0))
+
+
+def closed(s: socket.socket) -> bool:
+    with suppress(ConnectionError):
+        return s.recv(1) == b""
+    return True
+
+
+def is_served(fleet: TestFleet, server: MemberServer, name: str, source: str = "127.0.0.1") -> bool:
+    context = fleet.client_context(fleet.of(name))
+    with dial(server, source) as plain, context.wrap_socket(plain) as s, suppress(OSError):
+        return ask(s).endswith(name.encode())
+    return False
+
+
+def refusal(context: ssl.SSLContext, server: MemberServer) -> str:
+    """Why a connection is refused, as its caller hears it; in TLS 1.3 after its handshake."""
+    with dial(server) as plain, pytest.raises(OSError) as caught, context.wrap_socket(plain) as s:
+        assert not ask(s), "an answer"
+        raise ConnectionResetError
+    return tls.words(caught.value)
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_who_is_no_member_is_told_why_in_the_handshake(fleet: TestFleet, admission: Admission, what: str) -> None:
+    with running(admission) as server:
+        why = refusal(fleet.client_context(fleet.files(what)), server)
+        assert any(words in why for words in REFUSALS[what].split("|")), why
+        assert is_served(fleet, server, "a")
+
+
+def test_an_older_tls_and_plaintext_are_refused_and_no_session_is_given(fleet: TestFleet, admission: Admission) -> None:
+    with running(admission) as server:
+        older = fleet.client_context(fleet.of("a"), maximum_version=ssl.TLSVersion.TLSv1_2)
+        assert refusal(older, server) == "it does not speak TLS 1.3"
+        with dial(server) as plain:
+            with suppress(ConnectionError):
+                assert b"HTTP" not in ask(plain)
+        with dial(server) as plain, fleet.client_context(fleet.of("a")).wrap_socket(plain) as s:
+            assert ask(s).endswith(b"a")
+            assert s.session is None or not s.session.has_ticket
+
+
+def test_who_ends_its_connection_in_the_handshake_harms_nobody(fleet: TestFleet, admission: Admission) -> None:
+    with running(admission) as server:
+        for start in (b"", b"\x16", b"\x16\x03\x01\x02\x00" + bytes(20)):
+            with dial(server) as s:
+                s.sendall(start)
+        assert is_served(fleet, server, "a")
+
+
+def test_a_member_of_another_role_is_not_answered(tmp_path: Path) -> None:
+    fleet = Fleet.create(tmp_path / "fleet", "test", 1).add("a", "board", 1)
+    [operator] = [m for m in fleet.add("laptop", "operator", 1).members if m.name == "laptop"]
+    context = tls.caller_context(Identity.load(fleet.folder / operator.folder), "coordinator")
+    with running(Admission(Identity.load(coordinator_of(fleet.folder)))) as server:
+        with dial(server) as plain, context.wrap_socket(plain) as s:
+            with suppress(ConnectionError):
+                assert ask(s) == b""
+
+
+def test_a_revoked_board_does_not_come_back(tmp_path: Path) -> None:
+    fleet = TestFleet.make(tmp_path)
+    serves = Identity.load(coordinator_of(fleet.fleet.folder))
+    with running(Admission(serves)) as server:
+        assert is_served(fleet, server, "c")
+        Fleet.open(fleet.fleet.folder).revoke("c")
+        (serves.folder / "crl.pem").write_bytes((fleet.fleet.folder / "crl.pem").read_bytes())
+        assert "our certificate was revoked" in refusal(fleet.client_context(fleet.of("c")), server)
+        assert is_served(fleet, server, "a")
+
+
+def test_one_board_does_not_take_the_places_of_others(
+    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(https, "MAX_CONNECTIONS", https.MAX_CONNECTIONS_PER_MEMBER + 1)
+    context = fleet.client_context(fleet.of("c"))
+    with running(admission) as server, ExitStack() as stack:
+        for _ in range(https.MAX_CONNECTIONS_PER_MEMBER):
+            s = stack.enter_context(context.wrap_socket(stack.enter_context(dial(server))))
+            assert ask(s).endswith(b"c")
+        assert not is_served(fleet, server, "c")
+        with dial(server) as plain, fleet.client_context(fleet.of("a")).wrap_socket(plain) as s:
+            assert ask(s).endswith(b"a")
+            assert not is_served(fleet, server, "b")  # every place is taken
+
+
+def test_half_a_handshake_from_one_host_keeps_out_nobody_from_another(
+    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than there are places: the strangers' own connections have to go."""
+    monkeypatch.setattr(https, "MAX_PENDING", 8)
+    monkeypatch.setattr(https, "MAX_PENDING_PER_ADDRESS", 6)
+    with running(admission) as server, ExitStack() as stack:
+        flood = [stack.enter_context(dial(server, f"127.0.0.{2 + k % 3}")) for k in range(24)]
+        for k, s in enumerate(flood):
+            with suppress(OSError):
+                s.sendall(b"\x16\x03\x01\x02\x00"[: k % 6])
+        for name in "abc":
+            assert is_served(fleet, server, name)
+        assert closed(flood[0])
+
+
+def test_an_address_that_connects_too_often_is_closed_at_once(
+    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(https, "CONNECTION_BURST", 2)
+    monkeypatch.setattr(https, "CONNECTIONS_PER_S", 0.001)
+    with running(admission) as server, dial(server, "127.0.0.2"), dial(server, "127.0.0.2"):
+        with dial(server, "127.0.0.2") as third:
+            assert closed(third)
+        assert is_served(fleet, server, "a")
+        assert server.address == f"127.0.0.1:{server.server_address[1]}"
+
+
+@pytest.mark.parametrize("start", [b"", b"\x16\x03"])
+def test_a_handshake_that_does_not_go_on_is_ended(
+    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch, start: bytes
+) -> None:
+    monkeypatch.setattr(https, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(https, "LINGER_S", 0.05)
+    with running(admission) as server, dial(server) as s:
+        s.sendall(start)
+        while not closed(s):  # perhaps an alert first
+            pass
+
+
+def test_a_handler_that_breaks_ends_its_own_connection_only(fleet: TestFleet, admission: Admission) -> None:
+    class Breaks(Handler):
+        def do_GET(self) -> None:
+            if self.caller is not None and self.caller.subject.name == "c":
+                raise BrokenPipeError
+            super().do_GET()
+
+    with running(admission, Breaks) as server:
+        assert not is_served(fleet, server, "c")
+        assert is_served(fleet, server, "a")
