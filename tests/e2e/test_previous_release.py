@@ -1,5 +1,5 @@
 """Boards of the previous build and of this one train together: one mesh of both, a coordinator of either with boards of the
-other. The previous build is a commit whose frames are of the same version as today's; once that version changes, this file goes.
+other; and each keeps the fleet of the other. The previous build is a commit whose frames are of the same version as today's; once that version changes, this file goes.
 
 The wheel of that commit is built once, which takes minutes, into an environment of its own below build/. All other packages
 are those of the environment that runs this test."""
@@ -13,6 +13,7 @@ import sysconfig
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ pytest.importorskip("cryptography", reason="makes the identities")
 from edgegossip.profiling.run_folder import RunData, read_run  # noqa: E402
 from tests.e2e.command import Running, edgegossip  # noqa: E402
 from tests.e2e.test_tls import free_port  # noqa: E402
+from tests.update.support import site_of  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -156,6 +158,84 @@ def test_a_coordinator_of_one_and_boards_of_the_other(
         assert all((r.number("net/payload_bytes") or 0) > 0 for r in own)
     with np.load(coordinator.folder() / "checkpoint" / "model.npz") as model:
         assert all(np.isfinite(model[key]).all() for key in model.files if model[key].dtype.kind == "f")
+
+
+# Read with the classes of whichever build runs this: kit, bundle, folder of pi-01, file to verify, its signature.
+READS = """
+import sys
+from pathlib import Path
+from edgegossip.fleet import kitfile, releases
+try:
+    from edgegossip.security import Identity
+except ImportError:
+    from edgegossip.mesh.security.identity import Identity
+from edgegossip.update.bundle import content_of
+kit, bundle, folder, text, signature = map(Path, sys.argv[1:])
+print(kitfile.read(kit).name, *kitfile.read(kit).node)
+identity = Identity.load(folder)
+head, begin = releases.read_head(bundle)
+manifest, blobs = head.manifest(identity), bundle.read_bytes()[begin:]
+contents = [content_of(b, blobs[b.at : b.at + b.stored_bytes]) for b in manifest.blobs]
+print(manifest.version, manifest.sequence, b"a = 1\\n" * 500 in contents)
+try:
+    print(identity.verify("board", text.read_bytes(), signature.read_bytes()), identity.revocations.number)
+except Exception as error:
+    print(error)
+"""
+SIGNS = """
+import sys
+from pathlib import Path
+try:
+    from edgegossip.security import Identity
+except ImportError:
+    from edgegossip.mesh.security.identity import Identity
+folder, text, signature = map(Path, sys.argv[1:])
+signature.write_bytes(Identity.load(folder).sign(text.read_bytes()))
+"""
+
+
+@pytest.mark.parametrize("maker", ["old", "new"])
+def test_a_fleet_of_one_is_kept_by_the_other(maker: str, old: Path, tmp_path: Path) -> None:
+    """Each of them adds a board, makes a kit and a release, signs and revokes in the same folder; each reads it all."""
+    fleet, text, site = tmp_path / "fleet", tmp_path / "text", tmp_path / "site"
+    text.write_bytes(b"what is signed")
+    site_of(site, "9.9", {"edgegossip/a.py": b"a = 1\n" * 500})
+
+    def python(build: str, *arguments: str | Path) -> str:
+        command = [str(old) if build == "old" else sys.executable, *map(str, arguments)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, (build, arguments, done.stderr)
+        return done.stdout
+
+    def manage(build: str, *arguments: str | Path) -> str:
+        return python(build, "-m", "edgegossip", "fleet", *arguments)
+
+    manage(maker, "init", fleet)
+    for number, build in enumerate((maker, other(maker)), 1):
+        card = ("--board", "raspberry-pi-4", "--coordinator", "10.0.0.9:8000")
+        manage(build, "add", f"pi-{number}", f"spare-{number}", *card, "--fleet", fleet)
+        kit, bundle, signature = (tmp_path / f"{build}.{kind}" for kind in ("kit", "bundle", "signature"))
+        manage(build, "kit", f"pi-{number}", "--fleet", fleet, "-o", kit)
+        manage(build, "release", "build", site, "-o", bundle, "--fleet", fleet)
+        manage(build, "release", "push", bundle, f"pi-{number}", "--fleet", fleet)
+        manage(build, "revoke", f"spare-{number}", "--fleet", fleet)
+        python(build, "-c", SIGNS, fleet / "boards" / f"pi-{number}", text, signature)
+        copy(fleet / "crl.pem", fleet / "boards" / "pi-1")
+        for reader in ("old", "new"):
+            kit_line, release_line, signer = python(
+                reader, "-c", READS, kit, bundle, fleet / "boards" / "pi-1", text, signature
+            ).splitlines()
+            assert kit_line == f"pi-{number} --coordinator 10.0.0.9:8000"
+            assert release_line == f"9.9 {number} True"
+            assert signer == f"pi-{number} {number + 1}"
+    listed = {build: manage(build, "list", "--fleet", fleet) for build in ("old", "new")}
+    assert listed["old"] == listed["new"]
+    assert listed["new"].count("revoked") == 2 and listed["new"].count("valid") == 3
+    manage(maker, "revoke", "pi-2", "--fleet", fleet)
+    copy(fleet / "crl.pem", fleet / "boards" / "pi-1")
+    for reader in ("old", "new"):
+        signer = python(reader, "-c", READS, kit, bundle, fleet / "boards" / "pi-1", text, signature).splitlines()[2]
+        assert signer == "a signature of pi-2, whose certificate was revoked"
 
 
 def other(build: str) -> str:

@@ -34,6 +34,7 @@ def answered_by(context: ssl.SSLContext | None) -> Iterator[socket.socket]:
     def serve() -> None:
         with theirs, suppress(OSError):
             if context is None:
+                theirs.recv(1 << 14)
                 theirs.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
                 return
             with context.wrap_socket(theirs, server_side=True) as s:
