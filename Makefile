@@ -42,7 +42,7 @@ demo: $(NATIVE) ## train on this machine, both ways, and show where the results 
 test: lint types ## formatting, lint, types, import rule, tests and branch coverage
 	@rm -f .coverage .coverage.* coverage.json
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-branch --cov-report= --durations=20 tests
-	@$(BIN)/python scripts/branch_coverage.py 95 edgegossip/layout.py edgegossip/frame.py edgegossip/codecs edgegossip/gossip edgegossip/engine
+	@$(BIN)/python scripts/branch_coverage.py 95 edgegossip/layout.py edgegossip/frame.py edgegossip/codecs edgegossip/gossip edgegossip/engine edgegossip/security
 
 test-slow: $(NATIVE) ## the tests that take long or need a developer's tools (cross compiler, emulator, Flower's simulation engine)
 	@$(PIP) install -c constraints.txt 'flwr[simulation]'

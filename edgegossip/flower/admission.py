@@ -60,6 +60,7 @@ TOKEN_HEADER = "x-edgegossip-token"
 MAX_JOIN_BYTES = 16_384
 MAX_LIST_BYTES = 1 << 20  # some 25,000 certificates
 MAX_BODY_BYTES = 32 << 20  # Flower cuts arrays into pieces of 5 MiB
+BODY_S = 10.0  # for a stranger's request to come as a whole
 ANSWER_S = 20.0  # the coordinator may be busy with updates
 NOT_ADMITTED = "the coordinator does not know this key"  # such as after its restart: the board introduces itself again
 
@@ -243,7 +244,11 @@ class AdmissionMiddleware:
         _check_length(headers, limit)
         if not self._limiter.allows(scope["client"][0], time.monotonic()):
             raise _Refused(429, "too many boards at once; try again in a moment")
-        return await _read(receive)
+        try:
+            async with asyncio.timeout(BODY_S):
+                return await _read(receive)
+        except TimeoutError:
+            raise _Refused(408, "a request that takes too long to come") from None
 
     async def _ask(self, what: str, question: dict[str, str], scope: Scope) -> dict[str, Any]:
         """The coordinator's answer. Raises _Refused when it is no."""

@@ -1,10 +1,11 @@
 """An HTTP server that only members of a fleet reach: TLS 1.3 with certificates both ways, for
 boards that check in or ask for work.
 
-One thread a connection, few of them, each with deadlines. A connection of anybody but a board of
-the fleet, or of a revoked one, ends in the handshake. Connections that have not shown a certificate
-yet have places of their own, so that those that say nothing take none of a board's; and where these
-are full one of them goes, and not the newcomer (limits.ConnectionLimiter)."""
+One thread a connection, few of them and fewer of one member, each with deadlines. A connection of
+anybody but a board of the fleet, or of a revoked one, ends in the handshake. Connections that have
+not shown a certificate yet have places of their own, so that those that say nothing take none of a
+board's; and where these are full one of them goes, and not the newcomer
+(limits.ConnectionLimiter)."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from typing import Any
 from edgegossip.security import tls
 from edgegossip.security.admission import Admission, Caller
 from edgegossip.security.limits import ConnectionLimiter, endpoint
+from edgegossip.security.names import Subject
 from edgegossip.types import EdgegossipError, HostError
 from edgegossip.untrusted import whole_number
 
@@ -104,7 +106,7 @@ class MemberServer(ThreadingHTTPServer):
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.admission, self._handler, self._silent_s = admission, handler, silent_s
-        self._pending, self._served = PendingConnections(), Counter[int | None]()  # connections by certificate
+        self._pending, self._served = PendingConnections(), Counter[Subject | None]()  # connections
         self._lock = threading.Lock()
         self._context = None if admission is None else tls.server_context(admission.identity)
         try:
@@ -155,18 +157,18 @@ class MemberServer(ThreadingHTTPServer):
 
     def _serve(self, connection: socket.socket, client_address: Any, caller: Caller | None) -> None:
         """Answer a member, if there is a place."""
-        serial = None if caller is None else caller.serial
+        member = None if caller is None else caller.subject
         with self._lock:
-            mine = 0 if caller is None else self._served[serial]
-            if self._served.total() >= MAX_CONNECTIONS or mine >= MAX_CONNECTIONS_PER_MEMBER:
+            too_many = member is not None and self._served[member] >= MAX_CONNECTIONS_PER_MEMBER
+            if too_many or self._served.total() >= MAX_CONNECTIONS:
                 return
-            self._served[serial] += 1
+            self._served[member] += 1
         try:
             connection.settimeout(self._silent_s)
             self._handler(connection, client_address, self, caller)
         finally:
             with self._lock:
-                self._served[serial] -= 1
+                self._served[member] -= 1
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that broke is no news."""

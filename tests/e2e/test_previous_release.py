@@ -1,5 +1,6 @@
 """Boards of the previous build and of this one train together: one mesh of both, a coordinator of either with boards of the
-other; and each keeps the fleet of the other. The previous build is a commit whose frames are of the same version as today's; once that version changes, this file goes.
+other; and each keeps the fleet of the other. The previous build is a commit whose frames are of the same version as today's;
+once that version changes, this file goes.
 
 The wheel of that commit is built once, which takes minutes, into an environment of its own below build/. All other packages
 are those of the environment that runs this test."""

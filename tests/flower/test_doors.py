@@ -65,7 +65,7 @@ class Port:
     def __init__(self, *, answers: bool = True) -> None:
         here, there = socket.socketpair()
         self.line, self.said = Line(here.detach()), list[str]()
-        self.app = _no_app
+        self.app, self.receive = _no_app, None
         self.gate = AdmissionMiddleware(lambda *asked: self.app(*asked), self.line, "token", True, "key", NoBundles())
         self.admission = Board0()
         self.registered: list[bytes] = []
@@ -99,7 +99,8 @@ class Port:
             out.append(message)
 
         headers = [(b"content-length", b"%d" % len(body) if length is None else length), *more]
-        await self.gate({"type": "http", "path": path, "headers": headers, "client": (host, 5)}, receive, send)
+        asked = {"type": "http", "path": path, "headers": headers, "client": (host, 5)}
+        await self.gate(asked, self.receive or receive, send)
         return out[0]["status"], json.loads(out[1]["body"])["detail"]
 
 
@@ -127,6 +128,20 @@ def test_lengths_that_no_question_has(length: bytes, status: int, port: Port, ca
 
 def test_a_length_does_not_count_beside_another_encoding(port: Port) -> None:
     assert port.ask(JOIN_PATH, b"", STRANGER, b"9", (b"transfer-encoding", b"chunked"))[0] == 411
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor are bodies that come a byte at a time, for as long as the stranger likes."""
+    monkeypatch.setattr(admission, "BODY_S", 0.05)
+
+    async def drips() -> dict[str, Any]:
+        await asyncio.sleep(0.01)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    port.receive = drips
+    assert port.ask(JOIN_PATH, b"", length=b"16000")[0] == 408
+    port.receive = None
+    assert port.ask(JOIN_PATH, b"null")[0] == 400
 
 
 def _key(text: bytes) -> tuple[bytes, bytes]:

@@ -17,7 +17,13 @@ pytest.importorskip("cryptography", reason="makes the identities")
 from edgegossip.fleet.store import Fleet
 from edgegossip.launch.admission import coordinator_of
 from edgegossip.security import tls
-from edgegossip.security.https import HANDSHAKE_S, MAX_PENDING, MAX_PENDING_PER_ADDRESS, PendingConnections
+from edgegossip.security.https import (
+    HANDSHAKE_S,
+    MAX_CONNECTIONS_PER_MEMBER,
+    MAX_PENDING,
+    MAX_PENDING_PER_ADDRESS,
+    PendingConnections,
+)
 from edgegossip.security.identity import Identity
 from edgegossip.types import PeerError
 from edgegossip.update.client import Client
@@ -118,9 +124,13 @@ def _was_closed(s: socket.socket) -> bool:
         return True
 
 
-def test_a_board_with_many_connections_takes_no_strangers_place(place):
+def test_many_boards_behind_one_address_take_no_strangers_place(place):
     """And who has shown a certificate is no stranger any more, whose connection may be closed for another's."""
-    clients = [Client(place.identity(), place.server.address) for _ in range(MAX_PENDING_PER_ADDRESS + 4)]
+    names = tuple(f"board-{k}" for k in range((MAX_PENDING_PER_ADDRESS + 4) // MAX_CONNECTIONS_PER_MEMBER + 1))
+    place.fleet.add_all(names, "board", 20)
+    identities = [place.identity(name) for name in names for _ in range(MAX_CONNECTIONS_PER_MEMBER)]
+    clients = [Client(identity, place.server.address) for identity in identities]
+    assert len(clients) > MAX_PENDING_PER_ADDRESS
     for client in clients:
         client.check_in({})
     for client in clients:
