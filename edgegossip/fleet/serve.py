@@ -45,7 +45,7 @@ class Desk:
         (folder / "checkins").mkdir(mode=0o700, exist_ok=True)
 
     def check_in(self, name: NodeId, address: str, report: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep what a board says; the answer. Raises EdgegossipError, OSError."""
+        """Keep what a board says; return the answer. Raises EdgegossipError, OSError."""
         now_s = self._clock()
         kept: dict[str, Any] = {"name": name, "address": address, "at_s": round(now_s, 1)}
         kept |= {k: printable(str(report.get(k, ""))) for k in _TEXTS}
@@ -66,7 +66,7 @@ class Desk:
         return answer | self._order(name, report.get("number"))
 
     def _order(self, name: NodeId, number: object) -> dict[str, Any]:
-        """What it should run, where that was changed since its last word."""
+        """Return what it should run, where that was changed since its last word."""
         if not isinstance(number, int):
             return {}
         try:
@@ -77,7 +77,8 @@ class Desk:
         return {} if order is None else {"order": order}
 
     def part(self, name: NodeId, sequence: int, at: int, count: int) -> bytes:
-        """Of the bundle that this board should have. Raises PermissionError for another one, OSError."""
+        """Read a part of the bundle that this board should have. Raises PermissionError for another
+        one, OSError."""
         if releases.load(self.folder).wanted.get(name) != sequence:
             raise PermissionError
         with open(releases.bundle_file(self.folder, sequence), "rb") as file:
@@ -146,7 +147,7 @@ class _Handler(MemberHandler):
 
 
 def open_desk(folder: Path, identity: Path, say: Say) -> Desk:
-    """With the identity of a coordinator of this fleet. Raises EdgegossipError."""
+    """Open the desk with the identity of a coordinator of this fleet. Raises EdgegossipError."""
     return Desk(folder, Identity.load(identity), say)
 
 

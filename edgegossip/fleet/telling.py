@@ -77,8 +77,8 @@ def tell_all(
 
 
 def operator_of(fleet: Fleet) -> Identity:
-    """The newest valid operator's identity, with the list of the fleet's folder: its own may be
-    older. Raises LocalError."""
+    """Return the newest valid operator's identity, with the list of the fleet's folder: its own may
+    be older. Raises LocalError."""
     trouble: EdgegossipError = LocalError(
         f"{fleet.folder} has no valid operator, who could tell others: make one with "
         f"`edgegossip fleet add --fleet {fleet.folder} --role operator the-operator`, then say this again"

@@ -104,7 +104,8 @@ class Line:
         threading.Thread(target=self._read, daemon=True, name="admission").start()
 
     def ask(self, what: str, question: dict[str, Any]) -> concurrent.futures.Future[dict[str, Any]]:
-        """`what`: join, revoked or recipe. The answer's "why" is empty when all is well."""
+        """Ask the coordinator; `what` is join, revoked or recipe. The answer's "why" is empty when
+        all is well."""
         answer: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
         number = next(self._numbers)
         self._asked[number] = answer
@@ -113,11 +114,11 @@ class Line:
         return answer
 
     def news(self) -> None:
-        """A board has sent something."""
+        """Say that a board has sent something."""
         self.tell({"news": True})
 
     def complain(self, reason: str, address: str) -> None:
-        """Somebody did not manage TLS."""
+        """Say that somebody did not manage TLS."""
         if self._complaints.take("", time.monotonic()):
             self.tell({"handshake": reason, "from": address})
 
@@ -187,7 +188,8 @@ class AdmissionMiddleware:
         self._bundles.heard(scope["path"])
 
     def _check(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Raises _Refused, before anything of the body is read."""
+        """Check a request that is not the coordinator's. Raises _Refused, before anything of the
+        body is read."""
         ours = self._bundles.serves(path) and not path.startswith(RUN_PREFIX)
         if not ours and not path.startswith("/v1/fleet/"):
             if path != "/health":
@@ -201,7 +203,7 @@ class AdmissionMiddleware:
         _check_length(dict(headers), MAX_BODY_BYTES)
 
     async def _unadmitted(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
-        """What somebody who may be a stranger is told. Raises _Refused."""
+        """Answer somebody who may be a stranger. Raises _Refused."""
         host = scope["client"][0]
         try:
             with self._limiter.asking(host):
@@ -217,7 +219,7 @@ class AdmissionMiddleware:
         return {}
 
     async def _recipe(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
-        """For a board that was told this address and nothing else."""
+        """Give the recipe to a board that knows this address and nothing else."""
         asked = await self._said(("proof", "time") if self._secure else (), scope, headers, receive)
         answer = await self._ask("recipe", asked, scope)
         return {name: answer[name] for name in ("recipe", "boards")}
@@ -235,7 +237,8 @@ class AdmissionMiddleware:
             raise _Refused(400, "this is not how a board introduces itself") from None
 
     async def _revoked(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
-        """From anybody: the list is signed by the fleet's authority, or it changes nothing."""
+        """Take a list from anybody: it is signed by the fleet's authority, or it changes
+        nothing."""
         body = await self._body(scope, headers, MAX_LIST_BYTES, receive)
         answer = await self._ask("revoked", {"list": b64encode(body).decode()}, scope)
         return {"has": int(answer["has"])}
@@ -251,7 +254,7 @@ class AdmissionMiddleware:
             raise _Refused(408, "a request that takes too long to come") from None
 
     async def _ask(self, what: str, question: dict[str, str], scope: Scope) -> dict[str, Any]:
-        """The coordinator's answer. Raises _Refused when it is no."""
+        """Return the coordinator's answer. Raises _Refused when it is no."""
         try:
             host, port = scope["client"]
             asked = self._line.ask(what, {**question, "from": f"{host}:{port}"})
@@ -284,7 +287,7 @@ def _check_length(headers: dict[bytes, bytes], limit: int) -> None:
 
 
 async def _read(receive: Receive) -> bytes:
-    """The server takes no more than content-length says."""
+    """Read a body. The server takes no more than content-length says."""
     body = bytearray()
     while True:
         message = await receive()
@@ -303,7 +306,8 @@ async def _answer(send: Send, status: int, detail: str, **more: Any) -> None:
 
 
 def inherited() -> tuple[int, str, bool]:
-    """Descriptor, token and whether TLS is on, as the coordinator set them for this process."""
+    """Return descriptor, token and whether TLS is on, as the coordinator set them for this
+    process."""
     descriptor, secure, secret_file = os.environ.pop(GATE_VARIABLE).split(",", 2)
     with open(secret_file, "rb") as file:
         return int(descriptor), token_of(file.read()), secure == "1"
@@ -353,7 +357,7 @@ class AdmissionController:
         self._thread.start()
 
     def close(self) -> None:
-        """Idempotent."""
+        """End the thread and the line. Idempotent."""
         self._closed.set()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -362,7 +366,7 @@ class AdmissionController:
         self._socket.close()
 
     def name_of(self, node_id: int) -> NodeId | None:
-        """Whose certificate that board showed; None without TLS."""
+        """Return whose certificate that board showed; None without TLS."""
         return next((a.name for a in list(self._admitted.values()) if a.node_id == node_id), None)
 
     @property
@@ -403,8 +407,8 @@ class AdmissionController:
             self._safely(self._look)
 
     def _safely(self, work: Callable[[], None]) -> None:
-        """Nobody could come in any more if this thread ended, such as by a record that a full disk
-        did not take."""
+        """Do it whatever comes of it: nobody could come in any more if this thread ended, such as
+        by a record that a full disk did not take."""
         try:
             work()
         except Exception as error:
@@ -429,7 +433,7 @@ class AdmissionController:
             self._answer(news["revoked"], news["from"], partial(self._take_list, self._admission, news["list"]), has=0)
 
     def _answer(self, number: int, asker: str, work: Callable[[], dict[str, Any]], **otherwise: Any) -> None:
-        """With what `work` gives, or why it did not."""
+        """Answer with what `work` gives, or why it did not."""
         try:
             self._tell({"answer": number, "why": "", **work()})
         except EdgegossipError as error:
@@ -447,7 +451,7 @@ class AdmissionController:
             self._look(at_once=True)
 
     def _admit(self, key: str, proof: str, clock: str) -> dict[str, Any]:
-        """Raises EdgegossipError with the reason."""
+        """Let a key in. Raises EdgegossipError with the reason."""
         if self._admission is None:
             raise PeerError("this coordinator runs without TLS and keys")
         name, serial = self._who(self._admission, KEY_DOMAIN, key, proof, clock)
@@ -459,13 +463,14 @@ class AdmissionController:
         return {}
 
     def _describe(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """What is run here, for a board of this run. Raises EdgegossipError with the reason."""
+        """Return what is run here, for a board of this run. Raises EdgegossipError with the
+        reason."""
         if self._admission is not None:
             self._who(self._admission, ASK_DOMAIN, asked["time"], asked["proof"], asked["time"])
         return {"recipe": self._recipe, "boards": list(self._boards)}
 
     def _who(self, admission: Admission, domain: bytes, text: str, proof: str, clock: str) -> tuple[NodeId, int]:
-        """Which board of this run signed `text` in that domain, and its certificate's serial
+        """Return which board of this run signed `text` in that domain, and its certificate's serial
         number. Raises EdgegossipError."""
         try:
             data, signature = domain + text.encode(), b64decode(proof, validate=True)

@@ -20,8 +20,8 @@ from edgegossip.mesh import address as addresses
 from edgegossip.node.main import (
     NodeOptions,
     check_coordinator,
-    load_guard,
     load_identity,
+    load_security,
     parse_peers,
     peer_members,
     run_node,
@@ -61,13 +61,13 @@ def run_member(
     require("torch", TORCH_HINT)
     _check_names(options)
     _check_how(recipe, members, seeds, options)
-    guard = load_guard(options)
+    security = load_security(options)
     if recipe is None:
-        entry = entering.join(seeds, options.name, guard, settings, _waits)
+        entry = entering.join(seeds, options.name, security, settings, _waits)
     else:
         names = entering.read_members(members or "")
         instance = partial(_instance, names, options, fresh)
-        entry = entering.found(recipes.load(recipe, settings), options.name, names, guard, instance)
+        entry = entering.found(recipes.load(recipe, settings), options.name, names, security, instance)
     return run_board(entry.recipe, replace(options, entry=entry), fresh=fresh)
 
 

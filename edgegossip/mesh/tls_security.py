@@ -121,14 +121,15 @@ class TlsSecurity:
 
     @classmethod
     def load(cls, folder: str | Path) -> TlsSecurity:
-        """Of an identity folder. Raises DataError and LocalError, see Identity.load."""
+        """Load the security of an identity folder. Raises DataError and LocalError, see
+        Identity.load."""
         return cls(Identity.load(folder))
 
     # -- the listening side ----------------------------------------------------------------------------------
 
     def start(self, limits: MeshLimits, tell: Tell, on_news: Callable[[], None]) -> str:
-        """The name on which our gRPC server is to listen, for the front end alone. `tell` and
-        `on_news` (our revocation list is a newer one) are called from any thread."""
+        """Return the name on which our gRPC server is to listen, for the front end alone. `tell`
+        and `on_news` (our revocation list is a newer one) are called from any thread."""
         self._limits, self._tell, self._on_news = limits, tell, on_news
         self._upstream = f"edgegossip-{os.getpid()}-{secrets.token_hex(8)}"
         return f"unix-abstract:{self._upstream}"
@@ -155,14 +156,15 @@ class TlsSecurity:
             self._front_end.close()
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Of our gRPC server behind the front end, which asks for a certificate too."""
+        """Return the credentials of our gRPC server behind the front end, which asks for a
+        certificate too."""
         return grpc.dynamic_ssl_server_credentials(self._certificate, self._newer, require_client_authentication=True)
 
     def _newer(self) -> grpc.ServerCertificateConfiguration | None:
-        """Asked by gRPC at each connection, on any thread; None is "as before". What it is given it
-        puts in place of what a handshake that begins just then on another thread may be about to
-        use, and its core faults (grpc/grpc#36693): so it gets a certificate once, and while the
-        front end lets nobody else begin."""
+        """Answer gRPC, which asks at each connection, on any thread; None is "as before". What it
+        is given it puts in place of what a handshake that begins just then on another thread may be
+        about to use, and its core faults (grpc/grpc#36693): so it gets a certificate once, and
+        while the front end lets nobody else begin."""
         if self._certificate is self._in_use:
             return None
         self._in_use = self._certificate
@@ -170,7 +172,7 @@ class TlsSecurity:
         return self._in_use
 
     def _offer(self) -> None:
-        """On the front end's thread, see FrontEnd.undisturbed: gRPC takes our new certificate, for
+        """Have gRPC take our new certificate, on the front end's thread (FrontEnd.undisturbed), for
         a connection of ours that says nothing."""
         if self._certificate is self._files.server:
             return
@@ -181,8 +183,9 @@ class TlsSecurity:
             self._taken_over.wait(_TAKE_OVER_S)
 
     def caller(self, context: grpc.aio.ServicerContext) -> Caller:
-        """Who called one of our services, by its certificate. Raises CallerGone when the connection
-        is gone, PeerError when the certificate is not the one that the token was issued to."""
+        """Return who called one of our services, by its certificate. Raises CallerGone when the
+        connection is gone, PeerError when the certificate is not the one that the token was issued
+        to."""
         found = self._front_end.caller(context.peer()) if self._front_end is not None else None
         if found is None:
             raise CallerGone("its connection has ended")
@@ -194,20 +197,21 @@ class TlsSecurity:
         return found
 
     def identify(self, context: grpc.aio.ServicerContext, role: Role = "board") -> NodeId:
-        """The name of the caller, who must have this role. Raises PeerError with the reason."""
+        """Return the name of the caller, who must have this role. Raises PeerError with the
+        reason."""
         caller = self.caller(context)
         if caller.subject.role != role:
             raise PeerError(f"its role is {caller.subject.role}, where {role} is due")
         return caller.subject.name
 
     def place(self, context: grpc.aio.ServicerContext) -> str:
-        """host:port of the caller, for the log."""
+        """Return host:port of the caller, for the log."""
         found = self._front_end.caller(context.peer()) if self._front_end is not None else None
         return found.address if found else "a closed connection"
 
     def misbehaved(self, context: grpc.aio.ServicerContext, reason: str) -> None:
-        """Who called broke the protocol and was told so: it is kept out for a while, for longer
-        each time."""
+        """Keep out for a while, and for longer each time, who called: it broke the protocol and
+        heard so."""
         key, front_end = context.peer(), self._front_end
         names = tuple(name.decode().lower() for name in context.auth_context().get(_NAMES, ()))
         if front_end is None:
@@ -224,7 +228,7 @@ class TlsSecurity:
         asyncio.get_running_loop().call_later(_LAST_WORDS_S, cut)
 
     def _strike(self, subject: Subject, reason: str) -> None:
-        """Any thread."""
+        """Put a member in quarantine. Any thread."""
         if length_s := self.admission.misbehaved(subject, reason):
             about = subject.name if subject.role == "board" else None
             self._tell(about, f"{subject.name} is in quarantine for {length_s:g} s: {printable(reason, 300)}")
@@ -232,7 +236,7 @@ class TlsSecurity:
     # -- the calling side ------------------------------------------------------------------------------------
 
     async def check(self, peer: NodeId, where: Address, before_close: Callable[[], object] = lambda: None) -> None:
-        """The admission handshake: see that it is `peer` who listens there, that neither is
+        """Make the admission handshake: see that it is `peer` who listens there, that neither is
         revoked, and exchange revocation lists. From then on connections to this peer insist on the
         certificate that it showed. Raises PeerError with the reason, OSError when nobody
         answers."""
@@ -243,12 +247,12 @@ class TlsSecurity:
         self._tokens[peer] = [*self._tokens.get(peer, [])[-3:], token]
 
     def channel_credentials(self, peer: NodeId) -> grpc.ChannelCredentials:
-        """Of a connection that we open to `peer`."""
+        """Return the credentials of a connection that we open to `peer`."""
         return self._files.channel
 
     def channel_options(self, peer: NodeId) -> list[tuple[str, int | str]]:
-        """Insists on the certificate that `check` saw, and shows the token. Without a `check`
-        before it nobody lets us in."""
+        """Return options that insist on the certificate that `check` saw, and show the token.
+        Without a `check` before it nobody lets us in."""
         tokens = self._tokens.get(peer)
         if peer in self._pinned and tokens:
             name = serial_name(self._pinned[peer], self.identity.fleet, tokens.pop())
@@ -257,15 +261,15 @@ class TlsSecurity:
         return [("grpc.ssl_target_name_override", name)]
 
     def revoked(self, peer: NodeId) -> bool:
-        """Whether the certificate that `check` saw last was revoked since."""
+        """Return whether the certificate that `check` saw last was revoked since."""
         return peer in self._pinned and self.identity.revocations.revoked(self._pinned[peer])
 
     # -- revocation ------------------------------------------------------------------------------------------
 
     def _offered(self, giver: Subject, crl: bytes, told: int) -> None:
-        """Any thread. A list that is not our authority's, or no newer than the number that its
-        giver was `told`, costs us a check and the giver its connections and a while outside. Raises
-        PeerError then."""
+        """Take a list that somebody offers. Any thread. One that is not our authority's, or no
+        newer than the number that its giver was `told`, costs us a check and the giver its
+        connections and a while outside. Raises PeerError then."""
         try:
             newer = self.admission.offer(crl, told)
         except PeerError as error:
@@ -292,8 +296,8 @@ class TlsSecurity:
                 self._tell(None, text)
 
     async def _look(self) -> None:
-        """A signature takes some 10 ms to check, on a small board ten times as long: not on the
-        loop."""
+        """Look at the file, on another thread: a signature takes some 10 ms to check, on a small
+        board ten times as long: not on the loop."""
         if self.identity.revocations.file_changed:
             await asyncio.to_thread(self.look_at_file)
 
@@ -306,8 +310,8 @@ class TlsSecurity:
             self._tell(None, str(error))
 
     def _renew(self, how: str) -> None:
-        """Our list is a newer one, which nothing may keep from having its effect. Should the files
-        for TLS be out of use, then the door itself still refuses who is revoked."""
+        """Go by our list, which is a newer one; nothing may keep it from having its effect. Should
+        the files for TLS be out of use, then the front end itself still refuses who is revoked."""
         present = self.identity.revocations.present
         self._tell(None, f"{how} revocation list {present.number}: {len(present.serials)} certificates are revoked")
         if self._front_end is not None:
@@ -322,7 +326,8 @@ class TlsSecurity:
             self._front_end.undisturbed(self._offer)
 
     async def _ask_in(self, subject: Subject, where: Address, before_close: Callable[[], object]) -> tuple[int, str]:
-        """The serial of the certificate that was shown, and a one-time token."""
+        """Ask to be let in: return the serial of the certificate that was shown, and a one-time
+        token."""
         await self._look()
         reader, writer = await self._connect(subject, where)
         try:

@@ -169,7 +169,7 @@ def _check_before_output(spec: NodeSpec, peers: Mapping[NodeId, str], options: N
     addresses.listen_address(options.listen, insecure=options.insecure or options.identity is not None)
     for peer, address in peers.items():
         addresses.parse(address, f"address of {peer}")
-    load_guard(options)
+    load_security(options)
 
 
 def _parent_pipe(age_s: float) -> PipeSink:
@@ -188,7 +188,7 @@ def _gossip(
     from edgegossip.node import gossip_node
 
     parent = Parent() if options.managed else None
-    security = load_guard(options)
+    security = load_security(options)
     checkpoints = None if save_to is None else save_to.with_suffix("")
     loaded = None
     if spec.restarted:
@@ -271,20 +271,20 @@ def _open(
     return transport, lambda: transport.connect(addresses_of()), RemoteMembers()
 
 
-def load_guard(options: NodeOptions) -> TlsSecurity | None:
+def load_security(options: NodeOptions) -> TlsSecurity | None:
     """TLS with the board's certificate, when it has one. Raises ConfigError when it is another's,
     DataError and LocalError when it cannot be used."""
     if options.identity is None:
         return None
     from edgegossip.mesh.tls_security import TlsSecurity
 
-    guard = TlsSecurity.load(options.identity)
-    _check_name(guard.identity, options)
-    return guard
+    security = TlsSecurity.load(options.identity)
+    _check_name(security.identity, options)
+    return security
 
 
 def load_identity(options: NodeOptions) -> Identity | None:
-    """Load the identity of a client of a coordinator; raises as `load_guard` does."""
+    """Load the identity of a client of a coordinator; raises as `load_security` does."""
     if options.identity is None:
         return None
     from edgegossip.security.identity import Identity

@@ -105,13 +105,13 @@ class Admission:
         return self._number != before
 
     def revoked(self, serial: int) -> bool:
-        """Whether that certificate is on our list."""
+        """Return whether that certificate is on our list."""
         return self.identity.revocations.revoked(serial)
 
     # -- quarantine ------------------------------------------------------------------------------------------
 
     def kept_out(self, subject: Subject) -> str:
-        """Why a member is kept out at this moment; empty when it is not."""
+        """Return why a member is kept out at this moment; empty when it is not."""
         return self._quarantine.reason(subject.name, self._monotonic())
 
     def misbehaved(self, subject: Subject, reason: str) -> float:

@@ -52,7 +52,7 @@ class Issued:
 
 
 def found(name: str, not_after: datetime) -> Authority:
-    """A new authority for a fleet called `name`."""
+    """Make a new authority for a fleet called `name`."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(f"edgegossip fleet {name}")
     builder = (
@@ -74,8 +74,8 @@ def issue(
     hosts: Sequence[str] = (),
     usages: Collection[ObjectIdentifier] | None = None,
 ) -> Issued:
-    """A key and certificate for one member. `hosts` are further host names and IP addresses of a
-    coordinator, whose clients ask for its address and not for its name. `usages` and `not_before`
+    """Make a key and certificate for one member. `hosts` are further host names and IP addresses of
+    a coordinator, whose clients ask for its address and not for its name. `usages` and `not_before`
     are for tests."""
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
@@ -94,8 +94,8 @@ def issue(
 
 
 def revocation_list(authority: Authority, number: int, serials: Collection[int]) -> x509.CertificateRevocationList:
-    """The list number `number`. It has no dates that mean anything: the number alone says which one
-    is newer."""
+    """Make the list number `number`. It has no dates that mean anything: the number alone says
+    which one is newer."""
     builder = (
         x509.CertificateRevocationListBuilder()
         .issuer_name(authority.certificate.subject)
@@ -111,7 +111,7 @@ def revocation_list(authority: Authority, number: int, serials: Collection[int])
 
 
 def years_from_now(years: float) -> datetime:
-    """When a certificate ends; not beyond what one can say."""
+    """Say when a certificate of so many years ends; not beyond what one can say."""
     try:
         return min(datetime.now(UTC) + timedelta(days=365.25 * years), _NO_END)
     except OverflowError:
@@ -119,7 +119,7 @@ def years_from_now(years: float) -> datetime:
 
 
 def key_pem(key: Key) -> bytes:
-    """PKCS #8, not encrypted."""
+    """Write a key as PKCS #8, not encrypted."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -63,11 +63,11 @@ class Certificate:
         return self.parsed.public_bytes(Encoding.PEM)
 
     def is_signed_by(self, authority: Certificate) -> bool:
-        """Whether the authority's key signed it; names and dates are not looked at."""
+        """Return whether the authority's key signed it; names and dates are not looked at."""
         return authority.has_signed(self.parsed.tbs_certificate_bytes, self.parsed.signature)
 
     def has_signed(self, data: bytes, signature: bytes) -> bool:
-        """Whether this certificate's key made the ECDSA signature (DER) over `data`."""
+        """Return whether this certificate's key made the ECDSA signature (DER) over `data`."""
         key = self.parsed.public_key()
         assert isinstance(key, ec.EllipticCurvePublicKey)  # as parse_certificate has seen
         try:
@@ -94,7 +94,7 @@ class RevocationList:
         return self.parsed.public_bytes(Encoding.PEM)
 
     def is_signed_by(self, authority: Certificate) -> bool:
-        """Whether the authority's key signed it."""
+        """Return whether the authority's key signed it."""
         return authority.has_signed(self.parsed.tbs_certlist_bytes, self.parsed.signature)
 
     @cached_property
@@ -146,7 +146,8 @@ def sign(key: ec.EllipticCurvePrivateKey, data: bytes) -> bytes:
 
 
 def verify(signer: Certificate, data: bytes, signature: bytes) -> bool:
-    """Whether the certificate's key made this signature (64 bytes, as of `sign`) over `data`."""
+    """Return whether the certificate's key made this signature (64 bytes, as of `sign`) over
+    `data`."""
     if len(signature) != SIGNATURE_BYTES:
         return False
     r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")

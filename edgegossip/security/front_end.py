@@ -88,7 +88,7 @@ class Limits(Protocol):
 
 
 class Relay:
-    """Bytes between pairs of sockets, on a thread that never waits for Python
+    """Passes bytes between pairs of sockets, on a thread that never waits for Python
     (native/src/core/relay.cpp; Linux only).
 
     Memory is bounded: what one side cannot take yet is kept, at most 256 KiB a way, and the other
@@ -102,8 +102,8 @@ class Relay:
         self._relay = _native.Relay()
 
     def add(self, outside: int, inside: int) -> int:
-        """Take over two connected sockets by their descriptors (`socket.detach`); an id that is
-        never used again."""
+        """Take over two connected sockets by their descriptors (`socket.detach`); return an id that
+        is never used again."""
         return self._relay.add(outside, inside)
 
     def cut(self, id: int) -> None:
@@ -111,11 +111,12 @@ class Relay:
         self._relay.cut(id)
 
     def fileno(self) -> int:
-        """A descriptor that is readable while `ended` has something to tell."""
+        """Return a descriptor that is readable while `ended` has something to tell."""
         return self._relay.fileno()
 
     def ended(self) -> list[tuple[int, int, int]]:
-        """Pairs that have ended since the last call: id, bytes from outside to inside, and back."""
+        """Return pairs that have ended since the last call: id, bytes from outside to inside, and
+        back."""
         return self._relay.ended()
 
     def close(self) -> None:
@@ -147,10 +148,10 @@ def _context_for_names() -> ssl.SSLContext:
 
 
 def server_name_of(hello: bytes) -> str:
-    """The server name (SNI) that a TLS ClientHello asks for, in lower case, read by OpenSSL: a
-    server that never answers is fed the bytes and notes the name. Empty for who asks for none, does
-    not speak TLS 1.3, or sends something else. Nothing is believed here: the TLS library that gets
-    the connection reads it again."""
+    """Return the server name (SNI) that a TLS ClientHello asks for, in lower case, read by OpenSSL:
+    a server that never answers is fed the bytes and notes the name. Empty for who asks for none,
+    does not speak TLS 1.3, or sends something else. Nothing is believed here: the TLS library that
+    gets the connection reads it again."""
     received = ssl.MemoryBIO()
     received.write(hello)
     session = _context_for_names().wrap_bio(received, ssl.MemoryBIO(), server_side=True)
@@ -265,7 +266,7 @@ class PendingHandshake:
         self.doing = "its knock"
 
     def _exchange(self, connection: ssl.SSLSocket) -> None:
-        """Hello, answer, perhaps a list; see handshake.py."""
+        """Go through hello, answer and perhaps a list; see handshake.py."""
         assert self.caller is not None
         while True:
             while self._written:
@@ -349,8 +350,8 @@ class FrontEnd:
         self._thread.start()
 
     def caller(self, local: str) -> Caller | None:
-        """Who is at the other end of the connection that our gRPC server knows by this name. From
-        any thread."""
+        """Return who is at the other end of the connection that our gRPC server knows by this name.
+        From any thread."""
         return self._callers.get(local)
 
     @property
@@ -426,7 +427,7 @@ class FrontEnd:
             self._failed(error)
 
     def _serve(self, pending: PendingHandshake) -> None:
-        """One step; nothing that goes wrong with one pending may harm the others."""
+        """Take one step; nothing that goes wrong with one of them may harm the others."""
         try:
             self._step(pending)
         except Exception as error:
@@ -435,7 +436,7 @@ class FrontEnd:
                 self._forget(pending)
 
     def _failed(self, error: Exception, pending: PendingHandshake | None = None) -> None:
-        """Of ours, or of this machine: no descriptor left, for example."""
+        """Say what failed of ours, or of this machine: no descriptor left, for example."""
         about = f"the connection of {pending.who}" if pending else "connections"
         reason = (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__} {error}".strip()
         key = pending.address.rpartition(":")[0] if pending else "", reason
@@ -452,7 +453,8 @@ class FrontEnd:
         return max(0.0, min(deadlines) - time.monotonic()) + 0.001 if deadlines else None
 
     def _expire(self) -> None:
-        """After whatever has come was looked at: our own lateness is nobody's fault."""
+        """Refuse who is late, after whatever has come was looked at: our own lateness is nobody's
+        fault."""
         now_s = time.monotonic()
         for pending in [v for v in self._pending if v.deadline_s <= now_s]:
             self._refuse(pending, f"it did not finish {pending.doing} in {self.limits.handshake_s:g} s")
@@ -522,7 +524,7 @@ class FrontEnd:
             self._watch(pending)
 
     def _watch(self, pending: PendingHandshake) -> None:
-        """Wait for what the pending wants now."""
+        """Wait for what the pending handshake wants now."""
         before, wanted = self._pending[pending], pending.wants
         if not before:
             self._selector.register(pending.socket, wanted, pending)
@@ -541,8 +543,8 @@ class FrontEnd:
         pending.close()
 
     def _hand_on(self, pending: PendingHandshake, caller: Caller) -> None:
-        """To our gRPC server. An address that Linux chooses (unix(7), autobind) tells its
-        connections apart."""
+        """Hand it on to our gRPC server. An address that Linux chooses (unix(7), autobind) tells
+        its connections apart."""
         self._leave(pending)
         key, inside = "", None
         try:
@@ -593,8 +595,8 @@ class FrontEnd:
             raise PeerError(f"it knocks more than {self.limits.knocks_per_s:g} times a second")
 
     def answer(self, caller: Caller, number: int) -> handshake.Answer:
-        """The answer to a caller whose revocation list has this number: a one-time token, or why
-        not."""
+        """Return the answer to a caller whose revocation list has this number: a one-time token, or
+        why not."""
         self._look()
         present, why_not = self._admission.identity.revocations.present, self._admission.kept_out(caller.subject)
         text = why_not or self.issue_token(caller)
@@ -608,13 +610,13 @@ class FrontEnd:
         self._on_list(caller, crl, told)
 
     def issue_token(self, caller: Caller) -> str:
-        """A one-time token for a caller that was admitted. On the front end's thread."""
+        """Issue a one-time token for a caller that was admitted. On the front end's thread."""
         return self._tokens.issue(caller, time.monotonic())
 
     def redeem(self, hello: bytes, pending: PendingHandshake) -> Caller | None:
-        """Who was issued the token that this ClientHello names; None when there is no good one in
-        it. Raises PeerError when it may not come in any more. Of too many connections of one board
-        the oldest goes: it has likely forgotten it."""
+        """Return who was issued the token that this ClientHello names; None when there is no good
+        one in it. Raises PeerError when it may not come in any more. Of too many connections of one
+        board the oldest goes: it has likely forgotten it."""
         now_s = time.monotonic()
         # Most callers have no token, and OpenSSL is asked only about those who do. Python writes
         # each server name that is not ASCII to standard error: strangers would fill the log.
@@ -634,7 +636,7 @@ class FrontEnd:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket that does not block. Raises HostError."""
+    """Open a listening socket that does not block. Raises HostError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -37,19 +37,19 @@ class Answer:
 
 
 def hello(number: int) -> bytes:
-    """The caller's first message, with the number of its revocation list."""
+    """Write the caller's first message, with the number of its revocation list."""
     return _MAGIC + _NUMBER.pack(number)
 
 
 def parse_hello(data: bytes) -> int:
-    """The number in the caller's first message. Raises DecodeError."""
+    """Read the number in the caller's first message. Raises DecodeError."""
     if len(data) != HELLO_BYTES or not data.startswith(_MAGIC):
         raise DecodeError("a knock that is none")
     return int(_NUMBER.unpack_from(data, len(_MAGIC))[0])
 
 
 def answer(a: Answer) -> bytes:
-    """The listener's message."""
+    """Write the listener's message."""
     text = a.text.encode()[:MAX_TEXT_BYTES]
     return _HEAD.pack(a.welcome, a.number) + blob(text) + blob(a.crl)
 
@@ -70,7 +70,7 @@ def parse_answer(data: bytes) -> Answer | None:
 
 
 def blob(data: bytes) -> bytes:
-    """The caller's last message: a revocation list (DER), or nothing."""
+    """Write the caller's last message: a revocation list (DER), or nothing."""
     return _LENGTH.pack(len(data)) + data
 
 

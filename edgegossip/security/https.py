@@ -60,7 +60,7 @@ class PendingConnection:
 
 
 class PendingConnections:
-    """All of them. Thread-safe."""
+    """Holds all connections before their handshakes are done. Thread-safe."""
 
     def __init__(self) -> None:
         self._limiter = ConnectionLimiter(CONNECTIONS_PER_S, CONNECTION_BURST, MAX_PENDING, MAX_PENDING_PER_ADDRESS)
@@ -121,8 +121,8 @@ class MemberServer(ThreadingHTTPServer):
         return endpoint(str(self.server_address[0]), int(self.server_address[1]))
 
     def context(self) -> ssl.SSLContext | None:
-        """The TLS context for the next connection, with the newest revocation list; None without
-        TLS."""
+        """Return the TLS context for the next connection, with the newest revocation list; None
+        without TLS."""
         with self._lock:
             if self.admission is not None and self.admission.look():
                 self._context = tls.server_context(self.admission.identity)
@@ -136,7 +136,8 @@ class MemberServer(ThreadingHTTPServer):
         threading.Thread(target=self._meet, args=(request, client_address, pending), daemon=True).start()
 
     def _meet(self, request: Any, client_address: Any, pending: PendingConnection) -> None:
-        """On a thread of its own: who does not finish the handshake keeps nobody else waiting."""
+        """Serve a connection on a thread of its own: who does not finish the handshake keeps nobody
+        else waiting."""
         try:
             pending.listen(request)
             context, caller = self.context(), None
@@ -175,7 +176,8 @@ class MemberServer(ThreadingHTTPServer):
 
 
 def _handshake(context: ssl.SSLContext, request: socket.socket) -> ssl.SSLSocket:
-    """The connection after the handshake. Raises OSError; then the caller has been told why."""
+    """Return the connection after the handshake. Raises OSError; then the caller has been told
+    why."""
     connection = context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
     try:
         connection.do_handshake()
@@ -193,8 +195,8 @@ def _handshake(context: ssl.SSLContext, request: socket.socket) -> ssl.SSLSocket
 
 
 class MemberHandler(BaseHTTPRequestHandler):
-    """Requests of one connection; a subclass has `do_GET`, `do_POST` and `refuse`. `caller` is who
-    sends them, by its certificate; None without TLS."""
+    """Answers the requests of one connection; a subclass has `do_GET`, `do_POST` and `refuse`.
+    `caller` is who sends them, by its certificate; None without TLS."""
 
     server: MemberServer
 
@@ -207,8 +209,8 @@ class MemberHandler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def parse_request(self) -> bool:
-        """Whether there is a request that may be answered. A connection may outlive its board's
-        certificate."""
+        """Return whether there is a request that may be answered. A connection may outlive its
+        board's certificate."""
         if not super().parse_request():
             return False
         self.server.context()  # looks at the list

@@ -55,8 +55,8 @@ class Identity:
 
     @classmethod
     def load(cls, folder: str | Path) -> Identity:
-        """Raises DataError for a folder that is incomplete or damaged, LocalError for a key that
-        others can read."""
+        """Load an identity folder. Raises DataError for a folder that is incomplete or damaged,
+        LocalError for a key that others can read."""
         folder = Path(folder)
         authority = _certificate(folder / CA)
         own = _certificate(folder / CERTIFICATE)
@@ -78,13 +78,13 @@ class Identity:
         return len(own).to_bytes(2, "big") + own + certificates.sign(key, _DOMAIN + data)
 
     def verify(self, who: str, data: bytes, signature: bytes) -> NodeId:
-        """The name of who signed `data`. `who` is a role ('operator', 'board', 'coordinator') or a
-        board's name. Raises PeerError when it was somebody else, a revoked one, or nobody of our
-        fleet."""
+        """Return the name of who signed `data`. `who` is a role ('operator', 'board',
+        'coordinator') or a board's name. Raises PeerError when it was somebody else, a revoked one,
+        or nobody of our fleet."""
         return self.signer(who, data, signature)[0].name
 
     def signer(self, who: str, data: bytes, signature: bytes) -> tuple[Subject, Certificate]:
-        """Who signed `data`, and the certificate that says so. Otherwise as `verify`."""
+        """Return who signed `data`, and the certificate that says so. Otherwise as `verify`."""
         length = int.from_bytes(signature[:2], "big")
         if len(signature) != 2 + length + certificates.SIGNATURE_BYTES or length > _MAX_CERTIFICATE_BYTES:
             raise PeerError("a signature that is no edgegossip signature")

@@ -19,14 +19,14 @@ _IPV4_MAPPED = bytes(10) + b"\xff\xff"
 
 
 class TokenBuckets:
-    """A token bucket for each key: `burst` at once, `rate` a second in the long run."""
+    """Keeps a token bucket for each key: `burst` at once, `rate` a second in the long run."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self._rate, self._burst = rate, burst
         self._state: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()  # tokens, when; the latest last
 
     def take(self, key: Hashable, now_s: float, tokens: float = 1.0) -> bool:
-        """Whether `key` may go on; takes nothing when it may not."""
+        """Return whether `key` may go on; takes nothing when it may not."""
         left, then_s = self._state.pop(key, (self._burst, now_s))
         left = min(self._burst, left + (now_s - then_s) * self._rate)
         allowed = left >= tokens
@@ -45,8 +45,8 @@ class Verdict(Enum):
 
 
 class RequestLimiter:
-    """How often each may ask. Being refused is no misbehaviour yet: others may make an honest board
-    ask too often."""
+    """Limits how often each may ask. Being refused is no misbehaviour yet: others may make an
+    honest board ask too often."""
 
     def __init__(self, rate: float, burst: float, insists: float = 100.0) -> None:
         self._asked, self._refused = TokenBuckets(rate, burst), TokenBuckets(rate, insists)
@@ -59,10 +59,10 @@ class RequestLimiter:
 
 
 class SharedRateLimiter:
-    """One rate for everybody who has not shown a certificate yet, as a coordinator's HTTP port has
-    it: a signature costs some milliseconds, whoever made it. Addresses that were refused of late,
-    or have many questions open, share a smaller rate of their own, so that they cannot keep out
-    boards that come from elsewhere."""
+    """Keeps one rate for everybody who has not shown a certificate yet, as a coordinator's HTTP
+    port has it: a signature costs some milliseconds, whoever made it. Addresses that were refused
+    of late, or have many questions open, share a smaller rate of their own, so that they cannot
+    keep out boards that come from elsewhere."""
 
     BOARDS, BOARDS_BURST = 10.0, 64.0  # a second, at once
     STRANGERS, STRANGERS_BURST = 5.0, 32.0
@@ -77,7 +77,7 @@ class SharedRateLimiter:
         self._open: Counter[str] = Counter()
 
     def allows(self, address: str, now_s: float) -> bool:
-        """Whether a question from there is taken now."""
+        """Return whether a question from there is taken now."""
         refused_s = self._refused.get(address)
         strange = refused_s is not None and now_s - refused_s < self.STRANGE_S
         limiter = self._strangers if strange or self._open[address] > self.MAX_OPEN else self._boards
@@ -112,9 +112,9 @@ class RateLimitedLog:
         self._one = TokenBuckets(per_s / 4, burst / 4)
 
     def worth(self, key: Hashable, now_s: float, source: Hashable = None) -> bool:
-        """Whether to write what `key` stands for. It is to hold what makes the line another one,
-        and nothing else: no port for example. `source`: who brings it about, as far as that can be
-        told."""
+        """Return whether to write what `key` stands for. It is to hold what makes the line another
+        one, and nothing else: no port for example. `source`: who brings it about, as far as that
+        can be told."""
         if not self._same.take(key, now_s):
             return False
         return (source is None or self._one.take(source, now_s)) and self._all.take("", now_s)
@@ -147,12 +147,12 @@ class ConnectionLimiter:
         self._max, self._max_per_address = max_pending, max_pending_per_address
 
     def why_not(self, host: str, now_s: float) -> str:
-        """Why a newcomer from this host is not even listened to; empty when it is."""
+        """Return why a newcomer from this host is not even listened to; empty when it is."""
         return "" if self._rates.take(host, now_s) else f"more than {self._per_s:g} connections a second"
 
     def to_evict(self, host: str, pending: Sequence[P], now_s: float) -> tuple[P, str] | None:
-        """Who has to go before a newcomer from this host may stay, and why; None while there is
-        room."""
+        """Return who has to go before a newcomer from this host may stay, and why; None while there
+        is room."""
         own = [p for p in pending if host_of(p.address) == host]
         if len(own) >= self._max_per_address:
             crowd, whose = own, "of its "
@@ -173,18 +173,18 @@ class ConnectionLimiter:
 
 
 def host_of(address: str) -> str:
-    """The host of host:port, without brackets."""
+    """Return the host of host:port, without brackets."""
     return address.rpartition(":")[0].strip("[]")
 
 
 def endpoint(host: str, port: int) -> str:
-    """host:port, with brackets around an IPv6 address."""
+    """Return host:port, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def network_of(host: str) -> bytes:
-    """What one machine may have many addresses of: the first 64 bits in IPv6 (RFC 4291, 2.5.4),
-    nothing less than all in IPv4."""
+    """Return what one machine may have many addresses of: the first 64 bits in IPv6 (RFC 4291,
+    2.5.4), nothing less than all in IPv4."""
     host = host.partition("%")[0]
     if ":" not in host:
         return host.encode()

@@ -40,24 +40,24 @@ class Subject:
 
 
 def fleet_id(public_key: bytes) -> str:
-    """The id of a fleet, from its authority's uncompressed public point (65 bytes): 16 hexadecimal
-    digits."""
+    """Return the id of a fleet, from its authority's uncompressed public point (65 bytes): 16
+    hexadecimal digits."""
     return hashlib.sha256(public_key).hexdigest()[:16]
 
 
 def serial_name(serial: int, fleet: str, token: str = "*") -> str:
-    """The name of one certificate."""
+    """Return the name of one certificate."""
     return f"{token}.{serial:x}.serial.{fleet}.{_ENDING}"
 
 
 def token_in(server_name: str) -> str:
-    """The one-time token in a name of that kind; empty for others."""
+    """Return the one-time token in a name of that kind; empty for others."""
     labels = server_name.split(".")
     return labels[0] if len(labels) == 5 and labels[2] == "serial" and labels[4] == _ENDING else ""
 
 
 def check_name(name: str) -> NodeId:
-    """Raises ConfigError for what cannot be a name in a certificate."""
+    """Return the name. Raises ConfigError for what cannot be a name in a certificate."""
     if not _LABEL.fullmatch(name):
         close = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63]
         hint = f", such as {close}" if _LABEL.fullmatch(close) else ", such as pi-01"
@@ -68,8 +68,8 @@ def check_name(name: str) -> NodeId:
 
 
 def subject_of(dns_names: tuple[str, ...], fleet: str) -> Subject:
-    """Whom a certificate with these names is for. Raises PeerError unless they name exactly one
-    member of the fleet."""
+    """Return whom a certificate with these names is for. Raises PeerError unless they name exactly
+    one member of the fleet."""
     found = [s for s in map(_parse, dns_names) if s is not None]
     if len(found) != 1:
         raise PeerError("its certificate does not name one member of a fleet")

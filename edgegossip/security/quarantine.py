@@ -22,14 +22,14 @@ class _Record:
 
 
 class Quarantine:
-    """Of all boards, by name."""
+    """Keeps account of all boards, by name."""
 
     def __init__(self) -> None:
         self._records: dict[NodeId, _Record] = {}
 
     def strike(self, board: NodeId, reason: str, now_s: float) -> float:
-        """It misbehaved; for how many seconds it is kept out from now on. 0 when it is kept out
-        already: what was on its way when that began is no second time."""
+        """Note that it misbehaved; return for how many seconds it is kept out from now on. 0 when
+        it is kept out already: what was on its way when that began is no second time."""
         if self.reason(board, now_s):
             return 0.0
         times = self._times(board, now_s) + 1
@@ -38,8 +38,8 @@ class Quarantine:
         return length_s
 
     def reason(self, board: NodeId, now_s: float) -> str:
-        """Why it is kept out at this moment, and for how long in all; empty when it is not. Without
-        a count-down, which would make each line of a log another one."""
+        """Return why it is kept out at this moment, and for how long in all; empty when it is not.
+        Without a count-down, which would make each line of a log another one."""
         record = self._records.get(board)
         if record is None or record.until_s <= now_s:
             return ""

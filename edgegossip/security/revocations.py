@@ -23,7 +23,8 @@ class Revocations:
 
     @classmethod
     def load(cls, file: Path, authority: Certificate) -> Revocations:
-        """Raises DataError when the file is missing, damaged or signed by somebody else."""
+        """Load a list from its file. Raises DataError when the file is missing, damaged or signed
+        by somebody else."""
         present = _read(file)
         if not present.is_signed_by(authority):
             raise DataError(f"{file} was not signed by this fleet's authority; copy the board's folder again")
@@ -95,7 +96,7 @@ def _read(file: Path) -> RevocationList:
 
 
 def stamp(file: Path | None) -> tuple[int, int, int] | None:
-    """What changes when a file is replaced."""
+    """Return what changes when a file is replaced."""
     try:
         status = os.stat(file) if file else None
     except OSError:

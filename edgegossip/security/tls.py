@@ -52,7 +52,8 @@ _REASONS = (
 
 
 def server_context(identity: Identity) -> ssl.SSLContext:
-    """Of the listening side. Raises DataError when the identity's files cannot be used."""
+    """Make the context of the listening side. Raises DataError when the identity's files cannot be
+    used."""
     context = _context(identity, ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
     context.num_tickets = 0
@@ -61,23 +62,23 @@ def server_context(identity: Identity) -> ssl.SSLContext:
 
 
 def client_context(identity: Identity) -> ssl.SSLContext:
-    """Of a knock at a peer's door. Raises DataError."""
+    """Make the context of a caller in the admission handshake. Raises DataError."""
     context = _context(identity, ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols([KNOCK])
     return context
 
 
 class CallerContext(ssl.SSLContext):
-    """Of a client that knows a server by its role in the fleet, and not by the name or address at
-    which it is found."""
+    """Serves a client that knows a server by its role in the fleet, and not by the name or address
+    at which it is found."""
 
     fleet: str
     role: Role
     revocations: Revocations
 
     def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
-        """As the standard one. Raises PeerError when it is somebody else who answers: trying again
-        would not help."""
+        """Shake hands as the standard one does. Raises PeerError when it is somebody else who
+        answers: trying again would not help."""
         try:
             connection = super().wrap_socket(*args, **options)
         except ssl.SSLCertVerificationError as error:
@@ -103,7 +104,8 @@ class CallerContext(ssl.SSLContext):
 
 
 def caller_context(identity: Identity, role: Role) -> CallerContext:
-    """Of a client of a server of our fleet that has this role. Raises DataError."""
+    """Make the context of a client of a server of our fleet that has this role. Raises
+    DataError."""
     context = CallerContext(ssl.PROTOCOL_TLS_CLIENT)
     _furnish(context, identity)
     context.check_hostname = False  # the role is what counts
@@ -141,8 +143,8 @@ def _load_revocations(context: ssl.SSLContext, pem: bytes) -> None:
 
 
 def peer_of(certificate: Mapping[str, Any] | None, fleet: str) -> tuple[Subject, int]:
-    """Subject and serial from `getpeercert()` of a connection whose handshake succeeded. Raises
-    PeerError."""
+    """Return subject and serial from `getpeercert()` of a connection whose handshake succeeded.
+    Raises PeerError."""
     names = tuple(str(value).lower() for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "DNS")
     subject = subject_of(names, fleet)
     assert certificate is not None
@@ -150,7 +152,7 @@ def peer_of(certificate: Mapping[str, Any] | None, fleet: str) -> tuple[Subject,
 
 
 def words(error: Exception) -> str:
-    """Why a handshake failed: one clause about the other side."""
+    """Say why a handshake failed: one clause about the other side."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _VERIFY.get(error.verify_code, f"its certificate is not valid: {error.verify_message}")
     if isinstance(error, ssl.SSLError):
@@ -161,7 +163,7 @@ def words(error: Exception) -> str:
 
 
 def words_of(reason: str) -> str:
-    """The same from OpenSSL's own word, such as HTTP_REQUEST."""
+    """Say the same from OpenSSL's own word, such as HTTP_REQUEST."""
     for pattern, text in _REASONS:
         if re.search(pattern, reason, re.IGNORECASE):
             return text

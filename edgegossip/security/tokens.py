@@ -22,8 +22,8 @@ EACH = 4  # as many as a board keeps of one peer's
 
 
 class OneTimeTokens(Generic[T]):
-    """Each for one holder, once. `owner` tells whose certificate a holder shows: of each the newest
-    `EACH` are good."""
+    """Issues tokens, each for one holder, once. `owner` tells whose certificate a holder shows: of
+    each the newest `EACH` are good."""
 
     def __init__(self, owner: Callable[[T], Hashable]) -> None:
         self._owner = owner
@@ -34,11 +34,11 @@ class OneTimeTokens(Generic[T]):
         return len(self._issued)
 
     def __contains__(self, token: str) -> bool:
-        """Whether it was issued and not used; it may be too old."""
+        """Return whether it was issued and not used; it may be too old."""
         return token in self._issued
 
     def issue(self, holder: T, now_s: float) -> str:
-        """A new token: 32 hexadecimal digits."""
+        """Issue a new token: 32 hexadecimal digits."""
         self._forget_old(now_s)
         token = secrets.token_hex(16)
         self._issued[token] = (holder, now_s + VALID_S)
@@ -49,7 +49,7 @@ class OneTimeTokens(Generic[T]):
         return token
 
     def redeem(self, token: str, now_s: float) -> T | None:
-        """Its holder; None for one that was never issued, is used or too old."""
+        """Return its holder; None for one that was never issued, is used or too old."""
         self._forget_old(now_s)
         return self._remove(token) if token in self._issued else None
 
