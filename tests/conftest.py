@@ -27,7 +27,7 @@ FIRST = ("e2e", "mesh", "flower", "study", "node", "launch", "scale", "update", 
 FATAL = ROOT.parent / "build" / "fatal"  # last words of a process that a signal ended, such as SIGSEGV
 
 TRACED = (
-    *("codecs/", "conformance/", "gossip/", "security/", "mesh/security/", "update/test_check_in"),
+    *("codecs/", "conformance/", "engine/", "gossip/", "security/", "mesh/security/", "update/test_check_in"),
     *("fleet/test_store.py", "test_frame.py", "test_layout.py"),
 )
 

@@ -166,19 +166,20 @@ def test_a_revocation_that_overtakes_the_answer_to_a_join_still_counts(
 ) -> None:
     """The coordinator lets a key in and puts it out while the middleware's event loop is busy with others."""
     monkeypatch.setattr(admission, "BEHIND_S", 1e12)
-    monkeypatch.setattr(admission, "LOOK_S", 0.0)
-    out = threading.Event()
-    right = port.line.on_out
-    port.line.on_out = lambda key: (right(key), out.set())
+    monkeypatch.setattr(admission, "LOOK_S", 0.01)
+    came, went = threading.Event(), threading.Event()
+    let_in, put_out = port.line.on_in, port.line.on_out
+    port.line.on_in = lambda key: (let_in(key), came.set())
+    port.line.on_out = lambda key: (put_out(key), went.set())
     port.app = _flower
 
     async def busy() -> int:
         join = _body(key="mine", proof="Ym9hcmQtMA==", time=NOW)
         asked = asyncio.create_task(port.asked(JOIN_PATH, join, BOARD, None, ()))
-        while not port.line._asked:
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it has asked; from here on nothing else runs on this loop
+        assert came.wait(10)
         port.admission.gone = True
-        assert out.wait(10)  # and nothing else runs on this loop
+        assert went.wait(10)
         return (await asked)[0]
 
     assert asyncio.run(busy()) == 200
