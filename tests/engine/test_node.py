@@ -330,6 +330,48 @@ def test_an_update_of_a_model_that_was_given_up_is_computed_anew() -> None:
     assert not a.ended
 
 
+def test_a_restarted_board_without_a_checkpoint_waits_for_the_model_that_a_peer_leads_it_to() -> None:
+    b = on_its_own_since(8)
+    a = pairwise("a", params={"max_ahead": 2}, restarted=True).begin()
+    a.give(PeerDown("c", "gone"), PeerDown("d", "gone"))
+    assert a.engine.stage is Stage.CATCHING_UP and a.engine.listens
+    b.update()
+    deliver(a, b)
+    assert a.said("adopted") and not a.ended
+    assert isinstance(a.question, Train) and a.question.round == a.engine.round == 8
+
+
+def test_a_restarted_board_whose_peers_are_no_further_trains_when_they_say_so() -> None:
+    a, b = pairwise("a", restarted=True).begin(0.0), pairwise("b").begin(4.0)
+    for board in (a, b):
+        board.give(PeerDown("c", "gone"), PeerDown("d", "gone"))
+    assert a.engine.stage is Stage.CATCHING_UP
+    b.update()
+    deliver(a, b)
+    assert isinstance(a.question, Train) and a.question.round == 0 and not a.said("adopted")
+
+
+def test_a_restarted_board_that_nobody_answers_trains_on_its_own_after_a_while() -> None:
+    a = pairwise("a", restarted=True).begin()
+    assert a.engine.stage is Stage.CATCHING_UP
+    a.wait(4.9)
+    assert a.engine.stage is Stage.CATCHING_UP
+    a.wait(0.2)
+    assert isinstance(a.question, Train) and a.question.round == 0
+
+
+def test_an_update_that_ends_while_a_peer_leads_to_its_model_is_not_used() -> None:
+    b = on_its_own_since(8)
+    a = pairwise("a", params={"max_ahead": 2}).begin().give(PeerDown("c", "gone"), PeerDown("d", "gone"))
+    b.update()
+    request = b.sent.popleft()
+    a.give(FrameReceived("b", b"".join(frame.build(request.frame))))  # its answer asks for b's model
+    a.update(-100.0)
+    assert a.engine.stage is Stage.CATCHING_UP and not a.ended
+    deliver(a, b)
+    assert a.said("adopted") and isinstance(a.question, Train) and a.question.round == 8 and a.value > 0.0
+
+
 # -- the end -------------------------------------------------------------------------------------------------------
 
 

@@ -7,10 +7,11 @@ import pytest
 
 from edgegossip import codecs
 from edgegossip import frame as wire
-from edgegossip.engine.server_frames import Downlink, Replica
+from edgegossip.codecs.base import Ctx
+from edgegossip.engine.server_frames import Channel, Downlink, Replica
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import ConfigError, PeerError
+from edgegossip.types import ConfigError, LocalError, PeerError
 
 LAYOUT = Layout.of([TensorSpec("a", (40, 10)), TensorSpec("b", (9,))])
 RUN = b"r" * 16
@@ -85,3 +86,45 @@ def test_a_resumed_coordinator_goes_on_with_the_same_reference() -> None:
 def test_a_codec_with_a_memory_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="server.downlink"):
         Downlink(LAYOUT, RUN, codecs.get(name))
+
+
+def test_a_board_goes_on_with_the_model_that_it_kept() -> None:
+    down, board = _ends("fp16")
+    x = np.full(LAYOUT.size, 2.0, np.float32)
+    down.publish(x, 4)
+    board.open(_bytes(down.whole(4)))
+    model, round = board.kept
+    assert model is not None and round == 4
+    again = Replica(LAYOUT, RUN, codecs.get("fp16"))
+    with pytest.raises(PeerError, match="the model of round 4 did not come"):
+        again.held(4)
+    with pytest.raises(LocalError):
+        again.restore(model[1:], round)
+    again.restore(model, round)
+    np.testing.assert_array_equal(again.held(4), x)
+    with pytest.raises(PeerError, match="the model of round 5 did not come"):
+        again.held(5)
+    difference = down.publish(x * 2, 5)
+    assert difference is not None
+    np.testing.assert_array_equal(again.open(_bytes(difference))[1], down.reference)
+
+
+def test_a_difference_that_makes_the_model_infinite_leaves_a_board_without_one() -> None:
+    channel, large = Channel.of(LAYOUT, RUN, codecs.get("bf16")), np.full(LAYOUT.size, 3e38, np.float32)
+    frame, _ = channel.frame(Kind.DIFFERENCE, large, channel.codec.init(LAYOUT), Ctx(key=1, round=1), 1)
+    board = Replica(LAYOUT, RUN, codecs.get("bf16"))
+    board.restore(np.full(LAYOUT.size, np.finfo(np.float32).max, np.float32), 0)
+    with np.errstate(over="ignore"), pytest.raises(PeerError, match="not finite any more"):
+        board.open(_bytes(frame))
+    assert board.kept == (None, None)
+
+
+def test_only_a_frame_of_the_kind_and_round_that_is_due_is_opened() -> None:
+    channel = Channel.of(LAYOUT, RUN, codecs.get("fp32"))
+    x = np.ones(LAYOUT.size, np.float32)
+    frame, _ = channel.frame(Kind.UPDATE, x, channel.codec.init(LAYOUT), Ctx(key=1, round=3), 1)
+    assert channel.open(_bytes(frame), Kind.UPDATE, 3)[0].round == 3
+    with pytest.raises(PeerError, match="expected a frame of kind MODEL, got UPDATE"):
+        channel.check(_bytes(frame), Kind.MODEL, 3)
+    with pytest.raises(PeerError, match="the frame is of round 3, this is round 4"):
+        channel.check(_bytes(frame), Kind.UPDATE, 4)
