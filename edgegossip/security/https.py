@@ -13,6 +13,7 @@ import socket
 import ssl
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -194,7 +195,7 @@ def _handshake(context: ssl.SSLContext, request: socket.socket) -> ssl.SSLSocket
     return connection
 
 
-class MemberHandler(BaseHTTPRequestHandler):
+class MemberHandler(BaseHTTPRequestHandler, ABC):
     """Answers the requests of one connection; a subclass has `do_GET`, `do_POST` and `refuse`.
     `caller` is who sends them, by its certificate; None without TLS."""
 
@@ -204,9 +205,9 @@ class MemberHandler(BaseHTTPRequestHandler):
         self.caller = caller
         super().__init__(request, client_address, server)
 
+    @abstractmethod
     def refuse(self, status: HTTPStatus, why: str) -> None:
         """Answer with the reason."""
-        raise NotImplementedError
 
     def parse_request(self) -> bool:
         """Return whether there is a request that may be answered. A connection may outlive its
