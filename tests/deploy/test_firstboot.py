@@ -55,7 +55,6 @@ class FakeMachine:
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
     """The kit of pi-01, and that of pi-02 of another fleet."""
-    pytest.importorskip("cryptography", reason="makes the identities")
     from edgegossip.fleet import making
     from edgegossip.fleet.store import Fleet
 

@@ -79,7 +79,6 @@ def wait(until: Callable[[], bool], seconds: float, boards: list[Board]) -> None
 
 
 def test_a_board_that_loses_power_is_back_in_the_run_by_itself(tmp_path: Path) -> None:
-    pytest.importorskip("cryptography", reason="makes the identities")
     from edgegossip.fleet import making
     from edgegossip.fleet.store import Fleet
 
@@ -112,7 +111,6 @@ def test_a_board_that_loses_power_is_back_in_the_run_by_itself(tmp_path: Path) -
 
 def test_boards_of_a_coordinator_are_told_its_settings_and_who_is_left(tmp_path: Path) -> None:
     """Kits were made when there were three boards; one was revoked since, and the coordinator has settings of its own."""
-    pytest.importorskip("cryptography", reason="makes the identities")
     from edgegossip.fleet import making
     from edgegossip.fleet.store import Fleet
 

@@ -91,7 +91,6 @@ def test_a_stranger_is_refused_with_the_reason_in_both_logs(fleet: Members) -> N
 
 @pytest.mark.slow
 def test_with_identities_the_run_is_signed_and_strangers_stay_out(tmp_path: Path) -> None:
-    pytest.importorskip("cryptography", reason="makes the identities")
     for arguments in (("init", str(tmp_path / "fleet")), ("add", "--fleet", str(tmp_path / "fleet"), "pi-1", "pi-2")):
         subprocess.run([sys.executable, "-m", "edgegossip", "fleet", *arguments], check=True, capture_output=True)
     with network(4) as net, members(net, tmp_path, 4, WAIT) as boards:

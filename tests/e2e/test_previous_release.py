@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
-pytest.importorskip("cryptography", reason="makes the identities")
 
 from edgegossip.profiling.run_folder import RunData, read_run  # noqa: E402
 from tests.e2e.command import Running, edgegossip  # noqa: E402

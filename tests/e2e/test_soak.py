@@ -63,7 +63,6 @@ def test_too_few_samples() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_minute_of_three_boards(tmp_path) -> None:
-    pytest.importorskip("cryptography", reason="makes the identities")
     out = tmp_path / "soak.jsonl"
     soak(3, 1.0, 1.5, 0.2, out)
     document, wrong = verdict(out)

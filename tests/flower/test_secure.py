@@ -14,7 +14,6 @@ import httpx
 import pytest
 
 pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
-pytest.importorskip("cryptography", reason="makes the identities")
 
 from edgegossip import codecs  # noqa: E402
 from edgegossip import recipe as recipes  # noqa: E402

@@ -9,9 +9,6 @@ import textwrap
 from collections.abc import Callable
 
 import pytest
-
-pytest.importorskip("cryptography", reason="makes the keys")
-
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa, x25519
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
-pytest.importorskip("cryptography", reason="makes the identities")
 
 from edgegossip import recipe as recipes  # noqa: E402
 from edgegossip.fleet.store import Fleet  # noqa: E402

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("cryptography", reason="makes the identities")
-
 from edgegossip import recipe as recipes  # noqa: E402
 from edgegossip.launch.identities import identities  # noqa: E402
 

@@ -17,7 +17,6 @@ from edgegossip.types import ConfigError, DataError, PeerError, RunError
 
 @pytest.fixture
 def kit(tmp_path: Path) -> Path:
-    pytest.importorskip("cryptography", reason="makes the identities")
     from edgegossip.fleet.store import Fleet
 
     Fleet.create(tmp_path / "fleet", "home", 20).add("pi-01", "board", 20)

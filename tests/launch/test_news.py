@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("cryptography", reason="makes the identities")
-
 from edgegossip.fleet.store import Fleet
 from edgegossip.launch import kit as kits
 from edgegossip.launch import news

@@ -260,7 +260,6 @@ def test_a_board_more_is_no_other_cell_for_the_first_ones(tmp_path: Path) -> Non
 
 
 def test_boards_of_another_fleet_are_other_cells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pytest.importorskip("cryptography", reason="makes the fleets")
     from edgegossip.fleet.store import Fleet
 
     def keys(folder: Path | None) -> list[str]:

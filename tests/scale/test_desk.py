@@ -75,7 +75,6 @@ def test_strangers_and_nonsense_are_refused(server: Server) -> None:
 
 
 def test_over_tls_a_board_is_who_its_certificate_says(tmp_path: Path) -> None:
-    pytest.importorskip("cryptography", reason="makes the identities")
     from edgegossip.fleet.store import Fleet
     from edgegossip.launch.admission import coordinator_of
     from edgegossip.security.identity import Identity

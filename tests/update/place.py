@@ -11,10 +11,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("cryptography", reason="makes the identities")
-
 from edgegossip.fleet import releases
 from edgegossip.fleet.release_site import examine
 from edgegossip.fleet.serve import Server, open_desk

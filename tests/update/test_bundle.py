@@ -25,7 +25,6 @@ FILES = {"edgegossip/__init__.py": b'__version__ = "2"\n', "edgegossip/a.py": b"
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Identity]:
-    pytest.importorskip("cryptography", reason="makes the identities")
     from edgegossip.fleet.store import Fleet
 
     found = {}
@@ -172,7 +171,6 @@ def test_no_bytes_do_anything_but_fail(noise, at, patch):
 
 
 def test_a_folder_is_packed_and_read_again(tmp_path: Path):
-    pytest.importorskip("cryptography", reason="makes the identities")
     from edgegossip.fleet import releases
     from edgegossip.fleet.store import Fleet
     from edgegossip.types import ConfigError, DataError

@@ -11,8 +11,6 @@ import time
 
 import pytest
 
-pytest.importorskip("cryptography", reason="makes the identities")
-
 from edgegossip.fleet import making, releases
 from edgegossip.fleet.release_site import examine
 from edgegossip.fleet.status import status, table

@@ -12,8 +12,6 @@ from contextlib import suppress
 
 import pytest
 
-pytest.importorskip("cryptography", reason="makes the identities")
-
 from edgegossip.fleet.store import Fleet
 from edgegossip.launch.admission import coordinator_of
 from edgegossip.security import tls
