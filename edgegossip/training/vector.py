@@ -1,0 +1,174 @@
+"""The values of a torch module that travel, as one flat float32 vector.
+
+Codecs and algorithms see a model as float32[n] in the order of its `Layout`. `ModelVector` reads
+that vector from a module and writes it back, one copy each way, so the module stays its owner's:
+any device, any floating-point type, any optimiser on its parameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from edgegossip.choices import did_you_mean
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.types import LocalError, Vec
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_COMPLEX = (torch.complex64, torch.complex128)
+
+
+class ModelVector:
+    """Reads and writes what of a module travels.
+
+    What travels: parameters that require a gradient, then floating-point buffers (the statistics of
+    batch norm). What stays on the board: frozen parameters; buffers of integers or booleans; empty
+    tensors; buffers that are not part of the `state_dict`, or that hold an infinity or a NaN (masks
+    of attention). float16, bfloat16 and float64 travel as float32; a complex parameter travels as
+    its real and imaginary parts, with a last dimension of 2.
+
+    `share` and `keep` are patterns over names, as in a shell: `backbone.*`, `*.bias`. With `share`
+    only what matches one of its patterns travels; what matches one of `keep` stays.
+
+    Example:
+        vector = ModelVector(model, keep=["head.*"])
+        x = vector.read()  # float32[vector.layout.size]
+        vector.write(x)
+    """
+
+    def __init__(self, module: nn.Module, share: Sequence[str] = (), keep: Sequence[str] = ()) -> None:
+        """Raises LocalError when a pattern matches nothing, no parameter would travel, or a
+        parameter has a type that cannot."""
+        self.module = module
+        tensors = travelling(module, share, keep)
+        self.layout = Layout.of(TensorSpec(n, _shape(t), trainable) for n, t, trainable in tensors)
+        self._names = [t.name for t in self.layout.tensors]
+        self._types = {name: (t.dtype, t.shape) for name, t, _ in tensors}
+        self._variances = [k for k, n in enumerate(self._names) if n.rpartition(".")[2] == "running_var"]
+        self._pinned: Tensor | None = None  # where a copy from or to a device passes
+
+    def read(self) -> Vec:
+        """Return the values, float32[n], in memory of their own.
+
+        Raises LocalError when a tensor is not there any more, or has another shape or type."""
+        tensors = self._tensors()
+        if tensors[0].device.type == "cpu":
+            x = np.empty(self.layout.size, np.float32)
+            for part, tensor in zip(self._parts(torch.from_numpy(x)), tensors, strict=True):
+                part.copy_(tensor)
+            return x
+        gathered = torch.cat([tensor.to(torch.float32).reshape(-1) for tensor in tensors])
+        staging = self._staging(gathered.device)
+        staging.copy_(gathered)
+        return staging.numpy().copy()
+
+    @torch.no_grad()
+    def write(self, x: Vec) -> None:
+        """Set the module's values to x, float32[n]; x is not changed.
+
+        A running variance below zero, which mixing of coded models can make, becomes zero: batch
+        norm has no meaning there. Raises LocalError as `read` does."""
+        self.layout.check(x)
+        tensors = self._tensors()
+        device = tensors[0].device
+        if device.type == "cpu":
+            # numpy's, so that a read-only vector is no warning; nothing writes to it here
+            source = torch.from_numpy(x if x.flags.writeable else x.copy())
+        else:
+            staging = self._staging(device)
+            staging.copy_(torch.from_numpy(x if x.flags.writeable else x.copy()))
+            source = staging.to(device, non_blocking=True)
+        for part, tensor in zip(self._parts(source), tensors, strict=True):
+            tensor.copy_(part)
+        for k in self._variances:
+            tensors[k].clamp_(min=0.0)
+
+    def rest(self) -> dict[str, Tensor]:
+        """Return what of the module's `state_dict` does not travel: frozen parameters, personal
+        heads, counters. The tensors are the module's own."""
+        return {name: t for name, t in self.module.state_dict().items() if name not in self._types}
+
+    def base_hash(self) -> str:
+        """Return the SHA-256 of the frozen parameters, which every board must hold alike; "" when
+        there is none."""
+        frozen = [(n, p) for n, p in self.module.named_parameters() if not p.requires_grad]
+        if not frozen:
+            return ""
+        total = hashlib.sha256()
+        for name, p in frozen:
+            total.update(f"{name}\t{p.dtype}\t{tuple(p.shape)}\n".encode())
+            total.update(p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return total.hexdigest()
+
+    def _tensors(self) -> list[Tensor]:
+        """The tensors that travel, as the module has them now, in the layout's order. Looked up
+        anew each time: a script may have replaced one, or moved the module to another device."""
+        there = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        found = []
+        for name in self._names:
+            tensor = there.get(name)
+            if tensor is None:
+                raise LocalError(f"tensor {name} was there at the join and is not in the model any more")
+            dtype, shape = self._types[name]
+            if tensor.shape != shape or tensor.dtype != dtype:
+                now = f"{_dtype(tensor)}{list(tensor.shape)}"
+                was = f"{str(dtype).removeprefix('torch.')}{list(shape)}"
+                raise LocalError(f"tensor {name} was {was} at the join and is {now} now; a model keeps its shape")
+            tensor = tensor.detach()
+            found.append(torch.view_as_real(tensor) if tensor.is_complex() else tensor)
+        return found
+
+    def _parts(self, vector: Tensor) -> list[Tensor]:
+        """Views of a flat vector, one a tensor."""
+        sizes = [t.size for t in self.layout.tensors]
+        return [p.view(t.shape) for p, t in zip(vector.split(sizes), self.layout.tensors, strict=True)]
+
+    def _staging(self, device: torch.device) -> Tensor:
+        """One vector on the CPU through which all copies of a device go; pinned where the device
+        copies faster from pinned memory."""
+        if self._pinned is None:
+            pin = device.type == "cuda"
+            self._pinned = torch.empty(self.layout.size, dtype=torch.float32, pin_memory=pin)
+        return self._pinned
+
+
+def travelling(
+    module: nn.Module, share: Sequence[str] = (), keep: Sequence[str] = ()
+) -> list[tuple[str, Tensor, bool]]:
+    """Return (name, tensor, is it trained) of what travels; a tensor used twice is there once.
+    Raises as `ModelVector` does."""
+    saved = set(module.state_dict(keep_vars=True))
+    named = [(n, p, True) for n, p in module.named_parameters() if p.requires_grad]
+    named += [(n, b, False) for n, b in module.named_buffers() if b.dtype in _FLOATS and n in saved]
+    everything = [n for n, _ in module.named_parameters()] + [n for n, _ in module.named_buffers()]
+    for option, patterns in (("share", share), ("keep", keep)):
+        for pattern in patterns:
+            if not any(fnmatchcase(n, pattern) for n in everything):
+                hint = did_you_mean(pattern, everything)
+                raise LocalError(f"{option}: no tensor of the model matches {pattern}{hint}")
+    found = []
+    for name, tensor, trained in named:
+        shared = not share or any(fnmatchcase(name, p) for p in share)
+        if not shared or any(fnmatchcase(name, p) for p in keep) or not tensor.numel():
+            continue
+        if not trained and tensor.device.type != "meta" and not bool(torch.isfinite(tensor).all()):
+            continue
+        if tensor.dtype not in (*_FLOATS, *_COMPLEX):
+            raise LocalError(f"parameter {name} is {_dtype(tensor)}, which cannot travel: freeze it, or name it in keep")
+        found.append((name, tensor, trained))
+    if not any(trained for _, _, trained in found):
+        raise LocalError("nothing would travel: the model has no parameter that requires a gradient and is shared")
+    return found
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return (*tensor.shape, 2) if tensor.is_complex() else tuple(tensor.shape)
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
