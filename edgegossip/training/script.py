@@ -1,0 +1,507 @@
+"""A user's own training script as a board's `Workload`, and `join`, its way into the run.
+
+The script runs on a thread of its own; the board's program stays what it is for recipes. The two
+meet here. What the program wants of the workload (train a round, evaluate a model, keep the state)
+is a request, and the script carries requests out whenever it is in `Run.start` or `Run.exchange`.
+So the user's model, optimiser and data are touched by the user's thread alone.
+
+    board's program                       the script's thread
+    local_update(x, round)   -- train -->   x is in the model; `exchange` or `start` returns
+                                            ... the user's loop ...
+    LocalUpdate              <-----------   run.exchange(loss=...)
+    evaluate(x), snapshot()  -- call -->    carried out inside `exchange`
+    over(x)                  -- end -->     x is in the model; `run.rounds()` ends
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import random
+import runpy
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from traceback import extract_tb
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from edgegossip import recipe as recipes
+from edgegossip.agreement import Agreement
+from edgegossip.layout import Layout
+from edgegossip.recipe import Recipe
+from edgegossip.training.vector import ModelVector
+from edgegossip.types import LocalError, LocalUpdate, Metrics, NodeId, Round, Vec
+
+T = TypeVar("T")
+
+SLOW_FACTOR, SLOW_S = 10.0, 30.0  # a round so many times as long as the longest before it is told, not sooner than that
+ALONE_ROUNDS = 100
+COORDINATOR = "coordinator"
+
+
+class Stateful(Protocol):
+    """Anything that is kept in a checkpoint: an optimiser, a scheduler, a stateful data loader."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Any, /) -> Any: ...
+
+
+@dataclass(slots=True)
+class Seat:
+    """Where the script of this process sits in a run, and the requests that the board's program has
+    for it."""
+
+    recipe: Recipe
+    name: NodeId
+    index: int  # among the boards; -1: the coordinator
+    requests: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = field(default_factory=SimpleQueue)
+    joined: Future[Run] = field(default_factory=Future)  # set by `join`
+
+
+_seat: Seat | None = None  # of this process: it runs one script
+
+
+def join(
+    model: nn.Module,
+    *,
+    state: Sequence[Stateful] = (),
+    share: Sequence[str] | str = (),
+    keep: Sequence[str] | str = (),
+    rounds: int | None = None,
+    schema: Mapping[str, str | int] | None = None,
+) -> Run:
+    """Take part in the run that this script was started for, with this model.
+
+    Args:
+        model: any module, on any device; its parameters that require a gradient travel, and its
+            statistics (see `ModelVector`). Every board builds the same one, from the same seed,
+            which the launcher has set; boards that start from different values are refused.
+        state: optimisers, schedulers, loaders: what a board that is started again needs to go on.
+            Their `state_dict` is kept with the model's after each round.
+        share: patterns over parameter names, such as "backbone.*"; only what matches travels.
+        keep: patterns of what stays on this board, such as a personal head or "*.bn*".
+        rounds: how many, for a script that was started by itself, without edgegossip: then it
+            trains alone, and `exchange` hands nothing to anybody. In a run, run.rounds counts.
+        schema: what all boards must have alike and the model does not show, such as
+            {"labels": "cat,dog"}; boards that differ are refused, by name.
+
+    Returns the `Run`, for a `with` statement. Raises LocalError when the model cannot take part.
+
+    Example:
+        with edgegossip.join(model, state=[optimizer]) as run:
+            for round in run.rounds():
+                loss = train_some_steps(model, optimizer)
+                run.exchange(loss=loss, examples=len(dataset))
+    """
+    seat = _seat
+    if seat is None:
+        return Run(None, ModelVector(model, _patterns(share), _patterns(keep)), state, rounds or ALONE_ROUNDS, {})
+    if seat.joined.done():
+        raise LocalError("join was called twice: a script takes part in one run, with one model")
+    vector = ModelVector(model, _patterns(share), _patterns(keep))
+    run = Run(seat, vector, state, seat.recipe.run.rounds, dict(schema or {}))
+    seat.joined.set_result(run)
+    return run
+
+
+class Run:
+    """A script's part in a run; `join` makes it.
+
+    `name` is this board's, `index` its number from 0 of `boards`; a script that runs alone is
+    "alone", 0 of 1. Use it as a context manager: it ends with the run."""
+
+    def __init__(
+        self, seat: Seat | None, vector: ModelVector, state: Sequence[Stateful], rounds: int, schema: Mapping[str, Any]
+    ) -> None:
+        self._seat, self._vector, self._state, self._schema = seat, vector, tuple(state), schema
+        self.total_rounds = rounds
+        self.name: NodeId = "alone" if seat is None else seat.name
+        self.index, self.boards = (0, 1) if seat is None else (seat.index, seat.recipe.run.nodes)
+        self.round: Round = 0
+        self._thread = threading.get_ident()
+        self._evaluation: Callable[[], Mapping[str, float] | float] | None = None
+        self._open: Future[LocalUpdate] | None = None  # the round that the user's loop is at
+        self._before: Vec | None = None  # the values that it began with
+        self._started = self._over = False
+        self._first = vector.read()
+
+    # -- the user's side ---------------------------------------------------------------------------
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave when the run is over. A script that leaves early, or by an error, ends this board."""
+        if error is None and not self._over:
+            self._over = True
+            if self._seat is not None:
+                raise LocalError(
+                    f"{_script(self._seat)} left the run in round {self.round} of {self.total_rounds}: "
+                    "loop over run.rounds() to its end"
+                )
+
+    def rounds(self) -> Iterator[Round]:
+        """Yield the number of each round that is left; the model then holds the values to train
+        from. A board that was started again goes on where it was. The coordinator has no rounds: it
+        evaluates here until the run is over."""
+        going_on = self.start()
+        while going_on:
+            round = self.round
+            yield round
+            if self._open is not None and self.round == round:
+                raise LocalError(f"the loop left round {round} without run.exchange(...): call it once in every round")
+            going_on = not self._over
+
+    def start(self) -> bool:
+        """Wait until the first round begins; the model holds the values to train from. Return
+        whether there is a round. `rounds` calls it; loops of other frameworks call it themselves."""
+        self._check_thread()
+        if not self._started:
+            self._started = True
+            if self._seat is None:
+                self._begin(self._first, 0)
+            else:
+                self._serve()
+        return not self._over
+
+    def exchange(
+        self,
+        *,
+        loss: float,
+        examples: int = 0,
+        steps: int = 1,
+        lr: float | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> bool:
+        """Hand over what this round's training made of the model, and wait for the mixed one, which
+        the model then holds. Return whether another round follows.
+
+        Args:
+            loss: mean training loss of the round, for the log; the run ends here if it is not finite.
+            examples: how many examples of its own this board trains on: a coordinator weighs the
+                board's update by it. 0: every board counts the same.
+            steps: optimiser steps since the last exchange. Boards may take different numbers.
+            lr: learning rate of the round; by default that of the first optimiser in `state`.
+            metrics: more figures of the round by name, for the log.
+
+        Raises LocalError when it is called twice in a round, or on another thread than `join`."""
+        self._check_thread()
+        if self._open is None:
+            state = "before run.rounds() or run.start()" if not self._started else "after the run was over"
+            raise LocalError(f"run.exchange was called {state}: call it once in each round")
+        opened, self._open = self._open, None
+        try:
+            update = self._update(float(loss), examples, steps, lr, metrics or {})
+        except LocalError as error:
+            opened.set_exception(error)
+            raise
+        opened.set_result(update)
+        if self._seat is None:
+            self._go_on_alone()
+        else:
+            self._serve()
+        return not self._over
+
+    def evaluate(self, function: Callable[[], Mapping[str, float] | float]) -> Callable[..., Any]:
+        """Have `function` called whenever the run evaluates (evaluation.every, and at its end): the
+        model then holds the mixed values, and gradients are off. It returns scores by name; "loss"
+        and "examples" among them, where given, say the mean loss and over how many; one number
+        alone is the accuracy. Returns `function`, so that it can be a decorator.
+
+        Example:
+            @run.evaluate
+            def test() -> dict[str, float]:
+                return {"accuracy": accuracy(model, test_loader)}
+        """
+        self._evaluation = function
+        return function
+
+    # -- the board's side, through `ScriptWorkload` --------------------------------------------------
+
+    @property
+    def layout(self) -> Layout:
+        return self._vector.layout
+
+    def agreement(self) -> Agreement:
+        """Return what this board's model and the user's schema say."""
+        facts: dict[str, Any] = {
+            "layout": f"{self.layout.hash:016x}",
+            "values": self.layout.size,
+            "base": self._vector.base_hash(),
+            "start": _fingerprint(self._first),
+        }
+        return Agreement(facts | {str(k): v for k, v in self._schema.items()})
+
+    def begin(self, x: Vec, round: Round, opened: Future[LocalUpdate]) -> None:
+        """Open a round; carried out on the script's thread."""
+        self._begin(x, round)
+        self._open = opened
+
+    def evaluation(self, x: Vec) -> Metrics | None:
+        """Evaluate x with the user's function; the model has the round's own values afterwards."""
+        if self._evaluation is None:
+            return None
+        held, training = self._vector.read(), self._vector.module.training
+        self._vector.write(x)
+        try:
+            with torch.no_grad():
+                return _metrics(self._evaluation())
+        finally:
+            self._vector.module.train(training)
+            self._vector.write(held)
+
+    def snapshot(self) -> Mapping[str, NDArray[Any]]:
+        """Return what another process needs beside the model: states, random numbers, and what of
+        the model stays on this board. torch's format; it is read back without pickle."""
+        kept = {
+            "states": [s.state_dict() for s in self._state],
+            "rest": self._vector.rest(),
+            "torch": torch.get_rng_state(),
+            "numpy": _numpy_state(),
+            "python": random.getstate(),
+        }
+        buffer = io.BytesIO()
+        torch.save(kept, buffer)
+        return {"script": np.frombuffer(buffer.getvalue(), np.uint8)}
+
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `snapshot` gave. Raises LocalError when it is of another script."""
+        try:
+            kept = torch.load(io.BytesIO(snapshot["script"].tobytes()), weights_only=True)
+            states = kept["states"]
+            if len(states) != len(self._state):
+                raise LocalError(f"the checkpoint has {len(states)} states, join was given {len(self._state)}")
+            for mine, state in zip(self._state, states, strict=True):
+                mine.load_state_dict(state)
+            self._vector.module.load_state_dict(kept["rest"], strict=False)
+            torch.set_rng_state(kept["torch"])
+            kind, keys, *more = kept["numpy"]
+            np.random.set_state((kind, np.array(keys, np.uint32), *more))
+            version, words, gauss = kept["python"]
+            random.setstate((version, tuple(words), gauss))
+        except LocalError:
+            raise
+        except Exception as error:  # whatever a user's load_state_dict raises
+            raise LocalError(f"its checkpoint does not fit the script: {type(error).__name__}: {error}") from error
+
+    def over(self, x: Vec) -> None:
+        """The run is over, and x is the model that came of it."""
+        self._vector.write(x)
+        self._over = True
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Carry out requests until a round begins or the run is over."""
+        assert self._seat is not None
+        while self._open is None and not self._over:
+            work, answer = self._seat.requests.get()
+            try:
+                answer.set_result(work())
+            except Exception as error:  # of the user's evaluation, or of a state_dict
+                answer.set_exception(error)
+
+    def _begin(self, x: Vec, round: Round) -> None:
+        self._vector.write(x)
+        self.round = round
+        # Read back, as a bfloat16 model holds x rounded: what training adds is the difference to
+        # what it began with, and the float32 model of the run keeps the digits that this one lacks.
+        self._before = self._vector.read()
+        if self._seat is None:
+            self._open = Future()
+
+    def _update(
+        self, loss: float, examples: int, steps: int, lr: float | None, metrics: Mapping[str, float]
+    ) -> LocalUpdate:
+        lr = self._lr() if lr is None else lr
+        if not math.isfinite(loss):
+            raise LocalError(f"the training loss became {loss} in round {self.round}; try a smaller learning rate")
+        delta = self._vector.read()
+        if not np.isfinite(delta).all():
+            raise LocalError(f"the model holds a value that is not finite after round {self.round}")
+        delta -= self._before
+        return LocalUpdate(
+            delta=delta,
+            lr=lr,
+            loss=loss,
+            examples=max(1, int(examples)),
+            steps=steps,
+            holds=max(1, int(examples)),
+            metrics={str(name): float(value) for name, value in metrics.items()},
+        )
+
+    def _lr(self) -> float:
+        for state in self._state:
+            groups = getattr(state, "param_groups", None)
+            if groups:
+                return float(groups[0]["lr"])
+        return 1.0
+
+    def _go_on_alone(self) -> None:
+        """The next round of a script that takes part in no run: its model is its own."""
+        done, every = self.round, max(1, self.total_rounds // 10)
+        if self._evaluation is not None and ((done + 1) % every == 0 or done + 1 == self.total_rounds):
+            found = self.evaluation(self._vector.read())
+            assert found is not None
+            figures = {"loss": found.loss, **found.scores}
+            words = ", ".join(f"{name} {value:.4g}" for name, value in figures.items() if math.isfinite(value))
+            print(f"round {done + 1} of {self.total_rounds}, alone: {words}", flush=True)
+        if done + 1 >= self.total_rounds:
+            self._over = True
+        else:
+            self._begin(self._vector.read(), done + 1)
+
+    def _check_thread(self) -> None:
+        if threading.get_ident() != self._thread:
+            raise LocalError("run was used on another thread than join: one thread trains and exchanges")
+
+
+class ScriptWorkload:
+    """A script as a board's workload, see `base.Workload`. It is started at once; `say` gets a
+    sentence when it takes unusually long."""
+
+    def __init__(self, recipe: Recipe, index: int, name: NodeId, say: Callable[[str], None] = lambda text: None) -> None:
+        """Run the script up to its `join`. Raises LocalError when it fails before that."""
+        global _seat
+        self._recipe, self._say, self._longest_s = recipe, say, 0.0
+        self._seat = _seat = Seat(recipe, name, index)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._script, name="script", daemon=True)
+        self._thread.start()
+        self._run = self._wait(self._seat.joined, "has not called edgegossip.join yet")
+
+    @property
+    def layout(self) -> Layout:
+        return self._run.layout
+
+    def agreement(self) -> Agreement:
+        return self._run.agreement()
+
+    def initial(self, seed: int) -> Vec:
+        """The values that the model had at the join."""
+        return self._run._first.copy()
+
+    def local_update(self, x: Vec, round: Round) -> LocalUpdate:
+        opened: Future[LocalUpdate] = Future()
+        began_s = time.monotonic()
+        self._ask(lambda: self._run.begin(x, round, opened))
+        update = self._wait(opened, f"has been at round {round}")
+        self._longest_s = max(self._longest_s, time.monotonic() - began_s)
+        return update
+
+    def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
+        return self._ask(lambda: self._run.evaluation(x))
+
+    def snapshot(self) -> Mapping[str, NDArray[Any]]:
+        return self._ask(self._run.snapshot)
+
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        self._ask(lambda: self._run.restore(snapshot))
+
+    def over(self, x: Vec) -> None:
+        """Give the script the final model, and let it end: it may have a file to write."""
+        self._ask(lambda: self._run.over(x))
+        while self._thread.is_alive():
+            self._thread.join(SLOW_S)
+            if self._thread.is_alive():
+                self._say(f"the run is over; waiting for {_script(self._seat)} to end")
+        if self._failure is not None:
+            raise self._failure
+
+    def _ask(self, work: Callable[[], T]) -> T:
+        answer: Future[T] = Future()
+        self._seat.requests.put((work, answer))
+        return self._wait(answer, "has not come to run.exchange")
+
+    def _wait(self, answer: Future[T], state: str) -> T:
+        """What the script's thread answers. Raises LocalError when it has ended instead."""
+        began_s = told_s = time.monotonic()
+        while True:
+            with suppress(TimeoutError):
+                return answer.result(0.2 if self._thread.is_alive() else 0.0)
+            if not self._thread.is_alive() and not answer.done():
+                raise self._failure or LocalError(
+                    f"{_script(self._seat)} ended without edgegossip.join(model)"
+                    if not self._seat.joined.done()
+                    else f"{_script(self._seat)} ended before the run was over"
+                )
+            now_s, patience_s = time.monotonic(), max(SLOW_S, SLOW_FACTOR * self._longest_s)
+            if now_s - told_s >= patience_s:
+                told_s = now_s
+                self._say(f"{_script(self._seat)} {state} for {now_s - began_s:.0f} s")
+
+    def _script(self) -> None:
+        """The script's thread."""
+        section = self._recipe.run
+        path = Path(section.script)
+        torch.set_num_threads(section.threads)
+        torch.manual_seed(section.seed)
+        np.random.seed(section.seed % 2**32)
+        random.seed(section.seed)
+        sys.argv = [str(path), *section.script_args]
+        if str(path.parent) not in sys.path:
+            sys.path.insert(0, str(path.parent))
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                self._failure = LocalError(f"{_script(self._seat)} ended itself: {error.code}")
+        except LocalError as error:
+            self._failure = error
+        except BaseException as error:  # a user's code raises what it likes
+            self._failure = LocalError(_told(self._seat, path, error))
+            self._failure.__cause__ = error
+        # Whoever waits looks whether this thread lives; what is asked from now on is not answered.
+
+
+def _told(seat: Seat, path: Path, error: BaseException) -> str:
+    """One sentence that names the line of the script where an error came up."""
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    where = f", line {lines[-1]}" if lines else ""
+    return f"{_script(seat)}{where}: {type(error).__name__}: {error}"
+
+
+def _script(seat: Seat) -> str:
+    return Path(seat.recipe.run.script).name
+
+
+def _patterns(given: Sequence[str] | str) -> Sequence[str]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _metrics(found: Mapping[str, float] | float) -> Metrics:
+    """What a user's evaluation returned. Raises LocalError when that is no number, or no mapping of them."""
+    try:
+        scores = {"accuracy": float(found)} if not isinstance(found, Mapping) else {
+            str(name): float(value) for name, value in found.items()
+        }
+    except (TypeError, ValueError):
+        raise LocalError(f"the evaluation returned {found!r}: return a number, or numbers by name") from None
+    loss, examples = scores.pop("loss", math.nan), scores.pop("examples", 1.0)
+    return Metrics(loss, max(1, int(examples)), scores)
+
+
+def _fingerprint(x: Vec) -> list[float]:
+    """A few sums of x that tell models apart: processors differ in the last digits only."""
+    part = np.array_split(x, 4)
+    return [float(np.abs(p, dtype=np.float64).sum()) for p in part]
+
+
+def _numpy_state() -> tuple[Any, ...]:
+    kind, keys, *more = np.random.get_state(legacy=True)
+    return (kind, keys.tolist(), *more)
