@@ -19,6 +19,7 @@ PURE_MAY = {
     "types": set(),
     "choices": set(),
     "untrusted": set(),
+    "agreement": {"types", "untrusted"},
     "native": {"types"},
     "layout": {"types"},
     "codecs": {"types", "choices", "layout", "native"},
