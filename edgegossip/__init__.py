@@ -1,6 +1,34 @@
 """edgegossip: train one model together on 2-18 small boards over slow links, with a coordinator or without a server.
 
-Importing this package costs nothing: every part is imported from its own module (`edgegossip.codecs`, `edgegossip.gossip`, ...).
+A training script takes part in a run by `join`:
+
+    import edgegossip
+
+    with edgegossip.join(model, state=[optimizer]) as run:
+        for round in run.rounds():
+            loss = train_some_steps(model, optimizer)
+            run.exchange(loss=loss)
+
+and is started by `edgegossip run train.py --nodes 4`. Importing this package costs nothing: every
+part is imported when it is first used.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgegossip.training.script import Run, join
+
 __version__ = "0.1.0"
+__all__ = ["Run", "__version__", "join"]
+
+_HOMES = {"join": "edgegossip.training.script", "Run": "edgegossip.training.script"}  # public name -> its module
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'edgegossip' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

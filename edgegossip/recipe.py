@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import tomli_w
 
@@ -49,9 +49,11 @@ __all__ = [
     "essence",
     "evaluation_rounds",
     "from_dict",
+    "is_script",
     "load",
     "names",
     "parse_value",
+    "passed_on",
     "run_id",
     "to_toml",
     "with_settings",
@@ -70,11 +72,25 @@ def names() -> list[str]:
 
 
 def load(source: str, sets: Iterable[str] = ()) -> Recipe:
-    """A packaged recipe's name or a TOML file's path, with `section.key=value` settings on top. Raises ConfigError."""
-    document = _parse(_read(source), source)
+    """A packaged recipe's name, a TOML file's path or a training script's, with `section.key=value` settings on top.
+    Raises ConfigError."""
+    document = _of_script(source) if is_script(source) else _parse(_read(source), source)
     for setting in sets:
         _apply(document, setting)
     return from_dict(document)
+
+
+def is_script(source: str) -> bool:
+    """Whether this names a training script in place of a recipe."""
+    return source.endswith(".py")
+
+
+def _of_script(source: str) -> dict[str, Any]:
+    """The recipe of a training script: the defaults."""
+    path = Path(source)
+    if not path.is_file():
+        raise ConfigError(f"no training script {source}")
+    return {"run": {"name": path.stem, "script": str(path.resolve())}}
 
 
 def from_dict(document: Mapping[str, Any]) -> Recipe:
@@ -106,20 +122,30 @@ def to_toml(recipe: Recipe) -> str:
 def run_id(recipe: Recipe) -> bytes:
     """16 bytes that boards started separately from the same recipe agree on. What is each board's own matter (its data
     folder, threads, addresses, evaluations, checkpoints) does not count."""
+    shared = passed_on(recipe)
     shared = replace(
-        recipe,
-        run=replace(recipe.run, threads=1),
-        data=replace(recipe.data, dir=""),
+        shared,
+        run=replace(shared.run, threads=1),
         evaluation=EvaluationSection(),
         network=NetworkSection(),
     )
     return hashlib.sha256(essence(shared).encode()).digest()[:16]
 
 
+def passed_on(recipe: Recipe) -> Recipe:
+    """The recipe as other boards are told it: without what names files of this machine."""
+    run = replace(recipe.run, script=Path(recipe.run.script).name, script_args=[])
+    return replace(recipe, run=run, data=replace(recipe.data, dir=""))
+
+
 def essence(recipe: Recipe) -> str:
     """The resolved recipe without what changes no result and was not always there, so that identities made of it last."""
     document = asdict(recipe)
     del document["checkpoint"]
+    for name, kind in get_type_hints(Recipe).items():
+        for key, default in zip(fields(kind), asdict(kind()).values(), strict=True):
+            if key.metadata.get("later") and document.get(name, {}).get(key.name) == default:
+                del document[name][key.name]
     return tomli_w.dumps(document)
 
 
@@ -201,10 +227,11 @@ def _section(name: str, kind: Any, content: Mapping[str, Any]) -> Any:
 
 def _checked(key: str, value: Any, hint: Any, allowed: Mapping[str, Any]) -> Any:
     """The value in the field's type, or ConfigError with what is allowed."""
-    if hint == list[float]:
+    if hint in (list[float], list[str]):
+        (item,) = get_args(hint)
         if not isinstance(value, list):
-            raise ConfigError(f"{key} = {_show(value)}: must be a list of numbers")
-        return [_checked(f"{key}[{k}]", v, float, allowed) for k, v in enumerate(value)]
+            raise ConfigError(f"{key} = {_show(value)}: must be a list of {'numbers' if item is float else 'texts'}")
+        return [_checked(f"{key}[{k}]", v, item, allowed) for k, v in enumerate(value)]
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     wanted, word = {

@@ -10,7 +10,9 @@ MODES = ("gossip", "server")
 
 
 def _key(default: Any, help: str, **limits: Any) -> Any:
-    """A recipe key: `low`/`high` bound numbers (inclusive), `choices` lists the only valid words."""
+    """A recipe key: `low`/`high` bound numbers (inclusive), `choices` lists the only valid words.
+    `later`: the key came after the first version; while it has its default it does not count in the
+    identity of a run, so that boards of two versions still take part in one."""
     metadata = {"help": help, **limits}
     if isinstance(default, (dict, list)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
@@ -25,6 +27,10 @@ class RunSection:
     rounds: int = _key(100, "rounds to train", low=1, high=10_000_000)
     seed: int = _key(1, "seed of everything random", low=0, high=2**63 - 1)
     threads: int = _key(1, "compute threads a board", low=1, high=256)
+    script: str = _key(
+        "", "a training script that calls edgegossip.join, in place of data, model and training", later=True
+    )
+    script_args: list[str] = _key([], "arguments of the script, each board's own matter", later=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,8 @@ class LocalUpdate:
     stages_s: Mapping[str, float] = field(
         default_factory=dict
     )  # wall seconds by profiling.records.STAGES, where measured
+    holds: int = 0  # examples of this board's own data, by which averages are weighted; 0: `examples`
+    metrics: Mapping[str, float] = field(default_factory=dict)  # further figures of the round, for the log
 
 
 @dataclass(frozen=True, slots=True)

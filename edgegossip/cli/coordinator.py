@@ -6,12 +6,14 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, PLOTS, RUNS, SETTINGS
+from edgegossip.cli.options import JSON, PLOTS, RUNS, SCRIPT_ARGS, SETTINGS, with_script_args
 
 
 @click.command()
-@click.argument("recipe")
+@click.argument("recipe", required=False)
+@SCRIPT_ARGS
 @SETTINGS
+@click.option("--for", "script", metavar="SCRIPT", help="In place of RECIPE: the training script that the boards run.")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for every interface."
 )
@@ -40,7 +42,9 @@ from edgegossip.cli.options import JSON, PLOTS, RUNS, SETTINGS
 @PLOTS
 @JSON
 def coordinator(
-    recipe: str,
+    recipe: str | None,
+    script_args: tuple[str, ...],
+    script: str | None,
     settings: tuple[str, ...],
     host: str,
     port: int,
@@ -55,6 +59,8 @@ def coordinator(
 ) -> int:
     """Start Flower's server and the run of RECIPE, wait for the boards by name, train, save the model.
 
+    --for SCRIPT runs that script here up to its edgegossip.join, which tells the model; the boards train with it. With
+    --set evaluation.where=coordinator it also evaluates here, on data of its own.
     With a fleet (`edgegossip fleet init`, `fleet add`) over TLS, and for that fleet's boards only, by their names in it.
     After kill -9 the same command goes on from the last round; boards come back by themselves.
 
@@ -62,18 +68,26 @@ def coordinator(
     Examples:
       edgegossip coordinator quickstart-server --boards 4
       edgegossip coordinator quickstart-server --host 0.0.0.0 --fleet fleet --boards pi-01,pi-02,pi-03,pi-04
+      edgegossip coordinator --for train.py --boards 4
     and on every board, which is told the recipe:
       edgegossip node --coordinator HOST:8000 --identity identity
+      edgegossip node train.py --coordinator HOST:8000 --identity identity
     """
     from edgegossip.launch.coordinator import CoordinatorOptions, run_coordinator
-    from edgegossip.recipe import load
+    from edgegossip.recipe import is_script, load
 
+    if (recipe is None) == (script is None):
+        raise click.UsageError("name a RECIPE, or a training script with --for SCRIPT")
+    if recipe is None or is_script(recipe):
+        recipe = script or recipe
+        settings = ("run.mode=server", *with_script_args(settings, script_args))
     if boards.isdecimal():
         if not identity and not insecure:
             _check_count(int(boards), fleet)
         settings, boards = (*settings, f"run.nodes={boards}"), ""
     names = tuple(filter(None, boards.split(",")))
     options = CoordinatorOptions(host, port, names, insecure, Path(runs_dir), plots, as_json, fresh, fleet, identity)
+    assert recipe is not None
     return run_coordinator(load(recipe, settings), options)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import RUNS, SETTINGS
+from edgegossip.cli.options import RUNS, SCRIPT_ARGS, SETTINGS, with_script_args
 
 IDENTITY = Path("identity")
 
 
 @click.command()
-@click.argument("recipe", required=False)
+@click.argument("recipe", required=False, metavar="[RECIPE|SCRIPT]")
+@SCRIPT_ARGS
 @SETTINGS
 @click.option("--name", help="This board's name, such as pi-01; unique in the run. Default: that of its --identity.")
 @click.option(
@@ -64,6 +66,7 @@ IDENTITY = Path("identity")
 @click.option("--save", type=click.Path(dir_okay=False), hidden=True)
 def node(
     recipe: str | None,
+    script_args: tuple[str, ...],
     settings: tuple[str, ...],
     name: str | None,
     listen: str,
@@ -85,10 +88,11 @@ def node(
     pace: Path | None,
     save: str | None,
 ) -> int:
-    """Be one board of a run of RECIPE: a gossip peer, or a client of a coordinator.
+    """Be one board of a run of RECIPE, or of your own SCRIPT: a gossip peer, or a client of a coordinator.
 
     One board founds a run of RECIPE with --members; the others --join it through any board that is in it, and need no recipe.
     Or every board is given the same recipe and the address of every --peer. A --coordinator tells its boards the recipe, too.
+    A SCRIPT, a Python file that calls edgegossip.join, is named on every board; what follows -- are its arguments there.
 
     \b
     Examples:
@@ -97,7 +101,9 @@ def node(
       edgegossip node quickstart-gossip --name pi-01 --listen 0.0.0.0:7700 --identity identity \\
           --peer pi-02=10.0.0.2:7700 --peer pi-03=10.0.0.3:7700 --peer pi-04=10.0.0.4:7700
       edgegossip node --coordinator 10.0.0.9:8000 --identity identity
+      edgegossip node train.py --join 10.0.0.1:7700 --name pi-02 --listen 0.0.0.0:7700 --identity identity -- --data photos
     """
+    settings = with_script_args(settings, script_args)
     if kit is not None:
         return _of_kit(kit, Path(runs_dir))
     if coordinator is not None and recipe is None and identity is None and not insecure and IDENTITY.is_dir():
@@ -105,7 +111,7 @@ def node(
     if name is None:
         name = _name_of(identity)
     from edgegossip.node.main import NodeOptions, run_managed
-    from edgegossip.recipe import load
+    from edgegossip.recipe import is_script, load
 
     options = NodeOptions(
         name=name,
@@ -129,6 +135,9 @@ def node(
         return 0
     from edgegossip.launch.board import run_board, run_follower, run_member
 
+    if recipe is not None and is_script(recipe) and (seeds or coordinator is not None):
+        script = load(recipe).run.script  # the rest of the recipe is the run's
+        recipe, settings = None, (*settings, f"run.script={json.dumps(script)}")
     if seeds or members is not None:
         return run_member(recipe, settings, members, seeds, options, fresh=fresh)
     if recipe is None and coordinator is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,14 @@ class Seconds(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is no number of seconds", param, ctx)
         return number
+
+
+SCRIPT_ARGS: Decorator = click.argument("script_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
+
+
+def with_script_args(settings: Sequence[str], script_args: Sequence[str]) -> tuple[str, ...]:
+    """The settings with those of a training script's arguments."""
+    return (*settings, f"run.script_args={json.dumps(list(script_args))}") if script_args else tuple(settings)
 
 
 def parse_params(settings: Iterable[str]) -> dict[str, Any]:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, PLOTS, RUNS, SETTINGS
+from edgegossip.cli.options import JSON, PLOTS, RUNS, SCRIPT_ARGS, SETTINGS, with_script_args
 
 
 @click.command()
-@click.argument("recipe", required=False)
+@click.argument("recipe", required=False, metavar="[RECIPE|SCRIPT]")
+@SCRIPT_ARGS
 @SETTINGS
 @click.option("--nodes", type=int, help="Number of boards; the same as --set run.nodes=N.")
 @click.option(
@@ -24,6 +25,7 @@ from edgegossip.cli.options import JSON, PLOTS, RUNS, SETTINGS
 @JSON
 def run(
     recipe: str | None,
+    script_args: tuple[str, ...],
     settings: tuple[str, ...],
     nodes: int | None,
     resume: str | None,
@@ -31,10 +33,11 @@ def run(
     plots: bool,
     as_json: bool,
 ) -> int:
-    """Train RECIPE on boards that are processes of this machine, with real sockets between them.
+    """Train RECIPE, or your own SCRIPT, on boards that are processes of this machine, with real sockets between them.
 
-    RECIPE is a packaged recipe (`edgegossip recipe list`) or a TOML file. Afterwards prints what every board reached,
-    sent and spent its time on, and leaves all of it in a run folder.
+    RECIPE is a packaged recipe (`edgegossip recipe list`) or a TOML file. SCRIPT is a Python file that calls
+    edgegossip.join; what follows -- are its arguments, in which {board} and {index} become the board's name and number.
+    Afterwards prints what every board reached, sent and spent its time on, and leaves all of it in a run folder.
 
     \b
     Examples:
@@ -42,6 +45,8 @@ def run(
       edgegossip run quickstart-gossip --set network.restarts=3
       edgegossip run quickstart-gossip --nodes 8 --set codec.name=minmax8 --set gossip.topology=torus
       edgegossip run cifar10-gossip --set data.dir=DIR --set model.name=cnn
+      edgegossip run train.py --nodes 4 --set gossip.algorithm=choco-sgd -- --data data/{board}
+      edgegossip run train.py --nodes 4 --set run.mode=server
       edgegossip run --resume runs/20261121-101500-quickstart-gossip
     """
     from edgegossip.launch.run import resume_fleet, run_fleet
@@ -57,4 +62,6 @@ def run(
 
     if nodes is not None:
         settings = (*settings, f"run.nodes={nodes}")
-    return run_fleet(load(recipe, settings), Path(runs_dir), plots=plots, as_json=as_json)
+    return run_fleet(
+        load(recipe, with_script_args(settings, script_args)), Path(runs_dir), plots=plots, as_json=as_json
+    )

@@ -240,7 +240,7 @@ class Coordinator:
             lambda text: self._sink.event(COORDINATOR, "refused", text),
             self.lose,
             news,
-            recipes.to_toml(recipes.with_settings(self._recipe, {"data.dir": ""})),
+            recipes.to_toml(recipes.passed_on(self._recipe)),
         )
 
     def _serve(self, link: RunLink, driver: Driver) -> None:

@@ -18,7 +18,7 @@ from edgegossip.launch.admission import boards_of, credentials, find_fleet
 from edgegossip.launch.outcome import conclude, shown_when_it_fails
 from edgegossip.launch.preflight import FLEET, check_exposure, preflight_server, wait_for_port
 from edgegossip.launch.run import make_folder
-from edgegossip.launch.server import coordinator_keeper, own_evaluation, save_final
+from edgegossip.launch.server import coordinator_keeper, save_final
 from edgegossip.launch.unfinished import unfinished
 from edgegossip.node.spec import check_names, default_members
 from edgegossip.profiling.run_folder import RunFolder
@@ -125,26 +125,25 @@ def _serve(
 ) -> None:
     from edgegossip.flower import Coordinator
 
-    layout, initial = training.initial_model(recipe)
     live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not options.as_json)
     sink = Tee(folder, LiveSink(live), start_s=folder.start_s if resumed else None)
-    keeper = coordinator_keeper(recipe, layout, members, run_id(recipe), folder, sink)
-
+    first = training.first_model(recipe, lambda text: sink.event(COORDINATOR, "slow", text))
+    keeper = coordinator_keeper(recipe, first.layout, members, run_id(recipe), folder, sink)
     coordinator = Coordinator(
         recipe,
-        layout,
-        initial,
+        first.layout,
+        first.x,
         members,
         sink,
         folder.path,
         run_id=run_id(recipe),
         join_s=float("inf"),
         record_boards=True,
-        evaluate=own_evaluation(recipe),
+        evaluate=first.evaluate,
         keeper=keeper,
         credentials=secure,
         return_s=RETURN_S,
-        on_model=partial(save_final, folder.checkpoint_dir, layout, keeper),
+        on_model=partial(save_final, folder.checkpoint_dir, first.layout, keeper),
         on_over=partial(keeper.close, over=True),
         superlink=superlink,
     )
@@ -158,6 +157,7 @@ def _serve(
                 sink.event(name, "lost", f"lost {name}: {coordinator.lost[name]}")
             else:
                 sink.event(name, "finished", f"{name} finished")
+        first.over(coordinator.model)
     finally:
         coordinator.stop()
         sink.close()  # what was written is in the folder then
@@ -168,8 +168,9 @@ def _join_command(recipe: Recipe, options: CoordinatorOptions, address: str, sec
     host, _, port = address.rpartition(":")
     where = f"ADDRESS:{port}" if options.host in ("0.0.0.0", "::") else f"{host}:{port}"
     how = "--identity IDENTITY" if secure else "--name NAME --insecure" if options.insecure else "--name NAME"
+    script = f" {Path(recipe.run.script).name}" if recipe.run.script else ""
     data = " --set data.dir=DIR" if recipe.data.dir else ""  # each board's own
-    return f"edgegossip node --coordinator {where} {how}{data}"
+    return f"edgegossip node{script} --coordinator {where} {how}{data}"
 
 
 def _named(recipe: Recipe, boards: tuple[NodeId, ...]) -> tuple[NodeId, ...]:

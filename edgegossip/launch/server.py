@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import RecordSink
 from edgegossip.profiling.summary import COORDINATOR
 from edgegossip.recipe import Recipe
-from edgegossip.types import Metrics, NodeId, RunError, Vec
+from edgegossip.types import NodeId, RunError, Vec
 
 FINAL_MODEL = "model.npz"
 
@@ -35,23 +35,26 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
         superlink = launch(host, port, run.folder.path / SUPERLINK_LOG, credentials=secure)
         stack.callback(superlink.stop)
         nursery = stack.enter_context(boards_nursery(run))
-        layout, initial = training.initial_model(run.recipe)
+        first = training.first_model(run.recipe, lambda text: run.sink.event(COORDINATOR, "slow", text))
+        layout = first.layout
         keeper = coordinator_keeper(run.recipe, layout, run.members, run.run_id, run.folder, run.sink)
         coordinator = Coordinator(
             run.recipe,
             layout,
-            initial,
+            first.x,
             run.members,
             run.sink,
             run.folder.path,
             run_id=run.run_id,
-            evaluate=own_evaluation(run.recipe),
+            evaluate=first.evaluate,
             keeper=keeper,
             credentials=secure,
             on_model=partial(save_final, run.folder.checkpoint_dir, layout, keeper),
             superlink=superlink,
         )
-        return _train(run, coordinator, keeper, nursery)
+        lost = _train(run, coordinator, keeper, nursery)
+        first.over(coordinator.model)
+        return lost
 
 
 def _train(
@@ -80,11 +83,6 @@ def coordinator_keeper(
     codec = codecs.get(recipe.codec.name, **recipe.codec.params)
     path = folder.checkpoint_dir / COORDINATOR
     return CoordinatorKeeper(path, layout, run_id, members, codec, recipe.checkpoint, sink, COORDINATOR)
-
-
-def own_evaluation(recipe: Recipe) -> Callable[[Vec, int | None], Metrics] | None:
-    """How the coordinator evaluates by itself, where the recipe wants that."""
-    return training.build_evaluator(recipe) if recipe.evaluation.where == "coordinator" else None
 
 
 def save_final(folder: Path, layout: Layout, keeper: CoordinatorKeeper, x: Vec) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _PAUSE_S = 1.0  # between two rounds of asking all seeds
 _FOLLOW_PAUSE_S = 0.5
 LOOK_S = 15.0  # for somebody to answer one who looks again
-_OWN = "data.dir, run.threads, evaluation.*, network.* and checkpoint.*"
+_OWN = "data.dir, run.script, run.script_args, run.threads, evaluation.*, network.* and checkpoint.*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def found(
     recipe = _with_topology(recipe, file)
     run_id = _run_id(recipe, members)
     passed_on = recipes.with_settings(
-        recipe, {"data.dir": "", "gossip.topology_file": "" if not file else "topology.json"}
+        recipes.passed_on(recipe), {"gossip.topology_file": "" if not file else "topology.json"}
     )
     manifest = manifests.make(
         run_id, name, members, topology_hash(topology), recipes.to_toml(passed_on), file, instance(run_id)
@@ -268,6 +268,9 @@ def check_functions(recipe: Recipe, settings: Iterable[str]) -> None:
     """A recipe that came over the network must not decide what this board executes. Raises
     ConfigError."""
     said = {key.strip(): text.strip() for key, _, text in (setting.partition("=") for setting in settings)}
+    if recipe.run.script and "run.script" not in said:
+        script = printable(recipe.run.script, 100)
+        raise ConfigError(f"the run trains with {script}: name this board's own, as in edgegossip node {script} ...")
     for key, name in (("data.name", recipe.data.name), ("model.name", recipe.model.name)):
         if ":" in name and said.get(key) != name:
             raise ConfigError(

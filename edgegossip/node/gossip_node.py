@@ -91,7 +91,7 @@ class Model:
 def load(spec: NodeSpec, sink: Sink, checkpoints: Path | None) -> Model:
     """Workload and newest checkpoint; `checkpoints` is this board's folder of them. Imports torch.
     Raises DataError and ConfigError when one of them cannot be used."""
-    workload = build_workload(spec.recipe, spec.index)
+    workload = build_workload(spec.recipe, spec.index, spec.name, lambda text: sink.event(spec.name, "slow", text))
     view = make_view(spec, workload.layout)
     if checkpoints is None or not spec.recipe.checkpoint.every:
         return Model(workload, view)
@@ -170,6 +170,7 @@ class GossipNode:
         if save_to is not None:
             layout, round = self._workload.layout, self.engine.round
             save_final(save_to, layout, self.engine.model, round, self._keeper, name, self._sink)
+        self._workload.over(self.engine.model)
         text = f"{name} finished: accuracy {metrics.accuracy:.4f}"
         self._sink.event(name, "finished", text, accuracy=metrics.accuracy, loss=metrics.loss)
         return metrics

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout
 from edgegossip.types import LocalUpdate, Metrics, Round, Vec
 
@@ -34,6 +35,13 @@ class Workload(Protocol):
         """What must be kept beside the model to continue (momentum); names to plain arrays."""
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None: ...
+
+    def agreement(self) -> Agreement:
+        """Return what every board must have alike, for those that cannot be sure of it: boards whose
+        model or data are a user's own."""
+
+    def over(self, x: Vec) -> None:
+        """Take note that the run is over, and that x came of it."""
 
 
 def stage_metrics(stages_s: Mapping[str, float]) -> dict[str, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from edgegossip.recipe import Recipe
 from edgegossip.training import models
 from edgegossip.training.data import Description, describe
@@ -14,6 +16,10 @@ def check(recipe: Recipe) -> None:
     """Raises ConfigError for an unknown model, data set or model parameter (with the nearest valid choice), and
     DataError for a data set whose files are not there. Reads no data; contents are checked when a board loads
     them."""
+    if recipe.run.script:
+        if not Path(recipe.run.script).is_file():
+            raise ConfigError(f"run.script = {recipe.run.script}: there is no such file")
+        return
     models.check(recipe.model)
     locate(recipe.data)
     if not is_own(recipe.data.name):

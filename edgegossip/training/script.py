@@ -23,12 +23,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from traceback import extract_tb
+from traceback import extract_tb, print_exception
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -37,8 +37,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from edgegossip import recipe as recipes
-from edgegossip.agreement import Agreement
+from edgegossip.agreement import Agreement, Fact, sums
 from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
 from edgegossip.training.vector import ModelVector
@@ -48,7 +47,6 @@ T = TypeVar("T")
 
 SLOW_FACTOR, SLOW_S = 10.0, 30.0  # a round so many times as long as the longest before it is told, not sooner than that
 ALONE_ROUNDS = 100
-COORDINATOR = "coordinator"
 
 
 class Stateful(Protocol):
@@ -81,7 +79,7 @@ def join(
     share: Sequence[str] | str = (),
     keep: Sequence[str] | str = (),
     rounds: int | None = None,
-    schema: Mapping[str, str | int] | None = None,
+    schema: Mapping[str, str] | None = None,
 ) -> Run:
     """Take part in the run that this script was started for, with this model.
 
@@ -95,8 +93,8 @@ def join(
         keep: patterns of what stays on this board, such as a personal head or "*.bn*".
         rounds: how many, for a script that was started by itself, without edgegossip: then it
             trains alone, and `exchange` hands nothing to anybody. In a run, run.rounds counts.
-        schema: what all boards must have alike and the model does not show, such as
-            {"labels": "cat,dog"}; boards that differ are refused, by name.
+        schema: what all boards must have alike and the model does not show, any of "task", "input",
+            "target" and "labels", such as {"labels": "cat, dog"}; who differs is refused, by name.
 
     Returns the `Run`, for a `with` statement. Raises LocalError when the model cannot take part.
 
@@ -136,7 +134,8 @@ class Run:
         self._open: Future[LocalUpdate] | None = None  # the round that the user's loop is at
         self._before: Vec | None = None  # the values that it began with
         self._started = self._over = False
-        self._first = vector.read()
+        self._exchanges = 0
+        self.first = vector.read()
 
     # -- the user's side ---------------------------------------------------------------------------
 
@@ -161,9 +160,9 @@ class Run:
         evaluates here until the run is over."""
         going_on = self.start()
         while going_on:
-            round = self.round
+            round, exchanges = self.round, self._exchanges
             yield round
-            if self._open is not None and self.round == round:
+            if self._exchanges == exchanges:
                 raise LocalError(f"the loop left round {round} without run.exchange(...): call it once in every round")
             going_on = not self._over
 
@@ -174,7 +173,7 @@ class Run:
         if not self._started:
             self._started = True
             if self._seat is None:
-                self._begin(self._first, 0)
+                self._begin(self.first, 0)
             else:
                 self._serve()
         return not self._over
@@ -205,6 +204,7 @@ class Run:
             state = "before run.rounds() or run.start()" if not self._started else "after the run was over"
             raise LocalError(f"run.exchange was called {state}: call it once in each round")
         opened, self._open = self._open, None
+        self._exchanges += 1
         try:
             update = self._update(float(loss), examples, steps, lr, metrics or {})
         except LocalError as error:
@@ -239,13 +239,14 @@ class Run:
 
     def agreement(self) -> Agreement:
         """Return what this board's model and the user's schema say."""
-        facts: dict[str, Any] = {
+        facts: dict[str, Fact] = {
             "layout": f"{self.layout.hash:016x}",
             "values": self.layout.size,
-            "base": self._vector.base_hash(),
-            "start": _fingerprint(self._first),
+            "start": sums(self.first),
         }
-        return Agreement(facts | {str(k): v for k, v in self._schema.items()})
+        if base := self._vector.base_hash():
+            facts["base"] = base
+        return Agreement(facts | self._schema)
 
     def begin(self, x: Vec, round: Round, opened: Future[LocalUpdate]) -> None:
         """Open a round; carried out on the script's thread."""
@@ -317,11 +318,10 @@ class Run:
                 answer.set_exception(error)
 
     def _begin(self, x: Vec, round: Round) -> None:
-        self._vector.write(x)
+        # What training adds is the difference to what it began with. A bfloat16 model begins with x
+        # rounded; the float32 model of the run keeps the digits that this one lacks.
+        self._before = self._vector.write(x)
         self.round = round
-        # Read back, as a bfloat16 model holds x rounded: what training adds is the difference to
-        # what it began with, and the float32 model of the run keeps the digits that this one lacks.
-        self._before = self._vector.read()
         if self._seat is None:
             self._open = Future()
 
@@ -375,7 +375,9 @@ class ScriptWorkload:
     """A script as a board's workload, see `base.Workload`. It is started at once; `say` gets a
     sentence when it takes unusually long."""
 
-    def __init__(self, recipe: Recipe, index: int, name: NodeId, say: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self, recipe: Recipe, index: int, name: NodeId, say: Callable[[str], None] = lambda text: None
+    ) -> None:
         """Run the script up to its `join`. Raises LocalError when it fails before that."""
         global _seat
         self._recipe, self._say, self._longest_s = recipe, say, 0.0
@@ -453,7 +455,8 @@ class ScriptWorkload:
         torch.manual_seed(section.seed)
         np.random.seed(section.seed % 2**32)
         random.seed(section.seed)
-        sys.argv = [str(path), *section.script_args]
+        place = {"{board}": self._seat.name, "{index}": str(self._seat.index)}
+        sys.argv = [str(path), *(_filled(argument, place) for argument in section.script_args)]
         if str(path.parent) not in sys.path:
             sys.path.insert(0, str(path.parent))
         try:
@@ -464,9 +467,9 @@ class ScriptWorkload:
         except LocalError as error:
             self._failure = error
         except BaseException as error:  # a user's code raises what it likes
+            print_exception(error)  # into this board's log
             self._failure = LocalError(_told(self._seat, path, error))
             self._failure.__cause__ = error
-        # Whoever waits looks whether this thread lives; what is asked from now on is not answered.
 
 
 def _told(seat: Seat, path: Path, error: BaseException) -> str:
@@ -474,6 +477,12 @@ def _told(seat: Seat, path: Path, error: BaseException) -> str:
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path]
     where = f", line {lines[-1]}" if lines else ""
     return f"{_script(seat)}{where}: {type(error).__name__}: {error}"
+
+
+def _filled(text: str, place: Mapping[str, str]) -> str:
+    for word, value in place.items():
+        text = text.replace(word, value)
+    return text
 
 
 def _script(seat: Seat) -> str:
@@ -487,19 +496,15 @@ def _patterns(given: Sequence[str] | str) -> Sequence[str]:
 def _metrics(found: Mapping[str, float] | float) -> Metrics:
     """What a user's evaluation returned. Raises LocalError when that is no number, or no mapping of them."""
     try:
-        scores = {"accuracy": float(found)} if not isinstance(found, Mapping) else {
-            str(name): float(value) for name, value in found.items()
-        }
+        scores = (
+            {"accuracy": float(found)}
+            if not isinstance(found, Mapping)
+            else {str(name): float(value) for name, value in found.items()}
+        )
     except (TypeError, ValueError):
         raise LocalError(f"the evaluation returned {found!r}: return a number, or numbers by name") from None
     loss, examples = scores.pop("loss", math.nan), scores.pop("examples", 1.0)
     return Metrics(loss, max(1, int(examples)), scores)
-
-
-def _fingerprint(x: Vec) -> list[float]:
-    """A few sums of x that tell models apart: processors differ in the last digits only."""
-    part = np.array_split(x, 4)
-    return [float(np.abs(p, dtype=np.float64).sum()) for p in part]
 
 
 def _numpy_state() -> tuple[Any, ...]:

@@ -68,8 +68,9 @@ class ModelVector:
         return staging.numpy().copy()
 
     @torch.no_grad()
-    def write(self, x: Vec) -> None:
-        """Set the module's values to x, float32[n]; x is not changed.
+    def write(self, x: Vec) -> Vec:
+        """Set the module's values to x, float32[n], which is not changed; return the values that it
+        has then: x itself, unless its types round them.
 
         A running variance below zero, which mixing of coded models can make, becomes zero: batch
         norm has no meaning there. Raises LocalError as `read` does."""
@@ -87,6 +88,8 @@ class ModelVector:
             tensor.copy_(part)
         for k in self._variances:
             tensors[k].clamp_(min=0.0)
+        exact = not self._variances and all(t.dtype == torch.float32 for t in tensors)
+        return x if exact else self.read()
 
     def rest(self) -> dict[str, Tensor]:
         """Return what of the module's `state_dict` does not travel: frozen parameters, personal
@@ -159,7 +162,9 @@ def travelling(
         if not trained and tensor.device.type != "meta" and not bool(torch.isfinite(tensor).all()):
             continue
         if tensor.dtype not in (*_FLOATS, *_COMPLEX):
-            raise LocalError(f"parameter {name} is {_dtype(tensor)}, which cannot travel: freeze it, or name it in keep")
+            raise LocalError(
+                f"parameter {name} is {_dtype(tensor)}, which cannot travel: freeze it, or name it in keep"
+            )
         found.append((name, tensor, trained))
     if not any(trained for _, _, trained in found):
         raise LocalError("nothing would travel: the model has no parameter that requires a gradient and is shared")
