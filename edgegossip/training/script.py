@@ -396,7 +396,7 @@ class ScriptWorkload:
 
     def initial(self, seed: int) -> Vec:
         """The values that the model had at the join."""
-        return self._run._first.copy()
+        return self._run.first.copy()
 
     def local_update(self, x: Vec, round: Round) -> LocalUpdate:
         opened: Future[LocalUpdate] = Future()

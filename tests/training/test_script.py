@@ -1,0 +1,219 @@
+"""A user's script as a workload: what it trains reaches the run, and every way to go wrong is a sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip.training.script import ScriptWorkload
+from edgegossip.types import LocalError
+from tests.training.fakes import recipe
+
+REGRESSION = """
+    import torch
+    from torch import nn
+    import edgegossip
+
+    x = torch.randn(64, 3)
+    y = x @ torch.tensor([[1.0], [-2.0], [3.0]])
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    with edgegossip.join(model, state=[optimizer, scheduler]) as run:
+        @run.evaluate
+        def test():
+            return {"mae": (model(x) - y).abs().mean(), "loss": ((model(x) - y) ** 2).mean(), "examples": 64}
+        for round in run.rounds():
+            loss = ((model(x) - y) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            run.exchange(loss=loss.item(), examples=64, metrics={"noise": float(torch.rand(()))})
+    print("ended", run.round)
+"""
+
+Start = Callable[..., ScriptWorkload]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    def start(text: str, *args: str, rounds: int = 6, index: int = 1, name: str = "board-1") -> ScriptWorkload:
+        path = tmp_path / "train.py"
+        path.write_text(textwrap.dedent(text))
+        run = {"script": str(path), "script_args": list(args), "rounds": rounds, "nodes": 3}
+        return ScriptWorkload(recipe(run=run), index, name)
+
+    return start
+
+
+def rounds(workload: ScriptWorkload, x: np.ndarray, begin: int, end: int) -> tuple[np.ndarray, list[Any]]:
+    """Play rounds alone; the model then, and the updates."""
+    updates = []
+    for round in range(begin, end):
+        updates.append(workload.local_update(x, round))
+        x = x + updates[-1].delta
+    return x, updates
+
+
+def test_the_loop_trains_from_the_model_of_the_run(start: Start) -> None:
+    workload = start(REGRESSION)
+    x0 = workload.initial(1)
+    assert x0.shape == (workload.layout.size,) == (21,)
+    x, updates = rounds(workload, x0, 0, 6)
+    assert updates[-1].loss < updates[0].loss
+    assert [u.lr for u in updates] == [0.05, 0.025, 0.025, 0.0125, 0.0125, 0.00625]  # behind the scheduler's step
+    assert {u.examples for u in updates} == {64} and {u.holds for u in updates} == {64}
+    assert set(updates[0].metrics) == {"noise"}
+    # another start, another update: it is the run's model that is trained
+    found = workload.evaluate(x)
+    assert found is not None and found.examples == 64 and set(found.scores) == {"mae"}
+    assert found.loss < workload.evaluate(x0).loss  # type: ignore[union-attr]
+    workload.over(x)
+
+
+def test_evaluating_another_model_leaves_the_round_as_it_was(start: Start) -> None:
+    first, second = start(REGRESSION), start(REGRESSION)
+    x, _ = rounds(first, first.initial(1), 0, 3)
+    y = second.initial(1)
+    for round in range(3):
+        second.evaluate(np.zeros_like(y))
+        y = y + second.local_update(y, round).delta
+    assert np.array_equal(x, y)
+
+
+def test_a_script_that_is_started_again_goes_on_bit_for_bit(start: Start) -> None:
+    """Optimiser, scheduler and random numbers go on where they were."""
+    whole = start(REGRESSION)
+    x, updates = rounds(whole, whole.initial(1), 0, 6)
+    first = start(REGRESSION)
+    y, _ = rounds(first, first.initial(1), 0, 3)
+    kept = {name: array.copy() for name, array in first.snapshot().items()}
+    second = start(REGRESSION)
+    second.restore(kept)
+    y, rest = rounds(second, y, 3, 6)
+    assert np.array_equal(x, y)
+    assert [u.metrics for u in rest] == [u.metrics for u in updates[3:]]
+    assert [u.lr for u in rest] == [u.lr for u in updates[3:]]
+
+
+def test_a_checkpoint_of_another_script_is_refused(start: Start) -> None:
+    kept = start(REGRESSION).snapshot()
+    other = start(REGRESSION.replace("state=[optimizer, scheduler]", "state=[optimizer]"))
+    with pytest.raises(LocalError, match="the checkpoint has 2 states, join was given 1"):
+        other.restore(kept)
+    third = start(REGRESSION)
+    with pytest.raises(LocalError, match="does not fit the script"):
+        third.restore({"script": np.frombuffer(b"no zip file", np.uint8)})
+
+
+def test_what_stays_on_the_board_is_kept_with_its_state(start: Start) -> None:
+    own = REGRESSION.replace("state=[optimizer, scheduler]", "state=[optimizer, scheduler], keep='2.*'")
+    whole, first = start(own), start(own)
+    assert whole.layout.size == 16
+    x, updates = rounds(whole, whole.initial(1), 0, 6)
+    y, _ = rounds(first, first.initial(1), 0, 3)
+    second = start(own)
+    second.restore(first.snapshot())
+    y, rest = rounds(second, y, 3, 6)
+    assert np.array_equal(x, y) and rest[-1].loss == updates[-1].loss
+
+
+def test_boards_from_one_seed_agree_and_from_others_do_not(start: Start) -> None:
+    from edgegossip.agreement import difference
+
+    one, two = start(REGRESSION), start(REGRESSION, index=2, name="board-2")
+    other = start(REGRESSION.replace("model = ", "torch.manual_seed(9); model = "))
+    assert difference(one.agreement(), two.agreement()) == ""
+    assert "the first model" in difference(one.agreement(), other.agreement())
+
+
+def test_arguments_know_the_board(start: Start) -> None:
+    check = "import sys; assert sys.argv[1:] == ['--data', 'photos/board-1', '1'], sys.argv"
+    start(REGRESSION.replace("import torch\n", f"import torch\n    {check}\n", 1), "--data", "photos/{board}", "{index}")
+
+
+def test_the_script_ends_with_the_final_model(start: Start, tmp_path: Path) -> None:
+    text = REGRESSION + "    torch.save(model.state_dict(), 'REPLACE')\n".replace("REPLACE", str(tmp_path / "m.pt"))
+    workload = start(text, rounds=1)
+    x, _ = rounds(workload, workload.initial(1), 0, 1)
+    workload.over(np.full_like(x, 7.0))
+    import torch
+
+    saved = torch.load(tmp_path / "m.pt", weights_only=True)
+    assert all(bool((value == 7.0).all()) for value in saved.values())
+
+
+LOOP = "for round in run.rounds():"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (LOOP, "raise SystemExit('no camera')\n        " + LOOP, r"train\.py ended itself: no camera"),
+        (LOOP, "1 / 0\n        " + LOOP, r"train\.py, line \d+: ZeroDivisionError: division by zero"),
+        ("loss.backward()", "raise OSError('disk on fire')", r"train\.py, line \d+: OSError: disk on fire"),
+        ("run.exchange(loss=loss.item()", "continue; run.exchange(loss=loss.item()", "left round 0 without run.exchange"),
+        ("loss=loss.item()", "loss=float('nan')", "the training loss became nan in round 0"),
+        ("scheduler.step()", "model[0].weight.data.fill_(float('inf'))", "not finite after round 0"),
+        ("scheduler.step()", "model[0] = nn.Linear(3, 5)", r"tensor 0\.weight was float32\[4, 3\] at the join"),
+        ("scheduler.step()", "del model[2]", r"tensor 2\.weight was there at the join and is not"),
+        ("scheduler.step()", "break", "left the run in round 0 of 6"),
+        (LOOP, "edgegossip.join(model)\n        " + LOOP, "join was called twice"),
+        (LOOP, "run.exchange(loss=1.0)\n        " + LOOP, "exchange was called before run.rounds"),
+        (
+            "scheduler.step()",
+            "import concurrent.futures as c; c.ThreadPoolExecutor().submit(run.exchange, loss=1.0).result()",
+            "on another thread than join",
+        ),
+    ],
+    ids=lambda v: v[:24] if isinstance(v, str) else None,
+)
+def test_a_script_that_goes_wrong_is_named(start: Start, old: str, new: str, sentence: str) -> None:
+    assert old in REGRESSION
+    workload = start(REGRESSION.replace(old, new))
+    with pytest.raises(LocalError, match=sentence):
+        workload.local_update(workload.initial(1), 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("print('hello')", r"train\.py ended without edgegossip\.join"),
+        ("import no_such_package", r"train\.py, line 1: ModuleNotFoundError"),
+        ("def f(:", r"train\.py.*SyntaxError"),
+        ("import edgegossip, torch; edgegossip.join(torch.nn.ReLU())", "nothing would travel"),
+        ("import edgegossip, torch; edgegossip.join(torch.nn.Linear(1, 1), share='body.*')", "no tensor of the model matches"),
+    ],
+)
+def test_a_script_that_does_not_come_to_its_join(start: Start, text: str, sentence: str) -> None:
+    with pytest.raises(LocalError, match=sentence):
+        start(text)
+
+
+def test_evaluations_that_return_nonsense_are_named(start: Start) -> None:
+    workload = start(REGRESSION.replace('return {"mae"', 'return "good"\n            return {"mae"'))
+    with pytest.raises(LocalError, match="the evaluation returned 'good'"):
+        workload.evaluate(workload.initial(1))
+
+
+def test_without_an_evaluation_there_is_none(start: Start) -> None:
+    workload = start(REGRESSION.replace("@run.evaluate", ""))
+    assert workload.evaluate(workload.initial(1)) is None
+
+
+def test_by_itself_a_script_trains_alone(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    text = textwrap.dedent(REGRESSION).replace("scheduler]", "scheduler], rounds=20")
+    path.write_text(text)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("round 2 of 20, alone: loss ") and "mae" in lines[0]
+    assert len(lines) == 11 and lines[-1] == "ended 19"
