@@ -471,6 +471,7 @@ class Board:
             "train/loss": update.loss,
             "train/lr": update.lr,
             "train/examples": update.examples,
+            **{f"train/{name}": value for name, value in update.metrics.items()},
             "net/payload_bytes": len(frame.body),
             "codec/bits_per_value": codecs.bits_per_value(frame.body, layout),
             "codec/relative_error": lost,

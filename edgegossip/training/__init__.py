@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from edgegossip.agreement import Agreement
 from edgegossip.training.base import Workload, size_mb
 from edgegossip.training.check import check
+from edgegossip.types import DataError
 
 if TYPE_CHECKING:
     from edgegossip.layout import Layout
@@ -83,10 +84,21 @@ def build_workloads(recipe: Recipe, data: DataSet | None = None) -> Sequence[Wor
 
 def build_evaluator(recipe: Recipe) -> Callable[[Vec, int | None], Metrics]:
     """`Workload.evaluate` for a process that trains nothing, such as a coordinator. Loads the test set; raises as
-    `build_workload` does."""
+    `build_workload` does, and DataError when there is no test set."""
     from edgegossip.training.workload import TorchWorkload
 
-    return TorchWorkload.build_evaluator(recipe).evaluate
+    workload = TorchWorkload.build_evaluator(recipe)
+
+    def evaluate(x: Vec, examples: int | None = None) -> Metrics:
+        found = workload.evaluate(x, examples)
+        if found is None:
+            raise DataError(
+                f'data.name = "{recipe.data.name}" has no test set, which evaluation.where = "coordinator" needs: '
+                'set evaluation.where = "boards"'
+            )
+        return found
+
+    return evaluate
 
 
 @dataclass(frozen=True, slots=True)

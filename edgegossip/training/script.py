@@ -41,7 +41,7 @@ from edgegossip.agreement import Agreement, Fact, sums
 from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
 from edgegossip.training.vector import ModelVector
-from edgegossip.types import LocalError, LocalUpdate, Metrics, NodeId, Round, Vec
+from edgegossip.types import LocalError, LocalUpdate, Metrics, NodeId, Round, Vec, scores_problem
 
 T = TypeVar("T")
 
@@ -504,6 +504,8 @@ def _metrics(found: Mapping[str, float] | float) -> Metrics:
     except (TypeError, ValueError):
         raise LocalError(f"the evaluation returned {found!r}: return a number, or numbers by name") from None
     loss, examples = scores.pop("loss", math.nan), scores.pop("examples", 1.0)
+    if problem := scores_problem(scores):
+        raise LocalError(f"the evaluation cannot be used: {problem}")
     return Metrics(loss, max(1, int(examples)), scores)
 
 

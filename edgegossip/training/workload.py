@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from edgegossip import heap
+from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import STAGES
 from edgegossip.recipe import Recipe
@@ -211,6 +212,7 @@ class TorchWorkload:
             lr=lr,
             loss=float(np.mean(losses)),
             examples=steps * self._sampler.batch_size,
+            holds=self._sampler.size,
             steps=steps,
             stages_s={stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)},
         )
@@ -276,7 +278,13 @@ class TorchWorkload:
                 logits, labels = self._forward(self._test_inputs[part]), self._test_labels[part]
                 loss += float(F.cross_entropy(logits, labels, reduction="sum"))
                 right += int((logits.argmax(1) == labels).sum())
-        return Metrics(loss / count, right / count, count)
+        return Metrics(loss / count, count, {"accuracy": right / count})
+
+    def agreement(self) -> Agreement:
+        return Agreement({"values": self.layout.size, "layout": f"{self.layout.hash:016x}"})
+
+    def over(self, x: Vec) -> None:
+        """Take note of nothing: a recipe has no work after the run."""
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         return {"momentum": self._model.in_order(self._sgd.momentum.numpy())}

@@ -137,7 +137,9 @@ def test_boards_from_one_seed_agree_and_from_others_do_not(start: Start) -> None
 
 def test_arguments_know_the_board(start: Start) -> None:
     check = "import sys; assert sys.argv[1:] == ['--data', 'photos/board-1', '1'], sys.argv"
-    start(REGRESSION.replace("import torch\n", f"import torch\n    {check}\n", 1), "--data", "photos/{board}", "{index}")
+    start(
+        REGRESSION.replace("import torch\n", f"import torch\n    {check}\n", 1), "--data", "photos/{board}", "{index}"
+    )
 
 
 def test_the_script_ends_with_the_final_model(start: Start, tmp_path: Path) -> None:
@@ -160,7 +162,11 @@ LOOP = "for round in run.rounds():"
         (LOOP, "raise SystemExit('no camera')\n        " + LOOP, r"train\.py ended itself: no camera"),
         (LOOP, "1 / 0\n        " + LOOP, r"train\.py, line \d+: ZeroDivisionError: division by zero"),
         ("loss.backward()", "raise OSError('disk on fire')", r"train\.py, line \d+: OSError: disk on fire"),
-        ("run.exchange(loss=loss.item()", "continue; run.exchange(loss=loss.item()", "left round 0 without run.exchange"),
+        (
+            "run.exchange(loss=loss.item()",
+            "continue; run.exchange(loss=loss.item()",
+            "left round 0 without run.exchange",
+        ),
         ("loss=loss.item()", "loss=float('nan')", "the training loss became nan in round 0"),
         ("scheduler.step()", "model[0].weight.data.fill_(float('inf'))", "not finite after round 0"),
         ("scheduler.step()", "model[0] = nn.Linear(3, 5)", r"tensor 0\.weight was float32\[4, 3\] at the join"),
@@ -190,7 +196,10 @@ def test_a_script_that_goes_wrong_is_named(start: Start, old: str, new: str, sen
         ("import no_such_package", r"train\.py, line 1: ModuleNotFoundError"),
         ("def f(:", r"train\.py.*SyntaxError"),
         ("import edgegossip, torch; edgegossip.join(torch.nn.ReLU())", "nothing would travel"),
-        ("import edgegossip, torch; edgegossip.join(torch.nn.Linear(1, 1), share='body.*')", "no tensor of the model matches"),
+        (
+            "import edgegossip, torch; edgegossip.join(torch.nn.Linear(1, 1), share='body.*')",
+            "no tensor of the model matches",
+        ),
     ],
 )
 def test_a_script_that_does_not_come_to_its_join(start: Start, text: str, sentence: str) -> None:
