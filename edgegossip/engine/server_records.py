@@ -191,8 +191,9 @@ class Evaluations:
         Raises PeerError when it cannot be one of this training."""
         if isinstance(found, PeerError):
             raise found
-        known = found is not None and not math.isnan(found.loss)
-        if known and not self._training.makes_sense(found.loss):
+        if found is None or math.isnan(found.loss):
+            return found
+        if not self._training.makes_sense(found.loss):
             raise DecodeError(
                 f"the evaluation claims a loss of {found.loss:g}, out of all proportion to that of training"
             )

@@ -100,6 +100,8 @@ class NodeClient:
             beats.start()
             while (words := self._turn()) is None:
                 pass
+            if self._board is not None:
+                self._board.workload.over(None)
             self._sink.event(self._name, "finished", f"{self._name} finished: {words}")
             self._close_keeper(over=True)
             return words

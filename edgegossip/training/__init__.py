@@ -108,9 +108,9 @@ class FirstModel:
 
     layout: Layout
     x: Vec  # float32[n]
-    evaluate: Callable[[Vec, int | None], Metrics | None] | None
+    evaluate: Callable[[Vec, int | None], Metrics] | None
     agreement: Agreement
-    over: Callable[[Vec], None] = lambda x: None
+    over: Callable[[Vec | None], None] = lambda x: None
 
 
 def first_model(recipe: Recipe, say: Callable[[str], None] = lambda text: None) -> FirstModel:
@@ -122,7 +122,7 @@ def first_model(recipe: Recipe, say: Callable[[str], None] = lambda text: None) 
 
         script = ScriptWorkload(recipe, -1, "coordinator", say)
         x, agreement = script.initial(recipe.run.seed), script.agreement()
-        return FirstModel(script.layout, x, script.evaluate if here else None, agreement, script.over)
+        return FirstModel(script.layout, x, script.require_evaluation if here else None, agreement, script.over)
     layout, x = initial_model(recipe)
     return FirstModel(layout, x, build_evaluator(recipe) if here else None, Agreement({}))
 

@@ -42,8 +42,8 @@ class Workload(Protocol):
         """Return what every board must have alike, for those that cannot be sure of it: boards whose
         model or data are a user's own."""
 
-    def over(self, x: Vec) -> None:
-        """Take note that the run is over, and that x came of it."""
+    def over(self, x: Vec | None) -> None:
+        """Take note that the run is over, and that x, where it is known, came of it."""
 
 
 def stage_metrics(stages_s: Mapping[str, float]) -> dict[str, float]:

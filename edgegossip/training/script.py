@@ -246,7 +246,7 @@ class Run:
         }
         if base := self._vector.base_hash():
             facts["base"] = base
-        return Agreement(facts | self._schema)
+        return Agreement({**facts, **self._schema})
 
     def begin(self, x: Vec, round: Round, opened: Future[LocalUpdate]) -> None:
         """Open a round; carried out on the script's thread."""
@@ -269,7 +269,7 @@ class Run:
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         """Return what another process needs beside the model: states, random numbers, and what of
         the model stays on this board. torch's format; it is read back without pickle."""
-        kept = {
+        kept: dict[str, Any] = {
             "states": [s.state_dict() for s in self._state],
             "rest": self._vector.rest(),
             "torch": torch.get_rng_state(),
@@ -291,8 +291,8 @@ class Run:
                 mine.load_state_dict(state)
             self._vector.module.load_state_dict(kept["rest"], strict=False)
             torch.set_rng_state(kept["torch"])
-            kind, keys, *more = kept["numpy"]
-            np.random.set_state((kind, np.array(keys, np.uint32), *more))
+            keys, *more = kept["numpy"]
+            np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *more))  # noqa: NPY002
             version, words, gauss = kept["python"]
             random.setstate((version, tuple(words), gauss))
         except LocalError:
@@ -300,9 +300,10 @@ class Run:
         except Exception as error:  # whatever a user's load_state_dict raises
             raise LocalError(f"its checkpoint does not fit the script: {type(error).__name__}: {error}") from error
 
-    def over(self, x: Vec) -> None:
-        """The run is over, and x is the model that came of it."""
-        self._vector.write(x)
+    def over(self, x: Vec | None) -> None:
+        """End the run: x is the model that came of it, None where this board was not told it."""
+        if x is not None:
+            self._vector.write(x)
         self._over = True
 
     # -- inside ------------------------------------------------------------------------------------
@@ -334,6 +335,7 @@ class Run:
         delta = self._vector.read()
         if not np.isfinite(delta).all():
             raise LocalError(f"the model holds a value that is not finite after round {self.round}")
+        assert self._before is not None
         delta -= self._before
         return LocalUpdate(
             delta=delta,
@@ -409,13 +411,20 @@ class ScriptWorkload:
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
         return self._ask(lambda: self._run.evaluation(x))
 
+    def require_evaluation(self, x: Vec, examples: int | None = None) -> Metrics:
+        """Evaluate x. Raises LocalError where the script has said no evaluation."""
+        found = self.evaluate(x, examples)
+        if found is None:
+            raise LocalError(f"{_script(self._seat)} has no evaluation: give run.evaluate a function")
+        return found
+
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         return self._ask(self._run.snapshot)
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         self._ask(lambda: self._run.restore(snapshot))
 
-    def over(self, x: Vec) -> None:
+    def over(self, x: Vec | None) -> None:
         """Give the script the final model, and let it end: it may have a file to write."""
         self._ask(lambda: self._run.over(x))
         while self._thread.is_alive():
@@ -453,7 +462,7 @@ class ScriptWorkload:
         path = Path(section.script)
         torch.set_num_threads(section.threads)
         torch.manual_seed(section.seed)
-        np.random.seed(section.seed % 2**32)
+        np.random.seed(section.seed % 2**32)  # noqa: NPY002
         random.seed(section.seed)
         place = {"{board}": self._seat.name, "{index}": str(self._seat.index)}
         sys.argv = [str(path), *(_filled(argument, place) for argument in section.script_args)]
@@ -510,5 +519,7 @@ def _metrics(found: Mapping[str, float] | float) -> Metrics:
 
 
 def _numpy_state() -> tuple[Any, ...]:
-    kind, keys, *more = np.random.get_state(legacy=True)
-    return (kind, keys.tolist(), *more)
+    """The state of numpy's global generator, which a script may draw from; its words as a tensor."""
+    state: Any = np.random.get_state(legacy=True)  # noqa: NPY002
+    _, keys, *more = state
+    return torch.from_numpy(keys.astype(np.int64)), *more

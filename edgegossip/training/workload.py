@@ -283,7 +283,7 @@ class TorchWorkload:
     def agreement(self) -> Agreement:
         return Agreement({"values": self.layout.size, "layout": f"{self.layout.hash:016x}"})
 
-    def over(self, x: Vec) -> None:
+    def over(self, x: Vec | None) -> None:
         """Take note of nothing: a recipe has no work after the run."""
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
