@@ -82,10 +82,10 @@ def edgegossip(
     """`edgegossip ARGUMENTS --runs RUNS`, killed with all it started when the block is left. `run` goes without TLS, which takes
     a second or two, unless the arguments say otherwise."""
     if arguments[0] == "run" and not {"--resume", "network.tls=on"} & {*arguments}:
-        arguments = (*arguments, "--set", "network.tls=off")
+        arguments = (arguments[0], "--set", "network.tls=off", *arguments[1:])  # what follows -- is the script's
     mark = uuid.uuid4().hex
     environment = {**os.environ, "EDGEGOSSIP_TEST_MARK": mark, "PYTHONUNBUFFERED": "1"}
-    command = [*prefix, python, "-m", "edgegossip", *arguments, "--runs", str(runs)]
+    command = [*prefix, python, "-m", "edgegossip", arguments[0], "--runs", str(runs), *arguments[1:]]
     pipe = subprocess.PIPE
     process = subprocess.Popen(
         command, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=cwd, start_new_session=True
@@ -102,7 +102,7 @@ def edgegossip(
 
 def run_json(*arguments: str, runs: Path) -> dict[str, Any]:
     """The JSON document of a run that must succeed."""
-    with edgegossip(*arguments, "--json", runs=runs) as running:
+    with edgegossip(arguments[0], "--json", *arguments[1:], runs=runs) as running:
         code, out, err = running.finish()
         assert code == 0, (code, out, err)
         assert running.nobody_left()

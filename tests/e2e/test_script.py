@@ -1,0 +1,177 @@
+"""A user's own training script in real processes: on one machine, on boards, through a coordinator; killed, and wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import textwrap
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip.profiling.run_folder import RunData, read_run
+from tests.e2e.command import Running, edgegossip, run_json
+from tests.e2e.test_restart import free_ports, steps
+
+# Each board draws data of its own, from one law: y = x W. No two boards see the same example.
+SCRIPT = """
+    import argparse
+
+    import torch
+    from torch import nn
+
+    import edgegossip
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int, default=0)
+    own = parser.parse_args()
+
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    draw = torch.Generator().manual_seed(own.seed)
+    law = torch.randn(8, 1, generator=torch.Generator().manual_seed(7))
+    x = torch.randn(256, 8, generator=draw)
+    y = x @ law
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    with edgegossip.join(model, state=[optimizer]) as run:
+        @run.evaluate
+        def test():
+            return {"mae": (model(x) - y).abs().mean(), "loss": nn.functional.mse_loss(model(x), y)}
+
+        for round in run.rounds():
+            for _ in range(5):
+                loss = nn.functional.mse_loss(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            run.exchange(loss=loss.item(), examples=len(x), metrics={"norm": float(model[0].weight.norm())})
+    torch.save(model.state_dict(), f"{run.name}.pt")
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    return path
+
+
+def metrics(data: RunData, node: str, name: str) -> list[float]:
+    found = (r.number(name) for r in data.metrics() if r.node == node)
+    return [value for value in found if value is not None]
+
+
+@pytest.mark.parametrize(
+    ("mode", "more"),
+    [
+        ("gossip", ("gossip.algorithm=choco-sgd", "codec.name=minmax8")),
+        ("gossip", ("gossip.algorithm=ad-psgd", "gossip.topology=complete")),
+        ("server", ("codec.name=minmax8",)),
+        ("server", ("server.strategy=fedadam", "server.strategy_params.eta=0.01", "evaluation.where=coordinator")),
+    ],
+    ids=["choco", "ad-psgd", "fedavg", "fedadam"],
+)
+def test_a_script_trains_on_boards_of_this_machine(
+    mode: str, more: tuple[str, ...], script: Path, tmp_path: Path
+) -> None:
+    sets = [part for key in (f"run.mode={mode}", "run.rounds=20", *more) for part in ("--set", key)]
+    runs = tmp_path / "runs"
+    summary = run_json("run", str(script), "--nodes", "3", *sets, "--no-plots", "--", "--seed", "{index}", runs=runs)
+    assert (summary["failed_nodes"], summary["rounds"], summary["nodes"]) == ([], 20, 3)
+    data = read_run(next(runs.iterdir()))
+    losses = metrics(data, "board-0", "train/loss")
+    assert len(losses) == 20 and losses[-1] < 0.6 * losses[0]
+    assert metrics(data, "board-1", "train/norm") and metrics(data, "board-1", "train/examples")[0] == 256
+    evaluated = [r.node for r in data.metrics() if r.number("eval/mae") is not None]
+    assert evaluated, "nobody evaluated"
+    for row in summary["boards"]:
+        assert row["accuracy"] is None
+    assert metrics(data, "board-2", "time/compute_s") and summary["sent_bytes"]["payload"] > 0
+
+
+def test_a_board_that_is_killed_goes_on_with_its_optimiser(script: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    sets = ("--set", "run.rounds=120", "--set", "network.restarts=1", "--set", "checkpoint.slack_s=0")
+    with edgegossip("run", str(script), "--nodes", "3", *sets, "--no-plots", "--json", runs=runs) as running:
+        running.wait_until(lambda: len(steps(running)) == 3 and min(steps(running).values()) >= 10)
+        running.board("board-1").send_signal(signal.SIGKILL)
+        code, out, err = running.finish()
+    assert code == 0, (out, err)
+    summary, data = json.loads(out), read_run(next(runs.iterdir()))
+    assert (summary["failed_nodes"], summary["restarted_nodes"]) == ([], ["board-1"])
+    assert (
+        "from its checkpoint of round"
+        in [e.text for e in data.events() if (e.node, e.name) == ("board-1", "started")][1]
+    )
+
+
+def board(script: Path, name: str, folder: Path, *more: str) -> Any:
+    """One board by hand, in a folder of its own, where its script lies too."""
+    folder.mkdir()
+    own = folder / script.name
+    own.write_text(script.read_text())
+    return edgegossip("node", script.name, "--name", name, *more, "--", "--seed", "3", runs=folder / "runs", cwd=folder)
+
+
+def finished(boards: list[Running]) -> list[tuple[int, str, str]]:
+    ended = [running.finish() for running in boards]
+    assert [code for code, _, _ in ended] == [0] * len(ended), ended
+    return ended
+
+
+def test_boards_join_one_that_founds_the_run(script: Path, tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    where = ("--members", "pi-1,pi-2", "--listen", f"127.0.0.1:{port}", "--set", "run.rounds=8")
+    with ExitStack() as stack:
+        first = stack.enter_context(board(script, "pi-1", tmp_path / "one", *where))
+        second = stack.enter_context(board(script, "pi-2", tmp_path / "two", "--join", f"127.0.0.1:{port}"))
+        finished([first, second])
+    for name, folder in (("pi-1", "one"), ("pi-2", "two")):
+        kept = np.load(next((tmp_path / folder / "runs").glob(f"*/checkpoint/{name}.npz")))
+        import torch
+
+        state = torch.load(tmp_path / folder / f"{name}.pt", weights_only=True)
+        for key, value in state.items():
+            assert np.array_equal(kept[key], value.numpy()), "the script does not hold the run's model at the end"
+
+
+def test_who_joins_says_its_own_script(script: Path, tmp_path: Path) -> None:
+    """What a peer sends names no program that this board would run."""
+    [port] = free_ports(1)
+    where = ("--members", "pi-1,pi-2", "--listen", f"127.0.0.1:{port}", "--set", "run.rounds=8")
+    with board(script, "pi-1", tmp_path / "one", *where) as first:
+        first.wait_until(lambda: any((tmp_path / "one").glob("runs/*/events.jsonl")))
+        where = ("--join", f"127.0.0.1:{port}", "--name", "pi-2")
+        with edgegossip("node", *where, runs=tmp_path / "runs", cwd=tmp_path) as second:
+            code, _, err = second.finish()
+    assert code == 2 and "the run trains with train.py: name this board's own" in err
+
+
+def test_boards_train_through_a_coordinator(script: Path, tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    with ExitStack() as stack:
+        where = ("--for", str(script), "--boards", "pi-1,pi-2", "--port", str(port))
+        sets = ("--set", "run.nodes=2", "--set", "run.rounds=5", "--no-plots")
+        running = [stack.enter_context(edgegossip("coordinator", *where, *sets, runs=tmp_path / "runs", cwd=tmp_path))]
+        for name in ("pi-1", "pi-2"):
+            own = board(script, name, tmp_path / name, "--coordinator", f"127.0.0.1:{port}")
+            running.append(stack.enter_context(own))
+        finished(running)
+
+
+def test_a_script_that_raises_is_named_and_the_others_go_on(script: Path, tmp_path: Path) -> None:
+    text = script.read_text().replace(
+        "    for _ in range(5):", "    for _ in range(5 // (run.name != 'board-1' or round < 3)):"
+    )
+    script.write_text(text)
+    runs = tmp_path / "runs"
+    sets = ("--set", "run.rounds=12", "--set", "gossip.deadline_s=5", "--no-plots")
+    with edgegossip("run", str(script), "--nodes", "3", *sets, runs=runs) as running:
+        code, out, err = running.finish()
+    assert code == 7, (out, err)
+    assert re.search(r"lost board-1: train\.py, line 2\d: ZeroDivisionError", err), err
+    log = next(runs.glob("*/logs/board-1.log")).read_text()
+    assert "Traceback" in log and "train.py" in log
