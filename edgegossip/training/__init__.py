@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from edgegossip.agreement import Agreement
 from edgegossip.training.base import Workload, size_mb
 from edgegossip.training.check import check
-from edgegossip.types import DataError
+from edgegossip.types import ConfigError, DataError
 
 if TYPE_CHECKING:
     from edgegossip.layout import Layout
@@ -77,6 +78,7 @@ def build_workloads(recipe: Recipe, data: DataSet | None = None) -> Sequence[Wor
     board gives, but they share the module's memory and the test set: only one may be at work at a time.
 
     `data` is what `data.open_data(recipe.data)` gave, where it is at hand. Raises as `build_workload` does."""
+    _require_recipe(recipe)
     from edgegossip.training.workload import TorchWorkload
 
     return TorchWorkload.build_all(recipe, data)
@@ -85,6 +87,7 @@ def build_workloads(recipe: Recipe, data: DataSet | None = None) -> Sequence[Wor
 def build_evaluator(recipe: Recipe) -> Callable[[Vec, int | None], Metrics]:
     """`Workload.evaluate` for a process that trains nothing, such as a coordinator. Loads the test set; raises as
     `build_workload` does, and DataError when there is no test set."""
+    _require_recipe(recipe)
     from edgegossip.training.workload import TorchWorkload
 
     workload = TorchWorkload.build_evaluator(recipe)
@@ -129,6 +132,7 @@ def first_model(recipe: Recipe, say: Callable[[str], None] = lambda text: None) 
 
 def layout_of(recipe: Recipe) -> Layout:
     """Layout of the recipe's model. Tensors are made on torch's meta device: no memory, no initialisation."""
+    _require_recipe(recipe)
     from edgegossip.training.workload import layout_of as _layout_of
 
     return _layout_of(recipe)
@@ -136,6 +140,7 @@ def layout_of(recipe: Recipe) -> Layout:
 
 def initial_model(recipe: Recipe) -> tuple[Layout, Vec]:
     """The recipe's model and the vector that every board starts from, float32[n]. Reads no data set."""
+    _require_recipe(recipe)
     from edgegossip.training.workload import initial_model as _initial_model
 
     return _initial_model(recipe)
@@ -152,3 +157,12 @@ def partition_counts(recipe: Recipe) -> NDArray[np.int64]:
     data = open_data(recipe.data)
     shares = partition(data.train.labels, recipe)
     return np.stack([np.bincount(data.train.labels[s], minlength=data.classes) for s in shares]).astype(np.int64)
+
+
+def _require_recipe(recipe: Recipe) -> None:
+    """Raises ConfigError for a training script: only its own process knows its model."""
+    if recipe.run.script:
+        raise ConfigError(
+            f"{Path(recipe.run.script).name} is a training script, and this command takes recipes only; scripts are for "
+            "`run`, `node` and `coordinator`"
+        )
