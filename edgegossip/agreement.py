@@ -33,6 +33,7 @@ Fact: TypeAlias = str | int | list[float]
 
 MAX_BYTES = 4096  # of an agreement on the wire
 _MAX_TEXT, _MAX_SUMS, _MAX_WHOLE = 400, 16, 2**63 - 1
+_PART = 1 << 20  # values summed at a time: a large model is not to be held in float64
 _RTOL = 1e-3  # of sums: devices and torch versions initialise alike, but not to the last bit
 
 # (name, kind, words for it, cure), in the order of comparison. What explains most comes first: of
@@ -140,9 +141,12 @@ def sums(x: Vec) -> list[float]:
 
     All terms are positive, so rounding cannot be magnified by cancellation; the third one weighs
     values by their place, so the same values in another order differ."""
-    sizes = np.abs(x, dtype=np.float64)
-    place = np.linspace(0.0, 1.0, len(x)) if len(x) else sizes
-    return [float(sizes.sum()), float(np.square(sizes).sum()), float(sizes @ place)]
+    total = np.zeros(3)
+    for begin in range(0, len(x), _PART):
+        sizes = np.abs(x[begin : begin + _PART], dtype=np.float64)
+        place = np.arange(begin, begin + len(sizes)) / max(1, len(x) - 1)
+        total += sizes.sum(), sizes @ sizes, sizes @ place
+    return total.tolist()
 
 
 def _problem(name: str, fact: object) -> str:

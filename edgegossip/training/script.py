@@ -135,7 +135,7 @@ class Run:
         self._before: Vec | None = None  # the values that it began with
         self._started = self._over = False
         self._exchanges = 0
-        self.first = vector.read()
+        self.start_sums = sums(vector.read())
 
     # -- the user's side ---------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class Run:
         if not self._started:
             self._started = True
             if self._seat is None:
-                self._begin(self.first, 0)
+                self._begin(self._vector.read(), 0)
             else:
                 self._serve()
         return not self._over
@@ -242,11 +242,15 @@ class Run:
         facts: dict[str, Fact] = {
             "layout": f"{self.layout.hash:016x}",
             "values": self.layout.size,
-            "start": sums(self.first),
+            "start": self.start_sums,
         }
         if base := self._vector.base_hash():
             facts["base"] = base
         return Agreement({**facts, **self._schema})
+
+    def values(self) -> Vec:
+        """Return what of the model travels, float32[n], as it is now."""
+        return self._vector.read()
 
     def begin(self, x: Vec, round: Round, opened: Future[LocalUpdate]) -> None:
         """Open a round; carried out on the script's thread."""
@@ -397,8 +401,8 @@ class ScriptWorkload:
         return self._run.agreement()
 
     def initial(self, seed: int) -> Vec:
-        """The values that the model had at the join."""
-        return self._run.first.copy()
+        """Return the values that the model has before its first round."""
+        return self._ask(self._run.values)
 
     def local_update(self, x: Vec, round: Round) -> LocalUpdate:
         opened: Future[LocalUpdate] = Future()
