@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import tomli_w
 
@@ -121,11 +121,12 @@ def to_toml(recipe: Recipe) -> str:
 
 def run_id(recipe: Recipe) -> bytes:
     """16 bytes that boards started separately from the same recipe agree on. What is each board's own matter (its data
-    folder, threads, addresses, evaluations, checkpoints) does not count."""
+    folder, script, threads, device, addresses, evaluations, checkpoints) does not count."""
     shared = passed_on(recipe)
     shared = replace(
         shared,
         run=replace(shared.run, threads=1),
+        training=replace(shared.training, device="auto", deterministic=False),
         evaluation=EvaluationSection(),
         network=NetworkSection(),
     )
@@ -142,10 +143,12 @@ def essence(recipe: Recipe) -> str:
     """The resolved recipe without what changes no result and was not always there, so that identities made of it last."""
     document = asdict(recipe)
     del document["checkpoint"]
-    for name, kind in get_type_hints(Recipe).items():
-        for key, default in zip(fields(kind), asdict(kind()).values(), strict=True):
-            if key.metadata.get("later") and document.get(name, {}).get(key.name) == default:
-                del document[name][key.name]
+    for name in document:
+        kind = get_type_hints(Recipe)[name]
+        defaults = asdict(kind())
+        for f in fields(kind):
+            if f.metadata.get("later") and document[name][f.name] == defaults[f.name]:
+                del document[name][f.name]
     return tomli_w.dumps(document)
 
 
@@ -225,13 +228,20 @@ def _section(name: str, kind: Any, content: Mapping[str, Any]) -> Any:
     return kind(**checked)
 
 
+_LISTS = {
+    list[float]: (float, "numbers"),
+    list[int]: (int, "whole numbers"),
+    list[str]: (str, "texts"),
+}
+
+
 def _checked(key: str, value: Any, hint: Any, allowed: Mapping[str, Any]) -> Any:
     """The value in the field's type, or ConfigError with what is allowed."""
-    if hint in (list[float], list[str]):
-        (item,) = get_args(hint)
+    if hint in _LISTS:
+        kind, word = _LISTS[hint]
         if not isinstance(value, list):
-            raise ConfigError(f"{key} = {_show(value)}: must be a list of {'numbers' if item is float else 'texts'}")
-        return [_checked(f"{key}[{k}]", v, item, allowed) for k, v in enumerate(value)]
+            raise ConfigError(f"{key} = {_show(value)}: must be a list of {word}")
+        return [_checked(f"{key}[{k}]", v, kind, allowed) for k, v in enumerate(value)]
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     wanted, word = {

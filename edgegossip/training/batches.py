@@ -50,18 +50,23 @@ class Augmentation:
 
 @dataclass(frozen=True, slots=True)
 class Normaliser:
-    """(x - mean) / std per channel, in stored units; identity where the data set gives no mean."""
+    """(x - mean) / std per channel, in stored units; identity where the data set gives no mean.
+    Tokens stay the whole numbers that they are."""
 
     mean: Tensor  # float32[channels, 1, 1, ...] or empty
     inverse_std: Tensor
+    dtype: torch.dtype = torch.float32
 
     @classmethod
     def of(cls, about: Description) -> Normaliser:
         shape = (len(about.mean), *(1,) * (len(about.shape) - 1))
         std = torch.tensor(about.std, dtype=torch.float32)
-        return cls(torch.tensor(about.mean, dtype=torch.float32).reshape(shape), (1.0 / std).reshape(shape))
+        mean = torch.tensor(about.mean, dtype=torch.float32)
+        dtype = torch.int64 if about.dtype == "int64" else torch.float32
+        return cls(mean.reshape(shape), (1.0 / std).reshape(shape), dtype)
 
     def __call__(self, inputs: NDArray[Any]) -> Tensor:
-        """Stored inputs [batch, *shape] -> float32 tensor of the same shape, in memory of its own."""
-        batch = torch.tensor(inputs, dtype=torch.float32)
+        """Return stored inputs [batch, *shape] as a tensor of the same shape, in memory of its
+        own."""
+        batch = torch.tensor(inputs, dtype=self.dtype)
         return batch.sub_(self.mean).mul_(self.inverse_std) if len(self.mean) else batch

@@ -6,6 +6,7 @@ only.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,8 +50,18 @@ class Description:
 
     shape: tuple[int, ...]  # one input; images are (channels, height, width)
     classes: int
-    mean: tuple[float, ...]  # per channel, in stored units; empty: inputs are used as they are
-    std: tuple[float, ...]
+    mean: tuple[float, ...] = ()  # per channel, in stored units; empty: inputs are used as they are
+    std: tuple[float, ...] = ()
+    dtype: str = "uint8"  # uint8: images. float32: numbers. int64: tokens
+    target: str = "class"  # class, places, labels, values, tokens or none
+    target_shape: tuple[int, ...] = ()  # one target
+
+    @property
+    def outputs(self) -> int:
+        """How many values a model gives for one input (for "places" and "tokens": at each place)."""
+        if self.target in ("class", "places", "labels", "tokens"):
+            return self.classes
+        return math.prod(self.target_shape if self.target == "values" else self.shape)
 
 
 @dataclass(frozen=True, slots=True)
