@@ -56,15 +56,16 @@ def _train(recipe: Recipe, data: DataSet, steps: int) -> Tensors:
     settings = recipe.training
     flat = FlatModel(models.build(recipe.model, data.about.shape, data.about.classes))
     sgd = FlatSgd(flat.layout.trainable_size, settings.momentum, settings.nesterov, settings.weight_decay)
-    sampler = Sampler(len(data.train), settings.batch_size, recipe.run.seed, 0)
+    sampler = Sampler(len(data.indexed()), settings.batch_size, recipe.run.seed, 0)
     normalise = Normaliser.of(data.about)
     kept: list[tuple[str, np.ndarray]] = []
     flat.module.train()
     for step in range(steps):
         chosen = sampler.batch(step)
         flat.zero_grad()
-        logits = flat.module(normalise(data.train.inputs.take(chosen)))
-        loss = F.cross_entropy(logits, torch.from_numpy(data.train.labels[chosen]))
+        inputs, labels = data.indexed().take(chosen)
+        logits = flat.module(normalise(inputs))
+        loss = F.cross_entropy(logits, torch.from_numpy(labels))
         if not torch.isfinite(loss):
             raise LocalError(
                 f"the training loss became {float(loss.detach())} in step {step}; try a smaller training.lr"

@@ -159,7 +159,9 @@ def travelling(
         if not trained and tensor.device.type != "meta" and not bool(torch.isfinite(tensor).all()):
             continue
         if tensor.dtype not in (*_FLOATS, *_COMPLEX):
-            raise LocalError(f"parameter {name} is {_dtype(tensor)}, which cannot travel: freeze it, or name it in keep")
+            raise LocalError(
+                f"parameter {name} is {_dtype(tensor)}, which cannot travel: freeze it, or name it in keep"
+            )
         found.append((name, tensor, trained))
     if not any(trained for _, _, trained in found):
         raise LocalError("nothing would travel: the model has no parameter that requires a gradient and is shared")

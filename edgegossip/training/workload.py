@@ -19,13 +19,12 @@ from edgegossip.layout import Layout
 from edgegossip.profiling.records import STAGES
 from edgegossip.recipe import Recipe
 from edgegossip.training import micro_batches, models
-from edgegossip.training.batches import Augmentation, Normaliser, Sampler
+from edgegossip.training.batches import Batches, Normaliser, batches_of, in_order, shares_of
 from edgegossip.training.check import check_augmentation
-from edgegossip.training.data import DataSet, Description, describe, open_data
+from edgegossip.training.data import Board, DataSet, Description, describe, open_data
 from edgegossip.training.flat_model import FlatModel, layout_of_module
 from edgegossip.training.names import call_own, is_own
 from edgegossip.training.optimizer import FlatSgd
-from edgegossip.training.partition import partition
 from edgegossip.training.rng import Purpose, words
 from edgegossip.training.schedule import learning_rate
 from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, Round, Vec
@@ -34,9 +33,10 @@ _EVALUATION_BATCH = {"normal": 250, "low": 25}  # examples at a time, by trainin
 _FORWARD, _BACKWARD, _OPTIMISER = range(len(STAGES))
 
 
-def layout_of(recipe: Recipe) -> Layout:
-    """Layout of the recipe's model. A user's own model is built for real: it may not know the meta device."""
-    about = describe(recipe.data)
+def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
+    """Layout of the recipe's model. A user's own model is built for real: it may not know the meta device. `board`: whose
+    data say what the recipe does not declare."""
+    about = describe(recipe.data, board)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a board says it when it builds the model
         if is_own(recipe.model.name):
@@ -45,9 +45,9 @@ def layout_of(recipe: Recipe) -> Layout:
             return layout_of_module(_module(recipe, about))
 
 
-def initial_model(recipe: Recipe) -> tuple[Layout, Vec]:
+def initial_model(recipe: Recipe, board: Board | None = None) -> tuple[Layout, Vec]:
     """Layout and first vector, float32[n], of the recipe's model; the same that `TorchWorkload.initial` gives."""
-    flat = FlatModel(_build(recipe, describe(recipe.data), recipe.run.seed))
+    flat = FlatModel(_build(recipe, describe(recipe.data, board), recipe.run.seed))
     return flat.layout, flat.array
 
 
@@ -56,7 +56,7 @@ def _module(recipe: Recipe, about: Description) -> nn.Module:
     where int8 would replace its norm, so that what surrounds the norm suits it too."""
     section, training = recipe.model, recipe.training
     if training.precision != "int8":
-        module = models.build(section, about.shape, about.classes)
+        module = models.build(section, about.shape, about.outputs)
         if training.memory == "low":
             micro_batches.check_independent(module)
         return module
@@ -66,7 +66,7 @@ def _module(recipe: Recipe, about: Description) -> nn.Module:
     norm = section.norm
     if not is_own(section.name) and norm in ("batchnorm", "evonorm-s0"):
         section = replace(section, norm="range-evonorm")
-    module = models.build(section, about.shape, about.classes)
+    module = models.build(section, about.shape, about.outputs)
     if norm != section.norm and any(isinstance(m, RangeEvoNorm) for m in module.modules()):
         notice = f'training.precision = "int8": model.norm = "{norm}" became "range-evonorm"'
         warnings.warn(notice, int8.ConversionNotice, stacklevel=2)
@@ -96,31 +96,29 @@ def as_taken(inputs: NDArray[Any], normalise: Normaliser) -> torch.Tensor:
     return channels_last(batch) if batch.dim() == 4 else batch  # convolutions on a CPU are 1.4 to 1.7 times as fast so
 
 
-def _prepare(recipe: Recipe, data: DataSet | None) -> DataSet:
-    """Sets torch's threads and checks what a recipe names; opens its data set unless it is given."""
+def _prepare(recipe: Recipe, data: DataSet | None, board: Board | None = None) -> DataSet:
+    """Sets torch's threads and checks what a recipe names; opens its data set, as `board` has it, unless it is given."""
     torch.set_num_threads(recipe.run.threads)
     models.check(recipe.model)
-    data = open_data(recipe.data) if data is None else data
+    data = open_data(recipe.data, board) if data is None else data
     check_augmentation(recipe, data.about)
+    if data.about.target != "class":
+        raise ConfigError(f"{data.name} has targets of the kind {data.about.target}; a model is trained on classes yet")
     return data
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Equipment:
     """What the boards of one process can share, because each call loads the model anew and nothing of a board stays in
-    it: the module with its gradients, and the test set as stored."""
+    it: the module with its gradients."""
 
     model: FlatModel
-    test_inputs: NDArray[Any]
-    test_labels: torch.Tensor
     normalise: Normaliser
 
     @classmethod
     def of(cls, recipe: Recipe, data: DataSet) -> Equipment:
-        every = np.arange(len(data.test), dtype=np.int64)
-        labels = torch.from_numpy(data.test.labels)
         model = FlatModel(_build(recipe, data.about), channels_last=recipe.training.precision != "int8")
-        return cls(model, data.test.inputs.take(every), labels, Normaliser.of(data.about))
+        return cls(model, Normaliser.of(data.about))
 
 
 def _minus(values: Vec, x: Vec) -> Vec:
@@ -152,39 +150,52 @@ class TorchWorkload:
         """Keeps node_index's share of data.train and all of data.test in memory, as stored. `share` and `equipment` are
         given when other boards of the same recipe live in this process."""
         settings = recipe.training
-        self._recipe, self._node, self._about = recipe, node_index, data.about
+        self._recipe, self._node, self._data, self._about = recipe, node_index, data, data.about
         shared = Equipment.of(recipe, data) if equipment is None else equipment
         self._model, self._normalise = shared.model, shared.normalise
-        self._test_inputs, self._test_labels = shared.test_inputs, shared.test_labels
         self._sgd = FlatSgd(
             self._model.layout.trainable_size, settings.momentum, settings.nesterov, settings.weight_decay
         )
-        if share is None:
-            share = partition(data.train.labels, recipe)[node_index]
-        self._inputs, self._labels = data.train.inputs.take(share), torch.from_numpy(data.train.labels[share])
-        self._sampler = Sampler(len(share), settings.batch_size, recipe.run.seed, node_index)
-        self._augmentation = Augmentation(recipe.run.seed, node_index) if recipe.data.augment else None
+        self.batches: Batches = batches_of(data, recipe, node_index, share)
         self._stages_ns = [0] * len(STAGES)
+        self._seen = 0  # examples in this round
 
     @classmethod
-    def build(cls, recipe: Recipe, node_index: int) -> TorchWorkload:
+    def build(cls, recipe: Recipe, node_index: int, name: str = "") -> TorchWorkload:
         if not 0 <= node_index < recipe.run.nodes:
             raise ConfigError(f"board {node_index} does not exist: boards are 0 to {recipe.run.nodes - 1}")
-        return cls(recipe, node_index, _prepare(recipe, None))
+        board = Board(name or f"board-{node_index}", node_index)
+        return cls(recipe, node_index, _prepare(recipe, None, board))
 
     @classmethod
-    def build_evaluator(cls, recipe: Recipe) -> TorchWorkload:
-        """One that only evaluates: it has next to no training data."""
-        return cls(recipe, 0, _prepare(recipe, None), np.zeros(1, np.int64))
+    def build_evaluator(cls, recipe: Recipe, board: Board | None = None) -> TorchWorkload:
+        """One that only evaluates: it has next to no training data. `board`: whose test set it is. Raises ConfigError when
+        there is none."""
+        data = _prepare(recipe, None, board)
+        if data.test is None:
+            raise ConfigError(
+                "evaluation.where = coordinator, and the coordinator has no test set: give it one in its own data.dir, or set "
+                "evaluation.where = boards"
+            )
+        return cls(recipe, 0, replace(data, train=data.test), np.zeros(1, np.int64))
 
     @classmethod
     def build_all(cls, recipe: Recipe, data: DataSet | None = None) -> list[TorchWorkload]:
         """Every board of the recipe in this process, each equal to what `build` makes. They share one module and one
         test set, so only one of them can compute at a time. `data` is what `open_data(recipe.data)` gave."""
-        data = _prepare(recipe, data)
+        boards = [Board(f"board-{k}", k) for k in range(recipe.run.nodes)]
+        data = _prepare(recipe, data, boards[0])
         shared = Equipment.of(recipe, data)
-        shares = partition(data.train.labels, recipe)
-        return [cls(recipe, k, data, share, shared) for k, share in enumerate(shares)]
+        shares = shares_of(data, recipe)
+        if shares is not None:
+            return [cls(recipe, k, data, share, shared) for k, share in enumerate(shares)]
+        others = [_prepare(recipe, None, board) for board in boards[1:]]
+        return [cls(recipe, k, own, None, shared) for k, own in enumerate([data, *others])]
+
+    @property
+    def about(self) -> Description:
+        """What one example of this board's data is."""
+        return self._about
 
     @property
     def layout(self) -> Layout:
@@ -205,29 +216,28 @@ class TorchWorkload:
             torch.default_generator.manual_seed(
                 int(words(recipe.run.seed, Purpose.TORCH, 1, self._node, round)[0] >> np.uint64(1))
             )
+            self._seen = 0
             losses = [self._step(round * steps + k, round, lr) for k in range(steps)]
         return LocalUpdate(
             delta=_minus(model.values(), x),
             lr=lr,
             loss=float(np.mean(losses)),
-            examples=steps * self._sampler.batch_size,
+            examples=self._seen,
             steps=steps,
             stages_s={stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)},
         )
 
     def _step(self, step: int, round: Round, lr: float) -> float:
         """One optimiser step on the flat model; its loss before the step."""
-        chosen = self._sampler.batch(step)
-        inputs = self._inputs[chosen]
-        if self._augmentation:
-            inputs = self._augmentation(inputs, step)
-        labels = self._labels[torch.from_numpy(chosen)]
+        inputs, targets = self.batches.batch(step)
+        labels = torch.from_numpy(targets)
+        self._seen += len(inputs)
         self._model.zero_grad()
         low = self._recipe.training.memory == "low"
-        at_a_time = micro_batches.EXAMPLES if low else len(chosen)
+        at_a_time = micro_batches.EXAMPLES if low else len(inputs)
         value = 0.0
-        for part in micro_batches.parts(len(chosen), at_a_time):
-            value += self._gradient(inputs[part], labels[part], len(chosen))
+        for part in micro_batches.parts(len(inputs), at_a_time):
+            value += self._gradient(inputs[part], labels[part], len(inputs))
             if low:
                 heap.give_back()
         if not np.isfinite(value):
@@ -264,16 +274,20 @@ class TorchWorkload:
             raise LocalError(f"model {name} gave outputs of shape {tuple(logits.shape)}; expected {expected}")
         return logits
 
-    def evaluate(self, x: Vec, examples: int | None = None) -> Metrics:
-        count = len(self._test_labels) if examples is None else min(examples, len(self._test_labels))
+    def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
+        test = self._data.test
+        if test is None:
+            return None
+        count = len(test) if examples is None else min(examples, len(test))
         if count < 1:
             raise LocalError("an evaluation needs at least one example")
         self._model.load(x)
         self._model.module.eval()
         loss, right = 0.0, 0
         with torch.inference_mode():
-            for part in micro_batches.parts(count, _EVALUATION_BATCH[self._recipe.training.memory]):
-                logits, labels = self._forward(self._test_inputs[part]), self._test_labels[part]
+            size = _EVALUATION_BATCH[self._recipe.training.memory]
+            for inputs, targets in in_order(self._data.name, test, self._about, count, size):
+                logits, labels = self._forward(inputs), torch.from_numpy(targets)
                 loss += float(F.cross_entropy(logits, labels, reduction="sum"))
                 right += int((logits.argmax(1) == labels).sum())
         return Metrics(loss / count, right / count, count)
