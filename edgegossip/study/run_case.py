@@ -21,7 +21,7 @@ from edgegossip.study.server import VirtualServer
 from edgegossip.study.virtual import VirtualFleet
 from edgegossip.training.base import Workload
 from edgegossip.training.data import DataSet, open_data
-from edgegossip.types import ConfigError, DataError, HostError, LocalError, Metrics, PeerError, Round, Vec
+from edgegossip.types import ConfigError, DataError, HostError, LocalError, PeerError, Round, Vec
 
 Progress = Callable[[Round], None]
 Result = dict[str, Any]
@@ -168,19 +168,23 @@ def _specs(recipe: Recipe) -> list[NodeSpec]:
 
 def _reached(workload: Workload, models: Sequence[Vec]) -> Result:
     """The final models on the whole test set. Models of a server run are all the same one."""
-    nodes = [workload.evaluate(x) for x in models]
-    averaged: Metrics = workload.evaluate(average(models)) if len(models) > 1 else nodes[0]
-    rates = [m.accuracy for m in nodes]
+    nodes = [found for x in models if (found := workload.evaluate(x)) is not None]
+    averaged = workload.evaluate(average(models)) if len(models) > 1 else nodes[0] if nodes else None
+    if averaged is None:
+        return {"accuracy": None, "score": None, "scores": {}, "loss": None, "test_examples": 0}
+    scores = {name: _over_nodes(value, [m.scores[name] for m in nodes]) for name, value in averaged.scores.items()}
     return {
-        "accuracy": {
-            "averaged": averaged.accuracy,
-            "mean": sum(rates) / len(rates),
-            "min": min(rates),
-            "max": max(rates),
-        },
+        "accuracy": scores.get("accuracy"),
+        "score": next(iter(scores), None),
+        "scores": scores,
         "loss": {"averaged": averaged.loss, "mean": sum(m.loss for m in nodes) / len(nodes)},
         "test_examples": averaged.examples,
     }
+
+
+def _over_nodes(averaged: float, values: Sequence[float]) -> dict[str, float]:
+    """A figure of the averaged model, and of the nodes' own."""
+    return {"averaged": averaged, "mean": sum(values) / len(values), "min": min(values), "max": max(values)}
 
 
 def _bytes(recipe: Recipe, sent: Traffic, received_bytes: int) -> Result:
@@ -202,8 +206,9 @@ def _curves(recorder: Recorder) -> Result:
             {
                 "round": e.round,
                 "sent_bytes": e.sent_bytes,
-                "accuracy": e.averaged.accuracy,
-                "loss": e.averaged.loss,
+                "accuracy": None if e.averaged is None else e.averaged.accuracy,
+                "scores": {} if e.averaged is None else dict(e.averaged.scores),
+                "loss": None if e.averaged is None else e.averaged.loss,
                 "train_loss": e.train_loss,
             }
             for e in recorder.evaluations

@@ -84,13 +84,20 @@ def build_workloads(recipe: Recipe, data: DataSet | None = None) -> Sequence[Wor
     return TorchWorkload.build_all(recipe, data)
 
 
-def build_evaluator(recipe: Recipe) -> Callable[[Vec, int | None], Metrics | None]:
+def build_evaluator(recipe: Recipe) -> Callable[[Vec, int | None], Metrics]:
     """`Workload.evaluate` for a process that trains nothing, such as a coordinator. Loads the test set, with data.partition =
     local the coordinator's own; raises as `build_workload` does, and ConfigError where there is none."""
     from edgegossip.training.data import Board
     from edgegossip.training.workload import TorchWorkload
 
-    return TorchWorkload.build_evaluator(recipe, Board("coordinator", -1)).evaluate
+    workload = TorchWorkload.build_evaluator(recipe, Board("coordinator", -1))
+
+    def evaluate(x: Vec, examples: int | None = None) -> Metrics:
+        found = workload.evaluate(x, examples)
+        assert found is not None  # there is a test set
+        return found
+
+    return evaluate
 
 
 def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:

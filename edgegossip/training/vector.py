@@ -143,7 +143,7 @@ def travelling(
     """Return (name, tensor, is it trained) of what travels; a tensor used twice is there once.
     Raises as `ModelVector` does."""
     saved = set(module.state_dict(keep_vars=True))
-    named = [(n, p, True) for n, p in module.named_parameters() if p.requires_grad]
+    named: list[tuple[str, Tensor, bool]] = [(n, p, True) for n, p in module.named_parameters() if p.requires_grad]
     named += [(n, b, False) for n, b in module.named_buffers() if b.dtype in _FLOATS and n in saved]
     everything = [n for n, _ in module.named_parameters()] + [n for n, _ in module.named_buffers()]
     for option, patterns in (("share", share), ("keep", keep)):
@@ -151,7 +151,7 @@ def travelling(
             if not any(fnmatchcase(n, pattern) for n in everything):
                 hint = did_you_mean(pattern, everything)
                 raise LocalError(f"{option}: no tensor of the model matches {pattern}{hint}")
-    found = []
+    found: list[tuple[str, Tensor, bool]] = []
     for name, tensor, trained in named:
         shared = not share or any(fnmatchcase(name, p) for p in share)
         if not shared or any(fnmatchcase(name, p) for p in keep) or not tensor.numel():

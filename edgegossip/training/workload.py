@@ -223,6 +223,7 @@ class TorchWorkload:
             lr=lr,
             loss=float(np.mean(losses)),
             examples=self._seen,
+            holds=self.batches.holds,
             steps=steps,
             stages_s={stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)},
         )
@@ -290,7 +291,7 @@ class TorchWorkload:
                 logits, labels = self._forward(inputs), torch.from_numpy(targets)
                 loss += float(F.cross_entropy(logits, labels, reduction="sum"))
                 right += int((logits.argmax(1) == labels).sum())
-        return Metrics(loss / count, right / count, count)
+        return Metrics(loss / count, count, {"accuracy": right / count})
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         return {"momentum": self._model.in_order(self._sgd.momentum.numpy())}
