@@ -21,7 +21,7 @@ from edgegossip.recipe import Recipe
 from edgegossip.training import micro_batches, models
 from edgegossip.training.batches import Batches, Normaliser, batches_of, in_order, shares_of
 from edgegossip.training.check import check_augmentation
-from edgegossip.training.data import Board, DataSet, Description, describe, open_data
+from edgegossip.training.data import Board, DataSet, Description, boards_of, describe, open_data
 from edgegossip.training.flat_model import FlatModel, layout_of_module
 from edgegossip.training.names import call_own, is_own
 from edgegossip.training.optimizer import FlatSgd
@@ -164,7 +164,7 @@ class TorchWorkload:
     def build(cls, recipe: Recipe, node_index: int, name: str = "") -> TorchWorkload:
         if not 0 <= node_index < recipe.run.nodes:
             raise ConfigError(f"board {node_index} does not exist: boards are 0 to {recipe.run.nodes - 1}")
-        board = Board(name or f"board-{node_index}", node_index)
+        board = Board(name, node_index) if name else boards_of(recipe)[node_index]
         return cls(recipe, node_index, _prepare(recipe, None, board))
 
     @classmethod
@@ -183,7 +183,7 @@ class TorchWorkload:
     def build_all(cls, recipe: Recipe, data: DataSet | None = None) -> list[TorchWorkload]:
         """Every board of the recipe in this process, each equal to what `build` makes. They share one module and one
         test set, so only one of them can compute at a time. `data` is what `open_data(recipe.data)` gave."""
-        boards = [Board(f"board-{k}", k) for k in range(recipe.run.nodes)]
+        boards = boards_of(recipe)
         data = _prepare(recipe, data, boards[0])
         shared = Equipment.of(recipe, data)
         shares = shares_of(data, recipe)

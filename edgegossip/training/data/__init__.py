@@ -4,7 +4,7 @@ none of the package's own needs torch."""
 from __future__ import annotations
 
 from edgegossip.training.data.base import Batch, Board, DataSet, Description, Examples, Stream
-from edgegossip.training.data.registry import describe, is_declared, is_users, locate, names, open_data
+from edgegossip.training.data.registry import boards_of, describe, is_declared, is_users, locate, names, open_data
 
 __all__ = [
     "Batch",
@@ -13,6 +13,7 @@ __all__ = [
     "Description",
     "Examples",
     "Stream",
+    "boards_of",
     "describe",
     "is_declared",
     "is_users",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgegossip.recipe import DataSection
+from edgegossip.recipe import DataSection, Recipe
 from edgegossip.training.data import schema
 from edgegossip.training.data.base import Board, DataSet, Description, Examples, Part, Stream
 from edgegossip.training.names import is_own, unknown
@@ -53,6 +53,12 @@ def is_users(section: DataSection) -> bool:
     """Whether the data are a user's own files or function, of which only its reader knows what is
     in them."""
     return is_own(section.name) or section.name in _READERS
+
+
+def boards_of(recipe: Recipe) -> list[Board]:
+    """Return the boards of a local fleet, by the names that `edgegossip run` gives them."""
+    width = len(str(recipe.run.nodes - 1))
+    return [Board(f"board-{k:0{width}}", k) for k in range(recipe.run.nodes)]
 
 
 def folder_of(section: DataSection, board: Board) -> str:
