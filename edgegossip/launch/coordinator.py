@@ -26,6 +26,7 @@ from edgegossip.profiling.summary import COORDINATOR
 from edgegossip.profiling.tee import Tee
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.report.live import Live, LiveSink
+from edgegossip.training.data import Board
 from edgegossip.types import ConfigError, NodeId
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _serve(
 
     live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not options.as_json)
     sink = Tee(folder, LiveSink(live), start_s=folder.start_s if resumed else None)
-    first = training.first_model(recipe, lambda text: sink.event(COORDINATOR, "slow", text))
+    first = training.first_model(recipe, Board(COORDINATOR, -1), partial(sink.event, COORDINATOR, "slow"))
     keeper = coordinator_keeper(recipe, first.layout, members, run_id(recipe), folder, sink)
     coordinator = Coordinator(
         recipe,

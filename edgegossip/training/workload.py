@@ -20,18 +20,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from edgegossip import heap
-from edgegossip.agreement import Agreement
+from edgegossip.agreement import Agreement, Fact
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import STAGES
 from edgegossip.recipe import Recipe
 from edgegossip.training import device as devices
 from edgegossip.training import micro_batches, models, tasks
 from edgegossip.training import optimizer as optimizers
-from edgegossip.training.batches import Augmentation, Normaliser, Sampler
-from edgegossip.training.check import check_augmentation
-from edgegossip.training.data import DataSet, Description, describe, open_data
+from edgegossip.training.batches import Batches, Normaliser, batches_of, in_order, shares_of
+from edgegossip.training.check import check_augmentation, task_of
+from edgegossip.training.data import Board, DataSet, Description, boards_of, describe, open_data
 from edgegossip.training.names import call_own, is_own
-from edgegossip.training.partition import partition
 from edgegossip.training.rng import Purpose, words
 from edgegossip.training.schedule import Plateau, learning_rate
 from edgegossip.training.vector import ModelVector
@@ -42,9 +41,10 @@ _FORWARD, _BACKWARD, _OPTIMISER = range(len(STAGES))
 _KEPT = "kept/"  # before the names of what stays on the board, in a snapshot
 
 
-def layout_of(recipe: Recipe) -> Layout:
-    """Layout of the recipe's model. A user's own model is built for real: it may not know the meta device."""
-    about = describe(recipe.data)
+def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
+    """Layout of the recipe's model. A user's own model is built for real: it may not know the meta device. `board`: whose
+    data say what the recipe does not declare."""
+    about = describe(recipe.data, board)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a board says it when it builds the model
         if is_own(recipe.model.name):
@@ -53,9 +53,9 @@ def layout_of(recipe: Recipe) -> Layout:
             return _vector(recipe, _module(recipe, about)).layout
 
 
-def initial_model(recipe: Recipe) -> tuple[Layout, Vec]:
+def initial_model(recipe: Recipe, board: Board | None = None) -> tuple[Layout, Vec]:
     """Layout and first vector, float32[n], of the recipe's model; the same that `TorchWorkload.initial` gives."""
-    vector = _vector(recipe, _build(recipe, describe(recipe.data), recipe.run.seed))
+    vector = _vector(recipe, _build(recipe, describe(recipe.data, board), recipe.run.seed))
     return vector.layout, vector.read()
 
 
@@ -113,26 +113,24 @@ def as_taken(inputs: NDArray[Any], normalise: Normaliser) -> torch.Tensor:
     return channels_last(batch) if batch.dim() == 4 else batch  # convolutions on a CPU are 1.4 to 1.7 times as fast so
 
 
-def _prepare(recipe: Recipe, data: DataSet | None) -> DataSet:
-    """Sets torch's threads and checks what a recipe names; opens its data set unless it is given."""
+def _prepare(recipe: Recipe, data: DataSet | None, board: Board | None = None) -> DataSet:
+    """Sets torch's threads and checks what a recipe names; opens its data set, as `board` has it, unless it is given."""
     torch.set_num_threads(recipe.run.threads)
     models.check(recipe.model)
-    data = open_data(recipe.data) if data is None else data
+    data = open_data(recipe.data, board) if data is None else data
     check_augmentation(recipe, data.about)
     return data
 
 
 @dataclass(slots=True, eq=False)
 class Equipment:
-    """What the boards of one process share: the module with its gradients, and the test set as
-    stored. Each call loads the model anew; of what does not travel, `holder` has its own in the
-    module, and every other board keeps its own aside."""
+    """What the boards of one process share: the module with its gradients. Each call loads the model
+    anew; of what does not travel, `holder` has its own in the module, and every other board keeps
+    its own aside."""
 
     vector: ModelVector
     task: tasks.Task
     device: torch.device
-    test_inputs: NDArray[Any]
-    test_labels: NDArray[Any]
     normalise: Normaliser
     personal: dict[str, Tensor]  # of the module, see ModelVector.personal
     fresh: dict[str, Tensor]  # copies of them as they were before anybody trained
@@ -145,14 +143,11 @@ class Equipment:
         if recipe.training.precision != "int8":
             _turn_convolutions(module)
         vector = _vector(recipe, module.to(device))
-        every = np.arange(len(data.test), dtype=np.int64)
         personal = vector.personal()
         return cls(
             vector=vector,
             task=tasks.make(recipe.training, data.about),
             device=device,
-            test_inputs=data.test.inputs.take(every),
-            test_labels=data.test.labels,
             normalise=Normaliser.of(data.about),
             personal=personal,
             fresh={name: t.clone() for name, t in personal.items()},
@@ -197,38 +192,52 @@ class TorchWorkload:
         """Keeps node_index's share of data.train and all of data.test in memory, as stored. `share` and `equipment` are
         given when other boards of the same recipe live in this process."""
         settings = recipe.training
-        self._recipe, self._node, self._about = recipe, node_index, data.about
+        self._recipe, self._node, self._data, self._about = recipe, node_index, data, data.about
         self._shared = shared = Equipment.of(recipe, data) if equipment is None else equipment
         self._aside = shared.fresh  # of this board, while another holds the module
         self._optimizer = optimizers.make(settings, shared.vector.module)
         self._precision = devices.Precision.of(settings, shared.device)
         self._plateau = Plateau.of(settings, recipe.run.rounds)
-        if share is None:
-            share = partition(data.train.labels, recipe)[node_index]
-        self._inputs, self._labels = data.train.inputs.take(share), data.train.labels[share]
-        self._sampler = Sampler(len(share), settings.batch_size, recipe.run.seed, node_index)
-        self._augmentation = Augmentation(recipe.run.seed, node_index) if recipe.data.augment else None
+        self.batches: Batches = batches_of(data, recipe, node_index, share)
         self._stages_ns = [0] * len(STAGES)
+        self._seen = 0  # examples in this round
 
     @classmethod
-    def build(cls, recipe: Recipe, node_index: int) -> TorchWorkload:
+    def build(cls, recipe: Recipe, node_index: int, name: str = "") -> TorchWorkload:
         if not 0 <= node_index < recipe.run.nodes:
             raise ConfigError(f"board {node_index} does not exist: boards are 0 to {recipe.run.nodes - 1}")
-        return cls(recipe, node_index, _prepare(recipe, None))
+        board = Board(name, node_index) if name else boards_of(recipe)[node_index]
+        return cls(recipe, node_index, _prepare(recipe, None, board))
 
     @classmethod
-    def build_evaluator(cls, recipe: Recipe) -> TorchWorkload:
-        """One that only evaluates: it has next to no training data."""
-        return cls(recipe, 0, _prepare(recipe, None), np.zeros(1, np.int64))
+    def build_evaluator(cls, recipe: Recipe, board: Board | None = None) -> TorchWorkload:
+        """One that only evaluates: it has next to no training data. `board`: whose test set it is. Raises ConfigError when
+        there is none."""
+        data = _prepare(recipe, None, board)
+        if data.test is None:
+            raise ConfigError(
+                "evaluation.where = coordinator, and the coordinator has no test set: give it one in its own data.dir, or set "
+                "evaluation.where = boards"
+            )
+        return cls(recipe, 0, replace(data, train=data.test), np.zeros(1, np.int64))
 
     @classmethod
     def build_all(cls, recipe: Recipe, data: DataSet | None = None) -> list[TorchWorkload]:
         """Every board of the recipe in this process, each equal to what `build` makes. They share one module and one
         test set, so only one of them can compute at a time. `data` is what `open_data(recipe.data)` gave."""
-        data = _prepare(recipe, data)
+        boards = boards_of(recipe)
+        data = _prepare(recipe, data, boards[0])
         shared = Equipment.of(recipe, data)
-        shares = partition(data.train.labels, recipe)
-        return [cls(recipe, k, data, share, shared) for k, share in enumerate(shares)]
+        shares = shares_of(data, recipe)
+        if shares is not None:
+            return [cls(recipe, k, data, share, shared) for k, share in enumerate(shares)]
+        others = [_prepare(recipe, None, board) for board in boards[1:]]
+        return [cls(recipe, k, own, None, shared) for k, own in enumerate([data, *others])]
+
+    @property
+    def about(self) -> Description:
+        """What one example of this board's data is."""
+        return self._about
 
     @property
     def layout(self) -> Layout:
@@ -246,6 +255,7 @@ class TorchWorkload:
         self._load(x)
         if not module.training:  # asking every layer costs as much as a small one
             module.train()
+        self._seen = 0
         seed = int(words(recipe.run.seed, Purpose.TORCH, 1, self._node, round)[0] >> np.uint64(1))
         with devices.seeded(self._shared.device, seed):
             losses = [self._step(round * steps + k) for k in range(steps)]
@@ -261,10 +271,10 @@ class TorchWorkload:
             delta=_minus(vector.read(), x),
             lr=lr,
             loss=loss,
-            examples=steps * self._sampler.batch_size,
+            examples=self._seen,
             steps=steps,
             stages_s={stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)},
-            holds=self._sampler.size,
+            holds=self.batches.holds,
         )
 
     def _load(self, x: Vec) -> None:
@@ -280,10 +290,9 @@ class TorchWorkload:
 
     def _step(self, step: int) -> Tensor:
         """One step of the optimiser; the loss before it, a scalar on the device."""
-        chosen = self._sampler.batch(step)
-        inputs, labels = self._inputs[chosen], self._labels[chosen]
-        if self._augmentation:
-            inputs = self._augmentation(inputs, step)
+        inputs, labels = self.batches.batch(step)
+        labels = inputs if labels is None else labels
+        self._seen += len(inputs)
         self._optimizer.zero_grad()
         low = self._recipe.training.memory == "low"
         at_a_time = micro_batches.EXAMPLES if low else len(inputs)
@@ -333,19 +342,19 @@ class TorchWorkload:
             raise LocalError(f"model {name} {error}") from None
 
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
-        shared = self._shared
-        there = len(shared.test_inputs)
-        if not there:
+        shared, test = self._shared, self._data.test
+        if test is None:
             return None
-        count = there if examples is None else min(examples, there)
+        count = len(test) if examples is None else min(examples, len(test))
         if count < 1:
             raise LocalError("an evaluation needs at least one example")
         self._load(x)
         shared.vector.module.eval()
         sums: dict[str, NDArray[np.float64]] = {}
         with torch.inference_mode():
-            for part in micro_batches.parts(count, self._evaluated_at_a_time()):
-                outputs, targets = self._forward(shared.test_inputs[part], shared.test_labels[part])
+            at_a_time = self._evaluated_at_a_time()
+            for inputs, labels in in_order(self._data.name, test, self._about, count, at_a_time):
+                outputs, targets = self._forward(inputs, inputs if labels is None else labels)
                 for name, value in shared.task.sums(outputs, targets).items():
                     sums[name] = sums.get(name, 0.0) + value.cpu().double().numpy()
         loss, scores = shared.task.scores(sums)
@@ -357,7 +366,16 @@ class TorchWorkload:
         return min(most, settings.batch_size) if self._about.target in ("places", "tokens") else most
 
     def agreement(self) -> Agreement:
-        return Agreement({"values": self.layout.size, "layout": f"{self.layout.hash:016x}"})
+        """Return what this board's data and model say."""
+        facts: dict[str, Fact] = {
+            **self._about.facts(),
+            "task": task_of(self._recipe.training, self._about),
+            "values": self.layout.size,
+            "layout": f"{self.layout.hash:016x}",
+        }
+        if base := self._shared.vector.base_hash():
+            facts["base"] = base
+        return Agreement(facts)
 
     def over(self, x: Vec | None) -> None:
         """Take note of nothing: a recipe has no work after the run."""
