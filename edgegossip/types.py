@@ -87,6 +87,11 @@ class LocalUpdate:
     stages_s: Mapping[str, float] = field(
         default_factory=dict
     )  # wall seconds by profiling.records.STAGES, where measured
+    consumable: bool = False  # delta may be written over: whoever made it has no further use for it
+
+    def moved(self, x: Vec) -> Vec:
+        """Return x + delta, float32[n]: in the memory of delta where that may be written over."""
+        return np.add(x, self.delta, out=self.delta if self.consumable else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,9 @@ class Least:
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         del snapshot
 
+    def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
+        return {} if x is None else self.layout.views(x)
+
 
 class _Silent:
     """A sink for figures that nobody asks for."""

@@ -218,6 +218,9 @@ class PacedWorkload:
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         self._workload.restore(snapshot)
 
+    def state(self, x: Vec | None) -> Mapping[str, Any]:
+        return self._workload.state(x)
+
 
 class PacedTransport:
     """Sends, and looks for what has come, once all boards are ready to."""
@@ -225,7 +228,7 @@ class PacedTransport:
     def __init__(self, transport: Transport, pace: Pace) -> None:
         self._transport, self._pace = transport, pace
         self.close_peer, self.limit_frames = transport.close_peer, transport.limit_frames
-        self.wake, self.close = transport.wake, transport.close
+        self.wake, self.close, self.arriving = transport.wake, transport.close, transport.arriving
 
     def send(self, to: NodeId, frame: Buffers) -> int:
         self._pace.meet()

@@ -28,6 +28,7 @@ from edgegossip.training.optimizer import FlatSgd
 from edgegossip.training.partition import partition
 from edgegossip.training.rng import Purpose, words
 from edgegossip.training.schedule import learning_rate
+from edgegossip.training.vector import whole_state
 from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, Round, Vec
 
 _EVALUATION_BATCH = {"normal": 250, "low": 25}  # examples at a time, by training.memory
@@ -81,6 +82,11 @@ def _build(recipe: Recipe, about: Description, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return _module(recipe, about)
+
+
+def build_model(recipe: Recipe) -> nn.Module:
+    """The recipe's model with the values that a run starts from."""
+    return _build(recipe, describe(recipe.data), recipe.run.seed)
 
 
 def module_with(recipe: Recipe, about: Description, x: Vec) -> nn.Module:
@@ -208,6 +214,7 @@ class TorchWorkload:
             losses = [self._step(round * steps + k, round, lr) for k in range(steps)]
         return LocalUpdate(
             delta=_minus(model.values(), x),
+            consumable=True,
             lr=lr,
             loss=float(np.mean(losses)),
             examples=steps * self._sampler.batch_size,
@@ -288,3 +295,6 @@ class TorchWorkload:
         if momentum is None or momentum.shape != mine.shape or momentum.dtype != mine.dtype:
             raise LocalError("the snapshot is not one of this workload: its momentum is missing or of another size")
         self._model.out_of_order(momentum, mine)
+
+    def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
+        return whole_state(self._model.module, self.layout, x)

@@ -110,6 +110,9 @@ class _Given:
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Nothing to restore."""
 
+    def state(self, x: Vec | None) -> Mapping[str, Any]:
+        return {} if x is None else self.layout.views(x)
+
 
 @dataclass(slots=True)
 class _Timed:
