@@ -9,8 +9,12 @@ A training script takes part in a run by `join`:
             loss = train_some_steps(model, optimizer)
             run.exchange(loss=loss)
 
-and is started by `edgegossip run train.py --nodes 4`. Importing this package costs nothing: every
-part is imported when it is first used.
+and is started by `edgegossip run train.py --nodes 4`. What came of a run is read with `Result`:
+
+    result = edgegossip.Result("runs/20260102-030405-train")
+    result.state_dict()
+
+Importing this package costs nothing: every part is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -18,12 +22,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from edgegossip.result import Result
     from edgegossip.training.script import Run, join
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "join"]
+__all__ = ["Result", "Run", "__version__", "join"]
 
-_HOMES = {"join": "edgegossip.training.script", "Run": "edgegossip.training.script"}  # public name -> its module
+_HOMES = {  # public name -> its module
+    "Result": "edgegossip.result",
+    "Run": "edgegossip.training.script",
+    "join": "edgegossip.training.script",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -93,6 +93,10 @@ class Layout:
         )
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
+    def plain(self) -> tuple[tuple[str, tuple[int, ...], bool], ...]:
+        """Return (name, shape, trainable) of each tensor, for documents."""
+        return tuple((t.name, t.shape, t.trainable) for t in self.tensors)
+
     def views(self, vec: Vec) -> dict[str, Vec]:
         """Name -> shaped view of its values in float32[size]; no copy: writing to a view writes to
         `vec`."""

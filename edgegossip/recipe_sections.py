@@ -287,6 +287,7 @@ class CheckpointSection:
         1, "keep each board's and the coordinator's state every so many rounds; 0: never", low=0, high=1_000_000
     )
     keep: int = _key(2, "how many of the newest checkpoints stay", low=1, high=100)
+    format: str = _key("npz", "the file of a final model", choices=("npz", "safetensors"))
     slack_s: float = _key(
         1.0,
         "rounds wait for the disk when more than one, and more seconds than this, could be lost",

@@ -91,12 +91,17 @@ class LocalUpdate:
     )  # wall seconds by profiling.records.STAGES, where measured
     holds: int = 0  # examples of this board's own data; 0: not known
     metrics: Mapping[str, float] = field(default_factory=dict)  # more figures of the round, for the log
+    consumable: bool = False  # delta may be written over: whoever made it has no further use for it
 
     @property
     def weight(self) -> int:
         """What the update counts for in an average that weighs boards by their examples (McMahan et
         al. 2017): those that the board holds, or if that is not known, those that it saw."""
         return self.holds or self.examples
+
+    def moved(self, x: Vec) -> Vec:
+        """Return x + delta, float32[n]: in the memory of delta where that may be written over."""
+        return np.add(x, self.delta, out=self.delta if self.consumable else None)
 
 
 MAX_SCORES = 16  # of one evaluation

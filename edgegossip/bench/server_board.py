@@ -62,6 +62,9 @@ class Least:
 
     def over(self, x: Vec | None) -> None: ...
 
+    def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
+        return {} if x is None else self.layout.views(x)
+
 
 class _Silent:
     """A sink for figures that nobody asks for."""

@@ -37,6 +37,7 @@ class Entry(NamedTuple):
     adapter: Adapter | None = None
     stored: str = ""  # where it is not that of its place, such as "gossip.state.State"
     renamed: Mapping[str, str] = MappingProxyType({})  # field -> its name in files
+    later: tuple[str, ...] = ()  # fields that came after the first version: not written where they are None
 
     @property
     def name(self) -> str:
@@ -71,6 +72,7 @@ class Classes:
             found = entry.adapter.apart(value)
         else:
             found = {f.name: getattr(value, f.name) for f in fields(value)}
+            found = {name: v for name, v in found.items() if v is not None or name not in entry.later}
         if fault := self._fault(entry, cls, found):
             raise LocalError(f"{where}: {fault}")
         return entry.name, {entry.renamed.get(field, field): value for field, value in found.items()}

@@ -26,7 +26,7 @@ MAGIC = b"\x89EGC\r\n\x1a\n"  # like PNG's: transfers that are not clean for byt
 VERSION = 1
 PIECE_BYTES = 2**20  # that are summed and written at once, while they are in the cache
 MAX_TREE_BYTES = 2**28
-_MAX_META_BYTES = 2**20
+_MAX_META_BYTES = 2**24  # it names every tensor of the model
 _HEAD, _CRC, _CHUNK, _COUNT = struct.Struct("<8sHH"), struct.Struct("<I"), struct.Struct("<4sQ"), struct.Struct("<Q")
 _NOTHING = Classes(())
 

@@ -54,7 +54,7 @@ def _context_together(found: Mapping[str, Any], outside: Outside) -> RoundContex
 
 
 def _layout_apart(layout: Layout) -> Mapping[str, Any]:
-    return {"hash": layout.hash, "tensors": tuple((t.name, t.shape, t.trainable) for t in layout.tensors)}
+    return {"hash": layout.hash, "tensors": layout.plain()}
 
 
 def _layout_together(found: Mapping[str, Any], outside: Outside) -> Layout:
@@ -94,7 +94,7 @@ STATES = Classes(
         *_of("gossip.streams", "InEdge"),
         *_of("gossip.streams", "Inbox", stored="gossip.inbox"),
         *_of("gossip.scheme", "Published"),
-        *_of("gossip.symmetric", "Mixing"),
+        Entry("edgegossip.gossip.symmetric", "Mixing", later=("body", "early")),
         *_of("gossip.symmetric", "Gathered", stored="gossip.mixing"),
         Entry("edgegossip.gossip.publish", "ErrorMemory", stored="gossip.publish.Residue"),
         Entry("edgegossip.gossip.publish", "PublicCopies", stored="gossip.publish.Told"),

@@ -25,6 +25,7 @@ COMMANDS = {
     "image": "edgegossip.cli.image",
     "flash": "edgegossip.cli.flash",
     "report": "edgegossip.cli.report",
+    "model": "edgegossip.cli.model",
     "export": "edgegossip.cli.export",
     "top": "edgegossip.cli.top",
     "recipe": "edgegossip.cli.recipe",

@@ -9,20 +9,21 @@ x. The kernels are C++, one pass that converts and checks, the same bits on ever
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from edgegossip.codecs.base import Body, Ctx
-from edgegossip.codecs.checks import nonfinite, require_body_bytes, require_out
+from edgegossip.codecs.checks import flat, nonfinite, require_body_bytes, require_input, require_out
 from edgegossip.codecs.registry import Family, without_params
 from edgegossip.layout import Layout
 from edgegossip.native import half
 from edgegossip.types import DecodeError, Vec
 
 
-class _Float:
+class Float:
     """What all share: no parameters, the layout as state, and a body of `size` numbers."""
 
     __slots__ = ()
@@ -51,6 +52,14 @@ class _Float:
             raise self._not_finite()
         return values
 
+    def decode_part(self, body: Body, start: int, out: Vec) -> Vec:
+        """Decode the values from `start` on into all of `out`. The body has been checked by its
+        size; raises DecodeError when one of these values is not finite."""
+        width = half.BYTES[self.name]
+        if not half.decode(self.name, flat(body)[width * start : width * (start + out.size)], out, None):
+            raise self._not_finite()
+        return out
+
     def check(self, body: Body, layout: Layout) -> None:
         """Raises DecodeError unless it can be decoded."""
         if not half.finite(self.name, require_body_bytes(body, half.BYTES[self.name] * layout.size, self.name)):
@@ -61,15 +70,23 @@ class _Float:
 
 
 @dataclass(frozen=True, slots=True)
-class Fp32(_Float):
+class Fp32(Float):
     """32 bits a value, exact. Body: float32[n]. Its state is the layout."""
 
     name: ClassVar[half.Form] = "fp32"
     wire_id: ClassVar[int] = 1
 
+    def lend(self, x: Vec, layout: Layout) -> Body:
+        """Return what `encode` would, in the memory of x, which must not change any more. Raises as
+        `encode` does."""
+        if sys.byteorder != "little":
+            return self.encode(x, layout, Ctx(0, 0))[0]
+        require_input(x, layout)
+        return x.view(np.uint8).data.toreadonly()
+
 
 @dataclass(frozen=True, slots=True)
-class Fp16(_Float):
+class Fp16(Float):
     """16 bits a value, saturating at +-65504. Body: binary16[n]. Its state is the layout."""
 
     name: ClassVar[half.Form] = "fp16"
@@ -77,7 +94,7 @@ class Fp16(_Float):
 
 
 @dataclass(frozen=True, slots=True)
-class Bf16(_Float):
+class Bf16(Float):
     """16 bits a value with float32's range and 8 bits of precision. Body: bfloat16[n]. Its state is the layout."""
 
     name: ClassVar[half.Form] = "bf16"

@@ -1,4 +1,4 @@
-"""`export`: trained models as ONNX files."""
+"""`export`: trained models as files: arrays by name, ONNX, programs of `torch.export`."""
 
 from edgegossip.export.model import to_onnx
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import io
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -16,30 +19,24 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from edgegossip.profiling.files import replacing
-from edgegossip.types import HostError
+from edgegossip.types import HostError, LocalError
 
 OPSET = 17  # of 2021; any onnxruntime since 1.12 runs it
+EXPORT_OPSET = 18  # the least that the exporter of today writes; since onnxruntime 1.14
+MOST_BYTES = 2**31  # of a protobuf message
 INPUT, OUTPUT = "input", "logits"
 
 
 def write(module: nn.Module, example: Tensor, path: Path) -> int:
     """Trace `module` with `example`, [batch, ...], any batch size later, and write it to `path`. Its bytes. Raises HostError."""
-    model = _traced(module, example)
-    _store_as_int8(model.graph)
-    onnx.checker.check_model(model)
-    data = model.SerializeToString()
-    try:
-        with replacing(path) as file:
-            file.write(data)
-    except OSError as error:
-        raise HostError(f"cannot write {path}: {error.strerror}") from None
-    return len(data)
-
-
-def _traced(module: nn.Module, example: Tensor) -> onnx.ModelProto:
-    with TemporaryDirectory() as folder, warnings.catch_warnings(), torch.no_grad():
-        # torch's newer exporter needs one more package and writes no QDQ; this one says that it is the older one.
+    with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        return save(traced(module, example), path)
+
+
+def traced(module: nn.Module, example: Tensor) -> onnx.ModelProto:
+    """A model by torch's older exporter, which alone writes QDQ, with weights as the int8 that they are."""
+    with TemporaryDirectory() as folder:
         made = Path(folder) / "model.onnx"
         torch.onnx.export(
             module.eval(),
@@ -51,7 +48,44 @@ def _traced(module: nn.Module, example: Tensor) -> onnx.ModelProto:
             output_names=[OUTPUT],
             dynamic_axes={INPUT: {0: "batch"}, OUTPUT: {0: "batch"}},
         )
-        return onnx.load(made)
+        model = onnx.load(made)
+    _store_as_int8(model.graph)
+    return model
+
+
+def exported(module: nn.Module, example: Tensor) -> onnx.ModelProto:
+    """A model by torch's exporter of today, which knows what the older one does not. Raises HostError where its package is
+    not installed."""
+    if importlib.util.find_spec("onnxscript") is None:
+        raise HostError("export needs the package onnxscript: pip install 'edgegossip[export]'")
+    with contextlib.redirect_stdout(io.StringIO()):  # which it fills with its progress
+        program = torch.onnx.export(
+            module.eval(),
+            (example,),
+            dynamo=True,
+            opset_version=EXPORT_OPSET,
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+            optimize=True,
+            verbose=False,
+        )
+    assert program is not None
+    return program.model_proto
+
+
+def save(model: onnx.ModelProto, path: Path) -> int:
+    """Check a model and write it to `path`. Its bytes. Raises HostError, LocalError for one of 2 GiB or more."""
+    if (size := model.ByteSize()) >= MOST_BYTES:
+        raise LocalError(f"an ONNX file holds less than 2 GiB, this model takes {size} bytes: write it as .pt2")
+    onnx.checker.check_model(model)
+    data = model.SerializeToString()
+    try:
+        with replacing(path) as file:
+            file.write(data)
+    except OSError as error:
+        raise HostError(f"cannot write {path}: {error.strerror}") from None
+    return len(data)
 
 
 def _store_as_int8(graph: onnx.GraphProto) -> None:

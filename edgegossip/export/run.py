@@ -1,23 +1,28 @@
-"""The model of a run as an ONNX file, checked against the torch model on the run's own test set."""
+"""One model of a run as a file that other programs run or read, and what became of its accuracy.
+
+.safetensors and .npz hold the arrays of the `state_dict`. .onnx and .pt2 (`torch.export`) hold the
+program too: the recipe's model is built, and file and model are compared on the run's own test set.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgegossip import recipe as recipes
-from edgegossip.export.model import onnx_writer
-from edgegossip.types import ConfigError, DataError
+from edgegossip.export.found import FoundModel
+from edgegossip.export.model import PROGRAMS, ProgramFile, exporter
+from edgegossip.modelfile import check_suffix, write_model
+from edgegossip.recipe import Recipe
+from edgegossip.types import DataError, HostError, LocalError, NodeId
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    from edgegossip.recipe import Recipe
     from edgegossip.training.data import Examples
 
 _BATCH = 250  # examples
@@ -25,76 +30,107 @@ _BATCH = 250  # examples
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What `edgegossip export` says. Accuracies are 0..1 over `tested` examples; `onnx_accuracy` is None without onnxruntime."""
+    """What `edgegossip model` and `edgegossip export` say."""
 
-    model: str  # file that was read
+    model: str  # the file or folder that it was read from
+    board: str  # whose: a board's name, "averaged" or "coordinator"
+    round: str  # how many it has had
     file: str
     size_bytes: int
-    fp32_bytes: int  # the same values at four bytes each
-    precision: str  # fp32, or int8: QDQ
-    calibrated: int  # examples that set the scales
-    tested: int
-    accuracy: float
-    onnx_accuracy: float | None
+    fp32_bytes: int  # the values that travel, at four bytes each
+    away: Mapping[NodeId, float] = field(default_factory=dict)  # of boards' own models from an average, relative
+    left_out: tuple[str, ...] = ()  # names of tensors that an average has not
+    precision: str = "fp32"  # or int8: QDQ, in a .onnx
+    calibrated: int = 0  # examples that set the scales
+    tested: int = 0  # examples; 0: nothing was compared
+    accuracy: float | None = None  # of the torch model, 0..1
+    file_accuracy: float | None = None  # of the file, by onnxruntime or torch; None where that is not installed
+    difference: float | None = None  # the largest between an output of the two, over the test set
 
 
-def locate(model: Path, board: str | None) -> tuple[Path, Path]:
-    """(model file, recipe) of a .npz file in a run folder's checkpoint/, or of a run folder. Raises ConfigError, DataError."""
-    folder = model.parent if model.suffix == ".npz" else model / "checkpoint"
-    recipe = folder.parent / "recipe.toml"
-    if not recipe.is_file():
-        raise DataError(f"{model} is no run folder, nor a model in one: {recipe} is not there")
-    if model.suffix == ".npz":
-        return model, recipe
-    found = {path.stem: path for path in sorted(folder.glob("*.npz"))}
-    if not found:
-        raise DataError(f"{model} has no model yet: the run has not ended, or no board of it did")
-    if board is not None and board not in found:
-        raise ConfigError(f"--board {board}: this run has models of {', '.join(found)}")
-    return found[board or next(iter(found))], recipe
+def write(model: FoundModel, recipe: Recipe, out: Path, *, examples: int = 256) -> Exported:
+    """Write the model to `out`, in the format of its ending: .npz, .safetensors, .onnx or .pt2.
 
-
-def export(model: Path, out: Path, *, board: str | None = None, examples: int = 256) -> Exported:
-    """Write the model to `out`. An int8 model becomes QDQ with scales set by `examples` of the training set.
-
-    Raises DataError, ConfigError, HostError."""
-    source, recipe_file = locate(model, board)
-    recipe = recipes.load(str(recipe_file))
-    onnx_file = onnx_writer()
-    from edgegossip.int8 import qdq
-
-    set_up = _SetUp(recipe, source)
+    In a .onnx an int8 model becomes QDQ with scales set by `examples` of the training set. Raises
+    ConfigError for another ending, HostError where a package is missing or the file cannot be
+    written, LocalError where the model cannot be built or exported."""
+    check_suffix(out, PROGRAMS)
+    values = sum(model.arrays[name].size for name in model.travels)
+    said = {
+        "model": str(model.source or ""),
+        "board": model.board,
+        "round": model.about["round"],
+        "file": str(out),
+        "fp32_bytes": 4 * values,
+        "away": model.away,
+        "left_out": model.left_out,
+    }
+    if out.suffix not in PROGRAMS:
+        try:
+            return Exported(size_bytes=write_model(out, model.arrays, model.about), **said)
+        except OSError as error:
+            raise HostError(f"cannot write {out}: {error.strerror}") from None
+    write_program = exporter(out.suffix)  # what is missing for it is said before data are read
+    set_up = _SetUp(recipe, model)
     module, calibrated = set_up.module, 0
-    if recipe.training.precision == "int8":
+    int8 = recipe.training.precision == "int8"
+    if int8 and out.suffix == ".onnx":
+        from edgegossip.int8 import qdq
+
         batches = list(set_up.training_inputs(examples))
         calibrated, module = sum(map(len, batches)), qdq.qdq_twin(module, batches)
-    size_bytes = onnx_file.write(module, next(set_up.test_batches())[0], out)
-    run = onnx_file.runner(out)
+    written = write_program(module, next(set_up.test_batches())[0], out, quantised=bool(calibrated))
+    accuracy, file_accuracy, difference = set_up.compared(written)
     return Exported(
-        model=str(source),
-        file=str(out),
-        size_bytes=size_bytes,
-        fp32_bytes=4 * set_up.values,
-        precision=recipe.training.precision,
+        size_bytes=written.size_bytes,
+        precision="int8" if int8 else "fp32",
         calibrated=calibrated,
         tested=set_up.tested,
-        accuracy=set_up.accuracy(lambda inputs: set_up.module(inputs).numpy()),
-        onnx_accuracy=None if run is None else set_up.accuracy(run),
+        accuracy=accuracy,
+        file_accuracy=file_accuracy,
+        difference=difference,
+        **said,
     )
+
+
+def module_of(model: FoundModel, recipe: Recipe) -> nn.Module:
+    """Return the recipe's module with the model's values, in evaluation mode. Raises LocalError
+    where a script built the model, or an average lacks what each board has of its own."""
+    import torch
+
+    from edgegossip import training
+
+    script = getattr(recipe.run, "script", "")
+    if script:
+        raise LocalError(
+            f"{script} built this run's model, which only it can do again: load the values with "
+            "model.load_state_dict(Result(folder).state_dict())"
+        )
+    module = training.build_model(recipe)
+    if model.left_out:
+        raise LocalError(f"the {model.board} model has no {model.left_out[0]}, which is each board's own: name a board")
+    state = {name: torch.from_numpy(np.ascontiguousarray(a).reshape(a.shape)) for name, a in model.arrays.items()}
+    try:
+        lacks = module.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise LocalError(f"the values do not fit the recipe's model: {error}") from None
+    # What never travels may be missing from files of earlier versions: it is as the recipe builds it.
+    missing = [n for n in lacks.missing_keys if n in dict(module.named_parameters()) and n in model.travels]
+    if missing or lacks.unexpected_keys:
+        name = (missing or lacks.unexpected_keys)[0]
+        raise LocalError(f"the values do not fit the recipe's model: tensor {name} is in one of them only")
+    return module.eval()
 
 
 class _SetUp:
     """The run's model with its trained values, and the run's data as the model takes them."""
 
-    def __init__(self, recipe: Recipe, source: Path) -> None:
-        from edgegossip.node.final_model import load_model
+    def __init__(self, recipe: Recipe, model: FoundModel) -> None:
         from edgegossip.training.batches import Normaliser
         from edgegossip.training.data import open_data
-        from edgegossip.training.workload import layout_of, module_with
 
-        layout = layout_of(recipe)
-        self.values, self._data = layout.size, open_data(recipe.data)
-        self.module: nn.Module = module_with(recipe, self._data.about, load_model(source, layout))
+        self.module: nn.Module = module_of(model, recipe)
+        self._data = open_data(recipe.data)
         self._normalise = Normaliser.of(self._data.about)
 
     def training_inputs(self, count: int) -> Iterator[Tensor]:
@@ -115,13 +151,23 @@ class _SetUp:
             assert targets is not None
             yield as_taken(inputs, self._normalise), targets
 
-    def accuracy(self, logits_of: Callable[[Tensor], NDArray[np.float32]]) -> float:
-        """Share of the test set that `logits_of(inputs)`, float32[batch, classes], gets right."""
+    def compared(self, written: ProgramFile) -> tuple[float, float | None, float | None]:
+        """Accuracy of the model and of the file over the test set, and the largest difference of an
+        output. The last two are None where nothing here runs the file."""
         import torch
 
+        run, right, right_there, apart = written.runner(), 0, 0, 0.0
         with torch.inference_mode():
-            right = sum(int((logits_of(inputs).argmax(1) == labels).sum()) for inputs, labels in self.test_batches())
-        return right / self.tested
+            for inputs, labels in self.test_batches():
+                ours = self.module(inputs).numpy()
+                right += int((ours.argmax(1) == labels).sum())
+                if run is not None:
+                    theirs = run(inputs)
+                    right_there += int((theirs.argmax(1) == labels).sum())
+                    apart = max(apart, float(np.abs(theirs - ours).max()))
+        if run is None:
+            return right / self.tested, None, None
+        return right / self.tested, right_there / self.tested, apart
 
     @property
     def tested(self) -> int:

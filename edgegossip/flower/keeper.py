@@ -95,7 +95,7 @@ class CoordinatorKeeper(_Keeper):
 
     def save(self, progress: Progress) -> None:
         if self._every and progress.round % self._every == 0:
-            self._writer.offer(progress.round, progress.plain())
+            self._writer.offer(progress.round, progress.plain(), tensors=self._layout.plain())
 
     def make_room(self) -> bool:
         """Keep only the newest checkpoint, for the final model on a full disk; return whether

@@ -118,12 +118,17 @@ def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec, times: 
     IMPLAUSIBLE times ||own|| + 1, as after training that diverged or with intent. `times`, 1 or
     more: for a sum of so many such vectors."""
     squares = float(np.vdot(vec, vec))  # unlike `dot` it is silent about an overflow, which is what is looked for
+    require_proportion(name, squares, own, times)
+    return squares
+
+
+def require_proportion(name: NodeId, squares: float, own: Vec, times: float = 1.0) -> None:
+    """Raises PeerError as `squared_norm` does, for a vector whose ||vec||^2 is known."""
     if squares <= IMPLAUSIBLE * IMPLAUSIBLE:  # whatever the own norm is
-        return squares
+        return
     limit = min(IMPLAUSIBLE * times * (math.sqrt(float(np.vdot(own, own))) + 1.0), LARGEST)
     if not squares <= limit * limit:
         raise PeerError(f"{name} sent values that are too large to average")
-    return squares
 
 
 def state_vector(view: NodeView, frame: Frame) -> Vec:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from edgegossip.codecs.base import Body
+from edgegossip.codecs.checks import require_body_bytes
+from edgegossip.codecs.floats import Float, Fp32
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.averaging import default_eta
@@ -24,6 +27,7 @@ from edgegossip.gossip.params import check_eta, check_flag, check_number
 from edgegossip.gossip.publish import Compensated, Difference, Plain, Publisher, moved
 from edgegossip.gossip.scheme import Full, Published, RoundContext
 from edgegossip.gossip.weights import require_doubly_stochastic, require_symmetric
+from edgegossip.native import half
 from edgegossip.types import ConfigError, LocalUpdate, Round, Vec
 
 D2_MARGIN = 1e-6  # of d2's averaging rate below what the graph allows
@@ -76,6 +80,8 @@ class Mixing:
     gathered: Gathered = field(default_factory=Gathered)
     copies: Mapping[tuple[int, int], Vec] = field(default_factory=lambda: _NONE)  # p_j, where they are kept
     row: Mapping[int, float] = field(default_factory=dict)  # weights of the last round
+    body: Body | None = None  # own message of this round, where it is needed
+    early: Body | None = None  # the one neighbour's message, until there is an update to mix it into
 
 
 Rule = Callable[[Mixing, LocalUpdate], tuple[Vec, Vec, Any]]  # -> what to publish, x~, what to remember
@@ -83,12 +89,12 @@ Rule = Callable[[Mixing, LocalUpdate], tuple[Vec, Vec, Any]]  # -> what to publi
 
 def before(m: Mixing, local: LocalUpdate) -> tuple[Vec, Vec, Any]:
     """The model is published as it was before the local update (D-PSGD)."""
-    return m.x, m.x + local.delta, None
+    return m.x, local.moved(m.x), None
 
 
 def after(m: Mixing, local: LocalUpdate) -> tuple[Vec, Vec, Any]:
     """The local update comes first: x~ = x - gamma g."""
-    moved_ = m.x + local.delta
+    moved_ = local.moved(m.x)
     return moved_, moved_, None
 
 
@@ -129,7 +135,7 @@ class Symmetric:
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
         eta = self.eta or default_eta(ctx.view.codec)
-        return Mixing(x, self.publisher.init(start, ctx), start, zlib.crc32(start.tobytes()) + 1, eta)
+        return Mixing(x, self.publisher.init(start, ctx), start, zlib.crc32(start.data) + 1, eta)
 
     def fingerprint(self, m: Mixing) -> int:
         return m.fingerprint
@@ -174,12 +180,12 @@ class Symmetric:
         weights = ctx.neighbours.weights
         row = {j: weights[j] for j in fresh}
         row[ctx.index] = 1.0 - sum(row.values())
-        return replace(self._clean(m), x=m.base + pull, row=row)
+        return self._begin(replace(self._clean(m), x=m.base + pull, row=row))
 
     def abandon(self, m: Mixing, model: Vec | None, ctx: RoundContext) -> Mixing:
         if model is None:
             return replace(self._clean(m), x=m.x if m.base is None else m.base)
-        fingerprint = zlib.crc32(model.tobytes()) + 1  # what neighbours are taken to be at until they are heard of
+        fingerprint = zlib.crc32(model.data) + 1  # what neighbours are taken to be at until they are heard of
         memory = self.publisher.reset(m.memory, model)
         return replace(self._clean(m), x=model, memory=memory, start=model, fingerprint=fingerprint, past=None)
 
@@ -211,7 +217,12 @@ class Symmetric:
         )
 
     def _clean(self, m: Mixing) -> Mixing:
-        return replace(m, base=None, public=None, gathered=Gathered())
+        return replace(m, base=None, public=None, gathered=Gathered(), body=None, early=None)
+
+    def _begin(self, m: Mixing) -> Mixing:
+        """Where nobody replicates the model, what it was at first is of no use and need not stay in
+        memory."""
+        return m if self.publisher.replicates or self.keeps else replace(m, start=m.x)
 
     def _phase(self, view: NodeView, round: Round) -> int:
         """News that stands for itself is kept whatever the phase it came in."""
@@ -243,7 +254,88 @@ def _gathered(m: Mixing, public: Vec) -> Vec:
 # -- The algorithms ----------------------------------------------------------------------------------
 
 
-def dpsgd(eta: float = 1.0, keeps: bool = False) -> Symmetric:
+@dataclass(frozen=True, slots=True)
+class DPsgd(Symmetric):
+    """D-PSGD that needs little memory where a model is large.
+
+    With one neighbour, and a codec that tells numbers one by one (fp32, fp16, bf16), the pull is
+    added block by block to the vector that becomes the next model: beside it there are only the two
+    messages. A state of the middle of a round is then not to be used again, once the next one was
+    made of it. With several neighbours the pull is summed up first: a sum of two numbers does not
+    depend on who came first, and so neither do models on a ring."""
+
+    def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
+        if not self._lean(ctx):
+            return Symmetric.publish(self, m, local, ctx, to)
+        codec, layout = ctx.view.codec, ctx.view.layout
+        if isinstance(codec, Fp32):
+            body, memory, error = codec.lend(m.x, layout), m.memory, 0.0
+        else:
+            body, memory = codec.encode(m.x, m.memory, ctx.for_codec(local))
+            error = _error_of(codec, body, m.x)
+        base, early = local.moved(m.x), m.early
+        m = replace(m, x=base, start=base, memory=memory, base=base, early=None, body=body)
+        if early is not None:
+            m = self._add(m, early, ctx)
+        return m, Published(body, {}, error)
+
+    def take(self, m: Mixing, sender: int, frame: Frame, ctx: RoundContext) -> Mixing:
+        if not self._lean(ctx):
+            return Symmetric.take(self, m, sender, frame, ctx)
+        # All that may be wrong with it is looked for before a number is added.
+        codec: Float = ctx.view.codec  # type: ignore[assignment]
+        require_body_bytes(frame.body, half.BYTES[codec.name] * ctx.view.layout.size, codec.name)
+        squares = sum(float(np.vdot(part, part)) for _, part in _parts(codec, frame.body, m.x.size))
+        messages.require_proportion(ctx.name(sender), squares, m.x)
+        return self._add(m, frame.body, ctx) if m.base is not None else replace(m, early=frame.body)
+
+    def mix(self, m: Mixing, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mixing, float]:
+        if not self._lean(ctx):
+            return Symmetric.mix(self, m, ctx, fresh)
+        assert m.base is not None
+        row = {j: ctx.neighbours.weights[j] for j in fresh}
+        row[ctx.index] = 1.0 - sum(row.values())
+        return replace(self._clean(m), x=m.base, row=row), m.gathered.distance
+
+    def _lean(self, ctx: RoundContext) -> bool:
+        return not self.keeps and isinstance(ctx.view.codec, Float) and len(ctx.neighbours.in_) == 1
+
+    def _add(self, m: Mixing, body: Body, ctx: RoundContext) -> Mixing:
+        """base += eta W (p_j - p_i), in place."""
+        assert m.base is not None and m.body is not None
+        [sender], codec = ctx.neighbours.in_, ctx.view.codec
+        weight, eta, squares = np.float32(ctx.neighbours.weights[sender]), np.float32(m.eta), 0.0
+        own = _parts(codec, m.body, m.base.size)
+        for (start, theirs), (_, mine) in zip(_parts(codec, body, m.base.size), own, strict=True):
+            theirs -= mine
+            squares += float(theirs.dot(theirs))
+            theirs *= weight
+            theirs *= eta
+            m.base[start : start + theirs.size] += theirs
+        return replace(m, gathered=Gathered(1, float(weight), squares))
+
+
+_BLOCK_VALUES = 1 << 20
+
+
+def _parts(codec: Float, body: Body, size: int) -> Iterator[tuple[int, Vec]]:
+    """The values of a body, block by block in the same memory, each with where it starts."""
+    out = np.empty(min(size, _BLOCK_VALUES), np.float32)
+    for start in range(0, size, _BLOCK_VALUES):
+        yield start, codec.decode_part(body, start, out[: min(_BLOCK_VALUES, size - start)])
+
+
+def _error_of(codec: Float, body: Body, v: Vec) -> float:
+    """||decoded - v|| / ||v||, see `publish.relative_error`."""
+    lost = 0.0
+    for start, part in _parts(codec, body, v.size):
+        part -= v[start : start + part.size]
+        lost += float(part.dot(part))
+    whole = float(v.dot(v))
+    return math.sqrt(lost / whole) if whole else (0.0 if lost == 0.0 else math.inf)
+
+
+def dpsgd(eta: float = 1.0, keeps: bool = False) -> DPsgd:
     """Decentralised parallel SGD: whole models travel. eta: averaging rate, (0, 1]. A coarse codec
     makes the models coarse: see `choco_sgd`.
 
@@ -256,7 +348,7 @@ def dpsgd(eta: float = 1.0, keeps: bool = False) -> Symmetric:
     models for any codec: what i adds, j takes off. (2) delta_i, the local update, may be several
     optimiser steps. (3) W may be directed if it is doubly stochastic in every round."""
     check_number("eta of dpsgd", eta, 0.0, 1.0)
-    return Symmetric("dpsgd", Plain(), before, eta, require_doubly_stochastic, keeps)
+    return DPsgd("dpsgd", Plain(), before, eta, require_doubly_stochastic, keeps)
 
 
 def deep_squeeze(eta: float = 0.0, keeps: bool = False) -> Symmetric:
@@ -297,7 +389,7 @@ class Bagua(Symmetric):
         return replace(m, past=m.copies)
 
     def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
-        v = m.x + local.delta
+        v = local.moved(m.x)
         for j in to:  # who is up; W is symmetric, so these are the in-neighbours too
             copy = m.past.get((j, ctx.phase), m.start)
             v += np.float32(m.eta * ctx.neighbours.weights[j]) * (copy - m.x)

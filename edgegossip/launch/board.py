@@ -159,7 +159,8 @@ def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False) -> i
         live = LiveSink(Live((spec.name,), recipe.run.rounds))
         start_s = None if before is None else folders[0].start_s
         heard = (ServiceSink(service()),) if service().listens else ()
-        return Tee(folders[0], live, *heard, start_s=start_s), folders[0].checkpoint_dir / f"{spec.name}.npz"
+        save_to = folders[0].checkpoint_dir / f"{spec.name}.{recipe.checkpoint.format}"
+        return Tee(folders[0], live, *heard, start_s=start_s), save_to
 
     run_node(recipe, options, open_output)
     from edgegossip.launch.outcome import conclude  # the table and plots: nothing that a board needs while it waits

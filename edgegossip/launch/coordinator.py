@@ -18,7 +18,7 @@ from edgegossip.launch.admission import boards_of, credentials, find_fleet
 from edgegossip.launch.outcome import conclude, shown_when_it_fails
 from edgegossip.launch.preflight import FLEET, check_exposure, preflight_server, wait_for_port
 from edgegossip.launch.run import make_folder
-from edgegossip.launch.server import coordinator_keeper, save_final
+from edgegossip.launch.server import coordinator_keeper, final_saver
 from edgegossip.launch.unfinished import unfinished
 from edgegossip.node.spec import check_names, default_members
 from edgegossip.profiling.run_folder import RunFolder
@@ -144,7 +144,7 @@ def _serve(
         keeper=keeper,
         credentials=secure,
         return_s=RETURN_S,
-        on_model=partial(save_final, folder.checkpoint_dir, first.layout, keeper),
+        on_model=final_saver(recipe, folder, first.layout, keeper),
         on_over=partial(keeper.close, over=True),
         superlink=superlink,
     )

@@ -99,7 +99,7 @@ def _kept(run: LocalRun, name: NodeId) -> bool:
 def _spawn(run: LocalRun, nursery: Nursery, name: NodeId, listen: str, news: queue.Queue[News], *more: str) -> Child:
     arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name, *more]
     arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex(), "--listen", listen]
-    arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.npz")]
+    arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.{run.recipe.checkpoint.format}")]
     if name in run.identities:
         arguments += ["--identity", str(run.identities[name])]
     namespace = ""

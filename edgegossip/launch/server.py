@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -17,15 +17,15 @@ from edgegossip.launch.gossip import LocalRun, boards_nursery
 from edgegossip.launch.nursery import Nursery
 from edgegossip.launch.watch import Watch
 from edgegossip.layout import Layout
-from edgegossip.node.final_model import DiskFull, save_model
+from edgegossip.node.final_model import DiskFull, about_model, save_model
 from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import RecordSink
 from edgegossip.profiling.summary import COORDINATOR
 from edgegossip.recipe import Recipe
 from edgegossip.training.data import Board
-from edgegossip.types import NodeId, RunError, Vec
+from edgegossip.types import NodeId, Round, RunError, Vec
 
-FINAL_MODEL = "model.npz"
+FINAL_MODEL = "model"
 
 
 def run_server(run: LocalRun) -> Mapping[NodeId, str]:
@@ -51,7 +51,7 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
             evaluate=first.evaluate,
             keeper=keeper,
             credentials=secure,
-            on_model=partial(save_final, run.folder.checkpoint_dir, layout, keeper),
+            on_model=final_saver(run.recipe, run.folder, layout, keeper),
             superlink=superlink,
         )
         lost = _train(run, coordinator, keeper, nursery)
@@ -87,15 +87,21 @@ def coordinator_keeper(
     return CoordinatorKeeper(path, layout, run_id, members, codec, recipe.checkpoint, sink, COORDINATOR)
 
 
-def save_final(folder: Path, layout: Layout, keeper: CoordinatorKeeper, x: Vec) -> None:
-    """The model of a finished server run, by tensor name. On a full disk older checkpoints give way. Raises HostError."""
-    path = folder / FINAL_MODEL
+def final_saver(recipe: Recipe, folder: RunFolder, layout: Layout, keeper: CoordinatorKeeper) -> Callable[[Vec], None]:
+    """How the model of a finished server run is saved."""
+    return partial(_save_final, folder.checkpoint_dir, recipe.checkpoint.format, recipe.run.rounds, layout, keeper)
+
+
+def _save_final(folder: Path, ending: str, rounds: Round, layout: Layout, keeper: CoordinatorKeeper, x: Vec) -> None:
+    """The model of a finished server run, by tensor name, in `folder`/model.npz or whatever
+    `ending` says. On a full disk older checkpoints give way. Raises HostError."""
+    path, about = folder / f"{FINAL_MODEL}.{ending}", about_model(COORDINATOR, rounds, len(layout.tensors))
     try:
-        save_model(path, layout, x)
+        save_model(path, layout.views(x), about)
     except DiskFull:
         if not keeper.make_room():
             raise
-        save_model(path, layout, x)
+        save_model(path, layout.views(x), about)
 
 
 def _follow(coordinator: Coordinator, watch: Watch, run: LocalRun) -> None:
@@ -127,7 +133,7 @@ def _over(coordinator: Coordinator, watch: Watch) -> bool:
 def _spawn(run: LocalRun, nursery: Nursery, name: NodeId, address: str, news: queue.Queue[News]) -> Child:
     arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name]
     arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex(), "--coordinator", address]
-    arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.npz")]
+    arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.{run.recipe.checkpoint.format}")]
     if name in run.identities:
         arguments += ["--identity", str(run.identities[name])]
     if run.resumed:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from edgegossip.mesh.membership.manifest import is_instance
+from edgegossip.modelfile import SUFFIXES
 from edgegossip.types import NodeId
 
 
@@ -59,4 +60,4 @@ def _is_of(folder: Path, name: NodeId) -> bool:
 
 def _model(folder: Path, name: NodeId) -> bool:
     """Whether its model is there, which a gossip board saves when it has finished. Its last checkpoint stays."""
-    return (folder / "checkpoint" / f"{name}.npz").is_file()
+    return any((folder / "checkpoint" / f"{name}{suffix}").is_file() for suffix in SUFFIXES)

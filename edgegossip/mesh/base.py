@@ -116,5 +116,9 @@ class Transport(Protocol):
     def limit_frames(self, max_frame_bytes: int) -> None:
         """From now on refuse larger frames from peers, before anything is allocated for them."""
 
+    def arriving(self) -> tuple[int, int]:
+        """Bytes of frames that have come so far, altogether; and how many more are to come of the
+        frames that have begun to."""
+
     def close(self) -> None:
         """Flush what is queued, end every stream and free the port. Idempotent."""

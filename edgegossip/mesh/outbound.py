@@ -120,7 +120,7 @@ class Edge:
             self._failed(frame, f"{self.peer} is {self.status.value}")
             return
         queued_bytes, max_bytes = self._queue.queued_bytes, self._limits.max_queue_bytes
-        if queued_bytes and queued_bytes + frame.frame_bytes > max_bytes:
+        if queued_bytes and queued_bytes + frame.frame_bytes > max(max_bytes, 2 * frame.frame_bytes):
             self._failed(frame, f"{queued_bytes} bytes wait for {self.peer} already, the limit is {max_bytes}")
             return
         self._queue.add(frame)

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 from edgegossip.mesh import address as addresses
@@ -52,7 +53,8 @@ class GrpcTransport:
     `security` brings TLS; `services` are further gRPC services of this node's server, whose methods
     are coroutines on the transport's loop (`submit` runs others there); the FileDescriptor in their
     `descriptor`, if any, is what reflection tells of them, and their coroutine `on_revocations`, if
-    any, is run when our revocation list is a newer one. Raises ConfigError for a malformed value,
+    any, is run when our revocation list is a newer one. `spool` is a folder for large frames on
+    their way in (`MeshLimits.spool_bytes`). Raises ConfigError for a malformed value,
     LocalError for an exposed address, HostError when it cannot listen.
     """
 
@@ -67,6 +69,7 @@ class GrpcTransport:
         before_disconnect: Callable[[], object] | None = None,
         security: Security | None = None,
         services: Sequence[grpc.GenericRpcHandler] = (),
+        spool: Path | None = None,
     ) -> None:
         if len(run_id) != 16:
             raise ConfigError(f"run id has {len(run_id)} bytes, it must have 16")
@@ -75,7 +78,7 @@ class GrpcTransport:
         self._node, self._run_id = node, bytes(run_id)
         self._limits = limits or MeshLimits()
         self._before_disconnect = before_disconnect or (lambda: None)
-        self._security, self._services = security, tuple(services)
+        self._security, self._services, self._spool = security, tuple(services), spool
         self._channels = Channels(self._limits, security, self._before_disconnect)
         self._session = secrets.randbits(63) + 1
         self._lock = threading.Lock()
@@ -155,6 +158,10 @@ class GrpcTransport:
         """See Transport.limit_frames. What this node sends stays bounded by its MeshLimits."""
         self._inbound.limit_frames(max_frame_bytes)
 
+    def arriving(self) -> tuple[int, int]:
+        """See Transport.arriving."""
+        return self._inbound.arriving()
+
     def close(self) -> None:
         """Flush what is queued for at most limits.flush_s, say goodbye, acknowledge what peers sent
         until they end their streams or limits.linger_s is over, free the port. Idempotent."""
@@ -185,7 +192,14 @@ class GrpcTransport:
     async def _start(self, where: addresses.Address) -> addresses.Address:
         self._inbox = Inbox(self._loop, self._limits.max_inbox_bytes, self._limits.max_unmeasured_bytes)
         self._inbound = Inbound(
-            self._node, self._run_id, self._session, self._limits, self._inbox, self._on_goodbye, self._security
+            self._node,
+            self._run_id,
+            self._session,
+            self._limits,
+            self._inbox,
+            self._on_goodbye,
+            self._security,
+            self._spool,
         )
         files = [mesh_pb2.DESCRIPTOR, *(f for s in self._services if (f := getattr(s, "descriptor", None)))]
         names = [service.full_name for file in files for service in file.services_by_name.values()]

@@ -1,4 +1,5 @@
-"""A trained model on disk: named float32 tensors in one .npz file, written whole or not at all.
+"""A trained model on disk: what travelled and what stayed on the board, in one file by the names
+of its `state_dict`.
 
 What was trained for hours is not thrown away for want of room: first checkpoints give way that are
 older than the model, then the board waits for somebody to free space, and says so."""
@@ -7,13 +8,16 @@ from __future__ import annotations
 
 import errno
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edgegossip import __version__
 from edgegossip.layout import Layout
-from edgegossip.profiling.files import replacing
+from edgegossip.modelfile import ModelFile, write_model
 from edgegossip.profiling.records import Sink
 from edgegossip.types import DataError, HostError, LocalError, NodeId, Round, Vec
 
@@ -29,51 +33,66 @@ class DiskFull(HostError):
     """There is no room for the file."""
 
 
-def save_model(path: Path, layout: Layout, x: Vec) -> None:
-    """Write x, float32[n], by tensor name. Temporary file, fsync, rename, fsync of the folder.
-    Raises HostError, DiskFull when that is why."""
+def save_model(path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, str]) -> None:
+    """Write a model, see `modelfile.write_model`. Raises HostError, DiskFull when that is why."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            np.savez(file, **layout.views(x))  # type: ignore[arg-type]
+        write_model(path, arrays, about)
     except OSError as error:
         kind = DiskFull if error.errno in _FULL else HostError
         raise kind(f"cannot save the model to {path}: {error.strerror}") from None
 
 
-def load_model(path: Path, layout: Layout) -> Vec:
-    """The vector that `save_model` wrote. Raises DataError when the file is unreadable or of
-    another model."""
-    from zipfile import BadZipFile  # here: nothing that a board needs while it waits
+def about_model(board: NodeId, round: Round, travels: int) -> Mapping[str, str]:
+    """What a run says in a model's file: whose it is, after how many rounds, and how many of its
+    tensors, counted from the first, travel."""
+    return {"board": board, "round": str(round), "travels": str(travels), "written_by": f"edgegossip {__version__}"}
 
+
+def load_model(path: Path, layout: Layout) -> Vec:
+    """The vector of what travels in a model's file. Raises DataError when the file is unreadable or
+    of another model."""
+    file = ModelFile(path)
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return layout.flatten({name: archive[name] for name in archive.files})
-    except (OSError, ValueError, KeyError, BadZipFile, LocalError) as error:
+        return layout.flatten({t.name: _real(file[t.name], len(t.shape)) for t in layout.tensors})
+    except KeyError as error:
+        raise DataError(f"cannot read a model from {path}: it has no tensor {error}") from None
+    except LocalError as error:
         raise DataError(f"cannot read a model from {path}: {error}") from None
 
 
+def _real(array: NDArray[Any], dimensions: int) -> NDArray[Any]:
+    """A complex tensor as it travels: its real and imaginary parts in a last dimension."""
+    if array.dtype.kind != "c" or array.ndim + 1 != dimensions:
+        return array
+    return np.stack([array.real, array.imag], -1)
+
+
 def save_final(
-    path: Path, layout: Layout, model: Vec, round: Round, keeper: Keeper | None, node: NodeId, sink: Sink
+    path: Path,
+    arrays: Mapping[str, NDArray[Any]],
+    about: Mapping[str, str],
+    keeper: Keeper | None,
+    sink: Sink,
 ) -> None:
-    """`round`: how far the model is. The newest checkpoint stays as long as the model is not safe
-    and it may be needed: it goes when it is of an earlier round and larger than the model. Raises
-    HostError, on a full disk after PATIENCE_S."""
+    """Write a board's model; `about` as of `about_model`. The newest checkpoint stays as long as
+    the model is not safe and it may be needed: it goes when it is of an earlier round and larger
+    than the model. Raises HostError, on a full disk after PATIENCE_S."""
+    round = int(about["round"])
     until_s = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return save_model(path, layout, model)
+            return save_model(path, arrays, about)
         except DiskFull as error:
-            if keeper is not None and (keeper.make_room() or keeper.give_way(round, _at_most_bytes(layout))):
+            if keeper is not None and (keeper.make_room() or keeper.give_way(round, _at_most_bytes(arrays))):
                 continue
             if time.monotonic() >= until_s:
                 raise
             text = f"{error}: free some space there; this board holds its model and tries again every {AGAIN_S:.0f} s"
-            sink.event(node, "waiting", text)
+            sink.event(about["board"], "waiting", text)
             time.sleep(AGAIN_S)
 
 
-def _at_most_bytes(layout: Layout) -> int:
-    """Return the most bytes of the file: 4 a value, and heads of each tensor in it and in the
+def _at_most_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
+    """Return the most bytes of the file: the values, and heads of each tensor in it and in the
     archive."""
-    return 4 * layout.size + 1024 * (len(layout.tensors) + 4)
+    return sum(array.nbytes for array in arrays.values()) + 1024 * (len(arrays) + 4)

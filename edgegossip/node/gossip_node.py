@@ -58,7 +58,7 @@ from edgegossip.engine.node import NodeEngine, Seat, Stage
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Transport, Verdict
 from edgegossip.mesh.base import TransportEvent as MeshEvent
-from edgegossip.node.final_model import save_final
+from edgegossip.node.final_model import about_model, save_final
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view
 from edgegossip.profiling.records import LINK_BYTES, LINK_PREFIX, LINK_SECONDS, Sink, Value
@@ -75,6 +75,8 @@ T = TypeVar("T")
 LEAVE_S = 10.0  # how long the last frames may take to be acknowledged, and the last checkpoint to be written
 HURRY_S = 2.0  # how long the last checkpoint may take when the board is stopped
 PROMPT_S = 1.0  # of a round that takes so long the record is put down at once
+SLOWEST = 10.0  # deadlines that a frame may take to come in
+_LOOKS = 4  # at how it gets on, in one deadline
 LINKS_EVERY_S = 1.0  # links are reported in rounds so far apart: with many neighbours they are half of a record
 
 
@@ -130,6 +132,7 @@ class GossipNode:
         self._load_model, self._pace, self._now = load, pace, now
         self._clock = RoundClock() if clock is None else clock
         self._timers: dict[Timer, float] = {}
+        self._deadline_s, self._came_bytes, self._looked = 0.0, 0, False  # of the round: see `_goes_on_arriving`
         self._question: Load | Train | Poll | Finished | Failed | None = None
         self._worker = ThreadPoolExecutor(1, "compute") if self._algorithm.asynchronous else None
         self._aside = False  # the worker computes, and spans are not ours to open
@@ -169,8 +172,9 @@ class GossipNode:
                     self._keeper.close(patience_s)
         name = self._spec.name
         if save_to is not None:
-            layout, round = self._workload.layout, self.engine.round
-            save_final(save_to, layout, self.engine.model, round, self._keeper, name, self._sink)
+            arrays = self._workload.state(self.engine.model)
+            about = about_model(name, self.engine.round, len(self._workload.layout.tensors))
+            save_final(save_to, arrays, about, self._keeper, self._sink)
         self._workload.over(self.engine.model)
         self._finished(metrics)
         return metrics
@@ -256,10 +260,22 @@ class GossipNode:
             return
         timer, at_s = min(self._timers.items(), key=lambda item: item[1])
         if self._now() >= at_s:
+            if timer is Timer.DEADLINE and self._goes_on_arriving():
+                self._timers[timer] = self._now() + self._deadline_s / _LOOKS
+                return
             del self._timers[timer]
             self._handle(TimerFired(timer))
         else:
             self._take(at_s)
+
+    def _goes_on_arriving(self) -> bool:
+        """Whether a frame is on its way in, and comes fast enough to be here within SLOWEST
+        deadlines: a slow link is no reason to go on without who is behind it."""
+        came, to_come = self._transport.arriving()
+        since, self._came_bytes = came - self._came_bytes, came
+        least = (since + to_come) / (SLOWEST * _LOOKS) if self._looked else 0.0  # it may just have begun
+        self._looked = True
+        return to_come > 0 and since > least
 
     def _take(self, until_s: float | None) -> None:
         """Block for one event until then at most, and handle it."""
@@ -321,6 +337,9 @@ class GossipNode:
                     self._timers.pop(timer, None)
                 case SetTimer(timer, float() | int() as after_s):
                     self._timers[timer] = self._now() + after_s
+                    if timer is Timer.DEADLINE:
+                        self._deadline_s, self._looked = after_s, False
+                        self._came_bytes = self._transport.arriving()[0]
                 case Load() | Train() | Poll() | Finished() | Failed():
                     self._question = effect
                 case Checkpoint(state):

@@ -83,7 +83,7 @@ class Keeper:
         if self._every and round - self._last >= self._every:
             self._last = round
             value = {"state": state, "training": dict(self._workload.snapshot())}
-            self._writer.offer(round, value, boot=self._view.boot)
+            self._writer.offer(round, value, boot=self._view.boot, tensors=self._view.layout.plain())
 
     def close(self, patience_s: float = CLOSE_S) -> None:
         """The last one that was offered is written, if that takes no longer."""

@@ -197,7 +197,8 @@ def _gossip(
         options = _news(options, security)
     meters = NodeMeters()
     addresses_of = parent.addresses if parent is not None else lambda: peers or {}
-    transport, begin, remote = _open(spec, addresses_of, options, sink, meters, security)
+    spool = None if save_to is None else save_to.parent
+    transport, begin, remote = _open(spec, addresses_of, options, sink, meters, security, spool)
     meters.watch(transport.tasks)
     try:
         sink.event(spec.name, "listening", f"{spec.name} listens on {transport.address}", address=transport.address)
@@ -236,6 +237,7 @@ def _open(
     sink: RecordSink,
     meters: NodeMeters,
     security: TlsSecurity | None,
+    spool: Path | None,
 ) -> tuple[GrpcTransport | MemberTransport, Callable[[], None], RemoteMembers]:
     """A transport that listens, what makes it look for its peers, and who else is in the run as far
     as that is known."""
@@ -251,6 +253,7 @@ def _open(
             listen=options.listen,
             advertise=options.advertise,
             insecure=options.insecure,
+            spool=spool,
         )
     from edgegossip.mesh import GrpcTransport
 
@@ -267,6 +270,7 @@ def _open(
         insecure=options.insecure,
         before_disconnect=meters.look,
         security=security,
+        spool=spool,
     )
     return transport, lambda: transport.connect(addresses_of()), RemoteMembers()
 

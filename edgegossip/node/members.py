@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgegossip.engine.joining import RemoteMembers
@@ -108,6 +109,7 @@ class MemberTransport:
         self._status = NeighbourStatus(neighbours)
         self._ready: deque[TransportEvent] = deque()
         self.send, self.limit_frames, self.wake, self.tasks = inner.send, inner.limit_frames, inner.wake, inner.tasks
+        self.arriving = inner.arriving
 
     @property
     def address(self) -> str:
@@ -185,10 +187,11 @@ def open_member(
     listen: str,
     advertise: str | None,
     insecure: bool,
+    spool: Path | None = None,
 ) -> tuple[MemberTransport, Callable[[], None], RemoteMembers]:
     """This board's transport as a member of its run, listening; what makes it take part; and who
     else is in the run. `advertise`: HOST[:PORT] at which others reach it, if not where it
-    listens."""
+    listens; `spool`: see GrpcTransport."""
     box: list[GrpcTransport] = []
 
     def log(kind: str, text: str, peer: NodeId | None = None) -> None:
@@ -219,6 +222,7 @@ def open_member(
             before_disconnect=meters.look,
             security=security,
             services=[agent.service],
+            spool=spool,
         )
     )
     neighbours = neighbours_of(spec.name, spec.members, make_topology(spec.recipe, spec.members))

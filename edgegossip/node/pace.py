@@ -225,6 +225,9 @@ class PacedWorkload:
     def over(self, x: Vec | None) -> None:
         self._workload.over(x)
 
+    def state(self, x: Vec | None) -> Mapping[str, Any]:
+        return self._workload.state(x)
+
 
 class PacedTransport:
     """Sends, and looks for what has come, once all boards are ready to."""
@@ -232,7 +235,7 @@ class PacedTransport:
     def __init__(self, transport: Transport, pace: Pace) -> None:
         self._transport, self._pace = transport, pace
         self.close_peer, self.limit_frames = transport.close_peer, transport.limit_frames
-        self.wake, self.close = transport.wake, transport.close
+        self.wake, self.close, self.arriving = transport.wake, transport.close, transport.arriving
 
     def send(self, to: NodeId, frame: Buffers) -> int:
         self._pace.meet()

@@ -11,6 +11,7 @@ from edgegossip import codecs
 from edgegossip.flower import BoardKeeper, NodeClient
 from edgegossip.flower.credentials import BoardCredentials
 from edgegossip.layout import Layout
+from edgegossip.node.final_model import about_model, save_model
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.notify import service
 from edgegossip.node.spec import NodeSpec
@@ -41,9 +42,12 @@ def run_client(
     codec = codecs.get(spec.recipe.codec.name, **spec.recipe.codec.params)
     meters = NodeMeters()
 
+    made: list[Workload] = []  # the one that is in use last
+
     def make_workload() -> Workload:
         meters.begin()
-        return build_workload(spec.recipe, spec.index, spec.name, sink)
+        made[:] = [build_workload(spec.recipe, spec.index, spec.name, sink)]
+        return made[0]
 
     client = NodeClient(
         spec.name,
@@ -60,6 +64,16 @@ def run_client(
         downlink=codecs.get(spec.recipe.server.downlink, **spec.recipe.server.downlink_params),
     )
     client.run()
+    if checkpoints is not None and made:
+        _save_what_stays(spec, made[0], checkpoints.parent)
+
+
+def _save_what_stays(spec: NodeSpec, workload: Workload, folder: Path) -> None:
+    """What of the model is this board's own, such as a personal head: the coordinator keeps only
+    what travels. Nothing is written where all of it does. Raises HostError."""
+    if stays := workload.state(None):
+        path = folder / f"{spec.name}.stays.{spec.recipe.checkpoint.format}"
+        save_model(path, stays, about_model(spec.name, spec.recipe.run.rounds, 0))
 
 
 def board_credentials(identity: Identity) -> BoardCredentials:

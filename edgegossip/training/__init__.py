@@ -10,6 +10,7 @@ Public functions, each taking a resolved `Recipe`:
     build_workloads(recipe)            the Workloads of all boards, in one process
     build_evaluator(recipe)            evaluates models without being a board
     initial_model(recipe)              the model's Layout and the vector that every board starts from
+    build_model(recipe)                the model itself, a torch module
     layout_of(recipe)                  the model's Layout, without data and without initialising weights
     partition_counts(recipe)           examples of each class on each board, where they are known beforehand
 """
@@ -32,6 +33,8 @@ from edgegossip.training.check import check
 from edgegossip.types import ConfigError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from edgegossip.layout import Layout
     from edgegossip.profiling.records import Sink
     from edgegossip.recipe import Recipe
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Workload",
     "build_evaluator",
+    "build_model",
     "build_workload",
     "FirstModel",
     "build_workloads",
@@ -165,6 +169,14 @@ def initial_model(recipe: Recipe, board: Board | None = None) -> tuple[Layout, V
     from edgegossip.training.workload import initial_model as _initial_model
 
     return _initial_model(recipe, board)
+
+
+def build_model(recipe: Recipe) -> nn.Module:
+    """The recipe's model, a torch module with the values that a run starts from. Raises ConfigError for an unknown name,
+    LocalError for a user's own function that fails."""
+    from edgegossip.training.workload import build_model as _build_model
+
+    return _build_model(recipe)
 
 
 def partition_counts(recipe: Recipe) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:

@@ -45,6 +45,10 @@ class Workload(Protocol):
     def over(self, x: Vec | None) -> None:
         """Take note that the run is over, and that x, where it is known, came of it."""
 
+    def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
+        """Return the model's whole `state_dict` with the values x, for its file: first the layout's
+        tensors, as views of x, then what stays on this board. x None: only what stays."""
+
 
 def stage_metrics(stages_s: Mapping[str, float]) -> dict[str, float]:
     """LocalUpdate.stages_s as metrics: time/forward_s and so on."""

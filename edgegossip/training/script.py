@@ -40,7 +40,7 @@ from torch import nn
 from edgegossip.agreement import Agreement, Fact, sums
 from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
-from edgegossip.training.vector import ModelVector
+from edgegossip.training.vector import ModelVector, whole_state
 from edgegossip.types import LocalError, LocalUpdate, Metrics, NodeId, Round, Vec, scores_problem
 
 T = TypeVar("T")
@@ -304,6 +304,10 @@ class Run:
         except Exception as error:  # whatever a user's load_state_dict raises
             raise LocalError(f"its checkpoint does not fit the script: {type(error).__name__}: {error}") from error
 
+    def whole_state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
+        """Return the model's whole `state_dict` with the values x, float32[n]."""
+        return whole_state(self._vector.module, self.layout, x)
+
     def over(self, x: Vec | None) -> None:
         """End the run: x is the model that came of it, None where this board was not told it."""
         if x is not None:
@@ -343,6 +347,7 @@ class Run:
         delta -= self._before
         return LocalUpdate(
             delta=delta,
+            consumable=True,
             lr=lr,
             loss=loss,
             examples=max(1, int(examples)),
@@ -427,6 +432,9 @@ class ScriptWorkload:
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         self._ask(lambda: self._run.restore(snapshot))
+
+    def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
+        return self._ask(lambda: self._run.whole_state(x))
 
     def over(self, x: Vec | None) -> None:
         """Give the script the final model, and let it end: it may have a file to write."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from edgegossip.choices import did_you_mean
@@ -192,6 +194,43 @@ def travelling(
     if not any(trained for _, _, trained in found):
         raise LocalError("nothing would travel: the model has no parameter that requires a gradient and is shared")
     return found
+
+
+def whole_state(module: nn.Module, layout: Layout, x: Vec | None) -> dict[str, NDArray[Any]]:
+    """Return the module's `state_dict` with the values x, float32[n], as arrays by name: first what
+    travels, in the layout's order, as views of x; then what stays, as the module has it. x None:
+    only what stays.
+
+    What travels is float32, or complex64 where the module's tensor is complex. What stays keeps its
+    type, but that bfloat16 and smaller floating-point types become float32, which holds them
+    exactly. A tensor with two names is there under both."""
+    kept = module.state_dict(keep_vars=True)
+    views = {} if x is None else layout.views(x)
+    travels = {t.name for t in layout.tensors}
+    firsts = {id(kept[name]): name for name in reversed([n for n in kept if n in travels])}
+    found = {}
+    for name, view in views.items():
+        found[name] = view.view(np.complex64)[..., 0] if kept[name].is_complex() else view
+    for name, tensor in kept.items():
+        if name in travels:
+            continue
+        first = firsts.get(id(tensor))
+        if first is None:
+            found[name] = plain_array(tensor)
+        elif x is not None:
+            found[name] = found[first]
+    return found
+
+
+def plain_array(tensor: Tensor) -> NDArray[Any]:
+    """Return the values of a tensor as numpy has them: a floating-point type that numpy lacks
+    becomes float32, which holds it exactly. No copy where none is needed."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.complex32:
+        return tensor.to(torch.complex64).numpy()
+    if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
+        return tensor.float().numpy()
+    return tensor.resolve_conj().resolve_neg().numpy()
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ from edgegossip.training.data import Board, DataSet, Description, boards_of, des
 from edgegossip.training.names import call_own, is_own
 from edgegossip.training.rng import Purpose, words
 from edgegossip.training.schedule import Plateau, learning_rate
-from edgegossip.training.vector import ModelVector
+from edgegossip.training.vector import ModelVector, whole_state
 from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, Round, Vec
 
 _EVALUATION_BATCH = {"normal": 250, "low": 25}  # examples at a time, by training.memory
@@ -97,6 +97,11 @@ def _build(recipe: Recipe, about: Description, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return _module(recipe, about)
+
+
+def build_model(recipe: Recipe) -> nn.Module:
+    """The recipe's model with the values that a run starts from."""
+    return _build(recipe, describe(recipe.data), recipe.run.seed)
 
 
 def module_with(recipe: Recipe, about: Description, x: Vec) -> nn.Module:
@@ -269,6 +274,7 @@ class TorchWorkload:
             self._plateau.take(loss)
         return LocalUpdate(
             delta=_minus(vector.read(), x),
+            consumable=True,
             lr=lr,
             loss=loss,
             examples=self._seen,
@@ -279,6 +285,11 @@ class TorchWorkload:
 
     def _load(self, x: Vec) -> None:
         """Put a model into the module, with what of it is this board's own."""
+        self._hold()
+        self._shared.vector.write(x)
+
+    def _hold(self) -> None:
+        """Put what is this board's own into the module, in the place of another board's."""
         shared = self._shared
         if shared.holder is not self:
             if shared.holder is not None:
@@ -286,7 +297,6 @@ class TorchWorkload:
             for name, tensor in shared.personal.items():
                 tensor.copy_(self._aside[name])
             shared.holder = self
-        shared.vector.write(x)
 
     def _step(self, step: int) -> Tensor:
         """One step of the optimiser; the loss before it, a scalar on the device."""
@@ -379,6 +389,10 @@ class TorchWorkload:
 
     def over(self, x: Vec | None) -> None:
         """Take note of nothing: a recipe has no work after the run."""
+
+    def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
+        self._hold()
+        return whole_state(self._shared.vector.module, self.layout, x)
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         shared = self._shared

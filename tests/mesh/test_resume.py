@@ -10,6 +10,7 @@ import pytest
 from edgegossip.mesh import GrpcTransport, wire
 from edgegossip.mesh.base import PeerUp, Received, SendReceipt
 from edgegossip.mesh.inbound import Intake, Refused, Source
+from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.outbound import FrameQueue, Outgoing
 from edgegossip.mesh.pacing import MAX_BYTES
 from tests.mesh.relay import CutOnce
@@ -64,7 +65,8 @@ def play(steps, keep_s: float = 60.0):
     room, source = Room(), Source()
 
     async def run() -> None:
-        intake = Intake("b", room, 100, keep_s)
+        limits = MeshLimits(max_frame_bytes=100, hello_s=keep_s / 2, grace_s=keep_s / 2)
+        intake = Intake("b", room, limits, None)
         for step in steps:
             if isinstance(step, float):
                 await asyncio.sleep(step)

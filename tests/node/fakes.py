@@ -28,6 +28,8 @@ class MemoryTransport:
     closed: list[tuple[NodeId, str]] = field(default_factory=list)
     acknowledge_after_s: float = 0.0
     tickets: int = 0
+    came_bytes: int = 0
+    to_come_bytes: int = 0
 
     def send(self, to: NodeId, frame: Buffers) -> int:
         self.tickets += 1
@@ -54,6 +56,9 @@ class MemoryTransport:
 
     def limit_frames(self, max_frame_bytes: int) -> None:
         pass
+
+    def arriving(self) -> tuple[int, int]:
+        return self.came_bytes, self.to_come_bytes
 
     def close(self) -> None:
         pass
@@ -99,6 +104,9 @@ class Quadratic:
         return Agreement({})
 
     def over(self, x: Vec | None) -> None: ...
+
+    def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
+        return {} if x is None else self.layout.views(x)
 
 
 @dataclass

@@ -14,14 +14,14 @@ LAYOUT = Layout.of([TensorSpec("w", (2, 3)), TensorSpec("scalar", ()), TensorSpe
 
 def test_round_trip(tmp_path) -> None:
     x = np.random.default_rng(0).standard_normal(LAYOUT.size).astype(np.float32)
-    save_model(tmp_path / "deep" / "m.npz", LAYOUT, x)
+    save_model(tmp_path / "deep" / "m.npz", LAYOUT.views(x), {})
     assert load_model(tmp_path / "deep" / "m.npz", LAYOUT).tobytes() == x.tobytes()
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["m.npz"]
 
 
 def test_other_model_truncated_or_missing_file_is_refused(tmp_path) -> None:
     path = tmp_path / "m.npz"
-    save_model(path, LAYOUT, np.zeros(LAYOUT.size, np.float32))
+    save_model(path, LAYOUT.views(np.zeros(LAYOUT.size, np.float32)), {})
     with pytest.raises(DataError, match="cannot read a model"):
         load_model(path, Layout.of([TensorSpec("w", (9,))]))
     path.write_bytes(path.read_bytes()[:60])
@@ -34,13 +34,13 @@ def test_other_model_truncated_or_missing_file_is_refused(tmp_path) -> None:
 def test_unwritable_folder_is_a_host_error(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HostError, match="cannot save the model"):
-        save_model(tmp_path / "file" / "m.npz", LAYOUT, np.zeros(LAYOUT.size, np.float32))
+        save_model(tmp_path / "file" / "m.npz", LAYOUT.views(np.zeros(LAYOUT.size, np.float32)), {})
 
 
 def test_failure_leaves_the_old_model_and_no_temporary_file(tmp_path) -> None:
     path = tmp_path / "m.npz"
-    save_model(path, LAYOUT, np.ones(LAYOUT.size, np.float32))
+    save_model(path, LAYOUT.views(np.ones(LAYOUT.size, np.float32)), {})
     with pytest.raises(LocalError):
-        save_model(path, LAYOUT, np.zeros(3, np.float32))  # wrong size
+        save_model(path, {"w": np.array(["text"])}, {})
     assert load_model(path, LAYOUT).sum() == LAYOUT.size
     assert [p.name for p in tmp_path.iterdir()] == ["m.npz"]

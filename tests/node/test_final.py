@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgegossip import modelfile
 from edgegossip.checkpoint.store import Store
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.node import final_model
-from edgegossip.node.final_model import DiskFull, load_model
+from edgegossip.node.final_model import DiskFull, about_model, load_model
 from edgegossip.node.keeper import Keeper
 from edgegossip.node.spec import NodeSpec, make_view
 from edgegossip.recipe import Recipe
@@ -21,20 +22,21 @@ from tests.node.fakes import ListSink, Quadratic
 
 LAYOUT = Layout.of([TensorSpec("w", (100,))])
 MODEL = np.arange(100, dtype=np.float32)
+ABOUT = about_model("a", 9, 1)
 
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], bool]]:
     """A disk that is full while the last of these says so."""
     until: list[Callable[[], bool]] = [lambda: True]
-    real = final_model.replacing
+    real = modelfile.replacing
 
     def replacing(path: Path) -> object:
         if until[-1]():
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(path)
 
-    monkeypatch.setattr(final_model, "replacing", replacing)
+    monkeypatch.setattr(modelfile, "replacing", replacing)
     monkeypatch.setattr(final_model, "AGAIN_S", 0.01)
     return until
 
@@ -60,7 +62,7 @@ def test_a_checkpoint_gives_way_when_it_is_older_than_the_model_and_larger(
     keeper, sink = keeper_at(tmp_path / "a", kept_round, values), ListSink()
     tries = iter(range(6))
     full.append(lambda: len(list((tmp_path / "a").iterdir())) > (0 if goes else 1) or (not goes and next(tries) < 5))
-    final_model.save_final(tmp_path / "a.npz", LAYOUT, MODEL, 9, keeper, "a", sink)
+    final_model.save_final(tmp_path / "a.npz", LAYOUT.views(MODEL), ABOUT, keeper, sink)
     assert np.array_equal(load_model(tmp_path / "a.npz", LAYOUT), MODEL)
     assert len(list((tmp_path / "a").iterdir())) == (0 if goes else 1)
     assert sink.names() == ([] if goes else ["waiting"] * 5)
@@ -72,11 +74,11 @@ def test_a_disk_that_stays_full_is_waited_for_so_long_only(
     monkeypatch.setattr(final_model, "PATIENCE_S", 0.05)
     sink = ListSink()
     with pytest.raises(DiskFull, match="No space left"):
-        final_model.save_final(tmp_path / "a.npz", LAYOUT, MODEL, 9, None, "a", sink)
+        final_model.save_final(tmp_path / "a.npz", LAYOUT.views(MODEL), ABOUT, None, sink)
     assert "free some space there" in sink.events[0][2]
 
 
 def test_a_disk_that_is_broken_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HostError, match="cannot save the model"):
-        final_model.save_final(tmp_path / "file" / "a.npz", LAYOUT, MODEL, 9, None, "a", ListSink())
+        final_model.save_final(tmp_path / "file" / "a.npz", LAYOUT.views(MODEL), ABOUT, None, ListSink())

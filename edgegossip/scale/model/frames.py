@@ -116,6 +116,9 @@ class _Given:
 
     def over(self, x: Vec | None) -> None: ...
 
+    def state(self, x: Vec | None) -> Mapping[str, Any]:
+        return {} if x is None else self.layout.views(x)
+
 
 @dataclass(slots=True)
 class _Timed:

@@ -1,0 +1,162 @@
+"""What a run left behind, for Python and notebooks: `edgegossip.Result`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgegossip.profiling.run_folder import RunData, read_run
+from edgegossip.profiling.summary import summarise
+from edgegossip.types import HostError
+
+if TYPE_CHECKING:
+    import pandas
+    from torch import Tensor, nn
+
+    from edgegossip.export.found import FoundModel, RunModels
+
+
+class Result:
+    """A run folder, of a run that has ended, was stopped, or goes on.
+
+    Everything is read when it is asked for. Args: `folder`, and `others` for the further folders of
+    boards that ran by hand, each with its own. Raises DataError when one is no run folder.
+
+    Example:
+        result = edgegossip.Result("runs/20260102-030405-quickstart-gossip")
+        result.summary["accuracy"]["mean"]  # 0.95
+        result.metrics().plot(x="step", y="train/loss")
+        model = result.model()  # a torch module, averaged over the boards
+    """
+
+    def __init__(self, folder: str | Path, *others: str | Path) -> None:
+        self.folder = Path(folder)
+        self.folders = (self.folder, *map(Path, others))
+        for path in self.folders:
+            read_run(path)
+
+    def __repr__(self) -> str:
+        return f"Result({', '.join(repr(str(path)) for path in self.folders)})"
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """The figures of the run, as in summary.json (docs/run-folder.md)."""
+        if len(self.folders) > 1:
+            from edgegossip.report.command import read_runs
+
+            return read_runs(self.folders, together=True)[0].summary()
+        return summarise(read_run(self.folder))
+
+    @property
+    def boards(self) -> tuple[str, ...]:
+        """Names of the boards whose model is here, or a checkpoint of it; sorted."""
+        return self._models.boards
+
+    def metrics(self) -> pandas.DataFrame:
+        """Return a row for each board and round: `node`, `step` (the round, from 0), `t_s`, and a
+        column for each metric of docs/run-folder.md; NaN where one was not measured. Raises
+        HostError where pandas is not installed."""
+        rows = [
+            {"node": r.node, "step": r.step, "t_s": r.t_s, **r.values} for run in self._data() for r in run.metrics()
+        ]
+        return _frame(rows, ["node", "step", "t_s"])
+
+    def events(self) -> pandas.DataFrame:
+        """Return a row for each event: `node`, `t_s`, `event` (a word), `text` (a sentence), and
+        further fields of some. Raises as `metrics` does."""
+        rows = [
+            {"node": e.node, "t_s": e.t_s, "event": e.name, "text": e.text, **e.fields}
+            for run in self._data()
+            for e in run.events()
+        ]
+        return _frame(rows, ["node", "t_s", "event", "text"])
+
+    def state_dict(self, board: str | None = None, round: int | None = None) -> dict[str, Tensor]:
+        """Return a model's values by name, for `model.load_state_dict`.
+
+        Args:
+            board: a name; "averaged", the default of gossip runs; or "coordinator", that of server
+                runs. A board's own model has what stays on it as well, such as a personal head.
+            round: as it was after so many rounds, where a checkpoint of that is kept; by default
+                the newest.
+
+        Raises ConfigError for a board or round that is not here, DataError where no model is."""
+        import torch
+
+        return {name: torch.from_numpy(array.copy()) for name, array in self._found(board, round).arrays.items()}
+
+    def model(self, board: str | None = None, round: int | None = None) -> nn.Module:
+        """Return the recipe's model with the values of `state_dict`, in evaluation mode. Raises
+        LocalError also where only the user's script can build it, or where an average lacks what
+        each board has of its own."""
+        from edgegossip.export.run import module_of
+
+        return module_of(self._found(board, round), self._models.recipe)
+
+    def distances(self) -> Mapping[str, float]:
+        """Return how far each board's own model is from the average over the boards, relative to
+        its norm; 0 where they agree."""
+        return self._found("averaged", None).away
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the page of the run, one file without network requests (docs/report.md), and return
+        where it is: by default report.html in the run's folder."""
+        from edgegossip.report.command import read_runs
+        from edgegossip.report.web.page import page_of
+
+        views = read_runs(self.folders, together=len(self.folders) > 1)
+        return page_of(views, self.folder / "report.html" if path is None else Path(path))
+
+    def _repr_html_(self) -> str:
+        """The table that a notebook shows."""
+        summary = self.summary
+        heads = ("board", "state", "rounds", "accuracy", "loss", "sent")
+        rows = [
+            (
+                row["node"],
+                row["state"],
+                f"{row['rounds']} of {summary['rounds_asked']}",
+                _number(row["accuracy"], ".4f"),
+                _number(row["loss"], ".4f"),
+                _bytes(row["sent_bytes"]),
+            )
+            for row in summary["boards"]
+        ]
+        body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+        head = "".join(f"<th>{word}</th>" for word in heads)
+        title = escape(f"{summary['run']}, {summary['mode'] or 'unknown mode'}")
+        return f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    @cached_property
+    def _models(self) -> RunModels:
+        from edgegossip.export.found import RunModels
+
+        return RunModels(self.folders)
+
+    def _found(self, board: str | None, round: int | None) -> FoundModel:
+        return self._models.model(board, round)
+
+    def _data(self) -> list[RunData]:
+        return [read_run(path) for path in self.folders]
+
+
+def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pandas.DataFrame:
+    try:
+        import pandas
+    except ImportError:
+        raise HostError("tables of a run need pandas: pip install pandas") from None
+    return pandas.DataFrame(rows) if rows else pandas.DataFrame(columns=columns)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _bytes(sent: Mapping[str, int | None]) -> str:
+    from edgegossip.report.units import bytes_text
+
+    known = sent["socket"] if sent["socket"] is not None else sent["payload"]
+    return "" if known is None else bytes_text(known)

@@ -1,0 +1,217 @@
+"""The models that a run has left: files, checkpoints, averages, and what of a model is a board's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from click.testing import CliRunner
+from numpy.typing import NDArray
+
+from edgegossip import recipe as recipes
+from edgegossip.checkpoint.store import Store
+from edgegossip.cli.main import cli
+from edgegossip.engine.server_records import Progress
+from edgegossip.flower.keeper import CoordinatorKeeper
+from edgegossip.gossip.base import RoundDone
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.modelfile import ModelFile, write_model
+from edgegossip.node.final_model import about_model
+from edgegossip.node.keeper import Keeper
+from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
+from edgegossip.types import ConfigError, DataError
+from tests.node.fakes import ListSink, Quadratic
+from tests.training.fakes import recipe
+
+RUN_ID = bytes(range(16))
+BOARDS = ("board-0", "board-1")
+
+
+def folder(path: Path, **sections: dict[str, Any]) -> Path:
+    """An empty run folder."""
+    chosen = recipe(**{"run": {"nodes": 2, "rounds": 9}, **sections})
+    (path / "checkpoint").mkdir(parents=True)
+    (path / "recipe.toml").write_text(recipes.to_toml(chosen))
+    (path / "metrics.jsonl").write_text("")
+    (path / "run.json").write_text(json.dumps({"run_id": RUN_ID.hex(), "members": list(BOARDS)}))
+    return path
+
+
+def put(run: Path, name: str, travels: int, arrays: Mapping[str, NDArray[Any]], round: int = 9) -> None:
+    write_model(run / "checkpoint" / name, arrays, about_model(name.partition(".")[0], round, travels))
+
+
+def model(*arguments: object) -> dict[str, Any]:
+    done = CliRunner().invoke(cli, ["model", *map(str, arguments), "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Two boards that share a body and a frozen base, and have heads of their own; one file of each format."""
+    made = folder(tmp_path / "run")
+    for k, name in enumerate(("board-0.npz", "board-1.safetensors")):
+        arrays = {
+            "body": np.array([1.0, 3.0], np.float32) + 2 * k,
+            "phase": np.array([1j, 2.0], np.complex64) * (1 + 2 * k),
+            "base": np.full(3, 7.0, np.float32),
+            "steps": np.array(90 + k, np.int64),
+            "head": np.full(2, float(k), np.float32),
+            "empty": np.zeros((0, 2), np.float32),
+        }
+        put(made, name, 2, arrays)
+    return made
+
+
+def test_by_default_what_travels_is_averaged_and_heads_are_left_out(run: Path, tmp_path: Path) -> None:
+    said = model(run, "-o", tmp_path / "m.safetensors")
+    found = safetensors.numpy.load_file(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(found["body"], [2.0, 4.0])
+    np.testing.assert_array_equal(found["phase"], np.array([2j, 4.0], np.complex64))
+    np.testing.assert_array_equal(found["base"], [7.0, 7.0, 7.0])
+    assert found["steps"] == 90 and found["empty"].shape == (0, 2)
+    assert said["left_out"] == ["head"] and "head" not in found
+    assert said["board"] == "averaged" and said["round"] == "9" and said["fp32_bytes"] == 4 * 4
+    # (1 + 1 + 1 + 4) / (4 + 16 + 4 + 16)
+    assert said["away"] == pytest.approx(dict.fromkeys(BOARDS, (7 / 40) ** 0.5))
+    about = ModelFile(tmp_path / "m.safetensors")
+    assert about.travels == ("body", "phase") and about.about["board"] == "averaged"
+
+
+def test_a_boards_own_model_has_what_stays_on_it(run: Path, tmp_path: Path) -> None:
+    said = model(run, "--board", "board-1", "-o", tmp_path / "m.npz")
+    found = ModelFile(tmp_path / "m.npz")
+    np.testing.assert_array_equal(found["head"], [1.0, 1.0])
+    np.testing.assert_array_equal(found["body"], [3.0, 5.0])
+    assert list(found) == ["body", "phase", "base", "steps", "head", "empty"] and said["away"] == {}
+    assert said["model"].endswith("board-1.safetensors")
+
+
+def test_what_is_said_to_people(run: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["model", str(run), "-o", str(tmp_path / "m.npz")])
+    assert "the average over 2 boards after 9 rounds" in done.output
+    assert "41.83% of its norm away (root mean square); farthest: board-0" in done.output
+    assert "left out, because each board has its own: head; --board NAME has them" in done.output
+
+
+def test_the_folders_of_boards_that_ran_by_hand_are_averaged(tmp_path: Path) -> None:
+    for k, name in enumerate(BOARDS):
+        put(folder(tmp_path / name), f"{name}.npz", 1, {"w": np.full(2, k, np.float32)})
+    model(tmp_path / "board-0", tmp_path / "board-1", "-o", tmp_path / "m.npz")
+    np.testing.assert_array_equal(ModelFile(tmp_path / "m.npz")["w"], [0.5, 0.5])
+    other = folder(tmp_path / "other")
+    (other / "run.json").write_text(json.dumps({"run_id": "00" * 16, "members": ["a", "b"]}))
+    with pytest.raises(ConfigError, match="of different runs"):
+        model(tmp_path / "board-0", other, "-o", tmp_path / "m.npz")
+
+
+def test_what_is_not_there_is_named_with_what_is(run: Path, tmp_path: Path) -> None:
+    out = ("-o", tmp_path / "m.npz")
+    with pytest.raises(ConfigError, match="board-2: this run has averaged, board-0, board-1; did you mean board-"):
+        model(run, "--board", "board-2", *out)
+    with pytest.raises(ConfigError, match="round 3 of board-0 is not kept; rounds that are: 9"):
+        model(run, "--board", "board-0", "--round", 3, *out)
+    with pytest.raises(ConfigError, match="a model file ends in .npz, .safetensors, .onnx, .pt2"):
+        model(run, "-o", tmp_path / "m.pth")
+    with pytest.raises(DataError, match="no model yet"):
+        model(folder(tmp_path / "empty"), *out)
+    put(run, "board-1.safetensors", 1, {"other": np.zeros(2, np.float32)})
+    with pytest.raises(DataError, match="board-0 and board-1 have different tensors"):
+        model(run, *out)
+    assert not (tmp_path / "m.npz").exists()
+
+
+class WithHead(Quadratic):
+    """A workload that keeps a head of its own."""
+
+    def snapshot(self) -> Mapping[str, NDArray[Any]]:
+        return {"rest/head": np.full(2, 5.0, np.float32)}
+
+
+def test_rounds_that_are_kept_as_checkpoints_of_a_run_that_was_stopped(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", gossip={"algorithm": "choco-sgd"}, checkpoint={"keep": 3, "slack_s": 0.0})
+    chosen, sink = recipes.load(str(run / "recipe.toml")), ListSink()
+    models: dict[int, list[NDArray[np.float32]]] = {}
+    for k, name in enumerate(BOARDS):
+        workload = WithHead(np.full(6, k, np.float32))
+        spec = NodeSpec(chosen, name, BOARDS, RUN_ID)
+        view = make_view(spec, workload.layout).with_down(frozenset(BOARDS) - {name})
+        keeper, algorithm = Keeper(spec, view, workload, run / "checkpoint" / name, sink), make_algorithm(chosen)
+        state, _ = algorithm.start(algorithm.init(workload.initial(0), view))
+        for round in (1, 2, 3):
+            local = workload.local_update(algorithm.model(state), round)
+            state, actions = algorithm.step(state, local)
+            assert any(isinstance(action, RoundDone) for action in actions)
+            keeper.offer(state, round)
+            keeper.ready()
+            models.setdefault(round, []).append(algorithm.model(state))
+        keeper.close()
+    model(run, "-o", tmp_path / "last.npz")
+    last = ModelFile(tmp_path / "last.npz")
+    assert list(last) == ["a", "b", "head"] and last.travels == ("a", "b") and last.about["round"] == "3"
+    mean = np.mean(models[3], 0)
+    np.testing.assert_allclose(np.concatenate([last["a"], last["b"]]), mean, rtol=1e-6)
+    said = model(run, "--board", "board-1", "--round", 2, "-o", tmp_path / "second.npz")
+    second = ModelFile(tmp_path / "second.npz")
+    np.testing.assert_array_equal(np.concatenate([second["a"], second["b"]]), models[2][1])
+    assert said["round"] == "2"
+    with pytest.raises(ConfigError, match="round 7 of board-1 is not kept; rounds that are: 1, 2, 3"):
+        model(run, "--board", "board-1", "--round", 7, "-o", tmp_path / "no.npz")
+
+
+LAYOUT = Layout.of([TensorSpec("w", (2,)), TensorSpec("b", ())])
+
+
+def test_a_server_run_has_the_coordinators_model_and_what_boards_keep(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", run={"mode": "server", "nodes": 2, "rounds": 9})
+    put(run, "model.safetensors", 2, {"w": np.ones(2, np.float32), "b": np.array(3.0, np.float32)})
+    for k, name in enumerate(BOARDS):
+        put(run, f"{name}.stays.npz", 0, {"head": np.full(2, k, np.float32), "steps": np.array(4, np.int64)})
+    said = model(run, "-o", tmp_path / "m.npz")
+    assert said["board"] == "coordinator" and said["left_out"] == ["head"]
+    assert list(ModelFile(tmp_path / "m.npz")) == ["w", "b", "steps"]
+    model(run, "--board", "board-1", "-o", tmp_path / "own.npz")
+    own = ModelFile(tmp_path / "own.npz")
+    assert list(own) == ["w", "b", "head", "steps"] and own.travels == ("w", "b")
+    np.testing.assert_array_equal(own["head"], [1.0, 1.0])
+
+
+def test_a_round_of_a_server_run_that_was_stopped(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", run={"mode": "server", "nodes": 2, "rounds": 9})
+    chosen = recipes.load(str(run / "recipe.toml"))
+    keeper = CoordinatorKeeper(
+        run / "checkpoint" / "coordinator",
+        LAYOUT,
+        RUN_ID,
+        BOARDS,
+        make_view(NodeSpec(chosen, "board-0", BOARDS, RUN_ID), LAYOUT).codec,
+        chosen.checkpoint,
+        ListSink(),
+    )
+    for round in (3, 4):
+        keeper.save(Progress(round, np.full(3, round, np.float32)))
+        keeper.settle()
+    keeper.close(over=False)
+    model(run, "--round", 3, "-o", tmp_path / "m.npz")
+    found = ModelFile(tmp_path / "m.npz")
+    np.testing.assert_array_equal(found["w"], [3.0, 3.0])
+    assert found["b"].shape == () and found.about["round"] == "3"
+    assert model(run, "-o", tmp_path / "m.npz")["round"] == "4"
+
+
+def test_a_checkpoint_of_an_earlier_version_leaves_the_tensors_to_the_recipe(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", run={"mode": "server", "nodes": 2}, model={"name": "mlp", "params": {"hidden": [2]}})
+    layout_size = 64 * 2 + 2 + 2 * 10 + 10
+    store = Store(run / "checkpoint" / "coordinator", {"board": "coordinator"})
+    store.save(Progress(5, np.arange(layout_size, dtype=np.float32)).plain(), round=5)
+    store.close()
+    model(run, "-o", tmp_path / "m.npz")
+    found = ModelFile(tmp_path / "m.npz")
+    assert sum(array.size for array in found.values()) == layout_size and found.about["round"] == "5"
