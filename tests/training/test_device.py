@@ -164,3 +164,19 @@ def test_every_device_gives_the_same_but_for_rounding(device: str) -> None:
     one, other = here.local_update(x, 0), there.local_update(x, 0)
     np.testing.assert_allclose(other.delta, one.delta, atol=1e-4)
     assert there.evaluate(x).loss == pytest.approx(here.evaluate(x).loss, rel=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "int8"])
+def test_a_probe_computes_on_the_device(precision: str) -> None:
+    assert devices.probe(TrainingSection(device="cpu", precision=precision)).endswith("trains on cpu")
+
+
+def test_a_torch_that_sees_a_gpu_and_cannot_compute_on_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: Any, **named: Any) -> Any:
+        raise RuntimeError("CUDA error: no kernel image is available for execution on the device\nmore")
+
+    monkeypatch.setattr(torch.nn.functional, "conv2d", fail)
+    with pytest.raises(
+        HostError, match=r"cannot compute on cpu .CUDA error: no kernel image is available[^\n]*device.: set"
+    ):
+        devices.probe(TrainingSection(device="cpu"))
