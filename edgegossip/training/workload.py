@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from edgegossip import heap
+from edgegossip.agreement import Agreement, sums
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import STAGES
 from edgegossip.recipe import Recipe
@@ -200,6 +201,14 @@ class TorchWorkload:
     @property
     def layout(self) -> Layout:
         return self._model.layout
+
+    def agreement(self) -> Agreement:
+        """What this board must have in common with those it trains with: kinds of inputs and targets, names of classes,
+        normalisation, layout and first model."""
+        facts = dict(self._about.facts())
+        facts |= {"layout": f"{self.layout.hash:016x}", "values": self.layout.size}
+        facts["start"] = sums(self.initial(self._recipe.run.seed))
+        return Agreement(facts)
 
     def initial(self, seed: int) -> Vec:
         return FlatModel(_build(self._recipe, self._about, seed), self.layout).array

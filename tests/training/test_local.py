@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -79,6 +80,18 @@ def test_boards_that_count_other_classes_are_told_what_to_declare(here):
     assert difference(Agreement(abouts[0].facts()), Agreement(abouts[0].facts())) == ""
 
 
+def test_boards_compare_what_they_agree_on(here):
+    name = f"{here(BY_BOARD)}:data"
+    declared, found = (
+        [training.build_workload(local(name, **keys), k, f"pi-{k}") for k in (0, 1)] for keys in ({"classes": 4}, {})
+    )
+    assert difference(declared[0].agreement(), declared[1].agreement()) == ""
+    assert "data.classes = 3" in difference(found[0].agreement(), found[1].agreement())
+    other = training.build_workload(recipe(run={"seed": 2}, data=asdict(local(name, classes=4).data)), 0)
+    assert "run.seed" in difference(declared[0].agreement(), other.agreement())
+    assert Agreement.from_json(declared[0].agreement().to_json()) == declared[0].agreement()
+
+
 def test_a_label_beyond_the_declared_classes_is_named_with_the_cure(here):
     chosen = local(f"{here(BY_BOARD)}:data", classes=3)
     with pytest.raises(DataError, match=r"label 3, but with data\.classes = 3 .* set data\.classes = 4 on every board"):
@@ -124,7 +137,9 @@ def test_data_dir_has_the_boards_name_and_number_in_it(here, tmp_path):
     chosen = local("npz", dir=str(tmp_path / "data" / "{board}-{index}"), classes=2)
     check(chosen, [Board("pi-0", 0), Board("pi-1", 1)])
     assert [len(open_data(chosen.data, Board(f"pi-{k}", k)).train) for k in range(2)] == [3, 4]
-    with pytest.raises(DataError, match=r"pi-2-2: there is no such folder of npz data; the nearest that is there is .*data"):
+    with pytest.raises(
+        DataError, match=r"pi-2-2: there is no such folder of npz data; the nearest that is there is .*data"
+    ):
         check(chosen, [Board("pi-2", 2)])
 
 
@@ -220,7 +235,11 @@ def test_all_virtual_boards_of_one_process_have_their_own_data(here):
 
 
 def test_one_data_set_that_all_share_is_shared_out_as_before(here):
-    source = "def data(folder):\n    x = np.arange(60, dtype=np.float32)[:, None]\n    return x, np.arange(60) % 3, x, np.arange(60) % 3\n"
+    source = """
+def data(folder):
+    x, y = np.arange(60, dtype=np.float32)[:, None], np.arange(60) % 3
+    return x, y, x, y
+"""
     chosen = recipe(run={"nodes": 3}, data={"name": f"{here(source)}:data"})
     data = open_data(chosen.data)
     boards = [batches_of(data, chosen, k) for k in range(3)]
