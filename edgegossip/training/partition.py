@@ -98,7 +98,7 @@ def _by_flower(labels: NDArray[np.integer], recipe: Recipe) -> Shares:
         from flwr_datasets import partitioner as partitioners
     except ImportError:
         raise HostError(
-            "data.partition = flwr needs the package flwr-datasets: pip install 'edgegossip[flwr-datasets]'"
+            "data.partition = flwr needs the package flwr-datasets: pip install flwr-datasets"
         ) from None
     section, nodes = recipe.data, recipe.run.nodes
     known = {
