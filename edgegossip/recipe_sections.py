@@ -30,14 +30,68 @@ class RunSection:
 
 @dataclass(frozen=True, slots=True)
 class DataSection:
-    name: str = _key("digits", "digits, mnist, fashion-mnist, cifar10, or module:function")
-    dir: str = _key("", "folder that holds the data set; empty: where `edgegossip data download` puts it")
-    partition: str = _key("iid", "how examples are shared out", choices=("iid", "skew", "dirichlet", "sorted"))
+    name: str = _key(
+        "digits",
+        "digits, mnist, fashion-mnist, cifar10; image-folder, csv, parquet, huggingface, npz in "
+        "data.dir; or module:function",
+    )
+    dir: str = _key(
+        "",
+        "folder of the data; {board} and {index} are the board's name and number; empty: where "
+        "`edgegossip data download` puts it",
+    )
+    partition: str = _key(
+        "iid",
+        "how one data set is shared out; local: each board has its own and keeps all of it",
+        choices=("iid", "skew", "dirichlet", "sorted", "local", "flwr"),
+    )
     skew: float = _key(0.0, "degree of skew, for partition = skew", low=0.0, high=1.0)
     alpha: float = _key(0.5, "concentration, for partition = dirichlet", low=1e-3, high=1e6)
     augment: bool = _key(False, "random crop (4 pixels of padding) and horizontal flip")
     train_examples: int = _key(0, "use only the first so many training examples; 0: all", low=0)
     test_examples: int = _key(0, "use only the first so many test examples; 0: all", low=0)
+    params: Mapping[str, Any] = _key(
+        {}, 'keyword arguments of the loader or function, such as target = "price"', later=True
+    )
+    partitioner: str = _key(
+        "", "partition = flwr: a partitioner of flwr-datasets, such as DirichletPartitioner", later=True
+    )
+    partitioner_params: Mapping[str, Any] = _key({}, "its parameters, such as alpha = 0.3", later=True)
+    classes: int = _key(
+        0, "number of classes, the same for all boards; 0: found from the data", low=0, high=10_000_000, later=True
+    )
+    labels: list[str] = _key([], "names of the classes in their order, the same for all boards", later=True)
+    shape: list[int] = _key(
+        [], "shape of one input, such as [3, 64, 64]; empty: found from the data", low=1, later=True
+    )
+    dtype: str = _key(
+        "auto",
+        "type of the inputs: bytes of images, numbers, or tokens; auto: found from the data",
+        choices=("auto", "uint8", "float32", "int64"),
+        later=True,
+    )
+    target: str = _key(
+        "auto",
+        "what a model is to give: a class; a class at each of many places (masks, tokens); labels "
+        "of which any may apply; values; the next of the input's tokens; or none, the input itself",
+        choices=("auto", "class", "places", "labels", "values", "tokens", "none"),
+        later=True,
+    )
+    target_shape: list[int] = _key(
+        [], "shape of one target, for target = values or places; empty: found", low=1, later=True
+    )
+    normalise: str = _key(
+        "auto",
+        "(input - mean) / std: as declared, by each board's own data, or not; auto: images only",
+        choices=("auto", "declared", "board", "together", "none"),
+        later=True,
+    )
+    mean: list[float] = _key([], "declared means, one a channel or one for all, in stored units", later=True)
+    std: list[float] = _key([], "declared standard deviations, likewise", low=1e-12, later=True)
+    test_share: float = _key(
+        0.0, "hold out this share of the examples as test set where the data have none", low=0.0, high=0.9, later=True
+    )
+    shuffle_buffer: int = _key(1000, "examples of a stream that are held and mixed", low=1, high=10_000_000, later=True)
 
 
 @dataclass(frozen=True, slots=True)

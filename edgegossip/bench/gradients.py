@@ -56,15 +56,16 @@ def _train(recipe: Recipe, data: DataSet, steps: int) -> Tensors:
     settings = recipe.training
     module = models.build(recipe.model, data.about.shape, data.about.classes)
     optimizer = optimizers.make(settings, module)
-    sampler = Sampler(len(data.train), settings.batch_size, recipe.run.seed, 0)
+    sampler = Sampler(len(data.indexed()), settings.batch_size, recipe.run.seed, 0)
     normalise = Normaliser.of(data.about)
     kept: list[tuple[str, np.ndarray]] = []
     module.train()
     for step in range(steps):
         chosen = sampler.batch(step)
         optimizer.zero_grad()
-        logits = module(normalise(data.train.inputs.take(chosen)))
-        loss = F.cross_entropy(logits, torch.from_numpy(data.train.labels[chosen]))
+        inputs, labels = data.indexed().take(chosen)
+        logits = module(normalise(inputs))
+        loss = F.cross_entropy(logits, torch.from_numpy(labels))
         if not torch.isfinite(loss):
             raise LocalError(
                 f"the training loss became {float(loss.detach())} in step {step}; try a smaller training.lr"

@@ -91,7 +91,7 @@ class Model:
 def load(spec: NodeSpec, sink: Sink, checkpoints: Path | None) -> Model:
     """Workload and newest checkpoint; `checkpoints` is this board's folder of them. Imports torch.
     Raises DataError and ConfigError when one of them cannot be used."""
-    workload = build_workload(spec.recipe, spec.index)
+    workload = build_workload(spec.recipe, spec.index, spec.name, sink)
     view = make_view(spec, workload.layout)
     if checkpoints is None or not spec.recipe.checkpoint.every:
         return Model(workload, view)

@@ -58,7 +58,8 @@ def run_case(case: Case, opened: Opened, progress: Progress = lambda round: None
     Raises ConfigError, DataError or HostError when it could not be run at all."""
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
     recipe = case.recipe
-    workloads = training.build_workloads(recipe, opened.get(recipe.data))
+    local = recipe.data.partition == "local"  # then each virtual board opens its own
+    workloads = training.build_workloads(recipe, None if local else opened.get(recipe.data))
     run = _Gossip(recipe, workloads, progress) if recipe.run.mode == "gossip" else _Server(recipe, workloads, progress)
     recorder = Recorder(
         nodes=recipe.run.nodes,

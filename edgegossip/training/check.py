@@ -4,12 +4,11 @@ no torch."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from edgegossip.recipe import Recipe, TrainingSection
 from edgegossip.training import models
-from edgegossip.training.data import Description, describe
-from edgegossip.training.data.registry import locate
+from edgegossip.training.data import Board, Description, describe, is_users, locate
 from edgegossip.training.names import is_own, own_function, unknown
 from edgegossip.types import ConfigError
 
@@ -42,28 +41,61 @@ OPTIMIZERS: Mapping[str, tuple[str, ...]] = {
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
 
 
-def check(recipe: Recipe) -> None:
+def check(recipe: Recipe, boards: Sequence[Board] = ()) -> None:
     """Raises ConfigError for an unknown model, data set, task, optimiser, device or parameter of one
     of these (with the nearest valid choice), and DataError for a data set whose files are not there.
-    Reads no data; contents are checked when a board loads them."""
+    Reads no data; contents are checked when a board loads them.
+
+    `boards`: whose data are looked for on this machine; none: those that all share out."""
     models.check(recipe.model)
     check_task(recipe.training)
     check_optimizer(recipe.training)
     check_device(recipe.training)
-    locate(recipe.data)
-    if not is_own(recipe.data.name):
+    for board in boards or (None,):
+        locate(recipe.data, board)
+    if not is_users(recipe.data):
         about = describe(recipe.data)
         check_augmentation(recipe, about)
         task_of(recipe.training, about)
 
 
 def check_augmentation(recipe: Recipe, about: Description) -> None:
-    """Raises ConfigError when crop and flip are asked for inputs that are not images."""
-    if recipe.data.augment and len(about.shape) != 3:
+    """Raises ConfigError when crop and flip are asked for inputs that are not images, or would
+    leave masks behind."""
+    if not recipe.data.augment:
+        return
+    if len(about.shape) != 3:
         raise ConfigError(
-            f"data.augment = true needs images (channels, height, width); the inputs of {recipe.data.name} have shape "
-            f"{about.shape}: set data.augment = false"
+            "data.augment = true needs images (channels, height, width); the inputs of "
+            f"{recipe.data.name} have shape {about.shape}: set data.augment = false"
         )
+    if about.target == "places":
+        raise ConfigError(
+            "data.augment = true moves images and not the masks beside them: set data.augment = "
+            "false, and augment both in your own function"
+        )
+
+
+def data_notice(recipe: Recipe) -> str:
+    """Return what becomes of a folder of the user's own, in a sentence; "" where there is nothing
+    to say."""
+    section = recipe.data
+    if section.partition == "local":
+        unsaid = is_users(section) and not section.classes and not section.labels
+        if not unsaid or section.target in ("values", "none"):
+            return ""
+        return (
+            "data.partition = local and neither data.classes nor data.labels is set: each board "
+            "counts the classes in its own data, and boards that find other numbers cannot train "
+            "together; declare data.labels (or data.classes) to be sure"
+        )
+    if not section.dir or not is_users(section):
+        return ""
+    return (
+        f"data.partition = {section.partition}: every board must find the same data in data.dir, "
+        f"and trains on its share, about 1/{recipe.run.nodes} of them; if each board's folder holds "
+        'data of its own, set data.partition = "local"'
+    )
 
 
 def check_task(section: TrainingSection) -> None:

@@ -20,17 +20,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from edgegossip import heap
+from edgegossip.agreement import Agreement, sums
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import STAGES
 from edgegossip.recipe import Recipe
 from edgegossip.training import device as devices
 from edgegossip.training import micro_batches, models, tasks
 from edgegossip.training import optimizer as optimizers
-from edgegossip.training.batches import Augmentation, Normaliser, Sampler
-from edgegossip.training.check import check_augmentation
-from edgegossip.training.data import DataSet, Description, describe, open_data
+from edgegossip.training.batches import Batches, Normaliser, batches_of, in_order, shares_of
+from edgegossip.training.check import check_augmentation, task_of
+from edgegossip.training.data import Board, DataSet, Description, boards_of, describe, open_data
 from edgegossip.training.names import call_own, is_own
-from edgegossip.training.partition import partition
 from edgegossip.training.rng import Purpose, words
 from edgegossip.training.schedule import Plateau, learning_rate
 from edgegossip.training.vector import ModelVector
@@ -41,9 +41,10 @@ _FORWARD, _BACKWARD, _OPTIMISER = range(len(STAGES))
 _KEPT = "kept/"  # before the names of what stays on the board, in a snapshot
 
 
-def layout_of(recipe: Recipe) -> Layout:
-    """Layout of the recipe's model. A user's own model is built for real: it may not know the meta device."""
-    about = describe(recipe.data)
+def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
+    """Layout of the recipe's model. A user's own model is built for real: it may not know the meta device. `board`: whose
+    data say what the recipe does not declare."""
+    about = describe(recipe.data, board)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a board says it when it builds the model
         if is_own(recipe.model.name):
@@ -52,9 +53,9 @@ def layout_of(recipe: Recipe) -> Layout:
             return _vector(recipe, _module(recipe, about)).layout
 
 
-def initial_model(recipe: Recipe) -> tuple[Layout, Vec]:
+def initial_model(recipe: Recipe, board: Board | None = None) -> tuple[Layout, Vec]:
     """Layout and first vector, float32[n], of the recipe's model; the same that `TorchWorkload.initial` gives."""
-    vector = _vector(recipe, _build(recipe, describe(recipe.data), recipe.run.seed))
+    vector = _vector(recipe, _build(recipe, describe(recipe.data, board), recipe.run.seed))
     return vector.layout, vector.read()
 
 
@@ -112,26 +113,24 @@ def as_taken(inputs: NDArray[Any], normalise: Normaliser) -> torch.Tensor:
     return channels_last(batch) if batch.dim() == 4 else batch  # convolutions on a CPU are 1.4 to 1.7 times as fast so
 
 
-def _prepare(recipe: Recipe, data: DataSet | None) -> DataSet:
-    """Sets torch's threads and checks what a recipe names; opens its data set unless it is given."""
+def _prepare(recipe: Recipe, data: DataSet | None, board: Board | None = None) -> DataSet:
+    """Sets torch's threads and checks what a recipe names; opens its data set, as `board` has it, unless it is given."""
     torch.set_num_threads(recipe.run.threads)
     models.check(recipe.model)
-    data = open_data(recipe.data) if data is None else data
+    data = open_data(recipe.data, board) if data is None else data
     check_augmentation(recipe, data.about)
     return data
 
 
 @dataclass(slots=True, eq=False)
 class Equipment:
-    """What the boards of one process share: the module with its gradients, and the test set as
-    stored. Each call loads the model anew; of what does not travel, `holder` has its own in the
-    module, and every other board keeps its own aside."""
+    """What the boards of one process share: the module with its gradients. Each call loads the model
+    anew; of what does not travel, `holder` has its own in the module, and every other board keeps
+    its own aside."""
 
     vector: ModelVector
     task: tasks.Task
     device: torch.device
-    test_inputs: NDArray[Any]
-    test_labels: NDArray[Any]
     normalise: Normaliser
     personal: dict[str, Tensor]  # of the module, see ModelVector.personal
     fresh: dict[str, Tensor]  # copies of them as they were before anybody trained
@@ -144,14 +143,11 @@ class Equipment:
         if recipe.training.precision != "int8":
             _turn_convolutions(module)
         vector = _vector(recipe, module.to(device))
-        every = np.arange(len(data.test), dtype=np.int64)
         personal = vector.personal()
         return cls(
             vector=vector,
             task=tasks.make(recipe.training, data.about),
             device=device,
-            test_inputs=data.test.inputs.take(every),
-            test_labels=data.test.labels,
             normalise=Normaliser.of(data.about),
             personal=personal,
             fresh={name: t.clone() for name, t in personal.items()},
@@ -193,45 +189,69 @@ class TorchWorkload:
         share: NDArray[np.int64] | None = None,
         equipment: Equipment | None = None,
     ) -> None:
-        """Keeps node_index's share of data.train and all of data.test in memory, as stored. `share` and `equipment` are
-        given when other boards of the same recipe live in this process."""
+        """Keeps node_index's share of data.train, or with data.partition = local all of it, as stored. `share` and
+        `equipment` are given when other boards of the same recipe live in this process."""
         settings = recipe.training
-        self._recipe, self._node, self._about = recipe, node_index, data.about
+        self._recipe, self._node, self._data, self._about = recipe, node_index, data, data.about
         self._shared = shared = Equipment.of(recipe, data) if equipment is None else equipment
         self._aside = shared.fresh  # of this board, while another holds the module
         self._optimizer = optimizers.make(settings, shared.vector.module)
         self._precision = devices.Precision.of(settings, shared.device)
         self._plateau = Plateau.of(settings, recipe.run.rounds)
-        if share is None:
-            share = partition(data.train.labels, recipe)[node_index]
-        self._inputs, self._labels = data.train.inputs.take(share), data.train.labels[share]
-        self._sampler = Sampler(len(share), settings.batch_size, recipe.run.seed, node_index)
-        self._augmentation = Augmentation(recipe.run.seed, node_index) if recipe.data.augment else None
+        self.batches: Batches = batches_of(data, recipe, node_index, share)
         self._stages_ns = [0] * len(STAGES)
+        self._seen = 0  # examples in this round
 
     @classmethod
-    def build(cls, recipe: Recipe, node_index: int) -> TorchWorkload:
+    def build(cls, recipe: Recipe, node_index: int, name: str = "") -> TorchWorkload:
         if not 0 <= node_index < recipe.run.nodes:
             raise ConfigError(f"board {node_index} does not exist: boards are 0 to {recipe.run.nodes - 1}")
-        return cls(recipe, node_index, _prepare(recipe, None))
+        board = Board(name, node_index) if name else boards_of(recipe)[node_index]
+        return cls(recipe, node_index, _prepare(recipe, None, board))
 
     @classmethod
-    def build_evaluator(cls, recipe: Recipe) -> TorchWorkload:
-        """One that only evaluates: it has next to no training data."""
-        return cls(recipe, 0, _prepare(recipe, None), np.zeros(1, np.int64))
+    def build_evaluator(cls, recipe: Recipe, board: Board | None = None) -> TorchWorkload:
+        """One that only evaluates: it has next to no training data. `board`: whose test set it is. Raises ConfigError when
+        there is none."""
+        data = _prepare(recipe, None, board)
+        if data.test is None:
+            raise ConfigError(
+                "evaluation.where = coordinator, and the coordinator has no test set: give it one in its own data.dir, or set "
+                "evaluation.where = boards"
+            )
+        return cls(recipe, 0, replace(data, train=data.test), np.zeros(1, np.int64))
 
     @classmethod
     def build_all(cls, recipe: Recipe, data: DataSet | None = None) -> list[TorchWorkload]:
         """Every board of the recipe in this process, each equal to what `build` makes. They share one module and one
         test set, so only one of them can compute at a time. `data` is what `open_data(recipe.data)` gave."""
-        data = _prepare(recipe, data)
+        boards = boards_of(recipe)
+        data = _prepare(recipe, data, boards[0])
         shared = Equipment.of(recipe, data)
-        shares = partition(data.train.labels, recipe)
-        return [cls(recipe, k, data, share, shared) for k, share in enumerate(shares)]
+        shares = shares_of(data, recipe)
+        if shares is not None:
+            return [cls(recipe, k, data, share, shared) for k, share in enumerate(shares)]
+        others = [_prepare(recipe, None, board) for board in boards[1:]]
+        return [cls(recipe, k, own, None, shared) for k, own in enumerate([data, *others])]
+
+    @property
+    def about(self) -> Description:
+        """What one example of this board's data is."""
+        return self._about
 
     @property
     def layout(self) -> Layout:
         return self._shared.vector.layout
+
+    def agreement(self) -> Agreement:
+        """What this board must have in common with those it trains with: task, kinds of inputs and targets, names of
+        classes, normalisation, layout, frozen parameters and first model."""
+        facts = dict(self._about.facts()) | {"task": task_of(self._recipe.training, self._about)}
+        facts |= {"layout": f"{self.layout.hash:016x}", "values": self.layout.size}
+        if base := self._shared.vector.base_hash():
+            facts["base"] = base
+        facts["start"] = sums(self.initial(self._recipe.run.seed))
+        return Agreement(facts)
 
     def initial(self, seed: int) -> Vec:
         return _vector(self._recipe, _build(self._recipe, self._about, seed)).read()
@@ -246,6 +266,7 @@ class TorchWorkload:
         if not module.training:  # asking every layer costs as much as a small one
             module.train()
         seed = int(words(recipe.run.seed, Purpose.TORCH, 1, self._node, round)[0] >> np.uint64(1))
+        self._seen = 0
         with devices.seeded(self._shared.device, seed):
             losses = [self._step(round * steps + k) for k in range(steps)]
         loss = float(np.mean([float(value) for value in losses]))  # here a GPU is waited for
@@ -260,10 +281,10 @@ class TorchWorkload:
             delta=_minus(vector.read(), x),
             lr=lr,
             loss=loss,
-            examples=steps * self._sampler.batch_size,
+            examples=self._seen,
             steps=steps,
             stages_s={stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)},
-            holds=self._sampler.size,
+            holds=self.batches.holds,
         )
 
     def _load(self, x: Vec) -> None:
@@ -279,20 +300,17 @@ class TorchWorkload:
 
     def _step(self, step: int) -> Tensor:
         """One step of the optimiser; the loss before it, a scalar on the device."""
-        chosen = self._sampler.batch(step)
-        inputs, labels = self._inputs[chosen], self._labels[chosen]
-        if self._augmentation:
-            inputs = self._augmentation(inputs, step)
+        inputs, targets = self.batches.batch(step)
+        self._seen += len(inputs)
         self._optimizer.zero_grad()
         low = self._recipe.training.memory == "low"
         at_a_time = micro_batches.EXAMPLES if low else len(inputs)
         total: Tensor | None = None  # terms of the whole batch's loss, where it comes in parts
         if at_a_time < len(inputs):
-            task = self._shared.task
-            total = task.terms(torch.from_numpy(inputs if task.of_inputs else labels))
+            total = self._terms(inputs, targets)
         value = torch.zeros((), device=self._shared.device)
         for part in micro_batches.parts(len(inputs), at_a_time):
-            value = value + self._gradient(inputs[part], labels[part], total)
+            value = value + self._gradient(inputs[part], None if targets is None else targets[part], total)
             if low:
                 heap.give_back()
         began_ns = perf_counter_ns()
@@ -300,54 +318,55 @@ class TorchWorkload:
         self._stages_ns[_OPTIMISER] += perf_counter_ns() - began_ns
         return value
 
-    def _gradient(self, inputs: NDArray[Any], labels: NDArray[Any], total: Tensor | None) -> Tensor:
+    def _terms(self, inputs: NDArray[Any], targets: NDArray[Any] | None) -> Tensor:
+        task = self._shared.task
+        return task.terms(torch.from_numpy(inputs if task.of_inputs or targets is None else targets))
+
+    def _gradient(self, inputs: NDArray[Any], targets: NDArray[Any] | None, total: Tensor | None) -> Tensor:
         """Adds what these examples give to the gradient of the batch's loss, a mean over `total`
         terms (None: they are the batch); their part of that loss."""
         began_ns = perf_counter_ns()
-        outputs, targets = self._forward(inputs, labels)
-        task = self._shared.task
-        loss = task.loss(outputs, targets)
+        loss = self._shared.task.loss(*self._forward(inputs, targets))
         if total is not None:
-            terms = task.terms(torch.from_numpy(inputs if task.of_inputs else labels))
-            loss = loss * (float(terms) / float(total))
+            loss = loss * (float(self._terms(inputs, targets)) / max(float(total), 1e-12))
         forward_ns = perf_counter_ns()
         self._precision.backward(loss)
         self._stages_ns[_FORWARD] += forward_ns - began_ns
         self._stages_ns[_BACKWARD] += perf_counter_ns() - forward_ns
         return loss.detach()
 
-    def _forward(self, inputs: NDArray[Any], labels: NDArray[Any]) -> tuple[Tensor, Tensor]:
-        """Stored inputs [batch, *shape] and targets -> what the task takes, on the device."""
+    def _forward(self, inputs: NDArray[Any], targets: NDArray[Any] | None) -> tuple[Tensor, Tensor]:
+        """Stored inputs [batch, *shape] and targets -> what the task takes, on the device. Where the data have no
+        targets they are the inputs, as the model takes them."""
         shared = self._shared
         batch = as_taken(inputs, shared.normalise).to(shared.device)
-        targets = batch if shared.task.of_inputs else torch.from_numpy(labels).to(shared.device)
+        own = shared.task.of_inputs or targets is None
+        wanted = batch if own else torch.from_numpy(targets).to(shared.device)
         name, module = self._recipe.model.name, shared.vector.module
         with self._precision.forward():
             outputs = _tensor_in(call_own(name, module, batch) if is_own(name) else module(batch))
         if outputs is None:
             raise LocalError(f"model {name} must give a tensor, or something with a tensor named logits or out")
         try:
-            return shared.task.fit(outputs.float(), targets)
+            return shared.task.fit(outputs.float(), wanted)
         except LocalError as error:
             raise LocalError(f"model {name} {error}") from None
 
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
-        shared = self._shared
-        there = len(shared.test_inputs)
-        if not there:
+        shared, test = self._shared, self._data.test
+        if test is None:
             return None
-        count = there if examples is None else min(examples, there)
+        count = len(test) if examples is None else min(examples, len(test))
         if count < 1:
             raise LocalError("an evaluation needs at least one example")
         self._load(x)
         shared.vector.module.eval()
-        sums: dict[str, NDArray[np.float64]] = {}
+        found: dict[str, NDArray[np.float64]] = {}
         with torch.inference_mode():
-            for part in micro_batches.parts(count, self._evaluated_at_a_time()):
-                outputs, targets = self._forward(shared.test_inputs[part], shared.test_labels[part])
-                for name, value in shared.task.sums(outputs, targets).items():
-                    sums[name] = sums.get(name, 0.0) + value.cpu().double().numpy()
-        loss, scores = shared.task.scores(sums)
+            for batch in in_order(self._data.name, test, self._about, count, self._evaluated_at_a_time()):
+                for name, value in shared.task.sums(*self._forward(*batch)).items():
+                    found[name] = found.get(name, 0.0) + value.cpu().double().numpy()
+        loss, scores = shared.task.scores(found)
         return Metrics(loss, count, scores)
 
     def _evaluated_at_a_time(self) -> int:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from edgegossip.recipe import TrainingSection
 from edgegossip.training import tasks
 from edgegossip.training.check import check_task, task_of
-from edgegossip.training.data.base import DataSet, Description, Examples, InMemory
+from edgegossip.training.data.base import IGNORED, DataSet, Description, Examples, InMemory
 from edgegossip.training.workload import TorchWorkload
 from edgegossip.types import ConfigError, LocalError, Metrics
 from tests.training.fakes import recipe
@@ -168,13 +168,13 @@ def test_segmentation() -> None:
     task = tasks.make(TrainingSection(), PLACES)
     torch.manual_seed(3)
     outputs, targets = torch.randn(5, 3, 4, 4), torch.randint(0, 2, (5, 4, 4))
-    targets[0, 0] = tasks.IGNORED
+    targets[0, 0] = IGNORED
     expected = F.cross_entropy(outputs, targets)
     assert task.loss(*task.fit(outputs, targets)).item() == pytest.approx(expected.item(), rel=1e-6)
     last = outputs.movedim(1, -1)
     assert torch.equal(task.fit(last, targets)[0], outputs)
     found = evaluated(task, outputs, targets, (1, 4))
-    said, counted = outputs.argmax(1), targets != tasks.IGNORED
+    said, counted = outputs.argmax(1), targets != IGNORED
     shares = []
     for k in range(3):
         mine, right = (said == k) & counted, targets == k
@@ -190,10 +190,10 @@ def test_segmentation() -> None:
 def test_a_batch_in_which_no_place_counts_teaches_nothing() -> None:
     task = tasks.make(TrainingSection(), PLACES)
     outputs = torch.randn(2, 3, 4, 4, requires_grad=True)
-    loss = task.loss(*task.fit(outputs, torch.full((2, 4, 4), tasks.IGNORED)))
+    loss = task.loss(*task.fit(outputs, torch.full((2, 4, 4), IGNORED)))
     loss.backward()
     assert loss.item() == 0.0 and outputs.grad is not None and not outputs.grad.any()
-    nothing = evaluated(task, outputs.detach(), torch.full((2, 4, 4), tasks.IGNORED), ())
+    nothing = evaluated(task, outputs.detach(), torch.full((2, 4, 4), IGNORED), ())
     assert nothing == Metrics(0.0, 2, {"accuracy": 0.0})
 
 
@@ -217,7 +217,7 @@ def test_a_language_model_with_targets_of_its_own_is_not_shifted() -> None:
     about = Description((5,), 7, dtype="int64", target="places", target_shape=(5,))
     task = tasks.make(TrainingSection(task="language-model"), about)
     outputs, targets = torch.randn(4, 5, 7), torch.randint(0, 7, (4, 5))
-    targets[:, 0] = tasks.IGNORED
+    targets[:, 0] = IGNORED
     expected = F.cross_entropy(outputs.reshape(-1, 7), targets.reshape(-1)).item()
     assert not task.of_inputs and evaluated(task, outputs, targets).loss == pytest.approx(expected, rel=1e-6)
 
@@ -320,7 +320,7 @@ def test_every_task_learns(name: str, about: Description, memory: str) -> None:
 def test_a_batch_in_parts_is_the_batch(name: str, about: Description) -> None:
     data = data_for(about)
     if name == "segmentation":
-        data.train.labels[:3] = tasks.IGNORED  # parts with different numbers of places
+        data.train.labels[:3] = IGNORED  # parts with different numbers of places
     updates = []
     for memory in ("normal", "low"):
         weights = {"class_weights": [1.0, 3.0, 0.2]} if name in ("classification", "segmentation") else {}
