@@ -56,7 +56,19 @@ def doctor(
     own = Path(identity) if identity else None
     if settings and recipe is None:
         raise ConfigError("--set is for a recipe's keys: name it with --recipe")
-    chosen = None if recipe is None else recipes.load(recipe, settings)
-    document = visit(folder, own, ports, [parse_address(peer) for peer in peers], matrix, recipe=chosen)
+    training = None if recipe is None else recipes.load(recipe, settings).training
+
+    def device() -> str:
+        """Compute a little where the recipe asks for; raises ImportError without torch."""
+        from edgegossip.training.check import check_device
+
+        assert training is not None
+        check_device(training)
+        from edgegossip.training.device import probe
+
+        return probe(training)
+
+    tried = None if training is None else device
+    document = visit(folder, own, ports, [parse_address(peer) for peer in peers], matrix, device=tried)
     click.echo(json.dumps(document) if as_json else text_of(document))
     return EXIT_RUN if document["bad"] else EXIT_OK

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from edgegossip.fleet import link_test
 from edgegossip.fleet.doctor import checks
 from edgegossip.fleet.doctor.checks import Finding, Validity
 from edgegossip.fleet.doctor.facts import gather, hostname
-from edgegossip.recipe import Recipe
 from edgegossip.types import EdgegossipError, PeerError
 
 _MAX_MTU = 65_535  # of a path, as the kernel counts it; loopback has one byte more
@@ -25,14 +24,14 @@ def visit(
     peers: Sequence[tuple[str, int]],
     matrix: bool = False,
     root: Path = Path("/"),
-    recipe: Recipe | None = None,
+    device: Callable[[], str] | None = None,
 ) -> dict[str, Any]:
     """The document of `doctor --json`. `links` is this machine's row of the fleet's bandwidth matrix; with `matrix` the peers'
-    rows, too, one link after the other. `recipe`: what the board is to train, on which device."""
+    rows, too, one link after the other. `device` computes a little where the board is to train, and says where that is."""
     facts = gather(root, folder)
     found = checks.examine(facts)
-    if recipe is not None:
-        found += _of_device(recipe)
+    if device is not None:
+        found += _of_device(device)
     if identity is not None:
         found += _of_identity(identity, facts.unix_s)
     for port in ports:
@@ -106,15 +105,9 @@ def _of_identity(folder: Path, now_s: float) -> list[Finding]:
     return list(checks.certificates(valid, now_s))
 
 
-def _of_device(recipe: Recipe) -> list[Finding]:
-    """Whether torch can compute where the recipe asks it to."""
-    from edgegossip.training.check import check_device
-
+def _of_device(device: Callable[[], str]) -> list[Finding]:
     try:
-        check_device(recipe.training)
-        from edgegossip.training.device import probe
-
-        return [Finding("good", "device", probe(recipe.training))]
+        return [Finding("good", "device", device())]
     except EdgegossipError as error:
         return [Finding("bad", "device", str(error))]
     except ImportError:
