@@ -90,7 +90,7 @@ OUTSIDE = {
     "recipe": {"tomli_w"},
     "profiling": {"psutil"},
     "int8": {"torch"},
-    "training": {"torch", "PIL", "pyarrow", "datasets", "flwr_datasets"},
+    "training": {"torch", "tomli_w", "PIL", "pyarrow", "datasets", "flwr_datasets"},
     "bench": {"torch", "grpc", "psutil"},
     "mesh": {"grpc", "grpc_health", "grpc_reflection", "google"},
     "security": {"cryptography"},

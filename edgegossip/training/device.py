@@ -55,6 +55,28 @@ def set_up(section: TrainingSection) -> torch.device:
     return choose(section)
 
 
+def probe(section: TrainingSection) -> str:
+    """Compute a little on the device that the recipe asks for, and say in words which one it is.
+
+    Raises HostError when it is not there, or its kernels do not run: a torch that was built for
+    other GPUs sees one and fails at the first product."""
+    device = choose(section)
+    try:
+        x = torch.ones(2, 3, 8, 8, device=device, requires_grad=True)
+        with Precision.of(section, device).forward():
+            made = torch.nn.functional.conv2d(x, torch.ones(4, 3, 3, 3, device=device)).flatten(1)
+            made = made @ torch.ones(144, 2, device=device)
+        made.float().sum().backward()
+        right = x.grad is not None and bool((x.grad[:, :, 3, 3] == 72.0).all())
+    except RuntimeError as error:
+        first = str(error).strip().partition("\n")[0]
+        raise HostError(f"torch {torch.__version__} cannot compute on {device} ({first}): {_CURE}") from None
+    if not right:
+        raise HostError(f"torch {torch.__version__} computes wrongly on {device}: {_CURE}")
+    name = f"{device}, {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)
+    return f"torch {torch.__version__} trains on {name}"
+
+
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
     """Seed torch for layers that draw, such as dropout; its random state is as it was afterwards."""

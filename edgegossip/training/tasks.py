@@ -28,13 +28,13 @@ from torch.nn import functional as F
 from edgegossip.recipe import TrainingSection
 from edgegossip.training.check import task_of
 from edgegossip.training.data import Description
+from edgegossip.training.data.base import IGNORED
 from edgegossip.training.names import call_own, is_own, own_function, unknown
 from edgegossip.types import ConfigError, LocalError, scores_problem
 
 Sums: TypeAlias = Mapping[str, NDArray[np.float64]]  # of an evaluation, added up over its batches
 
 LOSSES = ("mse", "mae", "huber")  # of regression
-IGNORED = -100  # a place that does not count; torch's own default
 
 
 class Task(Protocol):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from edgegossip import heap
-from edgegossip.agreement import Agreement, Fact
+from edgegossip.agreement import Agreement, sums
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import STAGES
 from edgegossip.recipe import Recipe
@@ -194,8 +194,8 @@ class TorchWorkload:
         share: NDArray[np.int64] | None = None,
         equipment: Equipment | None = None,
     ) -> None:
-        """Keeps node_index's share of data.train and all of data.test in memory, as stored. `share` and `equipment` are
-        given when other boards of the same recipe live in this process."""
+        """Keeps node_index's share of data.train, or with data.partition = local all of it, as stored. `share` and
+        `equipment` are given when other boards of the same recipe live in this process."""
         settings = recipe.training
         self._recipe, self._node, self._data, self._about = recipe, node_index, data, data.about
         self._shared = shared = Equipment.of(recipe, data) if equipment is None else equipment
@@ -248,6 +248,16 @@ class TorchWorkload:
     def layout(self) -> Layout:
         return self._shared.vector.layout
 
+    def agreement(self) -> Agreement:
+        """What this board must have in common with those it trains with: task, kinds of inputs and targets, names of
+        classes, normalisation, layout, frozen parameters and first model."""
+        facts = dict(self._about.facts()) | {"task": task_of(self._recipe.training, self._about)}
+        facts |= {"layout": f"{self.layout.hash:016x}", "values": self.layout.size}
+        if base := self._shared.vector.base_hash():
+            facts["base"] = base
+        facts["start"] = sums(self.initial(self._recipe.run.seed))
+        return Agreement(facts)
+
     def initial(self, seed: int) -> Vec:
         return _vector(self._recipe, _build(self._recipe, self._about, seed)).read()
 
@@ -260,8 +270,8 @@ class TorchWorkload:
         self._load(x)
         if not module.training:  # asking every layer costs as much as a small one
             module.train()
-        self._seen = 0
         seed = int(words(recipe.run.seed, Purpose.TORCH, 1, self._node, round)[0] >> np.uint64(1))
+        self._seen = 0
         with devices.seeded(self._shared.device, seed):
             losses = [self._step(round * steps + k) for k in range(steps)]
         loss = float(np.mean([float(value) for value in losses]))  # here a GPU is waited for
@@ -300,19 +310,17 @@ class TorchWorkload:
 
     def _step(self, step: int) -> Tensor:
         """One step of the optimiser; the loss before it, a scalar on the device."""
-        inputs, labels = self.batches.batch(step)
-        labels = inputs if labels is None else labels
+        inputs, targets = self.batches.batch(step)
         self._seen += len(inputs)
         self._optimizer.zero_grad()
         low = self._recipe.training.memory == "low"
         at_a_time = micro_batches.EXAMPLES if low else len(inputs)
         total: Tensor | None = None  # terms of the whole batch's loss, where it comes in parts
         if at_a_time < len(inputs):
-            task = self._shared.task
-            total = task.terms(torch.from_numpy(inputs if task.of_inputs else labels))
+            total = self._terms(inputs, targets)
         value = torch.zeros((), device=self._shared.device)
         for part in micro_batches.parts(len(inputs), at_a_time):
-            value = value + self._gradient(inputs[part], labels[part], total)
+            value = value + self._gradient(inputs[part], None if targets is None else targets[part], total)
             if low:
                 heap.give_back()
         began_ns = perf_counter_ns()
@@ -320,34 +328,37 @@ class TorchWorkload:
         self._stages_ns[_OPTIMISER] += perf_counter_ns() - began_ns
         return value
 
-    def _gradient(self, inputs: NDArray[Any], labels: NDArray[Any], total: Tensor | None) -> Tensor:
+    def _terms(self, inputs: NDArray[Any], targets: NDArray[Any] | None) -> Tensor:
+        task = self._shared.task
+        return task.terms(torch.from_numpy(inputs if task.of_inputs or targets is None else targets))
+
+    def _gradient(self, inputs: NDArray[Any], targets: NDArray[Any] | None, total: Tensor | None) -> Tensor:
         """Adds what these examples give to the gradient of the batch's loss, a mean over `total`
         terms (None: they are the batch); their part of that loss."""
         began_ns = perf_counter_ns()
-        outputs, targets = self._forward(inputs, labels)
-        task = self._shared.task
-        loss = task.loss(outputs, targets)
+        loss = self._shared.task.loss(*self._forward(inputs, targets))
         if total is not None:
-            terms = task.terms(torch.from_numpy(inputs if task.of_inputs else labels))
-            loss = loss * (float(terms) / float(total))
+            loss = loss * (float(self._terms(inputs, targets)) / max(float(total), 1e-12))
         forward_ns = perf_counter_ns()
         self._precision.backward(loss)
         self._stages_ns[_FORWARD] += forward_ns - began_ns
         self._stages_ns[_BACKWARD] += perf_counter_ns() - forward_ns
         return loss.detach()
 
-    def _forward(self, inputs: NDArray[Any], labels: NDArray[Any]) -> tuple[Tensor, Tensor]:
-        """Stored inputs [batch, *shape] and targets -> what the task takes, on the device."""
+    def _forward(self, inputs: NDArray[Any], targets: NDArray[Any] | None) -> tuple[Tensor, Tensor]:
+        """Stored inputs [batch, *shape] and targets -> what the task takes, on the device. Where the data have no
+        targets they are the inputs, as the model takes them."""
         shared = self._shared
         batch = as_taken(inputs, shared.normalise).to(shared.device)
-        targets = batch if shared.task.of_inputs else torch.from_numpy(labels).to(shared.device)
+        own = shared.task.of_inputs or targets is None
+        wanted = batch if own else torch.from_numpy(targets).to(shared.device)
         name, module = self._recipe.model.name, shared.vector.module
         with self._precision.forward():
             outputs = _tensor_in(call_own(name, module, batch) if is_own(name) else module(batch))
         if outputs is None:
             raise LocalError(f"model {name} must give a tensor, or something with a tensor named logits or out")
         try:
-            return shared.task.fit(outputs.float(), targets)
+            return shared.task.fit(outputs.float(), wanted)
         except LocalError as error:
             raise LocalError(f"model {name} {error}") from None
 
@@ -360,32 +371,18 @@ class TorchWorkload:
             raise LocalError("an evaluation needs at least one example")
         self._load(x)
         shared.vector.module.eval()
-        sums: dict[str, NDArray[np.float64]] = {}
+        found: dict[str, NDArray[np.float64]] = {}
         with torch.inference_mode():
-            at_a_time = self._evaluated_at_a_time()
-            for inputs, labels in in_order(self._data.name, test, self._about, count, at_a_time):
-                outputs, targets = self._forward(inputs, inputs if labels is None else labels)
-                for name, value in shared.task.sums(outputs, targets).items():
-                    sums[name] = sums.get(name, 0.0) + value.cpu().double().numpy()
-        loss, scores = shared.task.scores(sums)
+            for batch in in_order(self._data.name, test, self._about, count, self._evaluated_at_a_time()):
+                for name, value in shared.task.sums(*self._forward(*batch)).items():
+                    found[name] = found.get(name, 0.0) + value.cpu().double().numpy()
+        loss, scores = shared.task.scores(found)
         return Metrics(loss, count, scores)
 
     def _evaluated_at_a_time(self) -> int:
         """Examples; those with an output at every place are large."""
         settings, most = self._recipe.training, _EVALUATION_BATCH[self._recipe.training.memory]
         return min(most, settings.batch_size) if self._about.target in ("places", "tokens") else most
-
-    def agreement(self) -> Agreement:
-        """Return what this board's data and model say."""
-        facts: dict[str, Fact] = {
-            **self._about.facts(),
-            "task": task_of(self._recipe.training, self._about),
-            "values": self.layout.size,
-            "layout": f"{self.layout.hash:016x}",
-        }
-        if base := self._shared.vector.base_hash():
-            facts["base"] = base
-        return Agreement(facts)
 
     def over(self, x: Vec | None) -> None:
         """Take note of nothing: a recipe has no work after the run."""

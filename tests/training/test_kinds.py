@@ -323,7 +323,11 @@ def test_statistics_are_those_of_numpy(n, channels, shift, scale):
     x = (random.standard_normal((n, channels, 3)) * scale + shift).astype(np.float32)
     x[:, 0] = 3.0  # a channel that never changes
     train, _, _ = parts("mine", x)
-    mean, std = schema.statistics(train)
+    mean, std = schema.Sums.of(train).moments()
     assert np.allclose(mean, x.mean((0, 2), dtype=np.float64), atol=1e-6)
     assert std[0] == 1.0
     assert np.allclose(std[1:], x.std((0, 2), dtype=np.float64)[1:], rtol=1e-4, atol=1e-6)
+    cut = n // 2
+    if cut:
+        halves = [schema.Sums.of(parts("mine", half)[0]) for half in (x[:cut], x[cut:])]
+        assert np.allclose((halves[0] + halves[1]).moments(), (mean, std))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -77,6 +78,18 @@ def test_boards_that_count_other_classes_are_told_what_to_declare(here):
     assert "2 classes here and 4 classes there" in sentence
     assert "data.classes = 4" in sentence
     assert difference(Agreement(abouts[0].facts()), Agreement(abouts[0].facts())) == ""
+
+
+def test_boards_compare_what_they_agree_on(here):
+    name = f"{here(BY_BOARD)}:data"
+    declared, found = (
+        [training.build_workload(local(name, **keys), k, f"pi-{k}") for k in (0, 1)] for keys in ({"classes": 4}, {})
+    )
+    assert difference(declared[0].agreement(), declared[1].agreement()) == ""
+    assert "data.classes = 3" in difference(found[0].agreement(), found[1].agreement())
+    other = training.build_workload(recipe(run={"seed": 2}, data=asdict(local(name, classes=4).data)), 0)
+    assert "run.seed" in difference(declared[0].agreement(), other.agreement())
+    assert Agreement.from_json(declared[0].agreement().to_json()) == declared[0].agreement()
 
 
 def test_a_label_beyond_the_declared_classes_is_named_with_the_cure(here):
@@ -222,10 +235,11 @@ def test_all_virtual_boards_of_one_process_have_their_own_data(here):
 
 
 def test_one_data_set_that_all_share_is_shared_out_as_before(here):
-    source = (
-        "def data(folder):\n    x = np.arange(60, dtype=np.float32)[:, None]\n"
-        "    return x, np.arange(60) % 3, x, np.arange(60) % 3\n"
-    )
+    source = """
+def data(folder):
+    x, y = np.arange(60, dtype=np.float32)[:, None], np.arange(60) % 3
+    return x, y, x, y
+"""
     chosen = recipe(run={"nodes": 3}, data={"name": f"{here(source)}:data"})
     data = open_data(chosen.data)
     boards = [batches_of(data, chosen, k) for k in range(3)]

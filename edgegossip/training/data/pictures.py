@@ -51,7 +51,10 @@ def load(section: DataSection, folder: str, board: Board) -> Parts:
     parts = [part for part in (train, test) if part is not None]
     classes = sorted({folder.name for part in parts for folder in _folders(part)})
     numbers = schema.numbered(f"image-folder in {root}", classes, section) if classes else {}
-    made = [_part(part, numbers, section) for part in parts]
+    made: list[Items] = []
+    for part in parts:
+        size = made[0].inputs.item(0).inputs.shape[1:] if made else _size(section)
+        made.append(_part(part, numbers, size, bool(section.params.get("grey", False))))
     return made[0], made[1] if test is not None else None, tuple(numbers)
 
 
@@ -64,7 +67,9 @@ def _pictures(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.suffix.lower() in _SUFFIXES and not p.name.startswith("."))
 
 
-def _part(part: Path, numbers: dict[str, int], section: DataSection) -> Items:
+def _part(part: Path, numbers: dict[str, int], size: Sequence[int] | None, grey: bool) -> Items:
+    """The pictures below a folder, brought to one size: that of the first one, where none is
+    given."""
     paths = _pictures(part) if not numbers else []
     targets: list[int] = []
     for folder in _folders(part) if numbers else ():
@@ -73,12 +78,11 @@ def _part(part: Path, numbers: dict[str, int], section: DataSection) -> Items:
         targets += [numbers[folder.name]] * len(found)
     if not paths:
         raise DataError(f"{part}: there are no pictures, in it or in folders of classes ({', '.join(_SUFFIXES)})")
-    grey = bool(section.params.get("grey", False))
-    size = _size(section) or _decode(paths[0], None, grey).shape[1:]
+    height, width = size or _decode(paths[0], None, grey).shape[1:]
     labels = np.array(targets, np.int64) if numbers else None
 
     def item(k: int) -> Batch:
-        picture = _decode(paths[k], size, grey)
+        picture = _decode(paths[k], (height, width), grey)
         return Batch(picture, None if labels is None else labels[k])
 
     return Items(labels, ItemInputs(item, len(paths)))

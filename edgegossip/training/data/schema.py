@@ -8,7 +8,7 @@ model. What it leaves open is found here, on each board by itself, and compared 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,8 +55,8 @@ def numbered(source: str, found: Sequence[str], section: DataSection) -> dict[st
     unknown = next((name for name in found if name not in names), None)
     if unknown is not None:
         raise DataError(
-            f"{source}: {unknown!r} is not one of data.labels{did_you_mean(unknown, names)}: "
-            "rename it, or add it to data.labels on every board"
+            f"{source}: {unknown!r} is not one of data.labels{did_you_mean(unknown, names)} "
+            "(rename it, or add it to data.labels on every board)"
         )
     return {name: k for k, name in enumerate(names)}
 
@@ -160,7 +160,7 @@ def scaled(about: Description, train: Part | None, section: DataSection) -> Desc
     if how == "together":
         raise ConfigError(
             "data.normalise = together: boards cannot add up their sums before the first round yet; "
-            "take data.mean and data.std from `edgegossip data describe` and declare them, or say board"
+            "get data.mean and data.std from `edgegossip data combine` and declare them, or say board"
         )
     if how == "none" or about.dtype == "int64" or (how == "auto" and not _is_image(about)):
         if how == "board" and about.dtype == "int64":
@@ -174,26 +174,43 @@ def scaled(about: Description, train: Part | None, section: DataSection) -> Desc
             f"data.normalise = {how}: a stream cannot be looked through first; declare data.mean and "
             "data.std, or say none"
         )
-    mean, std = statistics(train)
+    mean, std = Sums.of(train).moments()
     return replace(about, mean=mean, std=std, scale="board" if local else "declared")
 
 
-def statistics(examples: Examples) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation per channel, which is the first dimension of an input; a
-    channel that never changes gets the deviation 1."""
-    total = squares = np.zeros(0)
-    count = 0
-    for inputs, _ in _chunks(examples):
-        part = inputs.reshape(len(inputs), inputs.shape[1], -1).astype(np.float64)
-        sums, powers = part.sum((0, 2)), np.square(part).sum((0, 2))
-        total, squares = (sums, powers) if not count else (total + sums, squares + powers)
-        count += part.shape[0] * part.shape[2]
-    mean = total / count
-    variance = squares / count - mean**2
-    # what rounding leaves of a channel that never changes is not a deviation
-    still = variance <= 1e-12 * np.maximum(np.square(mean), 1e-30)
-    std = np.where(still, 1.0, np.sqrt(np.maximum(variance, 0.0)))
-    return tuple(mean.tolist()), tuple(std.tolist())
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Sums over examples, per channel, which is the first dimension of an input. All that is needed
+    of a board's data to normalise alike on all boards; those of several boards add up."""
+
+    count: int  # values a channel
+    sum: NDArray[np.float64]  # [channels]
+    squares: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, examples: Examples) -> Sums:
+        """Add up these examples, a few at a time."""
+        total: Sums | None = None
+        for inputs, _ in _chunks(examples):
+            part = inputs.reshape(len(inputs), inputs.shape[1], -1).astype(np.float64)
+            count = part.shape[0] * part.shape[2]
+            sums = cls(count, part.sum((0, 2)), np.square(part).sum((0, 2)))
+            total = sums if total is None else total + sums
+        assert total is not None  # there is an example
+        return total
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.count + other.count, self.sum + other.sum, self.squares + other.squares)
+
+    def moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return mean and standard deviation per channel; a channel that never changes gets the
+        deviation 1."""
+        mean = self.sum / self.count
+        variance = self.squares / self.count - mean**2
+        # what rounding leaves of a channel that never changes is not a deviation
+        still = variance <= 1e-12 * np.maximum(np.square(mean), 1e-30)
+        std = np.where(still, 1.0, np.sqrt(np.maximum(variance, 0.0)))
+        return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def counts(train: Part, about: Description) -> NDArray[np.int64] | None:
