@@ -97,9 +97,7 @@ def _by_flower(labels: NDArray[np.integer], recipe: Recipe) -> Shares:
         from datasets import Dataset
         from flwr_datasets import partitioner as partitioners
     except ImportError:
-        raise HostError(
-            "data.partition = flwr needs the package flwr-datasets: pip install flwr-datasets"
-        ) from None
+        raise HostError("data.partition = flwr needs the package flwr-datasets: pip install flwr-datasets") from None
     section, nodes = recipe.data, recipe.run.nodes
     known = {
         name: value

@@ -30,7 +30,10 @@ _ENTRIES = {
     "digits": Entry("digits", Description((1, 8, 8), 10, (4.885,), (6.017,))),
     "mnist": Entry("idx", Description((1, 28, 28), 10, (33.32,), (78.57,))),
     "fashion-mnist": Entry("idx", Description((1, 28, 28), 10, (72.94,), (90.02,))),
-    "cifar10": Entry("cifar10", Description((3, 32, 32), 10, (125.3, 122.95, 113.87), (62.99, 62.09, 66.70))),
+    "cifar10": Entry(
+        "cifar10",
+        Description((3, 32, 32), 10, (125.3, 122.95, 113.87), (62.99, 62.09, 66.70)),
+    ),
 }
 
 # Readers of files that a user has: `module`.load(section, dir, board) -> Parts and
@@ -148,7 +151,7 @@ def _entry(name: str) -> Entry:
 
 
 def _scaled(about: Description, train: Part | None, section: DataSection) -> Description:
-    """A data set of the package with another normalisation than its own, where that is asked for."""
+    """A data set of the package with another normalisation than its own, if that is asked for."""
     own = section.normalise in ("auto", "declared") and not section.mean and not section.std
     return about if own else schema.scaled(about, train, section)
 
