@@ -360,8 +360,7 @@ def _classes(parts: Sequence[tuple[str, Part]], about: Description, section: Dat
         most = max(most, high)
     if not wanted and most >= MOST_CLASSES:
         raise DataError(
-            f"{parts[0][0]}: found the label {most}; if these are numbers and no classes, set "
-            "data.target = values"
+            f"{parts[0][0]}: found the label {most}; if these are numbers and no classes, set data.target = values"
         )
     return wanted or most + 1
 
