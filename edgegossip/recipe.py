@@ -105,11 +105,12 @@ def to_toml(recipe: Recipe) -> str:
 
 def run_id(recipe: Recipe) -> bytes:
     """16 bytes that boards started separately from the same recipe agree on. What is each board's own matter (its data
-    folder, threads, addresses, evaluations, checkpoints) does not count."""
+    folder, threads, device, addresses, evaluations, checkpoints) does not count."""
     shared = replace(
         recipe,
         run=replace(recipe.run, threads=1),
         data=replace(recipe.data, dir=""),
+        training=replace(recipe.training, device="auto", deterministic=False),
         evaluation=EvaluationSection(),
         network=NetworkSection(),
     )

@@ -99,7 +99,7 @@ def eta_notice(recipe: Recipe) -> str:
 
 def momentum_notice(recipe: Recipe) -> str:
     """Two momentums, dgc's and the local optimiser's, which may keep training from converging; empty when there are not both."""
-    momentum = recipe.training.momentum
+    momentum = recipe.training.momentum if recipe.training.optimizer == "sgd" else 0.0
     if recipe.codec.name != "dgc" or momentum == 0:
         return ""
     return (

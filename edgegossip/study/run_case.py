@@ -72,7 +72,7 @@ def run_case(case: Case, opened: Opened, progress: Progress = lambda round: None
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told by what comes out
             run.play(recorder)
-        outcome |= _reached(workloads[0], run.models)
+        outcome |= _reached(workloads, run.models)
     except (ConfigError, DataError, HostError):
         raise
     except (LocalError, PeerError) as error:
@@ -166,10 +166,12 @@ def _specs(recipe: Recipe) -> list[NodeSpec]:
     return [NodeSpec(recipe, name, members, run_id) for name in members]
 
 
-def _reached(workload: Workload, models: Sequence[Vec]) -> Result:
-    """The final models on the whole test set. Models of a server run are all the same one."""
-    nodes = [found for x in models if (found := workload.evaluate(x)) is not None]
-    averaged = workload.evaluate(average(models)) if len(models) > 1 else nodes[0] if nodes else None
+def _reached(workloads: Sequence[Workload], models: Sequence[Vec]) -> Result:
+    """The final models on the whole test set, each with what its node has of its own (model.keep).
+    Models of a server run are all the same one: the first node's stands for them."""
+    found = [workload.evaluate(x) for workload, x in zip(workloads, models, strict=False)]
+    nodes = [metrics for metrics in found if metrics is not None]
+    averaged = workloads[0].evaluate(average(models)) if len(models) > 1 else found[0]
     if averaged is None:
         return {"accuracy": None, "score": None, "scores": {}, "loss": None, "test_examples": 0}
     scores = {name: _over_nodes(value, [m.scores[name] for m in nodes]) for name, value in averaged.scores.items()}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgegossip.engine.server_events import Ask, Effect, Evaluate, Hello, ProcessEnded, Question, Result, Stop
-from edgegossip.types import DecodeError, Metrics, PeerError, RunError
+from edgegossip.types import DecodeError, Metrics, PeerError, RunError, Vec
 from tests.engine.fleet import FINAL, Run, garbage
 
 

@@ -114,7 +114,7 @@ def test_augmentation_needs_images(here):
     [
         ("raise ValueError('no such width')", "build failed: ValueError: no such width"),
         ("return 3", r"build must return a torch\.nn\.Module, not int"),
-        ("return nn.Flatten()", "no trainable parameter"),
+        ("return nn.Flatten()", "no parameter that requires a gradient"),
         ("return nn.Sequential(nn.Flatten(), nn.Linear(63, 10))", "build failed: RuntimeError"),
         ("return nn.Sequential(nn.Flatten(), nn.Linear(64, 9))", r"shape \(32, 9\); expected \(32, 10\)"),
     ],

@@ -12,6 +12,7 @@ from edgegossip.fleet import link_test
 from edgegossip.fleet.doctor import checks
 from edgegossip.fleet.doctor.checks import Finding, Validity
 from edgegossip.fleet.doctor.facts import gather, hostname
+from edgegossip.recipe import Recipe
 from edgegossip.types import EdgegossipError, PeerError
 
 _MAX_MTU = 65_535  # of a path, as the kernel counts it; loopback has one byte more
@@ -24,11 +25,14 @@ def visit(
     peers: Sequence[tuple[str, int]],
     matrix: bool = False,
     root: Path = Path("/"),
+    recipe: Recipe | None = None,
 ) -> dict[str, Any]:
     """The document of `doctor --json`. `links` is this machine's row of the fleet's bandwidth matrix; with `matrix` the peers'
-    rows, too, one link after the other."""
+    rows, too, one link after the other. `recipe`: what the board is to train, on which device."""
     facts = gather(root, folder)
     found = checks.examine(facts)
+    if recipe is not None:
+        found += _of_device(recipe)
     if identity is not None:
         found += _of_identity(identity, facts.unix_s)
     for port in ports:
@@ -100,6 +104,21 @@ def _of_identity(folder: Path, now_s: float) -> list[Finding]:
         Validity("the certificate of the fleet's authority", *own.authority.valid),
     ]
     return list(checks.certificates(valid, now_s))
+
+
+def _of_device(recipe: Recipe) -> list[Finding]:
+    """Whether torch can compute where the recipe asks it to."""
+    from edgegossip.training.check import check_device
+
+    try:
+        check_device(recipe.training)
+        from edgegossip.training.device import probe
+
+        return [Finding("good", "device", probe(recipe.training))]
+    except EdgegossipError as error:
+        return [Finding("bad", "device", str(error))]
+    except ImportError:
+        return []  # a finding of its own says that torch is not there
 
 
 def _of_port(port: int) -> list[Finding]:
