@@ -249,6 +249,29 @@ def test_virtual_boards_that_do_not_fit_are_refused(here):
         training.build_workloads(local(f"{here(BY_BOARD)}:data"))
 
 
+def test_the_first_examples_of_a_stream_are_those_of_each_pass(here):
+    source = """
+from torch.utils.data import DataLoader, IterableDataset
+class Endless(IterableDataset):
+    def __iter__(self):
+        k = 0
+        while True:
+            yield np.float32([k]), k % 2
+            k += 1
+def data(folder):
+    return Endless()
+def loader(folder):
+    return DataLoader(Endless(), batch_size=4)
+"""
+    name = here(source)
+    chosen = local(f"{name}:data", classes=2, train_examples=6)
+    batches = batches_of(open_data(chosen.data), replace(chosen, training=replace(chosen.training, batch_size=6)), 0)
+    for t in range(3):
+        assert sorted(batches.batch(t).inputs.ravel().tolist()) == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(ConfigError, match="a DataLoader makes batches of its own"):
+        open_data(local(f"{name}:loader", classes=2, train_examples=6).data)
+
+
 REGRESSION = """
 def data(folder, index):
     random = np.random.default_rng(index)

@@ -4,7 +4,8 @@ here."""
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -173,8 +174,17 @@ def _check_sharing(section: DataSection) -> None:
 
 
 def _first(part: Part, count: int) -> Part:
-    """The first `count` examples; 0 means all. Of a stream that is all there is."""
-    if not count or isinstance(part, Stream) or count >= len(part):
+    """The first `count` examples; 0 means all. Of a stream: of each pass."""
+    if not count:
+        return part
+    if isinstance(part, Stream):
+        if part.batched:
+            raise ConfigError(
+                f"data.train_examples = {count}: a DataLoader makes batches of its own; let its data "
+                "set end earlier, and set 0"
+            )
+        return replace(part, begin=lambda: islice(part.begin(), count), length=min(part.length, count))
+    if count >= len(part):
         return part
     return part.only(np.arange(count, dtype=np.int64))
 
