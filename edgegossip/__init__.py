@@ -9,9 +9,9 @@ A training script takes part in a run by `join`:
             loss = train_some_steps(model, optimizer)
             run.exchange(loss=loss)
 
-and is started by `edgegossip run train.py --nodes 4`. What came of a run is read with `Result`:
+and is started by `edgegossip run train.py --nodes 4`, or from Python:
 
-    result = edgegossip.Result("runs/20260102-030405-train")
+    result = edgegossip.run("train.py", {"run.rounds": 50}, nodes=4)
     result.state_dict()
 
 Importing this package costs nothing: every part is imported when it is first used.
@@ -22,16 +22,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from edgegossip.launch.notebook import local, run
     from edgegossip.result import Result
     from edgegossip.training.script import Run, join
 
 __version__ = "0.1.0"
-__all__ = ["Result", "Run", "__version__", "join"]
+__all__ = ["Result", "Run", "__version__", "join", "local", "run"]
 
 _HOMES = {  # public name -> its module
     "Result": "edgegossip.result",
     "Run": "edgegossip.training.script",
     "join": "edgegossip.training.script",
+    "local": "edgegossip.launch.notebook",
+    "run": "edgegossip.launch.notebook",
 }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -27,7 +28,14 @@ from edgegossip.types import ConfigError, DataError, NodeId
 
 
 def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool) -> int:
-    """Train on local processes and show the result. Returns the exit code; raises an EdgegossipError when nothing was
+    """Train on local processes and show the result. Returns the exit code; raises as `trained` does."""
+    with trained(recipe, runs_dir, quiet=as_json) as folder:
+        return conclude(folder, plots=plots, as_json=as_json)
+
+
+@contextmanager
+def trained(recipe: Recipe, runs_dir: Path, *, quiet: bool) -> Iterator[RunFolder]:
+    """Train on local processes, and yield the folder of the run that has ended. Raises an EdgegossipError when nothing was
     trained. Nothing is written before the recipe has been checked."""
     members = default_members(recipe.run.nodes)
     preflight(recipe, members)
@@ -35,13 +43,13 @@ def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool) -> 
     folder = make_folder(recipe, runs_dir, members)
     folder.write_run(run_id, members)
     try:
-        if not as_json:
+        if not quiet:
             click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {folder.path}")
             for notice in notices(recipe):
                 click.echo(f"!! {notice}", err=True)
-        with shown_when_it_fails(folder, as_json=as_json):
-            _train(recipe, members, run_id, folder, quiet=as_json)
-        return conclude(folder, plots=plots, as_json=as_json)
+        with shown_when_it_fails(folder, as_json=quiet):
+            _train(recipe, members, run_id, folder, quiet=quiet)
+        yield folder
     finally:
         folder.close()
 

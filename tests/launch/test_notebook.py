@@ -1,0 +1,50 @@
+"""Fleets from Python: a recipe, and a function that lies in no file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import edgegossip
+from edgegossip.types import ConfigError
+
+
+def test_a_recipe_from_python(tmp_path: Path) -> None:
+    settings = {"run.rounds": 3, "network.tls": "off", "gossip.topology": "complete"}
+    result = edgegossip.run("quickstart-gossip", settings, nodes=2, runs=tmp_path)
+    assert result.folder.parent == tmp_path and result.boards == ("board-0", "board-1")
+    assert result.summary["rounds"] == 3 and result.summary["failed_nodes"] == []
+    assert (result.folder / "summary.json").is_file()
+
+
+def test_a_function_on_boards(tmp_path: Path) -> None:
+    """It refers to what is around it, as a cell of a notebook does."""
+    import torch
+    from torch import nn
+
+    widths = (4, 2)
+
+    def train(board: int) -> None:
+        model = nn.Linear(*widths)
+        x = torch.full((8, 4), float(board + 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with edgegossip.join(model, state=[optimizer]) as run:
+            assert (run.index, run.boards, run.name) == (board, 2, f"board-{board}")
+            for _ in run.rounds():
+                loss = model(x).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                run.exchange(loss=loss.item())
+
+    settings = {"run.rounds": 4, "network.tls": "off", "gossip.topology": "complete"}
+    result = edgegossip.local(train, settings, nodes=2, runs=tmp_path)
+    assert result.summary["failed_nodes"] == [] and result.summary["rounds"] == 4
+    assert result.state_dict()["weight"].shape == (2, 4)
+
+
+def test_a_wrong_setting_is_named_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"did you mean run\.rounds"):
+        edgegossip.run("quickstart-gossip", {"run.round": 3}, runs=tmp_path)
+    assert not list(tmp_path.iterdir())
