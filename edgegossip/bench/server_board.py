@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgegossip.agreement import Agreement
 from edgegossip.bench.cases import parse_codec
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import EdgegossipError, LocalUpdate, Metrics, NodeId, Round, Vec
@@ -55,6 +56,12 @@ class Least:
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         del snapshot
+
+    def agreement(self) -> Agreement:
+        return Agreement({})
+
+    def over(self, x: Vec) -> None:
+        del x
 
 
 class _Silent:

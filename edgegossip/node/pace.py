@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout
 from edgegossip.mesh.base import Buffers, SendReceipt, Transport, TransportEvent
 from edgegossip.profiling.spans import NS_PER_S, RoundClock, Span
@@ -217,6 +218,12 @@ class PacedWorkload:
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         self._workload.restore(snapshot)
+
+    def agreement(self) -> Agreement:
+        return self._workload.agreement()
+
+    def over(self, x: Vec) -> None:
+        self._workload.over(x)
 
 
 class PacedTransport:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from edgegossip import heap
+from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import STAGES
 from edgegossip.recipe import Recipe
@@ -277,6 +278,14 @@ class TorchWorkload:
                 loss += float(F.cross_entropy(logits, labels, reduction="sum"))
                 right += int((logits.argmax(1) == labels).sum())
         return Metrics(loss / count, right / count, count)
+
+    def agreement(self) -> Agreement:
+        """See `base.Workload`."""
+        layout = self.layout
+        return Agreement({"layout": f"{layout.hash:016x}", "values": layout.size})
+
+    def over(self, x: Vec) -> None:
+        """See `base.Workload`: nothing is left to do."""
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         return {"momentum": self._model.in_order(self._sgd.momentum.numpy())}

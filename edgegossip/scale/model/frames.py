@@ -17,6 +17,7 @@ import numpy as np
 
 from edgegossip import frame as wire
 from edgegossip import recipe as recipes
+from edgegossip.agreement import Agreement
 from edgegossip.gossip.base import GossipAlgorithm, Send
 from edgegossip.gossip.base import Message as Received
 from edgegossip.layout import Layout
@@ -109,6 +110,12 @@ class _Given:
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Nothing to restore."""
+
+    def agreement(self) -> Agreement:
+        return Agreement({})
+
+    def over(self, x: Vec) -> None:
+        """Nothing is left to do."""
 
 
 @dataclass(slots=True)
