@@ -47,6 +47,7 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
             run.folder.path,
             run_id=run.run_id,
             evaluate=first.evaluate,
+            agreement=first.agreement,
             keeper=keeper,
             credentials=secure,
             on_model=partial(save_final, run.folder.checkpoint_dir, layout, keeper),
